@@ -322,6 +322,82 @@ class Jobs:
         self.each(on)
 
 
+class Group:
+    """Schedulers of both products that are members of one group on one etcd, under a sidecar of each product."""
+
+    # Each member has some of them: which one is drawn for each job.
+    JOBS = 16
+    # Ticks of a job, one a second: they last longer than both members take to be missed.
+    TICKS = 60
+    # What is on its way when members come or go comes again: two are killed, and two join.
+    AGAIN = 6
+
+    def __init__(self, fleet, binaries, flags):
+        self.fleet, self.binaries, self.more = fleet, binaries, list(flags)
+        self.members = {side: (f"dapr-scheduler-server-{number}", fleets.free_ports(5))
+                        for number, side in enumerate(("ours", "theirs"))}
+        self.apps = {}
+
+    def join(self, side):
+        name, ports = self.members[side]
+        flags = [f"--id={name}", f"--etcd-initial-cluster={name}=http://{fleets.HOST}:{ports[4]}", *self.more]
+        self.fleet.scheduler(f"scheduler-group-{side}", self.binaries[side], flags=flags, ports=ports)
+
+    def kill(self, side):
+        self.fleet.kill(f"scheduler-group-{side}")
+
+    def start(self):
+        for side in self.members:
+            self.join(side)
+        hosts = ",".join(f"{fleets.HOST}:{ports[0]}" for _, ports in self.members.values())
+        for side in self.members:
+            app = JobApp()
+            sidecar = self.fleet.sidecar(f"group-{side}", app.port, app_id=f"group-{side}", binaries=self.binaries[side],
+                                         flags=[f"--scheduler-host-address={hosts}"])
+            self.apps[side] = app, sidecar
+
+    def counts(self):
+        return {(side, f"group-{number}"): app.seen[f"group-{number}"]
+                for side, (app, _) in self.apps.items() for number in range(self.JOBS)}
+
+    def goes_on(self, what):
+        """Every job comes twice more: the first time may have been on its way."""
+        before = self.counts()
+
+        def more():
+            now = self.counts()
+            return all(now[job] >= min(before[job] + 2, self.TICKS) for job in before)
+        until(what, more)
+
+    def check(self):
+        self.start()
+        for side, (_, sidecar) in self.apps.items():
+            for number in range(self.JOBS):
+                job = {"schedule": "@every 1s", "repeats": self.TICKS, "data": number}
+                status, _, told = sidecar.ask("POST", f"/v1.0-alpha1/jobs/group-{number}", job)
+                same(status, 204, f"schedule group-{number} under {side}: {told}")
+        self.goes_on("all jobs come while both are there")
+        for side, other in (("ours", "theirs"), ("theirs", "ours")):
+            self.kill(side)
+            self.goes_on(f"{other} has taken over from {side}, which was killed")
+            self.join(side)
+            self.goes_on(f"all jobs come after {side} has joined again")
+        until("all jobs have had their ticks", lambda: min(self.counts().values()) >= self.TICKS)
+        for side, (_, sidecar) in self.apps.items():
+            for number in range(self.JOBS):
+                until(f"group-{number} of {side} is over",
+                      lambda: sidecar.ask("GET", f"/v1.0-alpha1/jobs/group-{number}")[0] == 500)
+        # A job that both looked after would have had twice as many.
+        wrong = {job: count for job, count in self.counts().items() if not self.TICKS <= count <= self.TICKS + self.AGAIN}
+        same(wrong, {}, f"jobs that did not come {self.TICKS} to {self.TICKS + self.AGAIN} times")
+
+    def close(self):
+        for name in [name for name in self.fleet.processes if name.startswith(("daprd-group-", "scheduler-group-"))]:
+            self.fleet.end(name)
+        for app, _ in self.apps.values():
+            app.server.shutdown()
+
+
 def etcd(fleet):
     """An etcd of its own; the flags for schedulers that use it."""
     program = shutil.which("etcd")
@@ -349,11 +425,18 @@ def jobs(fleet, binaries, wanted):
                     cluster.extend(etcd(fleet))
                 checked(Jobs(fleet, f"etcd-{first}", binaries, cluster), first, second)
             yield name, check
+    name = "jobs in an etcd of its own: schedulers of both in one group, each killed and joined"
+    if wanted in name:
+        def together():
+            if not cluster:
+                cluster.extend(etcd(fleet))
+            checked(Group(fleet, binaries, cluster))
+        yield name, together
 
 
-def checked(found, first, second):
+def checked(found, *sides):
     try:
-        found.check(first, second)
+        found.check(*sides)
     finally:
         found.close()
 

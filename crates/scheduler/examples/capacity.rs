@@ -2,9 +2,11 @@
 //! time of a start with 10,000, 100,000 and 1,000,000 jobs, and how late 1,000 triggers a second are.
 //!
 //!     cargo build --release -p outrigger-scheduler
-//!     cargo run --release -p outrigger-scheduler --example capacity [FOLDER [MOST]]
+//!     cargo run --release -p outrigger-scheduler --example capacity [--repeats N] [FOLDER [MOST]]
 //!
-//! FOLDER is on the disk to measure (default: the temporary folder); MOST bounds the number of jobs.
+//! FOLDER is on the disk to measure (default: the temporary folder); MOST bounds the number of jobs. With `--repeats` one
+//! scheduler goes through as many rounds of triggers, and of writes in place of jobs that are there: none may be slower for those
+//! before it.
 #![allow(clippy::unwrap_used, reason = "a tool for developers: what fails is shown")]
 
 use std::fs;
@@ -32,6 +34,8 @@ const SIZES: [usize; 3] = [10_000, 100_000, 1_000_000];
 /// Triggers a second, and for how many seconds.
 const RATE: usize = 1000;
 const SECONDS: usize = 10;
+/// Jobs that each round of `--repeats` stores.
+const ROUND: usize = 10_000;
 
 /// A scheduler's process.
 struct Process {
@@ -118,13 +122,14 @@ async fn healthy(port: u16) -> bool {
         && answer.starts_with("HTTP/1.1 200")
 }
 
-fn request(name: String, due: String) -> ScheduleJobRequest {
+fn request(name: String, due: String, overwrite: bool) -> ScheduleJobRequest {
     ScheduleJobRequest {
         name,
         job: Some(Job {
             due_time: Some(due),
             ..Job::default()
         }),
+        overwrite,
         metadata: Some(JobMetadata {
             app_id: "app".to_owned(),
             namespace: "default".to_owned(),
@@ -132,12 +137,11 @@ fn request(name: String, due: String) -> ScheduleJobRequest {
                 r#type: Some(Type::Job(TargetJob {})),
             }),
         }),
-        overwrite: false,
     }
 }
 
 /// Schedules jobs until there are this many; calls per second.
-async fn fill(process: &Process, from: usize, to: usize) -> f64 {
+async fn fill(process: &Process, from: usize, to: usize, overwrite: bool) -> f64 {
     let next = Arc::new(AtomicUsize::new(from));
     let begun = Instant::now();
     let mut callers = Vec::new();
@@ -149,7 +153,7 @@ async fn fill(process: &Process, from: usize, to: usize) -> f64 {
                 if at >= to {
                     return;
                 }
-                let request = request(format!("job-{at:07}"), "24h".to_owned());
+                let request = request(format!("job-{at:07}"), "24h".to_owned(), overwrite);
                 client.schedule_job(request).await.unwrap();
             }
         }));
@@ -188,7 +192,7 @@ async fn lateness(process: &Process) -> Vec<f64> {
         let mut client = process.client().await;
         callers.push(tokio::spawn(async move {
             for at in (caller..count).step_by(CALLERS) {
-                let request = request(format!("due-{at}"), due(at).to_string());
+                let request = request(format!("due-{at}"), due(at).to_string(), false);
                 client.schedule_job(request).await.unwrap();
             }
         }));
@@ -212,14 +216,57 @@ async fn lateness(process: &Process) -> Vec<f64> {
     late
 }
 
+/// The same again and again at one scheduler: rates and lateness of each round, and of the last beside the first.
+async fn repeat(folder: &Path, rounds: usize) {
+    let mut rates = Vec::with_capacity(rounds);
+    let mut tails = Vec::with_capacity(rounds);
+    let process = Process::start(folder);
+    process.ready().await;
+    fill(&process, 0, ROUND, true).await;
+    for round in 1..=rounds {
+        let rate = fill(&process, 0, ROUND, true).await;
+        let late = lateness(&process).await;
+        let (median, tail) = (late[late.len() / 2], late[late.len() * 99 / 100]);
+        println!(
+            "round {round} of {rounds}: {rate:.0} durable writes a second; late by {median:.1} ms at the median, {tail:.1} ms at \
+             p99; {:.1} MB resident",
+            process.memory() as f64 / 1e6
+        );
+        rates.push(rate);
+        tails.push(tail);
+    }
+    if let ([first, .., last], [early, .., late]) = (&rates[..], &tails[..]) {
+        println!(
+            "{rounds} rounds: the last stored {:.0} % of what the first did, and was late by {late:.1} ms at p99 after {early:.1} ms",
+            last / first * 100.0
+        );
+    }
+}
+
+/// `--repeats N`, FOLDER, MOST.
+fn arguments() -> (usize, Option<String>, usize) {
+    let mut given: Vec<String> = std::env::args().skip(1).collect();
+    let mut repeats = 0;
+    if let Some(at) = given.iter().position(|argument| argument == "--repeats") {
+        repeats = given[at + 1].parse().unwrap();
+        given.drain(at..=at + 1);
+    }
+    let mut given = given.into_iter();
+    let folder = given.next();
+    let most = given.next().map_or(usize::MAX, |most| most.parse().unwrap());
+    (repeats, folder, most)
+}
+
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let folder = match arguments.next() {
+    let (repeats, folder, most) = arguments();
+    let folder = match folder {
         Some(folder) => tempfile::tempdir_in(folder).unwrap(),
         None => tempfile::tempdir().unwrap(),
     };
-    let most = arguments.next().map_or(usize::MAX, |most| most.parse().unwrap());
+    if repeats > 0 {
+        return repeat(folder.path(), repeats).await;
+    }
     let process = Process::start(folder.path());
     process.ready().await;
     let empty = process.memory();
@@ -238,7 +285,7 @@ async fn main() {
         let process = Process::start(folder.path());
         process.ready().await;
         let before = process.processor();
-        let rate = fill(&process, there, size).await;
+        let rate = fill(&process, there, size, false).await;
         let spent = (process.processor() - before).as_secs_f64() * 1e6 / (size - there) as f64;
         there = size;
         drop(process);

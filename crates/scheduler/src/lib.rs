@@ -5,9 +5,11 @@
 
 mod backlog;
 pub mod config;
+mod defragment;
 mod error;
 mod etcd_api;
 mod etcd_child;
+mod fault;
 mod metrics;
 mod migrate;
 mod names;

@@ -22,8 +22,8 @@ pub(crate) struct Opened {
     pub(crate) hosts: watch::Receiver<Hosts>,
     /// The store, where it is the embedded one.
     pub(crate) embedded: Option<Arc<Embedded>>,
-    /// The etcd that this scheduler runs.
-    pub(crate) child: Option<EtcdChild>,
+    /// The etcd that this scheduler runs, and the way to it.
+    pub(crate) child: Option<(EtcdChild, Client)>,
     /// Where the jobs are, for the log.
     pub(crate) at: String,
 }
@@ -53,7 +53,7 @@ impl Opened {
                 let at = format!("an etcd in {}", cluster.folder.display());
                 let etcd = Etcd::new(Client::new(&access)?);
                 Ok(Self {
-                    child: Some(child),
+                    child: Some((child, Client::new(&access)?)),
                     ..Self::shared(config, address, Arc::new(etcd), at)
                 })
             }

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, Store, Task};
+use crate::defragment;
 use crate::error::SchedulerError;
 use crate::etcd_api::{self, EtcdApi};
 use crate::etcd_child::EtcdChild;
@@ -29,6 +30,7 @@ use crate::proto::etcd::kv_server::KvServer;
 use crate::service::Service;
 use crate::storage::Storage;
 use crate::storage::embedded::Embedded;
+use crate::storage::etcd::Client as EtcdClient;
 use crate::triggers::{self, Driver, Triggers};
 
 const LOG: &str = "dapr.scheduler";
@@ -67,7 +69,7 @@ pub struct Scheduler {
     embedded: Option<(Arc<Embedded>, Server)>,
     identity: Option<(Identity, Renewal)>,
     storage: Arc<dyn Storage>,
-    child: Option<EtcdChild>,
+    child: Option<(EtcdChild, EtcdClient)>,
     id: String,
     address: String,
     service: Service,
@@ -238,7 +240,10 @@ impl Scheduler {
                 Ok(())
             });
         }
-        let mut child = self.child;
+        let (mut child, client) = self.child.unzip();
+        if let Some(client) = client {
+            tasks.spawn(fine(defragment::run(client, defragment::EVERY, stop.clone())));
+        }
         if let Some(child) = &mut child {
             let (ended, token) = (child.ended(), stop.clone());
             tasks.spawn(async move {

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use outrigger_schedule::cron::{Cron, CronError, Dialect};
 use outrigger_schedule::engine::{Target, Version};
 use outrigger_schedule::job::{Begin, FailurePolicy, InvalidJob, Job as Ticks, Progress, Request};
+use outrigger_schedule::shared::Shared;
 use outrigger_wire::common::v1::{
     JobFailurePolicy, JobFailurePolicyConstant, JobFailurePolicyDrop, job_failure_policy,
 };
@@ -114,35 +115,51 @@ pub(crate) struct Schedule {
     pub(crate) progress: Progress,
 }
 
-/// Reads a stored job, and the counter beside it.
+/// Reads a single job; for more, see [`Reader`].
 ///
 /// # Errors
 /// [`Unreadable`].
 pub(crate) fn read(job: &[u8], counter: Option<&[u8]>) -> Result<Schedule, Unreadable> {
-    let job = Job::decode(job)?;
-    let metadata = metadata(&job)?;
-    let target = names::target(&metadata).ok_or(Unreadable::Missing("target"))?;
-    let begin = match job.begin.ok_or(Unreadable::Missing("begin"))? {
-        job::Begin::Start(start) => Begin::After(time(start, "start")?),
-        job::Begin::DueTime(due) => Begin::At(time(due, "due time")?),
-    };
-    let definition = job.job.ok_or(Unreadable::Missing("definition"))?;
-    let schedule = definition.schedule.filter(|text| !text.is_empty());
-    let schedule = schedule
-        .map(|text| Cron::parse(&text, Dialect::Job))
-        .transpose()?;
-    let ticks = Ticks {
-        begin,
-        expiration: job.expiration.map(|end| time(end, "expiration")).transpose()?,
-        schedule: schedule.map(Into::into),
-        repeats: definition.repeats,
-        failure_policy: read_policy(definition.failure_policy.as_ref()),
-    };
-    Ok(Schedule {
-        target,
-        ticks,
-        progress: progress(counter, job.partition_id)?,
-    })
+    Reader::default().read(job, counter)
+}
+
+/// Reads jobs; those with the same schedule share it.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    schedules: Shared<String, Cron>,
+}
+
+impl Reader {
+    /// Reads a stored job, and the counter beside it.
+    ///
+    /// # Errors
+    /// [`Unreadable`].
+    pub(crate) fn read(&mut self, job: &[u8], counter: Option<&[u8]>) -> Result<Schedule, Unreadable> {
+        let job = Job::decode(job)?;
+        let metadata = metadata(&job)?;
+        let target = names::target(&metadata).ok_or(Unreadable::Missing("target"))?;
+        let begin = match job.begin.ok_or(Unreadable::Missing("begin"))? {
+            job::Begin::Start(start) => Begin::After(time(start, "start")?),
+            job::Begin::DueTime(due) => Begin::At(time(due, "due time")?),
+        };
+        let definition = job.job.ok_or(Unreadable::Missing("definition"))?;
+        let schedule = definition.schedule.filter(|text| !text.is_empty());
+        let schedule = schedule
+            .map(|text| self.schedules.get(text, |text| Cron::parse(text, Dialect::Job)))
+            .transpose()?;
+        let ticks = Ticks {
+            begin,
+            expiration: job.expiration.map(|end| time(end, "expiration")).transpose()?,
+            schedule,
+            repeats: definition.repeats,
+            failure_policy: read_policy(definition.failure_policy.as_ref()),
+        };
+        Ok(Schedule {
+            target,
+            ticks,
+            progress: progress(counter, job.partition_id)?,
+        })
+    }
 }
 
 fn progress(counter: Option<&[u8]>, partition: u64) -> Result<Progress, Unreadable> {

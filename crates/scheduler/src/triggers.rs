@@ -13,10 +13,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::backlog::Backlog;
+use crate::fault;
 use crate::metrics::Metrics;
 use crate::names::Kind;
 use crate::storage::{Advance, Change, Storage};
-use crate::stored;
+use crate::stored::Reader;
 
 const LOG: &str = "dapr.scheduler.triggers";
 /// Longest time between two looks at the clock while there are jobs: it may be set, and the machine may sleep.
@@ -28,7 +29,7 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 /// Messages that are taken in before what they mean is done.
 const BATCH: usize = 256;
 
-/// What the engine may have under way: `workers` triggers.
+/// What the engine may have under way: `workers` triggers, of which no app holds more than it leaves free.
 pub(crate) fn limits(workers: usize) -> Limits {
     Limits {
         in_flight: workers,
@@ -84,6 +85,7 @@ impl Triggers {
             changes,
             commands: asked,
             metrics,
+            reader: Reader::default(),
             streams: HashMap::new(),
             holding: None,
             tenure: CancellationToken::new(),
@@ -148,6 +150,7 @@ pub(crate) struct Driver {
     changes: mpsc::Receiver<Change>,
     commands: mpsc::UnboundedReceiver<Command>,
     metrics: Arc<Metrics>,
+    reader: Reader,
     streams: HashMap<HostId, Stream>,
     /// Waits until no answer is waited for.
     holding: Option<oneshot::Sender<()>>,
@@ -226,7 +229,7 @@ impl Driver {
                 version,
                 job,
                 counter,
-            } => match stored::read(&job, counter.as_deref()) {
+            } => match self.reader.read(&job, counter.as_deref()) {
                 Ok(read) => {
                     self.engine
                         .put(now, name, read.target, version, read.ticks, read.progress);
@@ -335,12 +338,14 @@ impl Driver {
     }
 
     fn advance(&self, name: Name, version: Version, progress: Option<Progress>) {
+        fault::point("answered");
         self.storage.advance(Advance {
             name,
             version,
             progress,
             share: self.backlog.share(),
         });
+        fault::point("given to the store");
     }
 }
 
@@ -363,6 +368,7 @@ mod tests {
 
     use super::*;
     use crate::storage::{CHANGES, JobRef, Named, Scheduled, StorageError};
+    use crate::stored;
 
     /// Takes everything, and stores nothing.
     #[derive(Default)]
@@ -439,8 +445,8 @@ mod tests {
         for number in 1..=JOBS {
             changes.send(put(number)).await.unwrap();
         }
-        // As many as may be under way, and one more for each answer until the store has enough to do.
-        let most = limits.in_flight + limits.unstored - 1;
+        // As many as one app may have under way, and one more for each answer until the store has enough to do.
+        let most = limits.in_flight / 2 + limits.unstored - 1;
         for _ in 0..most {
             host.answer(due.recv().await.unwrap().trigger, Outcome::Success);
         }

@@ -3,6 +3,7 @@
 
 mod copy;
 mod file;
+mod log;
 pub(crate) mod pairs;
 mod writer;
 
@@ -54,6 +55,7 @@ impl Embedded {
     /// [`OpenError`]; a job that cannot be read is one.
     pub(crate) fn open(location: &Location) -> Result<(Arc<Self>, mpsc::Receiver<Change>), OpenError> {
         let lock = location.lock()?;
+        log::look(location);
         let connection = location.open()?;
         check_jobs(location, &connection)?;
         let (changes, told) = mpsc::channel(CHANGES);
@@ -162,9 +164,9 @@ async fn ask<T: Send + 'static>(
 
 /// Every job has to be readable: one that is not would never be triggered, and nobody would know.
 fn check_jobs(location: &Location, connection: &Connection) -> Result<(), OpenError> {
-    let mut broken = None;
+    let (mut broken, mut reader) = (None, crate::stored::Reader::default());
     let scanned = pairs::load(connection, |name, _, job, counter| {
-        if let Err(error) = crate::stored::read(&job, counter.as_deref()) {
+        if let Err(error) = reader.read(&job, counter.as_deref()) {
             broken = Some(format!("the job {name:?}: {error}"));
         }
         broken.is_none()

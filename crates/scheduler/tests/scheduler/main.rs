@@ -8,7 +8,10 @@
 mod bad_input;
 mod crash;
 mod disk;
+mod herd;
+mod points;
 mod process;
 mod running;
 mod shared;
+mod tally;
 mod triggers;

@@ -237,6 +237,8 @@ async fn over_grpc_a_job_carries_any_message() {
     assert_eq!(again.status.code(), Code::InvalidArgument);
 }
 
+/// Invariant: a job whose app answers failure is tried again as often as its failure policy says, and is over then; a job that
+/// the app does not know is over at once.
 #[tokio::test]
 async fn a_job_that_the_app_fails_at_follows_its_policy() {
     let (net, control) = (Net::plain(), Control::start().await);

@@ -8,6 +8,8 @@ use prost::Message;
 use super::*;
 use crate::backlog::Backlog;
 
+mod log;
+
 fn location(folder: &std::path::Path) -> Location {
     Location {
         folder: folder.to_owned(),
@@ -173,6 +175,7 @@ async fn callers_that_come_together_share_a_write_and_all_are_told() {
     drained.await.unwrap();
 }
 
+/// Invariant: what is refused for want of room leaves nothing behind, and takes nothing along that was answered before.
 #[tokio::test]
 async fn a_full_store_says_so_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -257,6 +260,7 @@ async fn a_folder_that_is_not_ours_is_refused() {
     assert!(refused(&location).contains("another program"));
 }
 
+/// Invariant: a store with changed bytes is not used; the message names what is broken and what to do.
 #[tokio::test]
 async fn damage_is_found_and_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -296,6 +300,8 @@ async fn damage_is_found_and_named() {
     drop(store);
 }
 
+/// Invariant: a log that ends anywhere, as a kill or a loss of power leaves it, gives every call that was answered before that
+/// place, each whole.
 #[tokio::test]
 async fn a_write_that_was_torn_off_is_as_if_it_had_not_begun() {
     let folder = tempfile::tempdir().unwrap();

@@ -9,6 +9,7 @@ use rusqlite::{Connection, ErrorCode};
 use tokio::sync::{mpsc, oneshot};
 
 use super::pairs::Writing;
+use crate::fault;
 use crate::storage::{Advance, Change, StorageError};
 
 const LOG: &str = "dapr.scheduler.storage";
@@ -104,6 +105,7 @@ impl Writer {
             Ok(changes) => {
                 // The engine learns it before the caller: a trigger may come before the answer, never after a delete.
                 for change in changes {
+                    fault::point("before a change is told");
                     // It ends with the process.
                     let _ = self.changes.blocking_send(change);
                 }
@@ -120,6 +122,7 @@ impl Writer {
             }
         };
         for tell in tell {
+            fault::point("before a caller is told");
             tell(error.clone().map_or(Ok(()), Err));
         }
         if let Some(error) = error {
@@ -155,14 +158,19 @@ fn write_all(
     tell: &mut Vec<Tell>,
 ) -> rusqlite::Result<Vec<Change>> {
     connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+    fault::point("begun");
     let mut writing = Writing::new(connection)?;
     for advance in advances {
         writing.advance(advance)?;
+        fault::point("progress written");
     }
     parts.reverse();
     while let Some((part, failed)) = parts.pop() {
         match writing.attempt(part) {
-            Ok(told) => tell.push(told),
+            Ok(told) => {
+                fault::point("part written");
+                tell.push(told);
+            }
             Err(error) => {
                 let _ = failed.send(failure(&error));
                 // Without room nothing else of this transaction can be kept either.
@@ -173,7 +181,9 @@ fn write_all(
         }
     }
     let changes = writing.finish()?;
+    fault::point("before it is committed");
     connection.prepare_cached("COMMIT")?.execute([])?;
+    fault::point("committed");
     Ok(changes)
 }
 

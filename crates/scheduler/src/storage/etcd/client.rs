@@ -18,7 +18,7 @@ use tonic::{Code, Request, Response, Status};
 use crate::config::EtcdAccess;
 use crate::proto::etcd::{
     AuthenticateRequest, auth_client::AuthClient, kv_client::KvClient, lease_client::LeaseClient,
-    watch_client::WatchClient,
+    maintenance_client::MaintenanceClient, watch_client::WatchClient,
 };
 use crate::storage::StorageError;
 
@@ -47,6 +47,7 @@ pub(crate) struct Stubs {
     pub(crate) kv: KvClient<Channel>,
     pub(crate) lease: LeaseClient<Channel>,
     pub(crate) watch: WatchClient<Channel>,
+    pub(crate) maintenance: MaintenanceClient<Channel>,
     auth: AuthClient<Channel>,
 }
 
@@ -93,6 +94,19 @@ impl Client {
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
+        self.call_within(CALL, request, call).await
+    }
+
+    /// As [`Client::call`], for what takes longer.
+    pub(crate) async fn call_within<Q, A, F>(
+        &self,
+        limit: Duration,
+        request: Q,
+        call: impl FnOnce(Stubs, Request<Q>) -> F,
+    ) -> Result<A, StorageError>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
         let turn = self.turn.load(Ordering::Relaxed);
         let Some(stubs) = self.members.get(turn % self.members.len().max(1)) else {
             return Err(StorageError::Failed("no endpoint of etcd is known".to_owned()));
@@ -104,7 +118,7 @@ impl Client {
             }
             call(stubs.clone(), request).await
         };
-        match timeout(CALL, calling).await {
+        match timeout(limit, calling).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             Ok(Err(status)) => Err(self.failure(turn, &status)),
             Err(_) => {
@@ -112,7 +126,7 @@ impl Client {
                 Err(StorageError::Unavailable(format!(
                     "etcd at {}: no answer within {} s",
                     self.at,
-                    CALL.as_secs()
+                    limit.as_secs()
                 )))
             }
         }
@@ -259,6 +273,7 @@ impl Target {
                 .max_encoding_message_size(LARGEST),
             lease: LeaseClient::new(channel.clone()),
             watch: WatchClient::new(channel.clone()).max_decoding_message_size(LARGEST),
+            maintenance: MaintenanceClient::new(channel.clone()),
             auth: AuthClient::new(channel),
         }
     }

@@ -251,6 +251,7 @@ struct StoredCounter {
     last_trigger: Option<prost_types::Timestamp>,
 }
 
+/// Invariant: each job is triggered by one member and once; what one had that ends is triggered by the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_share_the_jobs_and_take_over_from_one_that_ends() {
     let Some(etcd) = Etcd::start() else { return };
@@ -306,6 +307,8 @@ async fn members_share_the_jobs_and_take_over_from_one_that_ends() {
     drop(at_first);
 }
 
+/// Invariant: no acknowledged job is lost or early when a member is killed and the etcd is away for a while; and what was answered
+/// does not come again, but for what was under way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_job_is_lost_with_a_member_that_is_killed_or_an_etcd_that_is_away() {
     let Some(mut etcd) = Etcd::start() else { return };
@@ -339,13 +342,10 @@ async fn no_job_is_lost_with_a_member_that_is_killed_or_an_etcd_that_is_away() {
     etcd.restore();
     hosts.are(2).await;
     served.has(dues.iter().map(|(name, _)| name.clone())).await;
-    for (name, due) in &dues {
-        let times = served.times(name);
-        assert!(
-            times.iter().all(|time| time >= due),
-            "{name} was due at {due}: {times:?}"
-        );
-    }
+    served.tally(
+        dues.iter().map(|(name, due)| (name, due)),
+        "one of three killed, and their etcd away",
+    );
     // An app that answered is not asked again once that is stored: at most what was under way at the kill, or while the
     // etcd was away, comes twice.
     let twice = dues

@@ -10,6 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::Streaming;
 
 use crate::running::{PATIENCE, Sidecar, client, until, until_within};
+use crate::tally::Tally;
 
 /// What an app was told to do, by the names of jobs, and when.
 #[derive(Clone, Default)]
@@ -50,6 +51,11 @@ impl App {
     /// When a job was triggered.
     pub(crate) fn times(&self, name: &str) -> Vec<Timestamp> {
         self.0.lock().unwrap().get(name).cloned().unwrap_or_default()
+    }
+
+    /// Prints what became of acknowledged jobs with one tick each, none of which may be lost or early.
+    pub(crate) fn tally<'a>(&self, jobs: impl IntoIterator<Item = (&'a String, &'a Timestamp)>, fault: &str) {
+        Tally::of(jobs, |name| self.times(name)).told(fault);
     }
 
     /// Waits until all of these were triggered; others may have to take them over first.

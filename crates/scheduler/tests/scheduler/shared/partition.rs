@@ -13,6 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::group::{App, Hosts};
 use crate::running::{PATIENCE, Running, app, client, due, schedule, start_with, until, until_within};
+use crate::tally::Tally;
 
 const APPS: usize = 10;
 /// Jobs of an app: each member has some.
@@ -177,6 +178,10 @@ async fn a_member_is_cut_off(staying: &[String], cut_off: &[String], link: &Prox
             taken_over += usize::from(here[0] > *due_at + APART);
         }
     }
+    Tally::of(jobs.iter().map(|(name, due)| (name, due)), |name| {
+        [group.at_staying.times(name), group.at_cut_off.times(name)].concat()
+    })
+    .told("one of two cut off from their store");
     assert!(taken_over > 0, "nothing was taken over, so nothing was tried");
 }
 

@@ -96,6 +96,7 @@ async fn one_scheduler_keeps_and_triggers_its_jobs() {
     assert_eq!(keys(&database).await, ["dapr/jobs/app||ns||app||later"]);
 }
 
+/// Invariant: each job is triggered by one member and once; what one had that ends is triggered by the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_share_the_jobs_and_take_over_from_one_that_ends() {
     let Some(server) = Postgres::start() else { return };
@@ -141,6 +142,8 @@ async fn members_share_the_jobs_and_take_over_from_one_that_ends() {
     served.has(names("later-", 20)).await;
 }
 
+/// Invariant: no acknowledged job is lost or early when a member is killed and the server crashes; and what was answered does not
+/// come again, but for what was under way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_job_is_lost_with_a_member_that_is_killed_or_a_server_that_crashes() {
     let Some(mut server) = Postgres::start() else {
@@ -173,13 +176,10 @@ async fn no_job_is_lost_with_a_member_that_is_killed_or_a_server_that_crashes() 
     server.start_again();
     hosts.are(1).await;
     served.has(dues.iter().map(|(name, _)| name.clone())).await;
-    for (name, due) in &dues {
-        let times = served.times(name);
-        assert!(
-            times.iter().all(|time| time >= due),
-            "{name} was due at {due}: {times:?}"
-        );
-    }
+    served.tally(
+        dues.iter().map(|(name, due)| (name, due)),
+        "one of two killed, and their PostgreSQL crashed",
+    );
     let twice = dues
         .iter()
         .filter(|(name, _)| served.times(name).len() > 1)

@@ -1,0 +1,131 @@
+//! Bytes of the log that the disk has changed.
+
+use std::sync::Mutex;
+
+use super::*;
+
+/// Bytes of a record with its page.
+const RECORD: usize = 24 + 4096;
+const HEAD: usize = 32;
+/// Jobs in the file, and in the log.
+const FILED: usize = 20;
+const LOGGED: usize = 10;
+
+/// The file, and the log of a process that was killed.
+async fn written() -> (Vec<u8>, Vec<u8>) {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path(), FILED).await;
+    let (store, mut changes) = Embedded::open(&location(folder.path())).unwrap();
+    loaded(&mut changes).await;
+    for at in 0..LOGGED {
+        store
+            .schedule(format!("app||ns||app||late{at}"), job(100), false)
+            .await
+            .unwrap();
+    }
+    let file = location(folder.path()).file();
+    let log = file.with_extension("db-wal");
+    (std::fs::read(&file).unwrap(), std::fs::read(&log).unwrap())
+}
+
+/// Keeps what is told of the store.
+#[derive(Default, Clone)]
+struct Told(Arc<Mutex<String>>);
+
+impl tracing::field::Visit for Told {
+    fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        *self.0.lock().unwrap() += &format!("{value:?}");
+    }
+}
+
+impl tracing::Subscriber for Told {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN && metadata.target() == "dapr.scheduler.storage"
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// How many jobs there are with this log, and what is said of it; the folder's name is left out.
+async fn opened(main: &[u8], wal: &[u8]) -> (usize, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let location = location(folder.path());
+    std::fs::write(location.file(), main).unwrap();
+    std::fs::write(location.file().with_extension("db-wal"), wal).unwrap();
+    let told = Told::default();
+    let opened = tracing::subscriber::with_default(told.clone(), || Embedded::open(&location));
+    let (store, mut changes) = opened.unwrap();
+    let jobs = loaded(&mut changes).await.len();
+    drop(store);
+    let told = told.0.lock().unwrap().clone();
+    (jobs, told.replace(&folder.path().display().to_string(), "FOLDER"))
+}
+
+fn changed(wal: &[u8], at: usize) -> Vec<u8> {
+    let mut wal = wal.to_vec();
+    wal[at] ^= 1;
+    wal
+}
+
+/// Invariant: a record that was changed is never used, nor what lies behind it, and every call before it is kept, whole. Where
+/// records lie behind it the log says so; the last one alone looks like a write that was cut off.
+#[tokio::test]
+async fn a_record_that_was_changed_ends_what_is_used_and_is_told() {
+    let (main, wal) = written().await;
+    let records = (wal.len() - HEAD) / RECORD;
+    assert_eq!(wal.len(), HEAD + records * RECORD);
+    let begin = |record: usize| HEAD + record * RECORD;
+    // The record that ends a call has the size of the file in its head.
+    let calls = |before: usize| {
+        (0..before)
+            .filter(|record| wal[begin(*record) + 4..begin(*record) + 8] != [0; 4])
+            .count()
+    };
+    // Opening the file writes once, before all calls.
+    let opening = calls(records) - LOGGED;
+    assert!(opening <= 1, "{opening}");
+    assert_eq!(opened(&main, &wal).await, (FILED + LOGGED, String::new()));
+
+    let last = records - 1;
+    for at in [begin(last), begin(last) + 8, wal.len() - 1] {
+        let kept = opened(&main, &changed(&wal, at)).await;
+        assert_eq!(
+            kept,
+            (FILED + LOGGED - 1, String::new()),
+            "the last record, byte {at}"
+        );
+    }
+    let middle = records / 2;
+    // Its page number, its salt, its sum, its page.
+    for inside in [0, 8, 16, 24, 4000] {
+        let (jobs, told) = opened(&main, &changed(&wal, begin(middle) + inside)).await;
+        assert_eq!(jobs, FILED + calls(middle) - opening, "byte {inside} of it");
+        let expected = format!(
+            "The log FOLDER/jobs.db-wal of the store has a record at byte {} that is not as it was written, and {} behind it",
+            begin(middle),
+            last - middle
+        );
+        assert!(told.contains(&expected), "{told:?}, not {expected:?}");
+    }
+}
+
+/// What an earlier run of the log left behind the records of this one is no record that was lost.
+#[tokio::test]
+async fn records_of_an_earlier_log_are_not_told() {
+    let (main, wal) = written().await;
+    let mut with_old = wal.clone();
+    let mut old = wal[HEAD..HEAD + 2 * RECORD].to_vec();
+    for record in old.chunks_mut(RECORD) {
+        record[8] ^= 1;
+    }
+    with_old.extend(old);
+    assert_eq!(opened(&main, &with_old).await, (FILED + LOGGED, String::new()));
+}
