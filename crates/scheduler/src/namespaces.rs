@@ -17,6 +17,8 @@ use crate::storage::Storage;
 const LOG: &str = "dapr.scheduler";
 /// Between two attempts to delete the jobs of namespaces.
 const RETRY: Duration = Duration::from_secs(5);
+/// Between two attempts to follow namespaces where the rights do not suffice.
+const REFUSED: Duration = Duration::from_secs(300);
 /// Deleted namespaces whose jobs are still there, because the store or the API fails.
 const MAX_WAITING: usize = 65_536;
 
@@ -39,6 +41,8 @@ pub(crate) struct Namespaces {
     /// Deleted namespaces whose jobs are to be deleted.
     waiting: Mutex<BTreeSet<String>>,
     added: Notify,
+    /// Between two attempts where the rights do not suffice.
+    pause: Duration,
 }
 
 impl Namespaces {
@@ -48,21 +52,58 @@ impl Namespaces {
             storage,
             waiting: Mutex::default(),
             added: Notify::new(),
+            pause: REFUSED,
         }
     }
 
-    /// Deletes jobs with their namespace, until told to stop. Ready once the namespaces are known.
+    /// Deletes jobs with their namespace, until told to stop. Ready once the namespaces are known, or once it is known that
+    /// they may not be: whoever has the rights of one namespace alone has jobs all the same.
     pub(crate) async fn run(self, ready: Part, stop: CancellationToken) {
+        let following = async {
+            let mut is_told = false;
+            loop {
+                self.follow(&ready).await;
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::warn!(
+                        target: LOG,
+                        "namespaces are not followed: the service account may not list them, which takes a ClusterRole \
+                         with get, list and watch on namespaces (global.rbac.namespaced of the chart gives none). Jobs \
+                         of a deleted namespace stay: delete them with `dapr scheduler delete-all app/NAMESPACE`. \
+                         Asked again every {} seconds",
+                        self.pause.as_secs()
+                    );
+                }
+                ready.set(true);
+                tokio::time::sleep(self.pause).await;
+            }
+        };
+        stop.run_until_cancelled(Box::pin(async { tokio::join!(following, self.delete()) }))
+            .await;
+    }
+
+    /// Notes deleted namespaces until the API refuses to tell them.
+    async fn follow(&self, ready: &Part) {
         let reflector = Reflector::<Namespace>::new(self.client.clone(), Scope::default());
         let mut progress = reflector.progress();
         let mut changes = reflector.store().follow();
-        let known = async {
-            let complete = progress
-                .wait_for(|progress| *progress == Progress::Complete)
-                .await
-                .is_ok();
-            ready.set(complete);
-            std::future::pending::<()>().await;
+        let refused = async {
+            loop {
+                // The reflector, which tells it, is there as long as this.
+                let known = progress.wait_for(|progress| *progress != Progress::Pending).await;
+                if known.is_ok_and(|progress| *progress == Progress::Complete) {
+                    ready.set(true);
+                    return std::future::pending::<()>().await;
+                }
+                // It failed; whether for want of rights, the answer says.
+                match self.client.all(Kind::NAMESPACES, None, "").await {
+                    Err(error) if error.is_forbidden() => return,
+                    _ => {
+                        // Asked again after a while, or followed meanwhile.
+                        let complete = progress.wait_for(|progress| *progress == Progress::Complete);
+                        let _ = tokio::time::timeout(RETRY, complete).await;
+                    }
+                }
+            }
         };
         // Apart from what deletes: that may wait for the store, and changes do not wait for anybody.
         let noting = async {
@@ -76,10 +117,9 @@ impl Namespaces {
             }
         };
         tokio::select! {
-            () = reflector.run(stop) => {}
-            () = known => {}
+            () = reflector.run(CancellationToken::new()) => {}
+            () = refused => {}
             () = noting => {}
-            () = self.delete() => {}
         }
     }
 
@@ -152,17 +192,60 @@ mod tests {
     use super::*;
     use crate::storage::embedded::{Embedded, Location};
 
-    #[tokio::test]
-    async fn jobs_end_with_their_namespace_and_no_others_whatever_another_waits_for() {
-        let folder = tempfile::tempdir().unwrap();
+    fn store(folder: &std::path::Path) -> Arc<dyn Storage> {
         let location = Location {
-            folder: folder.path().to_owned(),
+            folder: folder.to_owned(),
             id: "s".to_owned(),
             quota: i64::MAX,
         };
         let (store, mut changes) = Embedded::open(&location).unwrap();
         tokio::spawn(async move { while changes.recv().await.is_some() {} });
-        let storage: Arc<dyn Storage> = store;
+        store
+    }
+
+    #[tokio::test]
+    async fn without_the_right_to_list_namespaces_it_is_healthy_and_asks_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::start().await;
+        let refused = json!({"kind": "Status", "message": "namespaces is forbidden"});
+        server.fix("/api/v1/namespaces", 403_u16.try_into().unwrap(), refused);
+        let (mut health, stop) = (Health::default(), CancellationToken::new());
+        let mut namespaces = Namespaces::new(server.client(), store(folder.path()));
+        namespaces.pause = Duration::from_millis(20);
+        let running = tokio::spawn(namespaces.run(health.part("namespaces"), stop.clone()));
+        // Each attempt asks twice: the second answer says why.
+        server.asked("LIST", "/api/v1/namespaces", 5).await;
+        assert!(health.is_ready());
+        // The right is given, and then it follows.
+        let listed = json!({"metadata": {"resourceVersion": "1"}, "items": []});
+        server.fix("/api/v1/namespaces", 200_u16.try_into().unwrap(), listed);
+        server.asked("WATCH", "/api/v1/namespaces", 1).await;
+        assert!(health.is_ready());
+        stop.cancel();
+        running.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn while_the_api_is_away_it_is_not_healthy() {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::start().await;
+        server.down(true);
+        let (mut health, stop) = (Health::default(), CancellationToken::new());
+        let namespaces = Namespaces::new(server.client(), store(folder.path()));
+        let running = tokio::spawn(namespaces.run(health.part("namespaces"), stop.clone()));
+        server.asked("LIST", "/api/v1/namespaces", 2).await;
+        assert!(!health.is_ready(), "nobody said that it may not");
+        server.down(false);
+        server.asked("WATCH", "/api/v1/namespaces", 1).await;
+        assert!(health.is_ready());
+        stop.cancel();
+        running.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn jobs_end_with_their_namespace_and_no_others_whatever_another_waits_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = store(folder.path());
         for namespace in ["default", "default-foo", "def"] {
             for [begin, name] in [["app", "a||job"], ["actorreminder", "t||i||job"]] {
                 let name = format!("{begin}||{namespace}||{name}");
