@@ -10,10 +10,11 @@ use outrigger_wire::sentry::v1::{SignCertificateRequest, SignCertificateResponse
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use crate::bundle::TrustAnchors;
+use crate::bundle::{BundleError, TrustAnchors};
 use crate::dial::{AttemptError, Sentry};
 use crate::id::{IdError, SpiffeId, TrustDomain, is_control_plane};
 use crate::jwt::{JwtError, JwtSvid};
+use crate::learned::LearnedRoots;
 use crate::pem::{self, PemError};
 use crate::svid::{Svid, SvidError};
 use crate::token::{self, Env, Mode, TokenError};
@@ -142,6 +143,7 @@ pub struct CaClient {
     config: CaConfig,
     sentry: Sentry,
     namespace: String,
+    learned: Option<LearnedRoots>,
 }
 
 impl CaClient {
@@ -168,7 +170,17 @@ impl CaClient {
             config,
             sentry,
             namespace,
+            learned: None,
         })
+    }
+
+    /// Also trusts the roots that the authority names in each answer, besides those that the anchors have now.
+    ///
+    /// # Errors
+    /// When the anchors cannot be read.
+    pub fn learning(self, anchors: TrustAnchors) -> Result<Self, BundleError> {
+        let learned = Some(LearnedRoots::new(anchors)?);
+        Ok(Self { learned, ..self })
     }
 
     async fn request_identity(&self) -> Result<Svid, FetchError> {
@@ -176,7 +188,13 @@ impl CaClient {
             KeyPair::generate().map_err(|error| FetchError::Local(format!("no private key: {error}")))?;
         let request = self.request(&key).await?;
         let response = self.sign(&request).await?;
-        accept(response, key)
+        let trust_chain = response.trust_chain_certificates.clone();
+        let svid = accept(response, key)?;
+        // Before the certificate is in use: peers may already have one of the next root.
+        if let Some(learned) = &self.learned {
+            learned.learn(&trust_chain);
+        }
+        Ok(svid)
     }
 
     async fn request(&self, key: &KeyPair) -> Result<SignCertificateRequest, FetchError> {

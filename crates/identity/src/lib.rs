@@ -12,6 +12,7 @@ mod id;
 mod identity;
 mod jwt;
 mod leaf;
+mod learned;
 pub mod pem;
 mod provider;
 mod renewal;

@@ -21,7 +21,8 @@ const ALLOW_ROOT_VARIABLE: &str = "DAPR_UNSAFE_SKIP_CONTAINER_UID_GID_CHECK";
 /// Where the trust anchors come from.
 #[derive(Debug)]
 pub enum AnchorsSource {
-    /// PEM text, for the life of the process. Empty text is refused.
+    /// PEM text. It is trusted for the life of the process, and besides it what the authority names in its answers.
+    /// Empty text is refused.
     Pem(String),
     /// A file, waited for and then followed.
     File(PathBuf),
@@ -80,9 +81,16 @@ pub async fn start(
     cancel: &CancellationToken,
 ) -> Result<(Identity, Renewal), StartError> {
     refuse_root(config.ca.mode, &config.ca.env)?;
+    // A file has its own keeper; a text is fixed, and would miss the next root.
+    let learns = matches!(config.anchors, AnchorsSource::Pem(_));
     let (anchors, file) = open(config.anchors, cancel).await?;
     tracing::info!("Fetching initial identity");
-    let fetch = first(config.ca, &anchors, config.directory.as_ref());
+    let mut client = CaClient::new(config.ca, anchors.clone())
+        .inspect_err(|error| (config.events)(IdentityEvent::InitFailed(error.reason())))?;
+    if learns {
+        client = client.learning(anchors.clone())?;
+    }
+    let fetch = first(client, &anchors, config.directory.as_ref());
     let (client, svid) = match cancel.run_until_cancelled(fetch).await {
         Some(Ok(first)) => first,
         Some(Err(error)) => {
@@ -101,11 +109,10 @@ pub async fn start(
 }
 
 async fn first(
-    config: CaConfig,
+    client: CaClient,
     anchors: &TrustAnchors,
     directory: Option<&IdentityDirectory>,
 ) -> Result<(CaClient, Svid), FetchError> {
-    let client = CaClient::new(config, anchors.clone())?;
     let svid = client.fetch().await?;
     if let Some(directory) = directory {
         renewal::store(directory, &svid, anchors.current().pem())?;

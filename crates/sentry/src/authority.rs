@@ -3,12 +3,15 @@
 use std::{path::PathBuf, time::Duration};
 
 use outrigger_identity::SpiffeId;
+use time::OffsetDateTime;
 
 use crate::{
     config::{Config, JwtConfig},
     contents::Contents,
     jwt::{self, Algorithm, JwtAuthority, JwtFiles, TokenError},
     material::{self, File, MaterialError, MaterialStore, Paths},
+    rotation::{self, Rotation, Status, Terms},
+    settings::Settings,
     x509::{self, GenerateError, X509Authority},
 };
 
@@ -22,6 +25,21 @@ pub(crate) struct Authority {
     pub jwt: Option<JwtAuthority>,
     /// What it was loaded from.
     pub files: Contents,
+    /// The CA before, while its root is trusted: sentry shows certificates of it, so that those find it who were
+    /// started with the roots of that time.
+    pub previous: Option<X509Authority>,
+    /// Where its rotation stands.
+    pub rotation: Status,
+    /// How long its rotation takes.
+    pub terms: Terms,
+}
+
+impl Authority {
+    /// The CA that signs the certificates of sentry itself.
+    pub(crate) fn shown(&self, now: OffsetDateTime) -> &X509Authority {
+        let is_shown = |before: &&X509Authority| self.terms.shows_previous(before.not_after(), now);
+        self.previous.as_ref().filter(is_shown).unwrap_or(&self.x509)
+    }
 }
 
 /// The authority cannot be set up.
@@ -45,14 +63,21 @@ pub(crate) struct AuthoritySource {
     pub sentry: SpiffeId,
     pub skew: Duration,
     pub jwt: Option<JwtConfig>,
+    pub rotation: Rotation,
 }
 
 impl AuthoritySource {
-    pub(crate) fn new(config: &Config, sentry: SpiffeId, skew: Duration) -> Self {
+    pub(crate) fn new(config: &Config, sentry: SpiffeId, settings: &Settings) -> Self {
         Self {
             paths: config.paths.clone(),
+            rotation: Rotation {
+                mode: config.rotation,
+                terms: Terms::new(settings.workload_ttl, settings.skew),
+                sentry: sentry.clone(),
+                skew: span(settings.skew),
+            },
             sentry,
-            skew,
+            skew: settings.skew,
             jwt: config.jwt.clone(),
         }
     }
@@ -69,12 +94,45 @@ impl AuthoritySource {
         &self,
         shelf: &dyn MaterialStore,
     ) -> Result<(Authority, bool), AuthorityError> {
-        let (pem, new_pem) = match self.read_x509(shelf)? {
-            FileSet::All([root, issuer, key]) => (x509::Pem { root, issuer, key }, false),
-            FileSet::None(_) => (self.generate_x509(shelf)?, true),
+        let new = match self.read_x509(shelf)? {
+            FileSet::All(_) => false,
+            FileSet::None(_) => {
+                self.generate_x509(shelf)?;
+                true
+            }
             FileSet::Partial(incomplete) => return Err(incomplete.into()),
         };
-        let x509 = x509::load(&pem).map_err(|fault| fault.at(&self.paths))?;
+        let (authority, written) = self.settle(shelf, false)?;
+        if !new && !written {
+            tracing::info!(target: LOG, "Root and issuer certs found: using credentials from store");
+        }
+        Ok((authority, new || written))
+    }
+
+    /// Loads the authority again, after a change or to see whether its rotation is due. No other is generated: files
+    /// are usually replaced one after the other, and whoever trusts the authority in use trusts no new one. The flag
+    /// tells whether anything was written. Blocking.
+    pub(crate) fn reload(&self, in_use: &Authority) -> Result<(Authority, bool), AuthorityError> {
+        let settled = Contents::read(&self.paths)? == in_use.files;
+        self.reload_on(&self.paths, settled)
+    }
+
+    /// The same, with the files of a shelf; `settled`: they are in use and published as they are.
+    pub(crate) fn reload_on(
+        &self,
+        shelf: &dyn MaterialStore,
+        settled: bool,
+    ) -> Result<(Authority, bool), AuthorityError> {
+        self.read_x509(shelf)?.refuse_incomplete()?;
+        if self.jwt.is_some() {
+            self.read_jwt(shelf)?.refuse_incomplete()?;
+        }
+        self.settle(shelf, settled)
+    }
+
+    /// Takes the step of the rotation that is due, loads what comes of it, and keeps it. Nothing is written that cannot
+    /// be loaded.
+    fn settle(&self, shelf: &dyn MaterialStore, settled: bool) -> Result<(Authority, bool), AuthorityError> {
         let (jwt, new_jwt) = match &self.jwt {
             None => (None, false),
             Some(config) => {
@@ -82,40 +140,50 @@ impl AuthoritySource {
                 (Some(authority), new)
             }
         };
-        if !new_pem && !new_jwt {
-            tracing::info!(target: LOG, "Root and issuer certs found: using credentials from store");
+        let mut files = Contents::read(shelf)?;
+        let advanced = self
+            .rotation
+            .advance(&mut files, OffsetDateTime::now_utc(), settled)?;
+        let pem = |file| files.get(file).unwrap_or_default().to_vec();
+        let x509 = x509::load(&x509::Pem {
+            root: pem(File::Root),
+            issuer: pem(File::Issuer),
+            key: pem(File::IssuerKey),
+        });
+        let x509 = x509.map_err(|fault| fault.at(&self.paths))?;
+        for file in &advanced.changed {
+            shelf.replace(*file, files.get(*file).unwrap_or_default())?;
         }
-        let files = Contents::read(shelf)?;
-        Ok((Authority { x509, jwt, files }, new_pem || new_jwt))
-    }
-
-    /// Loads the authority again after a change. Nothing is generated: files are usually replaced one after the other,
-    /// and whoever trusts the authority in use trusts no new one. Blocking.
-    pub(crate) fn reload(&self) -> Result<Authority, AuthorityError> {
-        self.reload_on(&self.paths)
-    }
-
-    /// The same, with the files of a shelf.
-    pub(crate) fn reload_on(&self, shelf: &dyn MaterialStore) -> Result<Authority, AuthorityError> {
-        self.read_x509(shelf)?.refuse_incomplete()?;
-        if self.jwt.is_some() {
-            self.read_jwt(shelf)?.refuse_incomplete()?;
+        if advanced.act.is_some() {
+            tracing::info!(target: LOG, "Rotation of the CA: {}", advanced.status);
+        } else if !advanced.changed.is_empty() {
+            tracing::warn!(target: LOG, "The files of the CA were not as its rotation needs them: mended. {}", advanced.status);
         }
-        Ok(self.load_or_generate_on(shelf)?.0)
+        let previous = rotation::previous(&files).and_then(|previous| x509::load(&previous).ok());
+        let authority = Authority {
+            x509,
+            jwt,
+            previous,
+            rotation: advanced.status,
+            terms: self.rotation.terms,
+            files,
+        };
+        Ok((authority, new_jwt || !advanced.changed.is_empty()))
     }
 
-    fn generate_x509(&self, shelf: &dyn MaterialStore) -> Result<x509::Pem, AuthorityError> {
+    fn generate_x509(&self, shelf: &dyn MaterialStore) -> Result<(), AuthorityError> {
         tracing::info!(
             target: LOG,
             "Root and issuer certs not found: generating self signed CA and writing it to {}",
             material::folder(&self.paths.root).display()
         );
-        let skew = time::Duration::try_from(self.skew).unwrap_or(time::Duration::MAX);
-        let pem = x509::generate(&self.sentry, skew)?;
+        let pem = x509::generate(&self.sentry, span(self.skew), OffsetDateTime::now_utc())?;
         shelf.create(File::IssuerKey, &pem.key)?;
         shelf.create(File::Issuer, &pem.issuer)?;
+        // Before the CA is whole: one that is not recorded is never rotated.
+        shelf.replace(File::Rotation, &Rotation::begin(&pem.issuer))?;
         shelf.create(File::Root, &pem.root)?;
-        Ok(pem)
+        Ok(())
     }
 
     fn load_or_generate_jwt(
@@ -168,6 +236,10 @@ impl AuthoritySource {
     fn read_jwt(&self, shelf: &dyn MaterialStore) -> Result<FileSet<2>, MaterialError> {
         FileSet::read(shelf, &self.paths, [File::JwtKey, File::Jwks])
     }
+}
+
+fn span(duration: Duration) -> time::Duration {
+    time::Duration::try_from(duration).unwrap_or(time::Duration::MAX)
 }
 
 /// Files that belong together.

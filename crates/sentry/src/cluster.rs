@@ -1,6 +1,7 @@
 //! A Kubernetes cluster as the home of the authority: its Configuration, and its files in a Secret and a ConfigMap.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -21,6 +22,8 @@ const LOG: &str = "dapr.sentry.ca";
 const AGENT: &str = concat!("outrigger-sentry/", env!("CARGO_PKG_VERSION"));
 /// Name of the Secret and of the ConfigMap.
 const BUNDLE: &str = "dapr-trust-bundle";
+/// Annotation of the Secret that tells people where the rotation of the CA stands.
+const ANNOTATION: &str = "outrigger/ca-rotation";
 /// Attempts to write the bundle while others write it too.
 const ATTEMPTS: usize = 5;
 /// How long the API is tried for at the start, and the pause between two attempts.
@@ -133,6 +136,7 @@ impl Source {
             issuer_key: key(&paths.issuer_key),
             jwt_key: key(&paths.jwt_key),
             jwks: key(&paths.jwks),
+            rotation: key(&paths.rotation),
         };
         Self::Cluster(Bundle {
             client,
@@ -156,19 +160,20 @@ impl Source {
         }
     }
 
-    /// Loads the authority again after a change. None is generated: where files are missing, those in use stay in use,
-    /// and a cluster gets them back.
+    /// Loads the authority again, and takes the step of its rotation that is due; the flag tells whether anything was
+    /// written. No other authority is generated: where files are missing, those in use stay in use, and a cluster gets
+    /// them back.
     ///
     /// # Errors
     /// [`SentryError`].
-    pub(crate) async fn reload(&self, in_use: &Authority) -> Result<Authority, SentryError> {
+    pub(crate) async fn reload(&self, in_use: &Arc<Authority>) -> Result<(Authority, bool), SentryError> {
         match self {
             Self::Files(source) => {
-                let source = source.clone();
-                let loaded = tokio::task::spawn_blocking(move || source.reload()).await;
+                let (source, in_use) = (source.clone(), in_use.clone());
+                let loaded = tokio::task::spawn_blocking(move || source.reload(&in_use)).await;
                 Ok(loaded.map_err(TaskFailed::from)??)
             }
-            Self::Cluster(bundle) => Ok(bundle.settle(Some(in_use)).await?.0),
+            Self::Cluster(bundle) => bundle.settle(Some(in_use)).await,
         }
     }
 }
@@ -185,8 +190,8 @@ impl Bundle {
             let map = self.read(Kind::CONFIG_MAPS, "ConfigMap").await;
             let secret = self.read(Kind::SECRETS, "Secret").await?;
             let map = map?;
-            let loaded = self.interpret(&secret, in_use)?;
-            match self.keep(&secret, &map, &loaded.0.files, loaded.1).await {
+            let loaded = self.interpret(&secret, &map, in_use)?;
+            match self.keep(&secret, &map, &loaded.0, loaded.1).await {
                 Ok(()) => return Ok(loaded),
                 Err(ClusterError::Bundle {
                     cause: ApiError::Conflict(_),
@@ -207,6 +212,7 @@ impl Bundle {
     fn interpret(
         &self,
         secret: &Value,
+        map: &Value,
         in_use: Option<&Authority>,
     ) -> Result<(Authority, bool), AuthorityError> {
         let mut contents = Contents::default();
@@ -224,11 +230,16 @@ impl Bundle {
             contents.remove(File::JwtKey);
             contents.remove(File::Jwks);
         }
-        let store = MemoryStore::new(contents);
-        if in_use.is_none() {
+        let published = match map["data"][self.key(File::Root)].as_str() {
+            Some(root) => contents.get(File::Root) == Some(root.as_bytes()),
+            None => false,
+        };
+        let store = MemoryStore::new(contents.clone());
+        let Some(in_use) = in_use else {
             return self.source.load_or_generate_on(&store);
-        }
-        let loaded = self.source.reload_on(&store)?;
+        };
+        let settled = refilled.is_empty() && published && contents == in_use.files;
+        let (loaded, written) = self.source.reload_on(&store, settled)?;
         if !refilled.is_empty() {
             let names: Vec<_> = refilled.iter().map(|file| self.key(*file)).collect();
             tracing::warn!(
@@ -237,7 +248,7 @@ impl Bundle {
                 self.namespace, names.join(", ")
             );
         }
-        Ok((loaded, !refilled.is_empty()))
+        Ok((loaded, written || !refilled.is_empty()))
     }
 
     /// Writes what is new into the Secret, and what is public into the ConfigMap.
@@ -245,9 +256,10 @@ impl Bundle {
         &self,
         secret: &Value,
         map: &Value,
-        files: &Contents,
+        authority: &Authority,
         new: bool,
     ) -> Result<(), ClusterError> {
+        let files = &authority.files;
         if new {
             let mut next = secret.clone();
             if !next["data"].is_object() {
@@ -256,6 +268,7 @@ impl Bundle {
             for (file, contents) in files.iter() {
                 next["data"][self.key(file)] = STANDARD.encode(contents).into();
             }
+            next["metadata"]["annotations"][ANNOTATION] = authority.rotation.to_string().into();
             self.write(Kind::SECRETS, "Secret", &next).await?;
         }
         let mut next = map.clone();

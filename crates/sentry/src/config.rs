@@ -13,7 +13,7 @@ use outrigger_resources::value::go_duration;
 pub use flags::FLAGS;
 pub use outrigger_controlplane::config::{ConfigError, LogSettings};
 
-use crate::{jwt::Algorithm, material::Paths};
+use crate::{jwt::Algorithm, material::Paths, rotation::RotationMode};
 
 pub use crate::validator::ControlPlane;
 
@@ -32,6 +32,8 @@ pub struct Config {
     pub cluster: Option<Cluster>,
     /// The files of the CA.
     pub paths: Paths,
+    /// Whether the CA is rotated.
+    pub rotation: RotationMode,
     /// Trust domain of the control plane.
     pub trust_domain: TrustDomain,
     /// Namespace this sentry belongs to.
@@ -119,6 +121,13 @@ impl Config {
                 None
             }
         };
+        let rotation = match flags.text("ca-rotation").parse() {
+            Ok(rotation) => Some(rotation),
+            Err(error) => {
+                reader.problem(format!("--ca-rotation: {error}"));
+                None
+            }
+        };
         let jwt = jwt(&mut reader);
         let oidc = oidc(&mut reader);
         let log = reader.log();
@@ -128,10 +137,17 @@ impl Config {
         };
         let healthz_port = reader.port("healthz-port");
         let metrics_port = reader.metrics_port();
-        match (trust_domain, control_plane, log, reader.problems.is_empty()) {
-            (Some(trust_domain), Some(control_plane), Some(log), true) => Ok(Self {
+        match (
+            trust_domain,
+            control_plane,
+            rotation,
+            log,
+            reader.problems.is_empty(),
+        ) {
+            (Some(trust_domain), Some(control_plane), Some(rotation), Some(log), true) => Ok(Self {
                 configuration: flags.text("config").into(),
                 paths: paths(flags),
+                rotation,
                 trust_domain,
                 namespace: namespace(&env),
                 cluster,
@@ -167,6 +183,7 @@ fn paths(flags: &Values) -> Paths {
         issuer_key: joined("issuer-key-filename"),
         jwt_key: absolute_or("jwt-key-filename", "jwt.key"),
         jwks: absolute_or("jwks-filename", "jwks.json"),
+        rotation: folder.join("ca-rotation.json"),
     }
 }
 

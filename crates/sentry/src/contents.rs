@@ -22,12 +22,16 @@ impl Contents {
     /// Everything in a store.
     ///
     /// # Errors
-    /// When a file exists and cannot be read.
+    /// When a file of the certificates exists and cannot be read.
     pub(crate) fn read(store: &dyn MaterialStore) -> Result<Self, MaterialError> {
         let mut contents = Self::default();
         for file in File::ALL {
-            if let Some(read) = store.read(file)? {
-                contents.set(file, read);
+            match store.read(file) {
+                Ok(Some(read)) => contents.set(file, read),
+                Ok(None) => {}
+                // Where tokens are issued, whoever loaded the key has said so.
+                Err(_) if matches!(file, File::JwtKey | File::Jwks) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(contents)
@@ -65,6 +69,12 @@ impl Contents {
                 }
             }
         }
+        // The record is that of the certificates.
+        let is_same = self.get(File::Issuer) == in_use.get(File::Issuer);
+        if let (true, None, Some(record)) = (is_same, self.get(File::Rotation), in_use.get(File::Rotation)) {
+            self.set(File::Rotation, record.to_vec());
+            refilled.push(File::Rotation);
+        }
         refilled
     }
 }
@@ -96,6 +106,10 @@ impl MaterialStore for MemoryStore {
     }
 
     fn create(&self, file: File, contents: &[u8]) -> Result<(), MaterialError> {
+        self.replace(file, contents)
+    }
+
+    fn replace(&self, file: File, contents: &[u8]) -> Result<(), MaterialError> {
         self.lock().set(file, contents.to_vec());
         Ok(())
     }
@@ -115,7 +129,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_put_back_and_what_differs_stays() {
-        use File::{Issuer, IssuerKey, Jwks, JwtKey, Root};
+        use File::{Issuer, IssuerKey, Jwks, JwtKey, Root, Rotation};
         let in_use = contents(&[
             (Root, "r"),
             (Issuer, "i"),
@@ -129,6 +143,11 @@ mod tests {
         let mut part = contents(&[(Root, "r"), (JwtKey, "j")]);
         assert_eq!(part.refill(&in_use), [Issuer, IssuerKey, Jwks]);
         assert_eq!(part, in_use);
+        let noted = contents(&[(Root, "r"), (Issuer, "i"), (IssuerKey, "k"), (Rotation, "n")]);
+        let mut unnoted = noted.clone();
+        unnoted.remove(Rotation);
+        assert_eq!(unnoted.refill(&noted), [Rotation]);
+        assert_eq!(unnoted, noted);
         let others = contents(&[(Issuer, "other"), (JwtKey, "j"), (Jwks, "s")]);
         let mut same = others.clone();
         assert!(same.refill(&in_use).is_empty());

@@ -1,4 +1,4 @@
-//! Saying in time that the issuer certificate ends: nobody renews it but people.
+//! Saying in time that the issuer certificate ends: where it is not rotated, nobody renews it but people.
 
 use std::{sync::Arc, time::Duration};
 

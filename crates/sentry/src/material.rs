@@ -22,6 +22,8 @@ pub struct Paths {
     pub jwt_key: PathBuf,
     /// Public keys that verify JWTs, a JWK set.
     pub jwks: PathBuf,
+    /// The record of the CA's rotation, JSON.
+    pub rotation: PathBuf,
 }
 
 impl Paths {
@@ -33,6 +35,7 @@ impl Paths {
             File::IssuerKey => &self.issuer_key,
             File::JwtKey => &self.jwt_key,
             File::Jwks => &self.jwks,
+            File::Rotation => &self.rotation,
         }
     }
 }
@@ -58,16 +61,19 @@ pub enum File {
     JwtKey,
     /// Public keys that verify JWTs.
     Jwks,
+    /// The record of the CA's rotation.
+    Rotation,
 }
 
 impl File {
     /// All of them.
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Root,
         Self::Issuer,
         Self::IssuerKey,
         Self::JwtKey,
         Self::Jwks,
+        Self::Rotation,
     ];
 
     fn title(self) -> &'static str {
@@ -77,6 +83,7 @@ impl File {
             Self::IssuerKey => "issuer key",
             Self::JwtKey => "JWT signing key",
             Self::Jwks => "JWKS",
+            Self::Rotation => "record of the CA's rotation",
         }
     }
 
@@ -185,6 +192,8 @@ pub(crate) trait MaterialStore {
     fn read(&self, file: File) -> Result<Option<Vec<u8>>, MaterialError>;
     /// Keeps a new file. Nothing that exists is ever replaced.
     fn create(&self, file: File, contents: &[u8]) -> Result<(), MaterialError>;
+    /// Keeps a file, in the place of the one that there is.
+    fn replace(&self, file: File, contents: &[u8]) -> Result<(), MaterialError>;
 }
 
 impl MaterialStore for Paths {
@@ -193,7 +202,15 @@ impl MaterialStore for Paths {
     }
 
     fn create(&self, file: File, contents: &[u8]) -> Result<(), MaterialError> {
-        create(self, file, contents)
+        // Unlike a renamed file, a link does not take the place of another.
+        write(self, file, contents, |draft, path| {
+            std::fs::hard_link(draft, path)?;
+            std::fs::remove_file(draft)
+        })
+    }
+
+    fn replace(&self, file: File, contents: &[u8]) -> Result<(), MaterialError> {
+        write(self, file, contents, |draft, path| std::fs::rename(draft, path))
     }
 }
 
@@ -211,22 +228,27 @@ fn read(paths: &Paths, file: File) -> Result<Option<Vec<u8>>, MaterialError> {
     }
 }
 
-/// Writes a new file as a whole, readable by its owner only. Nothing that exists is ever replaced.
-fn create(paths: &Paths, file: File, contents: &[u8]) -> Result<(), MaterialError> {
+/// Writes a file as a whole, readable by its owner only; `place` takes the draft to its name.
+fn write(
+    paths: &Paths,
+    file: File,
+    contents: &[u8],
+    place: impl Fn(&Path, &Path) -> io::Result<()>,
+) -> Result<(), MaterialError> {
     let path = paths.of(file);
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(".new");
     let draft = folder(path).join(name);
-    let create = || {
+    let written = || {
         let mut handle = private_file(&draft)?;
         handle.write_all(contents)?;
         handle.sync_all()?;
-        // Unlike a renamed file, a link does not take the place of another.
-        std::fs::hard_link(&draft, path)?;
-        std::fs::remove_file(&draft)
+        place(&draft, path)?;
+        // The name, too, is there after the machine crashed; the order of several files rests on it.
+        std::fs::File::open(folder(path))?.sync_all()
     };
-    create().map_err(|source| {
+    written().map_err(|source| {
         // Best effort: the draft may not exist.
         let _ = std::fs::remove_file(&draft);
         MaterialError::Write {

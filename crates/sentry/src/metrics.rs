@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
+use crate::rotation::Status;
+
 /// Counters and gauges of one sentry.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
@@ -12,6 +14,8 @@ pub(crate) struct Metrics {
     own_failures: AtomicU64,
     issuer_changes: AtomicU64,
     issuer_expiry: AtomicI64,
+    rotation_phase: AtomicI64,
+    rotation_next: AtomicI64,
 }
 
 impl Metrics {
@@ -43,6 +47,12 @@ impl Metrics {
     /// End of validity of the issuer's certificate, in seconds since 1970.
     pub(crate) fn issuer_expires(&self, at: i64) {
         self.issuer_expiry.store(at, Relaxed);
+    }
+
+    /// Where the rotation of the CA stands.
+    pub(crate) fn rotation(&self, status: Status) {
+        self.rotation_phase.store(status.number(), Relaxed);
+        self.rotation_next.store(status.due(), Relaxed);
     }
 
     /// The text exposition format of Prometheus.
@@ -99,6 +109,20 @@ impl Metrics {
             "",
             i128::from(self.issuer_expiry.load(Relaxed)),
         );
+        family(
+            "ca_rotation_phase",
+            "gauge",
+            "Rotation of the CA: 0 off, 1 normal, 2 both roots are trusted, 3 the new issuer signs.",
+            "",
+            i128::from(self.rotation_phase.load(Relaxed)),
+        );
+        family(
+            "ca_rotation_next_timestamp",
+            "gauge",
+            "When the next step of the CA's rotation is due, in seconds since 1970; 0 for never.",
+            "",
+            i128::from(self.rotation_next.load(Relaxed)),
+        );
         out
     }
 }
@@ -116,6 +140,7 @@ mod tests {
         metrics.request_failed();
         metrics.issuer_changed();
         metrics.issuer_expires(1_800_000_000);
+        metrics.rotation(Status::Foreign);
         let text = metrics.render();
         for line in [
             "# TYPE dapr_sentry_cert_sign_request_received_total counter",
@@ -126,6 +151,9 @@ mod tests {
             "dapr_sentry_issuercert_changed_total 1",
             "# TYPE dapr_sentry_issuercert_expiry_timestamp gauge",
             "dapr_sentry_issuercert_expiry_timestamp 1800000000",
+            "# TYPE dapr_sentry_ca_rotation_phase gauge",
+            "dapr_sentry_ca_rotation_phase 0",
+            "dapr_sentry_ca_rotation_next_timestamp 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
         }

@@ -135,7 +135,8 @@ impl OwnCertificate {
     fn sign(&self) -> Result<(CertifiedKey, Issued), OwnCertificateError> {
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
         let public_key = rcgen::PublicKeyData::subject_public_key_info(&key);
-        let issued = self.authority.load().x509.sign(&x509::Request {
+        let authority = self.authority.load();
+        let issued = authority.shown(OffsetDateTime::now_utc()).sign(&x509::Request {
             public_key: &public_key,
             id: &self.id,
             dns: &[],

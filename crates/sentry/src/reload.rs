@@ -1,6 +1,6 @@
 //! Replacing the authority when its files change.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use outrigger_controlplane::chain;
@@ -16,32 +16,40 @@ const LOG: &str = "dapr.sentry";
 /// Files are rarely replaced all at once: this long after the first change they are read.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Watches the files and swaps what is made of them.
+/// Steps of a rotation in a row, at the most: one is taken, and what it begins with is confirmed.
+const STEPS: usize = 4;
+
+/// Swaps what is made of the files.
 #[derive(Debug)]
 pub(crate) struct Reloader {
-    pub watch: FolderWatch,
     pub source: Source,
     pub authority: Arc<ArcSwap<Authority>>,
     pub own: Arc<OwnCertificate>,
     pub oidc: Option<Arc<OidcTls>>,
     pub metrics: Arc<Metrics>,
+    /// How often to look without a change: for a step of the rotation, and for what another replica wrote.
+    pub look: Duration,
 }
 
 impl Reloader {
-    /// Reloads on every change until told to stop.
-    pub(crate) async fn run(mut self, drain: CancellationToken) {
+    /// Reloads on every change, and from time to time, until told to stop.
+    pub(crate) async fn run(self, mut watch: FolderWatch, drain: CancellationToken) {
         loop {
-            let settled = async {
-                self.watch.changed().await;
+            // Not begun anew when it is time to look, or a change would be lost.
+            let mut settled = pin!(async {
+                watch.changed().await;
                 tokio::time::sleep(SETTLE).await;
-            };
-            tokio::select! {
-                () = drain.cancelled() => return,
-                () = settled => {}
+            });
+            loop {
+                self.reload_authority().await;
+                tokio::select! {
+                    () = drain.cancelled() => return,
+                    () = &mut settled => break,
+                    () = tokio::time::sleep(self.look) => {}
+                }
             }
             tracing::warn!(target: LOG, "Issuer credentials changed; reloading");
             self.metrics.issuer_changed();
-            self.reload_authority().await;
             if let Some(oidc) = &self.oidc
                 && let Err(error) = oidc.load()
             {
@@ -51,11 +59,25 @@ impl Reloader {
     }
 
     async fn reload_authority(&self) {
-        let in_use = self.authority.load_full();
-        let authority = match self.source.reload(&in_use).await {
-            Ok(authority) => authority,
-            Err(error) => return keep(&chain(&error)),
-        };
+        for _ in 0..STEPS {
+            let in_use = self.authority.load_full();
+            let (authority, written) = match self.source.reload(&in_use).await {
+                Ok(reloaded) => reloaded,
+                Err(error) => return keep(&chain(&error)),
+            };
+            self.put(&in_use, authority);
+            if !written {
+                return;
+            }
+        }
+    }
+
+    /// Puts an authority into the place of the one in use.
+    fn put(&self, in_use: &Authority, authority: Authority) {
+        self.metrics.rotation(authority.rotation);
+        if authority.files == in_use.files {
+            return;
+        }
         self.metrics
             .issuer_expires(authority.x509.not_after().unix_timestamp());
         self.authority.store(Arc::new(authority));

@@ -24,6 +24,7 @@ use crate::{
     oidc::Oidc,
     own_certificate::OwnCertificate,
     reload::Reloader,
+    rotation::Terms,
     service::CaService,
     settings::Settings,
     validator::{ControlPlane, JwksValidator, KubernetesValidator, Validators},
@@ -43,6 +44,7 @@ pub struct Sentry {
     own: Arc<OwnCertificate>,
     validators: Arc<Validators>,
     reloader: Reloader,
+    watch: FolderWatch,
     metrics: Arc<Metrics>,
 }
 
@@ -109,14 +111,15 @@ impl Sentry {
             skew,
         };
         let reloader = Reloader {
-            watch: FolderWatch::new(watched(&config))?,
             source,
             authority,
             own: own.clone(),
             oidc: oidc.as_ref().and_then(|oidc| oidc.tls.clone()),
             metrics: metrics.clone(),
+            look: Terms::new(settings.workload_ttl, settings.skew).look(),
         };
         Ok(Self {
+            watch: FolderWatch::new(watched(&config))?,
             grpc,
             connections: config.connections,
             monitoring,
@@ -165,7 +168,7 @@ impl Sentry {
             let token = stop.clone();
             tasks.spawn(async move { Ok(jwks.refresh(token).await?) });
         }
-        tasks.spawn(fine(self.reloader.run(stop.clone())));
+        tasks.spawn(fine(self.reloader.run(self.watch, stop.clone())));
 
         let metrics = self.metrics;
         self.monitoring
@@ -180,7 +183,9 @@ async fn load(source: &Source, metrics: &Metrics) -> Result<Arc<ArcSwap<Authorit
         metrics.issuer_changed();
     }
     metrics.issuer_expires(authority.x509.not_after().unix_timestamp());
+    metrics.rotation(authority.rotation);
     tracing::info!(target: LOG, "CA certificate key pair ready");
+    tracing::info!(target: LOG, "Rotation of the CA: {}", authority.rotation);
     Ok(Arc::new(ArcSwap::from_pointee(authority)))
 }
 
@@ -229,7 +234,7 @@ async fn surroundings(
 
 /// Where the authority comes from.
 fn source(config: &Config, client: &Option<Client>, id: &SpiffeId, settings: &Settings) -> Source {
-    let source = AuthoritySource::new(config, id.clone(), settings.skew);
+    let source = AuthoritySource::new(config, id.clone(), settings);
     match client {
         None => Source::Files(source),
         Some(client) => Source::cluster(client.clone(), &config.namespace, source),

@@ -17,6 +17,8 @@ use signer::Signer;
 pub use generate::GenerateError;
 pub(crate) use generate::generate;
 pub(crate) use load::load;
+#[cfg(test)]
+pub(crate) use load::load_at;
 pub use signer::SigningError;
 
 /// The PEM files of the authority.

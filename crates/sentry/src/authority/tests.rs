@@ -1,6 +1,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
+use crate::rotation::RotationMode;
 
 fn source(folder: &std::path::Path, jwt: bool) -> AuthoritySource {
     AuthoritySource {
@@ -10,6 +11,13 @@ fn source(folder: &std::path::Path, jwt: bool) -> AuthoritySource {
             issuer_key: folder.join("issuer.key"),
             jwt_key: folder.join("jwt.key"),
             jwks: folder.join("jwks.json"),
+            rotation: folder.join("ca-rotation.json"),
+        },
+        rotation: Rotation {
+            mode: RotationMode::Own,
+            terms: Terms::new(Duration::from_secs(24 * 3600), Duration::from_secs(900)),
+            sentry: "spiffe://localhost/ns/default/dapr-sentry".parse().unwrap(),
+            skew: time::Duration::minutes(15),
         },
         sentry: "spiffe://localhost/ns/default/dapr-sentry".parse().unwrap(),
         skew: Duration::from_secs(900),
@@ -40,7 +48,7 @@ fn missing_material_is_generated_once_and_kept_private() {
     };
     assert_eq!(
         names(),
-        ["ca.crt", "issuer.crt", "issuer.key"],
+        ["ca-rotation.json", "ca.crt", "issuer.crt", "issuer.key"],
         "nothing for tokens, no drafts"
     );
     for name in names() {
@@ -62,13 +70,13 @@ fn a_generated_token_key_uses_rs256_whatever_is_configured() {
     let source = source(folder.path(), true);
     let (authority, new) = source.load_or_generate().unwrap();
     assert!(new);
-    assert_eq!(authority.jwt.unwrap().algorithm(), Algorithm::Rs256);
+    assert_eq!(authority.jwt.as_ref().unwrap().algorithm(), Algorithm::Rs256);
     let jwks = std::fs::read_to_string(&source.paths.jwks).unwrap();
     assert!(
         jwks.contains("\"kid\":\"mine\"") && source.paths.jwt_key.exists(),
         "{jwks}"
     );
-    let error = source.reload().unwrap_err().to_string();
+    let error = source.reload(&authority).unwrap_err().to_string();
     assert!(
         error.contains("algorithm ES256 needs a key of type ECDSA P-256, this one is RSA"),
         "{error}"
@@ -85,7 +93,7 @@ fn what_exists_is_never_replaced() {
         }),
         ..source(folder.path(), true)
     };
-    source.load_or_generate().unwrap();
+    let (authority, _) = source.load_or_generate().unwrap();
     let files = [
         File::Root,
         File::Issuer,
@@ -100,7 +108,7 @@ fn what_exists_is_never_replaced() {
         std::fs::rename(path, &away).unwrap();
         let before = contents();
         for error in [
-            source.reload().unwrap_err(),
+            source.reload(&authority).unwrap_err(),
             source.load_or_generate().unwrap_err(),
         ] {
             let error = error.to_string();
@@ -155,11 +163,11 @@ fn files_that_vanish_while_it_runs_are_not_made_anew() {
         jwt: None,
         ..source(folder.path(), false)
     };
-    source.load_or_generate().unwrap();
+    let (authority, _) = source.load_or_generate().unwrap();
     for name in ["ca.crt", "issuer.crt", "issuer.key"] {
         std::fs::remove_file(folder.path().join(name)).unwrap();
     }
-    let error = source.reload().unwrap_err().to_string();
+    let error = source.reload(&authority).unwrap_err().to_string();
     assert!(
         error.contains("issuer.key are gone") && error.contains("restore them from a backup"),
         "{error}"

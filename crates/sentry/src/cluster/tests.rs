@@ -4,6 +4,7 @@ use outrigger_kube::testing::Server;
 use super::*;
 use crate::config::JwtConfig;
 use crate::jwt::Algorithm;
+use crate::rotation::{Rotation, RotationMode, Terms};
 
 const SECRET: &str = "/api/v1/namespaces/dapr-system/secrets/dapr-trust-bundle";
 const MAP: &str = "/api/v1/namespaces/dapr-system/configmaps/dapr-trust-bundle";
@@ -18,6 +19,13 @@ fn source(server: &Server, jwt: bool) -> Source {
             issuer_key: folder.join("issuer.key"),
             jwt_key: folder.join("jwt.key"),
             jwks: folder.join("jwks.json"),
+            rotation: folder.join("ca-rotation.json"),
+        },
+        rotation: Rotation {
+            mode: RotationMode::Own,
+            terms: Terms::new(Duration::from_secs(24 * 3600), Duration::from_secs(900)),
+            sentry: sentry.clone(),
+            skew: time::Duration::minutes(15),
         },
         sentry,
         skew: Duration::from_secs(900),
@@ -153,6 +161,10 @@ fn empty() -> Value {
     json!({"metadata": {"name": BUNDLE, "namespace": "dapr-system"}})
 }
 
+async fn loaded(source: &Source) -> Arc<Authority> {
+    Arc::new(source.load_or_generate().await.unwrap().0)
+}
+
 /// What the Secret holds.
 fn data(server: &Server) -> Value {
     server.object(SECRET).unwrap()["data"].clone()
@@ -163,12 +175,12 @@ async fn a_bundle_that_becomes_empty_gets_the_authority_in_use_back() {
     for jwt in [false, true] {
         let server = server().await;
         let source = source(&server, jwt);
-        let (in_use, _) = source.load_or_generate().await.unwrap();
+        let in_use = loaded(&source).await;
         let (before, map) = (data(&server), server.object(MAP).unwrap()["data"].clone());
         // As the chart makes both, in the place of those that there are.
         server.put(SECRET, empty());
         server.put(MAP, empty());
-        let again = source.reload(&in_use).await.unwrap();
+        let again = source.reload(&in_use).await.unwrap().0;
         assert_eq!(again.files, in_use.files);
         assert_eq!(
             (data(&server), server.object(MAP).unwrap()["data"].clone()),
@@ -185,14 +197,14 @@ async fn a_bundle_that_becomes_empty_gets_the_authority_in_use_back() {
 async fn a_bundle_that_loses_a_part_gets_it_back() {
     let server = server().await;
     let source = source(&server, true);
-    let (in_use, _) = source.load_or_generate().await.unwrap();
+    let in_use = loaded(&source).await;
     let before = data(&server);
     for key in ["ca.crt", "issuer.crt", "issuer.key", "jwt.key", "jwks.json"] {
         let mut secret = server.object(SECRET).unwrap();
         // An empty value is none.
         secret["data"][key] = "".into();
         server.put(SECRET, secret);
-        assert_eq!(source.reload(&in_use).await.unwrap().files, in_use.files);
+        assert_eq!(source.reload(&in_use).await.unwrap().0.files, in_use.files);
         assert_eq!(data(&server), before, "{key}");
     }
 }
@@ -201,7 +213,7 @@ async fn a_bundle_that_loses_a_part_gets_it_back() {
 async fn a_part_of_another_authority_is_left_to_whoever_writes_it() {
     let server = server().await;
     let source = source(&server, false);
-    let (in_use, _) = source.load_or_generate().await.unwrap();
+    let in_use = loaded(&source).await;
     let mut secret = empty();
     secret["data"] = json!({"ca.crt": STANDARD.encode("another")});
     server.put(SECRET, secret.clone());
@@ -214,12 +226,12 @@ async fn a_part_of_another_authority_is_left_to_whoever_writes_it() {
 async fn another_bundle_that_is_whole_replaces_the_authority_in_use() {
     let (server, other) = (server().await, self::server().await);
     let source = source(&server, false);
-    let (in_use, _) = source.load_or_generate().await.unwrap();
+    let in_use = loaded(&source).await;
     let (wanted, _) = self::source(&other, false).load_or_generate().await.unwrap();
     let mut secret = server.object(SECRET).unwrap();
     secret["data"] = data(&other);
     server.put(SECRET, secret);
-    let loaded = source.reload(&in_use).await.unwrap();
+    let loaded = source.reload(&in_use).await.unwrap().0;
     assert_eq!(loaded.files, wanted.files);
     assert_ne!(loaded.files, in_use.files);
     let map = server.object(MAP).unwrap();
@@ -231,11 +243,112 @@ async fn another_bundle_that_is_whole_replaces_the_authority_in_use() {
 async fn replicas_that_put_the_authority_back_together_agree() {
     let server = server().await;
     let (one, two) = (source(&server, false), source(&server, false));
-    let (in_use, _) = one.load_or_generate().await.unwrap();
+    let in_use = loaded(&one).await;
     server.put(SECRET, empty());
     let (one, two) = tokio::join!(one.reload(&in_use), two.reload(&in_use));
     assert_eq!(
-        (one.unwrap().files, two.unwrap().files),
-        (in_use.files.clone(), in_use.files)
+        (&one.unwrap().0.files, &two.unwrap().0.files),
+        (&in_use.files, &in_use.files)
     );
+}
+
+/// Puts a CA of 300 days ago, with its record, into the cluster.
+async fn aged() -> Server {
+    let server = server().await;
+    let sentry: SpiffeId = "spiffe://cp.example/ns/dapr-system/dapr-sentry".parse().unwrap();
+    let then = time::OffsetDateTime::now_utc() - time::Duration::days(300);
+    let made = crate::x509::generate(&sentry, time::Duration::ZERO, then).unwrap();
+    let mut secret = empty();
+    secret["data"] = json!({
+        "ca.crt": STANDARD.encode(&made.root),
+        "issuer.crt": STANDARD.encode(&made.issuer),
+        "issuer.key": STANDARD.encode(&made.key),
+        "ca-rotation.json": STANDARD.encode(Rotation::begin(&made.issuer)),
+        "mine": "eA==",
+    });
+    server.put(SECRET, secret);
+    server
+}
+
+/// How many roots the Secret and the map have.
+fn roots(server: &Server) -> (usize, usize) {
+    let count = |text: &str| text.matches("BEGIN CERTIFICATE").count();
+    let map = server.object(MAP).unwrap();
+    (
+        count(&decoded(server, "ca.crt")),
+        count(map["data"]["ca.crt"].as_str().unwrap()),
+    )
+}
+
+/// Moves the moment since which a phase is in place, by days.
+fn age(server: &Server, days: i64) {
+    let mut record: Value = serde_json::from_str(&decoded(server, "ca-rotation.json")).unwrap();
+    record["since"] = (record["since"].as_i64().unwrap() - days * 86_400).into();
+    let mut secret = server.object(SECRET).unwrap();
+    secret["data"]["ca-rotation.json"] = STANDARD.encode(record.to_string()).into();
+    server.put(SECRET, secret);
+}
+
+fn annotation(server: &Server) -> String {
+    let secret = server.object(SECRET).unwrap();
+    secret["metadata"]["annotations"][ANNOTATION]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+/// Reloads until nothing is written any more.
+async fn look(source: &Source, mut in_use: Arc<Authority>) -> Arc<Authority> {
+    for _ in 0..5 {
+        let (authority, written) = source.reload(&in_use).await.unwrap();
+        in_use = Arc::new(authority);
+        if !written {
+            return in_use;
+        }
+    }
+    panic!("it does not come to rest");
+}
+
+#[tokio::test]
+async fn replicas_rotate_the_ca_of_a_cluster_together() {
+    let server = aged().await;
+    let (one, two) = (source(&server, false), source(&server, false));
+    let issuer = decoded(&server, "issuer.crt");
+    let (first, second) = tokio::join!(loaded(&one), loaded(&two));
+    let (first, second) = tokio::join!(look(&one, first), look(&two, second));
+    assert_eq!(roots(&server), (2, 2), "one new root, in both places");
+    assert_eq!(decoded(&server, "issuer.crt"), issuer);
+    assert_eq!(first.files, look(&one, second).await.files);
+    assert!(annotation(&server).starts_with("announced: both roots are trusted"));
+
+    // The other replica looks later: until then it signs as before.
+    age(&server, 70);
+    let first = look(&one, first).await;
+    assert_ne!(decoded(&server, "issuer.crt"), issuer);
+    assert_eq!(roots(&server), (2, 2));
+    assert!(annotation(&server).starts_with("switched: the new issuer signs"));
+    let before = first.previous.as_ref().unwrap();
+    assert_ne!(before.not_after(), first.x509.not_after());
+
+    // A second that was killed begins with what is there; the old root goes at its end.
+    let second = loaded(&two).await;
+    assert_eq!(second.files, first.files);
+    assert_eq!(data(&server)["mine"], "eA==");
+}
+
+#[tokio::test]
+async fn nothing_is_due_before_the_map_has_the_new_root() {
+    let server = aged().await;
+    let source = source(&server, false);
+    let in_use = loaded(&source).await;
+    // As after a crash between the two.
+    let mut map = server.object(MAP).unwrap();
+    map["data"] = json!({});
+    server.put(MAP, map);
+    let (in_use, written) = source.reload(&in_use).await.unwrap();
+    assert!(!written);
+    assert_eq!(roots(&server), (2, 2));
+    assert!(annotation(&server).starts_with("announced: the new root is being distributed"));
+    look(&source, Arc::new(in_use)).await;
+    assert!(annotation(&server).starts_with("announced: both roots are trusted"));
 }

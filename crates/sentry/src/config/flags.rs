@@ -29,6 +29,12 @@ pub const FLAGS: &[Flag] = &[
         "issuer.key",
         "File of the issuer's private key",
     ),
+    Flag::text(
+        "ca-rotation",
+        "own",
+        "Which CA is replaced by a new one before it ends: own (one that this sentry made), adopt (also one that looks \
+         as if a sentry had made it) or off",
+    ),
     TRUST_DOMAIN,
     Flag::int("port", "50001", "Port of the gRPC server"),
     Flag::text(

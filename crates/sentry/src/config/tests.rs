@@ -160,3 +160,12 @@ fn all_mistakes_are_reported_together() {
         "{found:?}"
     );
 }
+
+#[test]
+fn which_ca_is_rotated() {
+    assert_eq!(config(&[]).rotation, RotationMode::Own);
+    assert_eq!(config(&["--ca-rotation=adopt"]).rotation, RotationMode::Adopt);
+    assert_eq!(config(&["--ca-rotation=off"]).rotation, RotationMode::Off);
+    let problems = problems(&["--ca-rotation=never"]);
+    assert_eq!(problems, ["--ca-rotation: \"never\" is none of own, adopt, off"]);
+}

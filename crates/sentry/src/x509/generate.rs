@@ -23,20 +23,20 @@ pub enum GenerateError {
     Certificate(#[from] rcgen::Error),
 }
 
-/// Makes a root for the trust domain of `sentry`, and an issuer named after `sentry` itself.
-pub(crate) fn generate(sentry: &SpiffeId, skew: Duration) -> Result<Pem, GenerateError> {
+/// Makes a root for the trust domain of `sentry`, and an issuer named after `sentry` itself, valid from `now` on.
+pub(crate) fn generate(sentry: &SpiffeId, skew: Duration, now: OffsetDateTime) -> Result<Pem, GenerateError> {
     let root_key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let root_usages = [
         KeyUsagePurpose::DigitalSignature,
         KeyUsagePurpose::KeyEncipherment,
         KeyUsagePurpose::KeyCertSign,
     ];
-    let root = authority(sentry.trust_domain(), &root_usages, skew)?;
+    let root = authority(sentry.trust_domain(), &root_usages, skew, now)?;
     let root_certificate = root.self_signed(&root_key)?;
 
     let issuer_key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let issuer_usages = [root_usages.as_slice(), &[KeyUsagePurpose::CrlSign]].concat();
-    let mut issuer = authority(sentry.as_str(), &issuer_usages, skew)?;
+    let mut issuer = authority(sentry.as_str(), &issuer_usages, skew, now)?;
     issuer.use_authority_key_identifier_extension = true;
     let issuer_certificate = issuer.signed_by(&issuer_key, &Issuer::new(root, root_key))?;
 
@@ -51,8 +51,9 @@ fn authority(
     organization: &str,
     usages: &[KeyUsagePurpose],
     skew: Duration,
+    now: OffsetDateTime,
 ) -> Result<CertificateParams, GenerateError> {
-    let now = whole_seconds(OffsetDateTime::now_utc());
+    let now = whole_seconds(now);
     let mut params = CertificateParams::default();
     params.serial_number = Some(SerialNumber::from_slice(&random_serial()?));
     params.distinguished_name = DistinguishedName::new();

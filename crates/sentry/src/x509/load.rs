@@ -10,9 +10,14 @@ use crate::material::{Fault, File};
 
 /// Loads an authority from PEM, and refuses it when a client could not use what it signs.
 pub(crate) fn load(pem: &Pem) -> Result<X509Authority, Fault> {
+    load_at(pem, OffsetDateTime::now_utc())
+}
+
+/// As [`load`], at that time.
+pub(crate) fn load_at(pem: &Pem, now: OffsetDateTime) -> Result<X509Authority, Fault> {
     let anchors = load_anchors(&pem.root)?;
     let chain = load_chain(&pem.issuer)?;
-    verify_chain(&chain, &anchors, OffsetDateTime::now_utc())?;
+    verify_chain(&chain, &anchors, now)?;
 
     let key = pem::parse_private_key(&pem.key).map_err(|error| {
         File::IssuerKey.fault(

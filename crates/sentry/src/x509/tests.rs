@@ -48,7 +48,7 @@ fn lifetime(certificate: &X509Certificate<'_>) -> i64 {
 
 #[test]
 fn a_generated_authority_has_the_shape_of_the_contract() {
-    let generated = generate(&sentry(), SKEW).unwrap();
+    let generated = generate(&sentry(), SKEW, OffsetDateTime::now_utc()).unwrap();
     let [root] = &pem::parse_certificates(&generated.root).unwrap()[..] else {
         panic!("one root")
     };
@@ -85,7 +85,7 @@ fn a_generated_authority_has_the_shape_of_the_contract() {
 
 #[test]
 fn a_workload_certificate_has_the_shape_of_the_contract() {
-    let authority = load(&generate(&sentry(), SKEW).unwrap()).unwrap();
+    let authority = load(&generate(&sentry(), SKEW, OffsetDateTime::now_utc()).unwrap()).unwrap();
     let issued = sign(&authority, &["a.svc".to_owned(), "b.svc".to_owned()]);
     assert_eq!(issued.chain.len(), 2, "leaf and issuer");
     let leaf = parse(&issued.chain[0]).unwrap();
@@ -119,7 +119,7 @@ fn a_workload_certificate_has_the_shape_of_the_contract() {
 
 #[test]
 fn every_certificate_has_its_own_serial_number() {
-    let authority = load(&generate(&sentry(), SKEW).unwrap()).unwrap();
+    let authority = load(&generate(&sentry(), SKEW, OffsetDateTime::now_utc()).unwrap()).unwrap();
     let serial = |issued: Issued| parse(&issued.chain[0]).unwrap().raw_serial().to_vec();
     assert_ne!(serial(sign(&authority, &[])), serial(sign(&authority, &[])));
 }

@@ -11,4 +11,5 @@ mod jwks;
 mod material;
 mod oidc;
 mod process;
+mod rotation;
 mod running;

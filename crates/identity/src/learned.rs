@@ -1,0 +1,130 @@
+//! Roots that the authority names beside each certificate: so a sidecar, whose own roots are fixed when it starts, comes
+//! to trust the next root before anybody shows a certificate of it.
+
+use rustls::pki_types::CertificateDer;
+
+use crate::bundle::{BundleError, TrustAnchors, TrustBundle};
+use crate::pem;
+
+/// Roots that are taken over from one answer: two while they rotate, and some of partners.
+const MAX_ROOTS: usize = 16;
+
+/// Keeps trust anchors that were given as text in step with those of the authority.
+#[derive(Debug)]
+pub(crate) struct LearnedRoots {
+    /// What the process was started with: trusted whatever the authority says.
+    configured: Vec<CertificateDer<'static>>,
+    anchors: TrustAnchors,
+}
+
+impl LearnedRoots {
+    /// `anchors` as they are now stay trusted.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub(crate) fn new(anchors: TrustAnchors) -> Result<Self, BundleError> {
+        let configured = pem::parse_certificates(anchors.current().pem().as_bytes())?;
+        Ok(Self { configured, anchors })
+    }
+
+    /// Trusts the roots of an answer of the authority from now on, and no longer those of earlier answers. The
+    /// authority was checked against the anchors, and its certificates are believed in any case: it gains nothing.
+    pub(crate) fn learn(&self, trust_chain: &[impl AsRef<[u8]>]) {
+        let bundle = match self.bundle(trust_chain) {
+            Ok(bundle) => bundle,
+            Err(problem) => {
+                tracing::warn!(
+                    "cannot use the root certificates that sentry sent, keeping those in use: {problem}"
+                );
+                return;
+            }
+        };
+        let before = self.anchors.current();
+        let known = pem::parse_certificates(before.pem().as_bytes()).unwrap_or_default();
+        let named = pem::parse_certificates(bundle.pem().as_bytes()).unwrap_or_default();
+        // Comments of the text at the start are no difference.
+        if known != named {
+            tracing::info!(
+                "sentry named other root certificates: {} are trusted, {} were",
+                bundle.len(),
+                before.len()
+            );
+            self.anchors.replace(bundle);
+        }
+    }
+
+    fn bundle(&self, trust_chain: &[impl AsRef<[u8]>]) -> Result<TrustBundle, String> {
+        let mut roots = self.configured.clone();
+        let mut named = 0;
+        for chain in trust_chain {
+            for root in pem::parse_certificates(chain.as_ref()).map_err(|error| error.to_string())? {
+                named += 1;
+                if named > MAX_ROOTS {
+                    return Err(format!("there are more than {MAX_ROOTS}"));
+                }
+                if !pem::is_self_signed(&root) {
+                    return Err("one of them is not self-signed".to_owned());
+                }
+                if !roots.contains(&root) {
+                    roots.push(root);
+                }
+            }
+        }
+        TrustBundle::from_pem(pem::encode_certificates(&roots).as_bytes()).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Algorithm, Authority};
+
+    fn authority() -> Authority {
+        Authority::new("td", Algorithm::P256)
+    }
+
+    fn roots(anchors: &TrustAnchors) -> Vec<CertificateDer<'static>> {
+        pem::parse_certificates(anchors.current().pem().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn the_roots_of_the_last_answer_are_trusted_beside_those_of_the_start() {
+        let (start, next, later) = (authority(), authority(), authority());
+        let anchors = TrustAnchors::new(start.bundle());
+        let learned = LearnedRoots::new(anchors.clone()).unwrap();
+        learned.learn(&[format!("{}{}", start.root_pem(), next.root_pem())]);
+        assert_eq!(roots(&anchors), [start.root.clone(), next.root.clone()]);
+        learned.learn(&[next.root_pem(), later.root_pem()]);
+        assert_eq!(roots(&anchors), [start.root.clone(), next.root, later.root]);
+        learned.learn(&[] as &[String]);
+        assert_eq!(roots(&anchors), [start.root]);
+    }
+
+    #[test]
+    fn what_cannot_be_used_changes_nothing() {
+        let (start, next) = (authority(), authority());
+        let anchors = TrustAnchors::new(start.bundle());
+        let learned = LearnedRoots::new(anchors.clone()).unwrap();
+        learned.learn(&[next.root_pem()]);
+        let before = roots(&anchors);
+        let issuer = pem::encode_certificates([&next.issuer]);
+        let many: String = (0..=MAX_ROOTS).map(|_| authority().root_pem()).collect();
+        for bad in ["nothing".to_owned(), issuer, many] {
+            learned.learn(&[bad]);
+            assert_eq!(roots(&anchors), before);
+        }
+    }
+
+    #[test]
+    fn nobody_is_told_of_the_same_roots_again() {
+        let start = authority();
+        let anchors = TrustAnchors::new(start.bundle());
+        let mut followed = anchors.subscribe();
+        let learned = LearnedRoots::new(anchors).unwrap();
+        learned.learn(&[start.root_pem()]);
+        assert!(!followed.has_changed().unwrap());
+        learned.learn(&[authority().root_pem()]);
+        assert!(followed.has_changed().unwrap());
+        followed.mark_unchanged();
+    }
+}

@@ -1,0 +1,289 @@
+//! What is stored of a rotation: one file, or one key of the Secret, beside those that Dapr knows.
+
+use outrigger_identity::pem;
+use rustls_pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use x509_parser::prelude::{FromDer, X509Certificate, X509Name};
+
+use super::{Life, Phase, Rotation, RotationMode};
+use crate::contents::Contents;
+use crate::material::File;
+use crate::x509::{self, GenerateError, Pem};
+
+/// A CA that is not in the files: the next one, or the one before.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Chain {
+    root: String,
+    issuer: String,
+    key: String,
+}
+
+/// The record. Which phase it is follows from which chains are there.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// SHA-256 of the certificate of the issuer that signs: this sentry made it.
+    made: String,
+    /// The CA that is announced, or was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next: Option<Chain>,
+    /// The CA whose certificates run out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    previous: Option<Chain>,
+    /// Since when the phase is in place, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    since: Option<i64>,
+}
+
+impl Chain {
+    /// When it begins and ends.
+    pub(super) fn life(&self) -> Option<Life> {
+        chain_life(self.root.as_bytes(), self.issuer.as_bytes())
+    }
+}
+
+impl Record {
+    /// The record of a CA that was just made; `issuer` is its certificate, PEM.
+    pub(super) fn new(issuer: &[u8]) -> Self {
+        Self {
+            made: fingerprint(issuer).unwrap_or_default(),
+            next: None,
+            previous: None,
+            since: None,
+        }
+    }
+
+    /// The record of the CA in `contents`, if that is one to be rotated.
+    pub(super) fn of(contents: &Contents, rotation: &Rotation) -> Option<Self> {
+        let issuer = fingerprint(contents.get(File::Issuer)?)?;
+        let stored = contents
+            .get(File::Rotation)
+            .and_then(|record| serde_json::from_slice::<Self>(record).ok());
+        let before = |record: &Self| {
+            let previous = record.previous.as_ref()?;
+            fingerprint(previous.issuer.as_bytes())
+        };
+        // Whoever puts another CA into its place has one that nobody else replaces.
+        match stored {
+            Some(record) if record.made == issuer || before(&record).as_ref() == Some(&issuer) => {
+                Some(record)
+            }
+            _ if rotation.mode == RotationMode::Adopt && looks_generated(contents, rotation) => {
+                Some(Self::new(contents.get(File::Issuer)?))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn write(&self) -> Vec<u8> {
+        // Strings and numbers are JSON whatever they hold.
+        let mut text = serde_json::to_vec(self).unwrap_or_default();
+        text.push(b'\n');
+        text
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        let since = self
+            .since
+            .and_then(|since| OffsetDateTime::from_unix_timestamp(since).ok());
+        match (&self.previous, &self.next) {
+            (Some(_), _) => Phase::Switched { since },
+            (None, Some(_)) => Phase::Announced { since },
+            (None, None) => Phase::Normal,
+        }
+    }
+
+    pub(super) fn previous(&self) -> Option<&Chain> {
+        self.previous.as_ref()
+    }
+
+    /// Brings the files to what the phase begins with: after a crash, or when somebody wrote older ones back.
+    pub(super) fn repair(&mut self, contents: &mut Contents) -> Vec<File> {
+        let mut changed = Vec::new();
+        let wanted = [&self.previous, &self.next];
+        let roots: Vec<_> = wanted
+            .into_iter()
+            .flatten()
+            .map(|chain| chain.root.clone())
+            .collect();
+        if add_roots(contents, &roots) {
+            changed.push(File::Root);
+        }
+        if let (Some(previous), Some(next)) = (&self.previous, &self.next) {
+            let issuer = contents.get(File::Issuer).and_then(fingerprint);
+            if issuer == fingerprint(previous.issuer.as_bytes()) {
+                contents.set(File::IssuerKey, next.key.clone().into_bytes());
+                contents.set(File::Issuer, next.issuer.clone().into_bytes());
+                changed.extend([File::IssuerKey, File::Issuer]);
+            }
+        }
+        if !changed.is_empty() && self.since.take().is_some() {
+            changed.insert(0, self.store(contents));
+        }
+        changed
+    }
+
+    /// Makes the next CA.
+    pub(super) fn announce(
+        &mut self,
+        contents: &mut Contents,
+        rotation: &Rotation,
+        now: OffsetDateTime,
+    ) -> Result<Vec<File>, GenerateError> {
+        let made = x509::generate(&rotation.sentry, rotation.skew, now)?;
+        let text = |pem: Vec<u8>| String::from_utf8_lossy(&pem).into_owned();
+        let next = Chain {
+            root: text(made.root),
+            issuer: text(made.issuer),
+            key: text(made.key),
+        };
+        add_roots(contents, std::slice::from_ref(&next.root));
+        self.next = Some(next);
+        self.since = None;
+        Ok(vec![self.store(contents), File::Root])
+    }
+
+    pub(super) fn confirm(&mut self, contents: &mut Contents, now: OffsetDateTime) -> Vec<File> {
+        self.since = Some(now.unix_timestamp());
+        vec![self.store(contents)]
+    }
+
+    pub(super) fn switch(&mut self, contents: &mut Contents) -> Vec<File> {
+        let text = |file| String::from_utf8_lossy(contents.get(file).unwrap_or_default()).into_owned();
+        let (issuer, key) = (text(File::Issuer), text(File::IssuerKey));
+        let root = contents
+            .get(File::Root)
+            .and_then(|roots| anchor(roots, issuer.as_bytes()));
+        let (Some(next), Some(root)) = (&self.next, root) else {
+            return Vec::new();
+        };
+        let root = pem::encode_certificates([&root]);
+        contents.set(File::IssuerKey, next.key.clone().into_bytes());
+        contents.set(File::Issuer, next.issuer.clone().into_bytes());
+        self.made = fingerprint(next.issuer.as_bytes()).unwrap_or_default();
+        self.previous = Some(Chain { root, issuer, key });
+        self.since = None;
+        vec![self.store(contents), File::IssuerKey, File::Issuer]
+    }
+
+    pub(super) fn retire(&mut self, contents: &mut Contents) -> Vec<File> {
+        let old = self
+            .previous
+            .take()
+            .and_then(|previous| pem::parse_certificates(previous.root.as_bytes()).ok());
+        let roots = contents
+            .get(File::Root)
+            .and_then(|roots| pem::parse_certificates(roots).ok());
+        if let (Some(old), Some(mut roots)) = (old, roots) {
+            roots.retain(|root| !old.contains(root));
+            contents.set(File::Root, pem::encode_certificates(&roots).into_bytes());
+        }
+        self.next = None;
+        self.since = None;
+        // The record last: without it nobody would know which root is the old one.
+        vec![File::Root, self.store(contents)]
+    }
+
+    fn store(&self, contents: &mut Contents) -> File {
+        contents.set(File::Rotation, self.write());
+        File::Rotation
+    }
+}
+
+/// The CA before the one in `contents`, while its root is trusted.
+pub(crate) fn previous(contents: &Contents) -> Option<Pem> {
+    let record: Record = serde_json::from_slice(contents.get(File::Rotation)?).ok()?;
+    if Some(record.made) != contents.get(File::Issuer).and_then(fingerprint) {
+        return None;
+    }
+    let chain = record.previous?;
+    Some(Pem {
+        root: chain.root.into_bytes(),
+        issuer: chain.issuer.into_bytes(),
+        key: chain.key.into_bytes(),
+    })
+}
+
+/// Adds those that are missing; whether any was.
+fn add_roots(contents: &mut Contents, wanted: &[String]) -> bool {
+    let Some(Ok(mut roots)) = contents.get(File::Root).map(pem::parse_certificates) else {
+        return false;
+    };
+    let before = roots.len();
+    for root in wanted {
+        for root in pem::parse_certificates(root.as_bytes()).unwrap_or_default() {
+            if !roots.contains(&root) {
+                roots.push(root);
+            }
+        }
+    }
+    let added = roots.len() > before;
+    if added {
+        contents.set(File::Root, pem::encode_certificates(&roots).into_bytes());
+    }
+    added
+}
+
+/// The root among `roots` that the chain of an issuer ends at, both PEM.
+pub(super) fn anchor(roots: &[u8], issuer: &[u8]) -> Option<CertificateDer<'static>> {
+    let chain = pem::parse_certificates(issuer).ok()?;
+    let top = chain.last()?;
+    let roots = pem::parse_certificates(roots).ok()?;
+    roots
+        .into_iter()
+        .find(|root| root == top || pem::is_signed_by(top, root))
+}
+
+/// When the validity of an issuer begins, and when that of its chain ends.
+pub(super) fn chain_life(roots: &[u8], issuer: &[u8]) -> Option<Life> {
+    let mut chain = pem::parse_certificates(issuer).ok()?;
+    let root = anchor(roots, issuer)?;
+    let from = validity(chain.first()?)?.from;
+    chain.push(root);
+    let ends = chain
+        .iter()
+        .map(|certificate| validity(certificate).map(|life| life.until));
+    let until = ends.collect::<Option<Vec<_>>>()?.into_iter().min()?;
+    Some(Life { from, until })
+}
+
+fn validity(certificate: &CertificateDer<'_>) -> Option<Life> {
+    let (_, parsed) = X509Certificate::from_der(certificate.as_ref()).ok()?;
+    Some(Life {
+        from: parsed.validity().not_before.to_datetime(),
+        until: parsed.validity().not_after.to_datetime(),
+    })
+}
+
+/// SHA-256 of the first certificate, in hexadecimal.
+fn fingerprint(pem: &[u8]) -> Option<String> {
+    let certificates = pem::parse_certificates(pem).ok()?;
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, certificates.first()?.as_ref());
+    Some(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Whether a sentry could have made the CA: one issuer named after this sentry, signed by a root that is named after
+/// the trust domain, and by nothing else.
+fn looks_generated(contents: &Contents, rotation: &Rotation) -> bool {
+    let looks = || {
+        let chain = pem::parse_certificates(contents.get(File::Issuer)?).ok()?;
+        let root = anchor(contents.get(File::Root)?, contents.get(File::Issuer)?)?;
+        let (_, issuer) = X509Certificate::from_der(chain.first()?.as_ref()).ok()?;
+        let (_, root) = X509Certificate::from_der(root.as_ref()).ok()?;
+        let (sentry, domain) = (rotation.sentry.as_str(), rotation.sentry.trust_domain());
+        Some(
+            chain.len() == 1
+                && is_only_organization(issuer.subject(), sentry)
+                && is_only_organization(issuer.issuer(), domain)
+                && is_only_organization(root.subject(), domain),
+        )
+    };
+    looks().unwrap_or(false)
+}
+
+fn is_only_organization(name: &X509Name<'_>, wanted: &str) -> bool {
+    let is_wanted = name
+        .iter_organization()
+        .any(|organization| organization.as_str().is_ok_and(|text| text == wanted));
+    name.iter_attributes().count() == 1 && is_wanted
+}

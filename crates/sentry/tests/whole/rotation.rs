@@ -1,0 +1,145 @@
+//! The CA is rotated under a small fleet that goes on talking: lifetimes are seconds, everything else is as it is.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use outrigger_identity::{AnchorsSource, CaConfig, Expect, Identity, Mode, SecurityConfig, pem, server_name};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use time::OffsetDateTime;
+use tokio::time::Instant;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_util::sync::CancellationToken;
+
+use crate::running::{PATIENCE, Running, eventually, prepare};
+
+/// How long the CA lives from the start of the test on, in seconds.
+const LEFT: i64 = 24;
+
+/// A CA that ends soon, with the record that sentry made it. Returns its root.
+fn write_old_ca(folder: &Path) -> String {
+    let now = OffsetDateTime::now_utc();
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params.not_before = now - time::Duration::HOUR;
+    params.not_after = now + time::Duration::seconds(LEFT);
+    let root_key = KeyPair::generate().unwrap();
+    let root = params.self_signed(&root_key).unwrap();
+    let issuer_key = KeyPair::generate().unwrap();
+    let issuer = params
+        .signed_by(&issuer_key, &Issuer::from_params(&params, &root_key))
+        .unwrap();
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, issuer.der());
+    let made: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let record = format!("{{\"made\": \"{made}\"}}");
+    for (name, text) in [
+        ("ca-rotation.json", record),
+        ("issuer.key", issuer_key.serialize_pem()),
+        ("issuer.crt", issuer.pem()),
+        ("ca.crt", root.pem()),
+    ] {
+        std::fs::write(folder.join(name), text).unwrap();
+    }
+    root.pem()
+}
+
+/// A sidecar that knows this root when it starts, and renews its certificate from then on.
+async fn sidecar(sentry: &Running, name: &str, root: &str, stop: &CancellationToken) -> Identity {
+    let config = SecurityConfig {
+        ca: CaConfig {
+            sentry_address: sentry.addresses.grpc.to_string(),
+            control_plane_trust_domain: "localhost".parse().unwrap(),
+            control_plane_namespace: "default".to_owned(),
+            app_id: name.to_owned(),
+            namespace: Some("default".to_owned()),
+            jwt_audiences: Vec::new(),
+            mode: Mode::Standalone,
+            token_file: None,
+            env: Arc::new(|_| None),
+        },
+        anchors: AnchorsSource::Pem(root.to_owned()),
+        directory: None,
+        events: Arc::new(|_| {}),
+    };
+    let (identity, renewal) = outrigger_identity::start(config, stop).await.unwrap();
+    tokio::spawn(renewal.run(stop.clone()));
+    identity
+}
+
+/// A handshake in which each has to believe the other.
+async fn meet(client: &Identity, server: &Identity) -> Result<(), std::io::Error> {
+    let (near, far) = tokio::io::duplex(1 << 16);
+    let connector = TlsConnector::from(client.client_config(Expect::Any));
+    let acceptor = TlsAcceptor::from(server.server_config());
+    let (mut connected, mut accepted) = tokio::try_join!(
+        connector.connect(server_name("localhost"), near),
+        acceptor.accept(far)
+    )?;
+    // In TLS 1.3 a client learns only later that it was refused.
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    accepted.write_all(b"x").await?;
+    accepted.flush().await?;
+    connected.read_exact(&mut [0]).await.map(drop)
+}
+
+fn ends(identity: &Identity) -> SystemTime {
+    SystemTime::from(identity.svid().not_after())
+}
+
+/// Whoever has a certificate that is valid is believed.
+async fn all_meet(fleet: &[&Identity]) {
+    for client in fleet {
+        for server in fleet {
+            let until = ends(client).min(ends(server));
+            if let Err(error) = meet(client, server).await {
+                assert!(
+                    until <= SystemTime::now(),
+                    "{} and {}: {error}",
+                    client.id(),
+                    server.id()
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_fleet_goes_on_talking_while_its_ca_is_replaced() {
+    let prepared = prepare(&[]);
+    prepared.configure("{workloadCertTTL: 2s, allowedClockSkew: 0s}");
+    let root = write_old_ca(prepared.credentials.path());
+    let old = pem::parse_certificates(root.as_bytes()).unwrap();
+    let sentry = prepared.start().await;
+    let stop = CancellationToken::new();
+    let one = sidecar(&sentry, "one", &root, &stop).await;
+    let two = sidecar(&sentry, "two", &root, &stop).await;
+    let first = one.svid().chain()[1].clone();
+
+    let begun = Instant::now();
+    let mut phases = Vec::new();
+    let mut late = None;
+    loop {
+        assert!(begun.elapsed() < PATIENCE * 2, "it does not end: {phases:?}");
+        let phase = sentry.metric("dapr_sentry_ca_rotation_phase").await;
+        if phases.last() != Some(&phase) {
+            phases.push(phase);
+        }
+        all_meet(&[&one, &two]).await;
+        if phase == 3.0 && late.is_none() {
+            // Started again with what it was given long ago.
+            late = Some(sidecar(&sentry, "late", &root, &stop).await);
+        }
+        if phase == 1.0 {
+            break;
+        }
+    }
+    assert_eq!(phases, [2.0, 3.0, 1.0]);
+    let bundle = pem::parse_certificates(&sentry.root()).unwrap();
+    assert!(bundle.len() == 1 && bundle != old, "the old root is dropped");
+    let late = late.expect("it was started");
+    eventually(async || [&one, &two, &late].iter().all(|it| it.svid().chain()[1] != first)).await;
+    eventually(async || meet(&one, &late).await.is_ok() && meet(&late, &two).await.is_ok()).await;
+    stop.cancel();
+    sentry.stop().await.unwrap();
+}
