@@ -117,10 +117,8 @@ impl Scene {
     /// `policy`: a Resiliency resource.
     async fn new(policy: &str, wanted: AppSubscription) -> Self {
         let resources = text(policy, "app").unwrap().resiliency;
-        let resilience = Arc::new(Resilience {
-            policies: Resiliency::build(&resources, "app").0,
-            metrics: Arc::new(SidecarMetrics::new(Metrics::disabled())),
-        });
+        let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
+        let resilience = Arc::new(Resilience::new(Resiliency::build(&resources, "app").0, metrics));
         let pubsubs = PubSubs::new("app".into(), Arc::clone(&resilience), Tracer::off());
         let (steps, to_do) = mpsc::unbounded_channel();
         let (tell, settled) = mpsc::unbounded_channel();
