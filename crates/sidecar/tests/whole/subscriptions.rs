@@ -1,6 +1,8 @@
 //! Subscriptions: messages of brokers on their way to the app, and what brokers hear of them.
 
 mod faults;
+mod nonsense;
+mod streams;
 
 use std::sync::{Arc, Mutex};
 

@@ -1,5 +1,7 @@
 //! Trace contexts and baggage along a call, and the spans a collector gets.
 
+mod pubsub;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 

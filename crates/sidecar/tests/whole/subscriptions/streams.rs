@@ -1,0 +1,118 @@
+//! Streams beside each other on one topic: what one client does is nothing to the other.
+
+use tokio::sync::mpsc;
+
+use outrigger_transport::body::BoxError;
+
+use super::*;
+
+const DONE: [&str; 3] = [
+    "component=\"broker\"",
+    "topic=\"a\"",
+    "process_status=\"success\"",
+];
+
+/// A client with a stream.
+struct Reader {
+    tell: mpsc::Sender<Result<bytes::Bytes, BoxError>>,
+    stream: Incoming,
+}
+
+impl Reader {
+    async fn open(node: &Node, topic: &str) -> Self {
+        let (tell, body) = fed();
+        let initial = Said::InitialRequest(SubscribeTopicEventsRequestInitialAlpha1 {
+            pubsub_name: "broker".to_owned(),
+            topic: topic.to_owned(),
+            ..SubscribeTopicEventsRequestInitialAlpha1::default()
+        });
+        tell.send(Ok(said(initial))).await.unwrap();
+        let mut stream = grpc::start(node.ports.grpc, STREAM, &[], body).await.into_body();
+        grpc::next(&mut stream).await.unwrap();
+        Self { tell, stream }
+    }
+
+    /// The next event, which is answered.
+    async fn take(&mut self) -> Value {
+        let event = next_event(&mut self.stream).await;
+        self.tell
+            .send(Ok(processed(&event, Status::Success)))
+            .await
+            .unwrap();
+        serde_json::from_slice(&event.data).unwrap()
+    }
+}
+
+/// Waits until the sidecar has so many streams.
+async fn streams(node: &Node, count: usize) {
+    eventually(async || {
+        let metadata = node.ask(get("/v1.0/metadata")).await.json();
+        let all = metadata["subscriptions"].as_array().map_or(0, Vec::len);
+        all == count
+    })
+    .await;
+}
+
+/// In memory every subscription gets every event.
+#[tokio::test]
+async fn a_reader_that_leaves_takes_nothing_from_another() {
+    let net = Net::plain();
+    let node = net.sidecar("me").resource(MEMORY).start().await;
+    let (mut stays, mut leaves) = (Reader::open(&node, "a").await, Reader::open(&node, "a").await);
+    publish(&node, "a", &json!(1)).await;
+    assert_eq!((stays.take().await, leaves.take().await), (json!(1), json!(1)));
+    drop(leaves);
+    streams(&node, 1).await;
+    for number in 2..5 {
+        publish(&node, "a", &json!(number)).await;
+        assert_eq!(stays.take().await, json!(number));
+    }
+}
+
+/// Readers of one app share a consumer group: what one leaves unanswered comes to the other.
+#[tokio::test]
+async fn what_a_reader_leaves_unanswered_comes_to_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let net = Net::plain();
+    let broker = sqlite(&folder.path().join("broker.db"));
+    let node = net.sidecar("me").resource(&broker).start().await;
+    let mut leaves = Reader::open(&node, "a").await;
+    publish(&node, "a", &json!("left")).await;
+    next_event(&mut leaves.stream).await;
+    let mut stays = Reader::open(&node, "a").await;
+    drop(leaves);
+    assert_eq!(stays.take().await, json!("left"));
+    streams(&node, 1).await;
+}
+
+/// A target that outlived its client would take messages of the group, and nobody would get them.
+#[tokio::test]
+async fn a_client_that_comes_again_and_again_leaves_no_target_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let net = Net::plain();
+    let broker = sqlite(&folder.path().join("broker.db"));
+    let node = net.sidecar("me").resource(&broker).start().await;
+    for round in 0..5 {
+        let mut reader = Reader::open(&node, "a").await;
+        for number in 0..8 {
+            publish(&node, "a", &json!([round, number])).await;
+        }
+        let mut taken = Vec::new();
+        for _ in 0..8 {
+            taken.push(reader.take().await);
+        }
+        taken.sort_by_key(|data| data[1].as_u64());
+        let expected: Vec<_> = (0..8).map(|number| json!([round, number])).collect();
+        assert_eq!(taken, expected, "this client gets all of them");
+        // An answer that nobody has read yet would leave its event to the next client.
+        let counted = f64::from((round + 1) * 8);
+        node.counts("dapr_component_pubsub_ingress_count", &DONE, counted)
+            .await;
+        drop(reader);
+        streams(&node, 0).await;
+    }
+    for gauge in ["in_flight", "waiting"] {
+        node.counts(&format!("dapr_component_pubsub_ingress_{gauge}"), &DONE[..2], 0.0)
+            .await;
+    }
+}
