@@ -305,3 +305,33 @@ async fn wrong_settings_are_named() {
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
 }
+
+/// A server ends the connection of whom sends it more than it takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_large_is_refused_alone() {
+    const LARGEST: usize = 1 << 20;
+    let limit = LARGEST.to_string();
+    let Some(redis) = Redis::start(&["--proto-max-bulk-len", &limit]) else {
+        return;
+    };
+    let broker = open(&redis.host(), "app", &[]).await.unwrap();
+    let mut subscription = subscribe(&broker).await;
+    broker.publish(&message("before", &[])).await.unwrap();
+    let large = "x".repeat(LARGEST + 1);
+    let error = broker.publish(&message(&large, &[])).await.unwrap_err();
+    assert!(error.to_string().contains("invalid bulk length"), "{error}");
+    // What is under way when the connection ends may be there, so it is not sent again: its publisher is told.
+    let again = async {
+        while broker.publish(&message("after", &[])).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(SOON, again).await.unwrap();
+    for data in ["before", "after"] {
+        let delivery = next(&mut subscription).await;
+        assert_eq!(delivery.message.data, data);
+        delivery.receipt.acknowledge();
+    }
+    subscription.ended().await.unwrap();
+    broker.close().await;
+}
