@@ -15,6 +15,8 @@ use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
 
+use super::SEND_BUFFER;
+
 /// Time until the first call of a connection.
 const FIRST_CALL: Duration = Duration::from_secs(20);
 /// Time without a call, after the first, after which a connection ends in order.
@@ -142,7 +144,11 @@ impl Call {
 
     /// What the client is sent.
     pub(super) fn answer(self, body: Body) -> Body {
-        Body::new(Answer { body, call: self })
+        Body::new(Answer {
+            body,
+            call: self,
+            rest: Bytes::new(),
+        })
     }
 
     /// A piece of the answer was taken, and is on its way as soon as the client makes room for it.
@@ -231,10 +237,13 @@ impl Drop for RequestBody {
     }
 }
 
-/// The body of an answer. It is asked for more when what was taken of it has left.
+/// The body of an answer, in pieces: it is asked for the next but one when the client has made room for the last. In one
+/// piece all of it would be taken at once, and wait for a client that does not read where nobody sees it.
 struct Answer {
     body: Body,
     call: Call,
+    /// Of a message that has begun.
+    rest: Bytes,
 }
 
 impl http_body::Body for Answer {
@@ -246,19 +255,30 @@ impl http_body::Body for Answer {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         self.call.asked();
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if matches!(frame, Some(Ok(_))) {
-            self.call.handed_out();
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)).transpose()? {
+                None => return Poll::Ready(None),
+                Some(frame) => match frame.into_data() {
+                    Ok(data) => self.rest = data,
+                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                },
+            }
         }
-        Poll::Ready(frame)
+        let length = self.rest.len().min(SEND_BUFFER);
+        let piece = self.rest.split_to(length);
+        self.call.handed_out();
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match self.rest.is_empty() {
+            true => self.body.size_hint(),
+            false => SizeHint::default(),
+        }
     }
 }
 

@@ -2,7 +2,7 @@ use std::convert::Infallible;
 use std::future::pending;
 
 use futures::stream::{self, BoxStream, StreamExt};
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -29,7 +29,10 @@ const LONG: Duration = Duration::from_secs(24 * 3600);
 /// Reads a request whole and says how that went, or answers with a megabyte where the path is `/large`.
 async fn answer(request: Request<Body>) -> Result<Response<Body>, Infallible> {
     if request.uri().path() == "/large" {
-        return Ok(Response::new(Body::new(Full::new(Bytes::from(vec![0; 1 << 20])))));
+        // As tonic answers: one piece, then trailers.
+        let message = Full::new(Bytes::from(vec![0; 1 << 20]));
+        let trailers = async { Some(Ok(HeaderMap::new())) };
+        return Ok(Response::new(Body::new(message.with_trailers(trailers))));
     }
     let read = request.into_body().collect().await;
     let said = match read {
