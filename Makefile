@@ -15,7 +15,7 @@ build: ## release binaries: daprd, sentry, scheduler, placement and the demo
 	@scripts/need cargo cc make
 	scripts/build
 
-demo: ## the CA, a scheduler, placement, two sidecars with mTLS, two apps; every kind of call, state, events, a job, an actor, a workflow
+demo: ## the CA, a scheduler, placement, two sidecars with mTLS, two apps; every kind of call, state, events, a job, an actor and a workflow whose sidecars are killed
 	@scripts/need cargo cc make python3
 	@echo "building daprd, sentry, scheduler, placement and the demo: some minutes the first time"
 	scripts/build

@@ -1,5 +1,9 @@
-//! An actor that two apps call: one after the other, with a count in its state, and a reminder that wakes it.
+//! An actor that two apps call: one after the other, with a count in its state, and a reminder that wakes it. Then the
+//! sidecar that hosts it is killed.
 
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
 use outrigger_wire::runtime::v1::InvokeActorRequest;
@@ -19,8 +23,14 @@ const REMINDER: &str = "watch";
 /// How often the reminder is to come.
 const TIMES: u64 = 2;
 
-/// Calls an actor of the HTTP app beside both apps, has it reminded, and reads its state; prints a line for each.
-pub(crate) async fn all(fleet: &Fleet) -> Result<(), Failure> {
+/// How long the actor may be without a place after its host was killed.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Pause between two calls meanwhile.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Calls an actor of the HTTP app beside both apps, reads its state, has it reminded, and kills its host; prints a line for
+/// each.
+pub(crate) async fn all(fleet: &mut Fleet) -> Result<(), Failure> {
     let actor = format!("http://127.0.0.1:{}/v1.0/actors/{KIND}/{ID}", fleet.python.http);
     let (first, median) = timed(REPEATS, async || over_http(&actor).await.map(drop)).await?;
     line("beside its own app, over HTTP", first, median);
@@ -42,10 +52,11 @@ pub(crate) async fn all(fleet: &Fleet) -> Result<(), Failure> {
         "{:24} it counted {kept} calls of two apps in its state, one turn after another",
         "actor, state"
     );
-    remind(fleet, &actor).await
+    let seen = remind(fleet, &actor).await?;
+    outlive(fleet, &actor, expected, seen).await
 }
 
-fn line(what: &str, first: std::time::Duration, median: std::time::Duration) {
+fn line(what: &str, first: Duration, median: Duration) {
     let what = format!("{KIND} {ID} called {what}");
     println!(
         "{:24} {what:83} {:>6.2} ms {:>6.2} ms",
@@ -86,23 +97,67 @@ fn counted(answer: &[u8]) -> Result<u64, Failure> {
         .ok_or_else(|| format!("the actor's answer has no count: {shown}").into())
 }
 
-async fn remind(fleet: &Fleet, actor: &str) -> Result<(), Failure> {
+/// Has the actor reminded until it has come a few times.
+async fn remind(fleet: &Fleet, actor: &str) -> Result<u64, Failure> {
     let url = format!("{actor}/reminders/{REMINDER}");
     let reminder = json!({"dueTime": "0s", "period": "1s", "data": "all is well"});
     let request = Request::post(&url).header("content-type", "application/json");
-    let (status, answer) = send(request.body(Full::from(reminder.to_string()))?).await?;
-    if status != 204 {
-        return Err(format!("{url}: status {status}: {}", String::from_utf8_lossy(&answer)).into());
-    }
-    let path = format!("actors/{KIND}/{ID}/method/remind/{REMINDER}");
-    let seen = until_posted(fleet, &path, TIMES).await?;
-    let (status, answer) = send(Request::delete(&url).body(Full::default())?).await?;
-    if status != 204 {
-        return Err(format!("{url}: status {status}: {}", String::from_utf8_lossy(&answer)).into());
+    done(&url, request.body(Full::from(reminder.to_string()))?).await?;
+    let seen = until_posted(fleet, &reminded(), TIMES).await?;
+    println!(
+        "{:24} the scheduler woke it {seen} times, every second: PUT /{}",
+        "actor, reminder",
+        reminded()
+    );
+    Ok(seen)
+}
+
+/// Kills the sidecar that hosts the actor: its state and its reminder outlive it. `counted` and `seen`: the calls and the
+/// reminders so far.
+async fn outlive(fleet: &mut Fleet, actor: &str, counted: u64, seen: u64) -> Result<(), Failure> {
+    let killed = Instant::now();
+    fleet.kill_python_sidecar().await?;
+    let mut calls = 0;
+    // Refused until the host has its place again.
+    let now = loop {
+        calls += 1;
+        match over_grpc(fleet).await {
+            Ok(now) => break now,
+            Err(failure) if killed.elapsed() > LIMIT => return Err(failure),
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    };
+    if now <= counted || now > counted + calls {
+        let expected = counted + 1;
+        return Err(
+            format!("after the kill of its host the actor counted {now}, expected {expected}").into(),
+        );
     }
     println!(
-        "{:24} the scheduler woke it {seen} times, every second: PUT /{path}",
-        "actor, reminder"
+        "{:24} of the sidecar that hosts it: called again {} ms later, it went on with call {now}",
+        "actor, kill -9",
+        killed.elapsed().as_millis()
     );
+    // Of those until now, one may have been under way as its host was killed.
+    let after = until_posted(fleet, &reminded(), seen + 1 + TIMES).await? - seen;
+    let url = format!("{actor}/reminders/{REMINDER}");
+    done(&url, Request::delete(&url).body(Full::default())?).await?;
+    println!(
+        "{:24} the reminder, set once before, came {after} times more",
+        "actor, kill -9"
+    );
+    Ok(())
+}
+
+/// Where the app gets the reminder.
+fn reminded() -> String {
+    format!("actors/{KIND}/{ID}/method/remind/{REMINDER}")
+}
+
+async fn done(url: &str, request: Request<Full<Bytes>>) -> Result<(), Failure> {
+    let (status, answer) = send(request).await?;
+    if status != 204 {
+        return Err(format!("{url}: status {status}: {}", String::from_utf8_lossy(&answer)).into());
+    }
     Ok(())
 }

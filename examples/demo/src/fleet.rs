@@ -43,6 +43,7 @@ pub(crate) struct Fleet {
     /// In the order they were started.
     processes: Vec<Process>,
     /// Started after them.
+    python_sidecar: Process,
     rust_sidecar: Process,
     rust_app: Process,
     dir: TempDir,
@@ -74,6 +75,7 @@ impl Fleet {
                 python_app,
                 rust,
                 processes,
+                python_sidecar,
                 rust_sidecar,
                 rust_app,
             }) => Ok(Self {
@@ -81,6 +83,7 @@ impl Fleet {
                 python_app,
                 rust,
                 processes,
+                python_sidecar,
                 rust_sidecar,
                 rust_app,
                 dir,
@@ -98,6 +101,12 @@ impl Fleet {
         self.dir.path()
     }
 
+    /// Kills the sidecar of the HTTP app (`kill -9`), and starts it again.
+    pub(crate) async fn kill_python_sidecar(&mut self) -> Result<(), Failure> {
+        self.python_sidecar.kill_and_start().await?;
+        self.python_sidecar.healthy(&healthz(&self.python)).await
+    }
+
     /// Kills the sidecar of the gRPC app (`kill -9`), and starts it again.
     pub(crate) async fn kill_rust_sidecar(&mut self) -> Result<(), Failure> {
         self.rust_sidecar.kill_and_start().await?;
@@ -109,6 +118,7 @@ impl Fleet {
         // The app before its sidecar: Dapr's waits for the end of the stream that gives the app work.
         let mut result = self.rust_app.stop().await;
         result = result.and(self.rust_sidecar.stop().await);
+        result = result.and(self.python_sidecar.stop().await);
         for process in self.processes.into_iter().rev() {
             result = result.and(process.stop().await);
         }
@@ -125,6 +135,7 @@ struct Started {
     python_app: u16,
     rust: Sidecar,
     processes: Vec<Process>,
+    python_sidecar: Process,
     rust_sidecar: Process,
     rust_app: Process,
 }
@@ -189,7 +200,8 @@ impl Started {
             python,
             python_app: python_port,
             rust,
-            processes: vec![ca, clock, placed, http_app, python_sidecar],
+            processes: vec![ca, clock, placed, http_app],
+            python_sidecar,
             rust_sidecar,
             rust_app: grpc_app,
         })
