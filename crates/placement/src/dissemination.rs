@@ -28,9 +28,10 @@ use outrigger_wire::placement::v1::Host;
 /// Pause between two rounds: what changes within it becomes one round.
 pub(crate) const GATHER: Duration = Duration::from_millis(100);
 
-/// A leader begins no round before it has led for so long: hosts that go on without one until they find it come first,
-/// and those that cannot reach it have given up by then.
-pub(crate) const SETTLE: Duration = Duration::from_millis(1250);
+/// A leader that may follow another one begins no round before it has led for so long. Hosts that go on without a leader
+/// until they find one come first, and those that cannot reach it have given up by then: a host that was cut off from the
+/// leader before ends its actors within 4.5 s, and another leads 2 s after the one before at the earliest.
+pub(crate) const SETTLE: Duration = Duration::from_millis(2750);
 
 /// A stream of a host; a later one has a larger number.
 pub(crate) type StreamId = u64;

@@ -62,6 +62,17 @@ openraft::declare_raft_types!(
 // The macro above names it.
 use std::io::Cursor;
 
+/// Whether a replica leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leads {
+    /// It does not.
+    No,
+    /// It does, and as far as it knows nobody did before.
+    First,
+    /// It does, after it did before or another did.
+    Next,
+}
+
 /// The election cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum ElectionError {
@@ -79,11 +90,13 @@ pub enum ElectionError {
 /// This replica's part in elections.
 pub(crate) struct Election {
     raft: Raft<Types>,
+    /// Of this replica.
+    number: u64,
     server: Server,
     identity: Option<Identity>,
     /// There is nobody else.
     alone: bool,
-    leads: watch::Sender<bool>,
+    leads: watch::Sender<Leads>,
 }
 
 /// Binds the address of this replica, once its name is known.
@@ -169,15 +182,16 @@ impl Election {
         }
         Ok(Self {
             raft,
+            number: number(&config.id),
             server,
             identity,
             alone: config.cluster.len() == 1,
-            leads: watch::Sender::new(false),
+            leads: watch::Sender::new(Leads::No),
         })
     }
 
     /// Whether this replica leads.
-    pub(crate) fn leads(&self) -> watch::Receiver<bool> {
+    pub(crate) fn leads(&self) -> watch::Receiver<Leads> {
         self.leads.subscribe()
     }
 
@@ -194,12 +208,12 @@ impl Election {
             streams: MAX_STREAMS,
         };
         let served = grpc::serve(self.server, limits, self.identity, service, stop.clone());
-        let followed = stop.run_until_cancelled(follow(&self.raft, self.alone, &self.leads));
+        let followed = stop.run_until_cancelled(follow(&self.raft, self.number, self.alone, &self.leads));
         let (followed, ()) = tokio::join!(
             async {
                 let followed = followed.await;
                 stop.cancel();
-                self.leads.send_replace(false);
+                self.leads.send_replace(Leads::No);
                 let _ = self.raft.shutdown().await;
                 followed
             },
@@ -209,13 +223,23 @@ impl Election {
     }
 }
 
-/// Tells `leads` whether a majority confirms that this replica leads.
-async fn follow(raft: &Raft<Types>, alone: bool, leads: &watch::Sender<bool>) -> Result<(), ElectionError> {
+/// Tells `leads` whether a majority confirms that this replica, the one with this number, leads.
+async fn follow(
+    raft: &Raft<Types>,
+    number: u64,
+    alone: bool,
+    leads: &watch::Sender<Leads>,
+) -> Result<(), ElectionError> {
     // Those of the log change with each confirmation: who waited for them would ask without end.
     let (metrics, mut changes) = (raft.metrics(), raft.server_metrics());
     let mut confirmed: Option<Instant> = None;
+    let mut follows = false;
     loop {
-        let state = changes.borrow_and_update().state;
+        let (state, leader) = {
+            let seen = changes.borrow_and_update();
+            (seen.state, seen.current_leader)
+        };
+        follows |= leader.is_some_and(|leader| leader != number);
         metrics.borrow().running_state.clone().map_err(raft_error)?;
         if state != ServerState::Leader {
             confirmed = None;
@@ -228,7 +252,14 @@ async fn follow(raft: &Raft<Types>, alone: bool, leads: &watch::Sender<bool>) ->
         }
         let leading =
             alone && state == ServerState::Leader || confirmed.is_some_and(|at| at.elapsed() < FENCE);
-        if leads.send_if_modified(|leads| std::mem::replace(leads, leading) != leading) && !leading {
+        let now = match (leading, *leads.borrow()) {
+            (false, _) => Leads::No,
+            (true, Leads::No) if follows => Leads::Next,
+            (true, Leads::No) => Leads::First,
+            (true, before) => before,
+        };
+        follows |= leading;
+        if leads.send_if_modified(|leads| std::mem::replace(leads, now) != now) && !leading {
             tracing::warn!(target: LOG, "A majority no longer confirms that this replica leads");
         }
         let wait = if confirmed.is_some() { HEARTBEAT } else { FENCE };

@@ -47,6 +47,8 @@ pub(crate) struct Namespaces {
     metrics: Arc<Metrics>,
     /// Tells this term from every other one; not 0.
     term: u64,
+    /// Time from `began` in which no round begins.
+    settles_at: Time,
     began: Instant,
     streams: AtomicU64,
     table_bytes: AtomicUsize,
@@ -99,13 +101,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Namespaces {
-    /// No namespaces yet.
-    pub(crate) fn new(rules: Rules, metrics: Arc<Metrics>) -> Self {
+    /// No namespaces yet. `follows`: another may have led before.
+    pub(crate) fn new(rules: Rules, metrics: Arc<Metrics>, follows: bool) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             rules,
             metrics,
             term: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).max(1),
+            // Where hosts go on without a leader, they may have had one that this process cannot know of.
+            settles_at: if follows || rules.handover {
+                SETTLE
+            } else {
+                Time::ZERO
+            },
             began: Instant::now(),
             streams: AtomicU64::default(),
             table_bytes: AtomicUsize::default(),
@@ -156,11 +164,10 @@ impl Namespaces {
     }
 
     fn begin(self: &Arc<Self>, all: &mut HashMap<String, Arc<Running>>, name: &str) -> Arc<Running> {
-        let settled_at = if self.rules.handover { SETTLE } else { Time::ZERO };
         let running = Arc::new(Running {
             name: name.to_owned(),
             state: Mutex::new(State {
-                namespace: Namespace::new(self.rules.timeout, self.rules.handover, settled_at),
+                namespace: Namespace::new(self.rules.timeout, self.rules.handover, self.settles_at),
                 streams: HashMap::new(),
                 table_bytes: 0,
                 published: Bytes::new(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::election::Leads;
 use crate::metrics::Metrics;
 use crate::namespaces::{Namespaces, Rules};
 
@@ -30,35 +31,95 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// Follows the election until `stop`.
-    pub(crate) async fn run(self, mut elected: watch::Receiver<bool>, stop: CancellationToken) {
+    pub(crate) async fn run(self, mut elected: watch::Receiver<Leads>, stop: CancellationToken) {
         loop {
             let leads = *elected.borrow_and_update();
-            if leads != self.terms.borrow().is_some() {
+            if (leads != Leads::No) != self.terms.borrow().is_some() {
                 self.turn(leads);
             }
-            self.metrics.leads(leads);
+            self.metrics.leads(leads != Leads::No);
             match stop.run_until_cancelled(elected.changed()).await {
                 Some(Ok(())) => {}
                 Some(Err(_)) | None => break,
             }
         }
-        self.turn(false);
+        self.turn(Leads::No);
         self.metrics.leads(false);
     }
 
-    fn turn(&self, leads: bool) {
-        let term = leads.then(|| {
+    fn turn(&self, leads: Leads) {
+        let term = (leads != Leads::No).then(|| {
             tracing::info!(target: "dapr.placement", "Replica {} is the leader", self.id);
+            let (metrics, follows) = (Arc::clone(&self.metrics), leads == Leads::Next);
             Arc::new(Term {
-                namespaces: Arc::new(Namespaces::new(self.rules, Arc::clone(&self.metrics))),
+                namespaces: Arc::new(Namespaces::new(self.rules, metrics, follows)),
                 ended: CancellationToken::new(),
             })
         });
         if let Some(before) = self.terms.send_replace(term) {
             before.ended.cancel();
-            if !leads {
+            if leads == Leads::No {
                 tracing::info!(target: "dapr.placement", "Replica {} is no longer the leader", self.id);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use outrigger_wire::placement::v1::Host;
+    use tokio::sync::mpsc;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::dissemination::SETTLE;
+    use crate::namespaces::MAX_ORDERS;
+
+    /// How long the first host waits for its first order.
+    async fn waits(terms: &mut Terms) -> Duration {
+        let term = terms.wait_for(Option::is_some).await.unwrap().clone().unwrap();
+        let began = Instant::now();
+        let host = Host {
+            name: "h1:1".to_owned(),
+            entities: vec!["t".to_owned()],
+            ..Host::default()
+        };
+        let (orders, mut received) = mpsc::channel(MAX_ORDERS);
+        let membership = term.namespaces.join(Arc::new(host), orders).unwrap();
+        received.recv().await.unwrap().unwrap();
+        drop(membership);
+        began.elapsed()
+    }
+
+    /// Invariant: who leads after another begins no round until a host that only the other reached has ended its actors.
+    #[tokio::test(start_paused = true)]
+    async fn who_leads_after_another_waits_before_its_first_round() {
+        for (handover, leads, expected) in [
+            (false, Leads::First, Duration::ZERO),
+            (false, Leads::Next, SETTLE),
+            (true, Leads::First, SETTLE),
+            (true, Leads::Next, SETTLE),
+        ] {
+            let (sender, mut terms) = watch::channel(None);
+            let keeper = Keeper {
+                id: "a".into(),
+                rules: Rules {
+                    timeout: Duration::from_secs(8),
+                    replication_factor: 100,
+                    handover,
+                },
+                metrics: Arc::default(),
+                terms: sender,
+            };
+            let (elected, leading) = watch::channel(Leads::No);
+            let stop = CancellationToken::new();
+            let kept = tokio::spawn(keeper.run(leading, stop.clone()));
+            elected.send_replace(leads);
+            assert_eq!(waits(&mut terms).await, expected, "{handover} {leads:?}");
+            stop.cancel();
+            kept.await.unwrap();
         }
     }
 }

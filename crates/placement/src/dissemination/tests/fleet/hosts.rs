@@ -365,7 +365,8 @@ impl World {
     pub(super) fn lost(&mut self, host: usize) {
         let nobody_leads = self.namespace.is_none();
         let member = &mut self.hosts[host];
-        let steady = member.hands_over
+        let steady = self.handover
+            && member.hands_over
             && member.is_open
             && member.waits == WaitsFor::Nothing
             && member.round.is_over();
@@ -477,10 +478,5 @@ impl World {
 
     pub(super) fn heal(&mut self, host: usize) {
         self.hosts[host].cut = Cut::Nobody;
-    }
-
-    /// Whether a host is cut off.
-    pub(super) fn is_torn(&self) -> bool {
-        self.hosts.iter().any(|host| host.cut != Cut::Nobody)
     }
 }
