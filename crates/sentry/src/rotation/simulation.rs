@@ -140,7 +140,7 @@ impl World {
         let mut chance = Chance(seed);
         // A CA that was not rotated until late has the shortest overlaps.
         let left = rotation.terms.step * 5 + chance.up_to(rotation.terms.step * 5);
-        let age = if seed / 3 % 2 == 0 {
+        let age = if (seed / 3).is_multiple_of(2) {
             Duration::ZERO
         } else {
             365.days() - left

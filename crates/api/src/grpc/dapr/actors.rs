@@ -16,6 +16,8 @@ use outrigger_wire::runtime::v1::{
 use tonic::{Request, Response, Status};
 
 use super::super::CurrentSpan;
+use super::DaprService;
+use crate::error::{ApiError, actor_status};
 use crate::grpc::groups::Group;
 
 /// The methods here, as API lists name them.
@@ -35,8 +37,6 @@ pub(super) const GROUPS: &[Group] = &[Group::of(
         "InvokeActor",
     ],
 )];
-use super::DaprService;
-use crate::error::{ApiError, actor_status};
 
 impl DaprService {
     pub(super) async fn actor_invoke(
@@ -63,6 +63,7 @@ impl DaprService {
                 metadata.insert(name, value);
             }
         }
+        strip_identities(&mut metadata);
         metadata.insert(API_CALL, HeaderValue::from_static("true"));
         let content_type = metadata.get(http::header::CONTENT_TYPE).cloned();
         // As in Dapr, half a name is none.
@@ -82,7 +83,6 @@ impl DaprService {
         };
         let reply = self.actors.invoke(&call).await;
         let reply = reply.map_err(|error| self.actor_failed(error))?;
-        strip_identities(&mut metadata);
         let data = reply.body.collect_up_to(self.max_message).await;
         let data = data.map_err(|error| outrigger_transport::grpc::body_status(&error))?;
         Ok(Response::new(InvokeActorResponse { data }))
