@@ -3,7 +3,7 @@
 use super::dapr::{ALL, OWN};
 
 /// Methods that are allowed and denied together.
-pub struct Group {
+pub(super) struct Group {
     /// As `spec.api` of a Configuration names it.
     name: &'static str,
     /// The version of the group, as in `v1alpha1`; that of its methods may be another.
