@@ -11,6 +11,7 @@ mod executions;
 mod executor;
 mod instance;
 pub mod item;
+mod kept;
 mod losses;
 mod manage;
 pub mod metrics;

@@ -12,7 +12,7 @@ use outrigger_wire::durabletask::{
 use prost_types::Timestamp;
 
 use crate::error::TurnError;
-use crate::event::{Awaited, NO_ID, event, other_app};
+use crate::event::{Awaited, NO_ID, event, nanos, other_app};
 use crate::facts::Facts;
 use crate::names::child_id;
 use crate::turn::{Message, Outside, Timer, Turn};
@@ -185,7 +185,10 @@ impl Turn {
             version: task.version,
             input: task.input,
             parent_trace_context: outside.trace.clone(),
-            task_execution_id: task.task_execution_id,
+            task_execution_id: match task.task_execution_id {
+                given if given.is_empty() => self.task_execution(id),
+                given => given,
+            },
             rerun_parent_instance_info: None,
         };
         let execution = scheduled.task_execution_id.clone();
@@ -193,6 +196,19 @@ impl Turn {
         // Its result may be here already, from a turn that was not stored.
         if !self.facts.has_ended(Awaited::Task, id) && !self.has_early(Awaited::Task, id, &execution) {
             effects.tasks.push(event);
+        }
+    }
+
+    /// What tells an activity apart from that of the same number in another life of the instance, where the SDK says
+    /// nothing. A repetition of the turn gives the same.
+    fn task_execution(&self, id: i32) -> String {
+        let Some(started) = &self.facts.started else {
+            return String::new();
+        };
+        let instance = started.event.orchestration_instance.as_ref();
+        match instance.and_then(|instance| instance.execution_id.as_ref()) {
+            Some(execution) => format!("{execution}-{id}"),
+            None => format!("{}-{id}", nanos(started.at.as_ref())),
         }
     }
 

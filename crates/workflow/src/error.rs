@@ -26,6 +26,9 @@ pub enum AddError {
     /// It cannot go on, and takes no events meanwhile.
     #[error("workflow is stalled")]
     Stalled,
+    /// As many events as an instance may have wait for a turn already.
+    #[error("workflow has {most} events that no turn has taken yet: it takes no more", most = crate::stored::MAX_ENTRIES)]
+    Full,
 }
 
 /// Why an instance was not purged.
@@ -48,6 +51,26 @@ pub enum TurnError {
     /// An action without content.
     #[error("workflow '{instance}': the worker's action {action} is of an unknown action type")]
     UnknownAction {
+        /// The instance.
+        instance: String,
+        /// The id of the action.
+        action: i32,
+    },
+    /// More actions than one answer may have.
+    #[error(
+        "workflow '{instance}': the worker's answer has {actions} actions, more than the {most} that one turn may have; begin \
+         activities and children in several steps",
+        most = crate::turn::MAX_ACTIONS
+    )]
+    TooManyActions {
+        /// The instance.
+        instance: String,
+        /// How many there are.
+        actions: usize,
+    },
+    /// Two activities, timers or children of one number: the result of one would be taken for that of the other.
+    #[error("workflow '{instance}': the worker's answer has more than one action with the id {action}")]
+    RepeatedAction {
         /// The instance.
         instance: String,
         /// The id of the action.

@@ -1,5 +1,7 @@
 //! An instance as it is stored: its history, what waits to be taken into it, and what a client sees of it.
 
+use std::collections::HashSet;
+
 use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{ExecutionStartedEvent, HistoryEvent, OrchestrationStatus};
@@ -7,11 +9,11 @@ use prost::Message as _;
 use prost_types::Timestamp;
 
 use crate::error::{AddError, PurgeError};
-use crate::event::{ends, is_timer};
+use crate::event::{Awaited, ends, is_timer};
 use crate::facts::Facts;
 use crate::history::History;
-use crate::names::event_reminder;
-use crate::stored::{Change, Counts};
+use crate::names::{activity_id, event_reminder};
+use crate::stored::{Change, Counts, MAX_ENTRIES};
 
 /// An instance.
 #[derive(Clone, Debug, Default)]
@@ -96,6 +98,17 @@ impl Instance {
         self.history.size() + self.inbox.iter().map(prost::Message::encoded_len).sum::<usize>()
     }
 
+    /// Bytes of memory that it takes, about.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        // What is known of an event beside its bytes, and of an instance beside its events.
+        const EVENT: usize = 128;
+        const INSTANCE: usize = 2048;
+        let events = self.history.len() + self.inbox.len();
+        let start = self.start_event().map_or(0, prost::Message::encoded_len);
+        self.size() + start + events * EVENT + INSTANCE
+    }
+
     /// The event that began it: from the history, or the inbox.
     #[must_use]
     pub fn start_event(&self) -> Option<&ExecutionStartedEvent> {
@@ -124,6 +137,15 @@ impl Instance {
     #[must_use]
     pub fn is_completed(&self) -> bool {
         self.facts.completed.is_some()
+    }
+
+    /// The actors of the activities of its own app that it waits for.
+    #[must_use]
+    pub fn activities(&self) -> Vec<String> {
+        let open = self.facts.open(Awaited::Task);
+        let own = open.filter(|(_, open)| open.app.is_none());
+        own.map(|(task, _)| activity_id(&self.id, task, self.generation))
+            .collect()
     }
 
     /// How many entries of it are stored.
@@ -166,6 +188,18 @@ impl Instance {
     /// # Errors
     /// [`AddError`].
     pub fn check(&self, event: &HistoryEvent) -> Result<Added, AddError> {
+        self.check_against(event, |event| {
+            let ended = ends(event);
+            ended.is_some() && self.inbox.iter().any(|waiting| ends(waiting) == ended)
+        })
+    }
+
+    /// As [`Instance::check`]; `waits` says whether an end is in the inbox.
+    fn check_against(
+        &self,
+        event: &HistoryEvent,
+        waits: impl FnOnce(&HistoryEvent) -> bool,
+    ) -> Result<Added, AddError> {
         if self.start_event().is_none() {
             return Err(AddError::Unknown);
         }
@@ -178,9 +212,13 @@ impl Instance {
         if self.facts.is_foreign(event) {
             return Ok(Added::Foreign);
         }
-        let ended = ends(event);
-        let repeated = ended.is_some() && self.inbox.iter().any(|waiting| ends(waiting) == ended);
-        Ok(if repeated { Added::Repeated } else { Added::New })
+        if waits(event) {
+            return Ok(Added::Repeated);
+        }
+        if self.inbox.len() >= MAX_ENTRIES {
+            return Err(AddError::Full);
+        }
+        Ok(Added::New)
     }
 
     /// Adds those of `events` that may be added. Who cannot ensure the run, or store the change, has to read the instance
@@ -192,8 +230,11 @@ impl Instance {
             change: Change::default(),
         };
         let before = self.inbox.len();
+        // Looked through once, however many events come.
+        let mut waiting: HashSet<_> = self.inbox.iter().filter_map(ends).collect();
         for event in events {
-            let checked = self.check(&event);
+            let is_waiting = |event: &HistoryEvent| ends(event).is_some_and(|end| waiting.contains(&end));
+            let checked = self.check_against(&event, is_waiting);
             // Who has ended takes nothing in any more.
             let is_idle = self.is_completed() || checked == Ok(Added::Foreign);
             if !is_idle && checked.is_ok() {
@@ -206,6 +247,7 @@ impl Instance {
                         !is_timer(&event),
                         "timers that fired are never stored in an inbox"
                     );
+                    waiting.extend(ends(&event));
                     self.inbox.push(event);
                 }
             }

@@ -77,10 +77,15 @@ pub fn is_executor(kind: &str) -> bool {
     name.is_some_and(|name| name.ends_with('.'))
 }
 
-/// What the ids of all activities of an instance begin with.
+/// The instance that an activity's actor works for; `None` for ids that [`activity_id`] does not make. Ids of instances may
+/// have `::` in them, so it is read from its end.
 #[must_use]
-pub fn activity_prefix(instance: &str) -> String {
-    format!("{instance}::")
+pub fn instance_of(activity: &str) -> Option<&str> {
+    let (rest, generation) = activity.rsplit_once("::")?;
+    let (instance, task) = rest.rsplit_once("::")?;
+    generation.parse::<u64>().ok()?;
+    task.parse::<i32>().ok()?;
+    Some(instance)
 }
 
 /// The instance id of a child that was given none; `action` is the id of the action that creates it.
@@ -200,6 +205,13 @@ mod tests {
         assert!(!is_executor("dapr.internal.executor") && !is_executor("shop.executor"));
         assert_eq!(execution_id("a", 3), "a/3");
         assert_eq!(activity_id("a", 3, 1), "a::3::1");
+        for instance in ["a", "a::b", "a::3::1", "a:", "::"] {
+            let activity = activity_id(instance, -3, 1);
+            assert_eq!(instance_of(&activity), Some(instance), "{activity}");
+        }
+        for other in ["a", "a::3", "a::b::1", "a::3::x"] {
+            assert_eq!(instance_of(other), None, "{other}");
+        }
         assert_eq!(child_id("a", 10), "a:000a");
         assert_eq!(child_id("a", 0x1_0000), "a:10000");
         assert_eq!(history_key(7), "history-000007");

@@ -3,6 +3,8 @@
 use outrigger_wire::durabletask::{ExecutionStalledEvent, HistoryEvent, StalledReason};
 use prost::Message as _;
 
+use crate::stored::MAX_ENTRIES;
+
 /// Part of the largest body, in per cent, that an instance may fill.
 const PER_CENT: usize = 95;
 
@@ -45,6 +47,17 @@ impl Limit {
             )),
         })
     }
+}
+
+/// Why an instance cannot go on whose history would have so many entries, with the one that says so.
+pub(crate) fn too_long(entries: usize) -> Option<ExecutionStalledEvent> {
+    (entries >= MAX_ENTRIES).then(|| ExecutionStalledEvent {
+        reason: StalledReason::PayloadSizeExceeded.into(),
+        description: Some(format!(
+            "Payload size exceeded: the history of the workflow would have more than the {MAX_ENTRIES} events that can be \
+             stored. Have the workflow continue as new from time to time."
+        )),
+    })
 }
 
 #[cfg(test)]

@@ -10,6 +10,9 @@ use crate::error::StoredError;
 use crate::instance::Instance;
 use crate::names::{CUSTOM_STATUS, METADATA, history_key, inbox_key};
 
+/// Entries of a history, and of an inbox, at most: their keys have six digits.
+pub(crate) const MAX_ENTRIES: usize = 999_999;
+
 /// What has to be stored, in one transaction. Keys are those within the actor's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
@@ -125,8 +128,7 @@ impl Counts {
             (new.inbox_length, new.history_length, new.generation)
         };
         let count = |length: u64| match usize::try_from(length) {
-            // Keys have six digits.
-            Ok(length) if length < 1_000_000 => Ok(length),
+            Ok(length) if length <= MAX_ENTRIES => Ok(length),
             _ => Err(malformed(format!(
                 "{length} entries are more than an instance can have"
             ))),

@@ -1,10 +1,13 @@
 //! A turn: what waits in the inbox goes to the worker, and what the worker answers becomes history, activities, timers
 //! and messages. Nothing of it holds before [`Instance::commit`].
 
+use std::collections::HashSet;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType;
 use outrigger_wire::durabletask::{
-    ExecutionStalledEvent, ExecutionTerminatedEvent, HistoryEvent, OrchestrationVersion,
+    ExecutionStalledEvent, ExecutionTerminatedEvent, HistoryEvent, OrchestrationVersion, OrchestratorAction,
     OrchestratorResponse, OrchestratorStartedEvent, StalledReason, TaskRouter, TraceContext,
 };
 use prost::Message as _;
@@ -16,11 +19,14 @@ use crate::error::TurnError;
 use crate::event::{Awaited, NO_ID, ends, event, execution_of_result, is_timer};
 use crate::facts::Facts;
 use crate::instance::Instance;
-use crate::payload::Limit;
+use crate::payload::{Limit, too_long};
 use crate::stored::Change;
 
 /// How often a turn may continue as new before anything else happens.
 pub const MAX_RESTARTS: u32 = 20;
+
+/// Actions of one answer of a worker, at most.
+pub(crate) const MAX_ACTIONS: usize = 100_000;
 
 /// What a run of an instance begins with.
 #[derive(Debug)]
@@ -147,7 +153,9 @@ impl Instance {
         if self.inbox.is_empty() && fired.is_none() {
             return Begun::Idle;
         }
-        if let Some(stalled) = limit.stalls(self.size()) {
+        // The turn has its own beginning, and maybe a timer.
+        let entries = self.history.len() + self.inbox.len() + 2;
+        if let Some(stalled) = limit.stalls(self.size()).or_else(|| too_long(entries)) {
             return Begun::Stalled(Box::new(self.stall(stalled, at)));
         }
         let started = EventType::OrchestratorStarted(OrchestratorStartedEvent::default());
@@ -336,6 +344,7 @@ impl Turn {
             version,
             ..
         } = response;
+        check_actions(&self.id, &actions)?;
         let version = version.filter(|version| !version.patches.is_empty() || version.name.is_some());
         let mismatch = patch_mismatch(&self.facts.patches, version.as_ref());
         let before = self.clone();
@@ -356,7 +365,13 @@ impl Turn {
             .tasks
             .iter()
             .find_map(|task| outside.limit.stalls_task(task));
-        let stalled = effects.stalled.take().or(mismatch).or(oversized);
+        let past = if self.is_restart() {
+            0
+        } else {
+            instance.history.len()
+        };
+        let too_long = too_long(past + self.fresh.len());
+        let stalled = effects.stalled.take().or(mismatch).or(oversized).or(too_long);
         if let Some(stalled) = stalled {
             let mut outcome = before.hold(instance);
             outcome.stall(stalled, self.stalled_before.as_ref(), outside.at);
@@ -538,6 +553,36 @@ impl Outcome {
             self.fresh.push(event);
         }
         self.stalled = Some(stalled);
+    }
+}
+
+/// What a worker answers is bounded, and has nothing twice.
+fn check_actions(instance: &str, actions: &[OrchestratorAction]) -> Result<(), TurnError> {
+    use OrchestratorActionType as Act;
+    let instance = || instance.to_owned();
+    if actions.len() > MAX_ACTIONS {
+        return Err(TurnError::TooManyActions {
+            instance: instance(),
+            actions: actions.len(),
+        });
+    }
+    let mut known = HashSet::with_capacity(actions.len());
+    let begins = |action: &&OrchestratorAction| {
+        matches!(
+            action.orchestrator_action_type,
+            Some(Act::ScheduleTask(_) | Act::CreateTimer(_) | Act::CreateSubOrchestration(_))
+        )
+    };
+    match actions
+        .iter()
+        .filter(begins)
+        .find(|action| !known.insert(action.id))
+    {
+        None => Ok(()),
+        Some(repeated) => Err(TurnError::RepeatedAction {
+            instance: instance(),
+            action: repeated.id,
+        }),
     }
 }
 

@@ -11,7 +11,7 @@ use outrigger_wire::durabletask::{
     ActivityRequest, ActivityResponse, HistoryEvent, OrchestrationInstance, TaskCompletedEvent,
     TaskFailedEvent, TaskFailureDetails, TaskScheduledEvent,
 };
-use outrigger_workflow::event::{NO_ID, event};
+use outrigger_workflow::event::{NO_ID, event, nanos};
 use outrigger_workflow::names;
 use prost::Message as _;
 use prost_types::{Any, Timestamp};
@@ -79,12 +79,12 @@ impl InternalActors for Activities {
                 "invalid activity task event of actor '{id}'"
             )));
         };
-        let Some((instance, _)) = id.split_once("::") else {
+        let Some(instance) = names::instance_of(id) else {
             return Err(Status::invalid_argument(format!(
                 "invalid activity actor ID: '{id}'"
             )));
         };
-        let key = format!("{id}::{}", task.task_execution_id);
+        let key = key(id, &event, &task.task_execution_id);
         let work = Work {
             engine: Arc::clone(&self.engine),
             key: key.clone(),
@@ -275,6 +275,15 @@ fn undelivered(name: &str, error: &ActorError) -> Status {
     ))
 }
 
+/// Which execution it is. One that was scheduled without an id, by a sidecar of Dapr for an SDK that gives none, is told from
+/// that of a later life of the instance by its time.
+fn key(actor: &str, event: &HistoryEvent, execution: &str) -> String {
+    match execution {
+        "" => format!("{actor}::at-{}", nanos(event.timestamp.as_ref())),
+        execution => format!("{actor}::{execution}"),
+    }
+}
+
 fn request(instance: &str, id: i32, task: &TaskScheduledEvent) -> ActivityRequest {
     ActivityRequest {
         name: task.name.clone(),
@@ -328,6 +337,23 @@ mod tests {
             ..done
         };
         assert!(matches!(result(failed, ""), EventType::TaskFailed(failed) if failed.task_scheduled_id == 3));
+    }
+
+    #[test]
+    fn an_activity_without_an_id_is_another_one_in_the_next_life_of_its_instance() {
+        let scheduled = |seconds, execution: &str| {
+            let task = TaskScheduledEvent {
+                task_execution_id: execution.to_owned(),
+                ..TaskScheduledEvent::default()
+            };
+            let event = event(0, Timestamp { seconds, nanos: 0 }, EventType::TaskScheduled(task));
+            key("a::0::0", &event, execution)
+        };
+        assert_eq!(scheduled(1, ""), scheduled(1, ""));
+        assert_ne!(scheduled(1, ""), scheduled(2, ""));
+        // A turn that is repeated schedules it later, and has it run once.
+        assert_eq!(scheduled(1, "x"), scheduled(2, "x"));
+        assert_ne!(scheduled(1, "x"), scheduled(1, "y"));
     }
 
     #[test]

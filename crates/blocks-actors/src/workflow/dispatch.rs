@@ -18,7 +18,7 @@ use super::is_unknown;
 use crate::actors::ActorError;
 
 /// Calls that are made at once for one turn.
-const AT_ONCE: usize = 32;
+pub(super) const AT_ONCE: usize = 32;
 /// How long another instance may take to be told something.
 const TELL: Duration = Duration::from_secs(10);
 

@@ -1,6 +1,5 @@
 //! The actors that own the state of workflow instances.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -19,51 +18,10 @@ use tonic::{Code, Status};
 use super::LOG;
 use super::arrivals::{Arrivals, Arriving};
 use super::engine::{Engine, RETENTION_CALL, decode, methods, new_id, now, plain};
+use super::kept::{Slot, Slots};
 use super::store::Loaded;
 use super::watching::Watchers;
 use crate::actors::{ActorCall, Arrived, InternalActors, Watched};
-
-/// Instances that stay in memory between their turns, at most. Others are read anew.
-const MAX_KEPT: usize = 4096;
-
-/// What is known of an instance between its turns.
-#[derive(Default)]
-pub(super) struct Slot {
-    pub(super) loaded: Option<Loaded>,
-    /// Activities that were started and have not answered, as far as this sidecar knows.
-    pub(super) awaited: HashSet<i32>,
-    /// It cannot go on before it is hosted anew.
-    pub(super) is_stalled: bool,
-}
-
-impl Slot {
-    /// Whether it is kept at the end of a turn. What is stalled always is, without its history: its reminders, which come
-    /// again every second, would else run its turns.
-    fn stays(&mut self, room: bool) -> bool {
-        if self.is_stalled {
-            self.loaded = None;
-            return true;
-        }
-        let is_active = |loaded: &Loaded| !loaded.instance.is_completed();
-        // That activities are awaited is forgotten as when the sidecar ends: their results are told apart all the same.
-        room && (!self.awaited.is_empty() || self.loaded.as_ref().is_some_and(is_active))
-    }
-}
-
-#[derive(Default)]
-struct Slots(HashMap<String, Slot>);
-
-impl Slots {
-    /// Ends a turn; whether the instance is kept, of which there are `most`.
-    fn end_turn(&mut self, id: &str, most: usize) -> bool {
-        let room = self.0.len() <= most;
-        let kept = self.0.get_mut(id).is_some_and(|slot| slot.stays(room));
-        if !kept {
-            self.0.remove(id);
-        }
-        kept
-    }
-}
 
 /// All instances that live here.
 pub(super) struct Instances {
@@ -84,7 +42,7 @@ pub(super) struct Held<'a> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         let slot = std::mem::take(&mut self.slot);
-        self.all.locked().0.insert(self.id.to_owned(), slot);
+        self.all.locked().put(self.id, slot);
     }
 }
 
@@ -103,7 +61,7 @@ impl Instances {
     }
 
     pub(super) fn hold<'a>(&'a self, id: &'a str) -> Held<'a> {
-        let slot = self.locked().0.remove(id).unwrap_or_default();
+        let slot = self.locked().take(id);
         Held { all: self, id, slot }
     }
 }
@@ -114,6 +72,26 @@ impl Held<'_> {
         match self.slot.loaded.take() {
             Some(loaded) => Ok(Some(loaded)),
             None => self.all.engine.load(self.id).await,
+        }
+    }
+
+    /// As [`Held::take`], but what is in memory is read anew where it is not what is stored any more: an instance that was
+    /// purged by force is not in the way of another.
+    async fn take_current(&mut self) -> Result<Option<Loaded>, Status> {
+        let Some(loaded) = self.slot.loaded.take() else {
+            return self.take().await;
+        };
+        let engine = Arc::clone(&self.all.engine);
+        match engine.find(self.id).await? {
+            Some(found) if loaded.is(&found) => Ok(Some(loaded)),
+            Some(found) => {
+                self.slot = Slot::default();
+                engine.read(self.id, found).await.map(Some)
+            }
+            None => {
+                self.slot = Slot::default();
+                Ok(None)
+            }
         }
     }
 
@@ -141,7 +119,7 @@ impl Held<'_> {
     async fn create(&mut self, body: &Bytes) -> Result<(), Status> {
         let mut request: CreateWorkflowInstanceRequest =
             decode("the request to create a workflow", body.clone())?;
-        let mut loaded = self.take().await?.unwrap_or_else(|| Loaded::new(self.id));
+        let mut loaded = self.take_current().await?.unwrap_or_else(|| Loaded::new(self.id));
         let awaits = !self.slot.awaited.is_empty();
         let creation = match loaded.instance.creation(&request, awaits) {
             Ok(creation) => creation,
@@ -160,7 +138,9 @@ impl Held<'_> {
         };
         let engine = Arc::clone(&self.all.engine);
         if creation == Creation::Replace {
-            engine.forget_instance(self.id, false).await?;
+            engine
+                .forget_instance(self.id, loaded.instance.activities(), false)
+                .await?;
         }
         let name = names::start_reminder(random());
         let due = create::due(&start);
@@ -208,6 +188,7 @@ impl Held<'_> {
         let answers = added.into_iter().map(|added| match added {
             Ok(_) => Ok(()),
             Err(error @ AddError::Unknown) => Err(Status::not_found(error.to_string())),
+            Err(error @ AddError::Full) => Err(Status::resource_exhausted(error.to_string())),
             Err(error @ AddError::Stalled) => Err(Status::failed_precondition(error.to_string())),
         });
         Ok(answers.collect())
@@ -239,7 +220,9 @@ impl Held<'_> {
         let engine = Arc::clone(&self.all.engine);
         engine.remove(&loaded).await?;
         self.slot = Slot::default();
-        engine.forget_instance(self.id, !by_retention).await
+        engine
+            .forget_instance(self.id, loaded.instance.activities(), !by_retention)
+            .await
     }
 
     async fn fork(&mut self, body: &Bytes) -> Result<(), Status> {
@@ -312,16 +295,21 @@ impl Held<'_> {
 }
 
 impl Engine {
-    /// Removes the reminders of an instance and its activities; `with_retention`: that of its purge too.
-    pub(super) async fn forget_instance(&self, id: &str, with_retention: bool) -> Result<(), Status> {
+    /// Removes the reminders of an instance and of these of its activities; `with_retention`: that of its purge too. No
+    /// prefix of ids is removed: another instance's id may begin as this one's activities' do.
+    pub(super) async fn forget_instance(
+        &self,
+        id: &str,
+        activities: Vec<String>,
+        with_retention: bool,
+    ) -> Result<(), Status> {
         let types = &self.types;
-        let activities = names::activity_prefix(id);
         tokio::try_join!(
-            self.forget_all(&types.workflow, id, false),
-            self.forget_all(&types.activity, &activities, true),
+            self.forget_all(&types.workflow, id),
+            self.forget_activities(activities),
             async {
                 match with_retention {
-                    true => self.forget_all(&types.retentioner, id, false).await,
+                    true => self.forget_all(&types.retentioner, id).await,
                     false => Ok(()),
                 }
             }
@@ -397,12 +385,12 @@ impl InternalActors for Instances {
     }
 
     async fn halt(&self, id: &str) {
-        self.locked().0.remove(id);
+        drop(self.locked().take(id));
         self.watchers.end(id);
     }
 
     fn is_kept(&self, id: &str) -> bool {
-        self.locked().end_turn(id, MAX_KEPT)
+        self.locked().end_turn(id)
     }
 }
 
@@ -418,49 +406,4 @@ fn rerun_status(error: &RerunError) -> Status {
 /// A part of a name that tells reminders of one purpose apart.
 pub(super) fn random() -> [u8; 6] {
     rand::random()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn awaiting(id: &str) -> Slot {
-        Slot {
-            loaded: Some(Loaded::new(id)),
-            awaited: HashSet::from([1]),
-            is_stalled: false,
-        }
-    }
-
-    #[test]
-    fn no_more_histories_are_kept_than_there_may_be_whatever_is_awaited() {
-        let mut slots = Slots::default();
-        for (id, kept) in [("a", true), ("b", true), ("c", false), ("d", false)] {
-            slots.0.insert(id.to_owned(), awaiting(id));
-            assert_eq!(slots.end_turn(id, 2), kept, "{id}");
-        }
-        // What is stalled stays so, however many there are.
-        for id in ["s", "t"] {
-            let is_stalled = true;
-            slots.0.insert(
-                id.to_owned(),
-                Slot {
-                    is_stalled,
-                    ..awaiting(id)
-                },
-            );
-            assert!(slots.end_turn(id, 2), "{id}");
-        }
-        let histories = slots.0.iter().filter(|(_, slot)| slot.loaded.is_some());
-        let mut histories: Vec<_> = histories.map(|(id, _)| id.as_str()).collect();
-        histories.sort_unstable();
-        assert_eq!(histories, ["a", "b"]);
-        // One that has ended, and of which nothing is awaited, makes room.
-        slots.0.remove("s");
-        slots.0.remove("t");
-        slots.0.insert("a".to_owned(), Slot::default());
-        assert!(!slots.end_turn("a", 2));
-        slots.0.insert("c".to_owned(), awaiting("c"));
-        assert!(slots.end_turn("c", 2));
-    }
 }

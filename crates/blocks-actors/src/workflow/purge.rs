@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
+use outrigger_runtime::scheduler::SchedulerError;
 use outrigger_workflow::Instance;
 use outrigger_workflow::error::NO_INSTANCE;
-use outrigger_workflow::names::{METADATA, activity_prefix};
+use outrigger_workflow::names::{METADATA, RUN_ACTIVITY};
 use tonic::Status;
 
 use super::Workflows;
@@ -107,15 +108,15 @@ impl Workflows {
         // What is left when this breaks off can be purged again.
         keys.sort_by_key(|key| key == METADATA);
         actors.remove_state(&self.types.workflow, id, keys).await?;
-        let activities = activity_prefix(id);
         let types = &self.types;
-        for (kind, id, prefix) in [
-            (&types.workflow, id, false),
-            (&types.activity, &activities, true),
-            (&types.retentioner, id, false),
-        ] {
-            let deleted = actors.delete_reminders(kind, id, prefix).await;
-            deleted.map_err(|error| ReminderError::Delete(error.to_string()))?;
+        let failed = |error: SchedulerError| ReminderError::Delete(error.to_string());
+        for kind in [&types.workflow, &types.retentioner] {
+            actors.delete_reminders(kind, id, false).await.map_err(failed)?;
+        }
+        // Not by the beginning of their ids: another instance's id may begin so.
+        for activity in instance.activities() {
+            let deleted = actors.delete_reminder(&types.activity, &activity, RUN_ACTIVITY);
+            deleted.await.map_err(failed)?;
         }
         Ok(())
     }

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use outrigger_wire::common::v1::job_failure_policy::Policy;
 use outrigger_wire::common::v1::{JobFailurePolicy, JobFailurePolicyConstant};
 use outrigger_wire::scheduler::v1::Job;
+use outrigger_workflow::names::RUN_ACTIVITY;
 use prost_types::{Any, Timestamp};
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
+use super::dispatch::AT_ONCE;
 use super::engine::{Engine, again, now};
 
 /// How long a scheduler that does not answer is asked again.
@@ -68,12 +71,23 @@ impl Engine {
         })
     }
 
-    /// Removes all reminders of an actor; `prefix`: of all actors whose ids begin so.
-    pub(super) async fn forget_all(&self, kind: &str, id: &str, prefix: bool) -> Result<(), Status> {
+    /// Removes the reminders of activities.
+    pub(super) async fn forget_activities(&self, activities: Vec<String>) -> Result<(), Status> {
+        let kind = &self.types.activity;
+        let forgotten = activities
+            .into_iter()
+            .map(|id| async move { self.forget(kind, &id, RUN_ACTIVITY).await });
+        let forgotten: Vec<_> = forgotten.collect();
+        let forgotten = stream::iter(forgotten).buffer_unordered(AT_ONCE);
+        forgotten.try_collect().await
+    }
+
+    /// Removes all reminders of an actor.
+    pub(super) async fn forget_all(&self, kind: &str, id: &str) -> Result<(), Status> {
         let deleted = self
             .actors()
             .map_err(again)?
-            .delete_reminders(kind, id, prefix)
+            .delete_reminders(kind, id, false)
             .await;
         deleted.map_err(|error| {
             again(format!(

@@ -244,7 +244,7 @@ impl Held<'_> {
         engine.retain(self.id, ended.status, ended.at).await?;
         if ended.has_timers {
             // Reminders of timers that nobody waits for would only come to find the workflow gone.
-            engine.forget_instance(self.id, false).await?;
+            engine.forget_instance(self.id, ended.activities, false).await?;
         }
         tracing::debug!(target: LOG, "workflow '{}' has ended: {}", self.id, ended.status.as_str_name());
         Ok(())
@@ -255,6 +255,7 @@ struct Ended {
     status: OrchestrationStatus,
     at: Option<Timestamp>,
     has_timers: bool,
+    activities: Vec<String>,
 }
 
 fn ended(instance: &Instance) -> Option<Ended> {
@@ -264,6 +265,7 @@ fn ended(instance: &Instance) -> Option<Ended> {
         status: completed.status(),
         at: completed.at,
         has_timers: facts.open(Awaited::Timer).next().is_some(),
+        activities: instance.activities(),
     })
 }
 

@@ -26,6 +26,11 @@ impl Loaded {
         }
     }
 
+    /// Whether it is what was found in the store.
+    pub(super) fn is(&self, found: &Found) -> bool {
+        self.etag.is_some() && self.etag == found.etag
+    }
+
     /// An instance that was made elsewhere.
     pub(super) fn made(instance: Instance) -> Self {
         Self { instance, etag: None }

@@ -3,12 +3,13 @@
 use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Act;
 use outrigger_wire::durabletask::{
     CompleteOrchestrationAction, CreateSubOrchestrationAction, CreateTimerAction, EventRaisedEvent,
-    ExecutionStartedEvent, OrchestrationStatus, OrchestratorAction, OrchestratorRequest,
+    ExecutionStartedEvent, OrchestrationInstance, OrchestrationStatus, OrchestratorRequest,
     OrchestratorVersionNotAvailableAction, ScheduleTaskAction, SendEventAction, TaskCompletedEvent,
     TimerFiredEvent,
 };
 
 use super::*;
+use crate::stored::MAX_ENTRIES;
 
 const AT: Timestamp = Timestamp { seconds: 7, nanos: 0 };
 
@@ -376,4 +377,96 @@ fn actions_that_nobody_carries_out_fail_the_turn() {
             .contains("don't know how to process outbound message"),
         "{error}"
     );
+}
+
+/// The execution that the activity of a first turn has.
+fn execution_of_task(execution: Option<&str>, at: i64, given: &str) -> String {
+    let mut start = started();
+    start.timestamp = Some(Timestamp {
+        seconds: at,
+        nanos: 0,
+    });
+    if let Some(EventType::ExecutionStarted(started)) = &mut start.event_type {
+        started.orchestration_instance = Some(OrchestrationInstance {
+            instance_id: "a".to_owned(),
+            execution_id: execution.map(str::to_owned),
+        });
+    }
+    let mut instance = Instance::new("a");
+    instance.start(start);
+    let turn = begin(&mut instance);
+    let scheduled = ScheduleTaskAction {
+        task_execution_id: given.to_owned(),
+        ..ScheduleTaskAction::default()
+    };
+    let outcome = done(answer(
+        &instance,
+        turn,
+        acts(vec![action(0, Act::ScheduleTask(scheduled))]),
+    ));
+    match &outcome.tasks[0].event_type {
+        Some(EventType::TaskScheduled(task)) => task.task_execution_id.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The result of an activity of an instance that was purged is not taken for that of one which has its id now.
+#[test]
+fn an_activity_is_told_from_that_of_another_life_of_its_instance() {
+    let of = execution_of_task;
+    assert_eq!(of(Some("x"), 1, ""), of(Some("x"), 1, ""));
+    assert_ne!(of(Some("x"), 1, ""), of(Some("y"), 1, ""));
+    assert_ne!(of(None, 1, ""), of(None, 2, ""));
+    assert_eq!(of(Some("x"), 1, "given"), "given");
+}
+
+#[test]
+fn an_answer_with_too_many_actions_or_one_number_twice_fails_the_turn() {
+    let failed = |actions: Vec<OrchestratorAction>| {
+        let mut instance = Instance::new("a");
+        instance.start(started());
+        let turn = begin(&mut instance);
+        answer(&instance, turn, acts(actions)).err()
+    };
+    let repeated = TurnError::RepeatedAction {
+        instance: "a".to_owned(),
+        action: 1,
+    };
+    assert_eq!(failed(vec![task(1), task(2), task(1)]), Some(repeated));
+    let actions = MAX_ACTIONS + 1;
+    let too_many = TurnError::TooManyActions {
+        instance: "a".to_owned(),
+        actions,
+    };
+    assert_eq!(failed(vec![task(0); actions]), Some(too_many));
+    assert_eq!(failed(vec![task(1), task(2)]), None);
+}
+
+#[test]
+fn an_instance_that_would_have_more_entries_than_can_be_read_is_stalled() {
+    let mut instance = after(acts(vec![task(0)]));
+    let last = MAX_ENTRIES - 4;
+    while instance.history.len() < last {
+        instance.history.push(&[]);
+    }
+    drop(instance.change());
+    instance.push(raised("x"));
+    let turn = begin(&mut instance);
+    let outcome = done(answer(&instance, turn, acts(vec![task(1), task(2)])));
+    let stalled = outcome.stalled.clone().unwrap();
+    assert_eq!(stalled.reason(), StalledReason::PayloadSizeExceeded);
+    assert!(
+        stalled.description.as_ref().unwrap().contains("999999"),
+        "{stalled:?}"
+    );
+    drop(instance.commit(outcome));
+    assert_eq!(instance.stored().history, last + 1);
+    // What is stored can be read.
+    crate::stored::Counts::read("a", &instance.stored().encoded()).unwrap();
+    instance.history.push(&[]);
+    instance.push(raised("y"));
+    assert!(matches!(
+        instance.begin("app", None, AT, Limit(0)),
+        Begun::Stalled(_)
+    ));
 }

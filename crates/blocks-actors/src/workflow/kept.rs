@@ -1,0 +1,190 @@
+//! What stays in memory of instances between their turns: the histories of those that had a turn last, up to so many bytes.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::store::Loaded;
+
+/// Bytes of the instances that stay in memory between their turns, at most. Others are read anew.
+const MAX_KEPT: usize = 64 << 20;
+
+/// What is known of an instance between its turns.
+#[derive(Default)]
+pub(super) struct Slot {
+    pub(super) loaded: Option<Loaded>,
+    /// Activities that were started and have not answered, as far as this sidecar knows.
+    pub(super) awaited: HashSet<i32>,
+    /// It cannot go on before it is hosted anew.
+    pub(super) is_stalled: bool,
+    /// Which turn was its last one, and its bytes; none while it has its turn, and where it has no history here.
+    kept: Option<(u64, usize)>,
+}
+
+impl Slot {
+    /// Whether it is kept at the end of a turn. What is stalled always is, without its history: its reminders, which come
+    /// again every second, would else run its turns.
+    fn stays(&mut self) -> bool {
+        if self.is_stalled {
+            self.loaded = None;
+            return true;
+        }
+        let is_active = |loaded: &Loaded| !loaded.instance.is_completed();
+        !self.awaited.is_empty() || self.loaded.as_ref().is_some_and(is_active)
+    }
+}
+
+/// The instances that live here and have no turn now.
+pub(super) struct Slots {
+    by_id: HashMap<String, Slot>,
+    /// Those with a history, the one first whose turn was longest ago.
+    by_turn: BTreeMap<u64, String>,
+    turns: u64,
+    bytes: usize,
+    most: usize,
+}
+
+impl Default for Slots {
+    fn default() -> Self {
+        Self::new(MAX_KEPT)
+    }
+}
+
+impl Slots {
+    fn new(most: usize) -> Self {
+        Self {
+            by_id: HashMap::new(),
+            by_turn: BTreeMap::new(),
+            turns: 0,
+            bytes: 0,
+            most,
+        }
+    }
+
+    /// Takes an instance out, for its turn.
+    pub(super) fn take(&mut self, id: &str) -> Slot {
+        let mut slot = self.by_id.remove(id).unwrap_or_default();
+        if let Some((turn, bytes)) = slot.kept.take() {
+            self.by_turn.remove(&turn);
+            self.bytes = self.bytes.saturating_sub(bytes);
+        }
+        slot
+    }
+
+    /// Puts an instance back; its turn is to be ended with [`Slots::end_turn`].
+    pub(super) fn put(&mut self, id: &str, slot: Slot) {
+        drop(self.take(id));
+        self.by_id.insert(id.to_owned(), slot);
+    }
+
+    /// Ends a turn; whether the instance is kept. Others go that had none for longest, where there is too much. That their
+    /// activities are awaited is forgotten as when the sidecar ends: their results are told apart all the same.
+    pub(super) fn end_turn(&mut self, id: &str) -> bool {
+        let mut slot = self.take(id);
+        if !slot.stays() {
+            return false;
+        }
+        if let Some(loaded) = &slot.loaded {
+            let bytes = loaded.instance.memory();
+            if bytes > self.most {
+                return false;
+            }
+            self.turns += 1;
+            self.bytes += bytes;
+            self.by_turn.insert(self.turns, id.to_owned());
+            slot.kept = Some((self.turns, bytes));
+        }
+        self.put(id, slot);
+        while self.bytes > self.most {
+            let Some((_, oldest)) = self.by_turn.pop_first() else {
+                break;
+            };
+            drop(self.take(&oldest));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn awaiting(id: &str) -> Slot {
+        Slot {
+            loaded: Some(Loaded::new(id)),
+            awaited: HashSet::from([1]),
+            ..Slot::default()
+        }
+    }
+
+    fn turn(slots: &mut Slots, id: &str) -> bool {
+        slots.put(id, awaiting(id));
+        slots.end_turn(id)
+    }
+
+    fn histories(slots: &Slots) -> Vec<&str> {
+        slots.by_turn.values().map(String::as_str).collect()
+    }
+
+    /// Room for so many instances without events.
+    fn room_for(instances: usize) -> Slots {
+        Slots::new(instances * Loaded::new("a").instance.memory())
+    }
+
+    #[test]
+    fn those_stay_that_had_a_turn_last() {
+        let mut slots = room_for(2);
+        for id in ["a", "b", "a", "c"] {
+            let mut slot = slots.take(id);
+            slot.loaded.get_or_insert_with(|| Loaded::new(id));
+            slot.awaited.insert(1);
+            slots.put(id, slot);
+            assert!(slots.end_turn(id), "{id}");
+        }
+        assert_eq!(histories(&slots), ["a", "c"]);
+        assert_eq!(slots.by_id.len(), 2);
+        // What is stalled stays so, however many there are, and has no history.
+        for id in ["s", "t", "u"] {
+            let is_stalled = true;
+            slots.put(
+                id,
+                Slot {
+                    is_stalled,
+                    ..awaiting(id)
+                },
+            );
+            assert!(slots.end_turn(id), "{id}");
+            assert!(slots.take(id).is_stalled);
+        }
+        assert_eq!(histories(&slots), ["a", "c"]);
+        // One that is over is not kept, and makes room.
+        slots.put("a", Slot::default());
+        assert!(!slots.end_turn("a"));
+        assert!(turn(&mut slots, "d"));
+        assert_eq!(histories(&slots), ["c", "d"]);
+        // One that is larger than all may be does not drive the others out.
+        let mut small = room_for(1);
+        small.most -= 1;
+        assert!(!turn(&mut small, "e"));
+        assert!(small.by_id.is_empty() && small.bytes == 0);
+    }
+
+    #[test]
+    fn sleepers_do_not_have_running_instances_read_anew() {
+        const SLEEPERS: usize = 10_000;
+        let mut slots = room_for(100);
+        let chains = ["one", "two", "three"];
+        for chain in chains {
+            assert!(turn(&mut slots, chain));
+        }
+        for sleeper in 0..SLEEPERS {
+            assert!(turn(&mut slots, &sleeper.to_string()));
+            let chain = chains[sleeper % chains.len()];
+            let slot = slots.take(chain);
+            assert!(slot.loaded.is_some(), "{chain} after {sleeper}");
+            slots.put(chain, slot);
+            assert!(slots.end_turn(chain));
+            assert!(slots.bytes <= slots.most);
+        }
+        // Nothing is left of those that went.
+        assert_eq!((slots.by_id.len(), slots.by_turn.len()), (100, 100));
+    }
+}
