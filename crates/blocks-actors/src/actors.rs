@@ -15,6 +15,7 @@ mod placement;
 mod reminders;
 mod remote;
 mod serve;
+mod spans;
 mod state;
 mod timers;
 mod watch;
@@ -32,6 +33,7 @@ use outrigger_runtime::app::AppChannel;
 use outrigger_runtime::components::Components;
 use outrigger_runtime::resilience::Resilience;
 use outrigger_runtime::scheduler::Scheduler;
+use outrigger_telemetry::trace::Tracer;
 use outrigger_transport::peer::Peers;
 use outrigger_wire::runtime::v1 as proto;
 use outrigger_workflow::names::is_executor;
@@ -88,6 +90,8 @@ pub struct Dependencies {
     pub components: Arc<Components>,
     /// Keeps reminders.
     pub scheduler: Arc<Scheduler>,
+    /// Starts spans of timers and reminders that are due.
+    pub tracer: Tracer,
     /// Whether state may have a time to live.
     pub state_ttl: bool,
     /// Largest message of a peer and largest answer of an app, bytes.
@@ -162,7 +166,7 @@ impl Actors {
     /// [`ActorError`]: why not.
     pub fn check_available(&self) -> Result<(), ActorError> {
         self.check_possible()?;
-        self.store().map(|_| ())
+        self.store(ActorError::StateSave).map(|_| ())
     }
 
     /// Waits until it is known whether the app hosts a type.

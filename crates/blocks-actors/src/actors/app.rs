@@ -148,7 +148,11 @@ async fn request(message: &Message<'_>, reentry: Option<&str>) -> Result<Call, A
                 trace: call.trace.clone(),
             }
         }
-        Message::Due(reminder, callback) => Box::pin(told(reminder, callback)).await?,
+        Message::Due(reminder, callback, trace) => {
+            let mut call = Box::pin(told(reminder, callback)).await?;
+            call.trace = (*trace).clone();
+            call
+        }
     };
     if let Some(id) = reentry.and_then(|id| HeaderValue::try_from(id).ok()) {
         call.metadata.insert(REENTRANCY_ID, id);

@@ -51,22 +51,22 @@ pub struct ActorCall {
 /// Something for an actor.
 pub(super) enum Message<'a> {
     Call(&'a ActorCall),
-    /// A timer or a reminder is due; a timer also has the name of what it calls.
-    Due(&'a Reminder, &'a str),
+    /// A timer or a reminder is due, in this span; a timer also has the name of what it calls.
+    Due(&'a Reminder, &'a str, &'a Parent),
 }
 
 impl Message<'_> {
     pub(super) fn kind(&self) -> &str {
         match self {
             Self::Call(call) => &call.kind,
-            Self::Due(reminder, _) => &reminder.actor_type,
+            Self::Due(reminder, ..) => &reminder.actor_type,
         }
     }
 
     pub(super) fn id(&self) -> &str {
         match self {
             Self::Call(call) => &call.id,
-            Self::Due(reminder, _) => &reminder.actor_id,
+            Self::Due(reminder, ..) => &reminder.actor_id,
         }
     }
 

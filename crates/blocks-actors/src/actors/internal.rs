@@ -120,7 +120,7 @@ impl Internal {
                     reply.content_type = Some(PROTOBUF);
                     Ok(Some(reply))
                 }
-                Message::Due(reminder, _) => {
+                Message::Due(reminder, ..) => {
                     let leaving = match self.actors.reminders_take_turns() {
                         true => match kind.turn(id, None, entrance).await? {
                             Some(turn) => Some(self.leaving(turn, id)),
@@ -281,6 +281,7 @@ mod tests {
 
     use futures::FutureExt;
     use outrigger_telemetry::metrics::{MetricsConfig, Registry};
+    use outrigger_telemetry::trace::Parent;
     use outrigger_wire::internals::v1::Reminder;
 
     use super::*;
@@ -368,7 +369,10 @@ mod tests {
                 id: "watched".into(),
                 ..ActorCall::default()
             };
-            for message in [Message::Call(&call), Message::Due(&reminder, "")] {
+            for message in [
+                Message::Call(&call),
+                Message::Due(&reminder, "", &Parent::default()),
+            ] {
                 // It is dropped after it was polled once.
                 assert!(internal.send(&kind, &message, &entrance).now_or_never().is_none());
             }

@@ -78,6 +78,7 @@ impl Actors {
         self.with.scheduler.take_reminders_of(Vec::new());
         self.close(false).await;
         self.ended.cancel();
+        self.timers.ended().await;
     }
 
     async fn follow(&self, placement: &Placement, stop: &CancellationToken) {

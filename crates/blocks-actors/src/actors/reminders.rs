@@ -14,7 +14,7 @@ use tonic::Code;
 
 use super::app::{BYTES_VALUE, json};
 use super::call::Message;
-use super::{ActorError, Actors, check, check_name};
+use super::{ActorError, Actors, check, check_name, spans};
 
 const LOG: &str = "dapr.runtime.actors.reminders";
 
@@ -250,7 +250,11 @@ impl Receiver for ReminderReceiver {
             data: trigger.data,
             ..Reminder::default()
         };
-        let sent = actors.send(&Message::Due(&reminder, "")).await;
+        let mut span = spans::due(&actors.with.tracer, &reminder);
+        let trace = span.as_parent();
+        let sent = actors.send(&Message::Due(&reminder, "", &trace)).await;
+        spans::note(&mut span, &sent);
+        drop(span);
         let hosted = actors.hosted.load_full();
         if let Some(kind) = hosted.get(&reminder.actor_type) {
             kind.metrics.reminder_fired(sent.is_ok());

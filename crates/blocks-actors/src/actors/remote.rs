@@ -8,7 +8,6 @@ use http::{HeaderName, HeaderValue};
 use outrigger_actors::ring::Host;
 use outrigger_actors::routes::Stamp;
 use outrigger_runtime::call::{AppStatus, Reply};
-use outrigger_telemetry::trace::Parent;
 use outrigger_transport::grpc;
 use outrigger_transport::peer::{Failed, PeerError};
 use outrigger_wire::internals::v1::{InternalInvokeResponse, ListStringValue};
@@ -60,11 +59,11 @@ impl Actors {
     ) -> Result<Reply, ActorError> {
         let trace = match message {
             Message::Call(call) => call.trace.clone(),
-            Message::Due(..) => Parent::default(),
+            Message::Due(_, _, trace) => (*trace).clone(),
         };
         let (path, frame) = match message {
             Message::Call(call) => (CALL_ACTOR, grpc::frame(&request(call))),
-            Message::Due(reminder, _) => (CALL_ACTOR_REMINDER, grpc::frame(*reminder)),
+            Message::Due(reminder, ..) => (CALL_ACTOR_REMINDER, grpc::frame(*reminder)),
         };
         let target = (&*host.app_id, &*self.with.namespace);
         let handed = stamp.and_then(|stamp| HeaderValue::try_from(stamp.to_string()).ok());

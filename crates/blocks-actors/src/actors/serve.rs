@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 use super::app::is_cancelled;
 use super::call::Message;
 use super::remote::{CANCELLED, HANDED, spell};
-use super::{ActorCall, ActorError, Actors, REMOTE, check, check_name};
+use super::{ActorCall, ActorError, Actors, REMOTE, check, check_name, spans};
 
 /// A call of another sidecar.
 pub struct Served<'a> {
@@ -62,7 +62,11 @@ impl Actors {
         check(&reminder.actor_type, &reminder.actor_id).map_err(|error| status(&error))?;
         check_name("name", &reminder.name).map_err(|error| status(&error))?;
         let origin = origin(served.headers);
-        let reply = self.received(&Message::Due(&reminder, ""), origin).await;
+        let mut span = spans::passed_on(served.tracer, &reminder, &Parent::from_grpc(served.headers));
+        let trace = span.as_parent();
+        let due = Message::Due(&reminder, "", &trace);
+        let reply = self.received(&due, origin).await;
+        spans::note(&mut span, &reply);
         match reply.map_err(|error| status(&error))? {
             reply if is_cancelled(&reply) => Err(Status::unknown(CANCELLED)),
             _ => Ok(()),

@@ -55,7 +55,7 @@ impl Actors {
             Some(kind) if kind.is_active(id) => self.gate.enter_within(lane),
             _ => self.gate.enter(lane).await,
         };
-        let store = self.store()?;
+        let store = self.store(ActorError::StateGet)?;
         let partition = self.partition(kind, id);
         let stored = format!("{partition}{SEPARATOR}{key}");
         let metadata = Pairs::from([("partitionKey".to_owned(), partition)]);
@@ -112,7 +112,7 @@ impl Actors {
             Some(kind) => self.gate.enter_within(kind.lane(id)),
             None => return Err(ActorError::NotActive),
         };
-        let store = self.store()?;
+        let store = self.store(ActorError::StateSave)?;
         let partition = self.partition(kind, id);
         let operations = operations
             .into_iter()
@@ -144,7 +144,7 @@ impl Actors {
             Some(kind) if kind.is_active(id) => self.gate.enter_within(kind.lane(id)),
             _ => self.claim(kind, id).await?,
         };
-        let store = self.store()?;
+        let store = self.store(ActorError::StateGet)?;
         let partition = self.partition(kind, id);
         let metadata = Pairs::from([("partitionKey".to_owned(), partition.clone())]);
         let mut values = HashMap::with_capacity(keys.len());
@@ -171,7 +171,12 @@ impl Actors {
     /// # Errors
     /// [`ActorError`] without a state store of actors.
     pub async fn max_operations(&self) -> Result<usize, ActorError> {
-        Ok(self.store()?.max_operations().await.unwrap_or(usize::MAX).max(2))
+        Ok(self
+            .store(ActorError::StateSave)?
+            .max_operations()
+            .await
+            .unwrap_or(usize::MAX)
+            .max(2))
     }
 
     /// Removes values of an actor that need not be active here, as many at once as the store takes.
@@ -182,7 +187,7 @@ impl Actors {
         check(kind, id)?;
         self.known(kind).await?;
         let _claim = self.claim(kind, id).await?;
-        let store = self.store()?;
+        let store = self.store(ActorError::StateSave)?;
         let partition = self.partition(kind, id);
         let metadata = Pairs::from([("partitionKey".to_owned(), partition.clone())]);
         let at_once = self.max_operations().await?;
@@ -213,7 +218,7 @@ impl Actors {
         token: Option<String>,
         page_size: Option<u32>,
     ) -> Result<KeyPage, ActorError> {
-        let store = self.store()?;
+        let store = self.store(ActorError::StateGet)?;
         if !store.features().contains(&Feature::KeysLike) {
             return Err(ActorError::StateGet(format!(
                 "state store {} does not support listing keys",
@@ -289,7 +294,8 @@ impl Actors {
         })
     }
 
-    pub(super) fn store(&self) -> Result<Arc<Store>, ActorError> {
+    /// The store of actors. `unfit` is the error where it cannot be one: what was to be done with it failed.
+    pub(super) fn store(&self, unfit: fn(String) -> ActorError) -> Result<Arc<Store>, ActorError> {
         let name = match self.store.get() {
             Some(name) => name,
             None => {
@@ -305,7 +311,7 @@ impl Actors {
         {
             return Ok(store);
         }
-        Err(ActorError::StateSave(format!(
+        Err(unfit(format!(
             "actors: state store does not exist or incorrectly configured: {name} has no ETags or no transactions, \
              which actors need"
         )))

@@ -7,10 +7,11 @@ use jiff::Timestamp;
 use outrigger_actors::recurrence::Recurrence;
 use outrigger_wire::internals::v1::Reminder;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::call::Message;
 use super::reminders::data;
-use super::{ActorError, Actors, LOG, check, check_name};
+use super::{ActorError, Actors, LOG, check, check_name, spans};
 
 /// Timers of one sidecar at most.
 const MAX_TIMERS: usize = 1 << 18;
@@ -40,7 +41,10 @@ type Key = (String, String, String);
 
 /// The timers that run.
 #[derive(Default)]
-pub(super) struct Timers(Mutex<Running>);
+pub(super) struct Timers {
+    running: Mutex<Running>,
+    tasks: TaskTracker,
+}
 
 #[derive(Default)]
 struct Running {
@@ -51,7 +55,7 @@ struct Running {
 
 impl Timers {
     fn running(&self) -> MutexGuard<'_, Running> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a timer into the place of one with its name; whether there was one.
@@ -69,6 +73,12 @@ impl Timers {
             old.cancel();
         }
         Ok((number, known))
+    }
+
+    /// Completes when no timer runs any more, once all were told to end.
+    pub(super) async fn ended(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 
     /// Takes a timer out; whether there was one. `number`: only this one of its name.
@@ -115,7 +125,7 @@ impl Actors {
             kind.metrics.timers.add(1);
         }
         let (timers, gauge) = (Arc::clone(self), kind.metrics.timers.clone());
-        tokio::spawn(async move {
+        self.timers.tasks.spawn(async move {
             let ran = timers.run_timer(times, &request);
             if stop.run_until_cancelled(ran).await.is_some() && timers.timers.take(&key, Some(number)) {
                 gauge.add(-1);
@@ -155,7 +165,12 @@ impl Actors {
         let mut next = Some(times);
         while let Some(times) = next {
             tokio::time::sleep(times.wait(Timestamp::now())).await;
-            let fired = self.send(&Message::Due(&reminder, &request.callback)).await;
+            let mut span = spans::due(&self.with.tracer, &reminder);
+            let trace = span.as_parent();
+            let due = Message::Due(&reminder, &request.callback, &trace);
+            let fired = self.send(&due).await;
+            spans::note(&mut span, &fired);
+            drop(span);
             if let Some(kind) = self.hosted.load_full().get(&request.kind) {
                 kind.metrics.timer_fired(fired.is_ok());
             }

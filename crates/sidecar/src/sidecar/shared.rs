@@ -174,6 +174,7 @@ impl Shared {
             state: Arc::clone(&blocks.state),
             components: Arc::clone(components),
             scheduler: Arc::clone(scheduler),
+            tracer: self.tracer.clone(),
             state_ttl: self.settings.features.enabled(ACTOR_STATE_TTL),
             max_message: self.max_message,
         }))
