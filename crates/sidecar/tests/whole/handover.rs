@@ -8,20 +8,20 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::common::fleet::{ACTORS, Fleet, HANDOVER, Load, call};
-use crate::common::{Node, eventually, get, post, within};
+use crate::common::{Control, Node, Replicas, eventually, get, post, within};
+use crate::placements::is_of_contract;
 
-/// Invariant: hosts that leave one after the other, each replaced, fail no call, run none twice, and no actor is in two
-/// places. Its reminder goes on.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rolling_restart_under_load_fails_no_call() {
-    let fleet = Fleet::new().await;
+/// Times that a reminder is to come while hosts come and go.
+const TIMES: usize = 20;
+
+async fn hosts_are_replaced(fleet: &Fleet) -> (usize, Vec<String>) {
     let mut hosts = Vec::new();
     for number in 0..5 {
         hosts.push(fleet.host(&format!("old-{number}")).await);
     }
     let caller = Arc::new(fleet.caller().await);
     eventually(async || call(&caller, 0, "").await.status == 200).await;
-    let reminder = json!({"dueTime": "0s", "period": "1s"});
+    let reminder = json!({"dueTime": "0s", "period": format!("R{TIMES}/PT1S")});
     let path = "/v1.0/actors/T/1/reminders/wake";
     assert_eq!(hosts[0].1.ask(post(path, reminder.to_string())).await.status, 204);
     let load = Load::start(&caller);
@@ -33,15 +33,45 @@ async fn a_rolling_restart_under_load_fails_no_call() {
         load.goes_on(50).await;
     }
     let (made, failed, longest) = load.end().await;
-    assert_eq!(failed, [""; 0], "of {made}");
     fleet.seen.check();
-    let ran = fleet.seen.ran.lock().unwrap().clone();
-    let twice: Vec<_> = ran.iter().filter(|(_, times)| **times != 1).collect();
-    assert!(twice.is_empty(), "{twice:?}");
-    assert_eq!(ran.len(), made, "each call ran");
+    for actor in 0..ACTORS {
+        eventually(async || call(&caller, actor, "").await.status == 200).await;
+    }
+    for times in 1..=TIMES {
+        eventually(async || fleet.seen.reminded.load(Ordering::SeqCst) >= times).await;
+    }
     println!("{made} calls during five restarts; the longest took {longest:?}");
-    let before = fleet.seen.reminded.load(Ordering::SeqCst);
-    eventually(async || fleet.seen.reminded.load(Ordering::SeqCst) > before + 1).await;
+    (made, failed)
+}
+
+/// Invariant: hosts that leave one after the other, each replaced, fail no call, run none twice, and no actor is in two
+/// places. A reminder comes as often as it is to come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rolling_restart_under_load_fails_no_call() {
+    let fleet = Fleet::new().await;
+    let (made, failed) = Box::pin(hosts_are_replaced(&fleet)).await;
+    assert_eq!(failed, [""; 0], "of {made}");
+    let ran = fleet.seen.ran.lock().unwrap().clone();
+    let numbered = ran.iter().filter(|(number, _)| !number.is_empty());
+    let twice: Vec<_> = numbered.clone().filter(|(_, times)| **times != 1).collect();
+    assert!(twice.is_empty(), "{twice:?}");
+    assert_eq!(numbered.count(), made, "each call ran");
+}
+
+/// Invariant: without handover, a rolling restart fails calls with the contract's error at most, no actor is in two places,
+/// and a reminder comes as often as it is to come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rolling_restart_without_handover_fails_as_the_contract_says() {
+    let fleet = Fleet::of(Control::start().await, false);
+    let (made, failed) = Box::pin(hosts_are_replaced(&fleet)).await;
+    let strange: Vec<_> = failed.iter().filter(|failed| !is_of_contract(failed)).collect();
+    assert!(strange.is_empty(), "of {made}: {strange:?}");
+}
+
+/// How long there is no placement: longer than all that could end actors, or as many seconds as `OUTAGE_SECONDS` says.
+fn outage() -> Duration {
+    let seconds = std::env::var("OUTAGE_SECONDS").map_or(4, |text| text.parse().expect("a number"));
+    Duration::from_secs(seconds)
 }
 
 /// Invariant: a host that is killed in a turn fails that call, which is not run again, and its actors live on elsewhere.
@@ -71,21 +101,23 @@ async fn a_host_killed_in_a_turn_fails_that_call_alone() {
     fleet.seen.check();
 }
 
-/// Invariant: without placement, actors go on where they are, for callers too; with it again they are where they were.
+/// Invariant: without all three placements, actors go on where they are, for callers too; with it again they are where they were.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn actors_go_on_while_all_placements_are_gone() {
-    let mut fleet = Fleet::new().await;
-    let (_app, first) = fleet.host("first").await;
-    let (_other_app, second) = fleet.host("second").await;
-    let caller = Arc::new(fleet.caller().await);
+    let mut replicas = Replicas::start(true).await;
+    let fleet = Fleet::of(Control::scheduler().await, true);
+    let (_app, first) = fleet.host_by("first", &replicas.flag()).await;
+    let (_other_app, second) = fleet.host_by("second", &replicas.flag()).await;
+    let caller = Arc::new(fleet.caller_by(&replicas.flag()).await);
     for actor in 0..ACTORS {
         eventually(async || call(&caller, actor, "").await.status == 200).await;
     }
     let ended = fleet.seen.ended.load(Ordering::SeqCst);
-    fleet.control.placement.kill();
+    for member in 0..3 {
+        replicas.kill(member);
+    }
     let gone = Instant::now();
-    // Longer than all that could end them.
-    while gone.elapsed() < Duration::from_secs(4) {
+    while gone.elapsed() < outage() {
         for actor in 0..ACTORS {
             for node in [&*caller, &first, &second] {
                 let answer = call(node, actor, "").await;
@@ -95,7 +127,9 @@ async fn actors_go_on_while_all_placements_are_gone() {
     }
     let runtime = first.ask(get("/v1.0/metadata")).await.json()["actorRuntime"].clone();
     assert_eq!(runtime["placement"], "placement: disconnected");
-    fleet.control.start_placement().await;
+    for member in 0..3 {
+        replicas.start_again(member).await;
+    }
     let connected = async |node: &Node| {
         let metadata = node.ask(get("/v1.0/metadata")).await.json();
         metadata["actorRuntime"]["placement"] == "placement: connected"
@@ -107,7 +141,7 @@ async fn actors_go_on_while_all_placements_are_gone() {
         assert_eq!(call(&caller, actor, "").await.status, 200);
     }
     // And what comes takes its part.
-    let _third = fleet.host("third").await;
+    let _third = fleet.host_by("third", &replicas.flag()).await;
     eventually(async || fleet.seen.ended.load(Ordering::SeqCst) > ended).await;
     fleet.seen.check();
 }

@@ -11,7 +11,7 @@ use crate::common::fleet::{ACTORS, Fleet, Load, Seen, call};
 use crate::common::{Answer, Control, Node, Relay, Replicas, eventually, post, within};
 
 /// Whether a call failed as the contract says that calls of actors do; status and body.
-fn is_of_contract(failed: &str) -> bool {
+pub fn is_of_contract(failed: &str) -> bool {
     let (status, body) = failed.split_once(": ").unwrap_or_default();
     let body: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
     let message = body["message"].as_str().unwrap_or_default();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::{Method, Request};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use outrigger_components_testing::server::{Etcd, Postgres, Redis};
 use outrigger_wire::runtime::v1::{
     GetActorReminderRequest, GetActorReminderResponse, RegisterActorReminderRequest,
     UnregisterActorReminderRequest,
@@ -188,13 +189,65 @@ async fn malformed_periods_and_unknown_types_have_the_codes_of_the_contract() {
     assert_eq!(answer.status, 204, "{}", answer.text());
 }
 
+/// A store for actors.
+fn component(kind: &str, version: &str, properties: &[(&str, &str)]) -> String {
+    let properties = properties
+        .iter()
+        .map(|(name, value)| format!("  - name: {name}\n    value: '{value}'\n"));
+    format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: store\nspec:\n  type: {kind}\n  version: \
+         {version}\n  metadata:\n  - name: actorStateStore\n    value: 'true'\n{}",
+        properties.collect::<String>()
+    )
+}
+
 #[tokio::test]
-async fn state_may_end_by_itself() {
+async fn a_store_in_memory_is_one_for_actors() {
+    is_for_actors(&component("state.in-memory", "v1", &[])).await;
+}
+
+#[tokio::test]
+async fn a_store_in_sqlite_is_one_for_actors() {
     let folder = tempfile::tempdir().unwrap();
+    is_for_actors(&store(folder.path())).await;
+}
+
+#[tokio::test]
+async fn a_store_in_redis_is_one_for_actors() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    is_for_actors(&component("state.redis", "v1", &[("redisHost", &redis.host())])).await;
+}
+
+#[tokio::test]
+async fn stores_in_postgresql_are_some_for_actors() {
+    let Some(postgres) = Postgres::start() else { return };
+    let text = postgres.text();
+    for version in ["v1", "v2"] {
+        let own = if version == "v1" {
+            "tableName"
+        } else {
+            "tablePrefix"
+        };
+        let properties = [("connectionString", text.as_str()), (own, "actors_")];
+        is_for_actors(&component("state.postgresql", version, &properties)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_in_etcd_is_one_for_actors() {
+    let Some(etcd) = Etcd::start() else { return };
+    is_for_actors(&component("state.etcd", "v2", &[("endpoints", &etcd.endpoint())])).await;
+}
+
+/// Invariant: state of an actor in this store is written all or nothing, read, and ends by itself; its reminders come.
+async fn is_for_actors(store: &str) {
     let (net, control, got) = (Net::plain(), Control::start().await, Got::default());
     let app = host("one", &got).await;
-    let node = sidecar(&net, &control, &store(folder.path()), "me", &app).await;
+    let node = sidecar(&net, &control, store, "me", &app).await;
     until_placed(&node, "1").await;
+    let reminder = json!({"dueTime": "0s", "period": "R2/PT1S"});
+    let path = "/v1.0/actors/T/1/reminders/wake";
+    assert_eq!(node.ask(post(path, reminder.to_string())).await.status, 204);
     let upsert = |key: &str, metadata: Value| json!({"operation": "upsert", "request": {"key": key, "value": "x", "metadata": metadata}});
     let operations = json!([
         upsert("short", json!({"ttlInSeconds": "1"})),
@@ -206,11 +259,9 @@ async fn state_may_end_by_itself() {
         .await;
     assert_eq!(saved.status, 204, "{}", saved.text());
     let long = node.ask(get("/v1.0/actors/T/1/state/long")).await;
-    assert!(
-        long.header("metadata.ttlexpiretime").is_some(),
-        "{:?}",
-        long.headers
-    );
+    // Redis is not asked when what it has ends, as in Dapr.
+    let tells = long.header("metadata.ttlexpiretime").is_some();
+    assert_eq!(tells, !store.contains("state.redis"), "{:?}", long.headers);
     let kept = node.ask(get("/v1.0/actors/T/1/state/kept")).await;
     assert!(kept.header("metadata.ttlexpiretime").is_none());
     let status = async |key: &str| {
@@ -223,6 +274,20 @@ async fn state_may_end_by_itself() {
         (status("long").await.as_u16(), status("kept").await.as_u16()),
         (200, 200)
     );
+    // All or nothing: an operation that cannot be leaves the others undone.
+    let operations = json!([
+        {"operation": "delete", "request": {"key": "kept"}},
+        {"operation": "upsert", "request": {"key": "kept-not", "value": "x", "etag": "987654321"}},
+    ]);
+    let refused = node
+        .ask(post("/v1.0/actors/T/1/state", operations.to_string()))
+        .await;
+    refused.error(500, "ERR_ACTOR_STATE_TRANSACTION_SAVE");
+    assert_eq!(
+        (status("kept").await.as_u16(), status("kept-not").await.as_u16()),
+        (200, 204)
+    );
+    eventually(async || count(&got, "one", "PUT /actors/T/1/method/remind/wake") == 2).await;
 }
 
 /// Invariant: an actor whose host was killed lives on elsewhere, with its state and its reminder.
@@ -243,7 +308,7 @@ async fn a_killed_host_loses_neither_state_nor_reminder() {
             .status,
         204
     );
-    let reminder = json!({"dueTime": "0s", "period": "1s"});
+    let reminder = json!({"dueTime": "0s", "period": "R20/PT1S"});
     let path = "/v1.0/actors/T/1/reminders/wake";
     assert_eq!(first.ask(post(path, reminder.to_string())).await.status, 204);
     let fired = "PUT /actors/T/1/method/remind/wake";
@@ -254,6 +319,55 @@ async fn a_killed_host_loses_neither_state_nor_reminder() {
     until_placed(&second, "1").await;
     let state = second.ask(get("/v1.0/actors/T/1/state/k")).await;
     assert_eq!((state.status.as_u16(), state.text()), (200, "7"));
+    // None of its times is lost.
+    for times in 1..=20 {
+        eventually(async || count(&got, "one", fired) + count(&got, "two", fired) >= times).await;
+    }
+}
+
+/// Invariant: while the scheduler is gone, calls, state and timers go on; what was due meanwhile comes when it is back.
+#[tokio::test]
+async fn without_a_scheduler_all_but_reminders_goes_on_and_those_come_late() {
+    let folder = tempfile::tempdir().unwrap();
+    let (net, mut control, got) = (Net::plain(), Control::start().await, Got::default());
+    let app = host("one", &got).await;
+    let node = sidecar(&net, &control, &store(folder.path()), "me", &app).await;
+    until_placed(&node, "1").await;
+    for (path, body) in [
+        ("reminders/wake", json!({"dueTime": "0s", "period": "R6/PT1S"})),
+        ("timers/tick", json!({"dueTime": "0s", "period": "100ms"})),
+    ] {
+        let path = format!("/v1.0/actors/T/1/{path}");
+        assert_eq!(node.ask(post(&path, body.to_string())).await.status, 204);
+    }
+    let (woken, ticked) = (
+        "PUT /actors/T/1/method/remind/wake",
+        "PUT /actors/T/1/method/timer/tick",
+    );
+    eventually(async || count(&got, "one", woken) > 0).await;
+    control.scheduler.kill();
+    let (came, before) = (count(&got, "one", woken), count(&got, "one", ticked));
+    let mut value = 0;
+    // Longer than a period of the reminder.
+    eventually(async || {
+        value += 1;
+        assert_eq!(invoke(&node, "1").await.status, 200);
+        let set = json!([{"operation": "upsert", "request": {"key": "k", "value": value}}]);
+        let set = node.ask(post("/v1.0/actors/T/1/state", set.to_string())).await;
+        assert_eq!(set.status, 204, "{}", set.text());
+        let state = node.ask(get("/v1.0/actors/T/1/state/k")).await;
+        assert_eq!(state.text(), value.to_string());
+        count(&got, "one", ticked) > before + 20
+    })
+    .await;
+    assert!(
+        count(&got, "one", woken) <= came + 1,
+        "one may have been under way"
+    );
+    control.start_scheduler().await;
+    for times in 1..=6 {
+        eventually(async || count(&got, "one", woken) >= times).await;
+    }
 }
 
 /// Invariant: actors move to a host that comes, each is in one place, and every call is answered.

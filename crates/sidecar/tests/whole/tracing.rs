@@ -1,5 +1,6 @@
 //! Trace contexts and baggage along a call, and the spans a collector gets.
 
+mod actors;
 mod pubsub;
 
 use std::collections::BTreeMap;

@@ -20,7 +20,7 @@ const BULK: &str = "  bulkSubscribe: {enabled: true, maxMessagesCount: 2, maxAwa
 const BAD: &str = "bad";
 const RETRY: i32 = 1;
 
-fn sampled(otel: &App) -> String {
+pub(super) fn sampled(otel: &App) -> String {
     format!(
         "  tracing:\n    samplingRate: \"1\"\n    otel:\n      endpointAddress: 127.0.0.1:{}\n      isSecure: false\n      \
          protocol: grpc",

@@ -1,0 +1,72 @@
+//! The spans of calls, reminders and timers of actors, what the app gets of them, and the counters beside them.
+
+use super::pubsub::sampled;
+use super::*;
+use crate::common::{Control, within};
+
+/// An app that hosts actors of type `T`.
+async fn host() -> App {
+    App::start(|request: http::Request<hyper::body::Incoming>| async move {
+        match request.uri().path() {
+            "/dapr/config" => app::text(200, r#"{"entities":["T"]}"#),
+            _ => app::text(200, ""),
+        }
+    })
+    .await
+}
+
+fn hex(id: &[u8]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What a request to the app says of its trace: the trace and the span that sent it.
+fn told(app: &App, path: &str) -> Option<(String, String)> {
+    let seen = app.seen().into_iter().find(|seen| seen.target == path)?;
+    let (trace, span, _) = context(seen.header("traceparent")?);
+    Some((trace, span))
+}
+
+/// Invariant: a call, a reminder and a timer each reach the app within a span that the collector gets.
+#[tokio::test]
+async fn actors_are_called_and_woken_in_spans() {
+    let (net, control, app) = (Net::plain(), Control::start().await, host().await);
+    let (otel, spans) = collector().await;
+    let plan = net.sidecar("me").app(app.port).spec(&sampled(&otel));
+    let node = control.with_both(plan).start().await;
+    let method = "/v1.0/actors/T/1/method/m";
+    eventually(async || node.ask(post(method, "")).await.status == 200).await;
+    let call = request("POST", method, &[PARENT], Body::Empty);
+    assert_eq!(node.ask(call).await.status, 200);
+    let seen = app
+        .seen()
+        .into_iter()
+        .rfind(|seen| seen.target.ends_with("/method/m"));
+    let seen = seen.unwrap();
+    let (trace, caller, _) = context(seen.header("traceparent").unwrap());
+    assert_eq!(trace, TRACE);
+
+    let once = r#"{"dueTime":"0s"}"#;
+    for path in ["/v1.0/actors/T/1/reminders/wake", "/v1.0/actors/T/1/timers/tick"] {
+        assert_eq!(node.ask(post(path, once)).await.status, 204);
+    }
+    let paths = ["/actors/T/1/method/remind/wake", "/actors/T/1/method/timer/tick"];
+    eventually(async || paths.iter().all(|path| told(&app, path).is_some())).await;
+    for name in ["reminders_fired_total", "timers_fired_total"] {
+        let name = format!("dapr_runtime_actor_{name}");
+        let labels = ["app_id=\"me\"", "actor_type=\"T\"", "success=\"true\""];
+        node.counts(&name, &labels, 1.0).await;
+    }
+    let [reminder, timer] = paths.map(|path| told(&app, path).unwrap());
+    within(node.stop()).await.unwrap();
+    let spans = spans.lock().unwrap();
+    let sent = |id: &str| {
+        let span = spans.iter().find(|span| hex(&span.span.span_id) == id);
+        &span.unwrap_or_else(|| panic!("no span {id}")).span
+    };
+    assert_eq!(hex(&sent(&caller).trace_id), TRACE);
+    for ((trace, id), name) in [(reminder, "actors/T/remind/wake"), (timer, "actors/T/timer/tick")] {
+        let span = sent(&id);
+        assert_eq!((hex(&span.trace_id), span.name.as_str()), (trace, name));
+        assert_eq!(span.kind(), SpanKind::Client);
+    }
+}
