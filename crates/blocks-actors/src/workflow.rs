@@ -24,6 +24,7 @@ mod retention;
 mod run;
 mod spans;
 mod store;
+mod troubles;
 mod waits;
 mod watching;
 mod workers;
@@ -64,6 +65,7 @@ use engine::methods;
 use losses::Losses;
 use metrics::{Operation, WorkflowMetrics};
 use queue::{Limits, WorkQueue};
+use troubles::Troubles;
 
 const LOG: &str = "dapr.wfengine";
 /// Tracer of workflow spans.
@@ -103,6 +105,8 @@ pub struct Workflows {
     queue: Arc<WorkQueue>,
     /// Activities whose workers went away.
     losses: Arc<Losses>,
+    /// Instances whose runs fail.
+    troubles: Arc<Troubles>,
     /// How many streams of workers there are.
     workers: Mutex<usize>,
     tasks: TaskTracker,
@@ -142,6 +146,7 @@ impl Workflows {
             types: ActorTypes::of(&with.namespace, &with.app_id),
             queue: WorkQueue::new(limits),
             losses: Arc::new(Losses::new(with.settings.max_activity_losses)),
+            troubles: Arc::default(),
             workers: Mutex::new(0),
             tasks: TaskTracker::new(),
             ended: CancellationToken::new(),

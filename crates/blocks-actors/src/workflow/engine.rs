@@ -23,6 +23,7 @@ use super::losses::Losses;
 use super::metrics::WorkflowMetrics;
 use super::queue::WorkQueue;
 use super::retention::Retentioners;
+use super::troubles::Troubles;
 use crate::actors::internal::PROTOBUF;
 use crate::actors::{ActorCall, ActorError, Actors, InternalActors};
 
@@ -64,6 +65,8 @@ pub(super) struct Engine {
     pub(super) queue: Arc<WorkQueue>,
     /// Activities whose workers went away.
     pub(super) losses: Arc<Losses>,
+    /// Instances whose runs fail.
+    pub(super) troubles: Arc<Troubles>,
     /// Cancelled when the app becomes unwell.
     unwell: Arc<Mutex<CancellationToken>>,
     /// Largest body.
@@ -84,12 +87,15 @@ pub(super) struct Engine {
 impl Workflows {
     /// The actors to host while there are workers.
     pub(super) fn actors_of_app(&self) -> Vec<(String, Arc<dyn InternalActors>)> {
+        // Workers that come now may have other code.
+        self.troubles.forget();
         let engine = Arc::new(Engine {
             app_id: Arc::clone(&self.with.app_id),
             namespace: Arc::clone(&self.with.namespace),
             actors: Arc::downgrade(&self.with.actors),
             queue: Arc::clone(&self.queue),
             losses: Arc::clone(&self.losses),
+            troubles: Arc::clone(&self.troubles),
             unwell: Arc::clone(&self.unwell),
             limit: Limit(self.with.max_message.unwrap_or_default()),
             retention: self.with.settings.retention,

@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 
 use super::LOG;
 use super::arrivals::{Arrivals, Arriving};
-use super::engine::{Engine, RETENTION_CALL, decode, methods, new_id, now, plain};
+use super::engine::{Engine, RETENTION_CALL, again, decode, methods, new_id, now, plain};
 use super::kept::{Slot, Slots};
 use super::store::Loaded;
 use super::watching::Watchers;
@@ -147,6 +147,7 @@ impl Held<'_> {
         engine
             .remind(&engine.types.workflow, self.id, &name, due, None)
             .await?;
+        engine.troubles.over(self.id);
         self.slot.awaited.clear();
         self.slot.is_stalled = false;
         let change = loaded.instance.start(start);
@@ -173,6 +174,7 @@ impl Held<'_> {
                 self.slot.awaited.remove(&task);
             }
         }
+        self.all.engine.troubles.wake(self.id);
         let Additions { added, run, change } = loaded.instance.add(events);
         if let Some(run) = run {
             let engine = Arc::clone(&self.all.engine);
@@ -365,7 +367,17 @@ impl InternalActors for Instances {
                 )));
             }
         };
-        held.run(fired).await
+        // It was asked already, and nothing has come since.
+        let troubles = &self.engine.troubles;
+        if let Some(why) = troubles.pauses(id) {
+            return Err(again(why));
+        }
+        let ran = held.run(fired).await;
+        match &ran {
+            Ok(()) => troubles.over(id),
+            Err(error) => troubles.failed(id, error.message()),
+        }
+        ran
     }
 
     async fn watch(&self, call: &ActorCall) -> Result<Watched, Status> {
@@ -386,6 +398,7 @@ impl InternalActors for Instances {
 
     async fn halt(&self, id: &str) {
         drop(self.locked().take(id));
+        self.engine.troubles.over(id);
         self.watchers.end(id);
     }
 

@@ -163,6 +163,7 @@ impl Held<'_> {
                 Err(error) => {
                     engine.metrics.execution(&workflow, Execution::Failed, None);
                     tracing::error!(target: LOG, "workflow '{}': {error}", self.id);
+                    engine.troubles.refused(self.id, &error.to_string());
                     self.keep(loaded);
                     return Err(again(error));
                 }

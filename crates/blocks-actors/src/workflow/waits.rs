@@ -87,6 +87,12 @@ impl Workflows {
                 tell("kind", json!("turn"));
                 tell("events", json!(events));
                 tell("due", time(due));
+                // Known to the sidecar that hosts it.
+                if let Some(trouble) = self.troubles.of(instance) {
+                    tell("why", json!(trouble.why));
+                    tell("failures", json!(trouble.count));
+                    tell("lastFailure", time(Some(trouble.at.into())));
+                }
             }
             Wait::Activity { id, name, app, since } => {
                 let actor = activity_id(instance, id, generation);
