@@ -188,6 +188,7 @@ fn services(args: &mut Arguments<'_>, settings: &Settings) {
         }
         _ => {}
     }
+    args.switch("actors-handover", "dapr.io/actors-handover");
     if let Some(reminders) = &settings.reminders {
         let address = settings.address(&reminders.host, reminders.port);
         args.with("reminders-service", format!("{}:{address}", reminders.kind));

@@ -80,6 +80,7 @@ const KNOWN: &[(&str, Want)] = &[
     ("app-health-threshold", Number),
     ("app-binding-options-timeout", Duration),
     ("placement-host-address", Addresses),
+    ("actors-handover", Switch),
     ("scheduler-host-address", Addresses),
     ("sentry-request-jwt-audiences", Text),
     ("pluggable-components", Text),

@@ -125,6 +125,7 @@ fn each_annotation_has_its_arguments() {
         ),
         (json!({"app-max-concurrency": "7"}), "--app-max-concurrency 7"),
         (json!({"log-as-json": "yes"}), "--log-as-json"),
+        (json!({"actors-handover": "true"}), "--actors-handover"),
         (
             json!({"enable-api-logging": "false"}),
             "--enable-api-logging=false",
