@@ -4,16 +4,21 @@ use std::sync::{Arc, LazyLock};
 
 use tokio::sync::Semaphore;
 
+#[cfg(feature = "conformance")]
+use tokio::sync::OwnedSemaphorePermit;
+
 /// Most bytes of content that are worked on where the call is served: what takes less than a millisecond costs more
 /// to hand over than to do.
 pub const INLINE: usize = 64 << 10;
 
 /// One such work for every second core, as many more wait: the other cores serve calls. Cores belong to the process,
 /// so sidecars in one process share them.
-static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
+static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(places())));
+
+fn places() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Arc::new(Semaphore::new((cores / 2).max(1)))
-});
+    (cores / 2).max(1)
+}
 
 /// Does `work` on `size` bytes of content: at once up to [`INLINE`] bytes, else on a thread for blocking work. Needs a
 /// Tokio runtime for the latter. A call that is given up while its work runs does not give up the work's place.
@@ -38,6 +43,15 @@ pub async fn offload<T: Send + 'static>(size: usize, work: impl FnOnce() -> T + 
             Err(_) => std::future::pending().await,
         },
     }
+}
+
+/// All places at once, for tests: until the permit is dropped, what is large waits.
+#[cfg(feature = "conformance")]
+pub async fn all_places() -> OwnedSemaphorePermit {
+    let all = u32::try_from(places()).unwrap_or(u32::MAX);
+    let taken = Arc::clone(&PLACES).acquire_many_owned(all).await;
+    // The semaphore is never closed.
+    taken.unwrap()
 }
 
 #[cfg(test)]

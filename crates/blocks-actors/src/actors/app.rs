@@ -231,6 +231,7 @@ pub(super) fn json(any: &prost_types::Any) -> Result<Vec<u8>, prost::DecodeError
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
+    use outrigger_component::offload::all_places;
 
     use super::*;
 
@@ -247,7 +248,9 @@ mod tests {
                 ..Reminder::default()
             };
             let mut reading = Box::pin(told(&reminder, ""));
+            let places = all_places().await;
             let first = reading.as_mut().now_or_never();
+            drop(places);
             assert_eq!(first.is_some(), at_once, "{size}");
             let call = match first {
                 Some(call) => call,

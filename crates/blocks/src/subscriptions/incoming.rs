@@ -280,6 +280,7 @@ pub(super) fn binary_event(attributes: &[(String, String)]) -> Event<'_> {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
+    use outrigger_component::offload::all_places;
     use outrigger_resources::subscription;
     use serde_json::json;
 
@@ -327,7 +328,9 @@ mod tests {
             let text = format!(r#"{{"id":"7","data":"{}"}}"#, "x".repeat(size - frame));
             let message = message(&text, &[]);
             let mut reading = Box::pin(prepared(&wanted, "broker", "t".into(), &message));
+            let places = all_places().await;
             let first = reading.as_mut().now_or_never();
+            drop(places);
             assert_eq!(first.is_some(), at_once, "{size}");
             let read = match first {
                 Some(read) => read,
@@ -339,7 +342,9 @@ mod tests {
             assert_eq!(incoming.data, text);
             let incoming = Arc::from(incoming);
             let mut writing = Box::pin(crate::subscriptions::message::written(&incoming, "broker"));
+            let places = all_places().await;
             let first = writing.as_mut().now_or_never();
+            drop(places);
             assert_eq!(first.is_some(), at_once, "{size}");
             let written = match first {
                 Some(written) => written,

@@ -1,7 +1,7 @@
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
-use outrigger_component::offload::INLINE;
+use outrigger_component::offload::{INLINE, all_places};
 use outrigger_component::state::Delete;
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::NameValue;
@@ -204,7 +204,9 @@ async fn large_values_are_prepared_on_another_thread() {
             .is_some()
     );
     let mut large = Box::pin(outbox.prepare(operations(), INLINE + 1, &trace));
+    let places = all_places().await;
     assert!(large.as_mut().now_or_never().is_none());
+    drop(places);
     assert_eq!(large.await.events.len(), 1);
 }
 
