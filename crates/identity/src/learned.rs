@@ -6,7 +6,8 @@ use rustls::pki_types::CertificateDer;
 use crate::bundle::{BundleError, TrustAnchors, TrustBundle};
 use crate::pem;
 
-/// Roots that are taken over from one answer: two while they rotate, and some of partners.
+/// Roots that are taken over from one answer besides those that were configured: two while they rotate, and some of
+/// partners.
 const MAX_ROOTS: usize = 16;
 
 /// Keeps trust anchors that were given as text in step with those of the authority.
@@ -55,20 +56,30 @@ impl LearnedRoots {
 
     fn bundle(&self, trust_chain: &[impl AsRef<[u8]>]) -> Result<TrustBundle, String> {
         let mut roots = self.configured.clone();
-        let mut named = 0;
+        let most = roots.len() + MAX_ROOTS;
+        let (mut named, mut skipped) = (0, 0);
         for chain in trust_chain {
             for root in pem::parse_certificates(chain.as_ref()).map_err(|error| error.to_string())? {
-                named += 1;
-                if named > MAX_ROOTS {
-                    return Err(format!("there are more than {MAX_ROOTS}"));
-                }
-                if !pem::is_self_signed(&root) {
-                    return Err("one of them is not self-signed".to_owned());
-                }
-                if !roots.contains(&root) {
+                if roots.contains(&root) {
+                    named += 1;
+                } else if !pem::is_self_signed(&root) {
+                    skipped += 1;
+                } else if roots.len() < most {
+                    named += 1;
                     roots.push(root);
+                } else {
+                    return Err(format!("there are more than {MAX_ROOTS} new ones"));
                 }
             }
+        }
+        if skipped > 0 && named == 0 {
+            return Err("none of them is self-signed".to_owned());
+        }
+        if skipped > 0 {
+            tracing::warn!(
+                "sentry sent {skipped} certificates among its roots that are not self-signed: they are not trusted, the \
+                 others are; take them out of sentry's ca.crt"
+            );
         }
         TrustBundle::from_pem(pem::encode_certificates(&roots).as_bytes()).map_err(|error| error.to_string())
     }
@@ -113,6 +124,20 @@ mod tests {
             learned.learn(&[bad]);
             assert_eq!(roots(&anchors), before);
         }
+    }
+
+    #[test]
+    fn roots_that_were_configured_do_not_count_and_others_than_roots_are_left_out() {
+        let partners: String = (0..=MAX_ROOTS).map(|_| authority().root_pem()).collect();
+        let (start, next) = (authority(), authority());
+        let configured = format!("{}{partners}", start.root_pem());
+        let anchors = TrustAnchors::new(TrustBundle::from_pem(configured.as_bytes()).unwrap());
+        let learned = LearnedRoots::new(anchors.clone()).unwrap();
+        let mut wanted = roots(&anchors);
+        wanted.push(next.root.clone());
+        let issuer = pem::encode_certificates([&next.issuer]);
+        learned.learn(&[format!("{configured}{issuer}{}", next.root_pem())]);
+        assert_eq!(roots(&anchors), wanted);
     }
 
     #[test]
