@@ -10,7 +10,7 @@ use crate::{
     contents::Contents,
     jwt::{self, Algorithm, JwtAuthority, JwtFiles, TokenError},
     material::{self, File, MaterialError, MaterialStore, Paths},
-    rotation::{self, Rotation, Status, Terms},
+    rotation::{self, Act, Advanced, Rotation, Status, Terms},
     settings::Settings,
     x509::{self, GenerateError, X509Authority},
 };
@@ -154,11 +154,7 @@ impl AuthoritySource {
         for file in &advanced.changed {
             shelf.replace(*file, files.get(*file).unwrap_or_default())?;
         }
-        if advanced.act.is_some() {
-            tracing::info!(target: LOG, "Rotation of the CA: {}", advanced.status);
-        } else if !advanced.changed.is_empty() {
-            tracing::warn!(target: LOG, "The files of the CA were not as its rotation needs them: mended. {}", advanced.status);
-        }
+        tell(&advanced, settled);
         let previous = rotation::previous(&files).and_then(|previous| x509::load(&previous).ok());
         let authority = Authority {
             x509,
@@ -235,6 +231,28 @@ impl AuthoritySource {
 
     fn read_jwt(&self, shelf: &dyn MaterialStore) -> Result<FileSet<2>, MaterialError> {
         FileSet::read(shelf, &self.paths, [File::JwtKey, File::Jwks])
+    }
+}
+
+fn tell(advanced: &Advanced, settled: bool) {
+    let status = advanced.status;
+    if advanced.act == Some(Act::Renew) {
+        tracing::warn!(
+            target: LOG,
+            "The CA has expired, nobody believes its certificates: another one signs from now on. Start everything again \
+             that did not learn of its root before, with the new ca.crt; the old key is kept in the record of the \
+             rotation for now, in case the clock of this machine is wrong. {status}"
+        );
+    } else if advanced.act.is_some() {
+        tracing::info!(target: LOG, "Rotation of the CA: {status}");
+    } else if !advanced.changed.is_empty() {
+        tracing::warn!(target: LOG, "The files of the CA were not as its rotation needs them: mended. {status}");
+    } else if advanced.left && !settled {
+        tracing::warn!(
+            target: LOG,
+            "The files of the CA are not as its rotation left them, and are used as they are, because of \
+             --ca-rotation=off: another mode would put the next CA back. To end this rotation for good, write {{}} into its record"
+        );
     }
 }
 

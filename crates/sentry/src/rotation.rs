@@ -95,6 +95,8 @@ pub(crate) enum Act {
     Switch,
     /// Stop trusting the old root.
     Retire,
+    /// Let the next issuer sign, made just now if need be: the one that signs has expired.
+    Renew,
 }
 
 /// The longest that anything is in use which this sentry gives away: lifetime of workload certificates and the
@@ -247,11 +249,13 @@ pub(crate) struct Advanced {
     pub act: Option<Act>,
     /// Files that changed, in the order in which they are to be written: after any of them the rest can be made up for.
     pub changed: Vec<File>,
+    /// Whether the files are not what the rotation needs, and were left alone: it is off.
+    pub left: bool,
 }
 
 impl Rotation {
     /// Takes the step that is due, and makes up for one that a crash interrupted. `settled`: `contents` are stored, in
-    /// use and published just as they are.
+    /// use and published just as they are. Turned off, it does no more than finish what was interrupted.
     ///
     /// # Errors
     /// When the next CA cannot be made.
@@ -261,38 +265,51 @@ impl Rotation {
         now: OffsetDateTime,
         settled: bool,
     ) -> Result<Advanced, GenerateError> {
-        let idle = |status, changed| Advanced {
-            status,
-            act: None,
-            changed,
-        };
         let Some(mut record) = Record::of(contents, self) else {
-            return Ok(idle(self.without_record(), Vec::new()));
+            return Ok(Advanced::idle(self.without_record()));
         };
         let Some(status) = self.status(&record, contents) else {
-            return Ok(idle(Status::Foreign, Vec::new()));
+            return Ok(Advanced::idle(Status::Foreign));
         };
         let due = match status {
             Status::On { next: (act, due), .. } if due <= now => Some(act),
+            Status::Off if record.is_unconfirmed() => Some(Act::Confirm),
             _ => None,
         };
+        if self.mode == RotationMode::Off && due.is_none() {
+            // Whoever put them there turned the rotation off before.
+            let left = !record.clone().repair(&mut contents.clone()).is_empty();
+            return Ok(Advanced {
+                left,
+                ..Advanced::idle(status)
+            });
+        }
         // Not before it is retired: that would bring the old root back.
         let mut changed = match due {
-            Some(Act::Retire) => Vec::new(),
+            Some(Act::Retire) if !record.has_previous_back(contents) => Vec::new(),
             _ => record.repair(contents),
         };
         let act = due.filter(|act| *act != Act::Confirm || settled && changed.is_empty());
-        let act = act.filter(|_| changed.is_empty());
+        let mut act = act.filter(|_| changed.is_empty());
+        if self.mode != RotationMode::Off && has_expired(contents, now) {
+            act = Some(Act::Renew);
+        }
         if let Some(act) = act {
             changed = match act {
                 Act::Announce => record.announce(contents, self, now)?,
                 Act::Confirm => record.confirm(contents, now),
                 Act::Switch => record.switch(contents),
                 Act::Retire => record.retire(contents),
+                Act::Renew => record.renew(contents, self, now)?,
             };
         }
         let status = self.status(&record, contents).unwrap_or(Status::Foreign);
-        Ok(Advanced { status, act, changed })
+        Ok(Advanced {
+            status,
+            act,
+            changed,
+            left: false,
+        })
     }
 
     /// The record of a CA that was just made.
@@ -325,6 +342,23 @@ impl Rotation {
             next: self.terms.next(phase, life),
         })
     }
+}
+
+impl Advanced {
+    fn idle(status: Status) -> Self {
+        Self {
+            status,
+            act: None,
+            changed: Vec::new(),
+            left: false,
+        }
+    }
+}
+
+/// Whether nobody believes what the CA signs any more.
+fn has_expired(contents: &Contents, now: OffsetDateTime) -> bool {
+    let life = || chain_life(contents.get(File::Root)?, contents.get(File::Issuer)?);
+    life().is_some_and(|life| now > life.until)
 }
 
 pub(crate) use record::previous;

@@ -129,6 +129,30 @@ fn what_exists_is_never_replaced() {
 }
 
 #[test]
+fn a_ca_of_its_own_that_expired_while_it_was_stopped_is_replaced_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = source(folder.path(), false);
+    let long_ago = OffsetDateTime::now_utc() - time::Duration::days(500);
+    let old = x509::generate(&source.sentry, span(source.skew), long_ago).unwrap();
+    for (file, contents) in [
+        (File::Root, &old.root),
+        (File::Issuer, &old.issuer),
+        (File::IssuerKey, &old.key),
+    ] {
+        source.paths.create(file, contents).unwrap();
+    }
+    // It is not known as its own.
+    let error = source.load_or_generate().unwrap_err().to_string();
+    assert!(error.contains("expired at"), "{error}");
+    let record = Rotation::begin(&old.issuer);
+    source.paths.replace(File::Rotation, &record).unwrap();
+    let (authority, written) = source.load_or_generate().unwrap();
+    assert!(written && authority.shown(OffsetDateTime::now_utc()).not_after() > OffsetDateTime::now_utc());
+    assert_ne!(std::fs::read(&source.paths.issuer).unwrap(), old.issuer);
+    assert!(!source.load_or_generate().unwrap().1, "once");
+}
+
+#[test]
 fn faults_name_the_file_and_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let source = source(folder.path(), false);

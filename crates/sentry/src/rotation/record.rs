@@ -97,6 +97,19 @@ impl Record {
         self.previous.as_ref()
     }
 
+    /// Whether what the phase begins with was not yet seen to be in place.
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        let phase = self.phase();
+        phase == Phase::Announced { since: None } || phase == Phase::Switched { since: None }
+    }
+
+    /// Whether the issuer before is in the place of the one that is to sign.
+    pub(super) fn has_previous_back(&self, contents: &Contents) -> bool {
+        let issuer = contents.get(File::Issuer).and_then(fingerprint);
+        let previous = self.previous.as_ref();
+        issuer.is_some() && issuer == previous.and_then(|previous| fingerprint(previous.issuer.as_bytes()))
+    }
+
     /// Brings the files to what the phase begins with: after a crash, or when somebody wrote older ones back.
     pub(super) fn repair(&mut self, contents: &mut Contents) -> Vec<File> {
         let mut changed = Vec::new();
@@ -109,13 +122,10 @@ impl Record {
         if add_roots(contents, &roots) {
             changed.push(File::Root);
         }
-        if let (Some(previous), Some(next)) = (&self.previous, &self.next) {
-            let issuer = contents.get(File::Issuer).and_then(fingerprint);
-            if issuer == fingerprint(previous.issuer.as_bytes()) {
-                contents.set(File::IssuerKey, next.key.clone().into_bytes());
-                contents.set(File::Issuer, next.issuer.clone().into_bytes());
-                changed.extend([File::IssuerKey, File::Issuer]);
-            }
+        if let (true, Some(next)) = (self.has_previous_back(contents), &self.next) {
+            contents.set(File::IssuerKey, next.key.clone().into_bytes());
+            contents.set(File::Issuer, next.issuer.clone().into_bytes());
+            changed.extend([File::IssuerKey, File::Issuer]);
         }
         if !changed.is_empty() && self.since.take().is_some() {
             changed.insert(0, self.store(contents));
@@ -182,6 +192,28 @@ impl Record {
         self.since = None;
         // The record last: without it nobody would know which root is the old one.
         vec![File::Root, self.store(contents)]
+    }
+
+    /// Puts the announced CA, if that is still valid, or a new one, in the place of one that has expired. The old one is
+    /// noted as the one before: should it have been the clock that was wrong, its key is not lost.
+    pub(super) fn renew(
+        &mut self,
+        contents: &mut Contents,
+        rotation: &Rotation,
+        now: OffsetDateTime,
+    ) -> Result<Vec<File>, GenerateError> {
+        let is_valid = |next: &Chain| next.life().is_some_and(|life| now <= life.until);
+        if self.previous.is_some() || !self.next.as_ref().is_some_and(is_valid) {
+            let abandoned = self.next.take().filter(|_| self.previous.is_none());
+            self.previous = self.previous.take().or(abandoned);
+            self.retire(contents);
+            self.announce(contents, rotation, now)?;
+        }
+        let mut changed = self.switch(contents);
+        if !changed.is_empty() {
+            changed.insert(1, File::Root);
+        }
+        Ok(changed)
     }
 
     fn store(&self, contents: &mut Contents) -> File {

@@ -283,6 +283,85 @@ fn turned_off_it_only_finishes_what_a_crash_interrupted() {
 }
 
 #[test]
+fn turned_off_it_leaves_an_issuer_alone_that_somebody_put_back() {
+    let (own, off) = (usual(RotationMode::Own), usual(RotationMode::Off));
+    let mut contents = made(&own, start());
+    let old = contents.clone();
+    let mut now = start();
+    // Announced, confirmed, switched; what comes next is confirmed in the other mode.
+    for _ in 0..4 {
+        let advanced = own.advance(&mut contents, now, true).unwrap();
+        now = now.max(due(&advanced));
+    }
+    let advanced = off.advance(&mut contents, now, true).unwrap();
+    assert_eq!((advanced.act, advanced.left), (Some(Act::Confirm), false));
+    let advanced = off.advance(&mut contents, now, true).unwrap();
+    assert!(advanced.act.is_none() && advanced.changed.is_empty() && !advanced.left);
+    for file in [File::Root, File::Issuer, File::IssuerKey] {
+        contents.set(file, old.get(file).unwrap().to_vec());
+    }
+    let before = contents.clone();
+    let advanced = off.advance(&mut contents, now, false).unwrap();
+    assert!(advanced.changed.is_empty() && contents == before);
+    assert!(advanced.left, "it is warned of");
+    // Written over, the record brings nothing back in any mode.
+    contents.set(File::Rotation, b"{}".to_vec());
+    let advanced = own.advance(&mut contents, now, false).unwrap();
+    assert_eq!((advanced.status, advanced.act), (Status::Foreign, None));
+    assert!(advanced.changed.is_empty());
+}
+
+#[test]
+fn a_ca_that_expired_makes_way_for_the_announced_one_or_else_for_a_new_one() {
+    let rotation = usual(RotationMode::Own);
+    let first = made(&rotation, start());
+    let mut announced = first.clone();
+    rotation
+        .advance(&mut announced, start() + 300.days(), true)
+        .unwrap();
+    let next = pem::parse_certificates(announced.get(File::Root).unwrap()).unwrap();
+    for (before, now) in [
+        (&first, start() + 400.days()),
+        (&announced, start() + 400.days()),
+        (&announced, start() + 800.days()),
+    ] {
+        let mut contents = before.clone();
+        let advanced = rotation.advance(&mut contents, now, false).unwrap();
+        assert_eq!(advanced.act, Some(Act::Renew));
+        let order = [File::Rotation, File::Root, File::IssuerKey, File::Issuer];
+        assert_eq!(advanced.changed, order);
+        let life = record::chain_life(
+            contents.get(File::Root).unwrap(),
+            contents.get(File::Issuer).unwrap(),
+        );
+        assert!(life.unwrap().until > now);
+        let kept = pem::parse_certificates(contents.get(File::Root).unwrap()).unwrap();
+        let takes_announced = before == &announced && now < start() + 500.days();
+        assert_eq!(next[1] == kept[1], takes_announced);
+        assert_eq!(kept.len(), 2);
+        // A crash after the first file loses nothing.
+        let mut half = before.clone();
+        half.set(File::Rotation, contents.get(File::Rotation).unwrap().to_vec());
+        rotation.advance(&mut half, now, false).unwrap();
+        assert_eq!(half.get(File::Issuer), contents.get(File::Issuer));
+        let confirmed = rotation.advance(&mut contents, now, true).unwrap();
+        let later = due(&confirmed);
+        assert_eq!((later - now).whole_days(), 2);
+        let retired = rotation.advance(&mut contents, later, true).unwrap();
+        assert_eq!((retired.act, roots(&contents)), (Some(Act::Retire), 1));
+        // Stopped again for longer than that one lives.
+        let again = rotation.advance(&mut contents, now + 900.days(), false).unwrap();
+        assert_eq!(again.act, Some(Act::Renew));
+    }
+    let mut theirs = first;
+    theirs.remove(File::Rotation);
+    let foreign = rotation
+        .advance(&mut theirs, start() + 400.days(), false)
+        .unwrap();
+    assert_eq!((foreign.act, foreign.changed.len()), (None, 0));
+}
+
+#[test]
 fn certificates_that_live_too_long_are_said_to() {
     let long = rotation(RotationMode::Own, Terms::new(HOUR * 24 * 30, HOUR));
     let mut contents = made(&long, start());
