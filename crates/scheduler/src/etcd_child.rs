@@ -1,6 +1,8 @@
 //! The etcd that a scheduler runs itself, as a child process: started, started again when it ends, ended with the
 //! scheduler, also when that is killed.
 
+mod trust;
+
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -14,6 +16,8 @@ use outrigger_identity::pem;
 use tokio::sync::oneshot;
 
 use crate::config::Cluster;
+
+pub(crate) use trust::{Pace, Trust};
 
 const LOG: &str = "dapr.scheduler.etcd";
 /// The program.
@@ -77,9 +81,52 @@ pub enum ChildError {
     },
 }
 
-/// A child process under supervision; it ends when this is dropped.
+/// What its supervisor is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// End it.
+    Stop,
+    /// End it, and start it again.
+    Again,
+}
+
+/// How the child was started last.
+#[derive(Default)]
+struct Supervised {
+    /// The file with the certificates that it trusts, where members show each other some.
+    file: Option<PathBuf>,
+    /// How often it was started, and what the file had then.
+    started: Mutex<(u64, Option<Vec<u8>>)>,
+}
+
+impl Supervised {
+    fn note_start(&self) {
+        let read = self.read();
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        *started = (started.0 + 1, read);
+    }
+
+    fn starts(&self) -> u64 {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Whether the file has something else than when the child was started. One that cannot be read is being replaced.
+    fn is_outdated(&self) -> bool {
+        let Some(now) = self.read() else { return false };
+        let started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        started.0 > 0 && started.1.as_ref() != Some(&now)
+    }
+
+    fn read(&self) -> Option<Vec<u8>> {
+        std::fs::read(self.file.as_ref()?).ok()
+    }
+}
+
+/// A child process under supervision; it ends when this, and its [`Trust`], are dropped.
 pub(crate) struct EtcdChild {
-    stop: queue::Sender<()>,
+    orders: queue::Sender<Order>,
+    /// What is needed to follow whom it trusts.
+    trust: Option<Trust>,
     ended: Option<oneshot::Receiver<ChildError>>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -124,22 +171,37 @@ impl EtcdChild {
         let names = cluster.identity.as_deref().map(names).unwrap_or_default();
         let arguments = arguments(cluster, &known, &names);
         tracing::info!(target: LOG, "Starting etcd {}", arguments.join(" "));
-        let (stop, stopped) = queue::channel();
+        let (orders, ordered) = queue::channel();
         let (failed, ended) = oneshot::channel();
         // The thread starts the child, and lasts as long: the child ends with the thread that started it.
         let folder = cluster.folder.clone();
-        let supervised = move || {
-            if let Err(error) = supervise(&guard, &folder, &arguments, &stopped) {
+        let supervised = Arc::new(Supervised {
+            file: cluster.identity.as_ref().map(|folder| folder.join("ca.pem")),
+            ..Supervised::default()
+        });
+        let flag = |wanted: &str| {
+            let found = cluster.flags.iter().find(|(name, _)| *name == wanted);
+            found.map(|(_, value)| value.as_str()).unwrap_or_default()
+        };
+        let shows = cluster.identity.is_some() && flag("initial-cluster").contains("https://");
+        let trust = shows.then(|| Trust {
+            supervised: Arc::clone(&supervised),
+            others: trust::others(flag("initial-cluster"), flag("name")),
+            orders: orders.clone(),
+        });
+        let run = move || {
+            if let Err(error) = supervise(&guard, &folder, &arguments, &ordered, &supervised) {
                 // The scheduler may have ended.
                 let _ = failed.send(error);
             }
         };
         let thread = thread::Builder::new()
             .name("etcd".to_owned())
-            .spawn(supervised)
+            .spawn(run)
             .map_err(ChildError::Program)?;
         Ok(Self {
-            stop,
+            orders,
+            trust,
             ended: Some(ended),
             thread: Some(thread),
         })
@@ -158,10 +220,16 @@ impl EtcdChild {
         }
     }
 
+    /// What restarts it when those change whom it trusts; `None` where its members show no certificates, and the second
+    /// time.
+    pub(crate) fn trust(&mut self) -> Option<Trust> {
+        self.trust.take()
+    }
+
     /// Ends it, and waits for that.
     pub(crate) fn stop(mut self) {
         // It may have ended.
-        let _ = self.stop.send(());
+        let _ = self.orders.send(Order::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -245,11 +313,14 @@ fn supervise(
     guard: &Path,
     folder: &Path,
     arguments: &[String],
-    stopped: &queue::Receiver<()>,
+    ordered: &queue::Receiver<Order>,
+    supervised: &Supervised,
 ) -> Result<(), ChildError> {
     let mut ends = 0;
     loop {
         let begun = Instant::now();
+        // Before the child reads it: what is written in between counts as new.
+        supervised.note_start();
         let mut said = ChildOutput::default();
         let mut child = Command::new(guard)
             .arg(GUARD)
@@ -262,8 +333,10 @@ fn supervise(
             .map_err(ChildError::Program)?;
         said.listen(child.stdout.take());
         said.listen(child.stderr.take());
-        let Some(status) = wait(&mut child, stopped) else {
-            return Ok(());
+        let status = match wait(&mut child, ordered) {
+            Ok(status) => status,
+            Err(Order::Again) => continue,
+            Err(Order::Stop) => return Ok(()),
         };
         ends = if begun.elapsed() < SOON { ends + 1 } else { 1 };
         let last = said.last(LAST_WORDS);
@@ -282,9 +355,19 @@ fn supervise(
             });
         }
         let pause = Duration::from_millis(100 << ends.min(10)).min(FULL_PAUSE);
-        if !matches!(stopped.recv_timeout(pause), Err(queue::RecvTimeoutError::Timeout)) {
+        // It is about to be started again in any case.
+        if order(ordered, pause) == Some(Order::Stop) {
             return Ok(());
         }
+    }
+}
+
+/// What is ordered within that time. A supervisor that nobody can reach any more stops.
+fn order(ordered: &queue::Receiver<Order>, time: Duration) -> Option<Order> {
+    match ordered.recv_timeout(time) {
+        Ok(order) => Some(order),
+        Err(queue::RecvTimeoutError::Timeout) => None,
+        Err(queue::RecvTimeoutError::Disconnected) => Some(Order::Stop),
     }
 }
 
@@ -305,17 +388,17 @@ fn versions(said: &str) -> Option<(String, String)> {
     ))
 }
 
-/// How the child ended; `None` when that was asked for.
-fn wait(child: &mut Child, stopped: &queue::Receiver<()>) -> Option<ExitStatus> {
+/// How the child ended, or the order by which it was ended.
+fn wait(child: &mut Child, ordered: &queue::Receiver<Order>) -> Result<ExitStatus, Order> {
     loop {
         match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
+            Ok(Some(status)) => return Ok(status),
             Ok(None) => {}
             Err(error) => tracing::error!(target: LOG, "Cannot see whether etcd runs: {error}"),
         }
-        if !matches!(stopped.recv_timeout(LOOK), Err(queue::RecvTimeoutError::Timeout)) {
+        if let Some(order) = order(ordered, LOOK) {
             end(child);
-            return None;
+            return Err(order);
         }
     }
 }

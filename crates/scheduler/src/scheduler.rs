@@ -21,7 +21,7 @@ use crate::config::{Config, Store, Task};
 use crate::defragment;
 use crate::error::SchedulerError;
 use crate::etcd_api::{self, EtcdApi};
-use crate::etcd_child::EtcdChild;
+use crate::etcd_child::{EtcdChild, Pace};
 use crate::metrics::Metrics;
 use crate::migrate::migrate;
 use crate::namespaces::Namespaces;
@@ -211,6 +211,7 @@ impl Scheduler {
         let mut tasks = JoinSet::new();
         tracing::info!(target: "dapr.scheduler.server", "Running gRPC server on {}", self.grpc.address());
         let (identity, renewal) = self.identity.unzip();
+        let anchors = identity.as_ref().map(|identity| identity.anchors().subscribe());
         if let Some(renewal) = renewal {
             tasks.spawn(fine(renewal.run(stop.clone())));
         }
@@ -245,6 +246,9 @@ impl Scheduler {
             tasks.spawn(fine(defragment::run(client, defragment::EVERY, stop.clone())));
         }
         if let Some(child) = &mut child {
+            if let Some((trust, anchors)) = child.trust().zip(anchors) {
+                tasks.spawn(fine(trust.follow(anchors, Pace::USUAL, stop.clone())));
+            }
             let (ended, token) = (child.ended(), stop.clone());
             tasks.spawn(async move {
                 token

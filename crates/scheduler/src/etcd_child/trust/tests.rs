@@ -1,0 +1,165 @@
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc as queue;
+
+use outrigger_identity::TrustAnchors;
+use outrigger_identity::testing::{Algorithm, Authority};
+
+use super::*;
+
+const PACE: Pace = Pace {
+    spread: Duration::from_secs(600),
+    look: Duration::from_secs(30),
+    patience: Duration::from_secs(3600),
+};
+
+fn anchors() -> TrustAnchors {
+    TrustAnchors::new(Authority::new("td", Algorithm::P256).bundle())
+}
+
+fn supervised(folder: &Path) -> Arc<Supervised> {
+    let file = folder.join("ca.pem");
+    std::fs::write(&file, "one").unwrap();
+    Arc::new(Supervised {
+        file: Some(file),
+        ..Supervised::default()
+    })
+}
+
+/// Follows a child that is as good as started.
+fn followed(
+    folder: &Path,
+    others: Vec<String>,
+    anchors: &TrustAnchors,
+) -> (
+    Arc<Supervised>,
+    queue::Receiver<Order>,
+    tokio::task::JoinHandle<()>,
+) {
+    let supervised = supervised(folder);
+    supervised.note_start();
+    let (orders, ordered) = queue::channel();
+    let trust = Trust {
+        supervised: Arc::clone(&supervised),
+        others,
+        orders,
+    };
+    let follow = trust.follow(anchors.subscribe(), PACE, CancellationToken::new());
+    (supervised, ordered, tokio::spawn(follow))
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_certificates_restart_it_once_and_the_same_ones_do_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let anchors = anchors();
+    let (supervised, ordered, _follow) = followed(folder.path(), Vec::new(), &anchors);
+    anchors.replace(Authority::new("td", Algorithm::P256).bundle());
+    std::fs::write(folder.path().join("ca.pem"), "one").unwrap();
+    sleep(PACE.spread * 2).await;
+    assert_eq!(ordered.try_recv(), Err(queue::TryRecvError::Empty));
+    anchors.replace(Authority::new("td", Algorithm::P256).bundle());
+    // The file is written a little later than others hear of it.
+    sleep(Duration::from_millis(10)).await;
+    std::fs::write(folder.path().join("ca.pem"), "two").unwrap();
+    sleep(PACE.spread + PACE.look * 2).await;
+    assert_eq!(ordered.try_recv(), Ok(Order::Again));
+    sleep(PACE.spread * 2).await;
+    supervised.note_start();
+    sleep(PACE.spread * 2).await;
+    assert_eq!(ordered.try_recv(), Err(queue::TryRecvError::Empty));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_ended_by_itself_meanwhile_is_not_restarted() {
+    let folder = tempfile::tempdir().unwrap();
+    let (supervised, ordered, _follow) = followed(folder.path(), Vec::new(), &anchors());
+    std::fs::write(folder.path().join("ca.pem"), "two").unwrap();
+    assert!(supervised.is_outdated());
+    supervised.note_start();
+    sleep(PACE.spread * 2).await;
+    assert_eq!(ordered.try_recv(), Err(queue::TryRecvError::Empty));
+    std::fs::remove_file(folder.path().join("ca.pem")).unwrap();
+    assert!(!supervised.is_outdated(), "it is being replaced");
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_that_do_not_answer_are_waited_for_but_not_for_ever() {
+    let listening = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let answers = listening.local_addr().unwrap().to_string();
+    // Nothing listens on port 0.
+    for (other, early) in [(answers, true), ("127.0.0.1:0".to_owned(), false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (_supervised, ordered, _follow) = followed(folder.path(), vec![other], &anchors());
+        std::fs::write(folder.path().join("ca.pem"), "two").unwrap();
+        sleep(PACE.spread + PACE.look * 3).await;
+        assert_eq!(ordered.try_recv().is_ok(), early);
+        sleep(PACE.patience).await;
+        assert_eq!(ordered.try_recv().is_ok(), !early);
+    }
+}
+
+/// A program in etcd's place, which tells in a file of its start, and that it was asked to end.
+fn program(folder: &Path) -> PathBuf {
+    let program = folder.join("etcd");
+    let told = folder.join("told").display().to_string();
+    let script = format!(
+        "#!/bin/sh\ntrap 'echo ended >> {told}; kill $!; exit 0' TERM\nsleep 60 > /dev/null 2>&1 &\necho started >> {told}\nwait\n"
+    );
+    // Written by another process: a file that this one has open cannot be run, not even by a child of another thread.
+    let written = Command::new("sh")
+        .arg("-c")
+        .arg("printf %s \"$1\" > \"$2\" && chmod +x \"$2\"")
+        .args(["sh", &script])
+        .arg(&program)
+        .stdin(Stdio::null())
+        .status();
+    assert!(written.unwrap().success());
+    program
+}
+
+#[tokio::test]
+async fn the_child_is_asked_to_end_and_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (program, supervised) = (program(folder.path()), supervised(folder.path()));
+    let told = || std::fs::read_to_string(folder.path().join("told")).unwrap_or_default();
+    let (orders, ordered) = queue::channel();
+    let trust = Trust {
+        supervised: Arc::clone(&supervised),
+        others: Vec::new(),
+        orders: orders.clone(),
+    };
+    let path = folder.path().to_owned();
+    let supervisor =
+        std::thread::spawn(move || super::super::supervise(&program, &path, &[], &ordered, &supervised));
+    let until = async |wanted: &str| {
+        let wait = async {
+            while told() != wanted {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let waited = timeout(Duration::from_secs(60), wait).await;
+        assert!(waited.is_ok(), "{}", told());
+    };
+    until("started\n").await;
+    let pace = Pace {
+        spread: Duration::ZERO,
+        look: Duration::from_millis(10),
+        ..PACE
+    };
+    let stop = CancellationToken::new();
+    let follow = tokio::spawn(trust.follow(anchors().subscribe(), pace, stop.clone()));
+    std::fs::write(folder.path().join("ca.pem"), "two").unwrap();
+    until("started\nended\nstarted\n").await;
+    stop.cancel();
+    follow.await.unwrap();
+    orders.send(Order::Stop).unwrap();
+    supervisor.join().unwrap().unwrap();
+    assert_eq!(told(), "started\nended\nstarted\nended\n");
+}
+
+#[test]
+fn the_other_members_are_those_of_the_flags() {
+    let members = "a=https://a.ns:2380,b=https://b.ns:2380/,b=https://b.ns:2380,c=http://[::1]:2381";
+    assert_eq!(others(members, "a"), ["[::1]:2381", "b.ns:2380"]);
+    assert!(others("", "a").is_empty());
+}
