@@ -27,8 +27,10 @@ struct Pace {
     lasts: Duration,
     /// Between two renewals.
     renew: Duration,
-    /// Between two attempts after a failure.
+    /// From an attempt that fails to the next.
     retry: Duration,
+    /// How long an attempt may take; so a hung one is followed by another before giving up.
+    attempt: Duration,
     /// Without a renewal for this long a holder gives up: before others may take over.
     give_up: Duration,
 }
@@ -37,6 +39,7 @@ const PACE: Pace = Pace {
     lasts: Duration::from_secs(60),
     renew: Duration::from_secs(36),
     retry: Duration::from_secs(5),
+    attempt: Duration::from_secs(4),
     give_up: Duration::from_secs(50),
 };
 /// Whoever waits for the same moment waits up to this part of a pause longer, so that not all come at once.
@@ -96,7 +99,10 @@ impl Election {
             let begun = Instant::now();
             let outcome = match self.look().await {
                 Ok(true) => {
-                    self.hold(begun).await;
+                    self.set(true);
+                    let (pace, name) = (self.pace, self.name.clone());
+                    hold(pace, &name, begun, self).await;
+                    self.set(false);
                     Ok(())
                 }
                 Ok(false) => self.follow().await,
@@ -142,35 +148,6 @@ impl Election {
         } else {
             Ok(false)
         }
-    }
-
-    /// Renews the lease, which was taken after this moment, for as long as that works.
-    async fn hold(&mut self, mut renewed: Instant) {
-        self.set(true);
-        let mut pause = spread(self.pace.renew);
-        loop {
-            let until = renewed + self.pace.give_up;
-            tokio::time::sleep_until(until.min(Instant::now() + pause)).await;
-            let begun = Instant::now();
-            match tokio::time::timeout_at(until, self.renew()).await {
-                Ok(Ok(true)) => {
-                    renewed = begun;
-                    pause = spread(self.pace.renew);
-                }
-                Ok(Ok(false)) => break,
-                Ok(Err(error)) => {
-                    tracing::warn!(target: LOG, "cannot renew the lease {}: {error}", self.name);
-                    pause = spread(self.pace.retry);
-                }
-                Err(_) => break,
-            }
-        }
-        self.set(false);
-    }
-
-    async fn renew(&mut self) -> Result<bool, ApiError> {
-        // Another may have written it, or this process, without hearing of it.
-        Ok(self.write().await? || self.look().await?)
     }
 
     /// Watches until the lease may be free.
@@ -272,6 +249,44 @@ impl Election {
             .replace::<Value>(Kind::LEASES, namespace, &self.name, &lease)
             .await
             .map(drop)
+    }
+}
+
+/// What is renewed.
+trait Renew {
+    /// Renews it. Whether this process holds it then.
+    fn renew(&mut self) -> impl Future<Output = Result<bool, ApiError>> + Send;
+}
+
+impl Renew for Election {
+    async fn renew(&mut self) -> Result<bool, ApiError> {
+        // Another may have written it, or this process, without hearing of it.
+        Ok(self.write().await? || self.look().await?)
+    }
+}
+
+/// Renews a lease, which was taken after this moment, for as long as this process holds it.
+async fn hold(pace: Pace, name: &str, mut renewed: Instant, lease: &mut impl Renew) {
+    let mut next = renewed + spread(pace.renew);
+    loop {
+        let until = renewed + pace.give_up;
+        tokio::time::sleep_until(until.min(next)).await;
+        let begun = Instant::now();
+        let problem = match tokio::time::timeout_at(until.min(begun + pace.attempt), lease.renew()).await {
+            Ok(Ok(true)) => {
+                renewed = begun;
+                next = begun + spread(pace.renew);
+                continue;
+            }
+            Ok(Ok(false)) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {} s", pace.attempt.as_secs()),
+        };
+        tracing::warn!(target: LOG, "cannot renew the lease {name}: {problem}");
+        if Instant::now() >= until {
+            return;
+        }
+        next = begun + spread(pace.retry);
     }
 }
 
@@ -382,7 +397,6 @@ mod tests {
         // With the watches of an operator, of which each is opened again after half an hour at the earliest.
         let watches = 8.0 / 30.0;
         assert!(Duration::from_secs(60).div_duration_f64(PACE.renew) + watches <= 2.0);
-        assert!(PACE.renew.mul_f64(1.0 + SPREAD) + PACE.retry * 2 < PACE.give_up);
         assert!(PACE.give_up < PACE.lasts);
         let server = Server::start().await;
         let (one, two) = (election(&server, "one"), election(&server, "two"));
@@ -400,6 +414,63 @@ mod tests {
         stop.cancel();
         leading.await.unwrap();
         following.await.unwrap();
+    }
+
+    /// A lease whose renewals end so, or never; and when they began.
+    struct Renewals<F> {
+        outcome: F,
+        begun: Vec<Instant>,
+    }
+
+    impl<F: FnMut(usize) -> Option<bool> + Send> Renew for Renewals<F> {
+        async fn renew(&mut self) -> Result<bool, ApiError> {
+            self.begun.push(Instant::now());
+            match (self.outcome)(self.begun.len()) {
+                Some(holds) => Ok(holds),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// How long a holder of the usual pace holds, and when it tried to renew, in seconds.
+    async fn held(outcome: impl FnMut(usize) -> Option<bool> + Send) -> (f64, Vec<f64>) {
+        let start = Instant::now();
+        let mut renewals = Renewals {
+            outcome,
+            begun: Vec::new(),
+        };
+        hold(PACE, "l", start, &mut renewals).await;
+        let since = |at: &Instant| at.duration_since(start).as_secs_f64();
+        (since(&Instant::now()), renewals.begun.iter().map(since).collect())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_hangs_is_followed_by_another_before_the_holder_gives_up() {
+        let (_, attempts) = held(|attempt| match attempt {
+            1 => None,
+            2 => Some(true),
+            _ => Some(false),
+        })
+        .await;
+        let [first, second, third] = attempts[..] else {
+            panic!("{attempts:?}");
+        };
+        let retry = PACE.retry.as_secs_f64();
+        assert!(second - first < retry * (1.0 + SPREAD) + 0.1, "{attempts:?}");
+        assert!(
+            third - second >= PACE.renew.as_secs_f64(),
+            "the second renews: {attempts:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_all_of_whose_requests_hang_gives_up_in_time() {
+        let (over, attempts) = held(|_| None).await;
+        assert!(attempts.len() >= 2, "{attempts:?}");
+        assert!((over - PACE.give_up.as_secs_f64()).abs() < 0.1, "{over}");
+        // However the pauses are drawn, two whole attempts fit.
+        let pauses = (PACE.renew + PACE.retry).mul_f64(1.0 + SPREAD);
+        assert!(pauses + PACE.attempt < PACE.give_up && PACE.attempt < PACE.retry);
     }
 
     #[tokio::test]
