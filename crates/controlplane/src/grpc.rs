@@ -8,11 +8,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use calls::Calls;
+use calls::{Calls, Served};
 use futures::TryFutureExt;
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use outrigger_accept::{Accepted, Admission, Limits, Permit, Server, descriptors, keep_alive};
 use outrigger_identity::{Identity, SpiffeId, expiry};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -63,11 +63,7 @@ pub async fn serve<S>(
     service: S,
     drain: CancellationToken,
 ) where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
     let handle = |accepted: Accepted| {
@@ -194,7 +190,7 @@ where
         let answered = service.clone().oneshot(request);
         answered.map_ok(|answer| written(answer).map(|body| call.answer(body)))
     });
-    let connection = http2::Builder::new(TokioExecutor::new())
+    let connection = http2::Builder::new(Served)
         .timer(TokioTimer::new())
         .keep_alive_interval(limits.ping_after)
         .keep_alive_timeout(limits.ping_timeout)

@@ -1,6 +1,7 @@
 //! The calls of a connection: what stops half-way is given up, and a connection without any ends.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,14 +9,16 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::{AbortHandle, Abortable};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
+use hyper::rt::Executor;
 use outrigger_accept::messages::{Asks, Late, Messages};
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
 
-use super::SEND_BUFFER;
+use super::{LOG, SEND_BUFFER};
 
 /// Time until the first call of a connection.
 const FIRST_CALL: Duration = Duration::from_secs(20);
@@ -57,8 +60,35 @@ struct State {
     /// Since when there is none, and how long that may last.
     idle: (Instant, Duration),
     /// The answers that were taken from when the client last made room for more, by the numbers of their calls.
-    waiting: HashMap<u64, Instant>,
+    waiting: HashMap<u64, Waiting>,
     next: u64,
+}
+
+/// An answer that waits for its client.
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    /// Gives the call up: HTTP/2 asks for no more of an answer before there is room, so that its body cannot end it.
+    call: Option<AbortHandle>,
+}
+
+tokio::task_local! {
+    /// Gives up the call that is served.
+    static SERVED: AbortHandle;
+}
+
+/// Runs the calls of connections so that each can be given up: its stream is reset then.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Served;
+
+impl<F> Executor<F> for Served
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, call: F) {
+        let (handle, registration) = AbortHandle::new_pair();
+        tokio::spawn(SERVED.scope(handle, Abortable::new(call, registration)));
+    }
 }
 
 /// Why a connection ends.
@@ -68,7 +98,7 @@ pub(super) enum Over {
     NoCall,
     #[error("that has had no call for long")]
     Idle,
-    #[error("whose client does not read an answer")]
+    #[error("whose client reads none of its answers")]
     Unread,
 }
 
@@ -106,9 +136,8 @@ impl Calls {
         loop {
             let now = Instant::now();
             let next = {
-                let state = self.state();
-                let unread = |since: &Instant| now.duration_since(*since) >= UNREAD;
-                if state.waiting.values().any(unread) {
+                let mut state = self.state();
+                if !state.give_up(now) {
                     return Over::Unread;
                 }
                 let (since, limit) = state.idle;
@@ -121,6 +150,33 @@ impl Calls {
             };
             sleep_until(next).await;
         }
+    }
+}
+
+impl State {
+    /// Gives up the calls whose clients do not read their answers. Not if there are no others: nobody needs the connection
+    /// then, and its end frees all.
+    fn give_up(&mut self, now: Instant) -> bool {
+        let is_read = |waiting: &Waiting| now.duration_since(waiting.since) < UNREAD;
+        let unread = self.waiting.values().filter(|waiting| !is_read(waiting)).count();
+        if unread > 0 && unread == self.open {
+            return false;
+        }
+        let mut all_given_up = true;
+        self.waiting.retain(|_, waiting| {
+            let keep = is_read(waiting);
+            if !keep {
+                match &waiting.call {
+                    Some(call) => call.abort(),
+                    None => all_given_up = false,
+                }
+            }
+            keep
+        });
+        if unread > 0 {
+            tracing::debug!(target: LOG, "gave up {unread} calls whose client does not read the answer");
+        }
+        all_given_up
     }
 }
 
@@ -154,7 +210,11 @@ impl Call {
     /// A piece of the answer was taken, and is on its way as soon as the client makes room for it.
     fn handed_out(&self) {
         if self.asks == Asks::One {
-            self.calls.state().waiting.insert(self.number, Instant::now());
+            let waiting = Waiting {
+                since: Instant::now(),
+                call: SERVED.try_with(AbortHandle::clone).ok(),
+            };
+            self.calls.state().waiting.insert(self.number, waiting);
         }
     }
 

@@ -121,7 +121,7 @@ async fn a_connection_without_a_call_ends_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_nobody_reads_ends_the_connection() {
+async fn an_answer_that_nobody_reads_ends_the_connection_without_another_call() {
     let (mut sender, served) = connect().await;
     let response = sender.send_request(call("/large", nothing())).await.unwrap();
     let begun = Instant::now();
@@ -139,6 +139,28 @@ async fn an_answer_that_nobody_reads_ends_the_connection() {
     }
     assert_eq!(read, 1 << 20);
     assert!(!served.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_nobody_reads_ends_its_call_and_none_beside_it() {
+    let (mut sender, served) = connect().await;
+    let mut beside = sender.clone();
+    let watching = beside.send_request(call(FED[1], silent(b"\0\0\0\0\x04full")));
+    let watching = tokio::spawn(watching);
+    for _ in 0..3 {
+        let response = sender.send_request(call("/large", nothing())).await.unwrap();
+        // More than the time limit and the pause between two looks.
+        tokio::time::sleep(UNREAD + 2 * LOOK).await;
+        let read = response.into_body().collect().await;
+        let error = format!("{:?}", read.unwrap_err());
+        assert!(error.contains("CANCEL, Remote"), "{error}");
+        assert!(!watching.is_finished() && !served.is_finished());
+    }
+    // What is read meanwhile is served as before.
+    let read = sender.send_request(call("/large", nothing())).await.unwrap();
+    let read = read.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(read.len(), 1 << 20);
+    assert!(!watching.is_finished() && !served.is_finished());
 }
 
 #[tokio::test]
