@@ -312,6 +312,26 @@ fn turned_off_it_leaves_an_issuer_alone_that_somebody_put_back() {
 }
 
 #[test]
+fn the_root_of_an_issuer_that_was_put_back_is_not_dropped() {
+    let rotation = usual(RotationMode::Own);
+    let mut contents = made(&rotation, start());
+    let old = contents.clone();
+    let mut now = start();
+    // Up to the confirmation of the switch: what is due then is the end of the old root.
+    for _ in 0..5 {
+        let advanced = rotation.advance(&mut contents, now, true).unwrap();
+        now = now.max(due(&advanced));
+    }
+    let switched = contents.clone();
+    for file in [File::Issuer, File::IssuerKey] {
+        contents.set(file, old.get(file).unwrap().to_vec());
+    }
+    let repaired = rotation.advance(&mut contents, now, true).unwrap();
+    assert_eq!((repaired.act, roots(&contents)), (None, 2));
+    assert_eq!(contents.get(File::Issuer), switched.get(File::Issuer));
+}
+
+#[test]
 fn a_ca_that_expired_makes_way_for_the_announced_one_or_else_for_a_new_one() {
     let rotation = usual(RotationMode::Own);
     let first = made(&rotation, start());
