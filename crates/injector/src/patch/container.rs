@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::arguments::arguments;
 use super::environment::variables;
+use super::known::ENABLE_DEBUG;
 use super::values::is_quantity;
 use super::volumes::Plan;
 use super::{Pod, Surroundings};
@@ -35,7 +36,7 @@ pub(super) fn sidecar(
 ) -> Value {
     let annotations = Annotations(pod.annotations());
     let environment = variables(annotations, settings, around, plan);
-    let debug = annotations.boolean("dapr.io/enable-debug", false);
+    let debug = annotations.boolean(ENABLE_DEBUG, false);
     let debug_port = annotations.number("dapr.io/debug-port").unwrap_or(DEBUG_PORT);
     let (binary, args) = command(
         arguments(pod, settings, around, native),

@@ -13,6 +13,8 @@ use super::values::{Problem, Want, problem};
 use super::volumes::given;
 
 const PREFIX: &str = "dapr.io/";
+/// Starts the sidecar under a debugger.
+pub(super) const ENABLE_DEBUG: &str = "dapr.io/enable-debug";
 /// Warnings of a pod, and characters of each: API servers cut longer ones.
 const MAX_WARNINGS: usize = 10;
 const MAX_LENGTH: usize = 240;
@@ -94,7 +96,7 @@ const KNOWN: &[(&str, Want)] = &[
 
 /// What is wrong with annotations that are admitted.
 pub(crate) fn warnings(annotations: &BTreeMap<String, String>) -> Vec<String> {
-    let mut all: Vec<String> = ours(annotations)
+    let mut all: Vec<String> = used(annotations)
         .filter_map(|(name, value)| warning(name, value))
         .collect();
     all.extend(late_probe(annotations).then(|| {
@@ -117,11 +119,14 @@ pub(crate) fn warnings(annotations: &BTreeMap<String, String>) -> Vec<String> {
 pub(super) fn counting(annotations: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, String> {
     let mut counting = annotations.clone();
     let mut refused = Vec::new();
-    for (name, value) in ours(annotations) {
+    let has_resources = amounts(annotations).is_some();
+    for (name, value) in used(annotations) {
         let Some((want, problem)) = wrong(name, value) else {
             continue;
         };
         match problem {
+            // The cluster is given none of them.
+            Problem::Refused if want == Amount && !has_resources => {}
             Problem::Refused => {
                 refused.push(told(name, value, want, "the API server takes no such container"))
             }
@@ -129,19 +134,11 @@ pub(super) fn counting(annotations: &BTreeMap<String, String>) -> Result<BTreeMa
             Problem::Counts(_) => {}
         }
     }
-    for what in ["cpu", "memory"] {
-        let amount = |kind: &str| {
-            let text = annotations.get(&format!("{PREFIX}sidecar-{what}-{kind}"))?;
-            super::values::amount(text)
-        };
-        if let (Some(request), Some(limit)) = (amount("request"), amount("limit"))
-            && request > limit
-        {
-            refused.push(format!(
-                "annotation {PREFIX}sidecar-{what}-request is more than {PREFIX}sidecar-{what}-limit, of which the API server \
-                 takes no container: give at most the limit"
-            ));
-        }
+    for what in beyond_limit(annotations) {
+        refused.push(format!(
+            "annotation {PREFIX}sidecar-{what}-request is more than {PREFIX}sidecar-{what}-limit, of which the API server \
+             takes no container: give at most the limit"
+        ));
     }
     if late_probe(annotations) {
         counting.remove(&format!("{PREFIX}{PROBE_TIMEOUT}"));
@@ -150,6 +147,33 @@ pub(super) fn counting(annotations: &BTreeMap<String, String>) -> Result<BTreeMa
         true => Ok(counting),
         false => Err(refused.join("; ")),
     }
+}
+
+/// Processor and memory, and of each the request and the limit.
+type Amounts = [(&'static str, [Option<i128>; 2]); 2];
+
+/// The amounts; none where one of the four cannot be read: then the
+/// sidecar's container has none.
+fn amounts(annotations: &BTreeMap<String, String>) -> Option<Amounts> {
+    let mut all = [("cpu", [None; 2]), ("memory", [None; 2])];
+    for (what, both) in &mut all {
+        for (kind, amount) in ["request", "limit"].into_iter().zip(both) {
+            let text = annotations.get(&format!("{PREFIX}sidecar-{what}-{kind}"));
+            if let Some(text) = text.filter(|text| !text.is_empty()) {
+                *amount = Some(super::values::amount(text)?);
+            }
+        }
+    }
+    Some(all)
+}
+
+/// What is requested beyond its limit.
+fn beyond_limit(annotations: &BTreeMap<String, String>) -> impl Iterator<Item = &'static str> {
+    let all = amounts(annotations).into_iter().flatten();
+    all.filter_map(|(what, both)| match both {
+        [Some(request), Some(limit)] if request > limit => Some(what),
+        _ => None,
+    })
 }
 
 const PROBE_INTERVAL: &str = "app-health-probe-interval";
@@ -199,6 +223,12 @@ fn ours(annotations: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &
     annotations
         .iter()
         .filter_map(|(name, value)| Some((name.strip_prefix(PREFIX)?, value.as_str())))
+}
+
+/// Those of ours of which something comes: the debugger's port is nobody's where there is no debugger.
+fn used(annotations: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
+    let has_debugger = Annotations(annotations).boolean(ENABLE_DEBUG, false);
+    ours(annotations).filter(move |(name, _)| has_debugger || *name != "debug-port")
 }
 
 fn warning(name: &str, value: &str) -> Option<String> {
@@ -312,7 +342,6 @@ mod tests {
         for (name, value, text) in [
             ("metrics-port", "99999", "\"99999\" is not a port (1 to 65535)"),
             ("grpc-port", "0", "dapr.io/grpc-port: \"0\""),
-            ("debug-port", "-1", "is not a port"),
             (
                 "sidecar-liveness-probe-period-seconds",
                 "-1",
@@ -330,13 +359,61 @@ mod tests {
             assert!(refused.contains(text), "{name}: {refused}");
             assert!(warnings(&one).is_empty(), "{name} is refused, no warning besides");
         }
-        let amounts = [("cpu-request", "2"), ("cpu-limit", "500m")];
-        let amounts = amounts.map(|(name, value)| (format!("dapr.io/sidecar-{name}"), value.to_owned()));
-        assert!(
-            counting(&amounts.into())
-                .unwrap_err()
-                .contains("give at most the limit")
-        );
+    }
+
+    fn given<const N: usize>(all: [(&str, &str); N]) -> BTreeMap<String, String> {
+        all.map(|(name, value)| (format!("dapr.io/{name}"), value.to_owned()))
+            .into()
+    }
+
+    #[test]
+    fn a_request_beyond_its_limit_is_refused_and_one_that_is_as_much_is_not() {
+        let cpu = |request, limit| given([("sidecar-cpu-request", request), ("sidecar-cpu-limit", limit)]);
+        for (request, limit) in [
+            ("700m", "0.7"),
+            ("1100m", "1.1"),
+            ("0.29", "290m"),
+            ("", "1"),
+            ("1", ""),
+        ] {
+            assert_eq!(counting(&cpu(request, limit)).err(), None, "{request} {limit}");
+        }
+        for (request, limit) in [("2", "500m"), ("701m", "0.7"), ("0.700000001", "700m")] {
+            let refused = counting(&cpu(request, limit)).unwrap_err();
+            assert!(
+                refused.contains("give at most the limit"),
+                "{request} {limit}: {refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn amounts_that_no_container_is_given_are_not_judged() {
+        let mut all = given([
+            ("sidecar-cpu-request", "2"),
+            ("sidecar-cpu-limit", "1"),
+            ("sidecar-memory-limit", "-1Gi"),
+        ]);
+        assert!(counting(&all).is_err());
+        all.extend(given([("sidecar-memory-request", "lots")]));
+        assert_eq!(counting(&all).err(), None);
+        let warned = warnings(&all);
+        assert!(warned.len() == 1 && warned[0].contains("\"lots\""), "{warned:?}");
+    }
+
+    #[test]
+    fn the_port_of_a_debugger_is_judged_where_there_is_one() {
+        for port in ["-1", "0", "99999", "port"] {
+            let off = given([("debug-port", port), ("enable-debug", "false")]);
+            for all in [&given([("debug-port", port)]), &off] {
+                assert_eq!(counting(all).err(), None, "{port}");
+                assert!(warnings(all).is_empty(), "{port}");
+            }
+        }
+        let on = |port| given([("debug-port", port), ("enable-debug", "true")]);
+        let refused = counting(&on("-1")).unwrap_err();
+        assert!(refused.contains("dapr.io/debug-port"), "{refused}");
+        assert!(warnings(&on("port"))[0].contains("dapr.io/debug-port"));
     }
 
     #[test]

@@ -97,7 +97,7 @@ pub(super) fn problem(want: Want, value: &str) -> Option<Problem> {
         },
         Want::Amount if value.is_empty() => None,
         Want::Amount if !is_quantity(value) => Some(Counts("none of the sidecar's resources is set")),
-        Want::Amount => unless(!value.starts_with('-'), Refused),
+        Want::Amount => unless(amount(value) >= Some(0), Refused),
         Want::Size => unless(value.is_empty() || quantity(value).is_ok(), Ignored),
         Want::Duration => unless(go_nanos(value).is_ok(), Ignored),
         Want::Protocol => unless(one_of(&["", "http", "https", "h2c", "grpc", "grpcs"]), Ignored),
@@ -163,11 +163,16 @@ pub(super) fn is_quantity(text: &str) -> bool {
     amount(text).is_some()
 }
 
-/// An amount as a number, near enough to tell which of two is more.
-pub(super) fn amount(text: &str) -> Option<f64> {
+/// Billionths of a unit, of which Kubernetes keeps no part: it rounds up.
+const NANO: i128 = 1_000_000_000;
+/// Kubernetes has no more units than that.
+const MOST: i128 = i64::MAX as i128 * NANO;
+
+/// An amount in billionths of its unit.
+pub(super) fn amount(text: &str) -> Option<i128> {
     let (sign, unsigned) = match text.strip_prefix('-') {
-        Some(rest) => (-1.0, rest),
-        None => (1.0, text.strip_prefix('+').unwrap_or(text)),
+        Some(rest) => (-1, rest),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
     };
     let end = unsigned
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -177,35 +182,53 @@ pub(super) fn amount(text: &str) -> Option<f64> {
     if digits == 0 || number.len() - digits > 1 {
         return None;
     }
-    let factor = match suffix {
-        "" => 1.0,
-        "n" => 1e-9,
-        "u" => 1e-6,
-        "m" => 1e-3,
-        "k" => 1e3,
-        "M" => 1e6,
-        "G" => 1e9,
-        "T" => 1e12,
-        "P" => 1e15,
-        "E" => 1e18,
-        "Ki" => 1024.0,
-        "Mi" => 1024_f64.powi(2),
-        "Gi" => 1024_f64.powi(3),
-        "Ti" => 1024_f64.powi(4),
-        "Pi" => 1024_f64.powi(5),
-        "Ei" => 1024_f64.powi(6),
-        _ => {
-            let exponent = suffix.strip_prefix(['e', 'E'])?;
-            let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-            if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-                return None;
-            }
-            // Beyond these an amount is nothing, or more than there is.
-            let smallest = if exponent.starts_with('-') { -400 } else { 400 };
-            10_f64.powi(exponent.parse().unwrap_or(smallest).clamp(-400, 400))
-        }
+    let decimal = |places: i64| shifted(number, places.saturating_add(9));
+    // Of what is behind the point, 18 digits count.
+    let binary = |bits: u32| {
+        shifted(number, 18)
+            .checked_mul(1 << bits)
+            .map_or(MOST, |all| all / NANO + i128::from(all % NANO > 0))
     };
-    Some(sign * number.parse::<f64>().ok()? * factor)
+    let amount = match suffix {
+        "" => decimal(0),
+        "n" => decimal(-9),
+        "u" => decimal(-6),
+        "m" => decimal(-3),
+        "k" => decimal(3),
+        "M" => decimal(6),
+        "G" => decimal(9),
+        "T" => decimal(12),
+        "P" => decimal(15),
+        "E" => decimal(18),
+        "Ki" => binary(10),
+        "Mi" => binary(20),
+        "Gi" => binary(30),
+        "Ti" => binary(40),
+        "Pi" => binary(50),
+        "Ei" => binary(60),
+        _ => decimal(suffix.strip_prefix(['e', 'E'])?.parse().ok()?),
+    };
+    Some(sign * amount.min(MOST))
+}
+
+/// A number of digits and at most one point, with the point so many places further to the right, rounded up.
+fn shifted(number: &str, places: i64) -> i128 {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let length = (whole.len() + fraction.len()) as i64;
+    let point = (whole.len() as i64).saturating_add(places);
+    let digits = || {
+        whole
+            .bytes()
+            .chain(fraction.bytes())
+            .map(|digit| i128::from(digit - b'0'))
+    };
+    let kept = point.clamp(0, length) as usize;
+    let more = |value: i128, digit| value.saturating_mul(10).saturating_add(digit);
+    let value = digits().take(kept).fold(0, more);
+    let is_rounded = digits().skip(kept).any(|digit| digit > 0);
+    // More zeros than an `i128` has places change nothing.
+    let zeros = (0..(point - kept as i64).min(40)).map(|_| 0);
+    zeros.fold(value, more).saturating_add(is_rounded.into())
 }
 
 #[cfg(test)]
@@ -217,12 +240,44 @@ mod tests {
         for good in ["1", "100m", "1.5", "64Mi", "2Gi", ".5", "1e3", "1E-2", "4k", "+1"] {
             assert!(is_quantity(good), "{good}");
         }
-        for bad in ["", "m", "1.2.3", "10MB", "1 Mi", "e3", "1e", "lots"] {
+        for bad in [
+            "", "m", "1.2.3", "10MB", "1 Mi", "e3", "1e", "1e+", "1e1.5", ".", "-", "lots",
+        ] {
             assert!(!is_quantity(bad), "{bad}");
         }
         assert!(
             amount("1Gi") > amount("1G") && amount("250m") < amount("0.5") && amount("1e3") == amount("1k")
         );
+    }
+
+    #[test]
+    fn amounts_are_exact() {
+        for (one, other) in [
+            ("700m", "0.7"),
+            ("1100m", "1.1"),
+            ("0.3", "300000u"),
+            ("1.1G", "1100M"),
+            ("1.5Ki", "1536"),
+            ("0.1Gi", "107374182400m"),
+            (".7", "7e-1"),
+            (
+                "0700.000m",
+                "+0.70000000000000000000000000000000000000000000000000",
+            ),
+            ("0.1n", "1n"),
+            ("1e-400", "1n"),
+            ("0e99999", "0"),
+            ("1e99999", "9223372036854775807"),
+            ("8Ei", "1000000000000000000000000000000000000000000000000000000E"),
+        ] {
+            assert_eq!(amount(one), amount(other), "{one} {other}");
+        }
+        assert_eq!(amount("-1.5"), Some(-1_500_000_000));
+        assert_eq!(amount("1Gi"), Some((1 << 30) * NANO));
+        assert!(amount("0.700000001") > amount("700m") && amount("0.699999999") < amount("700m"));
+        let long = "9".repeat(1 << 16);
+        assert_eq!(amount(&long), Some(MOST));
+        assert_eq!(amount(&format!("0.{long}")), Some(NANO));
     }
 
     #[test]
@@ -240,6 +295,7 @@ mod tests {
             (Want::Probe, "-1", Some(Refused)),
             (Want::Probe, "0", None),
             (Want::Amount, "-1", Some(Refused)),
+            (Want::Amount, "-0", None),
             (Want::Amount, "64Mi", None),
             (Want::Size, "0.5", Some(Ignored)),
             (Want::Size, "-1", None),
