@@ -126,6 +126,11 @@ impl AccessControl {
         }))
     }
 
+    /// Whether there is anything that it could deny.
+    pub fn has_rules(&self) -> bool {
+        !self.default_allows || !self.callers.is_empty()
+    }
+
     /// Decides about a call. `caller` is `None` when there is no peer identity because mTLS is off; a malformed
     /// identity must be refused before. `verb` is the HTTP method; anything that is not one of the protocol's
     /// verbs counts as absent.
@@ -136,8 +141,7 @@ impl AccessControl {
             doubt: None,
         };
         // Without a single rule there is nothing that a callback could be used to get around.
-        let has_rules = !self.default_allows || !self.callers.is_empty();
-        if has_rules && operation.starts_with(CALLBACKS) {
+        if self.has_rules() && operation.starts_with(CALLBACKS) {
             return Decision {
                 allowed: false,
                 doubt: global.allowed.then_some(Doubt::Callback),

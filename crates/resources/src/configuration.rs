@@ -11,7 +11,7 @@ mod secrets;
 mod tracing;
 mod workflow;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use access::{AccessControl, AppOperation, AppPolicy};
 pub use expand::expand;
@@ -128,6 +128,8 @@ pub struct LoadedConfiguration {
     pub configuration: Configuration,
     /// Unknown keys.
     pub warnings: Vec<Problem>,
+    /// The files that hold no document.
+    pub empty: Vec<PathBuf>,
 }
 
 impl Configuration {
@@ -160,12 +162,13 @@ pub fn load<P: AsRef<Path>>(
     files: &[P],
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<LoadedConfiguration, Vec<Problem>> {
-    let (mut merged, mut problems, mut warnings) = (Node::null(0), Vec::new(), Vec::new());
+    let (mut merged, mut problems, mut warnings, mut empty) =
+        (Node::null(0), Vec::new(), Vec::new(), Vec::new());
     let mut last = Path::new("");
     for file in files.iter().map(AsRef::as_ref) {
         match document(file, &env) {
             // Each file is decoded by itself too: only then do errors and warnings know their file.
-            Ok(Some(node)) => match yaml::decode::<raw::Raw>(&node, Flavour::Text) {
+            Ok(Some(node)) if !node.is_null() => match yaml::decode::<raw::Raw>(&node, Flavour::Text) {
                 Ok(decoded) => {
                     warnings.extend(
                         decoded
@@ -178,7 +181,7 @@ pub fn load<P: AsRef<Path>>(
                 }
                 Err(error) => problems.push(Problem::from_yaml(file, &error, "correct the value")),
             },
-            Ok(None) => {}
+            Ok(_) => empty.push(file.to_owned()),
             Err(problem) => problems.push(problem),
         }
     }
@@ -191,6 +194,7 @@ pub fn load<P: AsRef<Path>>(
     Ok(LoadedConfiguration {
         configuration,
         warnings,
+        empty,
     })
 }
 

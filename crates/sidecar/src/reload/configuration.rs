@@ -36,6 +36,8 @@ pub struct Applied {
     pub protocol: AppProtocol,
     /// What the sidecar was started with.
     pub started: Arc<Configuration>,
+    /// The files that held no document then.
+    pub empty: Vec<PathBuf>,
 }
 
 impl ConfigurationReloader {
@@ -71,15 +73,19 @@ impl ConfigurationReloader {
             }
             let read = self.read().await;
             if read != last {
-                match &read {
-                    Ok(configuration) => self.apply(configuration),
-                    Err(problem) => tracing::error!(
-                        target: LOG,
-                        "{problem}; the Configuration stays as it is"
-                    ),
-                }
+                self.take(&read);
                 last = read;
             }
+        }
+    }
+
+    fn take(&mut self, read: &Result<Configuration, String>) {
+        match read {
+            Ok(configuration) => self.apply(configuration),
+            Err(problem) => tracing::error!(
+                target: LOG,
+                "{problem}; the Configuration stays as it is"
+            ),
         }
     }
 
@@ -99,6 +105,12 @@ impl ConfigurationReloader {
 
     fn apply_access(&mut self, spec: &configuration::AccessControl) {
         match AccessControl::build(spec, self.applied.protocol) {
+            // A file that somebody is writing may be cut before its rules: that must not open what was closed.
+            Ok(control) if !has_rules(control.as_ref()) && self.restricts() => tracing::warn!(
+                target: LOG,
+                "The Configuration changed: accessControl is gone or has no rules any more; a restart applies that, and \
+                 until then access control stays as it is"
+            ),
             Ok(control) => {
                 self.applied.access.replace(control);
                 self.access = spec.clone();
@@ -111,27 +123,51 @@ impl ConfigurationReloader {
         }
     }
 
+    /// Whether what applies could deny a call.
+    fn restricts(&self) -> bool {
+        let applies = AccessControl::build(&self.access, self.applied.protocol);
+        applies.is_ok_and(|control| has_rules(control.as_ref()))
+    }
+
     /// The Configuration as the files say now; else what is wrong with them.
-    async fn read(&self) -> Result<Configuration, String> {
+    async fn read(&mut self) -> Result<Configuration, String> {
         let (files, env, watch) = (self.files.clone(), Arc::clone(&self.env), self.watch.clone());
-        let was_empty = *self.applied.started == Configuration::default();
         let reading = self.control.spawn_blocking(move || {
             watch.refresh();
-            let loaded = configuration::load(&files, |name| env(name));
-            match loaded {
-                // Whoever writes a file may have emptied it before: that must not open what was closed.
-                Ok(loaded) if loaded.configuration == Configuration::default() && !was_empty => {
-                    Err("the files of --config are empty; write what they should say".to_owned())
-                }
-                Ok(loaded) => Ok(loaded.configuration),
-                Err(problems) => Err(match &problems[..] {
+            configuration::load(&files, |name| env(name))
+        });
+        let loaded = match reading.await {
+            Ok(Ok(loaded)) => loaded,
+            Ok(Err(problems)) => {
+                return Err(match &problems[..] {
                     [one] => one.to_string(),
                     several => problem::summary(several),
-                }),
+                });
             }
-        });
-        reading.await.unwrap_or_else(|error| Err(error.to_string()))
+            Err(error) => return Err(error.to_string()),
+        };
+        // Whoever writes a file may have emptied it before: that must not open what was closed.
+        if let Some(file) = loaded
+            .empty
+            .iter()
+            .find(|file| !self.applied.empty.contains(file))
+        {
+            return Err(format!(
+                "{} is empty, and was not; write what it should say",
+                file.display()
+            ));
+        }
+        let started = &*self.applied.started;
+        if loaded.configuration == Configuration::default() && *started != Configuration::default() {
+            return Err("the files of --config are empty; write what they should say".to_owned());
+        }
+        self.applied.empty = loaded.empty;
+        Ok(loaded.configuration)
     }
+}
+
+fn has_rules(control: Option<&AccessControl>) -> bool {
+    control.is_some_and(AccessControl::has_rules)
 }
 
 fn folder(file: &Path) -> PathBuf {
@@ -187,7 +223,116 @@ fn needs_restart(old: &Configuration, new: &Configuration) -> Vec<&'static str> 
 
 #[cfg(test)]
 mod tests {
+    use outrigger_runtime::metrics::SidecarMetrics;
+    use outrigger_telemetry::metrics::Metrics;
+
     use super::*;
+
+    const BASE: &str = "spec:\n  tracing: {samplingRate: \"1\"}\n";
+    const CLOSED: &str = "spec:\n  accessControl: {defaultAction: deny, trustDomain: public}\n";
+    const OPENED: &str = "spec:\n  accessControl:\n    defaultAction: allow\n    policies:\n    \
+        - {appId: other, defaultAction: deny, trustDomain: public, namespace: default}\n";
+
+    /// A reloader of two files, as a sidecar makes it at its start.
+    struct Reloading {
+        reloader: ConfigurationReloader,
+        access: Arc<Access>,
+        files: Vec<PathBuf>,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Reloading {
+        fn start(texts: [&str; 2]) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let files = ["base.yaml", "access.yaml"]
+                .map(|name| folder.path().join(name))
+                .to_vec();
+            for (file, text) in files.iter().zip(texts) {
+                std::fs::write(file, text).unwrap();
+            }
+            let loaded = configuration::load(&files, |_| None).unwrap();
+            let protocol = AppProtocol::Http;
+            let control = AccessControl::build(&loaded.configuration.access_control, protocol).unwrap();
+            let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
+            let access = Arc::new(Access::new(control, metrics));
+            let applied = Applied {
+                access: Arc::clone(&access),
+                protocol,
+                started: Arc::new(loaded.configuration),
+                empty: loaded.empty,
+            };
+            let (env, control): (Env, _) = (Arc::new(|_: &str| None), Handle::current());
+            Self {
+                reloader: ConfigurationReloader::new(files.clone(), env, control, applied).unwrap(),
+                access,
+                files,
+                _folder: folder,
+            }
+        }
+
+        /// Writes one of the files, and has it read.
+        async fn write(&mut self, index: usize, text: &str) -> Result<(), String> {
+            std::fs::write(&self.files[index], text).unwrap();
+            let read = self.reloader.read().await;
+            self.reloader.take(&read);
+            read.map(drop)
+        }
+
+        fn is_open(&self) -> bool {
+            self.access.check(None, "/m", "GET").is_ok()
+        }
+    }
+
+    #[tokio::test]
+    async fn one_of_several_files_that_is_emptied_opens_nothing() {
+        let mut reloading = Reloading::start([BASE, CLOSED]);
+        for text in ["", "\n", "# nothing\n", "---\n"] {
+            let refused = reloading.write(1, text).await.unwrap_err();
+            assert!(refused.contains("access.yaml is empty"), "{text:?}: {refused}");
+            assert!(!reloading.is_open(), "{text:?}");
+        }
+        reloading.write(1, OPENED).await.unwrap();
+        assert!(reloading.is_open(), "what is written then applies");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_was_empty_at_the_start_may_stay_so_and_not_become_so_again() {
+        let mut reloading = Reloading::start(["", CLOSED]);
+        reloading.write(1, OPENED).await.unwrap();
+        assert!(reloading.is_open());
+        reloading.write(0, BASE).await.unwrap();
+        let refused = reloading.write(0, "").await.unwrap_err();
+        assert!(refused.contains("base.yaml is empty"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn access_control_that_is_cut_off_stays_until_a_restart() {
+        let mut reloading = Reloading::start([BASE, CLOSED]);
+        let before_policies = OPENED.find("    policies").unwrap();
+        for text in [
+            "kind: Configuration\n",
+            "spec:\n",
+            "spec:\n  accessControl:\n",
+            &OPENED[..before_policies],
+        ] {
+            reloading.write(1, text).await.unwrap();
+            assert!(!reloading.is_open(), "{text:?}");
+        }
+        reloading.write(1, CLOSED).await.unwrap();
+        assert!(!reloading.is_open());
+        reloading.write(1, OPENED).await.unwrap();
+        assert!(reloading.is_open());
+    }
+
+    #[tokio::test]
+    async fn access_control_that_comes_later_applies_and_stays() {
+        let mut reloading = Reloading::start([BASE, "kind: Configuration\n"]);
+        assert!(reloading.is_open());
+        reloading.write(1, CLOSED).await.unwrap();
+        assert!(!reloading.is_open());
+        reloading.write(1, "kind: Configuration\n").await.unwrap();
+        assert!(!reloading.is_open());
+    }
 
     #[test]
     fn what_a_restart_applies_is_named() {

@@ -1,5 +1,6 @@
 //! From settings to a wired sidecar. Ports are bound before anything is dialled.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -51,12 +52,13 @@ impl Sidecar {
         let counts = IdentityCounts::default();
         let environment = match config.mode {
             Mode::Standalone => {
-                let settings = resources::read_configuration(&config, &env, &control).await?;
+                let read = resources::read_configuration(&config, &env, &control).await?;
                 let sockets = Sockets::bind(&config)?;
                 let secured = secure(&config, &env, &control, &counts).await?;
                 tracing::info!(target: LOG, "standalone mode configured");
                 Environment {
-                    settings,
+                    settings: read.configuration,
+                    empty: read.empty,
                     sockets,
                     towards_control: secured.identity.clone(),
                     secured,
@@ -76,6 +78,7 @@ impl Sidecar {
                 }
                 Environment {
                     settings,
+                    empty: Vec::new(),
                     sockets,
                     towards_control,
                     secured,
@@ -113,6 +116,8 @@ struct Parts {
 /// What depends on where the sidecar runs.
 struct Environment {
     settings: Configuration,
+    /// Files of it that hold no document.
+    empty: Vec<PathBuf>,
     sockets: Sockets,
     secured: Secured,
     /// Who we are towards services of the control plane; none: in clear text.
@@ -134,6 +139,7 @@ impl Parts {
         } = self;
         let Environment {
             settings,
+            empty,
             sockets,
             secured,
             towards_control,
@@ -215,7 +221,7 @@ impl Parts {
             Reloader::new(source, own.collect(), &readiness)
         });
         let reloaders = reloaders.collect();
-        let settings_reloader = settings_reloader(&config, &env, &control, &shared, &settings)?;
+        let settings_reloader = settings_reloader(&config, &env, &control, &shared, (&settings, empty))?;
         let (resolver, fatal) = resolver_of(&config, &settings, shared.host.clone(), sockets.internal_port());
         let actors = shared.actors(&config, sockets.internal_port(), &blocks, &components, &scheduler);
         let workflows = shared.workflows(&config, &actors);
@@ -381,7 +387,7 @@ fn settings_reloader(
     env: &Env,
     control: &Handle,
     shared: &Shared,
-    settings: &Arc<Configuration>,
+    (settings, empty): (&Arc<Configuration>, Vec<PathBuf>),
 ) -> Result<Option<ConfigurationReloader>, SidecarError> {
     let files = &config.resources.configs;
     if config.mode == Mode::Kubernetes || files.is_empty() || !settings.features.enabled(HOT_RELOAD) {
@@ -391,6 +397,7 @@ fn settings_reloader(
         access: Arc::clone(&shared.access),
         protocol: access_protocol(config),
         started: Arc::clone(settings),
+        empty,
     };
     let files = files.iter().map(Into::into).collect();
     let reloader = ConfigurationReloader::new(files, Arc::clone(env), control.clone(), applied);

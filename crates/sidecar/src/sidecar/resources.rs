@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use outrigger_identity::{Identity, SpiffeId, TrustDomain};
 use outrigger_resources::component::DEFAULT_INIT_TIMEOUT;
-use outrigger_resources::configuration::{self, Configuration};
+use outrigger_resources::configuration::{self, Configuration, LoadedConfiguration};
 use outrigger_resources::load::{self, Kinds, Loaded};
 use outrigger_resources::{Component, Source};
 
@@ -24,7 +24,7 @@ pub(super) async fn read_configuration(
     config: &Config,
     env: &Env,
     control: &Handle,
-) -> Result<Configuration, SidecarError> {
+) -> Result<LoadedConfiguration, SidecarError> {
     let (config, env) = (config.clone(), Arc::clone(env));
     reading(control, move || {
         configuration(&config, &env).map_err(|error| with_those_of_resources(error, &config))
@@ -47,7 +47,7 @@ async fn reading<T: Send + 'static>(
 }
 
 /// The Configuration from `--config` files, over the defaults.
-fn configuration(config: &Config, env: &Env) -> Result<Configuration, SidecarError> {
+fn configuration(config: &Config, env: &Env) -> Result<LoadedConfiguration, SidecarError> {
     if config.resources.configs.is_empty() {
         tracing::info!(target: LOG, "loading default configuration");
     }
@@ -57,7 +57,7 @@ fn configuration(config: &Config, env: &Env) -> Result<Configuration, SidecarErr
         tracing::warn!(target: LOG, "{warning}");
     }
     show_features(&loaded.configuration);
-    Ok(loaded.configuration)
+    Ok(loaded)
 }
 
 /// What is wrong with the Configuration, and with the resources if they are wrong too: both are mended at once.
@@ -143,7 +143,7 @@ pub(super) async fn operator_configuration(
     operator: &Operator,
 ) -> Result<Configuration, SidecarError> {
     let Some(name) = config.resources.configs.first() else {
-        return configuration(config, env);
+        return Ok(configuration(config, env)?.configuration);
     };
     let settings = operator.configuration(name).await?;
     show_features(&settings);

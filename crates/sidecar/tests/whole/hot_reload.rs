@@ -515,6 +515,17 @@ async fn access_control_follows_the_configuration_and_the_rest_is_named() {
         callee.log()
     );
     assert_eq!(status().await, 403);
-    std::fs::write(&file, before).unwrap();
+    // A file that somebody writes may be cut before it: what is closed is opened by what is said, not by what is missing.
+    std::fs::write(&file, &before).unwrap();
+    eventually(async || {
+        callee
+            .log()
+            .contains("accessControl is gone or has no rules any more; a restart applies that")
+    })
+    .await;
+    assert_eq!(status().await, 403);
+    let other = "{appId: other, defaultAction: deny, trustDomain: public, namespace: default}";
+    let opened = format!("  accessControl: {{defaultAction: allow, policies: [{other}]}}\n");
+    std::fs::write(&file, format!("{before}{opened}")).unwrap();
     eventually(async || status().await == 200).await;
 }
