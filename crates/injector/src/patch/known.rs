@@ -18,8 +18,8 @@ pub(super) const ENABLE_DEBUG: &str = "dapr.io/enable-debug";
 /// Warnings of a pod, and characters of each: API servers cut longer ones.
 const MAX_WARNINGS: usize = 10;
 const MAX_LENGTH: usize = 240;
-/// Characters of a value that are told.
-const MAX_VALUE: usize = 60;
+/// Characters of a value that a message shows.
+const SHOWN: usize = 60;
 
 use Want::{
     Addresses, Amount, AppPort, Duration, Endpoints, Hosts, Level, Mounts, Name, Number, Port, Probe,
@@ -250,7 +250,7 @@ fn warning(name: &str, value: &str) -> Option<String> {
 }
 
 fn told(name: &str, value: &str, want: Want, effect: &str) -> String {
-    let value = cut(value, MAX_VALUE);
+    let value = cut(value, SHOWN);
     format!("annotation {PREFIX}{name}: {value:?} is not {want}: {effect}")
 }
 
