@@ -319,7 +319,14 @@ async fn what_is_too_large_is_refused_alone() {
     broker.publish(&message("before", &[])).await.unwrap();
     let large = "x".repeat(LARGEST + 1);
     let error = broker.publish(&message(&large, &[])).await.unwrap_err();
-    assert!(error.to_string().contains("invalid bulk length"), "{error}");
+    // The connection may be gone before its last words are read.
+    let text = error.to_string();
+    assert!(
+        ["invalid bulk length", "broken pipe", "reset"]
+            .iter()
+            .any(|cause| text.contains(cause)),
+        "{text}"
+    );
     // What is under way when the connection ends may be there, so it is not sent again: its publisher is told.
     let again = async {
         while broker.publish(&message("after", &[])).await.is_err() {
