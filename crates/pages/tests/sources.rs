@@ -26,7 +26,7 @@ const READS: [&str; 7] = [
     "_VARIABLE: &str = \"",
 ];
 /// Variables that no user sets for us.
-const OTHERS: [&str; 3] = ["CI", "PATH", "SENTRY_TEST_CONNECTS_TO"];
+const OTHERS: [&str; 4] = ["CI", "PATH", "SENTRY_TEST_CONNECTS_TO", "SIMULATION_SEEDS"];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
