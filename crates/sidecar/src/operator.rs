@@ -195,7 +195,9 @@ impl Operator {
     /// # Errors
     /// [`OperatorError`], after one try.
     pub async fn resiliency(&self) -> Result<Loaded, OperatorError> {
-        let listed = self.once("list resiliency policies", self.list_policies()).await?;
+        let listed = self
+            .once("list resiliency policies", self.list_policies())
+            .await?;
         let listed = listed.resiliencies.into_iter();
         self.read(listed.map(|json| (Kind::Resiliency, json)))
     }

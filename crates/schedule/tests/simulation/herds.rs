@@ -110,8 +110,19 @@ fn a_herd_is_deleted_in_time_that_grows_with_it_and_no_faster() {
                 partition: 0,
             };
             // The first has the only place; the others come due all at once, later.
-            let at_once = if at == 0 { now } else { now - Duration::from_secs(1) };
-            engine.put(at_once, name(at), target, version, job.clone(), Progress::default());
+            let at_once = if at == 0 {
+                now
+            } else {
+                now - Duration::from_secs(1)
+            };
+            engine.put(
+                at_once,
+                name(at),
+                target,
+                version,
+                job.clone(),
+                Progress::default(),
+            );
         }
         engine.advance(now);
         assert_eq!((engine.len(), engine.in_flight()), (100_000, 1));
