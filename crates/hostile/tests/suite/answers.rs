@@ -36,6 +36,8 @@ use Verdict::{Clean, Fails, Whole};
 const INJECTED: &str = "injected";
 /// Memory for all of them together, MiB.
 const MEMORY: u64 = 48;
+/// Work of the sidecar for all of them together, with the calls between them. Generous, as for attacks.
+const WORK: Duration = Duration::from_secs(20);
 /// How long a caller waits.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -225,6 +227,9 @@ async fn no_byte_of_an_answer_reaches_another_caller() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     let memory = after.peak.saturating_sub(before.resident) >> 10;
     assert!(memory <= MEMORY, "{memory} MiB");
+    let work = after.work.saturating_sub(before.work);
+    println!("{work:?} of work");
+    assert!(work <= WORK, "{work:?} of work");
 }
 
 /// What a caller tells a binding, as the metadata of its request: line ends, to be carried into a request to the app or

@@ -23,6 +23,8 @@ const KEPT: u64 = 64;
 /// Within this time, a client that is silent is sent away. The limits are 10 seconds for most states and 60 for the first
 /// request to sentry; machines that test are busy.
 const SILENCE: Duration = Duration::from_secs(85);
+/// Work of a process while clients are silent, with that for honest clients: nobody may keep it busy by saying nothing.
+const SILENT_WORK: Duration = Duration::from_secs(60);
 /// Where attackers come from; honest clients come from 127.0.0.1.
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// Processes that are attacked at the same time: more keep each other waiting.
@@ -167,7 +169,20 @@ async fn silent_clients_are_sent_away() {
         .iter()
         .map(|listener| tokio::spawn(honest::keep_calling(fleet.target(listener), Arc::clone(&stop))))
         .collect();
+    let work = |process| usage(fleet.server(process).id()).map(|used| used.work);
+    let before = PROCESSES.map(work);
     let mut failures: Vec<String> = join_all(silent).await.into_iter().flatten().collect();
+    for (process, before) in PROCESSES.into_iter().zip(before) {
+        let (Some(before), Some(after)) = (before, work(process)) else {
+            failures.push(format!("{process:?} has ended"));
+            continue;
+        };
+        let work = after.saturating_sub(before);
+        println!("{process:?}: {work:?} of work");
+        if work > SILENT_WORK {
+            failures.push(format!("{process:?}: {work:?} of work"));
+        }
+    }
     stop.store(true, Ordering::Release);
     for served in honest {
         failures.extend(served.await.unwrap().err());

@@ -23,7 +23,7 @@ const EACH: u32 = MANY;
 const TOO_MANY: u32 = 720;
 const KEPT: u64 = DESCRIPTORS * 2 / 5;
 /// How many of such a crowd come at once.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 8;
 /// Within this time somebody is served while such a crowd stays; silent connections are ended later than that.
 const SERVED: Duration = Duration::from_secs(8);
 /// Connections of a crowd that shakes hands.

@@ -284,16 +284,15 @@ async fn half_close(target: Target) -> Heard {
     peer.hear(PATIENCE, crate::h1::is_answered).await
 }
 
+/// As many requests in one piece; their answers are awaited, for a server with much to do takes its time.
 async fn pipeline(target: Target, count: usize) -> Heard {
-    let Ok(peer) = target.connect().await else {
+    let Ok(mut peer) = target.connect().await else {
         return Heard::default();
     };
-    let one = request(target.listener, "");
-    peer.flood(
-        std::iter::once(one.repeat(count).into_bytes()),
-        std::time::Duration::from_millis(300),
-    )
-    .await
+    peer.say(request(target.listener, "").repeat(count).as_bytes())
+        .await;
+    let answers = |bytes: &[u8]| String::from_utf8_lossy(bytes).matches("HTTP/1.1 ").count();
+    peer.hear(PATIENCE * 2, |bytes| answers(bytes) >= count).await
 }
 
 async fn unread_pipeline(target: Target) -> Heard {
