@@ -176,7 +176,7 @@ pub fn inline(body: Body) -> (Option<Bytes>, Body) {
 }
 
 /// Which messages a stream carries.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// `InternalInvokeRequestStream`.
     Request,
@@ -193,6 +193,8 @@ pub struct MessageStream {
     max_payload: usize,
     expected_seq: u64,
     ready: VecDeque<Result<Bytes, Status>>,
+    /// The first message came.
+    begun: bool,
     ended: bool,
     /// Bytes of payload that the head has announced and that are still to come.
     announced: u64,
@@ -210,6 +212,7 @@ impl MessageStream {
             max_payload,
             expected_seq: 0,
             ready: VecDeque::new(),
+            begun: false,
             ended: false,
             announced: 0,
             stall: StallTimer::default(),
@@ -238,6 +241,7 @@ impl MessageStream {
                 .next()
                 .map_err(|e| Status::invalid_argument(e.to_string()))?;
             if next.is_some() || self.ended {
+                self.begun = true;
                 return Poll::Ready(Ok(next));
             }
             let Poll::Ready(frame) = Pin::new(&mut self.source).poll_frame(cx) else {
@@ -268,10 +272,11 @@ impl MessageStream {
         }
     }
 
-    /// What has begun has to go on; before a message, and where the length of the payload is not known, peers may be
-    /// silent.
+    /// A request has to begin, and what has begun has to go on. Before an answer, and between messages where the length
+    /// of the payload is not known, peers may be silent.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
-        if self.announced == 0 && !self.frames.is_within_message() {
+        let is_due = self.direction == Direction::Request && !self.begun;
+        if !is_due && self.announced == 0 && !self.frames.is_within_message() {
             return Poll::Pending;
         }
         let late = self.stall.poll(

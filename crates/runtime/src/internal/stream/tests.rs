@@ -50,6 +50,24 @@ async fn a_message_that_stops_half_way_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_whose_head_does_not_come_is_given_up_and_an_answer_is_waited_for() {
+    let (pieces, mut asked) = stream(Direction::Request);
+    fails_late(&mut asked).await;
+    assert!(pieces.is_closed(), "the peer is told");
+    for direction in [Direction::Request, Direction::Response] {
+        let (pieces, mut stream) = stream(direction);
+        if direction == Direction::Request {
+            let head = Bytes::from_static(&[0, 0, 0, 0, 0]);
+            pieces.send(Ok(Frame::data(head))).await.unwrap();
+            let head = std::future::poll_fn(|cx| stream.poll_message(cx)).await;
+            assert!(head.unwrap().is_some());
+        }
+        let next = std::future::poll_fn(|cx| stream.poll_message(cx));
+        assert!(timeout(UNREAD_TIMEOUT * 10, next).await.is_err(), "{direction:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_payload_of_known_length_that_stops_is_given_up() {
     let (pieces, mut stream) = stream(Direction::Response);
     stream.expect(&announced(10));
