@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use async_nats::jetstream::{
     AckKind, ErrorCode, Message as Incoming,
@@ -11,10 +11,11 @@ use outrigger_component::{
     Error, Kind, Pairs, Result,
     pubsub::{Feed, Message, Settlement},
 };
+use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::{
-    LOG, PATIENCE, Shared,
+    LOG, Shared,
     ahead::{Ahead, Lost},
     settings::renewal,
 };
@@ -23,6 +24,9 @@ use super::{
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often it is looked whether the server still has the consumer.
 const LOOK: Duration = Duration::from_secs(5);
+/// What was said has to leave within this time when a subscription ends; shorter than a shutdown may take. A server that is
+/// away sends the messages again.
+const FLUSH: Duration = Duration::from_secs(1);
 /// Before the consumer is made again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -126,7 +130,11 @@ impl Consumer {
         loop {
             let session = match self.session.take() {
                 Some(session) => Ok(session),
-                None => self.bind().await,
+                None => tokio::select! {
+                    bound = self.bind() => bound,
+                    () = drain.cancelled() => return Ok(()),
+                    () = closed.cancelled() => return Ok(()),
+                },
             };
             let cause = match session {
                 Ok(session) => match self.take(session, &mut feed).await {
@@ -158,10 +166,10 @@ impl Consumer {
         let mut messages = Some(messages);
         let mut ahead = Ahead::default();
         let mut renewal = interval(renewal(self.shared.settings.consumer.ack_wait));
-        let mut look = interval(LOOK);
-        for timer in [&mut renewal, &mut look] {
-            timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        }
+        renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let suspicion = Notify::new();
+        // Beside everything else: a server that is away takes seconds not to answer.
+        let mut gone = pin!(gone(&stream, &name, &suspicion));
         loop {
             while feed.room() > 0
                 && let Some(incoming) = ahead.next(&stream)
@@ -209,8 +217,7 @@ impl Consumer {
                 },
                 incoming = next(&mut messages), if !ahead.is_full() => match incoming {
                     Some(Ok(incoming)) => ahead.push(incoming, feed.room_in_bytes()),
-                    // Looked at next.
-                    Some(Err(_)) => look.reset_immediately(),
+                    Some(Err(_)) => suspicion.notify_one(),
                     None => return Err(Error::new(Kind::Unavailable, "NATS: the subscription ended")),
                 },
                 _ = renewal.tick() => {
@@ -218,18 +225,14 @@ impl Consumer {
                         self.say(incoming, AckKind::Progress).await;
                     }
                 }
-                _ = look.tick() => {
-                    if let Err(error) = stream.consumer_info(&name).await
-                        && is_gone(&error)
-                    {
-                        return Err(Error::new(Kind::Unavailable, format!("the consumer {name:?} is gone")));
-                    }
+                () = &mut gone => {
+                    return Err(Error::new(Kind::Unavailable, format!("the consumer {name:?} is gone")));
                 }
             }
         }
         self.release(&mut ahead).await;
         // An answer to this comes after what was said before.
-        let _late = timeout(PATIENCE, stream.consumer_info(&name)).await;
+        let _late = timeout(FLUSH, stream.consumer_info(&name)).await;
         Ok(())
     }
 
@@ -271,6 +274,18 @@ impl Consumer {
             metadata: Pairs::from([("Topic".to_owned(), subject.to_owned())]),
             lane: None,
             redelivered: before.and_then(|before| u32::try_from(before).ok()),
+        }
+    }
+}
+
+/// Looks now and then, and on suspicion, whether the server still has a consumer; ends when it has not.
+async fn gone(stream: &Stream, name: &str, suspicion: &Notify) {
+    loop {
+        let _either = timeout(LOOK, suspicion.notified()).await;
+        if let Err(error) = stream.consumer_info(name).await
+            && is_gone(&error)
+        {
+            return;
         }
     }
 }

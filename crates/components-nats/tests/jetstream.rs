@@ -6,7 +6,7 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 use async_nats::jetstream::{self, stream};
 use outrigger_component::{
     Kind, PubSub, Result,
-    conformance::{self, PubSubRules},
+    conformance::{self, Link, PubSubRules},
     pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
 };
 use outrigger_components_testing::{Components, proxy::Proxy, server::Nats};
@@ -97,6 +97,18 @@ async fn nothing_is_lost_when_the_server_is_killed() {
         &mut server,
     )
     .await;
+}
+
+/// A sidecar has five seconds for its shutdown.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_ends_soon_though_the_server_is_away() {
+    let Some(mut server) = started().await else { return };
+    let broker = open(&server.url(), "ends", &[]).await.unwrap();
+    let subscription = subscribe(&broker, "ends").await.unwrap();
+    Link::cut(&mut server);
+    subscription.drain();
+    let ended = tokio::time::timeout(Duration::from_secs(3), subscription.ended()).await;
+    ended.expect("it waits for the server").unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
