@@ -111,8 +111,9 @@ cost: ## instructions and allocations of a call, against crates/cost/budget.toml
 	scripts/build checks
 	$(RELEASE)/outrigger-cost $(COST)
 
-faults: build ## workflows while workers, sidecars, stores and the control plane are killed: minutes
-	@scripts/need python3 venv redis postgres
+faults: build ## workflows and events while workers, sidecars, stores, brokers and the control plane are killed: half an hour
+	@scripts/need python3 venv redis postgres mosquitto rabbitmq nats kafka
+	conformance/deliveries $(RELEASE)
 	conformance/faults $(RELEASE)
 
 fuzz: ## the parsers of what comes from the network under libFuzzer, a minute each

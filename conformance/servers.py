@@ -1,7 +1,8 @@
-"""Redis, PostgreSQL, RabbitMQ and Kafka as processes of a fleet, on loopback, without passwords and without a past."""
+"""Redis, PostgreSQL, RabbitMQ, NATS, Mosquitto and Kafka as processes of a fleet, on loopback, without passwords and without a past."""
 
 import functools
 import glob
+import json
 import os
 import pathlib
 import pwd
@@ -107,8 +108,53 @@ class RabbitMq:
             "RABBITMQ_DIST_PORT": str(between), "RABBITMQ_MNESIA_BASE": str(folder), "RABBITMQ_LOG_BASE": str(folder),
             "RABBITMQ_LOGS": "-", "RABBITMQ_CONFIG_FILE": str(folder / "rabbit.conf"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins")}
+        self.env = env
         fleet.app(f"app-{name}", [program], self.port, env, BROKER_SECONDS)
         self.url = f"amqp://guest:guest@{HOST}:{self.port}"
+
+
+class Nats:
+    """A NATS server with JetStream, whose streams are in files."""
+
+    def __init__(self, fleet, name="nats"):
+        program = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin")
+        if not program:
+            raise Missing("nats-server is not installed: apt-get install nats-server")
+        (self.port,) = free_ports(1)
+        folder = fleet.dir / name
+        folder.mkdir()
+        (folder / "conf").write_text(f'jetstream {{ store_dir: "{folder}" }}\n')
+        fleet.app(f"app-{name}", [program, "-a", HOST, "-p", str(self.port), "-c", str(folder / "conf")], self.port)
+        self.url = f"nats://{HOST}:{self.port}"
+
+    def stream(self, name, subjects):
+        """Makes a stream of these subjects, as its API wants it: a request with a subject for the answer."""
+        request = json.dumps({"name": name, "subjects": subjects, "storage": "file", "retention": "limits"}).encode()
+        with socket.create_connection((HOST, self.port), 10) as connection:
+            connection.sendall(b'CONNECT {"verbose":false}\r\nSUB answer 1\r\nPUB $JS.API.STREAM.CREATE.%b answer %d\r\n%b\r\n'
+                               % (name.encode(), len(request), request))
+            answer = b""
+            while b"stream_create_response" not in answer:
+                answer += connection.recv(65536)
+        if b'"error"' in answer:
+            raise RuntimeError(f"nats: {answer.decode()}")
+
+
+class Mosquitto:
+    """A broker of MQTT that keeps on disk what it is told."""
+
+    def __init__(self, fleet, name="mosquitto"):
+        program = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+        if not program:
+            raise Missing("mosquitto is not installed: apt-get install mosquitto")
+        (self.port,) = free_ports(1)
+        folder = fleet.dir / name
+        folder.mkdir()
+        (folder / "conf").write_text(
+            f"listener {self.port} {HOST}\nallow_anonymous true\nuser root\npersistence true\n"
+            f"persistence_location {folder}/\nautosave_on_changes true\nautosave_interval 1\n")
+        fleet.app(f"app-{name}", [program, "-c", str(folder / "conf")], self.port)
+        self.url = f"mqtt://{HOST}:{self.port}"
 
 
 class Kafka:

@@ -1,0 +1,421 @@
+"""Publish and subscribe while things break. Run by the script `deliveries`.
+
+After each fault: every event whose publisher was told that it is taken has been handled to its end by an app; where the
+broker keeps the order of a key, no event was begun before the one in front of it had been handled to its end; nothing but
+poison became a dead letter; and nothing waits any more.
+"""
+
+import argparse
+import collections
+import itertools
+import os
+import random
+import sys
+import threading
+import time
+import traceback
+
+import fleet as fleets
+import servers
+from sdk.world import component
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# How long anything may take: a broker has to notice that a member is gone.
+PATIENCE = 120
+TOPIC, DEAD = "work", "work-dead"
+KEYS = 8
+# Events per second of a publisher, about.
+RATE = 100
+SUBSCRIPTION = """apiVersion: dapr.io/v2alpha1
+kind: Subscription
+metadata:
+  name: deliveries
+spec:
+  pubsubname: broker
+  topic: {topic}
+  routes:
+    default: /{route}
+"""
+# An app that is away for a moment is no reason for a dead letter; one that refuses an event again and again is.
+RESILIENCY = """apiVersion: dapr.io/v1alpha1
+kind: Resiliency
+metadata:
+  name: deliveries
+spec:
+  policies:
+    retries:
+      patient: {policy: constant, duration: 100ms, maxRetries: 100}
+  targets:
+    components:
+      broker:
+        inbound: {retry: patient}
+"""
+
+
+class Broker:
+    """A broker: its properties, how it is killed and comes back, and what it promises."""
+
+    name, kind = "", ""
+    # Events of one key come in order, whoever of a group takes them.
+    keeps_order = False
+    # Several sidecars share the events.
+    has_groups = True
+    process = None
+
+    def __init__(self, fleet):
+        self.fleet = fleet
+        self.properties = {}
+
+    def kill(self):
+        self.command = self.fleet.processes[self.process].args
+        self.fleet.kill(self.process)
+
+    def start(self):
+        self.fleet.app(self.process, self.command, self.port, patience=servers.BROKER_SECONDS)
+
+
+class Sqlite(Broker):
+    name, kind, keeps_order = "sqlite", "sqlite", True
+
+    def __init__(self, fleet):
+        super().__init__(fleet)
+        self.properties = {"connectionString": fleet.dir / "broker.db", "visibilityTimeout": "3s"}
+
+
+class Redis(Broker):
+    name, kind, process = "redis", "redis", "app-redis"
+
+    def __init__(self, fleet):
+        super().__init__(fleet)
+        redis = servers.Redis(fleet)
+        self.port = redis.port
+        redis.command("CONFIG", "SET", "appendonly", "yes")
+        redis.command("CONFIG", "SET", "appendfsync", "always")
+        self.properties = {"redisHost": redis.address, "processingTimeout": "3s", "redeliverInterval": "1s"}
+
+    def start(self):
+        # Without a word it would begin with an empty store.
+        self.command = [*self.command[:self.command.index("--appendonly")], "--appendonly", "yes", "--appendfsync", "always"]
+        super().start()
+
+
+class RabbitMq(Broker):
+    name, kind, process = "rabbitmq", "rabbitmq", "app-rabbitmq"
+
+    def __init__(self, fleet):
+        super().__init__(fleet)
+        self.server = servers.RabbitMq(fleet)
+        self.port = self.server.port
+        self.properties = {
+            "connectionString": self.server.url, "durable": "true", "deletedWhenUnused": "false", "deliveryMode": "2",
+            "prefetchCount": "10", "requeueInFailure": "true", "publisherConfirm": "true", "concurrency": "parallel"}
+
+    def start(self):
+        self.fleet.app(self.process, self.command, self.port, self.server.env, servers.BROKER_SECONDS)
+
+
+class JetStream(Broker):
+    name, kind, process = "jetstream", "jetstream", "app-nats"
+
+    def __init__(self, fleet):
+        super().__init__(fleet)
+        server = servers.Nats(fleet)
+        self.port = server.port
+        server.stream("deliveries", [TOPIC, DEAD])
+        self.properties = {"natsURL": server.url, "streamName": "deliveries", "durableName": "{group}",
+                           "queueGroupName": "{group}", "ackWait": "3s", "concurrencyMode": "parallel"}
+
+
+class Mqtt(Broker):
+    name, kind, process, has_groups = "mqtt3", "mqtt3", "app-mosquitto", False
+
+    def __init__(self, fleet):
+        super().__init__(fleet)
+        server = servers.Mosquitto(fleet)
+        self.port = server.port
+        self.properties = {"url": server.url, "qos": "1", "cleanSession": "false", "consumerID": "deliveries-{member}"}
+
+
+class Kafka(Broker):
+    name, kind, process, keeps_order = "kafka", "kafka", "app-kafka", True
+
+    def __init__(self, fleet):
+        super().__init__(fleet)
+        server = servers.Kafka(fleet, partitions=6)
+        self.port = int(server.address.rsplit(":")[-1])
+        self.properties = {"brokers": server.address, "authType": "none", "initialOffset": "oldest",
+                           "sessionTimeout": "3s", "heartbeatInterval": "500ms", "backOffDuration": "500ms"}
+
+
+BROKERS = [Sqlite, Redis, RabbitMq, JetStream, Mqtt, Kafka]
+
+
+class World:
+    """A publisher, and consumers of one group with an app each."""
+
+    def __init__(self, fleet, broker, count):
+        self.fleet, self.broker, self.count = fleet, broker, count
+        self.journal = fleet.dir / "journal"
+        self.journal.touch()
+        self.members = ["0", "1", "2"] if broker.has_groups else ["0"]
+        self.starts = collections.Counter()
+        self.ports, self.work = {}, collections.defaultdict(lambda: 0.005)
+        self.told = set()
+        self.kills = 0
+        self.publisher = fleet.sidecar("publisher", flags=self.flags("publisher"))
+        for member in ["collector", *self.members]:
+            self.start_app(member)
+            self.start_sidecar(member)
+
+    def flags(self, member):
+        folder = self.fleet.dir / f"resources-{member}"
+        folder.mkdir(exist_ok=True)
+        properties = {name: str(value).format(member=member, group=self.group(member)) for name, value in self.broker.properties.items()}
+        (folder / "broker.yaml").write_text(component("broker", f"pubsub.{self.broker.kind}", **properties))
+        if member in self.members:
+            (folder / "resiliency.yaml").write_text(RESILIENCY)
+            text = SUBSCRIPTION.format(topic=TOPIC, route="take") + f"  deadLetterTopic: {DEAD}\n"
+            (folder / "subscription.yaml").write_text(text)
+        elif member == "collector":
+            (folder / "subscription.yaml").write_text(SUBSCRIPTION.format(topic=DEAD, route="parked"))
+        return [f"--resources-path={folder}"]
+
+    def group(self, member):
+        """The app id of a sidecar: members share the events."""
+        return "members" if member in self.members else member
+
+    def start_app(self, member):
+        self.starts[member] += 1
+        self.ports.setdefault(f"app {member}", fleets.free_ports(1)[0])
+        port = self.ports[f"app {member}"]
+        self.fleet.app(f"app-{member}", [
+            sys.executable, "-W", "ignore", f"{HERE}/deliveries_app.py", f"{member}.{self.starts[member]}", str(port),
+            self.journal, str(self.work[member])], port)
+
+    def start_sidecar(self, member):
+        sidecar = self.fleet.sidecar(member, self.ports[f"app {member}"], app_id=self.group(member), flags=self.flags(member),
+                                     ports=self.ports.get(member))
+        self.ports[member] = sidecar.ports
+
+    def kill_sidecar(self, member):
+        self.kills += 1
+        self.fleet.kill(f"daprd-{member}")
+        self.start_sidecar(member)
+
+    def kill_app(self, member):
+        self.kills += 1
+        self.fleet.kill(f"app-{member}")
+        self.start_app(member)
+
+    def roll(self, member):
+        """As a rolling restart does: the sidecar ends in order, then its app."""
+        self.kills += 1
+        self.fleet.end(f"daprd-{member}")
+        self.fleet.end(f"app-{member}")
+        self.start_app(member)
+        self.start_sidecar(member)
+
+    def publish(self, number, poison=False):
+        """Publishes one event until it is taken; that may put it there twice."""
+        data = {"number": number, "key": number % KEYS, **({"poison": True} if poison else {})}
+        path = f"/v1.0/publish/broker/{TOPIC}?metadata.partitionKey=k{data['key']}"
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                status, _, text = self.publisher.ask("POST", path, data, {"content-type": "application/json"})
+            except OSError as error:
+                status, text = 0, error
+            if status == 204:
+                self.told.add(number)
+                return
+            if time.monotonic() > deadline:
+                raise AssertionError(f"publishing goes on failing: {status} {text}")
+            time.sleep(0.1)
+
+    def load(self, poisons=()):
+        """Publishes all events at an even rate, in the background; the thread, which carries what went wrong."""
+        def run():
+            try:
+                begun = time.monotonic()
+                for number in range(self.count):
+                    time.sleep(max(0, begun + number / RATE - time.monotonic()))
+                    self.publish(number, number in poisons)
+            except BaseException as error:
+                thread.wrong = error
+        thread = threading.Thread(target=run, daemon=True)
+        thread.wrong = None
+        thread.start()
+        return thread
+
+    def lines(self):
+        """What apps wrote: who, what, key, number; a line that is being written is left out."""
+        text = self.journal.read_text()
+        for line in text[:text.rfind("\n") + 1].splitlines():
+            _at, who, what, key, number = line.split(" ")
+            yield who.split(".")[0], what, int(key), int(number)
+
+    def numbers(self, kind):
+        return {number for _, what, _, number in self.lines() if what == kind}
+
+    def until(self, what, condition, patience=PATIENCE):
+        deadline = time.monotonic() + patience
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"after {patience} s still not: {what()}")
+            time.sleep(0.05)
+
+    def until_taken(self, part):
+        of = int(self.count * part)
+        self.until(lambda: f"{of} of {self.count} handled, but {len(self.numbers('end'))}",
+                   lambda: len(self.numbers("end")) >= of)
+
+    def check(self, loading, poisons=frozenset()):
+        """The invariants; how many events came more than once."""
+        loading.join(PATIENCE)
+        if loading.is_alive() or loading.wrong:
+            raise AssertionError(f"publishing: {loading.wrong or 'it hangs'}")
+        good = self.told - poisons
+        self.until(lambda: f"handled: {sorted(good - self.numbers('end'))[:10]}", lambda: good <= self.numbers("end"))
+        lines = list(self.lines())
+        if self.broker.keeps_order:
+            ended, first = set(), set()
+            for _, what, key, number in lines:
+                if what == "begin" and number not in first:
+                    first.add(number)
+                    early = [n for n in range(key, number, KEYS) if n not in ended and n not in poisons]
+                    if early:
+                        raise AssertionError(f"{number} of key {key} was begun before {early[:5]} had been handled")
+                elif what == "end":
+                    ended.add(number)
+        self.until(lambda: f"dead letters: {sorted(poisons - self.numbers('parked'))}",
+                   lambda: poisons <= self.numbers("parked"))
+        if others := self.numbers("parked") - poisons:
+            raise AssertionError(f"dead letters that are none: {sorted(others)[:10]}")
+        return sum(1 for _, what, _, _ in lines if what == "end") - len(self.numbers("end"))
+
+
+def sidecars_killed(world):
+    """Sidecars of consumers are killed while they deliver."""
+    loading = world.load()
+    for part in (0.1, 0.3, 0.5, 0.7):
+        world.until_taken(part)
+        world.kill_sidecar(random.choice(world.members))
+    return world.check(loading)
+
+
+def apps_killed(world):
+    """Apps are killed while they handle events."""
+    loading = world.load()
+    for part in (0.1, 0.3, 0.5, 0.7):
+        world.until_taken(part)
+        world.kill_app(random.choice(world.members))
+    return world.check(loading)
+
+
+def publisher_killed(world):
+    """The sidecar of the publisher is killed; what it has not confirmed is published again."""
+    loading = world.load()
+    for part in (0.2, 0.5, 0.8):
+        world.until_taken(part)
+        world.kills += 1
+        world.fleet.kill("daprd-publisher")
+        time.sleep(0.2)
+        world.publisher = world.fleet.sidecar("publisher", flags=world.flags("publisher"))
+    return world.check(loading)
+
+
+def broker_killed(world):
+    """The broker is killed, and comes back after two seconds."""
+    loading = world.load()
+    for part in (0.2, 0.6):
+        world.until_taken(part)
+        world.kills += 1
+        world.broker.kill()
+        time.sleep(2)
+        world.broker.start()
+    return world.check(loading)
+
+
+def rolling_restart(world):
+    """All consumers are restarted, one after the other, under load."""
+    loading = world.load()
+    for part, member in zip((0.2, 0.4, 0.6), world.members):
+        world.until_taken(part)
+        world.roll(member)
+    return world.check(loading)
+
+
+def slow_beside_fast(world):
+    """One consumer is slow; nothing waits for it but what it has, and where a key keeps its order what is of its keys."""
+    slow = world.members[0]
+    world.work[slow] = 0.5
+    world.fleet.end(f"app-{slow}")
+    world.start_app(slow)
+    loading = world.load()
+    loading.join(PATIENCE)
+
+    def waiting():
+        lines = list(world.lines())
+        keys = {key for who, _, key, _ in lines if who == slow} if world.broker.keeps_order else ()
+        begun = {number for *_, number in lines}
+        return [number for number in world.told if number not in begun and number % KEYS not in keys]
+    world.until(lambda: f"begun: {waiting()[:10]}", lambda: not waiting(), patience=10)
+    return world.check(loading)
+
+
+def poison(world):
+    """Events that the app refuses stand between good ones, of the same key and of others."""
+    poisons = frozenset({world.count // 4, world.count // 2})
+    return world.check(world.load(poisons), poisons)
+
+
+FAULTS = [sidecars_killed, apps_killed, publisher_killed, broker_killed, rolling_restart, slow_beside_fast, poison]
+# Made in every run of the tests.
+QUICK = {"sqlite sidecars killed", "redis sidecars killed", "redis broker killed", "sqlite poison"}
+
+
+def checks():
+    for broker, fault in itertools.product(BROKERS, FAULTS):
+        if fault is broker_killed and not broker.process:
+            continue
+        if fault in (rolling_restart, slow_beside_fast) and not broker.has_groups:
+            continue
+        yield broker, fault, f"{broker.name} {fault.__name__.replace('_', ' ')}"
+
+
+def run(binaries, broker, fault, count):
+    with fleets.Fleet(binaries, sentry=False) as fleet:
+        try:
+            begun = time.monotonic()
+            world = World(fleet, broker(fleet), count)
+            again = fault(world)
+            return f"{len(world.told)} events, {world.kills} kills, {again} events again, {time.monotonic() - begun:.1f} s"
+        except BaseException:
+            fleet.keep_logs()
+            raise
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("binaries")
+    parser.add_argument("texts", nargs="*")
+    parser.add_argument("--count", type=int, default=400)
+    parser.add_argument("--quick", action="store_true")
+    given = parser.parse_args()
+    passed = failed = 0
+    for broker, fault, name in checks():
+        if given.quick and name not in QUICK or given.texts and not any(text in name for text in given.texts):
+            continue
+        try:
+            print(f"ok      {name}: {run(given.binaries, broker, fault, given.count)}", flush=True)
+            passed += 1
+        except Exception:
+            print(f"FAILED  {name}", flush=True)
+            traceback.print_exc()
+            failed += 1
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

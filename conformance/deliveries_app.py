@@ -1,0 +1,60 @@
+"""A subscriber in a process of its own, so that it can be killed.
+
+usage: deliveries_app.py NAME PORT JOURNAL WORK    every begin and end of an event is a line of JOURNAL; WORK is seconds
+"""
+
+import http.server
+import json
+import os
+import sys
+import time
+
+name, port, journal, work = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+out = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+
+def note(what, data):
+    os.write(out, f"{time.time()} {name} {what} {data['key']} {data['number']}\n".encode())
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.answer(404)
+
+    def do_POST(self):
+        data = json.loads(self.rfile.read(int(self.headers["content-length"])))["data"]
+        if self.path == "/parked":
+            note("parked", data)
+            self.answer(200)
+            return
+        note("begin", data)
+        time.sleep(work)
+        if data.get("poison"):
+            self.answer(500)
+            return
+        note("end", data)
+        self.answer(200)
+
+    def answer(self, status):
+        self.send_response(status)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+    def handle(self):
+        try:
+            super().handle()
+        except OSError:
+            pass  # its sidecar was killed
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
+Server(("127.0.0.1", port), Handler).serve_forever()
