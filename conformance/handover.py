@@ -13,6 +13,7 @@ import time
 
 import fleet as fleets
 import servers
+from handover_actors import actors
 from sdk.world import component
 
 PATIENCE = 90
@@ -445,7 +446,7 @@ def main(ours, theirs, wanted=""):
     binaries = {"ours": pathlib.Path(ours).resolve(), "theirs": pathlib.Path(theirs).resolve()}
     passed = failed = 0
     with fleets.Fleet(ours, sentry=False) as fleet:
-        for part in (workflows, jobs):
+        for part in (workflows, jobs, actors):
             for name, check in part(fleet, binaries, wanted):
                 began = time.monotonic()
                 try:
