@@ -18,7 +18,7 @@ COUNT = 1000
 # not. The same twice is none of that.
 HASTE = ("no answer in", ": EOF", "connection reset by peer")
 # What gRPC says when a connection is gone: the process may be about to end.
-LOST = "Socket closed"
+LOST = ("Socket closed", "Connection reset")
 
 
 def reasons(difference):
@@ -50,7 +50,8 @@ class Comparison:
 
     def ended(self, case, differences):
         """Starts again what a case brought down. Ours has to stand it; Dapr's may crash, and is not compared then."""
-        ours, dapr = (side.revive(LOST in str(differences)) for side in self.sides)
+        lost = any(text in str(differences) for text in LOST)
+        ours, dapr = (side.revive(lost) for side in self.sides)
         if ours:
             self.failed += 1
             print(f"FAILED  {case.name}: our sidecar ended: {', '.join(ours)}", flush=True)
