@@ -224,12 +224,21 @@ impl Instance {
     /// Adds those of `events` that may be added. Who cannot ensure the run, or store the change, has to read the instance
     /// anew.
     pub fn add(&mut self, events: Vec<HistoryEvent>) -> Additions {
+        let before = self.inbox.len();
+        let mut additions = self.take_in(events);
+        if self.inbox.len() > before {
+            additions.change = self.change();
+        }
+        additions
+    }
+
+    /// As [`Instance::add`], without what has to be stored.
+    pub(crate) fn take_in(&mut self, events: Vec<HistoryEvent>) -> Additions {
         let mut additions = Additions {
             added: Vec::with_capacity(events.len()),
             run: None,
             change: Change::default(),
         };
-        let before = self.inbox.len();
         // Looked through once, however many events come.
         let mut waiting: HashSet<_> = self.inbox.iter().filter_map(ends).collect();
         for event in events {
@@ -252,9 +261,6 @@ impl Instance {
                 }
             }
             additions.added.push(checked);
-        }
-        if self.inbox.len() > before {
-            additions.change = self.change();
         }
         additions
     }

@@ -3,6 +3,7 @@
 //! There is no I/O here; time and random ids are arguments.
 
 mod actions;
+mod commit;
 pub mod create;
 pub mod error;
 pub mod event;

@@ -16,7 +16,7 @@ use prost_types::Timestamp;
 
 use crate::actions::Effects;
 use crate::error::TurnError;
-use crate::event::{Awaited, NO_ID, ends, event, execution_of_result, is_timer};
+use crate::event::{Awaited, NO_ID, ends, event, execution_of_result};
 use crate::facts::Facts;
 use crate::instance::Instance;
 use crate::payload::{Limit, too_long};
@@ -216,30 +216,6 @@ impl Instance {
         };
         outcome.stall(stalled, self.facts.stalled.as_ref(), at);
         outcome
-    }
-
-    /// Takes a turn into the history. What comes back has to be stored; who fails to store it has to read the instance
-    /// anew.
-    pub fn commit(&mut self, outcome: Outcome) -> Change {
-        if outcome.restarted {
-            self.reset();
-        }
-        for event in &outcome.fresh {
-            self.history.push(&event.encode_to_vec());
-        }
-        // Nothing shares what the facts of before and after have in common once those of before are gone.
-        self.facts = outcome.facts;
-        self.facts.settle();
-        let kept = outcome.inbox == self.inbox;
-        self.inbox = outcome.inbox;
-        // Timers that fired are in the inbox of no one.
-        self.inbox.retain(|event| !is_timer(event));
-        self.custom_status = outcome.custom_status;
-        match (outcome.restarted, kept) {
-            (true, _) => self.change_from(0, 0),
-            (false, true) => self.change(),
-            (false, false) => self.change_from(self.stored().history, 0),
-        }
     }
 }
 

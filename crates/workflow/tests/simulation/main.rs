@@ -1,5 +1,6 @@
 //! Random workflows run by a small worker over a store, reminders and actors that are played here. Each is run twice:
-//! without a disturbance, and with crashes between all steps. Both have to end alike, and nothing may be left over.
+//! without a disturbance, and with crashes between all steps, where turns are stored at once or with what comes after them.
+//! Both have to end alike, and nothing may be left over.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -38,21 +39,27 @@ impl Drop for Told {
 
 #[test]
 fn crashes_between_all_steps_change_nothing() {
-    let mut crashes = 0;
+    let (mut crashes, mut stored_together) = (0, 0);
     for seed in seeds() {
         let _told = Told(seed);
         let mut random = StdRng::seed_from_u64(seed);
         let program = Program::random(&mut random);
-        let expected = World::new(program.clone(), Crashes::None).run();
+        let expected = World::new(program.clone(), Crashes::None, None).run();
         let per_cent = random.random_range(1..30);
+        let together = random.random_range(0.0..1.0);
         let mut world = World::new(
             program,
             Crashes::Random(Box::new(StdRng::seed_from_u64(seed ^ 0xC4A5)), per_cent),
+            Some((StdRng::seed_from_u64(seed ^ 0x11A6), together)),
         );
         let found = world.run();
         crashes += world.crashes;
+        stored_together += world.stored_together;
         assert_eq!(found, expected, "seed {seed}");
     }
-    eprintln!("{} programs, {crashes} crashes", seeds().count());
-    assert!(crashes > 0);
+    eprintln!(
+        "{} programs, {crashes} crashes, {stored_together} turns stored with what came after them",
+        seeds().count()
+    );
+    assert!(crashes > 0 && stored_together > 0);
 }

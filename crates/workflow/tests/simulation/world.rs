@@ -36,6 +36,23 @@ pub(crate) enum Crashes {
 #[derive(Debug)]
 struct Crash;
 
+/// What a run came to.
+#[derive(PartialEq)]
+enum Ran {
+    Over,
+    /// It has to be tried again.
+    Again,
+    /// The turn was stored with events that came meanwhile: they are run at once.
+    TookMore,
+}
+
+/// Who sent an event that came while a turn was not stored.
+enum Came {
+    /// The activity of a reminder.
+    Result((i64, String, String)),
+    Raised(u32),
+}
+
 /// What a reminder is for; its key is what it overwrites.
 #[derive(Clone, Debug)]
 enum Due {
@@ -59,6 +76,10 @@ pub(crate) struct World {
     reminders: BTreeMap<(i64, String, String), Due>,
     next_id: u64,
     other_app_is_down: bool,
+    /// How probable it is that a turn is stored with what comes after it; `None`: all are stored at once.
+    lingering: Option<(StdRng, f64)>,
+    /// Turns that were stored together with what came after them.
+    pub(crate) stored_together: u32,
     /// What clients do, which retry until it is done.
     to_start: bool,
     to_raise: Vec<u32>,
@@ -73,7 +94,7 @@ const LIMIT: Limit = Limit(4 << 20);
 const TOGETHER: usize = 3;
 
 impl World {
-    pub(crate) fn new(program: Program, crashing: Crashes) -> Self {
+    pub(crate) fn new(program: Program, crashing: Crashes, lingering: Option<(StdRng, f64)>) -> Self {
         let to_raise = program.events();
         Self {
             program,
@@ -85,6 +106,8 @@ impl World {
             next_id: 0,
             other_app_is_down: matches!(crashing, Crashes::Random(..)),
             crashing,
+            lingering,
+            stored_together: 0,
             to_start: true,
             // One that waits for what was raised before would wait for ever.
             to_rerun: to_raise.is_empty(),
@@ -147,11 +170,7 @@ impl World {
             return Ok(true);
         }
         if let Some(number) = self.next_event() {
-            let raised = EventRaisedEvent {
-                name: format!("eVent{number}"),
-                input: Some(format!("raised {number}")),
-            };
-            let raised = event(-1, self.at(), EventType::EventRaised(raised));
+            let raised = self.raised(number);
             self.add(ROOT, vec![raised])?;
             self.to_raise.retain(|other| *other != number);
             return Ok(true);
@@ -170,8 +189,8 @@ impl World {
         };
         self.now = self.now.max(key.0) + 1;
         let handled = match due {
-            Due::Run => self.run_instance(&key.1, None)?,
-            Due::Timer(fired, generation) => self.run_instance(&key.1, Some((fired, generation)))?,
+            Due::Run => self.run_until_stored(&key.1, None)?,
+            Due::Timer(fired, generation) => self.run_until_stored(&key.1, Some((fired, generation)))?,
             Due::Activity(_) => {
                 self.run_activities(&key)?;
                 return Ok(true);
@@ -182,9 +201,12 @@ impl World {
             self.may_crash()?;
             self.reminders.remove(&key);
         } else {
-            // It comes again in a second.
-            let due = self.reminders.remove(&key).unwrap();
-            self.reminders.insert((self.now + 1000, key.1, key.2), due);
+            // It comes again in a second. One of a timer may have been set anew meanwhile, by the next generation.
+            let is_timers = key.2.starts_with("timer-");
+            match self.reminders.remove(&key) {
+                Some(due) => drop(self.reminders.insert((self.now + 1000, key.1, key.2), due)),
+                None => assert!(is_timers, "{key:?} is gone"),
+            }
         }
         Ok(true)
     }
@@ -194,6 +216,14 @@ impl World {
         let next = *self.to_raise.first()?;
         let is_quiet = self.reminders.keys().all(|key| key.0 > self.now);
         (is_quiet || next % 3 == 0).then_some(next)
+    }
+
+    fn raised(&self, number: u32) -> HistoryEvent {
+        let raised = EventRaisedEvent {
+            name: format!("eVent{number}"),
+            input: Some(format!("raised {number}")),
+        };
+        event(-1, self.at(), EventType::EventRaised(raised))
     }
 
     fn remind(&mut self, at: i64, actor: &str, name: &str, due: Due) {
@@ -414,27 +444,42 @@ impl World {
         Ok(event(-1, self.at(), result))
     }
 
-    /// `false`: it has to be tried again.
-    fn run_instance(&mut self, id: &str, timer: Option<(HistoryEvent, u64)>) -> Result<bool, Crash> {
+    /// Runs an instance as long as its turns are stored together with what came meanwhile, for one reminder. `false`: it
+    /// has to be tried again.
+    fn run_until_stored(&mut self, id: &str, timer: Option<(HistoryEvent, u64)>) -> Result<bool, Crash> {
+        let is_timers = timer.is_some();
+        let mut ran = self.run_instance(id, timer, is_timers)?;
+        while ran == Ran::TookMore {
+            ran = self.run_instance(id, None, is_timers)?;
+        }
+        Ok(ran == Ran::Over)
+    }
+
+    fn run_instance(
+        &mut self,
+        id: &str,
+        timer: Option<(HistoryEvent, u64)>,
+        is_timers: bool,
+    ) -> Result<Ran, Crash> {
         let Some(mut instance) = self.load(id) else {
-            return Ok(true);
+            return Ok(Ran::Over);
         };
         if timer
             .as_ref()
             .is_some_and(|(_, generation)| *generation < instance.generation)
         {
             self.memory.insert(id.to_owned(), instance);
-            return Ok(true);
+            return Ok(Ran::Over);
         }
         let fired = timer.map(|(fired, _)| fired);
         let mut turn = match instance.begin("app", fired, self.at(), LIMIT) {
             Begun::Idle => {
                 self.memory.insert(id.to_owned(), instance);
-                return Ok(true);
+                return Ok(Ran::Over);
             }
             Begun::Dropped(change) => {
                 self.save(instance, change)?;
-                return Ok(true);
+                return Ok(Ran::Over);
             }
             Begun::Stalled(stalled) => panic!("{stalled:?}"),
             Begun::Turn(turn) => *turn,
@@ -462,7 +507,7 @@ impl World {
                 self.run_again(id);
                 let change = instance.commit(outcome);
                 self.save(instance, change)?;
-                return Ok(false);
+                return Ok(Ran::Again);
             }
             let at = self.at();
             let next_id = &mut self.next_id;
@@ -481,16 +526,16 @@ impl World {
                 Answered::Done(outcome) => break *outcome,
             }
         };
-        self.carry_out(instance, outcome)
+        self.carry_out(instance, outcome, is_timers)
     }
 
-    fn carry_out(&mut self, mut instance: Instance, outcome: Outcome) -> Result<bool, Crash> {
+    fn carry_out(&mut self, mut instance: Instance, outcome: Outcome, is_timers: bool) -> Result<Ran, Crash> {
         let id = instance.id.clone();
         if outcome.runs_again {
             self.run_again(&id);
             let change = instance.commit(outcome);
             self.save(instance, change)?;
-            return Ok(true);
+            return Ok(Ran::Over);
         }
         for timer in &outcome.superseded {
             self.may_crash()?;
@@ -510,7 +555,11 @@ impl World {
                 let change = instance.commit(partly);
                 self.save(instance, change)?;
             }
-            return Ok(false);
+            return Ok(Ran::Again);
+        }
+        let came = self.linger(&id, &outcome)?;
+        if !came.is_empty() {
+            return self.store_together(instance, outcome, came, is_timers);
         }
         let ended = outcome.is_completed();
         let change = instance.commit(outcome);
@@ -519,7 +568,63 @@ impl World {
             self.reminders
                 .retain(|(_, actor, name), _| *actor != id || !name.starts_with("timer-"));
         }
-        Ok(true)
+        Ok(Ran::Over)
+    }
+
+    /// What comes before the turn is stored, each with the reminder that waits until it is.
+    fn linger(&mut self, id: &str, outcome: &Outcome) -> Result<Vec<(Came, HistoryEvent)>, Crash> {
+        let lingers = match &mut self.lingering {
+            Some((random, together)) => outcome.awaits_what_it_began() && random.random_bool(*together),
+            None => false,
+        };
+        let mut came = Vec::new();
+        if !lingers {
+            return Ok(came);
+        }
+        let prefix = format!("{id}::");
+        let due = self.reminders.iter().find_map(|(key, due)| match due {
+            Due::Activity(task) if key.0 <= self.now && key.1.starts_with(&prefix) => {
+                Some((key.clone(), task.clone()))
+            }
+            _ => None,
+        });
+        if let Some((key, task)) = due {
+            came.push((Came::Result(key), self.run_activity(&task)?));
+        }
+        if id == ROOT
+            && let Some(number) = self.next_event()
+        {
+            came.push((Came::Raised(number), self.raised(number)));
+        }
+        Ok(came)
+    }
+
+    fn store_together(
+        &mut self,
+        mut instance: Instance,
+        outcome: Outcome,
+        came: Vec<(Came, HistoryEvent)>,
+        is_timers: bool,
+    ) -> Result<Ran, Crash> {
+        let id = instance.id.clone();
+        // The reminder of a timer would not run the next generation.
+        if is_timers {
+            self.may_crash()?;
+            self.run_again(&id);
+        }
+        let (senders, events): (Vec<_>, Vec<_>) = came.into_iter().unzip();
+        let Additions { added, change, .. } = instance.commit_with(outcome, events);
+        assert!(added.iter().all(Result::is_ok), "it can go on: {added:?}");
+        self.save(instance, change)?;
+        self.stored_together += 1;
+        for sender in senders {
+            self.may_crash()?;
+            match sender {
+                Came::Result(key) => drop(self.reminders.remove(&key)),
+                Came::Raised(number) => self.to_raise.retain(|other| *other != number),
+            }
+        }
+        Ok(Ran::TookMore)
     }
 
     fn ends(&mut self) -> Ends {
