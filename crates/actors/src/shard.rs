@@ -77,6 +77,15 @@ impl<W> Shard<W> {
         Ok(entered)
     }
 
+    /// Takes a turn of an active actor that nobody has or waits for; `None` where there is no such one.
+    pub fn enter_free(&mut self, id: &str) -> Option<Ticket> {
+        let actor = self.actors.get_mut(id)?;
+        match actor.turns {
+            None => Some(actor.turns.get_or_insert_default().first()),
+            Some(_) => None,
+        }
+    }
+
     /// Ends a call; what comes back is to be woken.
     pub fn leave(&mut self, id: &str, ticket: Ticket, now: Duration) -> Vec<W> {
         let now = millis(now);
@@ -237,6 +246,22 @@ mod tests {
         assert_eq!(shard.leave("a", running, at(1)), [3]);
         assert_eq!(shard.deactivated("a", last, at(1)), [2, 5]);
         assert!(shard.is_empty() && shard.last("a", || 6).is_none());
+    }
+
+    #[test]
+    fn a_free_turn_is_one_that_nobody_has_or_waits_for() {
+        let mut shard = Shard::new(IDLE);
+        assert!(shard.enter_free("a").is_none(), "it is not active");
+        let entry = shard.enter("a", None, true, at(0), || 1).unwrap();
+        let Entry::Turn(ticket, true) = entry else {
+            panic!("{entry:?}")
+        };
+        assert!(shard.enter_free("a").is_none());
+        assert!(shard.leave("a", ticket, at(0)).is_empty());
+        let free = shard.enter_free("a").unwrap();
+        assert!(shard.enter_free("a").is_none());
+        assert!(shard.deactivated("a", free, at(0)).is_empty());
+        assert!(!shard.is_active("a"));
     }
 
     fn idle(shard: &mut Shard<u32>, now: Duration) -> Vec<(String, Ticket)> {

@@ -12,6 +12,7 @@ mod executor;
 mod instance;
 pub mod item;
 mod kept;
+mod linger;
 mod losses;
 mod manage;
 pub mod metrics;

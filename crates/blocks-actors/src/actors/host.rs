@@ -242,6 +242,12 @@ impl HostedType {
         turn
     }
 
+    /// A turn of an active actor that nobody has or waits for.
+    pub(super) fn free_turn<'a>(&'a self, id: &'a str) -> Option<Turn<'a>> {
+        let ticket = self.shard(self.lane(id)).enter_free(id)?;
+        Some(self.taken(id, ticket))
+    }
+
     /// Waits for the last turn of an active actor, behind which no other begins. `None` when it ended meanwhile.
     pub(super) async fn last<'a>(&'a self, id: &'a str) -> Option<Turn<'a>> {
         let (waker, woken) = oneshot::channel();

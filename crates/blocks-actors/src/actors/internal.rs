@@ -44,6 +44,12 @@ pub trait InternalActors: Send + Sync {
         None
     }
 
+    /// Something other than a call that arrives waits for the turn of an actor from now on, until what comes back is
+    /// dropped.
+    fn wait<'a>(&'a self, _id: &'a str) -> Option<Box<dyn Send + 'a>> {
+        None
+    }
+
     /// A reminder is due; one that fails comes again.
     async fn remind(&self, id: &str, name: &str, data: Option<&Any>) -> Result<(), Status>;
 
@@ -72,6 +78,11 @@ pub trait InternalActors: Send + Sync {
 pub trait Arrived: Send + Sync {
     /// Its turn has come; what comes back is the payload of the answer.
     async fn in_turn(&self) -> Result<Bytes, Status>;
+
+    /// Completes when it was answered in the turn of another; its own is not needed then.
+    async fn answered(&self) -> Result<Bytes, Status> {
+        std::future::pending().await
+    }
 }
 
 /// What an internal type has beside the turns of its actors.
@@ -105,16 +116,18 @@ impl Internal {
         let sent = async {
             match message {
                 Message::Call(call) => {
-                    let arrived = self.actors.arrive(call);
-                    let Some(turn) = kind.turn(id, None, entrance).await? else {
-                        return Ok(None);
+                    let answer = match self.actors.arrive(call) {
+                        Some(arrived) => self.arrived(kind, id, &*arrived, entrance).await?,
+                        None => match self.turn(kind, id, entrance).await? {
+                            Some(leaving) => {
+                                let answer = self.actors.invoke(call).await;
+                                drop(leaving);
+                                Some(answer)
+                            }
+                            None => None,
+                        },
                     };
-                    let leaving = self.leaving(turn, id);
-                    let answer = match &arrived {
-                        Some(arrived) => arrived.in_turn().await,
-                        None => self.actors.invoke(call).await,
-                    };
-                    drop(leaving);
+                    let Some(answer) = answer else { return Ok(None) };
                     let mut reply = super::remote::empty();
                     reply.body = answer.map_err(ActorError::Internal)?.into();
                     reply.content_type = Some(PROTOBUF);
@@ -122,8 +135,8 @@ impl Internal {
                 }
                 Message::Due(reminder, ..) => {
                     let leaving = match self.actors.reminders_take_turns() {
-                        true => match kind.turn(id, None, entrance).await? {
-                            Some(turn) => Some(self.leaving(turn, id)),
+                        true => match self.turn(kind, id, entrance).await? {
+                            Some(leaving) => Some(leaving),
                             None => return Ok(None),
                         },
                         false => None,
@@ -159,9 +172,8 @@ impl Internal {
         entrance: &Entrance<'_>,
     ) -> Result<Watching, ActorError> {
         let watched = async {
-            let turn = kind.turn(&call.id, None, entrance).await?;
-            let turn = turn.ok_or(ActorError::Moved)?;
-            let leaving = self.leaving(turn, &call.id);
+            let leaving = self.turn(kind, &call.id, entrance).await?;
+            let leaving = leaving.ok_or(ActorError::Moved)?;
             let watched = self.actors.watch(call).await;
             drop(leaving);
             watched.map_err(ActorError::Internal)
@@ -173,6 +185,43 @@ impl Internal {
         };
         let ended = self.ended.clone();
         Ok(Watching { told, ended })
+    }
+
+    /// Waits for a turn of an actor; `None` when the actor is not here any more.
+    async fn turn<'a>(
+        &'a self,
+        kind: &'a HostedType,
+        id: &'a str,
+        entrance: &Entrance<'_>,
+    ) -> Result<Option<Leaving<'a>>, ActorError> {
+        let _waiting = self.actors.wait(id);
+        let turn = kind.turn(id, None, entrance).await?;
+        Ok(turn.map(|turn| self.leaving(turn, id)))
+    }
+
+    /// The answer to a call that has arrived: in its own turn, or in that of another. `None` when the actor is not here any
+    /// more.
+    async fn arrived(
+        &self,
+        kind: &HostedType,
+        id: &str,
+        arrived: &dyn Arrived,
+        entrance: &Entrance<'_>,
+    ) -> Result<Option<Result<Bytes, Status>>, ActorError> {
+        let answered = tokio::select! {
+            biased;
+            turn = kind.turn(id, None, entrance) => {
+                let Some(turn) = turn? else { return Ok(None) };
+                let leaving = self.leaving(turn, id);
+                let answer = arrived.in_turn().await;
+                drop(leaving);
+                return Ok(Some(answer));
+            }
+            answer = arrived.answered() => answer,
+        };
+        // Its own turn may have come, and with it the end of the actor.
+        drop(kind.free_turn(id).map(|turn| self.leaving(turn, id)));
+        Ok(Some(answered))
     }
 
     fn leaving<'a>(&'a self, turn: Turn<'a>, id: &'a str) -> Leaving<'a> {
@@ -337,6 +386,80 @@ mod tests {
             }
             self.keeps
         }
+    }
+
+    /// Actors whose calls are answered in the turn of another once that is told.
+    #[derive(Default)]
+    struct Answering(tokio::sync::Notify);
+
+    struct Early<'a>(&'a Answering);
+
+    #[async_trait]
+    impl Arrived for Early<'_> {
+        async fn in_turn(&self) -> Result<Bytes, Status> {
+            Ok(Bytes::from_static(b"in its own turn"))
+        }
+
+        async fn answered(&self) -> Result<Bytes, Status> {
+            self.0.0.notified().await;
+            Ok(Bytes::from_static(b"in that of another"))
+        }
+    }
+
+    #[async_trait]
+    impl InternalActors for Answering {
+        async fn invoke(&self, _: &ActorCall) -> Result<Bytes, Status> {
+            Err(Status::internal("it arrives"))
+        }
+
+        fn arrive<'a>(&'a self, _: &'a ActorCall) -> Option<Box<dyn Arrived + 'a>> {
+            Some(Box::new(Early(self)))
+        }
+
+        async fn remind(&self, _: &str, _: &str, _: Option<&Any>) -> Result<(), Status> {
+            Ok(())
+        }
+
+        async fn halt(&self, _: &str) {}
+
+        fn is_kept(&self, _: &str) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_was_answered_in_the_turn_of_another_needs_none() {
+        let metrics = ActorMetrics::new(&Registry::new(&MetricsConfig::default()).unwrap());
+        let actors = Arc::new(Answering::default());
+        let internal = Internal {
+            actors: actors.clone(),
+            ended: CancellationToken::new(),
+        };
+        let looks = Arc::<IdleScan>::default();
+        let kind = HostedType::internal("answering", internal, metrics.of("answering"), &looks);
+        let internal = kind.internal.as_ref().unwrap();
+        let entrance = Entrance::new(&|| true);
+        let call = ActorCall {
+            id: "a".into(),
+            ..ActorCall::default()
+        };
+        let send = async || {
+            let sent = internal.send(&kind, &Message::Call(&call), &entrance).await;
+            sent.unwrap().unwrap().body.collect_up_to(64).await.unwrap()
+        };
+        assert_eq!(send().await, "in its own turn");
+        assert_eq!(kind.count(), 0);
+        let turn = kind.turn("a", None, &entrance).await.unwrap().unwrap();
+        let mut sent = std::pin::pin!(send());
+        assert!(sent.as_mut().now_or_never().is_none());
+        actors.0.notify_one();
+        assert_eq!(sent.await, "in that of another");
+        turn.deactivated();
+        assert_eq!(
+            kind.count(),
+            0,
+            "who did not wait for its turn keeps no actor active"
+        );
     }
 
     #[tokio::test]

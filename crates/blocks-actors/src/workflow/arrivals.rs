@@ -1,12 +1,16 @@
 //! Events that wait for the turn of their instance: whoever has the turn takes in what waits with it. A fan-out's results
-//! come together, and cost one reminder and one transaction then instead of one each.
+//! come together, and cost one reminder and one transaction then instead of one each. Who has the turn may also wait for what
+//! comes before it stores what it has done.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use outrigger_wire::durabletask::HistoryEvent;
+use tokio::sync::Notify;
+use tokio::time::timeout;
 use tonic::Status;
 
 use super::engine::decode;
@@ -24,20 +28,87 @@ struct Waiting {
     event: Bytes,
     /// What became of it, in the turn of another.
     answer: Option<Result<(), Status>>,
+    /// That there is an answer.
+    answered: Arc<Notify>,
+}
+
+/// Who waits for the turn of an instance.
+#[derive(Default)]
+struct Queue {
+    events: Vec<Waiting>,
+    /// Calls and reminders that bring no event.
+    others: usize,
+    /// Told of everything that comes: by who has the turn and waits before it stores what it has done.
+    lingering: Option<Arc<Notify>>,
+}
+
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.others == 0 && self.lingering.is_none()
+    }
+
+    fn came(&self) {
+        if let Some(lingering) = &self.lingering {
+            lingering.notify_one();
+        }
+    }
 }
 
 #[derive(Default)]
 struct Queues {
     next: u64,
-    by_instance: HashMap<String, Vec<Waiting>>,
+    by_instance: HashMap<String, Queue>,
 }
 
 /// All events that wait, as many as there are calls.
 #[derive(Default)]
 pub(super) struct Arrivals(Mutex<Queues>);
 
-/// Events that are taken in together, encoded, with their tickets. The first one is of who has the turn.
-type Batch = Vec<(u64, Bytes)>;
+/// Events that are taken in together, encoded, with their tickets.
+pub(super) type Batch = Vec<(u64, Bytes)>;
+
+/// The batch that `waiting` begins with.
+fn batch<'a>(waiting: impl Iterator<Item = &'a Waiting>) -> Batch {
+    let mut batch = Batch::new();
+    let mut bytes = 0;
+    for waiting in waiting.filter(|waiting| waiting.answer.is_none()) {
+        let is_first = batch.is_empty();
+        if !is_first {
+            bytes += waiting.event.len();
+        }
+        if batch.len() >= MAX_TOGETHER || bytes > MAX_BYTES_TOGETHER {
+            break;
+        }
+        batch.push((waiting.ticket, waiting.event.clone()));
+    }
+    batch
+}
+
+/// A batch that was read.
+#[derive(Default)]
+pub(super) struct Decoded {
+    pub(super) tickets: Vec<u64>,
+    /// As many as tickets.
+    pub(super) events: Vec<HistoryEvent>,
+    /// To those that cannot be read.
+    pub(super) answers: Vec<(u64, Result<(), Status>)>,
+}
+
+impl Decoded {
+    pub(super) fn read(batch: Batch) -> Self {
+        let mut decoded = Self::default();
+        for (ticket, event) in batch {
+            match decode::<HistoryEvent>("the event", event) {
+                Ok(event) => {
+                    decoded.tickets.push(ticket);
+                    decoded.events.push(event);
+                }
+                Err(error) => decoded.answers.push((ticket, Err(error))),
+            }
+        }
+        decoded
+    }
+}
 
 impl Arrivals {
     fn locked(&self) -> MutexGuard<'_, Queues> {
@@ -52,57 +123,154 @@ impl Arrivals {
             ticket,
             event,
             answer: None,
+            answered: Arc::default(),
         };
         let queue = queues.by_instance.entry(instance.to_owned()).or_default();
-        queue.push(waiting);
+        queue.events.push(waiting);
+        queue.came();
         ticket
     }
 
     fn leave(&self, instance: &str, ticket: u64) {
+        self.change(instance, |queue| {
+            queue.events.retain(|waiting| waiting.ticket != ticket);
+        });
+    }
+
+    /// Changes the queue of an instance. An empty one goes.
+    fn change(&self, instance: &str, change: impl FnOnce(&mut Queue)) {
         let mut queues = self.locked();
         if let Some(queue) = queues.by_instance.get_mut(instance) {
-            queue.retain(|waiting| waiting.ticket != ticket);
+            change(queue);
             if queue.is_empty() {
                 queues.by_instance.remove(instance);
             }
         }
     }
 
+    /// Something that brings no event waits for the turn of an instance, until what comes back is dropped.
+    pub(super) fn wait<'a>(&'a self, instance: &'a str) -> Other<'a> {
+        let mut queues = self.locked();
+        let queue = queues.by_instance.entry(instance.to_owned()).or_default();
+        queue.others += 1;
+        queue.came();
+        Other {
+            arrivals: self,
+            instance,
+        }
+    }
+
+    /// Waits for events, in the turn of their instance, for at most `patience`; not as long as others want the turn.
+    pub(super) async fn next(&self, instance: &str, patience: Duration) -> Option<Batch> {
+        let came = Arc::<Notify>::default();
+        let _lingering = Lingering::new(self, instance, Arc::clone(&came));
+        let next = async {
+            loop {
+                if let Some(next) = self.came(instance) {
+                    return Some(next).filter(|batch| !batch.is_empty());
+                }
+                came.notified().await;
+            }
+        };
+        timeout(patience, next).await.ok().flatten()
+    }
+
+    /// The events that have come, none of them if others want the turn; `None` if nothing has come.
+    fn came(&self, instance: &str) -> Option<Batch> {
+        let queues = self.locked();
+        let queue = queues.by_instance.get(instance)?;
+        if queue.others > 0 {
+            return Some(Batch::new());
+        }
+        Some(batch(queue.events.iter())).filter(|batch| !batch.is_empty())
+    }
+
     /// What is to be done in a turn: the answer if there is one already, and else the events that are to be taken in.
     fn take(&self, instance: &str, ticket: u64) -> Result<Batch, Result<(), Status>> {
         let queues = self.locked();
         let queue = queues.by_instance.get(instance);
-        let waiting = queue.into_iter().flatten();
+        let waiting = queue.into_iter().flat_map(|queue| &queue.events);
         // Those before it that have no answer get a turn of their own.
         let mut waiting = waiting.skip_while(|waiting| waiting.ticket != ticket).peekable();
         if let Some(answer) = waiting.peek().and_then(|own| own.answer.clone()) {
             return Err(answer);
         }
-        let mut batch = Batch::new();
-        let mut bytes = 0;
-        for waiting in waiting.filter(|waiting| waiting.answer.is_none()) {
-            let is_first = batch.is_empty();
-            if !is_first {
-                bytes += waiting.event.len();
+        Ok(batch(waiting))
+    }
+
+    /// Waits until there is an answer.
+    async fn answered(&self, instance: &str, ticket: u64) -> Result<(), Status> {
+        loop {
+            match self.answer_of(instance, ticket) {
+                Ok(answer) => return answer,
+                Err(told) => told.notified().await,
             }
-            if batch.len() >= MAX_TOGETHER || bytes > MAX_BYTES_TOGETHER {
-                break;
-            }
-            batch.push((waiting.ticket, waiting.event.clone()));
         }
-        Ok(batch)
+    }
+
+    /// The answer, or who is told of it.
+    fn answer_of(&self, instance: &str, ticket: u64) -> Result<Result<(), Status>, Arc<Notify>> {
+        let queues = self.locked();
+        let queue = queues.by_instance.get(instance);
+        let mut waiting = queue.into_iter().flat_map(|queue| &queue.events);
+        match waiting.find(|waiting| waiting.ticket == ticket) {
+            Some(waiting) => waiting
+                .answer
+                .clone()
+                .ok_or_else(|| Arc::clone(&waiting.answered)),
+            // It has left, and nobody tells it anything.
+            None => Err(Arc::default()),
+        }
     }
 
     /// Tells who still waits.
-    fn answer(&self, instance: &str, answers: Vec<(u64, Result<(), Status>)>) {
+    pub(super) fn answer(&self, instance: &str, answers: Vec<(u64, Result<(), Status>)>) {
         let mut answers: HashMap<_, _> = answers.into_iter().collect();
         let mut queues = self.locked();
         let queue = queues.by_instance.get_mut(instance);
-        for waiting in queue.into_iter().flatten() {
+        for waiting in queue.into_iter().flat_map(|queue| &mut queue.events) {
             if let Some(answer) = answers.remove(&waiting.ticket) {
                 waiting.answer = Some(answer);
+                waiting.answered.notify_one();
             }
         }
+    }
+}
+
+/// Who waits for a turn, and brings no event.
+pub(super) struct Other<'a> {
+    arrivals: &'a Arrivals,
+    instance: &'a str,
+}
+
+impl Drop for Other<'_> {
+    fn drop(&mut self) {
+        self.arrivals.change(self.instance, |queue| queue.others -= 1);
+    }
+}
+
+/// Who has the turn of an instance, and is told of what comes.
+struct Lingering<'a> {
+    arrivals: &'a Arrivals,
+    instance: &'a str,
+}
+
+impl<'a> Lingering<'a> {
+    fn new(arrivals: &'a Arrivals, instance: &'a str, told: Arc<Notify>) -> Self {
+        let mut queues = arrivals.locked();
+        queues
+            .by_instance
+            .entry(instance.to_owned())
+            .or_default()
+            .lingering = Some(told);
+        Self { arrivals, instance }
+    }
+}
+
+impl Drop for Lingering<'_> {
+    fn drop(&mut self) {
+        self.arrivals
+            .change(self.instance, |queue| queue.lingering = None);
     }
 }
 
@@ -125,18 +293,11 @@ impl<'a> Arriving<'a> {
     async fn take_in(&self, batch: Batch) -> Result<(), Status> {
         let mut held = self.instances.hold(self.instance);
         held.check_stalled()?;
-        let mut tickets = Vec::with_capacity(batch.len());
-        let mut events = Vec::with_capacity(batch.len());
-        let mut answers = Vec::with_capacity(batch.len());
-        for (ticket, event) in batch {
-            match decode::<HistoryEvent>("the event", event) {
-                Ok(event) => {
-                    tickets.push(ticket);
-                    events.push(event);
-                }
-                Err(error) => answers.push((ticket, Err(error))),
-            }
-        }
+        let Decoded {
+            tickets,
+            events,
+            mut answers,
+        } = Decoded::read(batch);
         let own = events
             .first()
             .cloned()
@@ -179,6 +340,11 @@ impl Arrived for Arriving<'_> {
         };
         taken.map(|()| Bytes::new())
     }
+
+    async fn answered(&self) -> Result<Bytes, Status> {
+        let answered = self.instances.arrivals.answered(self.instance, self.ticket).await;
+        answered.map(|()| Bytes::new())
+    }
 }
 
 #[cfg(test)]
@@ -210,6 +376,55 @@ mod tests {
             arrivals.leave(instance, ticket);
         }
         assert!(arrivals.locked().by_instance.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_lingers_takes_what_comes_unless_others_want_the_turn() {
+        const PATIENCE: Duration = Duration::from_millis(50);
+        let arrivals = Arrivals::default();
+        let next = async || {
+            arrivals
+                .next("one", PATIENCE)
+                .await
+                .map(|batch| tickets(Ok(batch)))
+        };
+        // Nothing comes.
+        let began = tokio::time::Instant::now();
+        assert_eq!(next().await, None);
+        assert_eq!(began.elapsed(), PATIENCE);
+        // Something comes meanwhile, and before.
+        let enter = async {
+            tokio::task::yield_now().await;
+            let _other = arrivals.enter("other", Bytes::new());
+            arrivals.enter("one", Bytes::new())
+        };
+        let (came, a) = tokio::join!(next(), enter);
+        assert_eq!(came, Some(vec![a]));
+        let b = arrivals.enter("one", Bytes::new());
+        assert_eq!(next().await, Some(vec![a, b]));
+        let mut told = std::pin::pin!(arrivals.answered("one", b));
+        assert!(futures::poll!(&mut told).is_pending());
+        arrivals.answer("one", vec![(b, Ok(())), (a, Err(Status::aborted("no")))]);
+        assert!(told.await.is_ok());
+        assert_eq!(arrivals.answered("one", a).await.unwrap_err().message(), "no");
+        // What has its answer has come, and is not taken again.
+        assert_eq!(next().await, None);
+        // Others are let in at once.
+        let began = tokio::time::Instant::now();
+        let wait = async {
+            tokio::task::yield_now().await;
+            arrivals.wait("one")
+        };
+        let (came, other) = tokio::join!(next(), wait);
+        let c = arrivals.enter("one", Bytes::new());
+        assert_eq!((came, next().await), (None, None));
+        drop(other);
+        assert_eq!(next().await, Some(vec![c]));
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        for ticket in [a, b, c] {
+            arrivals.leave("one", ticket);
+        }
+        assert_eq!(arrivals.locked().by_instance.len(), 1);
     }
 
     #[test]

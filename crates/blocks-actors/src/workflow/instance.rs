@@ -10,7 +10,7 @@ use outrigger_wire::durabletask::backend::v1::{CreateWorkflowInstanceRequest, Du
 use outrigger_workflow::error::{AddError, RerunError};
 use outrigger_workflow::event::Awaited;
 use outrigger_workflow::names::{self, Purpose};
-use outrigger_workflow::{Additions, Change, Counts, Creation, Instance, Rerun, create};
+use outrigger_workflow::{Added, Additions, Change, Counts, Creation, Instance, Rerun, create};
 use prost::Message as _;
 use prost_types::Any;
 use tonic::{Code, Status};
@@ -29,7 +29,7 @@ pub(super) struct Instances {
     /// Only who has the turn of an instance takes its slot out.
     slots: Mutex<Slots>,
     pub(super) arrivals: Arrivals,
-    watchers: Arc<Watchers>,
+    pub(super) watchers: Arc<Watchers>,
 }
 
 /// An instance in its turn. What is not put back is read anew: a turn that is cut off leaves nothing half done.
@@ -169,12 +169,7 @@ impl Held<'_> {
             Ok(None) => return all(Status::not_found(AddError::Unknown.to_string())),
             Err(error) => return all(error),
         };
-        for event in &events {
-            if let Some((Awaited::Task, task)) = outrigger_workflow::event::ends(event) {
-                self.slot.awaited.remove(&task);
-            }
-        }
-        self.all.engine.troubles.wake(self.id);
+        self.came(&events);
         let Additions { added, run, change } = loaded.instance.add(events);
         if let Some(run) = run {
             let engine = Arc::clone(&self.all.engine);
@@ -187,13 +182,17 @@ impl Held<'_> {
         } else {
             self.keep(loaded);
         }
-        let answers = added.into_iter().map(|added| match added {
-            Ok(_) => Ok(()),
-            Err(error @ AddError::Unknown) => Err(Status::not_found(error.to_string())),
-            Err(error @ AddError::Full) => Err(Status::resource_exhausted(error.to_string())),
-            Err(error @ AddError::Stalled) => Err(Status::failed_precondition(error.to_string())),
-        });
-        Ok(answers.collect())
+        Ok(added.into_iter().map(answer).collect())
+    }
+
+    /// What is known of an instance whatever becomes of events that have come for it.
+    pub(super) fn came(&mut self, events: &[HistoryEvent]) {
+        for event in events {
+            if let Some((Awaited::Task, task)) = outrigger_workflow::event::ends(event) {
+                self.slot.awaited.remove(&task);
+            }
+        }
+        self.all.engine.troubles.wake(self.id);
     }
 
     async fn add_event(&mut self, body: &[u8]) -> Result<(), Status> {
@@ -343,6 +342,10 @@ impl InternalActors for Instances {
         (call.method == methods::ADD_EVENT).then(|| Box::new(Arriving::new(self, call)) as Box<dyn Arrived>)
     }
 
+    fn wait<'a>(&'a self, id: &'a str) -> Option<Box<dyn Send + 'a>> {
+        Some(Box::new(self.arrivals.wait(id)))
+    }
+
     async fn remind(&self, id: &str, name: &str, data: Option<&Any>) -> Result<(), Status> {
         let mut held = self.hold(id);
         held.check_stalled()?;
@@ -404,6 +407,16 @@ impl InternalActors for Instances {
 
     fn is_kept(&self, id: &str) -> bool {
         self.locked().end_turn(id)
+    }
+}
+
+/// What the sender of an event is told.
+pub(super) fn answer(added: Result<Added, AddError>) -> Result<(), Status> {
+    match added {
+        Ok(_) => Ok(()),
+        Err(error @ AddError::Unknown) => Err(Status::not_found(error.to_string())),
+        Err(error @ AddError::Full) => Err(Status::resource_exhausted(error.to_string())),
+        Err(error @ AddError::Stalled) => Err(Status::failed_precondition(error.to_string())),
     }
 }
 

@@ -15,6 +15,8 @@ pub(super) struct Slot {
     pub(super) awaited: HashSet<i32>,
     /// It cannot go on before it is hosted anew.
     pub(super) is_stalled: bool,
+    /// A turn that was to be stored with what came after it was not: the next ones are stored alone.
+    pub(super) stores_alone: bool,
     /// Which turn was its last one, and its bytes; none while it has its turn, and where it has no history here.
     kept: Option<(u64, usize)>,
 }

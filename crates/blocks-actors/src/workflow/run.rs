@@ -16,23 +16,44 @@ use tonic::Status;
 use super::LOG;
 use super::engine::{Engine, again, new_id, now};
 use super::instance::{Held, random};
+use super::linger::Hold;
 use super::metrics::Ended as Execution;
 use super::spans;
 use super::store::Loaded;
 
+/// What a run came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ran {
+    /// What it was for.
+    Over,
+    /// Its turn was stored with events that came meanwhile. They wait for a run, and have no reminder but the one that this
+    /// is for.
+    TookMore,
+}
+
 impl Held<'_> {
-    /// Runs the instance; `timer` is one that has fired.
+    /// Runs the instance; `timer` is one that has fired. Its turns follow each other as long as each is stored with what it
+    /// waits for.
     pub(super) async fn run(&mut self, timer: Option<DurableTimer>) -> Result<(), Status> {
+        let hold = Hold::new(timer.is_some());
+        let mut ran = self.run_once(timer, &hold).await?;
+        while ran == Ran::TookMore {
+            ran = self.run_once(None, &hold).await?;
+        }
+        Ok(())
+    }
+
+    async fn run_once(&mut self, timer: Option<DurableTimer>, hold: &Hold) -> Result<Ran, Status> {
         if self.slot.loaded.is_none() && self.is_over(timer.as_ref()).await? {
-            return Ok(());
+            return Ok(Ran::Over);
         }
         let Some(mut loaded) = self.take().await? else {
-            return Ok(());
+            return Ok(Ran::Over);
         };
         let is_old = |timer: &DurableTimer| timer.generation < loaded.instance.generation;
         if timer.as_ref().is_some_and(is_old) {
             self.keep(loaded);
-            return Ok(());
+            return Ok(Ran::Over);
         }
         let at = now();
         let fired = timer.and_then(|timer| timer.timer_event).map(|mut event| {
@@ -41,11 +62,12 @@ impl Held<'_> {
         });
         let engine = Arc::clone(&self.all.engine);
         match loaded.instance.begin(&engine.app_id, fired, at, engine.limit) {
-            Begun::Idle => self.idle(loaded).await,
-            Begun::Dropped(change) => self.save(loaded, change).await,
-            Begun::Stalled(outcome) => self.finish(loaded, *outcome).await,
-            Begun::Turn(turn) => self.turn(loaded, *turn).await,
+            Begun::Idle => self.idle(loaded).await?,
+            Begun::Dropped(change) => self.save(loaded, change).await?,
+            Begun::Stalled(outcome) => return self.finish(loaded, *outcome, hold).await,
+            Begun::Turn(turn) => return self.turn(loaded, *turn, hold).await,
         }
+        Ok(Ran::Over)
     }
 
     /// Whether there is nothing to run, where one key or two are enough to see it: instances that have ended have
@@ -99,7 +121,7 @@ impl Held<'_> {
         }
     }
 
-    async fn turn(&mut self, loaded: Loaded, mut turn: Turn) -> Result<(), Status> {
+    async fn turn(&mut self, loaded: Loaded, mut turn: Turn, hold: &Hold) -> Result<Ran, Status> {
         let engine = Arc::clone(&self.all.engine);
         let mut span = spans::turn_span(&engine.tracer, self.id, &mut turn);
         spans::timers(&engine.tracer, &span, &loaded.instance, &turn);
@@ -152,7 +174,7 @@ impl Held<'_> {
                         .as_ref()
                         .map(|completed| completed.status());
                     let since = loaded.instance.first_at().or_else(|| outcome.facts().first_at);
-                    let finished = self.finish(loaded, *outcome).await;
+                    let finished = self.finish(loaded, *outcome, hold).await;
                     // Whoever fails here is asked again, and ends it then.
                     if finished.is_ok() && is_over {
                         span.end();
@@ -180,7 +202,7 @@ impl Held<'_> {
 
     /// Has the instance run again, whatever became of the reminder that this turn is for: one of a timer does not run the
     /// next generation.
-    async fn run_again(&self) -> Result<(), Status> {
+    pub(super) async fn run_again(&self) -> Result<(), Status> {
         let engine = &self.all.engine;
         let name = names::start_reminder(random());
         engine
@@ -189,7 +211,7 @@ impl Held<'_> {
     }
 
     /// Carries out what the worker answered, and stores it.
-    async fn finish(&mut self, mut loaded: Loaded, outcome: Outcome) -> Result<(), Status> {
+    async fn finish(&mut self, mut loaded: Loaded, outcome: Outcome, hold: &Hold) -> Result<Ran, Status> {
         if let Some(stalled) = outcome.stalled.clone() {
             let change = loaded.instance.commit(outcome);
             self.save(loaded, change).await?;
@@ -204,7 +226,8 @@ impl Held<'_> {
                 "workflow '{}' exceeded tight-loop continue-as-new limit of {MAX_RESTARTS} iterations: it goes on after others",
                 self.id
             );
-            return self.abandon(loaded, outcome).await;
+            self.abandon(loaded, outcome).await?;
+            return Ok(Ran::Over);
         }
         let engine = Arc::clone(&self.all.engine);
         engine.prepare_timers(self.id, &outcome).await?;
@@ -223,7 +246,7 @@ impl Held<'_> {
             } else {
                 self.keep(loaded);
             }
-            return failed.into_result();
+            return failed.into_result().map(|()| Ran::Over);
         }
         if outcome.wakes {
             self.run_again().await?;
@@ -231,13 +254,17 @@ impl Held<'_> {
         self.slot
             .awaited
             .extend(outcome.tasks.iter().map(|task| task.event_id));
+        if let Some(batch) = self.linger(&loaded, &outcome, hold).await {
+            return self.store_together(loaded, outcome, batch, hold).await;
+        }
         let change: Change = loaded.instance.commit(outcome);
         let ended = ended(&loaded.instance);
         self.save(loaded, change).await?;
-        match ended {
-            Some(ended) => self.complete(ended).await,
-            None => Ok(()),
+        self.slot.stores_alone = false;
+        if let Some(ended) = ended {
+            self.complete(ended).await?;
         }
+        Ok(Ran::Over)
     }
 
     async fn complete(&mut self, ended: Ended) -> Result<(), Status> {

@@ -66,6 +66,11 @@ impl Watchers {
         .boxed()
     }
 
+    /// Whether anybody watches an instance.
+    pub(super) fn has(&self, id: &str) -> bool {
+        self.locked().contains_key(id)
+    }
+
     /// Tells what an instance is now.
     pub(super) fn tell(&self, id: &str, now: impl FnOnce() -> OrchestrationMetadata) {
         if let Some(sender) = self.locked().get(id) {

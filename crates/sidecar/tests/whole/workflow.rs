@@ -273,6 +273,26 @@ async fn children_give_their_results_and_end_with_their_parent() {
     );
 }
 
+/// A child tells its parent in its own turn, and the parent's next turn wants one of the same child.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_is_begun_anew_by_the_turn_that_its_end_brings() {
+    let world = World::new().await;
+    let tasks = chain(Tasks::default()).workflow("parent", |context| {
+        let mut results = Vec::new();
+        for input in ["1", "2", "3"] {
+            let child = context.begin_child("chain", "again", input);
+            results.push(context.wait(child)?.unwrap());
+        }
+        Some(End::Completed(results.join(" ")))
+    });
+    let (node, _worker, tasks) = world.with_worker("shop", tasks).await;
+    start(&node, "parent", "p", "").await;
+    // As long as one waits for the other, and no longer.
+    let ended = tokio::time::timeout(Duration::from_secs(9), output(&node, "p")).await;
+    assert_eq!(ended.expect("neither waits for the other"), "8 16 24");
+    assert_eq!(tasks.ran().len(), 9);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workflow_continues_as_new_with_the_events_it_has_not_taken() {
     let world = World::new().await;

@@ -82,9 +82,8 @@ async fn reminders_that_an_instance_has_left_read_no_history() {
         world.hosts("shop", 1).await;
         start(&node, "chain", "a", "5").await;
         assert_eq!(output(&node, "a").await, "40");
-        // The first of these were for its turns.
-        let of_turns = 4.0;
-        eventually(async || reminded(&node).await >= of_turns).await;
+        // The first of these was for its turns, each of which was stored with what came of it.
+        eventually(async || reminded(&node).await >= 1.0).await;
         for (instance, keys) in [("a", keys), ("never-was", 1)] {
             let (before, already) = (asked(&node).await, reminded(&node).await);
             leave_behind(&world, instance, LEFT).await;
@@ -128,6 +127,13 @@ async fn what_waits_is_run_by_a_reminder_that_finds_nothing_in_memory() {
     assert_eq!(output(&node, "a").await, "1");
 }
 
+/// A chain of three cost so many transactions, and what else was asked. Each run that came of a reminder beyond the first
+/// one is a step whose result came too late to be stored with the turn that began it.
+async fn cost_of_chain(node: &Node, before: [f64; 3], already: f64) -> [f64; 3] {
+    eventually(async || asked_since(node, before).await[2] == 4.0 + reminded(node).await - already).await;
+    asked_since(node, before).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_reads_nothing_between_its_steps() {
     let world = World::new().await;
@@ -135,11 +141,32 @@ async fn a_chain_reads_nothing_between_its_steps() {
     let before = asked(&node).await;
     start(&node, "chain", "a", "5").await;
     assert_eq!(output(&node, "a").await, "40");
-    let [reads, histories, transactions] = asked_since(&node, before).await;
-    // The start, four turns and three results.
-    assert_eq!(transactions, 8.0);
+    let [reads, histories, transactions] = cost_of_chain(&node, before, 0.0).await;
+    assert!(transactions <= 8.0, "{transactions}");
     // To see that there is none yet; and by who waits for the end, where that comes first.
     assert!(reads <= 2.0 && histories <= 1.0, "{reads} {histories}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_costs_one_transaction_where_its_activity_is_quick() {
+    let world = World::new().await;
+    let (node, _worker, _) = world.with_worker("shop", chain(Tasks::default())).await;
+    let mut costs = Vec::new();
+    // How quick activities are is the machine's affair: one chain of several is enough.
+    for instance in 0..30 {
+        let id = instance.to_string();
+        let (before, already) = (asked(&node).await, reminded(&node).await);
+        start(&node, "chain", &id, "5").await;
+        // Who watched an instance would have a turn of its own.
+        eventually(async || status(&node, &id).await == "COMPLETED").await;
+        let [.., transactions] = cost_of_chain(&node, before, already).await;
+        // The start, three turns each with the result of what it began, and the last turn.
+        if transactions == 5.0 {
+            return;
+        }
+        costs.push(transactions);
+    }
+    panic!("{costs:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

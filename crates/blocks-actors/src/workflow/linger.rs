@@ -1,0 +1,83 @@
+//! A turn that began one activity or child is not stored at once: what comes of that may come soon, and is stored with it
+//! then. A step costs one transaction instead of two, and no reminder of its own.
+//!
+//! What is stored meanwhile is what a crash during the turn leaves: its events wait in the inbox, and the reminder that it is
+//! run for has not ended. So nothing is sent because of what is not stored, and any sidecar can go on from there. Senders are
+//! answered once their events are stored.
+
+use std::time::Duration;
+
+use outrigger_workflow::{Additions, Outcome};
+use tokio::time::Instant;
+use tonic::Status;
+
+use super::arrivals::{Batch, Decoded};
+use super::instance::{Held, answer};
+use super::run::Ran;
+use super::store::Loaded;
+
+/// How long a turn that was carried out waits for what comes of it. It holds nobody up: others that want the turn end it, and
+/// events are what it waits for. Whoever reads the store sees the turn that much later.
+const LINGER: Duration = Duration::from_millis(50);
+/// How long a reminder has an instance run, turn after turn, at most: it is kept from ending meanwhile, and so is an actor
+/// that is to move.
+const MAX_HOLD: Duration = Duration::from_secs(1);
+
+/// What an instance runs for.
+pub(super) struct Hold {
+    began: Instant,
+    /// It is the reminder of a timer: where that comes again, it does not run the next generation.
+    of_timer: bool,
+}
+
+impl Hold {
+    pub(super) fn new(of_timer: bool) -> Self {
+        Self {
+            began: Instant::now(),
+            of_timer,
+        }
+    }
+}
+
+impl Held<'_> {
+    /// What comes soon enough to be stored with the turn; `None` if the turn is to be stored alone.
+    pub(super) async fn linger(&self, loaded: &Loaded, outcome: &Outcome, hold: &Hold) -> Option<Batch> {
+        let is_news = outcome.facts().status() != loaded.instance.status();
+        let lingers = outcome.awaits_what_it_began()
+            && !self.slot.stores_alone
+            && hold.began.elapsed() < MAX_HOLD
+            // Somebody may wait to see that it runs.
+            && !(is_news && self.all.watchers.has(self.id));
+        if !lingers {
+            return None;
+        }
+        self.all.arrivals.next(self.id, LINGER).await
+    }
+
+    /// Stores a turn with events that came since, and answers those who sent them.
+    pub(super) async fn store_together(
+        &mut self,
+        mut loaded: Loaded,
+        outcome: Outcome,
+        batch: Batch,
+        hold: &Hold,
+    ) -> Result<Ran, Status> {
+        let Decoded {
+            tickets,
+            events,
+            mut answers,
+        } = Decoded::read(batch);
+        self.came(&events);
+        if hold.of_timer {
+            self.run_again().await?;
+        }
+        let Additions { added, change, .. } = loaded.instance.commit_with(outcome, events);
+        // One of the events may be what the store does not take: who sent it is told so in a turn of its own.
+        self.slot.stores_alone = true;
+        self.save(loaded, change).await?;
+        self.slot.stores_alone = false;
+        answers.extend(tickets.into_iter().zip(added.into_iter().map(answer)));
+        self.all.arrivals.answer(self.id, answers);
+        Ok(Ran::TookMore)
+    }
+}
