@@ -18,11 +18,11 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What a method is called with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asks {
+pub enum RequestKind {
     /// One message: all of it is due at once.
-    One,
+    Unary,
     /// A stream of them, which may be silent between two messages.
-    Many,
+    Streaming,
 }
 
 /// The client sent nothing more of what it had begun.
@@ -35,7 +35,7 @@ pub struct Late;
 #[derive(Debug)]
 pub struct Messages<B> {
     body: B,
-    asks: Asks,
+    kind: RequestKind,
     place: Place,
     /// Since when nothing came; there is none before the first wait.
     timer: Option<Pin<Box<Sleep>>>,
@@ -44,10 +44,10 @@ pub struct Messages<B> {
 
 impl<B> Messages<B> {
     /// Watches over `body`.
-    pub fn new(body: B, asks: Asks) -> Self {
+    pub fn new(body: B, kind: RequestKind) -> Self {
         Self {
             body,
-            asks,
+            kind,
             place: Place::default(),
             timer: None,
             waiting: false,
@@ -56,14 +56,14 @@ impl<B> Messages<B> {
 
     /// Bytes of the message that has begun; of a request of one message all that came.
     pub fn unfinished(&self) -> usize {
-        match self.asks {
-            Asks::One => self.place.all,
-            Asks::Many => self.place.of_message,
+        match self.kind {
+            RequestKind::Unary => self.place.all,
+            RequestKind::Streaming => self.place.of_message,
         }
     }
 
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Late> {
-        if self.asks == Asks::Many && self.place.of_message == 0 {
+        if self.kind == RequestKind::Streaming && self.place.of_message == 0 {
             self.waiting = false;
             return Poll::Pending;
         }
@@ -193,9 +193,9 @@ mod tests {
     }
 
     /// All that came, or the seconds until it was given up.
-    async fn outcome(asks: Asks, pieces: &[(u64, &'static [u8])], ends: bool) -> Result<Bytes, u64> {
+    async fn outcome(kind: RequestKind, pieces: &[(u64, &'static [u8])], ends: bool) -> Result<Bytes, u64> {
         let begun = Instant::now();
-        match Messages::new(slow(pieces, ends), asks).collect().await {
+        match Messages::new(slow(pieces, ends), kind).collect().await {
             Ok(all) => Ok(all.to_bytes()),
             Err(error) => {
                 assert!(error.is::<Late>(), "{error}");
@@ -208,35 +208,42 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_has_begun_has_to_go_on() {
-        for asks in [Asks::One, Asks::Many] {
+        for kind in [RequestKind::Unary, RequestKind::Streaming] {
             for cut in 1..WHOLE.len() {
                 assert_eq!(
-                    outcome(asks, &[(7, &WHOLE[..cut])], false).await,
+                    outcome(kind, &[(7, &WHOLE[..cut])], false).await,
                     Err(67),
-                    "{asks:?} {cut}"
+                    "{kind:?} {cut}"
                 );
             }
             let steps: Vec<_> = (0..).step_by(59).zip(WHOLE.chunks(1)).collect();
-            assert_eq!(outcome(asks, &steps, true).await.unwrap(), WHOLE);
+            assert_eq!(outcome(kind, &steps, true).await.unwrap(), WHOLE);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn streams_may_be_silent_between_messages_and_single_requests_may_not() {
         let pieces = [(1000, WHOLE), (2000, b"\0\0\0\0\0"), (3000, WHOLE)];
-        let all = outcome(Asks::Many, &pieces, true).await.unwrap();
+        let all = outcome(RequestKind::Streaming, &pieces, true).await.unwrap();
         assert_eq!(all, [WHOLE, b"\0\0\0\0\0", WHOLE].concat());
-        assert_eq!(outcome(Asks::One, &pieces, true).await, Err(60));
-        assert_eq!(outcome(Asks::One, &[(1, WHOLE)], false).await, Err(61), "no end");
+        assert_eq!(outcome(RequestKind::Unary, &pieces, true).await, Err(60));
+        assert_eq!(
+            outcome(RequestKind::Unary, &[(1, WHOLE)], false).await,
+            Err(61),
+            "no end"
+        );
         let late = [(1000, &WHOLE[..3])];
-        assert_eq!(outcome(Asks::Many, &late, false).await, Err(1060));
+        assert_eq!(outcome(RequestKind::Streaming, &late, false).await, Err(1060));
     }
 
     #[tokio::test]
     async fn what_is_unfinished_is_counted() {
         let pieces = [(0, WHOLE), (0, &WHOLE[..6]), (0, &WHOLE[6..])];
-        for (asks, counts) in [(Asks::Many, [0, 6, 0]), (Asks::One, [7, 13, 14])] {
-            let mut body = Messages::new(slow(&pieces, true), asks);
+        for (kind, counts) in [
+            (RequestKind::Streaming, [0, 6, 0]),
+            (RequestKind::Unary, [7, 13, 14]),
+        ] {
+            let mut body = Messages::new(slow(&pieces, true), kind);
             for count in counts {
                 let _piece = body.frame().await.unwrap().unwrap();
                 assert_eq!(body.unfinished(), count);

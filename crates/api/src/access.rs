@@ -49,7 +49,7 @@ impl Access {
             return Ok(());
         }
         let id = peer.map_or("", SpiffeId::as_str);
-        let text = denial(id, operation, verb, decision.doubt.as_ref());
+        let text = denial(id, operation, verb, decision.ambiguity.as_ref());
         tracing::debug!(target: "dapr.runtime.acl", "{text}");
         Err(Status::permission_denied(text))
     }

@@ -19,7 +19,7 @@ use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_telemetry::apilog::ApiLog;
 use outrigger_telemetry::trace::{Parent, Span, SpanKind, Status as SpanStatus, Tracer};
 use outrigger_transport::body::Body;
-use outrigger_transport::grpc::{self, Asks, Messages};
+use outrigger_transport::grpc::{self, Messages, RequestKind};
 use outrigger_transport::headers::names;
 use outrigger_transport::listen::{Client, Handler};
 use outrigger_wire::durabletask::task_hub_sidecar_service_server::TaskHubSidecarServiceServer;
@@ -200,10 +200,10 @@ impl Handler for GrpcApi {
 }
 
 /// What the method at this path is called with.
-fn asks(path: &str) -> Asks {
+fn request_kind(path: &str) -> RequestKind {
     match path.strip_prefix(DAPR) {
-        Some(name) if FED.contains(&name) => Asks::Many,
-        _ => Asks::One,
+        Some(name) if FED.contains(&name) => RequestKind::Streaming,
+        _ => RequestKind::Unary,
     }
 }
 
@@ -212,9 +212,9 @@ async fn by_generated<S>(server: S, request: Request<Body>) -> Response<TonicBod
 where
     S: tower::Service<Request<TonicBody>, Response = Response<TonicBody>, Error = Infallible>,
 {
-    let asks = asks(request.uri().path());
+    let kind = request_kind(request.uri().path());
     let request = request.map(|body| {
-        let body = Messages::new(body, asks);
+        let body = Messages::new(body, kind);
         TonicBody::new(body.map_err(|e| grpc::body_status(&e)))
     });
     let response = match server.oneshot(request).await {

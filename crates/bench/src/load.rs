@@ -30,7 +30,7 @@ pub(crate) use pacer::Pacer;
 pub(crate) use record::{Latencies, Record};
 pub(crate) use wire::Traffic;
 
-use call::Way;
+use call::Direction;
 use queue::Queue;
 
 /// How long after its planned end a load may go on before what is missing counts as failed.
@@ -101,9 +101,9 @@ impl Load {
             Pace::Open { qps, requests } => (Some(qps), requests, requests as f64 / qps),
             Pace::Closed { seconds } => (None, record.answered() + record.failed(), seconds),
         };
-        let carried = |way| match self.call.way {
-            Way::Both => record.payload(),
-            only if only == way => record.payload(),
+        let carried = |direction| match self.call.direction {
+            Direction::Both => record.payload(),
+            only if only == direction => record.payload(),
             _ => 0,
         };
         Measurement {
@@ -120,8 +120,8 @@ impl Load {
             lag: record.lag(),
             breakdown: record.breakdown(),
             connect: record.connects(),
-            payload_sent: carried(Way::There),
-            payload_received: carried(Way::Back),
+            payload_sent: carried(Direction::ToServer),
+            payload_received: carried(Direction::ToClient),
             ..Measurement::default()
         }
     }

@@ -58,19 +58,19 @@ pub enum MdnsError {
 
 /// Finds sidecars on the local link and announces this one.
 pub struct Mdns {
-    shared: Arc<Shared>,
+    shared: Arc<MdnsInner>,
     stop: CancellationToken,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What look-ups and the socket task have in common.
-struct Shared {
+struct MdnsInner {
     browser: Mutex<Browser>,
     /// The browser has something to do earlier than it said.
     wake: Notify,
 }
 
-impl Shared {
+impl MdnsInner {
     fn browser(&self) -> MutexGuard<'_, Browser> {
         self.browser.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,7 +97,7 @@ impl Mdns {
     }
 
     fn run(service: Option<Service>) -> Result<Self, MdnsError> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(MdnsInner {
             browser: Mutex::default(),
             wake: Notify::new(),
         });

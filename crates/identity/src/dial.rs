@@ -21,7 +21,7 @@ use crate::identity::{anonymous_client_config, server_name};
 use crate::verify::{Expect, PeerError};
 
 /// How long one attempt tries to connect to a closed port; less than the time an attempt has.
-const PATIENCE: Duration = Duration::from_millis(2500);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(2500);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Why one attempt failed.
@@ -114,7 +114,7 @@ impl Sentry {
 
 /// Connects; while the port is closed, the authority may be about to start.
 async fn reach(address: &Address) -> std::io::Result<TcpStream> {
-    let given_up = tokio::time::Instant::now() + PATIENCE;
+    let given_up = tokio::time::Instant::now() + CONNECT_TIMEOUT;
     loop {
         match TcpStream::connect((&*address.host, address.port)).await {
             Err(error)

@@ -22,11 +22,11 @@ const ALPN: &[u8] = b"h2";
 /// the trust anchors, and so does every configuration obtained from them: it need not be obtained again.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    shared: Arc<Shared>,
+    shared: Arc<IdentityInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct IdentityInner {
     current: watch::Sender<Arc<Svid>>,
     anchors: TrustAnchors,
     mutual: Arc<ServerConfig>,
@@ -43,7 +43,7 @@ impl Identity {
         );
         let open = server_config(None, current.subscribe());
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(IdentityInner {
                 current,
                 anchors,
                 mutual,

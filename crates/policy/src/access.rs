@@ -49,12 +49,12 @@ pub struct Decision {
     /// the metric families are told apart by this.
     pub by_app_policy: bool,
     /// Why it may not go on although no rule says so of the operation as it stands.
-    pub doubt: Option<Doubt>,
+    pub ambiguity: Option<Ambiguity>,
 }
 
 /// Why an operation is denied that is allowed by its spelling.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Doubt {
+pub enum Ambiguity {
     /// Servers may read it as another operation, which is denied.
     #[error("a server may read it as {0}, which is denied")]
     ReadAs(String),
@@ -138,13 +138,13 @@ impl AccessControl {
         let global = Decision {
             allowed: self.default_allows,
             by_app_policy: false,
-            doubt: None,
+            ambiguity: None,
         };
         // Without a single rule there is nothing that a callback could be used to get around.
         if self.has_rules() && operation.starts_with(CALLBACKS) {
             return Decision {
                 allowed: false,
-                doubt: global.allowed.then_some(Doubt::Callback),
+                ambiguity: global.allowed.then_some(Ambiguity::Callback),
                 ..global
             };
         }
@@ -164,29 +164,29 @@ impl AccessControl {
             return global;
         };
         let by_app_policy = policy.default_allows.is_some();
-        let doubt = if self.allows(policy, operation, verb) {
-            self.doubt(policy, operation, verb)
+        let ambiguity = if self.allows(policy, operation, verb) {
+            self.ambiguity(policy, operation, verb)
         } else {
             return Decision {
                 allowed: false,
                 by_app_policy,
-                doubt: None,
+                ambiguity: None,
             };
         };
         Decision {
-            allowed: doubt.is_none(),
+            allowed: ambiguity.is_none(),
             by_app_policy,
-            doubt,
+            ambiguity,
         }
     }
 
     /// What speaks against an operation that is allowed as it stands.
-    fn doubt(&self, policy: &Caller, operation: &str, verb: &str) -> Option<Doubt> {
+    fn ambiguity(&self, policy: &Caller, operation: &str, verb: &str) -> Option<Ambiguity> {
         let Some(readings) = readings::others(operation) else {
-            return Some(Doubt::TooManyReadings);
+            return Some(Ambiguity::TooManyReadings);
         };
         let denied = |reading: &String| !self.allows(policy, reading, verb);
-        readings.into_iter().find(denied).map(Doubt::ReadAs)
+        readings.into_iter().find(denied).map(Ambiguity::ReadAs)
     }
 
     /// The decision about one reading of an operation.
@@ -232,12 +232,12 @@ impl Caller {
 }
 
 /// The text of a refusal; `id` is the caller's SPIFFE id. Answered as gRPC `PermissionDenied`.
-pub fn denial(id: &str, operation: &str, verb: &str, doubt: Option<&Doubt>) -> String {
+pub fn denial(id: &str, operation: &str, verb: &str, ambiguity: Option<&Ambiguity>) -> String {
     let verb = if is_verb(verb) { verb } else { "NONE" };
     let text =
         format!("access control policy has denied access to id: {id} operation: {operation} verb: {verb}");
-    match doubt {
-        Some(doubt) => format!("{text} ({doubt})"),
+    match ambiguity {
+        Some(ambiguity) => format!("{text} ({ambiguity})"),
         None => text,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A canonical method is what an app gets. Servers are free in what they make of it: some drop path parameters
 //! (`/admin;x` is `/admin`), some take a backslash for a slash, some decode a second time. Whoever decides by path
-//! therefore decides about each of these readings, and denies on doubt.
+//! therefore decides about each of these readings, and denies where they differ.
 
 use std::borrow::Cow;
 

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::interner::Interner;
 use crate::job::{Job, Next, Outcome, Progress};
-use crate::shared::Shared;
 use crate::wheel::{Handle, Wheel};
 use hosts::Hosts;
 pub use hosts::{Host, HostId};
@@ -159,7 +159,7 @@ pub struct Limits {
 pub struct Engine {
     /// Boxed: half of a map's places may be empty.
     jobs: HashMap<Name, Box<Entry>>,
-    targets: Shared<Target, Target>,
+    targets: Interner<Target, Target>,
     wheel: Wheel<Name>,
     ready: Ready,
     hosts: Hosts,
@@ -188,7 +188,7 @@ impl Engine {
     pub fn new(now: Timestamp, limits: Limits) -> Self {
         Self {
             jobs: HashMap::new(),
-            targets: Shared::default(),
+            targets: Interner::default(),
             wheel: Wheel::new(passed(now)),
             ready: Ready::default(),
             hosts: Hosts::default(),

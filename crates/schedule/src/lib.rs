@@ -6,16 +6,16 @@
 //! - [`job`]: a job's definition and its progress, tick by tick.
 //! - [`wheel`]: which of a million jobs is due next.
 //! - [`shard`]: which member of a group looks after which job.
-//! - [`shared`]: values that many jobs have in common.
+//! - [`interner`]: values that many jobs have in common.
 //! - [`quorum`]: when the members of a group agree on who belongs to it.
 //! - [`engine`]: all of it together: jobs in, deliveries out, answers in, changes to store out.
 
 pub mod cron;
 pub mod engine;
 mod field;
+pub mod interner;
 pub mod job;
 pub mod moment;
 pub mod quorum;
 pub mod shard;
-pub mod shared;
 pub mod wheel;

@@ -452,9 +452,9 @@ impl ChildOutput {
         }));
     }
 
-    /// What it said last, once all of it is read; `patience` is for a pipe that something else keeps open.
-    fn last(&self, patience: Duration) -> String {
-        let deadline = Instant::now() + patience;
+    /// What it said last, once all of it is read; `timeout` is for a pipe that something else keeps open.
+    fn last(&self, timeout: Duration) -> String {
+        let deadline = Instant::now() + timeout;
         while !self.readers.iter().all(thread::JoinHandle::is_finished) && Instant::now() < deadline {
             thread::sleep(LOOK / 20);
         }

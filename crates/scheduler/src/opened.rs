@@ -12,7 +12,7 @@ use crate::storage::embedded::{Embedded, Location};
 use crate::storage::etcd::{Client, Etcd};
 use crate::storage::postgres::Postgres;
 use crate::storage::shared::backend::Backend;
-use crate::storage::shared::{Own, Shared};
+use crate::storage::shared::{Own, SharedStorage};
 use crate::storage::{Change, Hosts, Storage};
 
 /// A store, what it tells, and who shares it.
@@ -65,7 +65,7 @@ impl Opened {
             id: config.id.clone(),
             address: address.to_owned(),
         };
-        let (storage, told) = Shared::join(backend, own);
+        let (storage, told) = SharedStorage::join(backend, own);
         Self {
             storage,
             changes: told.changes,

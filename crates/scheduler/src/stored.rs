@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use outrigger_schedule::cron::{Cron, CronError, Dialect};
 use outrigger_schedule::engine::{Target, Version};
+use outrigger_schedule::interner::Interner;
 use outrigger_schedule::job::{Begin, FailurePolicy, InvalidJob, Job as Ticks, Progress, Request};
-use outrigger_schedule::shared::Shared;
 use outrigger_wire::common::v1::{
     JobFailurePolicy, JobFailurePolicyConstant, JobFailurePolicyDrop, job_failure_policy,
 };
@@ -126,7 +126,7 @@ pub(crate) fn read(job: &[u8], counter: Option<&[u8]>) -> Result<Schedule, Unrea
 /// Reads jobs; those with the same schedule share it.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    schedules: Shared<String, Cron>,
+    schedules: Interner<String, Cron>,
 }
 
 impl Reader {

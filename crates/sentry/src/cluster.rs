@@ -27,7 +27,7 @@ const ANNOTATION: &str = "outrigger/ca-rotation";
 /// Attempts to write the bundle while others write it too.
 const ATTEMPTS: usize = 5;
 /// How long the API is tried for at the start, and the pause between two attempts.
-const PATIENCE: Duration = Duration::from_secs(20);
+const API_TIMEOUT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The cluster cannot be used.
@@ -96,7 +96,7 @@ where
     let begun = tokio::time::Instant::now();
     loop {
         match request().await {
-            Err(ApiError::Unreachable { .. }) if begun.elapsed() < PATIENCE => {
+            Err(ApiError::Unreachable { .. }) if begun.elapsed() < API_TIMEOUT => {
                 tokio::time::sleep(PAUSE).await;
             }
             other => return other,

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::{Body as HttpBody, Frame};
 use http_body_util::{BodyExt, StreamBody};
 use outrigger_accept::messages::Late;
-pub use outrigger_accept::messages::{Asks, Messages};
+pub use outrigger_accept::messages::{Messages, RequestKind};
 use outrigger_policy::path::grpc_method;
 use outrigger_telemetry::trace::Baggage;
 use prost::Message;
@@ -187,7 +187,7 @@ pub fn raw_code(headers: &HeaderMap) -> Option<i32> {
 pub fn one_message(body: Body) -> Body {
     match body {
         Body::Empty | Body::Full(_) => body,
-        body => Body::stream(Messages::new(body, Asks::One)),
+        body => Body::stream(Messages::new(body, RequestKind::Unary)),
     }
 }
 

@@ -13,7 +13,7 @@ use rustls::ClientConfig;
 
 pub use outrigger_redact::Secrets;
 pub use public::{SetupError, client};
-pub use redirect::{Elsewhere, MOST_REDIRECTS, within};
+pub use redirect::{MOST_REDIRECTS, RedirectError, within};
 
 /// The builder of every client: TLS as `tls` says; redirects inside of the origin only, [`MOST_REDIRECTS`] at most.
 pub fn builder(tls: ClientConfig) -> ClientBuilder {

@@ -5,7 +5,7 @@ pub const MOST_REDIRECTS: usize = 10;
 
 /// A redirect that is not followed.
 #[derive(Debug, thiserror::Error)]
-pub enum Elsewhere {
+pub enum RedirectError {
     /// To another scheme, host or port; which one.
     #[error(
         "the server redirects to another origin, {0}, where credentials must not go: configure that address if it is \
@@ -23,9 +23,9 @@ pub(crate) fn inside_of_the_origin() -> Policy {
         let from = attempt.previous().last();
         if from.is_none_or(|from| from.origin() != attempt.url().origin()) {
             let origin = attempt.url().origin().ascii_serialization();
-            attempt.error(Elsewhere::Origin(origin))
+            attempt.error(RedirectError::Origin(origin))
         } else if attempt.previous().len() > MOST_REDIRECTS {
-            attempt.error(Elsewhere::TooMany)
+            attempt.error(RedirectError::TooMany)
         } else {
             attempt.follow()
         }

@@ -28,7 +28,7 @@ const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream")
 const HELD: usize = 1 << 20;
 
 /// How long reading ahead waits for a client that does not take what is there.
-const PATIENCE: Duration = Duration::from_millis(100);
+const READ_AHEAD_WAIT: Duration = Duration::from_millis(100);
 
 pub(super) static ROUTES: &[Endpoint] = &[
     document(&["crypto", "{name}", "encrypt"], "Encrypt", |api, context| {
@@ -105,7 +105,7 @@ fn ahead(mut output: Output) -> Output {
                 .map_or(0, |piece| u32::try_from(piece.len()).unwrap_or(u32::MAX));
             let place = Arc::clone(&room);
             let place = if patient {
-                let waiting = tokio::time::timeout(PATIENCE, place.acquire_many_owned(size)).await;
+                let waiting = tokio::time::timeout(READ_AHEAD_WAIT, place.acquire_many_owned(size)).await;
                 waiting.ok().and_then(Result::ok)
             } else {
                 place.try_acquire_many_owned(size).ok()

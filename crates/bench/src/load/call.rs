@@ -34,9 +34,9 @@ pub(crate) enum Wire {
 
 /// Which way the app's own data goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    There,
-    Back,
+pub(super) enum Direction {
+    ToServer,
+    ToClient,
     Both,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Call {
     pub(crate) wire: Wire,
     /// Bytes of the app's own data.
     pub(crate) payload: usize,
-    pub(super) way: Way,
+    pub(super) direction: Direction,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
@@ -69,7 +69,7 @@ impl Call {
             address,
             wire: Wire::Http1,
             payload,
-            way: Way::Both,
+            direction: Direction::Both,
             method: Method::POST,
             uri: path.parse()?,
             headers,
@@ -117,7 +117,7 @@ impl Call {
             address,
             wire: Wire::Grpc,
             payload,
-            way: Way::Both,
+            direction: Direction::Both,
             method: Method::POST,
             uri: format!("http://{address}{path}").parse()?,
             headers,

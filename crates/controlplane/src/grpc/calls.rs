@@ -13,7 +13,7 @@ use futures::future::{AbortHandle, Abortable};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
-use outrigger_accept::messages::{Asks, Late, Messages};
+use outrigger_accept::messages::{Late, Messages, RequestKind};
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
@@ -38,10 +38,10 @@ const FED: [&str; 2] = [
 ];
 
 /// What the method at this path is called with.
-fn asks(path: &str) -> Asks {
+fn request_kind(path: &str) -> RequestKind {
     match FED.contains(&path) {
-        true => Asks::Many,
-        false => Asks::One,
+        true => RequestKind::Streaming,
+        false => RequestKind::Unary,
     }
 }
 
@@ -127,7 +127,7 @@ impl Calls {
         Call {
             calls: Arc::clone(self),
             number: state.next,
-            asks: asks(path),
+            kind: request_kind(path),
         }
     }
 
@@ -185,14 +185,14 @@ impl State {
 pub(super) struct Call {
     calls: Arc<Calls>,
     number: u64,
-    asks: Asks,
+    kind: RequestKind,
 }
 
 impl Call {
     /// What the service reads of the request.
     pub(super) fn request(&self, body: Incoming) -> Body {
         Body::new(RequestBody {
-            body: Messages::new(body, self.asks),
+            body: Messages::new(body, self.kind),
             calls: Arc::clone(&self.calls),
             counted: 0,
         })
@@ -209,7 +209,7 @@ impl Call {
 
     /// A piece of the answer was taken, and is on its way as soon as the client makes room for it.
     fn handed_out(&self) {
-        if self.asks == Asks::One {
+        if self.kind == RequestKind::Unary {
             let waiting = Waiting {
                 since: Instant::now(),
                 call: SERVED.try_with(AbortHandle::clone).ok(),
@@ -220,7 +220,7 @@ impl Call {
 
     /// The client has room.
     fn asked(&self) {
-        if self.asks == Asks::One {
+        if self.kind == RequestKind::Unary {
             self.calls.state().waiting.remove(&self.number);
         }
     }

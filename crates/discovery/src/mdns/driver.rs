@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Shared, browser,
+    MdnsInner, browser,
     links::{Links, PORT},
     message::Message,
     service::Service,
@@ -20,7 +20,7 @@ const ANNOUNCE_PAUSE: Duration = Duration::from_secs(1);
 const RESCAN: Duration = Duration::from_secs(30);
 
 pub(super) struct Driver {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<MdnsInner>,
     pub(super) links: Links,
     /// `None` for a resolver that announces nothing.
     pub(super) service: Option<Service>,
@@ -102,7 +102,7 @@ impl Driver {
 }
 
 /// Handles packets until one changed what is due.
-async fn listen(shared: &Shared, links: &mut Links, service: Option<&Service>) {
+async fn listen(shared: &MdnsInner, links: &mut Links, service: Option<&Service>) {
     loop {
         let (bytes, from) = links.receive().await;
         let message = match Message::decode(bytes) {

@@ -12,10 +12,10 @@ struct Fake {
     asked: AtomicUsize,
 }
 
-struct Shared(Arc<Fake>);
+struct SharedFake(Arc<Fake>);
 
 #[async_trait]
-impl Registry for Shared {
+impl Registry for SharedFake {
     fn name(&self) -> &'static str {
         "fake"
     }
@@ -48,10 +48,10 @@ impl Registry for Shared {
     async fn close(&self) {}
 }
 
-fn start(hosts: &[&'static str]) -> (Arc<Fake>, Polled<Shared>) {
+fn start(hosts: &[&'static str]) -> (Arc<Fake>, Polled<SharedFake>) {
     let fake = Arc::new(Fake::default());
     *fake.hosts.lock().unwrap() = hosts.to_vec();
-    (Arc::clone(&fake), Polled::new(Shared(fake)))
+    (Arc::clone(&fake), Polled::new(SharedFake(fake)))
 }
 
 fn asked(fake: &Fake) -> usize {

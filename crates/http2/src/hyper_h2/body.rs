@@ -88,15 +88,15 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Outgoing<B> {
 }
 
 /// A body that can be taken back while nothing of it was sent.
-pub(super) struct Shared<B>(Arc<Mutex<Option<B>>>);
+pub(super) struct SharedBody<B>(Arc<Mutex<Option<B>>>);
 
-impl<B> Clone for Shared<B> {
+impl<B> Clone for SharedBody<B> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<B> Shared<B> {
+impl<B> SharedBody<B> {
     pub(super) fn new(body: B) -> Self {
         Self(Arc::new(Mutex::new(Some(body))))
     }
@@ -110,7 +110,7 @@ impl<B> Shared<B> {
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Shared<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for SharedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 

@@ -12,7 +12,7 @@ use hyper::rt::Executor;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio_util::sync::CancellationToken;
 
-use super::body::{HyperBody, Outgoing, Shared, StreamGuard};
+use super::body::{HyperBody, Outgoing, SharedBody, StreamGuard};
 use super::{HyperH2, connection_error, stream_error};
 use crate::boundary::{Client, Http2, Incoming, Io, KeepAlive, TrySendError};
 use crate::error::{Error, Reason};
@@ -93,7 +93,7 @@ impl Client for HyperClient {
         B: Body<Data = Bytes> + Send + Unpin + 'static,
     {
         let (head, body) = request.into_parts();
-        let body = Shared::new(body);
+        let body = SharedBody::new(body);
         let outgoing: AnyBody = Box::pin(Outgoing {
             body: body.clone(),
             reason,

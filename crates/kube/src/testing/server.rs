@@ -25,7 +25,7 @@ use crate::client::Client;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-struct Shared {
+struct ServerState {
     state: Mutex<State>,
     changed: watch::Sender<u64>,
     asked: Notify,
@@ -36,7 +36,7 @@ struct Shared {
 /// A server of the API, until it is dropped.
 pub struct Server {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     task: JoinHandle<()>,
 }
 
@@ -54,7 +54,7 @@ impl Server {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerState {
             state: Mutex::default(),
             changed: watch::Sender::default(),
             asked: Notify::new(),
@@ -172,13 +172,13 @@ impl Server {
     }
 }
 
-impl Shared {
+impl ServerState {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+async fn answer(shared: Arc<ServerState>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     let (head, body) = request.into_parts();
     let query: HashMap<&str, &str> = head
         .uri
@@ -227,7 +227,7 @@ fn respond(status: StatusCode, value: &Value) -> Response<Body> {
     response
 }
 
-fn list(shared: &Shared, path: &str, start: usize, limit: usize) -> (StatusCode, Value) {
+fn list(shared: &ServerState, path: &str, start: usize, limit: usize) -> (StatusCode, Value) {
     let mut state = shared.state();
     state
         .requests
@@ -250,7 +250,7 @@ fn list(shared: &Shared, path: &str, start: usize, limit: usize) -> (StatusCode,
     (StatusCode::OK, json!({"metadata": metadata, "items": items}))
 }
 
-fn watch(shared: &Arc<Shared>, path: &str, query: &HashMap<&str, &str>) -> Response<Body> {
+fn watch(shared: &Arc<ServerState>, path: &str, query: &HashMap<&str, &str>) -> Response<Body> {
     let version: Option<u64> = query.get("resourceVersion").and_then(|text| text.parse().ok());
     let (from, present) = {
         let mut state = shared.state();
@@ -293,7 +293,7 @@ fn watch(shared: &Arc<Shared>, path: &str, query: &HashMap<&str, &str>) -> Respo
 }
 
 struct Following {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     path: String,
     from: u64,
     changed: watch::Receiver<u64>,

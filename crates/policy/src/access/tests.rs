@@ -190,15 +190,15 @@ fn an_operation_that_can_be_read_as_a_denied_one_is_denied() {
         ] {
             let decision = control.decide(Some(id("td/ns/a")), spelling, "GET");
             assert!(!decision.allowed, "{spelling}");
-            let doubt = decision.doubt.unwrap().to_string();
-            assert!(doubt.contains("admin"), "{doubt}");
+            let ambiguity = decision.ambiguity.unwrap().to_string();
+            assert!(ambiguity.contains("admin"), "{ambiguity}");
         }
         for other in ["public;x", "a\\b", "50%", "administration;x", "open/admin;x"] {
             assert!(allowed(&control, "td/ns/a", other, "GET"), "{other}");
         }
         let riddle = format!("%{}61dmin", "25".repeat(40));
         let decision = control.decide(Some(id("td/ns/a")), &riddle, "GET");
-        assert_eq!(decision.doubt, Some(Doubt::TooManyReadings));
+        assert_eq!(decision.ambiguity, Some(Ambiguity::TooManyReadings));
     }
 }
 
@@ -238,8 +238,8 @@ fn the_text_of_a_refusal() {
         denial("spiffe://public/ns/a/b", "op", "get", None),
         "access control policy has denied access to id: spiffe://public/ns/a/b operation: op verb: NONE"
     );
-    let doubt = Doubt::ReadAs("op".to_owned());
-    let text = denial("x", "op;y", "GET", Some(&doubt));
+    let ambiguity = Ambiguity::ReadAs("op".to_owned());
+    let text = denial("x", "op;y", "GET", Some(&ambiguity));
     assert!(text.ends_with("operation: op;y verb: GET (a server may read it as op, which is denied)"));
 }
 

@@ -47,13 +47,13 @@ impl Host {
 }
 
 /// Whose trigger it is, and of which job; `None`: that was changed or deleted.
-pub(super) type UnderWay = (Arc<Target>, Option<Name>);
+pub(super) type Unfinished = (Arc<Target>, Option<Name>);
 
 #[derive(Debug)]
 struct Connected {
     host: Host,
     next: TriggerId,
-    under_way: HashMap<TriggerId, UnderWay>,
+    under_way: HashMap<TriggerId, Unfinished>,
 }
 
 /// Which hosts there are, and what they have not answered.
@@ -112,7 +112,7 @@ impl Hosts {
     }
 
     /// Takes a host out; what it has not answered comes back, in the order it was sent.
-    pub(super) fn remove(&mut self, id: HostId) -> Vec<UnderWay> {
+    pub(super) fn remove(&mut self, id: HostId) -> Vec<Unfinished> {
         let Some(gone) = self.connected.remove(&id) else {
             return Vec::new();
         };
@@ -155,7 +155,7 @@ impl Hosts {
     }
 
     /// Ends a trigger.
-    pub(super) fn finish(&mut self, host: HostId, trigger: TriggerId) -> Result<UnderWay, UnknownTrigger> {
+    pub(super) fn finish(&mut self, host: HostId, trigger: TriggerId) -> Result<Unfinished, UnknownTrigger> {
         let unknown = UnknownTrigger(trigger);
         let connected = self.connected.get_mut(&host).ok_or(unknown)?;
         let under_way = connected.under_way.remove(&trigger).ok_or(unknown)?;

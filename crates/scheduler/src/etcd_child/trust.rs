@@ -23,7 +23,7 @@ pub(crate) struct Pace {
     pub(crate) look: Duration,
     /// How long members that do not answer are waited for. One that is gone for good must not keep the others from
     /// trusting the new CA.
-    pub(crate) patience: Duration,
+    pub(crate) give_up_after: Duration,
 }
 
 impl Pace {
@@ -31,7 +31,7 @@ impl Pace {
     pub(crate) const USUAL: Self = Self {
         spread: Duration::from_secs(10 * 60),
         look: Duration::from_secs(30),
-        patience: Duration::from_secs(60 * 60),
+        give_up_after: Duration::from_secs(60 * 60),
     };
 }
 
@@ -80,7 +80,7 @@ impl Trust {
         sleep(delay).await;
         let begun = Instant::now();
         while let Some(silent) = self.silent().await {
-            if begun.elapsed() >= pace.patience {
+            if begun.elapsed() >= pace.give_up_after {
                 tracing::warn!(
                     target: LOG,
                     "etcd's member at {silent} still does not answer: etcd is restarted all the same, to trust the new root \

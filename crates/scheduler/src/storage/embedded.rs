@@ -113,7 +113,7 @@ impl Embedded {
         let (failed, failure) = oneshot::channel();
         let part = move |writing: &mut Writing<'_>| {
             let done = work(writing)?;
-            let tell: writer::Tell = Box::new(move |outcome| {
+            let tell: writer::OnStored = Box::new(move |outcome| {
                 // Whoever asked may have gone.
                 let _ = told.send(outcome.map(|()| done));
             });

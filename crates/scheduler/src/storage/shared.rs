@@ -25,7 +25,7 @@ use super::{
 };
 
 /// How long a call waits for a store that does not answer.
-const PATIENCE: Duration = Duration::from_secs(15);
+const STORE_TIMEOUT: Duration = Duration::from_secs(15);
 /// First pause between two attempts; doubled up to [`FULL_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause between two attempts.
@@ -42,7 +42,7 @@ pub(crate) struct Own {
 }
 
 /// See the module's documentation.
-pub(crate) struct Shared {
+pub(crate) struct SharedStorage {
     backend: Arc<dyn Backend>,
     advances: Advances,
     listing: tokio::sync::Semaphore,
@@ -56,7 +56,7 @@ pub(crate) struct SharedEvents {
     pub(crate) hosts: watch::Receiver<Hosts>,
 }
 
-impl Shared {
+impl SharedStorage {
     /// Joins the schedulers of the store, as soon as it answers.
     pub(crate) fn join(backend: Arc<dyn Backend>, own: Own) -> (Arc<Self>, SharedEvents) {
         let (changes, changed) = mpsc::channel(CHANGES);
@@ -90,7 +90,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedStorage {
     fn drop(&mut self) {
         self.stop.cancel();
     }
@@ -101,7 +101,7 @@ async fn patiently<T, F>(mut attempt: impl FnMut() -> F) -> Result<T, StorageErr
 where
     F: Future<Output = Result<T, StorageError>>,
 {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + STORE_TIMEOUT;
     let mut pause = FIRST_PAUSE;
     loop {
         match attempt().await {
@@ -115,7 +115,7 @@ where
 }
 
 #[async_trait]
-impl Storage for Shared {
+impl Storage for SharedStorage {
     async fn schedule(&self, name: String, job: Vec<u8>, overwrite: bool) -> Result<Scheduled, StorageError> {
         let key = job_key(&name);
         let conditions: Vec<Condition> = match overwrite {

@@ -13,11 +13,11 @@ const PUSH_LIMIT: Duration = Duration::from_secs(1);
 /// Lines on their way to a file or pipe. Dropping it ends the thread once everything is written.
 #[derive(Debug)]
 pub(super) struct Output {
-    shared: Arc<Shared>,
+    shared: Arc<OutputInner>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct OutputInner {
     state: Mutex<State>,
     /// The writer waits here for lines.
     filled: Condvar,
@@ -37,7 +37,7 @@ struct State {
     closed: bool,
 }
 
-impl Shared {
+impl OutputInner {
     /// The state is plain counters and bytes: a panicking holder leaves it usable.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -79,7 +79,7 @@ impl Shared {
 
 impl Output {
     pub(super) fn spawn(out: Box<dyn Write + Send>) -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(OutputInner::default());
         let writer = shared.clone();
         std::thread::Builder::new()
             .name("log".into())

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::cell::Metric;
 use super::encode::{self, Format};
-use super::registry::Shared;
+use super::registry::RegistryInner;
 use super::rules::LabelRules;
 
 /// Value all labels take once a family holds its maximum of series.
@@ -53,7 +53,7 @@ pub(super) struct Desc {
 
 pub(super) struct Inner<M, const N: usize> {
     desc: Desc,
-    registry: Arc<Shared>,
+    registry: Arc<RegistryInner>,
     /// Keyed by the rendered labels.
     series: RwLock<HashMap<Box<str>, M>>,
 }
@@ -63,7 +63,7 @@ impl<M: Metric, const N: usize> Family<M, N> {
         Self { inner: None }
     }
 
-    pub(super) fn new(desc: Desc, registry: Arc<Shared>) -> Self {
+    pub(super) fn new(desc: Desc, registry: Arc<RegistryInner>) -> Self {
         Self {
             inner: Some(Arc::new(Inner {
                 desc,

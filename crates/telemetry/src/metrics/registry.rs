@@ -41,11 +41,11 @@ const RATIO: [f64; 10] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0, 1.5, 2.0];
 /// [`Registry::namespaced`] also `namespace`.
 #[derive(Clone)]
 pub struct Registry {
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<RegistryInner>>,
     namespaced: bool,
 }
 
-pub(super) struct Shared {
+pub(super) struct RegistryInner {
     app_id: Arc<str>,
     namespace: Arc<str>,
     rules: Rules,
@@ -57,7 +57,7 @@ pub(super) struct Shared {
     families: RwLock<BTreeMap<String, Arc<dyn AnyFamily>>>,
 }
 
-impl Shared {
+impl RegistryInner {
     pub(super) fn count_overflow(&self) {
         self.overflow.fetch_add(1, Ordering::Relaxed);
     }
@@ -81,7 +81,7 @@ impl Registry {
         if let Some(pair) = buckets.windows(2).find(|pair| pair[0] >= pair[1]) {
             return Err(MetricsError::Buckets(pair[0], pair[1]));
         }
-        let shared = Shared {
+        let shared = RegistryInner {
             app_id: config.app_id.as_str().into(),
             namespace: config.namespace.as_str().into(),
             rules: Rules::new(&config.rules)?,
@@ -176,7 +176,7 @@ impl Registry {
         name: &str,
         help: &'static str,
         labels: [&'static str; N],
-        bounds: impl FnOnce(&Shared) -> Arc<[u64]>,
+        bounds: impl FnOnce(&RegistryInner) -> Arc<[u64]>,
     ) -> Family<M, N> {
         let Some(shared) = &self.shared else {
             return Family::disabled();

@@ -40,7 +40,7 @@ impl Idle {
     }
 }
 
-struct Shared {
+struct PoolInner {
     dialer: Dialer,
     idle: Mutex<IdleList>,
 }
@@ -53,14 +53,14 @@ struct IdleList {
     sweeper: Option<AbortOnDropHandle<()>>,
 }
 
-impl Shared {
+impl PoolInner {
     fn idle(&self) -> MutexGuard<'_, IdleList> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Closes connections that get old, as long as there are any: nobody else looks at them.
-async fn sweep(pool: Weak<Shared>) {
+async fn sweep(pool: Weak<PoolInner>) {
     loop {
         tokio::time::sleep(IDLE_TIMEOUT).await;
         let Some(pool) = pool.upgrade() else { return };
@@ -75,12 +75,12 @@ async fn sweep(pool: Weak<Shared>) {
 
 /// Connections to one address.
 #[derive(Clone)]
-pub struct H1Pool(Arc<Shared>);
+pub struct H1Pool(Arc<PoolInner>);
 
 impl H1Pool {
     /// A pool without connections.
     pub fn new(dialer: Dialer) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(PoolInner {
             dialer,
             idle: Mutex::default(),
         }))

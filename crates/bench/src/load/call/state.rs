@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, Method, Uri, header};
 use outrigger_wire::common::v1::StateItem;
 use outrigger_wire::runtime::v1::{GetStateRequest, SaveStateRequest};
 
-use super::{Call, Way, Wire, filler};
+use super::{Call, Direction, Wire, filler};
 use crate::Failure;
 use crate::frame;
 use crate::load::driver::Command;
@@ -33,7 +33,7 @@ impl Call {
     pub(crate) fn of_driver(call: StateCall, port: u16, payload: usize) -> Result<Self, Failure> {
         keyed(|key| {
             let value = value(payload);
-            let (way, answer) = directions(call.verb, value.len());
+            let (direction, answer) = directions(call.verb, value.len());
             Ok(Self {
                 address: SocketAddr::from(([127, 0, 0, 1], port)),
                 wire: Wire::Driver(Command {
@@ -42,7 +42,7 @@ impl Call {
                     key,
                 }),
                 payload,
-                way,
+                direction,
                 method: Method::GET,
                 uri: Uri::from_static("/"),
                 headers: HeaderMap::new(),
@@ -69,10 +69,10 @@ fn value(length: usize) -> Bytes {
     [b"\"", &*inner, b"\""].concat().into()
 }
 
-fn directions(verb: Verb, length: usize) -> (Way, usize) {
+fn directions(verb: Verb, length: usize) -> (Direction, usize) {
     match verb {
-        Verb::Get => (Way::Back, length),
-        Verb::Save => (Way::There, 0),
+        Verb::Get => (Direction::ToClient, length),
+        Verb::Save => (Direction::ToServer, 0),
     }
 }
 
@@ -83,10 +83,10 @@ fn keyed(call: impl Fn(usize) -> Result<Call, Failure>) -> Result<Call, Failure>
 
 fn get_over_http(port: u16, key: usize, payload: usize) -> Result<Call, Failure> {
     let call = Call::get(port, &format!("/v1.0/state/{STORE}/{}", name_of(key)))?;
-    let (way, answer) = directions(Verb::Get, value(payload).len());
+    let (direction, answer) = directions(Verb::Get, value(payload).len());
     Ok(Call {
         payload,
-        way,
+        direction,
         answer,
         ..call
     })
@@ -103,9 +103,9 @@ fn save_over_http(port: u16, key: usize, payload: usize) -> Result<Call, Failure
     let mut call = Call::post(port, &format!("/v1.0/state/{STORE}"), payload)?;
     let kind = HeaderValue::from_static("application/json");
     call.headers.insert(header::CONTENT_TYPE, kind);
-    let (way, answer) = directions(Verb::Save, value.len());
+    let (direction, answer) = directions(Verb::Save, value.len());
     Ok(Call {
-        way,
+        direction,
         answer,
         body: body.into(),
         ..call
@@ -120,8 +120,12 @@ fn get_over_grpc(port: u16, key: usize, payload: usize) -> Result<Call, Failure>
     };
     let path = "/dapr.proto.runtime.v1.Dapr/GetState";
     let call = Call::grpc(port, path, payload, frame::message(&request))?;
-    let (way, answer) = directions(Verb::Get, value(payload).len());
-    Ok(Call { way, answer, ..call })
+    let (direction, answer) = directions(Verb::Get, value(payload).len());
+    Ok(Call {
+        direction,
+        answer,
+        ..call
+    })
 }
 
 fn save_over_grpc(port: u16, key: usize, payload: usize) -> Result<Call, Failure> {
@@ -136,8 +140,12 @@ fn save_over_grpc(port: u16, key: usize, payload: usize) -> Result<Call, Failure
     };
     let path = "/dapr.proto.runtime.v1.Dapr/SaveState";
     let call = Call::grpc(port, path, payload, frame::message(&request))?;
-    let (way, answer) = directions(Verb::Save, 0);
-    Ok(Call { way, answer, ..call })
+    let (direction, answer) = directions(Verb::Save, 0);
+    Ok(Call {
+        direction,
+        answer,
+        ..call
+    })
 }
 
 #[cfg(test)]

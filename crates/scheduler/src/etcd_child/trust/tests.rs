@@ -10,7 +10,7 @@ use super::*;
 const PACE: Pace = Pace {
     spread: Duration::from_secs(600),
     look: Duration::from_secs(30),
-    patience: Duration::from_secs(3600),
+    give_up_after: Duration::from_secs(3600),
 };
 
 fn anchors() -> TrustAnchors {
@@ -93,7 +93,7 @@ async fn members_that_do_not_answer_are_waited_for_but_not_for_ever() {
         std::fs::write(folder.path().join("ca.pem"), "two").unwrap();
         sleep(PACE.spread + PACE.look * 3).await;
         assert_eq!(ordered.try_recv().is_ok(), early);
-        sleep(PACE.patience).await;
+        sleep(PACE.give_up_after).await;
         assert_eq!(ordered.try_recv().is_ok(), !early);
     }
 }

@@ -25,9 +25,9 @@ const COMPACT_PAGES: u32 = 1000;
 const KEPT_PAGES: i64 = 2048;
 
 /// Tells whoever asked what became of it.
-pub(super) type Tell = Box<dyn FnOnce(Result<(), StorageError>) + Send>;
+pub(super) type OnStored = Box<dyn FnOnce(Result<(), StorageError>) + Send>;
 /// A caller's part of a transaction: its error takes back this part alone.
-pub(super) type Part = Box<dyn FnOnce(&mut Writing<'_>) -> rusqlite::Result<Tell> + Send>;
+pub(super) type Part = Box<dyn FnOnce(&mut Writing<'_>) -> rusqlite::Result<OnStored> + Send>;
 
 pub(super) enum Write {
     /// A caller's.
@@ -155,7 +155,7 @@ fn write_all(
     connection: &Connection,
     parts: &mut Vec<(Part, oneshot::Sender<StorageError>)>,
     advances: &[Advance],
-    tell: &mut Vec<Tell>,
+    tell: &mut Vec<OnStored>,
 ) -> rusqlite::Result<Vec<Change>> {
     connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
     fault::point("begun");

@@ -19,7 +19,7 @@ const BATCH: usize = 48;
 /// Until what could not be stored is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-enum Ask {
+enum Request {
     Advance(Advance),
     /// Answered when all before is stored, or cannot be.
     Flush(oneshot::Sender<()>),
@@ -28,7 +28,7 @@ enum Ask {
 /// The way to the task that stores.
 #[derive(Clone)]
 pub(super) struct Advances {
-    asks: mpsc::UnboundedSender<Ask>,
+    requests: mpsc::UnboundedSender<Request>,
     fence: Arc<Mutex<Option<Condition>>>,
 }
 
@@ -36,7 +36,7 @@ impl Advances {
     /// Runs until nobody can ask for anything any more.
     pub(super) fn start(backend: Arc<dyn Backend>) -> Self {
         // Bounded by who triggers: see [`crate::backlog`].
-        let (asks, queue) = mpsc::unbounded_channel();
+        let (requests, queue) = mpsc::unbounded_channel();
         let fence = Arc::new(Mutex::new(None));
         let writer = Writer {
             backend,
@@ -45,12 +45,12 @@ impl Advances {
             flushes: Vec::new(),
         };
         tokio::spawn(writer.run(queue));
-        Self { asks, fence }
+        Self { requests, fence }
     }
 
     pub(super) fn advance(&self, advance: Advance) {
         // Without a writer the process is about to end.
-        let _ = self.asks.send(Ask::Advance(advance));
+        let _ = self.requests.send(Request::Advance(advance));
     }
 
     /// What has to hold for anything to be stored; `None`: nothing is.
@@ -61,7 +61,7 @@ impl Advances {
     /// Ends when everything before is stored, or cannot be.
     pub(super) async fn flush(&self) {
         let (told, wait) = oneshot::channel();
-        if self.asks.send(Ask::Flush(told)).is_ok() {
+        if self.requests.send(Request::Flush(told)).is_ok() {
             // Without an answer there is nobody left to wait for.
             let _ = wait.await;
         }
@@ -77,7 +77,7 @@ struct Writer {
 }
 
 impl Writer {
-    async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Ask>) {
+    async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Request>) {
         let mut asked = Vec::new();
         loop {
             if self.waiting.is_empty() && self.flushes.is_empty() {
@@ -91,10 +91,10 @@ impl Writer {
             }
             for ask in asked.drain(..) {
                 match ask {
-                    Ask::Advance(advance) => {
+                    Request::Advance(advance) => {
                         self.waiting.insert(Arc::clone(&advance.name), advance);
                     }
-                    Ask::Flush(told) => self.flushes.push(told),
+                    Request::Flush(told) => self.flushes.push(told),
                 }
             }
             if let Err(error) = self.store().await {

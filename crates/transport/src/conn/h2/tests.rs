@@ -20,7 +20,7 @@ use crate::conn::{Dialer, SendError};
 
 /// Pings go out after this, and their answers may take so long.
 const INTERVAL: Duration = Duration::from_millis(50);
-const PATIENCE: Duration = Duration::from_millis(1500);
+const PING_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
 /// The start of a PING frame that is no answer to one: 8 bytes, type 6, no flags, stream 0.
@@ -80,7 +80,7 @@ async fn answered(pool: &H2Pool, body: Body) -> Response<Body> {
 
 #[tokio::test]
 async fn a_silent_peer_is_given_up_and_the_next_attempt_reaches_another_connection() {
-    let (listener, pool) = peer(Some((INTERVAL, PATIENCE))).await;
+    let (listener, pool) = peer(Some((INTERVAL, PING_TIMEOUT))).await;
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
@@ -104,7 +104,7 @@ async fn a_silent_peer_is_given_up_and_the_next_attempt_reaches_another_connecti
     let started = Instant::now();
     let sent = timeout(LONG, pool.send(post(Body::Full("hello".into())))).await;
     let error = sent.expect("the caller waits for ever").err().unwrap();
-    assert!(started.elapsed() >= INTERVAL + PATIENCE, "{error}");
+    assert!(started.elapsed() >= INTERVAL + PING_TIMEOUT, "{error}");
     assert!(matches!(&error, SendError::Broken { .. }), "{error}");
     // The peer went away, so that whoever may repeat the call does; it had the request, so that nobody else does.
     assert!(error.is_unavailable() && !error.is_repeatable(), "{error}");
@@ -120,7 +120,7 @@ async fn a_silent_peer_is_given_up_and_the_next_attempt_reaches_another_connecti
 
 #[tokio::test]
 async fn a_silent_peer_breaks_a_response_that_has_begun() {
-    let (listener, pool) = peer(Some((INTERVAL, PATIENCE))).await;
+    let (listener, pool) = peer(Some((INTERVAL, PING_TIMEOUT))).await;
     let serving = tokio::spawn(async move {
         let mut connection = accept(&listener).await;
         let (_request, mut respond) = connection.accept().await.unwrap().unwrap();
@@ -138,7 +138,7 @@ async fn a_silent_peer_breaks_a_response_that_has_begun() {
 
 #[tokio::test]
 async fn an_idle_connection_to_a_silent_peer_is_replaced_without_a_failed_call() {
-    let (listener, pool) = peer(Some((INTERVAL, PATIENCE))).await;
+    let (listener, pool) = peer(Some((INTERVAL, PING_TIMEOUT))).await;
     let serving = tokio::spawn(async move {
         let mut silent = accept(&listener).await;
         let (_request, mut respond) = silent.accept().await.unwrap().unwrap();
@@ -151,7 +151,7 @@ async fn an_idle_connection_to_a_silent_peer_is_replaced_without_a_failed_call()
     drop(answered(&pool, Body::Empty).await);
     let given_up = async {
         while pool.usable().is_some() {
-            tokio::time::sleep(PATIENCE / 10).await;
+            tokio::time::sleep(PING_TIMEOUT / 10).await;
         }
     };
     timeout(LONG, given_up).await.expect("the connection is kept");

@@ -10,12 +10,12 @@ const FEW: usize = 64;
 /// Values by what they are made of. One that nobody uses any more is forgotten before there are as many of those as of the
 /// others (or [`FEW`]), so it never holds more than twice what is in use.
 #[derive(Debug)]
-pub struct Shared<K, V> {
+pub struct Interner<K, V> {
     values: HashMap<K, Arc<V>>,
     sweep_at: usize,
 }
 
-impl<K, V> Default for Shared<K, V> {
+impl<K, V> Default for Interner<K, V> {
     fn default() -> Self {
         Self {
             values: HashMap::new(),
@@ -24,7 +24,7 @@ impl<K, V> Default for Shared<K, V> {
     }
 }
 
-impl<K: Eq + Hash, V> Shared<K, V> {
+impl<K: Eq + Hash, V> Interner<K, V> {
     /// The value of `key`, made if it is not there.
     ///
     /// # Errors
@@ -60,14 +60,14 @@ mod tests {
 
     use super::*;
 
-    fn get(shared: &mut Shared<usize, usize>, key: usize) -> Arc<usize> {
+    fn get(shared: &mut Interner<usize, usize>, key: usize) -> Arc<usize> {
         let made: Result<_, Infallible> = shared.get(key, |key| Ok(*key));
         made.unwrap()
     }
 
     #[test]
     fn equal_values_are_one() {
-        let mut shared = Shared::default();
+        let mut shared = Interner::default();
         let (one, again, other) = (get(&mut shared, 1), get(&mut shared, 1), get(&mut shared, 2));
         assert!(Arc::ptr_eq(&one, &again) && !Arc::ptr_eq(&one, &other));
         assert_eq!(shared.get(3, |_| Err("no")), Err("no"));
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn what_nobody_uses_is_forgotten_and_the_rest_is_kept() {
-        let mut shared = Shared::default();
+        let mut shared = Interner::default();
         let used: Vec<_> = (0..100).map(|key| get(&mut shared, key)).collect();
         for key in 100..100_000 {
             get(&mut shared, key);
