@@ -20,7 +20,7 @@ use super::cache::{Cache, Key};
 /// The largest answer that is read, bytes.
 const LARGEST: usize = 16 << 20;
 /// The longest wait for an answer, to its end.
-const PATIENCE: Duration = Duration::from_secs(600);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(600);
 /// The longest part of a provider's error text that is shown, bytes.
 const SHOWN: usize = 1024;
 
@@ -87,7 +87,7 @@ impl<P: Protocol> Remote<P> {
             .client
             .post(self.url.clone())
             .headers(self.headers.clone())
-            .timeout(PATIENCE);
+            .timeout(RESPONSE_TIMEOUT);
         let response = request
             .body(question)
             .send()

@@ -29,7 +29,7 @@ use tonic::{
 use tonic_prost::ProstCodec;
 
 /// How long connecting, and any call, may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Silence before the server is asked whether it is still there; etcd wants at least 5 s of it.
 const PING_AFTER: Duration = Duration::from_secs(10);
 /// How long the answer to that may take. Then another member is connected to.
@@ -99,7 +99,7 @@ impl Members {
         let count = self.addresses.len();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % count.max(1);
         for member in self.addresses.iter().cycle().skip(turn).take(count) {
-            let dialling = timeout(PATIENCE, member.dial(self.tls.as_ref()));
+            let dialling = timeout(CALL_TIMEOUT, member.dial(self.tls.as_ref()));
             match dialling
                 .await
                 .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
@@ -151,7 +151,7 @@ impl Link {
         let at = at.join(",");
         // While idle too: the first call after a pause is not to find a connection that has long been dead.
         let endpoint = Endpoint::from_static("http://etcd")
-            .timeout(PATIENCE)
+            .timeout(CALL_TIMEOUT)
             .http2_keep_alive_interval(PING_AFTER)
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(true);
@@ -184,12 +184,12 @@ impl Link {
             let codec: ProstCodec<Q, A> = ProstCodec::default();
             grpc.unary(Request::new(request), path, codec).await
         };
-        match timeout(PATIENCE, calling).await {
+        match timeout(CALL_TIMEOUT, calling).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             Ok(Err(status)) => Err(self.failure(&status)),
             Err(_) => Err(Error::new(
                 Kind::Timeout,
-                format!("etcd at {}: no answer within {PATIENCE:?}", self.at),
+                format!("etcd at {}: no answer within {CALL_TIMEOUT:?}", self.at),
             )),
         }
     }

@@ -5,16 +5,16 @@
 
 mod decode;
 mod encode;
+mod error;
 mod schema;
-mod wrong;
 
 use std::collections::HashMap;
 
 use bytes::Bytes;
 use serde_json::Value;
 
+pub(crate) use self::error::ValueError;
 use self::schema::{Field, Node};
-pub(crate) use self::wrong::Wrong;
 
 /// How deep JSON may be nested. What takes events to apps reads 128 levels, an envelope among them.
 const DEEPEST: usize = 100;
@@ -61,7 +61,7 @@ impl Codec {
         form: Form,
         start: Vec<u8>,
         most: usize,
-    ) -> Result<Vec<u8>, Wrong> {
+    ) -> Result<Vec<u8>, ValueError> {
         encode::encode(self, json, form, start, most)
     }
 
@@ -69,7 +69,7 @@ impl Codec {
     ///
     /// # Errors
     /// The data are not those of a value of this schema, or the JSON would be too large.
-    pub(crate) fn decode(&self, data: &[u8], form: Form) -> Result<Bytes, Wrong> {
+    pub(crate) fn decode(&self, data: &[u8], form: Form) -> Result<Bytes, ValueError> {
         decode::decode(self, data, form)
     }
 }

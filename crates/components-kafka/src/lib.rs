@@ -7,8 +7,8 @@
 mod avro;
 mod bindings;
 mod client;
-mod ledger;
 mod member;
+mod offsets;
 mod oidc;
 mod partition;
 mod positions;
@@ -44,7 +44,7 @@ use self::{member::Member, record::Encoding, settings::Settings};
 const LOG: &str = "dapr.contrib";
 const NAMES: &[&str] = &["kafka"];
 /// How long a look at the brokers may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Adds the components of this crate.
 pub fn add(catalog: &mut Catalog) {
@@ -58,7 +58,7 @@ pub fn add(catalog: &mut Catalog) {
 }
 
 /// What publishers and consumers of one component share.
-struct Shared {
+struct BrokerInner {
     settings: Settings,
     kafka: Kafka,
     producer: Producer,
@@ -67,7 +67,7 @@ struct Shared {
     component: Arc<str>,
 }
 
-struct Broker(Arc<Shared>);
+struct Broker(Arc<BrokerInner>);
 
 impl Broker {
     /// `retry`: whether records that the app failed come again, unless the settings say.
@@ -75,7 +75,7 @@ impl Broker {
         let settings = Settings::read(setup, retry)?;
         let kafka = settings.connect().await?;
         let producer = settings.producer(&kafka).await?;
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(BrokerInner {
             settings,
             kafka,
             producer,
@@ -145,7 +145,7 @@ impl Broker {
 
     async fn look(&self) -> Result<()> {
         self.check_open()?;
-        let options = DescribeClusterOptions::default().timeout(PATIENCE);
+        let options = DescribeClusterOptions::default().timeout(CALL_TIMEOUT);
         let admin = self.0.kafka.admin().metrics_push(false);
         match Box::pin(admin.describe_cluster(options)).await {
             Ok(described) if described.brokers.is_empty() => {
@@ -179,7 +179,7 @@ impl Broker {
         // Members commit what was settled and leave their group.
         self.0.members.close();
         self.0.members.wait().await;
-        let options = CloseOptions::new().timeout(PATIENCE);
+        let options = CloseOptions::new().timeout(CALL_TIMEOUT);
         if let Err(error) = Box::pin(self.0.producer.close_with(options)).await {
             tracing::debug!(target: LOG, "component {}: {error}", self.0.component);
         }

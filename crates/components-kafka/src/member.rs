@@ -9,7 +9,7 @@ use outrigger_component::{
 use tokio::time::{sleep, timeout};
 
 use super::{
-    LOG, Shared,
+    BrokerInner, LOG,
     session::{Session, Tracked},
     values::Values,
 };
@@ -24,7 +24,7 @@ pub(super) struct Member {
 
 /// What a member joins.
 struct Place {
-    shared: Arc<Shared>,
+    shared: Arc<BrokerInner>,
     topic: Arc<str>,
     in_flight: usize,
     values: Values,
@@ -38,7 +38,7 @@ impl Place {
 
 impl Member {
     /// Joins the group. When this returns, the group has its positions in this member's partitions.
-    pub(super) async fn join(shared: &Arc<Shared>, request: &Subscribe, values: Values) -> Result<Self> {
+    pub(super) async fn join(shared: &Arc<BrokerInner>, request: &Subscribe, values: Values) -> Result<Self> {
         let place = Place {
             shared: Arc::clone(shared),
             topic: request.topic.as_str().into(),

@@ -22,7 +22,7 @@ pub(super) const HELD: usize = 256;
 
 /// A record that was taken.
 #[derive(Debug, PartialEq)]
-pub(super) struct Taken<R> {
+pub(super) struct TakenRecord<R> {
     pub(super) partition: i32,
     pub(super) offset: i64,
     /// Records of one key keep their order; those without one are a key of their own.
@@ -52,7 +52,7 @@ pub(super) struct Position {
 }
 
 #[derive(Debug)]
-pub(super) struct Ledger<R> {
+pub(super) struct Offsets<R> {
     retry: Option<Retry>,
     partitions: BTreeMap<i32, Partition<R>>,
 }
@@ -73,7 +73,7 @@ struct Partition<R> {
 /// The records of a key that wait for one that was returned, itself among them.
 #[derive(Debug)]
 struct Blocked<R> {
-    waiting: BTreeMap<i64, Arc<Taken<R>>>,
+    waiting: BTreeMap<i64, Arc<TakenRecord<R>>>,
     /// Handed out; the next one waits for it.
     out: Option<i64>,
     due: Instant,
@@ -99,7 +99,7 @@ impl<R> Partition<R> {
     }
 
     /// Keeps a record, and those of its key after it, until it is due.
-    fn hold(&mut self, taken: Arc<Taken<R>>, due: Instant, postponed: bool) {
+    fn hold(&mut self, taken: Arc<TakenRecord<R>>, due: Instant, postponed: bool) {
         let blocked = self.blocked.entry(taken.key.clone());
         let blocked = blocked.or_insert_with(|| Blocked {
             waiting: BTreeMap::new(),
@@ -144,7 +144,7 @@ impl<R> Partition<R> {
     }
 }
 
-impl<R> Ledger<R> {
+impl<R> Offsets<R> {
     /// `retry`: when records come again; `None`: they do not.
     pub(super) fn new(retry: Option<Retry>) -> Self {
         Self {
@@ -175,7 +175,7 @@ impl<R> Ledger<R> {
     }
 
     /// Takes a record. It comes back if it is to be handed out now.
-    pub(super) fn take(&mut self, taken: Taken<R>) -> Option<Arc<Taken<R>>> {
+    pub(super) fn take(&mut self, taken: TakenRecord<R>) -> Option<Arc<TakenRecord<R>>> {
         let partition = self.partitions.get_mut(&taken.partition)?;
         partition.open.insert(taken.offset, (false, taken.epoch));
         let taken = Arc::new(taken);
@@ -189,14 +189,14 @@ impl<R> Ledger<R> {
     }
 
     /// The app is done with a record.
-    pub(super) fn done(&mut self, taken: &Taken<R>, now: Instant) {
+    pub(super) fn done(&mut self, taken: &TakenRecord<R>, now: Instant) {
         if let Some(partition) = self.partitions.get_mut(&taken.partition) {
             partition.done(taken.offset, &taken.key, now);
         }
     }
 
     /// The app is not: the record comes again as the settings say.
-    pub(super) fn returned(&mut self, taken: Arc<Taken<R>>, now: Instant) -> Returned {
+    pub(super) fn returned(&mut self, taken: Arc<TakenRecord<R>>, now: Instant) -> Returned {
         let Some(partition) = self.partitions.get_mut(&taken.partition) else {
             return Returned::Gone;
         };
@@ -210,8 +210,8 @@ impl<R> Ledger<R> {
         Returned::Again(pause)
     }
 
-    /// A record cannot be handed out yet, which is no attempt at it: it comes when it is due, or [`Ledger::wake`] says so.
-    pub(super) fn postponed(&mut self, taken: Arc<Taken<R>>, due: Instant) {
+    /// A record cannot be handed out yet, which is no attempt at it: it comes when it is due, or [`Offsets::wake`] says so.
+    pub(super) fn postponed(&mut self, taken: Arc<TakenRecord<R>>, due: Instant) {
         if let Some(partition) = self.partitions.get_mut(&taken.partition) {
             partition.hold(taken, due, true);
         }
@@ -232,7 +232,7 @@ impl<R> Ledger<R> {
     }
 
     /// The next record that is to be handed out again, and how often it was before.
-    pub(super) fn next_due(&mut self, now: Instant) -> Option<(Arc<Taken<R>>, u32)> {
+    pub(super) fn next_due(&mut self, now: Instant) -> Option<(Arc<TakenRecord<R>>, u32)> {
         for partition in self.partitions.values_mut() {
             let due = partition
                 .blocked
@@ -249,7 +249,7 @@ impl<R> Ledger<R> {
         None
     }
 
-    /// When [`Ledger::next_due`] has something.
+    /// When [`Offsets::next_due`] has something.
     pub(super) fn due(&self) -> Option<Instant> {
         let blocked = self
             .partitions

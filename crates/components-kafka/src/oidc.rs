@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 /// How long the issuer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest answer of the issuer, bytes.
 const ANSWER: usize = 256 * 1024;
 /// How long an assertion is valid, seconds.
@@ -87,7 +87,7 @@ impl Tokens {
             Credential::Secret(metadata.required(&["oidcClientSecret"])?.to_owned())
         };
         let client = outrigger_webclient::builder(trust)
-            .timeout(PATIENCE)
+            .timeout(TOKEN_TIMEOUT)
             .build()
             .map_err(|error| metadata.wrong(&["oidcTokenEndpoint"], &causes(&error)))?;
         Ok(Self(Arc::new(Issuer {

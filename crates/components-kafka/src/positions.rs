@@ -9,7 +9,7 @@ use krafka::{
 use outrigger_component::Result;
 use tokio::time::{Instant, sleep};
 
-use super::{PATIENCE, ledger::Position, settings::Settings};
+use super::{CALL_TIMEOUT, offsets::Position, settings::Settings};
 
 /// Between attempts of what the cluster may not be ready for.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -99,7 +99,7 @@ pub(super) async fn count(consumer: &Arc<Consumer>, topic: &str) -> krafka::Resu
 
 /// Waits until the cluster has a topic, which it may have to make first; the number of its partitions.
 pub(super) async fn known(settings: &Settings, consumer: &Arc<Consumer>, topic: &str) -> Result<usize> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + CALL_TIMEOUT;
     loop {
         let error = match count(consumer, topic).await {
             Ok(partitions) if partitions > 0 => return Ok(partitions),

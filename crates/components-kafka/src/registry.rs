@@ -24,7 +24,7 @@ use self::known::{Key, Known};
 use super::avro::{Codec, Form};
 
 /// How long a schema may take to come, the wait for other questions to the registry included.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SCHEMA_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest answer of the registry, bytes.
 const ANSWER: usize = 2 * 1024 * 1024;
 /// Questions to the registry at once.
@@ -153,7 +153,7 @@ impl Registry {
             let mut start = vec![0];
             start.extend(schema.id.to_be_bytes());
             let made = schema.codec.encode(&json, form, start, most);
-            made.map_err(|wrong| format!("schema {} of the subject {subject:?}: {wrong}", schema.id))
+            made.map_err(|error| format!("schema {} of the subject {subject:?}: {error}", schema.id))
         });
         made.await
             .map(Bytes::from)
@@ -167,7 +167,7 @@ impl Registry {
     pub(super) fn decode(&self, schema: &Schema, payload: &[u8]) -> Result<Bytes, String> {
         let value = payload.get(HEAD..).unwrap_or_default();
         let decoded = schema.codec.decode(value, self.form);
-        decoded.map_err(|wrong| format!("it is no value of schema {}: {wrong}", schema.id))
+        decoded.map_err(|error| format!("it is no value of schema {}: {error}", schema.id))
     }
 
     /// The latest schema of a subject.
@@ -209,9 +209,13 @@ impl Registry {
             }
             self.ask(&key, path).await
         };
-        let found = match tokio::time::timeout(PATIENCE, asking).await {
+        let found = match tokio::time::timeout(SCHEMA_TIMEOUT, asking).await {
             Ok(found) => found,
-            Err(_) => Err(self.failed(path, Kind::Timeout, &format!("no answer within {PATIENCE:?}"))),
+            Err(_) => Err(self.failed(
+                path,
+                Kind::Timeout,
+                &format!("no answer within {SCHEMA_TIMEOUT:?}"),
+            )),
         };
         let keep = if found.is_ok() { keep } else { Some(FAILED) };
         if let Some(keep) = keep {

@@ -25,15 +25,15 @@ use tokio::{
 };
 
 use super::{
-    LOG, PATIENCE, Shared,
-    ledger::{Ledger, Position, Taken},
+    BrokerInner, CALL_TIMEOUT, LOG,
+    offsets::{Offsets, Position, TakenRecord},
     positions::{Committing, begin, committed, committing, count, known, lasting},
     rebalance::{Change, Listener, PartitionChange},
     values::{Reader, Values},
 };
 
 /// A record that the engine has, or that comes again.
-pub(super) type Tracked = Arc<Taken<ConsumerRecord>>;
+pub(super) type Tracked = Arc<TakenRecord<ConsumerRecord>>;
 
 type Polling = Pin<Box<dyn Future<Output = krafka::Result<Vec<ConsumerRecord>>> + Send>>;
 
@@ -51,7 +51,7 @@ const GATHER: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(3);
 
 pub(super) struct Session {
-    shared: Arc<Shared>,
+    shared: Arc<BrokerInner>,
     topic: Arc<str>,
     consumer: Leaving,
     /// Partitions that were paused are read again.
@@ -63,7 +63,7 @@ pub(super) struct Session {
     commit_at: Option<Instant>,
     /// Taken from the client while there was no room.
     ahead: VecDeque<ConsumerRecord>,
-    ledger: Ledger<ConsumerRecord>,
+    offsets: Offsets<ConsumerRecord>,
     values: Reader,
     paused: BTreeSet<i32>,
     /// Of the topic, when the group was joined.
@@ -84,7 +84,7 @@ impl Drop for Leaving {
         {
             let consumer = Arc::clone(&self.0);
             runtime.spawn(async move {
-                let options = CloseOptions::new().timeout(PATIENCE);
+                let options = CloseOptions::new().timeout(CALL_TIMEOUT);
                 // Where that fails the brokers notice after the session's time.
                 let _left = Box::pin(consumer.close_with(options)).await;
             });
@@ -121,7 +121,7 @@ fn poll_after(pause: Duration, consumer: &Arc<Consumer>, resumed: &Arc<Notify>) 
 impl Session {
     /// `before`: how many partitions the topic had when the subscription began, if it did.
     pub(super) async fn open(
-        shared: &Arc<Shared>,
+        shared: &Arc<BrokerInner>,
         topic: &Arc<str>,
         in_flight: usize,
         values: &Values,
@@ -165,7 +165,7 @@ impl Session {
             committing: None,
             commit_at: None,
             ahead: VecDeque::new(),
-            ledger: Ledger::new(wanted.retry.clone()),
+            offsets: Offsets::new(wanted.retry.clone()),
             values: Reader::new(values),
             paused: BTreeSet::new(),
             partitions,
@@ -208,7 +208,7 @@ impl Session {
 
     /// The partitions of this member.
     pub(super) fn assigned(&self) -> Vec<u32> {
-        self.ledger
+        self.offsets
             .assigned()
             .filter_map(|partition| u32::try_from(partition).ok())
             .collect()
@@ -227,7 +227,7 @@ impl Session {
                 return Ok(());
             }
             self.pause(draining).await;
-            let (due, commit_at) = (self.ledger.due(), self.commit_at);
+            let (due, commit_at) = (self.offsets.due(), self.commit_at);
             tokio::select! {
                 () = closed.cancelled() => {
                     let settled = feed.settled().now_or_never().unwrap_or_default();
@@ -266,7 +266,7 @@ impl Session {
         while self.changes.try_recv().is_ok() {}
         self.polling = Box::pin(std::future::pending());
         let committed = self.commit_now().await;
-        let options = CloseOptions::new().timeout(PATIENCE);
+        let options = CloseOptions::new().timeout(CALL_TIMEOUT);
         if let Err(error) = Box::pin(self.consumer.0.close_with(options)).await {
             tracing::debug!(
                 target: LOG,
@@ -285,9 +285,9 @@ impl Session {
     async fn pause(&mut self, draining: bool) {
         let all = draining || !self.ahead.is_empty();
         let wanted: BTreeSet<i32> = self
-            .ledger
+            .offsets
             .assigned()
-            .filter(|partition| all || self.ledger.is_full(*partition))
+            .filter(|partition| all || self.offsets.is_full(*partition))
             .collect();
         if wanted == self.paused {
             return;
@@ -336,7 +336,7 @@ impl Session {
         let now = Instant::now();
         for (taken, settlement) in settled {
             match settlement {
-                Settlement::Acknowledge => self.ledger.done(&taken, now),
+                Settlement::Acknowledge => self.offsets.done(&taken, now),
                 // The next member of the group gets it.
                 Settlement::Return if ending => {}
                 Settlement::Return => self.returned(taken, now),
@@ -346,14 +346,14 @@ impl Session {
     }
 
     fn commit_soon(&mut self, now: Instant) {
-        if self.commit_at.is_none() && !self.ledger.to_commit().is_empty() {
+        if self.commit_at.is_none() && !self.offsets.to_commit().is_empty() {
             self.commit_at = Some(now + GATHER);
         }
     }
 
     fn commit(&mut self) {
         self.commit_at = None;
-        let positions = self.ledger.to_commit();
+        let positions = self.offsets.to_commit();
         if !positions.is_empty() {
             self.committing = Some(committing(&self.consumer.0, &self.topic, positions));
         }
@@ -363,8 +363,8 @@ impl Session {
         self.committing = None;
         match outcome {
             Ok(()) => {
-                self.ledger.committed(positions);
-                if !self.ledger.to_commit().is_empty() {
+                self.offsets.committed(positions);
+                if !self.offsets.to_commit().is_empty() {
                     self.commit_at = Some(Instant::now() + GATHER);
                 }
             }
@@ -384,18 +384,18 @@ impl Session {
     /// Commits all there is, and waits for it.
     async fn commit_now(&mut self) -> Result<()> {
         if let Some(under_way) = self.committing.take()
-            && let Ok((positions, outcome)) = timeout(PATIENCE, under_way).await
+            && let Ok((positions, outcome)) = timeout(CALL_TIMEOUT, under_way).await
         {
             self.committed(&positions, outcome);
         }
         self.commit_at = None;
-        let positions = self.ledger.to_commit();
+        let positions = self.offsets.to_commit();
         if positions.is_empty() {
             return Ok(());
         }
         let committing = committing(&self.consumer.0, &self.topic, positions);
-        let outcome = match timeout(PATIENCE, committing).await {
-            Ok((positions, outcome)) => outcome.map(|()| self.ledger.committed(&positions)),
+        let outcome = match timeout(CALL_TIMEOUT, committing).await {
+            Ok((positions, outcome)) => outcome.map(|()| self.offsets.committed(&positions)),
             Err(_) => Err(KrafkaError::timeout("committing positions")),
         };
         outcome.map_err(|error| {
@@ -432,7 +432,7 @@ impl Session {
     /// Takes partitions. A group that begins now begins here, even if it has no member for a while.
     async fn begin(&mut self, partitions: &[i32]) {
         for partition in partitions {
-            self.ledger.assign(*partition);
+            self.offsets.assign(*partition);
             self.paused.remove(partition);
         }
         let beginning = begin(
@@ -442,7 +442,7 @@ impl Session {
             partitions,
             self.first_partitions,
         );
-        match timeout(PATIENCE, Box::pin(beginning)).await {
+        match timeout(CALL_TIMEOUT, Box::pin(beginning)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.begins_late(&error.to_string()),
             Err(_) => self.begins_late("no answer in time"),
@@ -490,18 +490,18 @@ impl Session {
             let _lost = self.commit_now().await;
         }
         for partition in &gone {
-            self.ledger.revoke(*partition);
+            self.offsets.revoke(*partition);
             self.paused.remove(partition);
         }
     }
 
     /// A topic that has got more partitions needs the group to share them out anew.
     async fn look(&mut self, feed: &mut Feed<Tracked>) -> Result<()> {
-        let Ok(Ok(found)) = timeout(PATIENCE, count(&self.consumer.0, &self.topic)).await else {
+        let Ok(Ok(found)) = timeout(CALL_TIMEOUT, count(&self.consumer.0, &self.topic)).await else {
             return Ok(());
         };
         if found > self.partitions {
-            let mine: Vec<i32> = self.ledger.assigned().collect();
+            let mine: Vec<i32> = self.offsets.assigned().collect();
             self.give_up(PartitionChange::Revoked, &mine, Some(feed)).await;
             let text = format!("the topic has {found} partitions now");
             return Err(Error::new(Kind::Unavailable, text));

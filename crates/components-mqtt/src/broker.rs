@@ -37,10 +37,10 @@ use self::{
     session::{Command, Route, Session},
 };
 use super::{
-    client::{self, Outgoing, Retained, Wish},
+    client::{self, Outgoing, Retained, SubscribeOptions},
     link::Link,
     publisher::Sender,
-    settings::{Version, Wanted},
+    settings::{PubSubSettings, Version},
 };
 
 /// Before a message that was returned comes again.
@@ -51,7 +51,7 @@ const MOST_HELD: usize = 8192;
 const MOST_BYTES: usize = 32 << 20;
 
 /// What publishers and consumers of one component share.
-struct Shared {
+struct BrokerInner {
     sender: Sender,
     commands: mpsc::UnboundedSender<Command>,
     /// Clients of this name share subscriptions.
@@ -62,18 +62,18 @@ struct Shared {
 }
 
 pub(super) struct MqttBroker {
-    shared: Arc<Shared>,
+    shared: Arc<BrokerInner>,
     session: Mutex<Option<JoinHandle<()>>>,
 }
 
-pub(super) async fn open(wanted: Wanted) -> Result<MqttBroker> {
-    let Wanted { connection, group } = wanted;
+pub(super) async fn open(settings: PubSubSettings) -> Result<MqttBroker> {
+    let PubSubSettings { connection, group } = settings;
     connection.reach().await?;
     let (client, events) = client::open(&connection, &connection.client)?;
     let (told, link) = watch::channel(Link::Down(None));
     let stop = CancellationToken::new();
     let session = Session::new(client.clone(), told, stop.clone(), &connection);
-    let shared = Shared {
+    let shared = BrokerInner {
         commands: session.commands(),
         sender: Sender {
             client,
@@ -112,17 +112,17 @@ impl MqttBroker {
     }
 }
 
-impl Shared {
+impl BrokerInner {
     /// Asks the broker for a topic, and waits for its word.
-    async fn ask(&self, filter: &Filter, wish: Wish) -> Result<()> {
+    async fn ask(&self, filter: &Filter, options: SubscribeOptions) -> Result<()> {
         let limits = self.sender.connected().await?;
         limits.check_filter(&filter.asked)?;
-        let mut wish = wish;
-        wish.number = wish.number.filter(|_| limits.numbers);
+        let mut options = options;
+        options.number = options.number.filter(|_| limits.numbers);
         let Sender {
             client, connection, ..
         } = &self.sender;
-        let asked = client.subscribe(&filter.asked, connection.qos, wish).await;
+        let asked = client.subscribe(&filter.asked, connection.qos, options).await;
         let what = format!("the subscription to {:?}", filter.asked);
         asked.map_err(|failure| self.sender.failed(&what, failure))
     }
@@ -194,7 +194,7 @@ impl PubSub for MqttBroker {
         };
         let filter = self.shared.filter(&request.topic);
         let id = self.shared.next_route.fetch_add(1, Ordering::Relaxed);
-        let wish = Wish {
+        let options = SubscribeOptions {
             number: Some(filter.number()),
             retained,
         };
@@ -202,7 +202,7 @@ impl PubSub for MqttBroker {
         let route = Route {
             id,
             filter: filter.clone(),
-            wish,
+            options,
             messages,
         };
         let consumer = Consumer {
@@ -214,7 +214,7 @@ impl PubSub for MqttBroker {
         // What comes as soon as the broker knows has a place to go.
         let _gone = self.shared.commands.send(Command::Add(route));
         let under_way = self.shared.consumers.token();
-        let asking = self.shared.sender.persist(|| self.shared.ask(&filter, wish));
+        let asking = self.shared.sender.persist(|| self.shared.ask(&filter, options));
         asking.await.map_err(|error| self.named(error))?;
         Ok(Subscription::start(&request, |feed| async move {
             let _under_way = under_way;

@@ -127,9 +127,9 @@ pub(crate) struct Properties {
     pub(crate) subscriptions: Vec<u32>,
 }
 
-/// How MQTT 5 is to subscribe.
+/// Options of a subscription; only MQTT 5 has them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct SubscribeOptions {
     /// Comes back with each message; more than 0.
     pub(crate) number: Option<u32>,
     pub(crate) retained: Retained,
@@ -185,18 +185,23 @@ impl Client {
     }
 
     /// Subscribes, and waits for the broker's word.
-    pub(crate) async fn subscribe(&self, filter: &str, qos: QoS, wish: Wish) -> Result<(), Failure> {
+    pub(crate) async fn subscribe(
+        &self,
+        filter: &str,
+        qos: QoS,
+        options: SubscribeOptions,
+    ) -> Result<(), Failure> {
         match self {
             Self::V3(client) => client.subscribe(filter, qos).await,
-            Self::V5(client) => client.subscribe(filter, qos, wish).await,
+            Self::V5(client) => client.subscribe(filter, qos, options).await,
         }
     }
 
     /// Subscribes; the answer is an event. Whether that was possible.
-    pub(crate) fn try_subscribe(&self, filter: &str, qos: QoS, wish: Wish) -> bool {
+    pub(crate) fn try_subscribe(&self, filter: &str, qos: QoS, options: SubscribeOptions) -> bool {
         match self {
             Self::V3(client) => client.try_subscribe(filter, qos),
-            Self::V5(client) => client.try_subscribe(filter, qos, wish),
+            Self::V5(client) => client.try_subscribe(filter, qos, options),
         }
     }
 

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use self::{
     client::Outgoing,
     publisher::Publisher,
-    settings::{Settings, Wanted},
+    settings::{PubSubSettings, Settings},
 };
 
 const LOG: &str = "dapr.contrib";
@@ -30,7 +30,7 @@ const NAMES: &[&str] = &["mqtt3", "mqtt"];
 const NAMES_5: &[&str] = &["mqtt5"];
 const TOPIC: &str = "topic";
 /// How long a call waits for the broker.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Adds the components of this crate.
 pub fn add(catalog: &mut Catalog) {
@@ -49,13 +49,13 @@ pub fn add(catalog: &mut Catalog) {
     catalog
         .pubsub
         .add(Entry::new(NAMES, Version::Only, |setup| async move {
-            let broker = broker::open(Wanted::v3(&setup)?).await?;
+            let broker = broker::open(PubSubSettings::v3(&setup)?).await?;
             Ok(Arc::new(broker) as Arc<dyn PubSub>)
         }));
     catalog
         .pubsub
         .add(Entry::new(NAMES_5, Version::Only, |setup| async move {
-            let broker = broker::open(Wanted::v5(&setup)?).await?;
+            let broker = broker::open(PubSubSettings::v5(&setup)?).await?;
             Ok(Arc::new(broker) as Arc<dyn PubSub>)
         }));
 }

@@ -12,7 +12,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    LOG, PATIENCE,
+    CALL_TIMEOUT, LOG,
     client::{self, Client, Event, Events, Failure, Limits, Outgoing, Refusal},
     link::{self, Link},
     settings::{Backoff, Connection},
@@ -43,7 +43,7 @@ impl Sender {
         &self,
         mut attempt: impl FnMut() -> F,
     ) -> Result<T> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + CALL_TIMEOUT;
         let mut error = self.connection.unreachable(Kind::Unavailable);
         for number in 0..ATTEMPTS {
             if number > 0 {

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     LOG, TOPIC,
-    client::{self, Client, Event, Events, Lost, Received, Wish},
+    client::{self, Client, Event, Events, Lost, Received, SubscribeOptions},
     publisher::goodbye,
     settings::{Backoff, Settings},
 };
@@ -123,7 +123,10 @@ impl Reader<'_> {
                 let Settings {
                     connection, topic, ..
                 } = self.settings;
-                if !self.client.try_subscribe(topic, connection.qos, Wish::default()) {
+                if !self
+                    .client
+                    .try_subscribe(topic, connection.qos, SubscribeOptions::default())
+                {
                     let text = format!("cannot subscribe to the topic {topic:?}");
                     return Err(Error::new(Kind::Configuration, text));
                 }

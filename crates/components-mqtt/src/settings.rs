@@ -12,8 +12,8 @@ use url::Url;
 
 use outrigger_tls::client_config;
 
-pub(super) use self::pubsub::Wanted;
-use super::{LOG, PATIENCE};
+pub(super) use self::pubsub::PubSubSettings;
+use super::{CALL_TIMEOUT, LOG};
 
 /// Between two pings, seconds: a broker that leaves one without an answer until the next is gone.
 pub(crate) const KEEP_ALIVE: u16 = 10;
@@ -131,7 +131,7 @@ impl Connection {
 
     /// Whether the broker can be reached.
     pub(super) async fn reach(&self) -> Result<()> {
-        match tokio::time::timeout(PATIENCE, self.broker.connect()).await {
+        match tokio::time::timeout(CALL_TIMEOUT, self.broker.connect()).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(self.unreachable(Kind::Unavailable).because(error)),
             Err(_) => Err(self.unreachable(Kind::Timeout)),

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::{
-    LOG, Shared,
-    ahead::{Ahead, Lost},
+    BrokerInner, LOG,
+    prefetched::{Lost, Prefetched},
     settings::renewal,
 };
 
@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// A member of a deliver group, or the only one of its consumer.
 pub(super) struct Consumer {
-    shared: Arc<Shared>,
+    shared: Arc<BrokerInner>,
     topic: Arc<str>,
     session: Option<Session>,
 }
@@ -45,7 +45,7 @@ struct Session {
 }
 
 impl Consumer {
-    pub(super) async fn join(shared: &Arc<Shared>, topic: &str) -> Result<Self> {
+    pub(super) async fn join(shared: &Arc<BrokerInner>, topic: &str) -> Result<Self> {
         let mut consumer = Self {
             shared: Arc::clone(shared),
             topic: topic.into(),
@@ -164,7 +164,7 @@ impl Consumer {
             messages,
         } = session;
         let mut messages = Some(messages);
-        let mut ahead = Ahead::default();
+        let mut prefetched = Prefetched::default();
         let mut renewal = interval(renewal(self.shared.settings.consumer.ack_wait));
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let suspicion = Notify::new();
@@ -172,7 +172,7 @@ impl Consumer {
         let mut gone = pin!(gone(&stream, &name, &suspicion));
         loop {
             while feed.room() > 0
-                && let Some(incoming) = ahead.next(&stream)
+                && let Some(incoming) = prefetched.next(&stream)
             {
                 let message = self.message(&incoming);
                 feed.offer(incoming, message);
@@ -192,7 +192,7 @@ impl Consumer {
                 }
                 () = drain.cancelled(), if messages.is_some() => {
                     messages = None;
-                    self.release(&mut ahead).await;
+                    self.release(&mut prefetched).await;
                 }
                 settled = feed.settled() => {
                     let pause = (!feed.draining()).then_some(AGAIN);
@@ -200,7 +200,7 @@ impl Consumer {
                         self.settle(settled, pause).await;
                     }
                 }
-                read = ahead.read_again() => match read {
+                read = prefetched.read_again() => match read {
                     Ok(incoming) => {
                         let message = self.message(&incoming);
                         feed.offer(incoming, message);
@@ -215,13 +215,13 @@ impl Consumer {
                         self.say(&incoming, AckKind::Nak(Some(AGAIN))).await;
                     }
                 },
-                incoming = next(&mut messages), if !ahead.is_full() => match incoming {
-                    Some(Ok(incoming)) => ahead.push(incoming, feed.room_in_bytes()),
+                incoming = next(&mut messages), if !prefetched.is_full() => match incoming {
+                    Some(Ok(incoming)) => prefetched.push(incoming, feed.room_in_bytes()),
                     Some(Err(_)) => suspicion.notify_one(),
                     None => return Err(Error::new(Kind::Unavailable, "NATS: the subscription ended")),
                 },
                 _ = renewal.tick() => {
-                    for incoming in feed.unsettled().chain(ahead.messages()) {
+                    for incoming in feed.unsettled().chain(prefetched.messages()) {
                         self.say(incoming, AckKind::Progress).await;
                     }
                 }
@@ -230,18 +230,18 @@ impl Consumer {
                 }
             }
         }
-        self.release(&mut ahead).await;
+        self.release(&mut prefetched).await;
         // An answer to this comes after what was said before.
         let _late = timeout(FLUSH, stream.consumer_info(&name)).await;
         Ok(())
     }
 
     /// Gives back what the app never had.
-    async fn release(&self, ahead: &mut Ahead) {
-        for incoming in ahead.messages() {
+    async fn release(&self, prefetched: &mut Prefetched) {
+        for incoming in prefetched.messages() {
             self.say(incoming, AckKind::Nak(None)).await;
         }
-        *ahead = Ahead::default();
+        *prefetched = Prefetched::default();
     }
 
     async fn settle(&self, (incoming, settlement): (Incoming, Settlement), pause: Option<Duration>) {

@@ -4,8 +4,8 @@
 //! A topic is a subject, which a stream must have; the component makes none. A consumer group is a durable consumer with a
 //! deliver group. Messages that are here and not settled are said to be in progress, so that nobody else gets them.
 
-mod ahead;
 mod consumer;
+mod prefetched;
 mod settings;
 
 use std::{sync::Arc, time::Duration};
@@ -35,7 +35,7 @@ use self::{consumer::Consumer, settings::Settings};
 
 const LOG: &str = "dapr.contrib";
 /// How long any call waits for the server.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks whether there is a connection again.
 const LOOK: Duration = Duration::from_millis(50);
 /// Attempts at one message: the server knows it again by its id.
@@ -52,7 +52,7 @@ pub fn add(catalog: &mut Catalog) {
 }
 
 /// What publishers and consumers of one component share.
-struct Shared {
+struct BrokerInner {
     client: Client,
     jetstream: Context,
     settings: Settings,
@@ -61,7 +61,7 @@ struct Shared {
     component: Arc<str>,
 }
 
-struct JetStream(Arc<Shared>);
+struct JetStream(Arc<BrokerInner>);
 
 /// What is read of an envelope.
 #[derive(Deserialize)]
@@ -85,8 +85,8 @@ impl JetStream {
                 Error::new(kind, format!("NATS at {}: {error}", settings.at()))
             })
         };
-        let client = within(PATIENCE, "NATS", connecting).await?;
-        Ok(Self(Arc::new(Shared {
+        let client = within(CALL_TIMEOUT, "NATS", connecting).await?;
+        Ok(Self(Arc::new(BrokerInner {
             jetstream: settings.context(client.clone()),
             client,
             settings,
@@ -104,10 +104,10 @@ impl JetStream {
     }
 }
 
-impl Shared {
+impl BrokerInner {
     /// Waits for a connection: without one, messages would be sent after their caller gave up.
     async fn connected(&self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + CALL_TIMEOUT;
         while self.client.connection_state() != State::Connected {
             if Instant::now() >= deadline {
                 let text = format!("NATS at {}: no connection", self.settings.at());
@@ -204,7 +204,7 @@ impl PubSub for JetStream {
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
         self.check_open()?;
         let joining = Consumer::join(&self.0, &request.topic);
-        let consumer = Box::pin(within(PATIENCE * 2, "NATS", joining)).await;
+        let consumer = Box::pin(within(CALL_TIMEOUT * 2, "NATS", joining)).await;
         let consumer = consumer.map_err(|error| error.of(&self.0.component))?;
         let under_way = self.0.consumers.token();
         let subscription = Subscription::start(&request, |feed| async move {
@@ -225,6 +225,6 @@ impl PubSub for JetStream {
         self.0.consumers.close();
         self.0.consumers.wait().await;
         // Where it is gone there is nothing to be written.
-        let _gone = timeout(PATIENCE, self.0.client.drain()).await;
+        let _gone = timeout(CALL_TIMEOUT, self.0.client.drain()).await;
     }
 }

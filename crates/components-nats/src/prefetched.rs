@@ -16,7 +16,7 @@ const MOST_AHEAD: usize = 8192;
 
 /// Messages in the order they came.
 #[derive(Default)]
-pub(super) struct Ahead {
+pub(super) struct Prefetched {
     waiting: VecDeque<Waiting>,
     /// Of payloads that are kept.
     bytes: usize,
@@ -45,7 +45,7 @@ pub(super) enum Lost {
     Unread(String),
 }
 
-impl Ahead {
+impl Prefetched {
     /// Whether no more messages may be taken.
     pub(super) fn is_full(&self) -> bool {
         self.waiting.len() >= MOST_AHEAD
@@ -63,7 +63,7 @@ impl Ahead {
         self.waiting.push_back(Waiting { incoming, whole });
     }
 
-    /// The next message. Where its payload was dropped there is none: [`Ahead::read_again`] brings it.
+    /// The next message. Where its payload was dropped there is none: [`Prefetched::read_again`] brings it.
     pub(super) fn next(&mut self, stream: &Stream) -> Option<Incoming> {
         if self.reading.is_some() {
             return None;

@@ -11,7 +11,7 @@ use outrigger_component::{GoDuration, Metadata, MetadataError, Result, Unit};
 use outrigger_tls::client_config;
 use time::OffsetDateTime;
 
-use super::PATIENCE;
+use super::CALL_TIMEOUT;
 
 const NAME: &str = "dapr.io - pubsub.jetstream";
 /// Messages of a subscription that the client keeps until they are taken. Beyond it they are dropped here, and sent again
@@ -79,8 +79,8 @@ impl Settings {
         let given = |name: &str| metadata.filled(&[name]);
         let mut options = ConnectOptions::new()
             .name(given("name").unwrap_or(NAME))
-            .connection_timeout(PATIENCE)
-            .request_timeout(Some(PATIENCE))
+            .connection_timeout(CALL_TIMEOUT)
+            .request_timeout(Some(CALL_TIMEOUT))
             .ping_interval(PING)
             .subscription_capacity(WAITING)
             .reconnect_delay_callback(|attempts| {
@@ -117,8 +117,8 @@ impl Settings {
 
     pub(super) fn context(&self, client: Client) -> Context {
         let builder = jetstream::ContextBuilder::new()
-            .timeout(PATIENCE)
-            .ack_timeout(PATIENCE);
+            .timeout(CALL_TIMEOUT)
+            .ack_timeout(CALL_TIMEOUT);
         match (&self.prefix, &self.domain) {
             (Some(prefix), _) => builder.api_prefix(prefix).build(client),
             (None, Some(domain)) => builder.domain(domain).build(client),

@@ -37,7 +37,7 @@ pub(super) fn add(catalog: &mut Catalog, name: &str, socket: &Path, options: &Op
 }
 
 /// What publishers and consumers of one component share.
-struct Shared {
+struct BrokerInner {
     name: Arc<str>,
     link: Arc<Link>,
     limit: usize,
@@ -45,7 +45,7 @@ struct Shared {
     consumers: TaskTracker,
 }
 
-impl Shared {
+impl BrokerInner {
     fn client(&self) -> PubSubClient<Caller> {
         PubSubClient::with_origin(Caller(Arc::clone(&self.link)), origin())
             .max_decoding_message_size(self.limit)
@@ -53,7 +53,7 @@ impl Shared {
 }
 
 struct Broker {
-    shared: Arc<Shared>,
+    shared: Arc<BrokerInner>,
     features: Features,
 }
 
@@ -64,7 +64,7 @@ impl Broker {
             client.init(PubSubInitRequest { metadata }).await.map(drop)
         };
         let Opened { name, link, limit } = process.open(setup, init).await?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(BrokerInner {
             name,
             link,
             limit,

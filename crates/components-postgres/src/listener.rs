@@ -19,7 +19,7 @@ pub(super) struct Listener {
     _task: AbortOnDropHandle<()>,
     payloads: mpsc::Receiver<String>,
     /// How long it may be silent, and how long the server may take to say that it is there.
-    patience: Duration,
+    probe_after: Duration,
 }
 
 impl Listener {
@@ -60,7 +60,7 @@ impl Listener {
                 client,
                 _task: task,
                 payloads,
-                patience: timeout,
+                probe_after: timeout,
             })
         })
         .await
@@ -69,10 +69,10 @@ impl Listener {
     /// The next payload; `None` when the connection ended, or the server is silent even when asked.
     pub(super) async fn next(&mut self) -> Option<String> {
         loop {
-            if let Ok(payload) = tokio::time::timeout(self.patience, self.payloads.recv()).await {
+            if let Ok(payload) = tokio::time::timeout(self.probe_after, self.payloads.recv()).await {
                 return payload;
             }
-            let asked = tokio::time::timeout(self.patience, self.client.check_connection());
+            let asked = tokio::time::timeout(self.probe_after, self.client.check_connection());
             match asked.await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) | Err(_) => return None,

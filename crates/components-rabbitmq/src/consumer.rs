@@ -19,7 +19,7 @@ use outrigger_component::{
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{
-    LOG, Shared,
+    BrokerInner, LOG,
     link::{call, failure},
     short,
     topology::Queue,
@@ -34,7 +34,7 @@ const LAST: Duration = Duration::from_secs(2);
 
 /// A consumer of a queue.
 pub(super) struct Consumer {
-    shared: Arc<Shared>,
+    shared: Arc<BrokerInner>,
     queue: Queue,
     topic: Arc<str>,
     in_flight: NonZeroUsize,
@@ -68,7 +68,11 @@ fn gone() -> Error {
 }
 
 impl Consumer {
-    pub(super) async fn join(shared: &Arc<Shared>, queue: Queue, in_flight: NonZeroUsize) -> Result<Self> {
+    pub(super) async fn join(
+        shared: &Arc<BrokerInner>,
+        queue: Queue,
+        in_flight: NonZeroUsize,
+    ) -> Result<Self> {
         let mut consumer = Self {
             shared: Arc::clone(shared),
             topic: queue.topic.as_str().into(),

@@ -40,7 +40,7 @@ pub fn add(catalog: &mut Catalog) {
 }
 
 /// What publishers and consumers of one component share.
-struct Shared {
+struct BrokerInner {
     link: Link,
     options: Options,
     closed: CancellationToken,
@@ -48,14 +48,14 @@ struct Shared {
     component: Arc<str>,
 }
 
-struct Rabbit(Arc<Shared>);
+struct Rabbit(Arc<BrokerInner>);
 
 impl Rabbit {
     async fn open(setup: &Setup) -> Result<Self> {
         let options = Options::read(setup)?;
         let link = Link::new(&setup.metadata, options.reconnect_wait)?;
         link.connection().await?;
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(BrokerInner {
             link,
             options,
             closed: CancellationToken::new(),

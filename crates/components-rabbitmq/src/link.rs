@@ -23,7 +23,7 @@ use super::{
 };
 
 /// How long connecting, and any call, may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Topics of which it is known that their exchange is there.
 const MOST_KNOWN: usize = 10_000;
@@ -138,7 +138,7 @@ impl Link {
             self.uri.authority.host, self.uri.authority.port
         );
         let connecting = async { connecting.await.map_err(|error| dialled(&error, &at)) };
-        within(PATIENCE, &at, connecting).await
+        within(CALL_TIMEOUT, &at, connecting).await
     }
 
     /// The channel for publishing, with the exchange of `topic` declared.
@@ -198,7 +198,7 @@ impl Link {
         };
         if let Some(connection) = connection {
             // A broker that does not answer finds out by itself.
-            let _late = timeout(PATIENCE, connection.close(200, "OK".into())).await;
+            let _late = timeout(CALL_TIMEOUT, connection.close(200, "OK".into())).await;
         }
     }
 }
@@ -206,7 +206,7 @@ impl Link {
 /// Waits for an answer, with a limit.
 pub(super) async fn call<T: Send>(answer: impl Future<Output = lapin::Result<T>> + Send) -> Result<T> {
     let answer = async { answer.await.map_err(|error| failure(&error)) };
-    within(PATIENCE, "RabbitMQ", answer).await
+    within(CALL_TIMEOUT, "RabbitMQ", answer).await
 }
 
 /// An error of the client as one that says what to do.

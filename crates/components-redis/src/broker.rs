@@ -31,7 +31,7 @@ use super::{
 const PIPELINED: usize = 64;
 
 /// What publishers and consumers of one component share.
-struct Shared {
+struct BrokerInner {
     link: Link,
     options: Options,
     closed: CancellationToken,
@@ -39,12 +39,12 @@ struct Shared {
     component: Arc<str>,
 }
 
-pub(super) struct RedisBroker(Arc<Shared>);
+pub(super) struct RedisBroker(Arc<BrokerInner>);
 
 pub(super) async fn open(setup: &Setup) -> Result<RedisBroker> {
     let options = Options::read(setup)?;
     let link = Link::open(&setup.metadata, Role::PubSub).await?;
-    Ok(RedisBroker(Arc::new(Shared {
+    Ok(RedisBroker(Arc::new(BrokerInner {
         link,
         options,
         closed: CancellationToken::new(),

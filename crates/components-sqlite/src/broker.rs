@@ -31,7 +31,7 @@ use super::{
 };
 
 /// What publishers and consumers of one component share.
-struct Shared {
+struct BrokerInner {
     pool: Pool,
     tables: Tables,
     options: Options,
@@ -42,7 +42,7 @@ struct Shared {
     component: Arc<str>,
 }
 
-pub(super) struct SqliteBroker(Arc<Shared>);
+pub(super) struct SqliteBroker(Arc<BrokerInner>);
 
 pub(super) async fn open(setup: &Setup) -> Result<SqliteBroker> {
     let settings = Settings::read(&setup.metadata)?;
@@ -53,7 +53,7 @@ pub(super) async fn open(setup: &Setup) -> Result<SqliteBroker> {
     let pool = Pool::open(settings, 1, component, move |connection| {
         migrate(connection, &bookkeeping, "migrations-pubsub", &create)
     });
-    let shared = Shared {
+    let shared = BrokerInner {
         pool: pool.await?,
         tables,
         options,

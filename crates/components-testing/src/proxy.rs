@@ -20,11 +20,11 @@ use tokio_util::task::AbortOnDropHandle;
 pub struct Proxy {
     /// On 127.0.0.1.
     pub port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     _task: AbortOnDropHandle<()>,
 }
 
-struct Shared {
+struct ProxyState {
     losses: watch::Sender<u32>,
     mute: AtomicBool,
     cut: watch::Sender<bool>,
@@ -42,7 +42,7 @@ impl Proxy {
     /// The same, listening where the caller says.
     pub fn serve(listener: TcpListener, server: u16) -> Self {
         let port = listener.local_addr().unwrap().port();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyState {
             losses: watch::Sender::new(0),
             mute: AtomicBool::new(false),
             cut: watch::Sender::new(false),
@@ -105,7 +105,7 @@ impl Proxy {
     }
 }
 
-impl Shared {
+impl ProxyState {
     /// Waits until something may arrive.
     async fn passes(&self) {
         // The sender is here.

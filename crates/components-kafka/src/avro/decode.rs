@@ -16,7 +16,7 @@ struct Decoder<'c, 'd> {
     out: Vec<u8>,
 }
 
-pub(super) fn decode(codec: &Codec, data: &[u8], form: Form) -> Result<Bytes, Wrong> {
+pub(super) fn decode(codec: &Codec, data: &[u8], form: Form) -> Result<Bytes, ValueError> {
     let mut decoder = Decoder {
         codec,
         form,
@@ -29,19 +29,23 @@ pub(super) fn decode(codec: &Codec, data: &[u8], form: Form) -> Result<Bytes, Wr
             "{} bytes follow the value: they are not of this schema",
             decoder.data.len()
         );
-        return Err(Wrong::new(text));
+        return Err(ValueError::new(text));
     }
     Ok(decoder.out.into())
 }
 
 impl<'d> Decoder<'_, 'd> {
     /// `depth`: how deep the JSON is nested so far.
-    fn value(&mut self, node: usize, depth: usize) -> Result<(), Wrong> {
+    fn value(&mut self, node: usize, depth: usize) -> Result<(), ValueError> {
         if self.out.len() > LARGEST {
-            return Err(Wrong::new(format!("its JSON is larger than {LARGEST} bytes")));
+            return Err(ValueError::new(format!(
+                "its JSON is larger than {LARGEST} bytes"
+            )));
         }
         if depth > DEEPEST {
-            return Err(Wrong::new(format!("it is nested deeper than {DEEPEST} levels")));
+            return Err(ValueError::new(format!(
+                "it is nested deeper than {DEEPEST} levels"
+            )));
         }
         let codec = self.codec;
         match &codec.nodes[node] {
@@ -49,12 +53,12 @@ impl<'d> Decoder<'_, 'd> {
             Node::Boolean => match self.take(1)? {
                 [0] => self.out.extend(b"false"),
                 [1] => self.out.extend(b"true"),
-                _ => return Err(Wrong::new("a boolean is neither 0 nor 1")),
+                _ => return Err(ValueError::new("a boolean is neither 0 nor 1")),
             },
             Node::Int => {
                 let number = self.long()?;
-                let number =
-                    i32::try_from(number).map_err(|_| Wrong::new("a number is out of the range of int"))?;
+                let number = i32::try_from(number)
+                    .map_err(|_| ValueError::new("a number is out of the range of int"))?;
                 self.json(&number);
             }
             Node::Long => {
@@ -89,13 +93,14 @@ impl<'d> Decoder<'_, 'd> {
                 let place = usize::try_from(self.long()?).ok();
                 let symbol = place.and_then(|place| symbols.get(place));
                 let symbol =
-                    symbol.ok_or_else(|| Wrong::new("an enum has fewer symbols than the data say"))?;
+                    symbol.ok_or_else(|| ValueError::new("an enum has fewer symbols than the data say"))?;
                 self.json(symbol.as_str());
             }
             Node::Union(union) => {
                 let place = usize::try_from(self.long()?).ok();
                 let member = place.and_then(|place| union.types.get(place));
-                let member = member.ok_or_else(|| Wrong::new("a union has fewer types than the data say"))?;
+                let member =
+                    member.ok_or_else(|| ValueError::new("a union has fewer types than the data say"))?;
                 let plain = self.form == Form::Plain || matches!(codec.nodes[member.node], Node::Null);
                 if plain {
                     return self.value(member.node, depth);
@@ -111,7 +116,7 @@ impl<'d> Decoder<'_, 'd> {
                 self.blocks(|decoder, number| {
                     decoder
                         .value(*items, depth + 1)
-                        .map_err(|wrong| wrong.of_item(number))
+                        .map_err(|error| error.of_item(number))
                 })?;
                 self.out.push(b']');
             }
@@ -121,7 +126,7 @@ impl<'d> Decoder<'_, 'd> {
                     let key = decoder.text()?;
                     decoder.json(key);
                     decoder.out.push(b':');
-                    decoder.value(*values, depth + 1).map_err(|wrong| wrong.of(key))
+                    decoder.value(*values, depth + 1).map_err(|error| error.of(key))
                 })?;
                 self.out.push(b'}');
             }
@@ -131,7 +136,7 @@ impl<'d> Decoder<'_, 'd> {
                     self.json(field.name.as_str());
                     self.out.push(b':');
                     self.value(field.node, depth + 1)
-                        .map_err(|wrong| wrong.of(&field.name))?;
+                        .map_err(|error| error.of(&field.name))?;
                 }
                 self.out.extend(if record.fields.is_empty() {
                     &b"{}"[..]
@@ -144,7 +149,10 @@ impl<'d> Decoder<'_, 'd> {
     }
 
     /// The items of an array or a map, with commas between them.
-    fn blocks(&mut self, mut item: impl FnMut(&mut Self, usize) -> Result<(), Wrong>) -> Result<(), Wrong> {
+    fn blocks(
+        &mut self,
+        mut item: impl FnMut(&mut Self, usize) -> Result<(), ValueError>,
+    ) -> Result<(), ValueError> {
         let mut number = 0;
         loop {
             let count = self.long()?;
@@ -165,16 +173,16 @@ impl<'d> Decoder<'_, 'd> {
         }
     }
 
-    fn take(&mut self, size: usize) -> Result<&'d [u8], Wrong> {
+    fn take(&mut self, size: usize) -> Result<&'d [u8], ValueError> {
         let (taken, rest) = self
             .data
             .split_at_checked(size)
-            .ok_or_else(|| Wrong::new("the data end within it"))?;
+            .ok_or_else(|| ValueError::new("the data end within it"))?;
         self.data = rest;
         Ok(taken)
     }
 
-    fn long(&mut self) -> Result<i64, Wrong> {
+    fn long(&mut self) -> Result<i64, ValueError> {
         let mut number = 0_u64;
         for place in 0..10 {
             let [byte] = self.take(1)? else {
@@ -190,16 +198,16 @@ impl<'d> Decoder<'_, 'd> {
                 return Ok((number >> 1).cast_signed() ^ -(number & 1).cast_signed());
             }
         }
-        Err(Wrong::new("a number is out of the range of long"))
+        Err(ValueError::new("a number is out of the range of long"))
     }
 
-    fn bytes(&mut self) -> Result<&'d [u8], Wrong> {
-        let size = usize::try_from(self.long()?).map_err(|_| Wrong::new("a length is below zero"))?;
+    fn bytes(&mut self) -> Result<&'d [u8], ValueError> {
+        let size = usize::try_from(self.long()?).map_err(|_| ValueError::new("a length is below zero"))?;
         self.take(size)
     }
 
-    fn text(&mut self) -> Result<&'d str, Wrong> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| Wrong::new("a string is no UTF-8"))
+    fn text(&mut self) -> Result<&'d str, ValueError> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| ValueError::new("a string is no UTF-8"))
     }
 
     fn latin_1(&mut self, bytes: &[u8]) {

@@ -3,8 +3,8 @@
 use serde_json::Number;
 
 use super::{
+    error::shortened,
     schema::{Default, Union},
-    wrong::shortened,
     *,
 };
 
@@ -37,11 +37,13 @@ pub(super) fn encode(
     form: Form,
     start: Vec<u8>,
     most: usize,
-) -> Result<Vec<u8>, Wrong> {
+) -> Result<Vec<u8>, ValueError> {
     let value: Value =
-        serde_json::from_slice(json).map_err(|error| Wrong::new(format!("it is no JSON: {error}")))?;
+        serde_json::from_slice(json).map_err(|error| ValueError::new(format!("it is no JSON: {error}")))?;
     if !is_flat(&value, DEEPEST) {
-        return Err(Wrong::new(format!("it is nested deeper than {DEEPEST} levels")));
+        return Err(ValueError::new(format!(
+            "it is nested deeper than {DEEPEST} levels"
+        )));
     }
     let mut encoder = Encoder {
         codec,
@@ -60,7 +62,12 @@ fn tries(json: usize) -> usize {
 }
 
 /// The default of a field; `most` bytes.
-pub(super) fn default_value(codec: &Codec, node: usize, json: &Value, most: usize) -> Result<Vec<u8>, Wrong> {
+pub(super) fn default_value(
+    codec: &Codec,
+    node: usize,
+    json: &Value,
+    most: usize,
+) -> Result<Vec<u8>, ValueError> {
     let mut encoder = Encoder {
         codec,
         choice: Choice::FirstThatFits,
@@ -73,9 +80,9 @@ pub(super) fn default_value(codec: &Codec, node: usize, json: &Value, most: usiz
 }
 
 impl Encoder<'_> {
-    fn check_size(&self) -> Result<(), Wrong> {
+    fn check_size(&self) -> Result<(), ValueError> {
         if self.out.len() > self.most {
-            return Err(Wrong::in_the_end(format!(
+            return Err(ValueError::in_the_end(format!(
                 "it takes more than {} bytes",
                 self.most
             )));
@@ -83,21 +90,21 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    fn finish(self) -> Result<Vec<u8>, Wrong> {
+    fn finish(self) -> Result<Vec<u8>, ValueError> {
         self.check_size()?;
         Ok(self.out)
     }
 
     /// `depth`: of records that are in each other by their defaults.
-    fn value(&mut self, node: usize, json: &Value, depth: usize) -> Result<(), Wrong> {
+    fn value(&mut self, node: usize, json: &Value, depth: usize) -> Result<(), ValueError> {
         self.check_size()?;
         self.tries = self.tries.checked_sub(1).ok_or_else(|| {
-            Wrong::in_the_end(
+            ValueError::in_the_end(
                 "it fits too many types of unions in part: name fewer, or such that differ more",
             )
         })?;
         if depth > DEEPEST {
-            return Err(Wrong::in_the_end(format!(
+            return Err(ValueError::in_the_end(format!(
                 "it is nested deeper than {DEEPEST} levels"
             )));
         }
@@ -109,7 +116,7 @@ impl Encoder<'_> {
             (Node::Int, Value::Number(number)) => {
                 let number = whole(number, "int")?;
                 let number = i32::try_from(number).map_err(|_| {
-                    Wrong::new(format!("{number} is out of the range, and the schema has int"))
+                    ValueError::new(format!("{number} is out of the range, and the schema has int"))
                 })?;
                 self.long(i64::from(number));
             }
@@ -121,7 +128,7 @@ impl Encoder<'_> {
                 #[expect(clippy::cast_possible_truncation, reason = "a float has fewer digits")]
                 let float = floating(json) as f32;
                 if float.is_infinite() {
-                    return Err(Wrong::new(format!(
+                    return Err(ValueError::new(format!(
                         "{json} is out of the range, and the schema has float"
                     )));
                 }
@@ -138,7 +145,7 @@ impl Encoder<'_> {
                 let bytes = latin_1(text)?;
                 if bytes.len() != *size {
                     let text = format!("{} bytes are given where a fixed has {size}", bytes.len());
-                    return Err(Wrong::new(text));
+                    return Err(ValueError::new(text));
                 }
                 self.out.extend(bytes);
             }
@@ -147,7 +154,7 @@ impl Encoder<'_> {
                 let place = symbols.iter().position(|symbol| symbol == text);
                 let place = place.ok_or_else(|| {
                     let symbols = shortened(&symbols.join(", "));
-                    Wrong::new(format!("it is none of the symbols {symbols}"))
+                    ValueError::new(format!("it is none of the symbols {symbols}"))
                 })?;
                 self.count(place);
             }
@@ -157,7 +164,7 @@ impl Encoder<'_> {
                 }
                 for (number, value) in values.iter().enumerate() {
                     self.value(*items, value, depth)
-                        .map_err(|wrong| wrong.of_item(number))?;
+                        .map_err(|error| error.of_item(number))?;
                 }
                 self.out.push(0);
             }
@@ -167,33 +174,35 @@ impl Encoder<'_> {
                 }
                 for (key, value) in entries {
                     self.bytes(key.as_bytes());
-                    self.value(*values, value, depth).map_err(|wrong| wrong.of(key))?;
+                    self.value(*values, value, depth).map_err(|error| error.of(key))?;
                 }
                 self.out.push(0);
             }
             (Node::Record(record), Value::Object(given)) => {
                 if let Some(unknown) = given.keys().find(|name| !record.by_name.contains_key(*name)) {
-                    return Err(Wrong::new("the schema has no such field").of(unknown));
+                    return Err(ValueError::new("the schema has no such field").of(unknown));
                 }
                 for field in &record.fields {
                     let written = match given.get(&field.name) {
                         Some(value) => self.value(field.node, value, depth),
                         None => self.default_of(field, depth + 1),
                     };
-                    written.map_err(|wrong| wrong.of(&field.name))?;
+                    written.map_err(|error| error.of(&field.name))?;
                 }
             }
             (expected, json) => {
                 let text = format!("{} is given where the schema has {}", kind(json), expected.name());
-                return Err(Wrong::new(text));
+                return Err(ValueError::new(text));
             }
         }
         Ok(())
     }
 
-    fn default_of(&mut self, field: &Field, depth: usize) -> Result<(), Wrong> {
+    fn default_of(&mut self, field: &Field, depth: usize) -> Result<(), ValueError> {
         match &field.default {
-            None => Err(Wrong::new("it is missing, and the schema has no default for it")),
+            None => Err(ValueError::new(
+                "it is missing, and the schema has no default for it",
+            )),
             Some(Default::Json(json)) => self.value(field.node, json, depth),
             Some(Default::Ready(bytes)) => {
                 self.out.extend(bytes);
@@ -202,7 +211,7 @@ impl Encoder<'_> {
         }
     }
 
-    fn union(&mut self, union: &Union, json: &Value, depth: usize) -> Result<(), Wrong> {
+    fn union(&mut self, union: &Union, json: &Value, depth: usize) -> Result<(), ValueError> {
         if self.choice == Choice::Form(Form::Tagged) {
             return self.tagged(union, json, depth);
         }
@@ -228,18 +237,22 @@ impl Encoder<'_> {
             self.count(*place);
             match self.value(union.types[*place].node, json, depth) {
                 Ok(()) => return Ok(()),
-                Err(wrong) if wrong.is_final() => return Err(wrong),
-                Err(wrong) => last = Some(wrong),
+                Err(error) if error.is_final() => return Err(error),
+                Err(error) => last = Some(error),
             }
         }
         match last {
             // What is wrong inside says more.
-            Some(wrong) if candidates.len() == 1 => Err(wrong),
-            _ => Err(Wrong::new(format!("{} fits none of {}", kind(json), tags(union)))),
+            Some(error) if candidates.len() == 1 => Err(error),
+            _ => Err(ValueError::new(format!(
+                "{} fits none of {}",
+                kind(json),
+                tags(union)
+            ))),
         }
     }
 
-    fn tagged(&mut self, union: &Union, json: &Value, depth: usize) -> Result<(), Wrong> {
+    fn tagged(&mut self, union: &Union, json: &Value, depth: usize) -> Result<(), ValueError> {
         let (tag, value) = match json {
             Value::Null => ("null", json),
             Value::Object(one) if one.len() == 1 => match one.iter().next() {
@@ -252,17 +265,17 @@ impl Encoder<'_> {
                     kind(json),
                     tags(union)
                 );
-                return Err(Wrong::new(text));
+                return Err(ValueError::new(text));
             }
         };
         let mut types = union.types.iter();
         let place = types.position(|member| member.tag == tag);
         let place = place.or_else(|| union.types.iter().position(|member| member.name == tag));
-        let place = place.ok_or_else(|| Wrong::new(format!("it is none of {}", tags(union))).of(tag))?;
+        let place = place.ok_or_else(|| ValueError::new(format!("it is none of {}", tags(union))).of(tag))?;
         self.count(place);
         let member = &union.types[place];
         self.value(member.node, value, depth)
-            .map_err(|wrong| wrong.of(tag))
+            .map_err(|error| error.of(tag))
     }
 
     fn long(&mut self, number: i64) {
@@ -300,7 +313,7 @@ fn suits(node: &Node, json: &Value) -> bool {
     }
 }
 
-fn whole(number: &Number, expected: &str) -> Result<i64, Wrong> {
+fn whole(number: &Number, expected: &str) -> Result<i64, ValueError> {
     number.as_i64().ok_or_else(|| {
         // Numbers of more than 64 bits are read as floating ones too.
         let small = number
@@ -311,7 +324,7 @@ fn whole(number: &Number, expected: &str) -> Result<i64, Wrong> {
         } else {
             "out of the range"
         };
-        Wrong::new(format!("{number} is {why}, and the schema has {expected}"))
+        ValueError::new(format!("{number} is {why}, and the schema has {expected}"))
     })
 }
 
@@ -321,10 +334,10 @@ fn floating(json: &Value) -> f64 {
 }
 
 /// The bytes that a text stands for: a character is one.
-fn latin_1(text: &str) -> Result<Vec<u8>, Wrong> {
+fn latin_1(text: &str) -> Result<Vec<u8>, ValueError> {
     let bytes = text.chars().map(|char| u8::try_from(u32::from(char)));
     bytes.collect::<Result<_, _>>().map_err(|_| {
-        Wrong::new(
+        ValueError::new(
             "a character beyond U+00FF is given where the schema has bytes: a character stands for one byte",
         )
     })

@@ -5,7 +5,7 @@ const NAME: usize = 64;
 
 /// What is wrong with a value, and in which part of it.
 #[derive(Debug)]
-pub(crate) struct Wrong {
+pub(crate) struct ValueError {
     /// From the inside.
     path: Vec<Step>,
     text: String,
@@ -19,7 +19,7 @@ enum Step {
     Item(usize),
 }
 
-impl Wrong {
+impl ValueError {
     pub(super) fn new(text: impl Into<String>) -> Self {
         Self {
             path: Vec::new(),
@@ -53,7 +53,7 @@ impl Wrong {
     }
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.path.is_empty() {
             f.write_str("field \"")?;

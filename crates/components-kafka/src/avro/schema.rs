@@ -97,7 +97,7 @@ pub(super) fn parse(text: &str) -> Result<Codec, String> {
     if !is_flat(&json, DEEPEST_SCHEMA) {
         return Err(format!("it is nested deeper than {DEEPEST_SCHEMA} levels"));
     }
-    let schema = Schema::parse(&json).map_err(|error| wrong::cut(&error.to_string(), REASON))?;
+    let schema = Schema::parse(&json).map_err(|error| error::cut(&error.to_string(), REASON))?;
     let mut building = Building::default();
     let root = building.add(&schema)?.node;
     let mut codec = Codec {
@@ -188,7 +188,7 @@ impl Building {
                 let full = name.fullname(None);
                 let known = self.names.get(&full);
                 let (node, full) = known
-                    .ok_or_else(|| format!("it does not define the type {:?}", wrong::shortened(&full)))?;
+                    .ok_or_else(|| format!("it does not define the type {:?}", error::shortened(&full)))?;
                 Member {
                     node: *node,
                     tag: full.clone(),
@@ -239,7 +239,7 @@ fn prepare_defaults(codec: &mut Codec) -> Result<(), String> {
                 continue;
             };
             let made = default_value(codec, fields[field].node, json, left)
-                .map_err(|wrong| format!("the default of {}", wrong.of(&fields[field].name)))?;
+                .map_err(|error| format!("the default of {}", error.of(&fields[field].name)))?;
             left = left.saturating_sub(made.len());
             codec.weight += made.len();
             if let Node::Record(Record { fields, .. }) = &mut codec.nodes[node] {

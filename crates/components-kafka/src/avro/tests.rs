@@ -24,11 +24,11 @@ fn codec(schema: &str) -> Codec {
 
 fn encoded(codec: &Codec, json: &str, form: Form) -> Result<Vec<u8>, String> {
     let made = codec.encode(json.as_bytes(), form, Vec::new(), MOST);
-    made.map_err(|wrong| wrong.to_string())
+    made.map_err(|error| error.to_string())
 }
 
 fn decoded(codec: &Codec, data: &[u8], form: Form) -> Result<Value, String> {
-    let json = codec.decode(data, form).map_err(|wrong| wrong.to_string())?;
+    let json = codec.decode(data, form).map_err(|error| error.to_string())?;
     Ok(serde_json::from_slice(&json).unwrap())
 }
 
@@ -443,8 +443,8 @@ fn a_message_is_no_larger_than_it_may_be() {
     let codec = codec(r#"{"type":"array","items":"long"}"#);
     let made = codec.encode(b"[1,2,3]", Form::Plain, vec![0; 5], 10);
     assert_eq!(made.unwrap().len(), 10);
-    let wrong = codec.encode(b"[1,2,3]", Form::Plain, vec![0; 5], 9).unwrap_err();
-    assert_eq!(wrong.to_string(), "it takes more than 9 bytes");
+    let error = codec.encode(b"[1,2,3]", Form::Plain, vec![0; 5], 9).unwrap_err();
+    assert_eq!(error.to_string(), "it takes more than 9 bytes");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{LOG, Session, Tracked};
 use crate::{
-    ledger::{Returned, Taken},
+    offsets::{Returned, TakenRecord},
     record::incoming,
     values::{Answer, LATER, Read, is_of},
 };
@@ -16,11 +16,11 @@ impl Session {
     pub(super) fn offer(&mut self, feed: &mut Feed<Tracked>) {
         let now = Instant::now();
         while feed.room() > 0 {
-            let (taken, failed) = match self.ledger.next_due(now) {
+            let (taken, failed) = match self.offsets.next_due(now) {
                 Some((taken, failed)) => (taken, Some(failed)),
                 None => match self.ahead.pop_front() {
                     None => return,
-                    Some(record) => match self.ledger.take(taken(record)) {
+                    Some(record) => match self.offsets.take(taken(record)) {
                         Some(taken) => (taken, None),
                         // It waits for one before it, or is another member's.
                         None => continue,
@@ -30,7 +30,7 @@ impl Session {
             let data = match self.values.read(&taken.record) {
                 Read::Done(data) => data,
                 Read::Later => {
-                    self.ledger.postponed(taken, now + LATER);
+                    self.offsets.postponed(taken, now + LATER);
                     continue;
                 }
                 Read::Failed(why) => {
@@ -48,7 +48,7 @@ impl Session {
     /// Like a record that the app failed, it comes again as the settings say: somebody may mend the registry.
     fn unreadable(&mut self, taken: Tracked, why: &str, now: Instant) {
         let (partition, offset) = (taken.partition, taken.offset);
-        match self.ledger.returned(taken, now) {
+        match self.offsets.returned(taken, now) {
             Returned::Again(pause) => tracing::warn!(
                 target: LOG,
                 "component {}: record {offset} of topic {}, partition {partition} cannot be read: {why}; it is tried \
@@ -75,7 +75,7 @@ impl Session {
             Answer::Payload(partition, offset) => {
                 let is_it =
                     |record: &ConsumerRecord| record.partition == partition && record.offset == offset;
-                self.ledger.wake(now, is_it);
+                self.offsets.wake(now, is_it);
             }
             Answer::Schema(id, failure) => {
                 if let Some(failure) = &failure {
@@ -87,7 +87,7 @@ impl Session {
                     );
                 }
                 if failure.is_none_or(|failure| !failure.may_pass()) {
-                    self.ledger.wake(now, |record| is_of(id, record));
+                    self.offsets.wake(now, |record| is_of(id, record));
                 }
             }
         }
@@ -95,7 +95,7 @@ impl Session {
 
     pub(super) fn returned(&mut self, taken: Tracked, now: Instant) {
         let (partition, offset) = (taken.partition, taken.offset);
-        match self.ledger.returned(taken, now) {
+        match self.offsets.returned(taken, now) {
             Returned::Again(pause) => tracing::warn!(
                 target: LOG,
                 "component {}: the app failed record {offset} of topic {}, partition {partition}; it comes again in \
@@ -115,8 +115,8 @@ impl Session {
     }
 }
 
-fn taken(record: ConsumerRecord) -> Taken<ConsumerRecord> {
-    Taken {
+fn taken(record: ConsumerRecord) -> TakenRecord<ConsumerRecord> {
+    TakenRecord {
         partition: record.partition,
         offset: record.offset,
         key: record.key.clone(),

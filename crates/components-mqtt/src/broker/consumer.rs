@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{
-    AGAIN, Shared,
+    AGAIN, BrokerInner,
     properties::{self, RETAINED},
     session::{Command, Incoming},
 };
@@ -19,7 +19,7 @@ use crate::client::Received;
 
 /// Takes what comes for one subscription.
 pub(super) struct Consumer {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<BrokerInner>,
     pub(super) route: u64,
     /// The topic that the broker is to forget at the end.
     pub(super) unsubscribe: Option<String>,

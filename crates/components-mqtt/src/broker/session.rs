@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     LOG,
-    client::{Client, Event, Events, Limits, Lost, Received, Refusal, Wish},
+    client::{Client, Event, Events, Limits, Lost, Received, Refusal, SubscribeOptions},
     link::Link,
     publisher::goodbye,
     settings::{Backoff, Connection},
@@ -31,7 +31,7 @@ pub(super) struct Route {
     /// Unique in the component.
     pub(super) id: u64,
     pub(super) filter: Filter,
-    pub(super) wish: Wish,
+    pub(super) options: SubscribeOptions,
     pub(super) messages: mpsc::UnboundedSender<Incoming>,
 }
 
@@ -205,10 +205,10 @@ impl Session {
         if !resumed {
             self.held.forgotten();
             for route in &self.routes {
-                let mut wish = route.wish;
-                wish.number = wish.number.filter(|_| limits.numbers);
+                let mut options = route.options;
+                options.number = options.number.filter(|_| limits.numbers);
                 // What the client cannot take now it could not take before either.
-                let _refused = self.client.try_subscribe(&route.filter.asked, self.qos, wish);
+                let _refused = self.client.try_subscribe(&route.filter.asked, self.qos, options);
             }
         }
         self.link.send_replace(Link::Up(limits));
@@ -333,7 +333,7 @@ impl Session {
         let told = told.map_or(&[][..], |properties| &properties.subscriptions);
         // Two filters may have one number.
         let named = |route: &&Route| {
-            let number = route.wish.number;
+            let number = route.options.number;
             number.is_some_and(|number| told.contains(&number)) && route.filter.matches(&received.topic)
         };
         let named: Vec<&Route> = self.routes.iter().filter(named).collect();

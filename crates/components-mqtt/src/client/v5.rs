@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use self::fresh::Fresh;
 use super::{
     Event, Failure, Limits, Lost, MOST_USER_PROPERTIES, Outgoing, Properties, Received, Refusal, Retained,
-    Wish,
+    SubscribeOptions,
 };
 use crate::settings::{Connection, KEEP_ALIVE, LARGEST, Session};
 
@@ -97,8 +97,13 @@ impl Client {
         refusal.map_or(Ok(()), |refusal| Err(Failure::Refused(refusal)))
     }
 
-    pub(super) async fn subscribe(&self, filter: &str, qos: QoS, wish: Wish) -> Result<(), Failure> {
-        let (filter, properties) = asked(filter, qos, wish);
+    pub(super) async fn subscribe(
+        &self,
+        filter: &str,
+        qos: QoS,
+        options: SubscribeOptions,
+    ) -> Result<(), Failure> {
+        let (filter, properties) = asked(filter, qos, options);
         let sent = self
             .client
             .subscribe_many_with_properties_tracked([filter], properties);
@@ -111,8 +116,8 @@ impl Client {
         accepted(&answer).map_err(Failure::Refused)
     }
 
-    pub(super) fn try_subscribe(&self, filter: &str, qos: QoS, wish: Wish) -> bool {
-        let (filter, properties) = asked(filter, qos, wish);
+    pub(super) fn try_subscribe(&self, filter: &str, qos: QoS, options: SubscribeOptions) -> bool {
+        let (filter, properties) = asked(filter, qos, options);
         let sent = self
             .client
             .try_subscribe_many_with_properties([filter], properties);
@@ -226,15 +231,15 @@ fn limits(answer: &ConnAck) -> Limits {
     }
 }
 
-fn asked(filter: &str, qos: QoS, wish: Wish) -> (SubscribeFilter, SubscribeProperties) {
+fn asked(filter: &str, qos: QoS, options: SubscribeOptions) -> (SubscribeFilter, SubscribeProperties) {
     let mut filter = SubscribeFilter::new(filter, qos);
-    filter.retain_forward_rule = match wish.retained {
+    filter.retain_forward_rule = match options.retained {
         Retained::Always => RetainForwardRule::OnEverySubscribe,
         Retained::New => RetainForwardRule::OnNewSubscribe,
         Retained::Never => RetainForwardRule::Never,
     };
     let properties = SubscribeProperties {
-        id: wish.number.and_then(|number| usize::try_from(number).ok()),
+        id: options.number.and_then(|number| usize::try_from(number).ok()),
         user_properties: Vec::new(),
     };
     (filter, properties)

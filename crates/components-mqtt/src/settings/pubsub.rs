@@ -12,14 +12,14 @@ const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// And that of one with a name that nobody else will have again.
 const KEPT_NAMELESS: Duration = Duration::from_secs(5 * 60);
 
-/// What a broker of publish/subscribe is to be.
-pub(crate) struct Wanted {
+/// The settings of a publish/subscribe component.
+pub(crate) struct PubSubSettings {
     pub(crate) connection: Connection,
     /// Clients of this name share subscriptions.
     pub(crate) group: Option<String>,
 }
 
-impl Wanted {
+impl PubSubSettings {
     /// `pubsub.mqtt3`.
     pub(crate) fn v3(setup: &Setup) -> Result<Self> {
         let metadata = &setup.metadata;
@@ -92,12 +92,12 @@ fn expiry(metadata: &Metadata, default: Duration) -> Result<u32, MetadataError> 
 mod tests {
     use super::*;
 
-    fn wanted(properties: &[(&str, &str)]) -> Result<Wanted> {
+    fn wanted(properties: &[(&str, &str)]) -> Result<PubSubSettings> {
         let owned = properties
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let url = ("url".to_owned(), "tcp://broker".to_owned());
-        Wanted::v5(&Setup {
+        PubSubSettings::v5(&Setup {
             metadata: Metadata::new("events", owned.chain([url]))?,
             app_id: "app".to_owned(),
         })

@@ -12,7 +12,7 @@ use tokio::{
 };
 use tonic::{Status, Streaming};
 
-use super::Shared;
+use super::BrokerInner;
 use crate::{discovery::LOG, status};
 
 /// Acknowledgements on their way; when there are more, no messages are taken.
@@ -26,7 +26,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Pulls the messages of one topic.
 pub(super) struct Consumer {
-    shared: Arc<Shared>,
+    shared: Arc<BrokerInner>,
     topic: Topic,
     name: Arc<str>,
     /// Who subscribes, while waiting for the first stream.
@@ -51,7 +51,7 @@ fn ack(id: String, settlement: Settlement) -> PullMessagesRequest {
 
 impl Consumer {
     pub(super) fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<BrokerInner>,
         request: &Subscribe,
         begun: oneshot::Sender<Result<(), Status>>,
     ) -> Self {

@@ -9,7 +9,7 @@ use outrigger_component::{
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
 use super::{
-    Shared,
+    BrokerInner,
     entry::{self, Entry, Pending},
 };
 use crate::link::{Link, Repeat};
@@ -31,7 +31,7 @@ type Reading = Pin<Box<dyn Future<Output = Result<Vec<Entry>>> + Send>>;
 
 /// A member of a consumer group.
 pub(super) struct Consumer {
-    shared: Arc<Shared>,
+    shared: Arc<BrokerInner>,
     /// For reads that wait. `None`: a cluster.
     apart: Option<Arc<Link>>,
     topic: Arc<str>,
@@ -78,7 +78,7 @@ fn has_code(error: &RedisError, code: &str) -> bool {
 
 impl Consumer {
     /// Makes the group where there is none: it begins with the oldest entry.
-    pub(super) async fn join(shared: Arc<Shared>, topic: &str) -> Result<Self> {
+    pub(super) async fn join(shared: Arc<BrokerInner>, topic: &str) -> Result<Self> {
         let apart = shared.link.apart()?.map(Arc::new);
         let consumer = Self {
             shared,
@@ -158,7 +158,7 @@ impl Consumer {
         let mut read = cmd("XREADGROUP");
         let group = &self.shared.options.group;
         read.arg("GROUP").arg(group).arg(group).arg("COUNT").arg(count);
-        let patience = self
+        let wait = self
             .shared
             .link
             .settings
@@ -166,7 +166,7 @@ impl Consumer {
             .map_or(BLOCK, |limit| limit / 2);
         if self.apart.is_some() {
             read.arg("BLOCK")
-                .arg(patience.min(BLOCK).as_millis().max(1).to_string());
+                .arg(wait.min(BLOCK).as_millis().max(1).to_string());
         }
         read.arg("STREAMS").arg(&*self.topic).arg(">");
         let (apart, shared, topic) = (

@@ -7,7 +7,7 @@ use outrigger_component::{
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::{
-    Shared,
+    BrokerInner,
     tables::{Leased, Member, Room},
 };
 use crate::pool::failure;
@@ -23,13 +23,13 @@ const MOST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A member of a consumer group.
 pub(super) struct Consumer {
-    shared: Arc<Shared>,
+    shared: Arc<BrokerInner>,
     member: Member,
     topic: Arc<str>,
 }
 
 impl Consumer {
-    pub(super) async fn join(shared: Arc<Shared>, topic: &str) -> Result<Self> {
+    pub(super) async fn join(shared: Arc<BrokerInner>, topic: &str) -> Result<Self> {
         let (tables, name, joined) = (
             shared.tables.clone(),
             shared.options.group.clone(),
