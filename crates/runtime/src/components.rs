@@ -81,12 +81,12 @@ pub struct Components {
     secrets: Arc<dyn SecretStores>,
     /// Changes happen one after the other.
     changing: tokio::sync::Mutex<()>,
-    now: Mutex<Now>,
+    table: Mutex<ComponentTable>,
     closing: TaskTracker,
 }
 
 #[derive(Default)]
-struct Now {
+struct ComponentTable {
     /// In the order of their start.
     live: Vec<Live>,
     /// Those whose secret store is not there yet.
@@ -115,7 +115,7 @@ impl Live {
     }
 }
 
-impl Now {
+impl ComponentTable {
     /// Every component by its latest description: one that waits to replace another counts as if it did.
     fn all(&self) -> Vec<Component> {
         let waiting = |live: &&Live| self.parked.iter().all(|p| p.name != live.component.name);
@@ -133,7 +133,7 @@ impl Components {
             categories,
             secrets,
             changing: tokio::sync::Mutex::default(),
-            now: Mutex::default(),
+            table: Mutex::default(),
             closing: TaskTracker::new(),
         }
     }
@@ -141,23 +141,23 @@ impl Components {
     /// Adds a component that nobody has to describe: it runs as long as no other has its name.
     #[must_use]
     pub fn with_implicit(self, component: Option<Component>) -> Self {
-        self.now().implicit = component;
+        self.table().implicit = component;
         self
     }
 
     /// The component that nobody has to describe, unless one of these has its name.
     fn implicit_beside(&self, components: &[Component]) -> Option<Component> {
-        let implicit = self.now().implicit.clone();
+        let implicit = self.table().implicit.clone();
         implicit.filter(|implicit| components.iter().all(|c| c.name != implicit.name))
     }
 
-    fn now(&self) -> MutexGuard<'_, Now> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, ComponentTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the metadata API lists: the components that work now.
     pub fn registered(&self) -> Vec<Registered> {
-        self.now().live.iter().map(Live::registered).collect()
+        self.table().live.iter().map(Live::registered).collect()
     }
 
     /// Starts the first components: secret stores, each when the store of its own secrets is there, then all others
@@ -172,10 +172,10 @@ impl Components {
         let all = components.iter().chain(&implicit);
         let result = self.start_all(all.filter(|c| self.allows(c)).collect()).await;
         if let Some(implicit) = implicit {
-            let mut now = self.now();
-            if now.live.iter().all(|live| live.component.name != implicit.name) {
+            let mut table = self.table();
+            if table.live.iter().all(|live| live.component.name != implicit.name) {
                 // What it lacked at the start does not come later: it is told once.
-                now.implicit = None;
+                table.implicit = None;
             }
         }
         match &result {
@@ -187,7 +187,7 @@ impl Components {
 
     async fn start_all(&self, components: Vec<&Component>) -> Result<(), StartError> {
         let named = |parked: &Component| components.iter().any(|c| c.name == parked.name);
-        self.now().parked.retain(|parked| !named(parked));
+        self.table().parked.retain(|parked| !named(parked));
         let (mut stores, mut others): (Vec<_>, Vec<_>) =
             components.into_iter().partition(|c| is_secret_store(c));
         // What fails does not hide what else does: everything that can be started is, and all mistakes are shown.
@@ -239,7 +239,7 @@ impl Components {
     /// [`StartError`] as of [`Components::add`]; everything else is done.
     pub async fn reconcile(&self, wanted: &[Component]) -> Result<(), StartError> {
         let _changing = self.changing.lock().await;
-        let current = self.now().all();
+        let current = self.table().all();
         let implicit = self.implicit_beside(wanted);
         let all = wanted.iter().chain(&implicit);
         let allowed: Vec<_> = all.filter(|c| self.allows(c)).collect();
@@ -261,7 +261,7 @@ impl Components {
     }
 
     fn drop_out(&self, name: &str) {
-        self.now().parked.retain(|parked| parked.name != name);
+        self.table().parked.retain(|parked| parked.name != name);
         self.take_out(name);
     }
 
@@ -274,7 +274,7 @@ impl Components {
     }
 
     async fn close_all(&self) {
-        let live = std::mem::take(&mut self.now().live);
+        let live = std::mem::take(&mut self.table().live);
         let closing = live.into_iter().map(|live| live.end(Duration::ZERO));
         join_all(closing).await;
     }
@@ -315,16 +315,16 @@ impl Components {
             component.log_name(),
             component.secret_store
         );
-        self.now().parked.push(component.clone());
+        self.table().parked.push(component.clone());
     }
 
     /// Starts what waited for a secret store that is there now.
     async fn unpark(&self) -> Result<(), StartError> {
         let mut result = Ok(());
         loop {
-            let parked = std::mem::take(&mut self.now().parked);
+            let parked = std::mem::take(&mut self.table().parked);
             let (ready, waiting): (Vec<_>, Vec<_>) = parked.into_iter().partition(|c| self.is_ready(c));
-            self.now().parked = waiting;
+            self.table().parked = waiting;
             if ready.is_empty() {
                 return result;
             }
@@ -366,8 +366,9 @@ impl Components {
             return Ok(opened);
         }
         let first = {
-            let mut now = self.now();
-            now.actor_store
+            let mut table = self.table();
+            table
+                .actor_store
                 .get_or_insert_with(|| {
                     tracing::info!(target: LOG, "Using '{}' as actor state store", component.name);
                     component.name.clone()
@@ -383,7 +384,7 @@ impl Components {
 
     /// The name of the state store of actors.
     pub fn actor_store(&self) -> Option<String> {
-        self.now().actor_store.clone()
+        self.table().actor_store.clone()
     }
 
     fn put_in(&self, component: &Component, opened: Opened) {
@@ -396,8 +397,8 @@ impl Components {
         metrics.component_loaded();
         metrics.component_initialized(&component.kind);
         tracing::info!(target: LOG, "Component loaded: {}", component.log_name());
-        let mut now = self.now();
-        let place = now
+        let mut table = self.table();
+        let place = table
             .live
             .iter_mut()
             .find(|known| known.component.name == component.name);
@@ -406,15 +407,15 @@ impl Components {
                 std::mem::swap(known, &mut live);
                 self.retire(live);
             }
-            None => now.live.push(live),
+            None => table.live.push(live),
         }
     }
 
     fn take_out(&self, name: &str) {
-        let mut now = self.now();
-        let place = now.live.iter().position(|live| live.component.name == name);
+        let mut table = self.table();
+        let place = table.live.iter().position(|live| live.component.name == name);
         if let Some(place) = place {
-            self.retire(now.live.remove(place));
+            self.retire(table.live.remove(place));
         }
     }
 

@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-pub use parts::{Parts, Stage, Tasks};
+pub use parts::{Lifecycle, Stage, Tasks};
 
 const LOG: &str = "dapr.runtime";
 /// Time for the answer to a forced shutdown request to leave.

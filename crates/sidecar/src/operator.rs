@@ -25,8 +25,8 @@ pub(crate) use updates::{Update, Updates};
 
 const LOG: &str = "dapr.runtime.operator";
 /// Limit of one call, and how long the first ones are tried: the operator may be about to start.
-const CALL: Duration = Duration::from_secs(5);
-const PATIENCE: Duration = Duration::from_secs(60);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Largest answer, in bytes.
 const MAX_MESSAGE: usize = 64 << 20;
 
@@ -296,7 +296,7 @@ impl Operator {
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let (given_up, mut pauses) = (Instant::now() + PATIENCE, Pauses::new());
+        let (given_up, mut pauses) = (Instant::now() + START_TIMEOUT, Pauses::new());
         loop {
             let status = match in_time(call()).await {
                 Ok(answer) => return Ok(answer),
@@ -332,10 +332,10 @@ async fn in_time<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> 
     let late = |_| {
         Err(Status::deadline_exceeded(format!(
             "no answer within {} s",
-            CALL.as_secs()
+            CALL_TIMEOUT.as_secs()
         )))
     };
-    let answer = timeout(CALL, call).await.unwrap_or_else(late)?;
+    let answer = timeout(CALL_TIMEOUT, call).await.unwrap_or_else(late)?;
     Ok(answer.into_inner())
 }
 

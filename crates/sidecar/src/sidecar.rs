@@ -2,13 +2,13 @@
 
 mod app_life;
 mod build;
+mod context;
 mod endpoints;
 mod expiry;
 mod resources;
 mod security;
 mod serve;
 mod settings;
-mod shared;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use outrigger_discovery::{BuildError, FatalError};
 use outrigger_identity::{Identity, Renewal};
 use outrigger_runtime::app::{AppChannel, Health, HealthSetter};
 use outrigger_runtime::components::Components;
-use outrigger_runtime::life::{Condition, Parts, Readiness, Shutdown, Stage, Tasks};
+use outrigger_runtime::life::{Condition, Lifecycle, Readiness, Shutdown, Stage, Tasks};
 use outrigger_runtime::scheduler::Scheduler;
 use outrigger_telemetry::export::Pipeline;
 use outrigger_transport::listen::BindError;
@@ -149,16 +149,16 @@ impl Sidecar {
     /// # Errors
     /// What kept it from going on, or from ending in time.
     pub async fn run(mut self) -> Result<(), SidecarError> {
-        let mut parts = Parts::default();
-        self.start_background(&mut parts);
+        let mut lifecycle = Lifecycle::default();
+        self.start_background(&mut lifecycle);
         self.start_resolver().await;
-        self.start_scheduler(&mut parts);
-        self.start_outbox(&mut parts).await;
-        self.servers.start(&self.readiness, &mut parts)?;
+        self.start_scheduler(&mut lifecycle);
+        self.start_outbox(&mut lifecycle).await;
+        self.servers.start(&self.readiness, &mut lifecycle)?;
         self.readiness.outbound_ready();
-        let mut reload_failed = self.start_reloading(&mut parts);
-        self.register_blocks(&mut parts);
-        self.follow_placement(&mut parts);
+        let mut reload_failed = self.start_reloading(&mut lifecycle);
+        self.register_blocks(&mut lifecycle);
+        self.follow_placement(&mut lifecycle);
         self.workflows.begin();
         let mut initialized = false;
         let result = {
@@ -172,7 +172,7 @@ impl Sidecar {
                 workflows: Arc::clone(&self.workflows),
                 jobs: Arc::clone(&self.jobs),
                 subscriptions: Arc::clone(&self.subscriptions),
-                background: parts.tasks(Stage::Background, "what follows the app"),
+                background: lifecycle.tasks(Stage::Background, "what follows the app"),
                 started: self.started,
             });
             let mut app_life = std::pin::pin!(app_life);
@@ -188,14 +188,14 @@ impl Sidecar {
                 }
             }
         };
-        parts.end(Stage::Reading).await;
+        lifecycle.end(Stage::Reading).await;
         self.block().await;
-        let drained = self.drain(parts).await;
+        let drained = self.drain(lifecycle).await;
         result.and(drained)
     }
 
-    fn start_background(&mut self, parts: &mut Parts) {
-        let Tasks { tasks, stop } = &parts.tasks(Stage::Background, "exports and certificates");
+    fn start_background(&mut self, lifecycle: &mut Lifecycle) {
+        let Tasks { tasks, stop } = &lifecycle.tasks(Stage::Background, "exports and certificates");
         let pipeline = std::mem::take(&mut self.pipeline);
         tasks.spawn_on(pipeline.run(stop.clone()), &self.control);
         if let Some(renewal) = self.renewal.take() {
@@ -207,9 +207,9 @@ impl Sidecar {
     }
 
     /// Follows which schedulers there are, and takes what is due.
-    fn start_scheduler(&mut self, parts: &mut Parts) {
+    fn start_scheduler(&mut self, lifecycle: &mut Lifecycle) {
         if let Some(known) = self.schedulers_known.take() {
-            let Tasks { tasks, stop } = parts.tasks(Stage::Components, "the list of schedulers");
+            let Tasks { tasks, stop } = lifecycle.tasks(Stage::Components, "the list of schedulers");
             tasks.spawn(Arc::clone(&self.scheduler).follow_hosts(known, stop));
         }
         self.scheduler.begin_triggers();
@@ -218,23 +218,23 @@ impl Sidecar {
             jobs.end();
             scheduler.end_triggers();
         };
-        parts.add(Stage::Reading, "triggers of jobs", stop, async {});
+        lifecycle.add(Stage::Reading, "triggers of jobs", stop, async {});
         let (jobs, scheduler) = (Arc::clone(&self.jobs), Arc::clone(&self.scheduler));
         let drained = async move {
             jobs.drained().await;
             scheduler.triggers_ended().await;
         };
-        parts.add(Stage::Events, "jobs that the app handles", || {}, drained);
+        lifecycle.add(Stage::Events, "jobs that the app handles", || {}, drained);
     }
 
     /// Follows the internal topics of state stores with an outbox. They end with the calls, whose transactions they send on.
-    async fn start_outbox(&self, parts: &mut Parts) {
+    async fn start_outbox(&self, lifecycle: &mut Lifecycle) {
         self.state.begin_outbox().await;
-        let Tasks { tasks, stop } = parts.tasks(Stage::Reload, "the stores that have an outbox");
+        let Tasks { tasks, stop } = lifecycle.tasks(Stage::Reload, "the stores that have an outbox");
         tasks.spawn(Arc::clone(&self.state).follow_outbox(stop));
         let (ending, draining) = (Arc::clone(&self.state), Arc::clone(&self.state));
         let drained = async move { draining.outbox_drained().await };
-        parts.add(
+        lifecycle.add(
             Stage::Calls,
             "events of the outbox",
             move || ending.end_outbox(),
@@ -243,21 +243,21 @@ impl Sidecar {
     }
 
     /// Follows changes of resources, where that is wanted; what comes back is why that cannot go on.
-    fn start_reloading(&mut self, parts: &mut Parts) -> tokio::sync::mpsc::Receiver<ReloadError> {
+    fn start_reloading(&mut self, lifecycle: &mut Lifecycle) -> tokio::sync::mpsc::Receiver<ReloadError> {
         let (failed, failures) = tokio::sync::mpsc::channel(1);
         let settings = self
             .settings_reloader
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(settings) = settings.take() {
-            let Tasks { tasks, stop } = parts.tasks(Stage::Reload, "the reload of the Configuration");
+            let Tasks { tasks, stop } = lifecycle.tasks(Stage::Reload, "the reload of the Configuration");
             tasks.spawn(settings.run(stop));
         }
         let reloaders = self.reloaders.get_mut().unwrap_or_else(PoisonError::into_inner);
         if reloaders.is_empty() {
             return failures;
         }
-        let Tasks { tasks, stop } = parts.tasks(Stage::Reload, "the reload of resources");
+        let Tasks { tasks, stop } = lifecycle.tasks(Stage::Reload, "the reload of resources");
         for reloader in reloaders.drain(..) {
             let (run, failed) = (reloader.run(stop.clone()), failed.clone());
             tasks.spawn(async move {
@@ -271,27 +271,27 @@ impl Sidecar {
     }
 
     /// What the blocks run beside calls, and what they use.
-    fn register_blocks(&self, parts: &mut Parts) {
+    fn register_blocks(&self, lifecycle: &mut Lifecycle) {
         let (reading, handling) = (Arc::clone(&self.bindings), Arc::clone(&self.bindings));
         let reading = move || reading.end_reading();
-        parts.add(Stage::Reading, "input bindings", reading, async {});
+        lifecycle.add(Stage::Reading, "input bindings", reading, async {});
         let handled = async move { handling.drained().await };
-        parts.add(Stage::Events, "events of input bindings", || {}, handled);
+        lifecycle.add(Stage::Events, "events of input bindings", || {}, handled);
         let (reading, handling) = (Arc::clone(&self.subscriptions), Arc::clone(&self.subscriptions));
         let reading = move || reading.end_reading();
-        parts.add(Stage::Reading, "subscriptions", reading, async {});
+        lifecycle.add(Stage::Reading, "subscriptions", reading, async {});
         let handled = async move { handling.drained().await };
-        parts.add(Stage::Events, "events of subscriptions", || {}, handled);
+        lifecycle.add(Stage::Events, "events of subscriptions", || {}, handled);
         let (ending, ended) = (Arc::clone(&self.workflows), Arc::clone(&self.workflows));
         let ended = async move { ended.has_ended().await };
-        parts.add(Stage::Events, "workers of workflows", move || ending.end(), ended);
+        lifecycle.add(Stage::Events, "workers of workflows", move || ending.end(), ended);
         let (stopping, watching) = (Arc::clone(&self.configuration), Arc::clone(&self.configuration));
         let stop = move || stopping.stop();
         let stopped = async move { watching.stopped().await };
-        parts.add(Stage::Calls, "configuration subscriptions", stop, stopped);
+        lifecycle.add(Stage::Calls, "configuration subscriptions", stop, stopped);
         let (components, peers) = (Arc::clone(&self.components), Arc::clone(&self.peers));
         let closed = async move { components.close().await };
-        parts.add(Stage::Components, "components", || {}, closed);
+        lifecycle.add(Stage::Components, "components", || {}, closed);
         let app = self.app.clone();
         let closed = async move {
             peers.close().await;
@@ -299,7 +299,7 @@ impl Sidecar {
                 app.close().await;
             }
         };
-        parts.add(
+        lifecycle.add(
             Stage::Components,
             "connections and name resolution",
             || {},
@@ -308,13 +308,13 @@ impl Sidecar {
     }
 
     /// Actors end while the app can still use the APIs.
-    fn follow_placement(&mut self, parts: &mut Parts) {
+    fn follow_placement(&mut self, lifecycle: &mut Lifecycle) {
         if self.placement.is_none() {
             tracing::info!(target: LOG, "Actor runtime disabled: no --placement-host-address is given");
         }
         if let Some(placement) = self.placement.take() {
             self.actors.take_reminders();
-            let Tasks { tasks, stop } = parts.tasks(Stage::Events, "actors");
+            let Tasks { tasks, stop } = lifecycle.tasks(Stage::Events, "actors");
             tasks.spawn(Arc::clone(&self.actors).run(placement, stop));
         }
     }
@@ -358,7 +358,7 @@ impl Sidecar {
         }
     }
 
-    async fn drain(self, mut parts: Parts) -> Result<(), SidecarError> {
+    async fn drain(self, mut lifecycle: Lifecycle) -> Result<(), SidecarError> {
         let grace = self.config.shutdown.grace;
         match grace {
             Some(grace) => {
@@ -370,14 +370,14 @@ impl Sidecar {
         }
         let all = async {
             tracing::info!(target: LOG, "Dapr is shutting down");
-            parts.end(Stage::Background).await;
+            lifecycle.end(Stage::Background).await;
             tracing::info!(target: LOG, "Dapr runtime stopped");
         };
         match grace {
             None => all.await,
             Some(grace) => {
                 if tokio::time::timeout(grace, all).await.is_err() {
-                    let unfinished = parts.unfinished().join(", ");
+                    let unfinished = lifecycle.unfinished().join(", ");
                     tracing::warn!(target: LOG, "the grace period is over before these have ended: {unfinished}");
                     return Err(SidecarError::GraceExceeded);
                 }

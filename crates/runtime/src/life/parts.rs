@@ -42,7 +42,7 @@ struct Part {
 
 /// Everything that has to end before the process does.
 #[derive(Default)]
-pub struct Parts {
+pub struct Lifecycle {
     running: Vec<Part>,
     ending: Vec<&'static str>,
 }
@@ -56,7 +56,7 @@ pub struct Tasks {
     pub stop: CancellationToken,
 }
 
-impl Parts {
+impl Lifecycle {
     /// Registers a part: at `stage` it is told to end by `stop`, and has ended when `drained` has.
     pub fn add(
         &mut self,
@@ -111,7 +111,7 @@ impl Parts {
         }
     }
 
-    /// The parts that were told to end and have not, when [`Parts::end`] was given up.
+    /// The parts that were told to end and have not, when [`Lifecycle::end`] was given up.
     pub fn unfinished(&self) -> &[&'static str] {
         &self.ending
     }
@@ -126,7 +126,7 @@ mod tests {
     #[tokio::test]
     async fn stages_end_one_after_the_other() {
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let mut parts = Parts::default();
+        let mut parts = Lifecycle::default();
         for (stage, name) in [
             (Stage::Background, "metrics"),
             (Stage::Calls, "http"),
@@ -155,7 +155,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_does_not_end_is_named() {
-        let mut parts = Parts::default();
+        let mut parts = Lifecycle::default();
         let tasks = parts.tasks(Stage::Events, "fine");
         tasks.tasks.spawn(tasks.stop.clone().cancelled_owned());
         parts.add(Stage::Events, "stuck", || {}, std::future::pending());

@@ -32,12 +32,12 @@ pub struct WatchError(#[from] notify::Error);
 /// Reports changes of the files in some folders, not below them. A folder may be missing, come and be replaced.
 #[derive(Clone)]
 pub(super) struct Watch {
-    shared: Arc<Shared>,
+    shared: Arc<WatchState>,
     watcher: Arc<Mutex<Watching>>,
     folders: Arc<[PathBuf]>,
 }
 
-struct Shared {
+struct WatchState {
     changed: Notify,
     places: Mutex<WatchedPaths>,
 }
@@ -62,7 +62,7 @@ struct Watching {
 impl Watch {
     /// Starts watching.
     pub(super) fn new(folders: &[PathBuf]) -> Result<Self, WatchError> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WatchState {
             changed: Notify::new(),
             places: Mutex::default(),
         });
@@ -108,7 +108,7 @@ impl Watch {
     }
 }
 
-impl Shared {
+impl WatchState {
     fn concerns(&self, event: &notify::Event) -> bool {
         // Reading a file is no change, nor is changing its mode.
         let idle = matches!(

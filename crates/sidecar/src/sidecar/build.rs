@@ -22,12 +22,12 @@ use outrigger_telemetry::metrics::Metrics;
 use outrigger_transport::listen::Versions;
 use tokio::runtime::Handle;
 
+use super::context::{SidecarContext, access_protocol};
 use super::endpoints::EndpointResolver;
 use super::expiry::CertificateWatch;
 use super::security::{IdentityCounts, secure, service_identity};
 use super::serve::{Servers, Sockets};
 use super::settings::{metrics_config, resolver as resolver_of, tracing_config};
-use super::shared::{Shared, access_protocol};
 use super::{Env, LOG, Secured, Sidecar, SidecarError, resources};
 use crate::config::{Config, Mode};
 use crate::operator::Operator;
@@ -89,7 +89,7 @@ impl Sidecar {
         tracing::info!(target: LOG, "app id: {}", config.app_id);
         let all_metrics = Metrics::new(&metrics_config(&config, &environment.settings))?;
         counts.start(&all_metrics);
-        let parts = Parts {
+        let builder = Builder {
             config,
             env,
             control,
@@ -99,11 +99,11 @@ impl Sidecar {
             started,
         };
         // Boxed: it holds everything that there is of a sidecar.
-        Box::pin(parts.wire()).await
+        Box::pin(builder.wire()).await
     }
 }
 
-struct Parts {
+struct Builder {
     config: Config,
     env: Env,
     control: Handle,
@@ -126,7 +126,7 @@ struct Environment {
     operator: Option<Operator>,
 }
 
-impl Parts {
+impl Builder {
     async fn wire(self) -> Result<Sidecar, SidecarError> {
         let Self {
             config,
@@ -155,7 +155,7 @@ impl Parts {
         };
         let (set_health, health) = Health::new(config.app.health.is_none());
         let policies = policies(&loaded.resiliency, &config.app_id, &all_metrics);
-        let shared = Shared::new(
+        let context = SidecarContext::new(
             &config,
             Arc::clone(&settings),
             policies,
@@ -166,9 +166,9 @@ impl Parts {
         )?;
         let readiness = Readiness::default();
         let service = |app_id| service_identity(&config, towards_control.as_ref(), app_id);
-        let scheduler = shared.scheduler(&config, service(scheduler::APP_ID)?);
+        let scheduler = context.scheduler(&config, service(scheduler::APP_ID)?);
         let placement = placement(&config, service(resources::PLACEMENT_APP_ID)?, &readiness);
-        let blocks = shared.blocks(&config.app, &scheduler);
+        let blocks = context.blocks(&config.app, &scheduler);
         let catalog = catalog(&config, &env).await;
         let context = components::Context {
             catalog,
@@ -177,7 +177,7 @@ impl Parts {
             env_keys: config.resources.env_keys.clone(),
             env: Arc::clone(&env),
             configuration: Arc::clone(&settings),
-            metrics: Arc::clone(shared.metrics.all()),
+            metrics: Arc::clone(context.metrics.all()),
             actors: !config.control_plane.placement.is_empty(),
         };
         let components = Components::new(context, blocks.categories(), Arc::clone(&blocks.secrets) as _);
@@ -192,13 +192,13 @@ impl Parts {
             secrets: Arc::clone(&blocks.secrets),
         };
         let specs = resolver.all(loaded.http_endpoints.clone()).await;
-        let endpoints = shared.endpoints(&config, specs);
+        let endpoints = context.endpoints(&config, specs);
         let initialized = readiness.condition("runtime");
         let schedulers_known = readiness.condition("scheduler-watch-hosts");
         // Policies come before what is called under them, secret stores before the endpoints that use them.
         let mut reconcilers: Vec<Box<dyn Reconcile>> = vec![
             Box::new(ResiliencyReconciler::new(
-                Arc::clone(&shared.resilience),
+                Arc::clone(&context.resilience),
                 config.app_id.clone(),
                 loaded.resiliency,
             )),
@@ -221,11 +221,12 @@ impl Parts {
             Reloader::new(source, own.collect(), &readiness)
         });
         let reloaders = reloaders.collect();
-        let settings_reloader = settings_reloader(&config, &env, &control, &shared, (&settings, empty))?;
-        let (resolver, fatal) = resolver_of(&config, &settings, shared.host.clone(), sockets.internal_port());
-        let actors = shared.actors(&config, sockets.internal_port(), &blocks, &components, &scheduler);
-        let workflows = shared.workflows(&config, &actors);
-        let apis = shared.apis(
+        let settings_reloader = settings_reloader(&config, &env, &control, &context, (&settings, empty))?;
+        let (resolver, fatal) =
+            resolver_of(&config, &settings, context.host.clone(), sockets.internal_port());
+        let actors = context.actors(&config, sockets.internal_port(), &blocks, &components, &scheduler);
+        let workflows = context.workflows(&config, &actors);
+        let apis = context.apis(
             &config,
             &blocks,
             metadata::Reported {
@@ -245,7 +246,7 @@ impl Parts {
             grpc: apis.grpc,
             internal: apis.internal,
             internal_tls: secured.identity.as_ref().map(Identity::server_config),
-            metrics: Arc::clone(shared.metrics.all()),
+            metrics: Arc::clone(context.metrics.all()),
             control: control.clone(),
             head_limit: config.api.read_buffer_size,
             http_versions: if config.api.disable_h2c {
@@ -256,7 +257,7 @@ impl Parts {
         };
         let certificate = secured.identity.map(|identity| CertificateWatch {
             identity,
-            metrics: Arc::clone(shared.metrics.all()),
+            metrics: Arc::clone(context.metrics.all()),
             readiness: readiness.clone(),
             sentry: config.security.sentry_address.clone(),
         });
@@ -265,10 +266,10 @@ impl Parts {
             started,
             control,
             servers,
-            app: shared.app,
+            app: context.app,
             health,
             set_health,
-            peers: shared.peers,
+            peers: context.peers,
             resolver,
             fatal,
             readiness,
@@ -386,7 +387,7 @@ fn settings_reloader(
     config: &Config,
     env: &Env,
     control: &Handle,
-    shared: &Shared,
+    context: &SidecarContext,
     (settings, empty): (&Arc<Configuration>, Vec<PathBuf>),
 ) -> Result<Option<ConfigurationReloader>, SidecarError> {
     let files = &config.resources.configs;
@@ -394,7 +395,7 @@ fn settings_reloader(
         return Ok(None);
     }
     let applied = Applied {
-        access: Arc::clone(&shared.access),
+        access: Arc::clone(&context.access),
         protocol: access_protocol(config),
         started: Arc::clone(settings),
         empty,

@@ -41,8 +41,8 @@ use super::settings::{api_log, host_address, host_name};
 use super::{LOG, SidecarError};
 use crate::config::{self, Config, Mode, VERSION};
 
-/// Made once; APIs and blocks take the parts they need.
-pub(super) struct Shared {
+/// What the APIs and blocks of one sidecar are made of. Made once; each takes what it needs.
+pub(super) struct SidecarContext {
     app_id: Arc<str>,
     namespace: Arc<str>,
     /// The address that others reach this host at.
@@ -75,7 +75,7 @@ pub(super) const fn access_protocol(config: &Config) -> AccessProtocol {
     }
 }
 
-impl Shared {
+impl SidecarContext {
     pub(super) fn new(
         config: &Config,
         settings: Arc<Configuration>,

@@ -7,7 +7,7 @@ use outrigger_api::grpc::GrpcApi;
 use outrigger_api::http::{HttpApi, PublicApi};
 use outrigger_api::internal::InternalApi;
 use outrigger_http2::limits::HEADER_LIST;
-use outrigger_runtime::life::{Parts, Readiness, Stage, Tasks};
+use outrigger_runtime::life::{Lifecycle, Readiness, Stage, Tasks};
 use outrigger_transport::listen::{self, BindError, Bound, Handler, Listener, Options, Versions};
 use tokio::runtime::Handle;
 
@@ -91,14 +91,18 @@ struct Serving {
 }
 
 impl Servers {
-    /// Starts accepting, until `parts` end.
+    /// Starts accepting, until `lifecycle` ends it.
     ///
     /// # Errors
     /// [`BindError`] when a bound socket cannot listen.
-    pub(super) fn start(&mut self, readiness: &Readiness, parts: &mut Parts) -> Result<(), BindError> {
+    pub(super) fn start(
+        &mut self,
+        readiness: &Readiness,
+        lifecycle: &mut Lifecycle,
+    ) -> Result<(), BindError> {
         let serving = Serving {
-            calls: parts.tasks(Stage::Calls, "calls in flight"),
-            telemetry: parts.tasks(Stage::Background, "the servers of metrics and profiles"),
+            calls: lifecycle.tasks(Stage::Calls, "calls in flight"),
+            telemetry: lifecycle.tasks(Stage::Background, "the servers of metrics and profiles"),
         };
         let metrics_served = readiness.condition("metrics-exporter");
         let grpc_served = readiness.condition("grpc-api-server");
