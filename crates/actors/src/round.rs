@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 /// Between `lock` and `update` at most.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const ROUND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What placement says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Round {
         match order {
             Order::Lock => {
                 self.version = version;
-                self.deadline = Some(now + PATIENCE);
+                self.deadline = Some(now + ROUND_TIMEOUT);
                 self.phase = Phase::Draining;
                 Step::Drain
             }
@@ -126,7 +126,7 @@ mod tests {
     fn a_round_has_three_answers() {
         let (mut round, now) = (Round::default(), Instant::now());
         assert_eq!(round.order(Order::Lock, 3, now), Step::Drain);
-        assert_eq!(round.deadline(), Some(now + PATIENCE));
+        assert_eq!(round.deadline(), Some(now + ROUND_TIMEOUT));
         assert_eq!(round.drained(), Some(3));
         assert_eq!(round.drained(), None, "once");
         assert_eq!(round.order(Order::Update, 3, now), Step::Install(3));
@@ -143,7 +143,7 @@ mod tests {
         round.order(Order::Lock, 3, now);
         let later = now + Duration::from_secs(1);
         assert_eq!(round.order(Order::Lock, 4, later), Step::Drain);
-        assert_eq!(round.deadline(), Some(later + PATIENCE));
+        assert_eq!(round.deadline(), Some(later + ROUND_TIMEOUT));
         assert_eq!(round.drained(), Some(4), "one answer, to the newer");
         assert_eq!(round.order(Order::Update, 4, later), Step::Install(4));
         assert_eq!(round.order(Order::Lock, 5, later), Step::Drain);

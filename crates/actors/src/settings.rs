@@ -6,7 +6,7 @@ use std::time::Duration;
 use outrigger_resources::value::go_duration;
 use serde::Deserialize;
 
-use crate::round::PATIENCE;
+use crate::round::ROUND_TIMEOUT;
 
 const IDLE: Duration = Duration::from_secs(60 * 60);
 const DRAIN: Duration = Duration::from_secs(2);
@@ -177,10 +177,10 @@ impl Settings {
     }
 }
 
-/// Placement does not wait longer than its patience.
+/// Placement does not wait longer than `ROUND_TIMEOUT`.
 fn bounded(drain: Duration) -> Duration {
-    if drain >= PATIENCE {
-        (PATIENCE * 4 / 5).max(DRAIN)
+    if drain >= ROUND_TIMEOUT {
+        (ROUND_TIMEOUT * 4 / 5).max(DRAIN)
     } else {
         drain
     }
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn draining_ends_before_placement_loses_its_patience() {
+    fn draining_ends_before_the_round_of_placement_times_out() {
         let drain = |text: &str| parse(text).drain;
         assert_eq!(drain(r#"{"drainOngoingCallTimeout": "5s"}"#), seconds(4));
         assert_eq!(

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::config::{Config, FLAGS, Settings};
-use crate::patch::{self, Pod, Surroundings};
+use crate::patch::{self, PatchContext, Pod};
 use crate::review::{Review, Verdict, answer, is_wanted};
 
 /// A body that the API server could post: nothing panics; the patch can be applied, and a patched pod has one sidecar
@@ -28,7 +28,7 @@ pub fn review(body: &[u8]) {
     }
     let settings = settings();
     let warnings = patch::warnings(&read, &settings);
-    let Ok(operations) = patch::operations(&read, &settings, &surroundings()) else {
+    let Ok(operations) = patch::operations(&read, &settings, &patch_context()) else {
         return;
     };
     if operations.is_empty() {
@@ -89,9 +89,9 @@ fn settings() -> Settings {
     Config::from_flags(&flags, env).expect("a configuration").settings
 }
 
-fn surroundings() -> Surroundings {
+fn patch_context() -> PatchContext {
     let container = json!({"image": "one:1", "volumeMounts": [{"name": "data", "mountPath": "/data"}]});
-    Surroundings {
+    PatchContext {
         namespace: "shop".to_owned(),
         trust_anchors: "-----BEGIN CERTIFICATE-----".to_owned(),
         mtls: true,

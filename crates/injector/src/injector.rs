@@ -36,7 +36,7 @@ const MAX_REVIEW: usize = 8 << 20;
 /// All of these that are in flight, in bytes.
 const MAX_REVIEWS: usize = 64 << 20;
 /// How long the list of service accounts is tried for, and the pause between two attempts.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ACCOUNTS_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(500);
 /// Where the injector has a token of its own: then sidecars get one too.
 const TOKEN: &str = "/var/run/secrets/dapr.io/sentrytoken/token";
@@ -177,7 +177,7 @@ async fn callers(client: &Client, config: &Config) -> Result<Callers, InjectorEr
                 let prefixes = config.prefixes.clone();
                 return Ok(Callers { uids, prefixes });
             }
-            Err(error) if begun.elapsed() >= PATIENCE => return Err(InjectorError::Accounts(error)),
+            Err(error) if begun.elapsed() >= ACCOUNTS_TIMEOUT => return Err(InjectorError::Accounts(error)),
             Err(error) => {
                 tracing::debug!(target: LOG, "cannot list service accounts: {error}");
                 tokio::time::sleep(PAUSE).await;

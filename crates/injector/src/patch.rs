@@ -27,7 +27,7 @@ const BLOCK_SHUTDOWN: &str = "dapr.io/block-shutdown-duration";
 
 /// What is known beside the pod and the settings.
 #[derive(Debug, Clone)]
-pub struct Surroundings {
+pub struct PatchContext {
     /// Namespace of the pod.
     pub namespace: String,
     /// The root certificates, PEM.
@@ -169,7 +169,7 @@ pub(crate) fn warnings(pod: &Pod, settings: &Settings) -> Vec<String> {
 ///
 /// # Errors
 /// What is wrong with its app id, or with an annotation of which the API server would take no container.
-pub fn operations(pod: &Pod, settings: &Settings, around: &Surroundings) -> Result<Vec<Value>, String> {
+pub fn operations(pod: &Pod, settings: &Settings, context: &PatchContext) -> Result<Vec<Value>, String> {
     if !pod.needs_sidecar() {
         return Ok(Vec::new());
     }
@@ -180,11 +180,11 @@ pub fn operations(pod: &Pod, settings: &Settings, around: &Surroundings) -> Resu
     // What the app is told goes by what it said.
     let (pod, given) = (&counts, pod);
     let annotations = Annotations(pod.annotations());
-    let plan = volumes::Plan::new(pod, settings, around);
-    let extra = components::containers(pod, around, &plan);
+    let plan = volumes::Plan::new(pod, settings, context);
+    let extra = components::containers(pod, context, &plan);
     // Components in containers start after native sidecars, which would wait for them.
     let native = annotations.boolean(NATIVE, settings.native) && plan.sockets.is_none();
-    let sidecar = container::sidecar(pod, settings, around, &plan, native);
+    let sidecar = container::sidecar(pod, settings, context, &plan, native);
 
     let mut operations = Vec::new();
     let mut add =

@@ -18,7 +18,7 @@ use crate::callers::{Callers, User};
 use crate::config::Settings;
 use crate::metrics::{Metrics, Reason};
 use crate::mtls::Mtls;
-use crate::patch::{self, Pod, Surroundings};
+use crate::patch::{self, PatchContext, Pod};
 
 const LOG: &str = "dapr.injector";
 /// Where the API server asks.
@@ -139,11 +139,11 @@ impl Reviewer {
             self.metrics.failed(app_id, Reason::PodPatch);
             return Verdict::default();
         }
-        let around = match self.surroundings(&asked.namespace, &pod).await {
-            Ok(around) => around,
+        let context = match self.patch_context(&asked.namespace, &pod).await {
+            Ok(context) => context,
             Err(error) => return self.refuse(app_id, error),
         };
-        let operations = match patch::operations(&pod, &self.settings, &around) {
+        let operations = match patch::operations(&pod, &self.settings, &context) {
             Ok(operations) => operations,
             Err(error) => return self.refuse(app_id, error),
         };
@@ -174,7 +174,7 @@ impl Reviewer {
         }
     }
 
-    async fn surroundings(&self, namespace: &str, pod: &Pod) -> Result<Surroundings, String> {
+    async fn patch_context(&self, namespace: &str, pod: &Pod) -> Result<PatchContext, String> {
         let components = match pod.wants_components() {
             false => Vec::new(),
             true if !is_object_name(namespace) => return Err(format!("{namespace:?} is no namespace")),
@@ -183,7 +183,7 @@ impl Reviewer {
                 listed.map_err(|error| format!("error when fetching components: {error}"))?
             }
         };
-        Ok(Surroundings {
+        Ok(PatchContext {
             namespace: namespace.to_owned(),
             trust_anchors: self.anchors.current().pem().to_owned(),
             mtls: self.mtls.is_on().await,

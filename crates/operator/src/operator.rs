@@ -56,7 +56,7 @@ const MAX_REVIEW: usize = 64 << 20;
 /// All of these that are in flight, in bytes.
 const MAX_REVIEWS: usize = 256 << 20;
 /// How long the control plane's Configuration is tried for, and the pause between two attempts.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CONFIGURATION_TIMEOUT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// An operator with its ports bound, ready to run.
@@ -230,7 +230,9 @@ async fn control_plane(client: &Client, config: &Config) -> Result<TlsConfig, Op
     let object: Value = loop {
         match client.get(Kind::CONFIGURATIONS, Some(namespace), name).await {
             Ok(object) => break object,
-            Err(error) if begun.elapsed() >= PATIENCE => return Err(unusable(error.to_string())),
+            Err(error) if begun.elapsed() >= CONFIGURATION_TIMEOUT => {
+                return Err(unusable(error.to_string()));
+            }
             Err(error) => {
                 tracing::debug!(target: LOG, "Configuration {namespace}/{name}: {error}");
                 tokio::time::sleep(PAUSE).await;

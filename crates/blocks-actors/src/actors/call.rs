@@ -83,7 +83,7 @@ impl Message<'_> {
     clippy::large_enum_variant,
     reason = "taken apart as soon as it is made, and most are the large one"
 )]
-enum Tried {
+enum CallOutcome {
     Done(Reply),
     /// The actor has ended here.
     Ended,
@@ -169,7 +169,7 @@ impl Actors {
             let routes = self.routes.load_full();
             match routes.route(origin, kind, id) {
                 Route::Local => {
-                    if let Tried::Done(reply) = self.claimed(claim, message, &routes, true).await? {
+                    if let CallOutcome::Done(reply) = self.claimed(claim, message, &routes, true).await? {
                         return Ok(reply);
                     }
                 }
@@ -178,9 +178,9 @@ impl Actors {
                     return Box::pin(self.there(host, message, None)).await;
                 }
                 Route::Forward(host, stamp) => match self.claimed(claim, message, &routes, false).await? {
-                    Tried::Done(reply) => return Ok(reply),
-                    Tried::Ended => return Box::pin(self.there(host, message, Some(stamp))).await,
-                    Tried::Again => {}
+                    CallOutcome::Done(reply) => return Ok(reply),
+                    CallOutcome::Ended => return Box::pin(self.there(host, message, Some(stamp))).await,
+                    CallOutcome::Again => {}
                 },
                 Route::Wait => {
                     drop(claim);
@@ -224,7 +224,7 @@ impl Actors {
         message: &Message<'_>,
         routes: &Arc<Routes>,
         owned: bool,
-    ) -> Result<Tried, ActorError> {
+    ) -> Result<CallOutcome, ActorError> {
         let (name, id) = (message.kind(), message.id());
         let hosted = self.hosted.load_full();
         let kind = hosted.get(name);
@@ -233,7 +233,7 @@ impl Actors {
             owned && (Arc::ptr_eq(&now, routes) || now.route(Origin::Own, name, id) == Route::Local)
         };
         let entrance = Entrance::new(&stays);
-        let tried = |here: Option<Reply>| here.map_or(Tried::Ended, Tried::Done);
+        let tried = |here: Option<Reply>| here.map_or(CallOutcome::Ended, CallOutcome::Done);
         let internal = kind.and_then(|kind| kind.internal.as_ref());
         if internal.is_some_and(|internal| internal.is_free(message)) {
             drop(claim);
@@ -249,7 +249,7 @@ impl Actors {
             result = here => result.map(tried),
             () = claim.cancelled_or(evicted) => match entrance.begun.load(Ordering::SeqCst) {
                 true => Err(ActorError::Disseminating),
-                false => Ok(Tried::Again),
+                false => Ok(CallOutcome::Again),
             },
         }
     }

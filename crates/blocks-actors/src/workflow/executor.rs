@@ -23,7 +23,7 @@ const MAX_CANCELLED: usize = 1024;
 /// How long those are kept. A sidecar that loses its worker may say so before it has begun to wait.
 const CANCELLED_KEPT: Duration = Duration::from_secs(5);
 
-type Told = Result<Any, Status>;
+type WorkResult = Result<Any, Status>;
 
 /// The executors here. Only those that somebody watches have anything in memory.
 #[derive(Default)]
@@ -38,7 +38,7 @@ struct Waiting {
 
 #[derive(Default)]
 struct State {
-    by_id: HashMap<String, Vec<(u64, oneshot::Sender<Told>)>>,
+    by_id: HashMap<String, Vec<(u64, oneshot::Sender<WorkResult>)>>,
     /// How many watch, those too that were told and have not gone yet.
     count: usize,
     next: u64,
@@ -100,12 +100,12 @@ impl Waiting {
     }
 
     /// Tells all who watch an executor; whether there was one.
-    fn tell(&self, id: &str, told: &Told) -> bool {
+    fn tell(&self, id: &str, told: &WorkResult) -> bool {
         let watchers = self.locked().by_id.remove(id).unwrap_or_default();
         Self::send(watchers, told)
     }
 
-    fn send(watchers: Vec<(u64, oneshot::Sender<Told>)>, told: &Told) -> bool {
+    fn send(watchers: Vec<(u64, oneshot::Sender<WorkResult>)>, told: &WorkResult) -> bool {
         let sent = watchers
             .into_iter()
             .filter_map(|(_, watcher)| watcher.send(told.clone()).ok());

@@ -20,7 +20,7 @@ use crate::actors::{ActorCall, ActorError};
 
 /// How long an answer is offered that nobody takes: who waits for it may be about to watch its executor, or to look where
 /// that has moved.
-const PATIENCE: Duration = Duration::from_secs(10);
+const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Before an answer is offered a second time, and the longest time between two offers.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
@@ -157,7 +157,8 @@ impl Workflows {
                 Err(error) => error,
             };
             let unwanted = error.said().is_some_and(|(code, _)| code == Code::NotFound);
-            if began.elapsed() >= PATIENCE || matches!(error, ActorError::Illegal(_) | ActorError::Ended) {
+            if began.elapsed() >= OFFER_TIMEOUT || matches!(error, ActorError::Illegal(_) | ActorError::Ended)
+            {
                 return match unwanted {
                     true => Ok(false),
                     false => Err(Status::unavailable(format!(

@@ -15,7 +15,7 @@ use super::dispatch::AT_ONCE;
 use super::engine::{Engine, again, now};
 
 /// How long a scheduler that does not answer is asked again.
-const PATIENCE: Duration = Duration::from_secs(60);
+const SCHEDULER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two attempts: first, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -42,7 +42,7 @@ impl Engine {
         };
         let actors = self.actors().map_err(again)?;
         let (mut pause, most) = PAUSES;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + SCHEDULER_TIMEOUT;
         loop {
             let Err(error) = actors.set_reminder(kind, id, name, job.clone()).await else {
                 return Ok(());

@@ -17,16 +17,16 @@ use prost_types::Timestamp;
 use super::{SCOPE, parent_of, span_name};
 
 /// A span that is exported only when it is ended: work that is cut off is done again.
-pub(super) struct Unended(Span);
+pub(super) struct PendingSpan(Span);
 
-impl Unended {
+impl PendingSpan {
     /// Exports it.
     pub(super) fn end(mut self) {
         std::mem::replace(&mut self.0, Span::none()).end();
     }
 }
 
-impl Deref for Unended {
+impl Deref for PendingSpan {
     type Target = Span;
 
     fn deref(&self) -> &Span {
@@ -34,26 +34,26 @@ impl Deref for Unended {
     }
 }
 
-impl DerefMut for Unended {
+impl DerefMut for PendingSpan {
     fn deref_mut(&mut self) -> &mut Span {
         &mut self.0
     }
 }
 
-impl Drop for Unended {
+impl Drop for PendingSpan {
     fn drop(&mut self) {
         std::mem::replace(&mut self.0, Span::none()).discard();
     }
 }
 
 /// The span of the execution that a turn belongs to. What nobody samples is none.
-pub(super) fn turn_span(tracer: &Tracer, id: &str, turn: &mut Turn) -> Unended {
+pub(super) fn turn_span(tracer: &Tracer, id: &str, turn: &mut Turn) -> PendingSpan {
     let Some((start, at)) = started(turn.facts()) else {
-        return Unended(Span::none());
+        return PendingSpan(Span::none());
     };
     let parent = parent_of(start.parent_trace_context.as_ref());
     if !parent.context.is_some_and(|context| context.is_sampled()) {
-        return Unended(Span::none());
+        return PendingSpan(Span::none());
     }
     let version = start.version.as_deref().unwrap_or_default();
     let name = span_name("orchestration", &start.name, version);
@@ -74,7 +74,7 @@ pub(super) fn turn_span(tracer: &Tracer, id: &str, turn: &mut Turn) -> Unended {
     for event in turn.events() {
         note(&mut span, event);
     }
-    Unended(span)
+    PendingSpan(span)
 }
 
 fn started(facts: &Facts) -> Option<(ExecutionStartedEvent, Option<Timestamp>)> {
@@ -134,7 +134,7 @@ pub(super) fn tell(span: &mut Span, outcome: &Outcome) -> bool {
 }
 
 /// Ends the span of an execution that goes on as a new one.
-pub(super) fn end_continued(mut span: Unended) {
+pub(super) fn end_continued(mut span: PendingSpan) {
     span.set(
         "durabletask.runtime_status",
         shown(OrchestrationStatus::ContinuedAsNew),
@@ -174,10 +174,10 @@ pub(super) fn timers(tracer: &Tracer, execution: &Span, instance: &Instance, tur
 }
 
 /// The span of a run of an activity, which the worker's own spans are parts of.
-pub(super) fn activity_span(tracer: &Tracer, request: &mut ActivityRequest) -> Unended {
+pub(super) fn activity_span(tracer: &Tracer, request: &mut ActivityRequest) -> PendingSpan {
     let parent = parent_of(request.parent_trace_context.as_ref());
     if !parent.context.is_some_and(|context| context.is_sampled()) {
-        return Unended(Span::none());
+        return PendingSpan(Span::none());
     }
     let version = request.version.clone().unwrap_or_default();
     let name = span_name("activity", &request.name, &version);
@@ -192,11 +192,11 @@ pub(super) fn activity_span(tracer: &Tracer, request: &mut ActivityRequest) -> U
     );
     span.set("durabletask.task.version", version);
     request.parent_trace_context = super::trace_context(&span);
-    Unended(span)
+    PendingSpan(span)
 }
 
 /// Ends the span of an activity that was answered.
-pub(super) fn end_activity(mut span: Unended, response: &ActivityResponse) {
+pub(super) fn end_activity(mut span: PendingSpan, response: &ActivityResponse) {
     if let Some(failure) = &response.failure_details {
         span.set_status(Status::Error(failure.error_message.clone()));
     }

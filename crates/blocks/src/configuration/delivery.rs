@@ -1,4 +1,4 @@
-//! Telling the app of changed configuration.
+//! SubscriptionTask the app of changed configuration.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -73,7 +73,7 @@ impl Watches {
             stop: stop.clone(),
         };
         lock(&self.running).entry(id.clone()).or_default().push(running);
-        let telling = Telling {
+        let telling = SubscriptionTask {
             id,
             request: watch.request,
             receiver: watch.receiver,
@@ -117,7 +117,7 @@ fn take(running: &Mutex<ById>, of: impl Fn(&Running) -> bool, id: &str) -> Optio
 }
 
 /// The task of a subscription.
-struct Telling {
+struct SubscriptionTask {
     /// What everybody but the store calls it.
     id: String,
     request: Request,
@@ -126,7 +126,7 @@ struct Telling {
     stop: CancellationToken,
 }
 
-impl Telling {
+impl SubscriptionTask {
     async fn run(self, mut store: Arc<Store>, mut subscription: Subscription) {
         loop {
             let own_id = subscription.id.clone();

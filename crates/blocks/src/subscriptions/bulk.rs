@@ -251,10 +251,10 @@ impl Entry {
 struct BulkResponse {
     /// The status of its answer, over HTTP.
     http: Option<u16>,
-    said: Said,
+    statuses: Statuses,
 }
 
-enum Said {
+enum Statuses {
     /// The same about all its entries.
     All(Handled, Outcome),
     /// By the entry's id.
@@ -265,22 +265,22 @@ impl BulkResponse {
     fn all((handled, outcome): (Handled, Outcome)) -> Self {
         Self {
             http: None,
-            said: Said::All(handled, outcome),
+            statuses: Statuses::All(handled, outcome),
         }
     }
 
     fn each(said: impl Iterator<Item = (String, (Handled, Outcome))>) -> Self {
         Self {
             http: None,
-            said: Said::Each(said.collect()),
+            statuses: Statuses::Each(said.collect()),
         }
     }
 
     /// What it says about the entry `id`.
     fn of(&self, id: &str) -> (Handled, Outcome) {
-        match &self.said {
-            Said::All(handled, outcome) => (handled.clone(), *outcome),
-            Said::Each(statuses) => statuses
+        match &self.statuses {
+            Statuses::All(handled, outcome) => (handled.clone(), *outcome),
+            Statuses::Each(statuses) => statuses
                 .get(id)
                 .cloned()
                 .unwrap_or_else(|| Handled::failed("the app's answer has no status for it", None)),

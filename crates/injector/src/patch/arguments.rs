@@ -7,7 +7,7 @@ use outrigger_kube::annotations::{
 
 use super::container::PUBLIC_PORT;
 use super::volumes::SOCKET_FOLDER;
-use super::{BLOCK_SHUTDOWN, Pod, Surroundings};
+use super::{BLOCK_SHUTDOWN, PatchContext, Pod};
 use crate::config::Settings;
 
 /// Arguments as they are added.
@@ -66,7 +66,7 @@ impl Arguments<'_> {
 }
 
 /// The arguments, in the order in which Dapr gives them. A native sidecar is stopped after its app, and need not wait for it.
-pub(super) fn arguments(pod: &Pod, settings: &Settings, around: &Surroundings, native: bool) -> Vec<String> {
+pub(super) fn arguments(pod: &Pod, settings: &Settings, context: &PatchContext, native: bool) -> Vec<String> {
     let annotations = Annotations(pod.annotations());
     let mut args = Arguments {
         list: Vec::with_capacity(64),
@@ -102,7 +102,7 @@ pub(super) fn arguments(pod: &Pod, settings: &Settings, around: &Surroundings, n
     );
     args.switch("log-as-json", "dapr.io/log-as-json");
     args.switch("enable-profiling", "dapr.io/enable-profiling");
-    if around.mtls {
+    if context.mtls {
         args.flag("enable-mtls");
     }
     args.switch("app-ssl", "dapr.io/app-ssl");

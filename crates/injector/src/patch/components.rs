@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::environment::literal;
 use super::volumes::Plan;
-use super::{Container, Pod, Surroundings};
+use super::{Container, PatchContext, Pod};
 
 /// Whether containers are added for the components of the namespace.
 pub(super) const INJECT: &str = "dapr.io/inject-pluggable-components";
@@ -40,11 +40,11 @@ pub(super) fn apps(pod: &Pod) -> impl Iterator<Item = (usize, &Container)> {
 }
 
 /// Containers of the namespace's components that are for the app; one of each image.
-pub(super) fn wanted<'a>(pod: &'a Pod, around: &'a Surroundings) -> impl Iterator<Item = Value> + 'a {
+pub(super) fn wanted<'a>(pod: &'a Pod, context: &'a PatchContext) -> impl Iterator<Item = Value> + 'a {
     let mut images = HashSet::new();
     let app_id = pod.app_id();
     let on = pod.wants_components();
-    around.components.iter().filter(move |_| on).filter_map(move |component| {
+    context.components.iter().filter(move |_| on).filter_map(move |component| {
         let text = component["metadata"]["annotations"][CONTAINER].as_str().filter(|text| !text.is_empty())?;
         let scopes = component["scopes"].as_array().map(Vec::as_slice).unwrap_or_default();
         if !scopes.is_empty() && !scopes.iter().any(|scope| scope == app_id) {
@@ -72,12 +72,12 @@ pub(super) fn wanted<'a>(pod: &'a Pod, around: &'a Surroundings) -> impl Iterato
 }
 
 /// The same, as they are added to the pod.
-pub(super) fn containers(pod: &Pod, around: &Surroundings, plan: &Plan) -> Vec<Value> {
+pub(super) fn containers(pod: &Pod, context: &PatchContext, plan: &Plan) -> Vec<Value> {
     let add = |container: &mut Value, list: &str, item: Value| match container[list].as_array_mut() {
         Some(items) => items.push(item),
         None => container[list] = vec![item].into(),
     };
-    let mut all: Vec<Value> = wanted(pod, around).collect();
+    let mut all: Vec<Value> = wanted(pod, context).collect();
     for container in &mut all {
         if let (Some(folder), Some(mount)) = (&plan.sockets, plan.sockets_mount()) {
             add(container, "env", literal(FOLDER, folder));

@@ -11,7 +11,7 @@ use super::environment::variables;
 use super::known::ENABLE_DEBUG;
 use super::values::is_quantity;
 use super::volumes::Plan;
-use super::{Pod, Surroundings};
+use super::{PatchContext, Pod};
 use crate::config::Settings;
 
 /// Port of the sidecar's health, for the cluster.
@@ -30,16 +30,16 @@ const CERTIFICATES: &str = "SSL_CERT_DIR";
 pub(super) fn sidecar(
     pod: &Pod,
     settings: &Settings,
-    around: &Surroundings,
+    context: &PatchContext,
     plan: &Plan,
     native: bool,
 ) -> Value {
     let annotations = Annotations(pod.annotations());
-    let environment = variables(annotations, settings, around, plan);
+    let environment = variables(annotations, settings, context, plan);
     let debug = annotations.boolean(ENABLE_DEBUG, false);
     let debug_port = annotations.number("dapr.io/debug-port").unwrap_or(DEBUG_PORT);
     let (binary, args) = command(
-        arguments(pod, settings, around, native),
+        arguments(pod, settings, context, native),
         debug.then_some(debug_port),
     );
     let mut container = json!({

@@ -4,7 +4,7 @@ use outrigger_kube::annotations::Annotations;
 use serde_json::{Value, json};
 
 use super::volumes::Plan;
-use super::{Surroundings, components};
+use super::{PatchContext, components};
 use crate::config::Settings;
 
 /// A variable with a value.
@@ -24,12 +24,12 @@ fn secret(name: &str, secret: &str, key: &str) -> Value {
 pub(super) fn variables(
     annotations: Annotations<'_>,
     settings: &Settings,
-    around: &Surroundings,
+    context: &PatchContext,
     plan: &Plan,
 ) -> Vec<Value> {
     let mut all = vec![
-        literal("NAMESPACE", &around.namespace),
-        literal("DAPR_TRUST_ANCHORS", &around.trust_anchors),
+        literal("NAMESPACE", &context.namespace),
+        literal("DAPR_TRUST_ANCHORS", &context.trust_anchors),
         field("POD_NAME", "metadata.name"),
         literal("DAPR_CONTROLPLANE_NAMESPACE", &settings.namespace),
         literal("DAPR_CONTROLPLANE_TRUST_DOMAIN", &settings.trust_domain),

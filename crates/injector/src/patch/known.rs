@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use outrigger_kube::annotations::{Annotations, ENABLE_METRICS};
 
 use super::environment::pairs;
-use super::values::{Problem, Want, problem};
+use super::values::{AnnotationKind, Problem, problem};
 use super::volumes::given;
 
 const PREFIX: &str = "dapr.io/";
@@ -21,12 +21,12 @@ const MAX_LENGTH: usize = 240;
 /// Characters of a value that a message shows.
 const SHOWN: usize = 60;
 
-use Want::{
+use AnnotationKind::{
     Addresses, Amount, AppPort, Duration, Endpoints, Hosts, Level, Mounts, Name, Number, Port, Probe,
     Protocol, Seccomp, Secrets, Size, Switch, Text, Variables,
 };
 
-const KNOWN: &[(&str, Want)] = &[
+const KNOWN: &[(&str, AnnotationKind)] = &[
     ("enabled", Switch),
     ("enable-native-sidecar", Switch),
     ("app-id", Text),
@@ -150,11 +150,11 @@ pub(super) fn counting(annotations: &BTreeMap<String, String>) -> Result<BTreeMa
 }
 
 /// Processor and memory, and of each the request and the limit.
-type Amounts = [(&'static str, [Option<i128>; 2]); 2];
+type ResourceAmounts = [(&'static str, [Option<i128>; 2]); 2];
 
 /// The amounts; none where one of the four cannot be read: then the
 /// sidecar's container has none.
-fn amounts(annotations: &BTreeMap<String, String>) -> Option<Amounts> {
+fn amounts(annotations: &BTreeMap<String, String>) -> Option<ResourceAmounts> {
     let mut all = [("cpu", [None; 2]), ("memory", [None; 2])];
     for (what, both) in &mut all {
         for (kind, amount) in ["request", "limit"].into_iter().zip(both) {
@@ -249,13 +249,13 @@ fn warning(name: &str, value: &str) -> Option<String> {
     Some(told(name, value, want, effect))
 }
 
-fn told(name: &str, value: &str, want: Want, effect: &str) -> String {
+fn told(name: &str, value: &str, want: AnnotationKind, effect: &str) -> String {
     let value = cut(value, SHOWN);
     format!("annotation {PREFIX}{name}: {value:?} is not {want}: {effect}")
 }
 
 /// What an annotation should hold, and what comes of it that it does not.
-fn wrong(name: &str, value: &str) -> Option<(Want, Problem)> {
+fn wrong(name: &str, value: &str) -> Option<(AnnotationKind, Problem)> {
     let (_, want) = KNOWN.iter().find(|(known, _)| *known == name)?;
     let problem = match want {
         Mounts if given(value).count() != value.split(',').count() => Some(Problem::Counts(PARTLY)),

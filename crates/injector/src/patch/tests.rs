@@ -34,8 +34,8 @@ fn settings() -> Settings {
     }
 }
 
-fn around() -> Surroundings {
-    Surroundings {
+fn context() -> PatchContext {
+    PatchContext {
         namespace: "shop".to_owned(),
         trust_anchors: "PEM".to_owned(),
         mtls: true,
@@ -54,21 +54,21 @@ fn pod(annotations: &Value) -> Value {
         "spec": {"containers": [{"name": "app", "image": "app:1"}]}})
 }
 
-fn operations_of(pod: &Value, settings: &Settings, around: &Surroundings) -> Vec<Value> {
+fn operations_of(pod: &Value, settings: &Settings, context: &PatchContext) -> Vec<Value> {
     let read: Pod = serde_json::from_value(pod.clone()).unwrap();
-    operations(&read, settings, around).unwrap()
+    operations(&read, settings, context).unwrap()
 }
 
 /// What a pod becomes.
-fn patched_in(pod: Value, settings: &Settings, around: &Surroundings) -> Value {
+fn patched_in(pod: Value, settings: &Settings, context: &PatchContext) -> Value {
     let mut patched = pod;
-    let operations = operations_of(&patched, settings, around);
+    let operations = operations_of(&patched, settings, context);
     apply_patch(&mut patched, &operations.into());
     patched
 }
 
 fn patched(annotations: &Value) -> Value {
-    patched_in(pod(annotations), &settings(), &around())
+    patched_in(pod(annotations), &settings(), &context())
 }
 
 fn container<'a>(pod: &'a Value, name: &str) -> &'a Value {
@@ -245,7 +245,7 @@ fn other_services_of_actors_and_reminders() {
         port: 1,
     });
     let text = |annotations: &Value, settings: &Settings| {
-        let patched = patched_in(pod(annotations), settings, &around());
+        let patched = patched_in(pod(annotations), settings, &context());
         args(container(&patched, "daprd")).join(" ")
     };
     let all = text(&json!({}), &settings);
@@ -335,7 +335,7 @@ fn settings_of_the_security_context() {
     settings.run_as_group = Some(2000);
     settings.drop_capabilities = true;
     let of = |annotations: &Value| {
-        let patched = patched_in(pod(annotations), &settings, &around());
+        let patched = patched_in(pod(annotations), &settings, &context());
         container(&patched, "daprd")["securityContext"].clone()
     };
     assert_eq!(
@@ -357,7 +357,7 @@ fn the_environment_of_the_sidecar() {
     settings.downward = true;
     let annotations = json!({"env": "A=1,2,B=3", "env-from-secret": "S=s,T=t:k", "api-token-secret": "api",
         "app-token-secret": "app"});
-    let patched = patched_in(pod(&annotations), &settings, &around());
+    let patched = patched_in(pod(&annotations), &settings, &context());
     let names: Vec<_> = container(&patched, "daprd")["env"]
         .as_array()
         .unwrap()
@@ -411,7 +411,7 @@ fn apps_are_told_of_their_sidecar() {
     let mut own = pod(&json!({"grpc-port": "1"}));
     own["spec"]["containers"][0]["env"] = json!([{"name": "DAPR_HTTP_PORT", "value": "mine"}]);
     own["spec"]["initContainers"] = json!([{"name": "init"}]);
-    let patched = patched_in(own, &settings(), &around());
+    let patched = patched_in(own, &settings(), &context());
     let app = container(&patched, "app");
     assert_eq!(
         variable(app, "DAPR_HTTP_PORT").unwrap()["value"],
@@ -426,7 +426,7 @@ fn apps_are_told_of_their_sidecar() {
 fn labels_say_what_was_done() {
     let mut bare = pod(&json!({"enable-metrics": "no"}));
     bare["metadata"].as_object_mut().unwrap().remove("labels");
-    let patched = patched_in(bare, &settings(), &around());
+    let patched = patched_in(bare, &settings(), &context());
     assert_eq!(
         patched["metadata"]["labels"],
         json!({"dapr.io/sidecar-injected": "true", "dapr.io/app-id": "cart",
@@ -440,7 +440,7 @@ fn tokens_and_sockets_have_volumes() {
         "volume-mounts-rw": "data:/rw"});
     let mut with = pod(&annotations);
     with["spec"]["volumes"] = json!([{"name": "data"}]);
-    let patched = patched_in(with, &settings(), &around());
+    let patched = patched_in(with, &settings(), &context());
     let names: Vec<_> = patched["spec"]["volumes"]
         .as_array()
         .unwrap()
@@ -465,7 +465,7 @@ fn tokens_and_sockets_have_volumes() {
         container(&patched, "app")["volumeMounts"],
         json!([{"name": "dapr-unix-domain-socket", "mountPath": "/sockets"}])
     );
-    let mut without = around();
+    let mut without = context();
     without.token = false;
     let patched = patched_in(pod(&json!({})), &settings(), &without);
     assert!(patched["spec"]["volumes"].is_null());
@@ -478,7 +478,7 @@ fn components_of_the_pod_share_sockets() {
     let store =
         json!({"name": "store", "volumeMounts": [{"name": "x", "mountPath": "/x"}], "env": [{"name": "A"}]});
     with["spec"]["containers"].as_array_mut().unwrap().push(store);
-    let patched = patched_in(with, &settings(), &around());
+    let patched = patched_in(with, &settings(), &context());
     let mount = json!({"name": "dapr-components-unix-domain-socket", "mountPath": "/s"});
     let store = container(&patched, "store");
     assert_eq!(store["volumeMounts"][1], mount);
@@ -506,8 +506,8 @@ fn components_of_the_pod_share_sockets() {
 #[test]
 fn containers_of_the_namespace_s_components_are_added() {
     let component = |name: &str, container: &str, scopes: Value| json!({"metadata": {"name": name, "annotations": {"dapr.io/component-container": container}}, "scopes": scopes});
-    let mut around = around();
-    around.components = vec![
+    let mut context = context();
+    context.components = vec![
         component(
             "one",
             r#"{"image": "i:1", "volumeMounts": [{"name": "scratch", "mountPath": "/t"}]}"#,
@@ -522,7 +522,7 @@ fn containers_of_the_namespace_s_components_are_added() {
     let patched = patched_in(
         pod(&json!({"inject-pluggable-components": "true"})),
         &settings(),
-        &around,
+        &context,
     );
     let names: Vec<_> = patched["spec"]["containers"]
         .as_array()
@@ -542,7 +542,7 @@ fn containers_of_the_namespace_s_components_are_added() {
         volumes.contains(&json!({"name": "scratch", "emptyDir": {}})),
         "{volumes:?}"
     );
-    let without = patched_in(pod(&json!({})), &settings(), &around);
+    let without = patched_in(pod(&json!({})), &settings(), &context);
     assert_eq!(without["spec"]["containers"].as_array().unwrap().len(), 2);
 }
 
@@ -552,28 +552,28 @@ fn the_command_stands_alone_where_entry_points_are_ignored() {
     settings.tolerations = vec![json!({"key": "eci", "operator": "Exists", "effect": "NoSchedule"})];
     let mut with = pod(&json!({}));
     with["spec"]["tolerations"] = settings.tolerations.clone().into();
-    let patched = patched_in(with, &settings, &around());
+    let patched = patched_in(with, &settings, &context());
     let sidecar = container(&patched, "daprd");
     assert_eq!(sidecar["command"], json!(["/daprd"]));
     assert_eq!(args(sidecar)[0], "--dapr-http-port");
-    let elsewhere = patched_in(pod(&json!({})), &settings, &around());
+    let elsewhere = patched_in(pod(&json!({})), &settings, &context());
     assert!(container(&elsewhere, "daprd")["command"].is_null());
 }
 
 #[test]
 fn a_pod_that_was_patched_stays_as_it_is() {
     let once = patched(&json!({"unix-domain-socket-path": "/sockets"}));
-    assert_eq!(operations_of(&once, &settings(), &around()), Vec::<Value>::new());
+    assert_eq!(operations_of(&once, &settings(), &context()), Vec::<Value>::new());
     let mut off = pod(&json!({}));
     off["metadata"]["annotations"]["dapr.io/enabled"] = "false".into();
-    assert_eq!(operations_of(&off, &settings(), &around()), Vec::<Value>::new());
+    assert_eq!(operations_of(&off, &settings(), &context()), Vec::<Value>::new());
 }
 
 #[test]
 fn app_ids_default_to_the_name_and_have_to_be_labels() {
     let of = |metadata: Value| {
         let pod = json!({"metadata": metadata, "spec": {"containers": []}});
-        operations(&serde_json::from_value(pod).unwrap(), &settings(), &around())
+        operations(&serde_json::from_value(pod).unwrap(), &settings(), &context())
     };
     let enabled = json!({"dapr.io/enabled": "true"});
     let named = of(json!({"name": "cart-0", "annotations": enabled})).unwrap();

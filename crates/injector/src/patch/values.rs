@@ -8,7 +8,7 @@ use outrigger_kube::is_object_name;
 
 /// What an annotation holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Want {
+pub(super) enum AnnotationKind {
     Text,
     Switch,
     Number,
@@ -49,7 +49,7 @@ pub(super) enum Problem {
     Counts(&'static str),
 }
 
-impl fmt::Display for Want {
+impl fmt::Display for AnnotationKind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Text => "a text",
@@ -76,43 +76,45 @@ impl fmt::Display for Want {
 }
 
 /// What comes of a value, where it is not what is wanted.
-pub(super) fn problem(want: Want, value: &str) -> Option<Problem> {
+pub(super) fn problem(want: AnnotationKind, value: &str) -> Option<Problem> {
     use Problem::{Counts, Ignored, Refused};
     let number = || value.parse::<i32>().ok();
     let one_of = |words: &[&str]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
     let parts = || value.split(',').map(str::trim);
     let unless = |holds: bool, problem| (!holds).then_some(problem);
     match want {
-        Want::Text | Want::Mounts | Want::Variables => None,
-        Want::Switch => unless(is_switch(value), Counts("it counts as false")),
-        Want::Number => unless(number().is_some(), Ignored),
-        Want::AppPort => unless(number().is_some_and(|port| (0..=65535).contains(&port)), Ignored),
-        Want::Port => match number() {
+        AnnotationKind::Text | AnnotationKind::Mounts | AnnotationKind::Variables => None,
+        AnnotationKind::Switch => unless(is_switch(value), Counts("it counts as false")),
+        AnnotationKind::Number => unless(number().is_some(), Ignored),
+        AnnotationKind::AppPort => unless(number().is_some_and(|port| (0..=65535).contains(&port)), Ignored),
+        AnnotationKind::Port => match number() {
             None => Some(Ignored),
             Some(port) => unless((1..=65535).contains(&port), Refused),
         },
-        Want::Probe => match number() {
+        AnnotationKind::Probe => match number() {
             None => Some(Ignored),
             Some(number) => unless(number >= 0, Refused),
         },
-        Want::Amount if value.is_empty() => None,
-        Want::Amount if !is_quantity(value) => Some(Counts("none of the sidecar's resources is set")),
-        Want::Amount => unless(amount(value) >= Some(0), Refused),
-        Want::Size => unless(value.is_empty() || quantity(value).is_ok(), Ignored),
-        Want::Duration => unless(go_nanos(value).is_ok(), Ignored),
-        Want::Protocol => unless(one_of(&["", "http", "https", "h2c", "grpc", "grpcs"]), Ignored),
-        Want::Level => unless(one_of(&["debug", "info", "warn", "error", "fatal"]), Ignored),
-        Want::Name => unless(
+        AnnotationKind::Amount if value.is_empty() => None,
+        AnnotationKind::Amount if !is_quantity(value) => {
+            Some(Counts("none of the sidecar's resources is set"))
+        }
+        AnnotationKind::Amount => unless(amount(value) >= Some(0), Refused),
+        AnnotationKind::Size => unless(value.is_empty() || quantity(value).is_ok(), Ignored),
+        AnnotationKind::Duration => unless(go_nanos(value).is_ok(), Ignored),
+        AnnotationKind::Protocol => unless(one_of(&["", "http", "https", "h2c", "grpc", "grpcs"]), Ignored),
+        AnnotationKind::Level => unless(one_of(&["debug", "info", "warn", "error", "fatal"]), Ignored),
+        AnnotationKind::Name => unless(
             value.is_empty() || is_object_name(value),
             Counts("the cluster has no such object, and the sidecar does not start"),
         ),
-        Want::Hosts => unless(parts().all(is_host), Ignored),
-        Want::Addresses => {
+        AnnotationKind::Hosts => unless(parts().all(is_host), Ignored),
+        AnnotationKind::Addresses => {
             let text = value.trim_matches(['"', '\'']).trim();
             let right = text.is_empty() || text.split(',').all(|part| is_address(part.trim()));
             unless(right, Counts("the sidecar cannot connect to it"))
         }
-        Want::Endpoints => {
+        AnnotationKind::Endpoints => {
             let known = |part: &str| {
                 ["", "config", "subscribe"]
                     .iter()
@@ -121,8 +123,8 @@ pub(super) fn problem(want: Want, value: &str) -> Option<Problem> {
             unless(parts().all(known), Ignored)
         }
         // "Localhost" takes a file that no annotation names.
-        Want::Seccomp => unless(matches!(value, "" | "RuntimeDefault" | "Unconfined"), Refused),
-        Want::Secrets => unless(
+        AnnotationKind::Seccomp => unless(matches!(value, "" | "RuntimeDefault" | "Unconfined"), Refused),
+        AnnotationKind::Secrets => unless(
             value.is_empty() || value.split(',').all(is_secret),
             Counts("what is not so does not count"),
         ),
@@ -285,47 +287,47 @@ mod tests {
         use Problem::{Counts, Ignored, Refused};
         let counts = |problem: Option<Problem>| matches!(problem, Some(Counts(_)));
         for (want, value, expected) in [
-            (Want::Port, "99999", Some(Refused)),
-            (Want::Port, "0", Some(Refused)),
-            (Want::Port, "http", Some(Ignored)),
-            (Want::Port, "65535", None),
-            (Want::AppPort, "65536", Some(Ignored)),
-            (Want::AppPort, "-1", Some(Ignored)),
-            (Want::AppPort, "0", None),
-            (Want::Probe, "-1", Some(Refused)),
-            (Want::Probe, "0", None),
-            (Want::Amount, "-1", Some(Refused)),
-            (Want::Amount, "-0", None),
-            (Want::Amount, "64Mi", None),
-            (Want::Size, "0.5", Some(Ignored)),
-            (Want::Size, "-1", None),
-            (Want::Duration, "5", Some(Ignored)),
-            (Want::Duration, "1m30s", None),
-            (Want::Protocol, "soap", Some(Ignored)),
-            (Want::Protocol, "GRPC", None),
-            (Want::Level, "trace", Some(Ignored)),
-            (Want::Level, "Warn", None),
-            (Want::Hosts, "[::1],127.0.0.1", None),
-            (Want::Hosts, "0.0.0.0:80", Some(Ignored)),
-            (Want::Endpoints, "Config, subscribe", None),
-            (Want::Endpoints, "all", Some(Ignored)),
-            (Want::Seccomp, "runtimedefault", Some(Refused)),
-            (Want::Seccomp, "Localhost", Some(Refused)),
-            (Want::Seccomp, "RuntimeDefault", None),
-            (Want::Name, "appconfig", None),
-            (Want::Addresses, "'p:1, q:2'", None),
-            (Want::Addresses, " ", None),
-            (Want::Secrets, "A=s,B=t:k", None),
+            (AnnotationKind::Port, "99999", Some(Refused)),
+            (AnnotationKind::Port, "0", Some(Refused)),
+            (AnnotationKind::Port, "http", Some(Ignored)),
+            (AnnotationKind::Port, "65535", None),
+            (AnnotationKind::AppPort, "65536", Some(Ignored)),
+            (AnnotationKind::AppPort, "-1", Some(Ignored)),
+            (AnnotationKind::AppPort, "0", None),
+            (AnnotationKind::Probe, "-1", Some(Refused)),
+            (AnnotationKind::Probe, "0", None),
+            (AnnotationKind::Amount, "-1", Some(Refused)),
+            (AnnotationKind::Amount, "-0", None),
+            (AnnotationKind::Amount, "64Mi", None),
+            (AnnotationKind::Size, "0.5", Some(Ignored)),
+            (AnnotationKind::Size, "-1", None),
+            (AnnotationKind::Duration, "5", Some(Ignored)),
+            (AnnotationKind::Duration, "1m30s", None),
+            (AnnotationKind::Protocol, "soap", Some(Ignored)),
+            (AnnotationKind::Protocol, "GRPC", None),
+            (AnnotationKind::Level, "trace", Some(Ignored)),
+            (AnnotationKind::Level, "Warn", None),
+            (AnnotationKind::Hosts, "[::1],127.0.0.1", None),
+            (AnnotationKind::Hosts, "0.0.0.0:80", Some(Ignored)),
+            (AnnotationKind::Endpoints, "Config, subscribe", None),
+            (AnnotationKind::Endpoints, "all", Some(Ignored)),
+            (AnnotationKind::Seccomp, "runtimedefault", Some(Refused)),
+            (AnnotationKind::Seccomp, "Localhost", Some(Refused)),
+            (AnnotationKind::Seccomp, "RuntimeDefault", None),
+            (AnnotationKind::Name, "appconfig", None),
+            (AnnotationKind::Addresses, "'p:1, q:2'", None),
+            (AnnotationKind::Addresses, " ", None),
+            (AnnotationKind::Secrets, "A=s,B=t:k", None),
         ] {
             assert_eq!(problem(want, value), expected, "{want:?} {value:?}");
         }
         for (want, value) in [
-            (Want::Switch, "perhaps"),
-            (Want::Amount, "fast"),
-            (Want::Name, "my config"),
-            (Want::Addresses, "placement"),
-            (Want::Addresses, "p:0"),
-            (Want::Secrets, "A=s:k:x"),
+            (AnnotationKind::Switch, "perhaps"),
+            (AnnotationKind::Amount, "fast"),
+            (AnnotationKind::Name, "my config"),
+            (AnnotationKind::Addresses, "placement"),
+            (AnnotationKind::Addresses, "p:0"),
+            (AnnotationKind::Secrets, "A=s:k:x"),
         ] {
             assert!(counts(problem(want, value)), "{want:?} {value:?}");
         }

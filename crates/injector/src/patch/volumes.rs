@@ -3,7 +3,7 @@
 use outrigger_kube::annotations::Annotations;
 use serde_json::{Value, json};
 
-use super::{Container, Pod, Surroundings, components};
+use super::{Container, PatchContext, Pod, components};
 use crate::config::Settings;
 
 /// Where the app wants the sockets of the sidecar's API.
@@ -36,7 +36,7 @@ fn mount(name: &str, path: &str, read_only: bool) -> Value {
 }
 
 impl Plan {
-    pub(super) fn new(pod: &Pod, settings: &Settings, around: &Surroundings) -> Self {
+    pub(super) fn new(pod: &Pod, settings: &Settings, context: &PatchContext) -> Self {
         let annotations = Annotations(pod.annotations());
         let text = |name: &str| {
             annotations
@@ -45,11 +45,11 @@ impl Plan {
                 .map(str::to_owned)
         };
         let has_components =
-            components::own(pod).next().is_some() || components::wanted(pod, around).next().is_some();
+            components::own(pod).next().is_some() || components::wanted(pod, context).next().is_some();
         let folder = || text("dapr.io/pluggable-components-sockets-folder");
         Self {
             socket: text(SOCKET),
-            token: around.token.then(|| settings.sentry_id.clone()),
+            token: context.token.then(|| settings.sentry_id.clone()),
             sockets: has_components.then(|| folder().unwrap_or_else(|| settings.sockets_folder.clone())),
         }
     }

@@ -30,7 +30,7 @@ const MAX_IN_FLIGHT: usize = 128;
 const MAX_HELD: usize = 1024;
 /// How long a marker is waited for before its event is given back to the broker: the contract's time. The first look is
 /// at once, the next after the first of the pauses, which grow to the second.
-const PATIENCE: Duration = Duration::from_secs(10);
+const MARKER_TIMEOUT: Duration = Duration::from_secs(10);
 const MARKER_POLL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// How long an event may hold others up whose transaction is under way here.
 const UNDER_WAY: Duration = Duration::from_secs(1);
@@ -75,7 +75,7 @@ pub(super) enum Disposition {
 impl Relay {
     pub(super) fn new(state: Arc<State>, broker: Arc<Broker>, place: InternalTopic) -> Self {
         Self {
-            policy: Policy::waiting("outbox", MARKER_POLL.0, MARKER_POLL.1, PATIENCE),
+            policy: Policy::waiting("outbox", MARKER_POLL.0, MARKER_POLL.1, MARKER_TIMEOUT),
             state,
             broker,
             place,

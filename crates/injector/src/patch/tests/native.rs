@@ -49,7 +49,7 @@ fn a_native_sidecar_starts_before_the_app_and_ends_after_it() {
 fn a_native_sidecar_comes_after_the_pod_s_own_init_containers() {
     let mut own = pod(&json!({"enable-native-sidecar": "true"}));
     own["spec"]["initContainers"] = json!([{"name": "prepares"}]);
-    let patched = patched_in(own, &settings(), &around());
+    let patched = patched_in(own, &settings(), &context());
     let names = patched["spec"]["initContainers"].as_array().unwrap();
     assert_eq!(names.len(), 2);
     assert_eq!(
@@ -62,12 +62,12 @@ fn a_native_sidecar_comes_after_the_pod_s_own_init_containers() {
 fn the_setting_decides_where_no_annotation_does() {
     let mut settings = settings();
     settings.native = true;
-    let by_setting = patched_in(pod(&json!({})), &settings, &around());
+    let by_setting = patched_in(pod(&json!({})), &settings, &context());
     assert_eq!(native_of(&by_setting)["name"], "daprd");
     let annotated = patched_in(
         pod(&json!({"enable-native-sidecar": "false"})),
         &settings,
-        &around(),
+        &context(),
     );
     assert!(annotated["spec"]["initContainers"].is_null());
     assert_eq!(container(&annotated, "daprd")["restartPolicy"], Value::Null);
@@ -81,14 +81,14 @@ fn a_sidecar_of_either_kind_is_enough() {
         list.push(json!({"name": "daprd", "restartPolicy": "Always"}));
         has["spec"][ours] = list.into();
         assert_eq!(
-            operations_of(&has, &settings(), &around()),
+            operations_of(&has, &settings(), &context()),
             Vec::<Value>::new(),
             "{ours}"
         );
     }
     let native = patched(&json!({"enable-native-sidecar": "true"}));
     assert_eq!(
-        operations_of(&native, &settings(), &around()),
+        operations_of(&native, &settings(), &context()),
         Vec::<Value>::new(),
         "reviewed again"
     );
@@ -105,7 +105,7 @@ fn with_pluggable_components_the_sidecar_is_an_ordinary_one() {
         warned.len() == 1 && warned[0].contains("does not count"),
         "{warned:?}"
     );
-    let patched = patched_in(with_components, &settings(), &around());
+    let patched = patched_in(with_components, &settings(), &context());
     assert!(patched["spec"]["initContainers"].is_null());
     assert_eq!(container(&patched, "daprd")["name"], "daprd");
 }
