@@ -170,7 +170,7 @@ impl Builder {
         let placement = placement(&config, service(resources::PLACEMENT_APP_ID)?, &readiness);
         let blocks = context.blocks(&config.app, &scheduler);
         let catalog = catalog(&config, &env).await;
-        let context = components::Context {
+        let of_components = components::Context {
             catalog,
             app_id: config.app_id.clone(),
             namespace: config.workload.namespace.clone(),
@@ -180,7 +180,7 @@ impl Builder {
             metrics: Arc::clone(context.metrics.all()),
             actors: !config.control_plane.placement.is_empty(),
         };
-        let components = Components::new(context, blocks.categories(), Arc::clone(&blocks.secrets) as _);
+        let components = Components::new(of_components, blocks.categories(), Arc::clone(&blocks.secrets) as _);
         let components = Arc::new(components.with_implicit(resources::cluster_secrets(&config)));
         let loading = components.start(&loaded.components).await;
         loading.map_err(|error| SidecarError::Component(error.to_string()))?;
