@@ -30,10 +30,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 /// Reached only when something does not happen.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.expect("it hangs")
+    tokio::time::timeout(TIMEOUT, future).await.expect("it hangs")
 }
 
 async fn eventually(mut holds: impl FnMut() -> bool) {
@@ -84,7 +84,7 @@ impl Ship {
     async fn new() -> Self {
         let (folder, desk) = (tempfile::tempdir().unwrap(), Desk::new());
         let process = Process::start(folder.path(), "ship", &desk);
-        let catalog = catalog(folder.path(), PATIENCE).await;
+        let catalog = catalog(folder.path(), TIMEOUT).await;
         Self {
             folder,
             desk,

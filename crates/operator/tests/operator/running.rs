@@ -18,7 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::Channel;
 
 /// Longest wait for something that has to happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 const TRUST_DOMAIN: &str = "cp.example";
 pub(crate) const DEFINITION: &str =
     "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/subscriptions.dapr.io";
@@ -128,7 +128,7 @@ impl Running {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, healthy).await.unwrap();
+        tokio::time::timeout(TIMEOUT, healthy).await.unwrap();
     }
 
     pub(crate) fn anchors(&self) -> TrustAnchors {

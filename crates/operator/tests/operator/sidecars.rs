@@ -6,7 +6,7 @@ use outrigger_wire::operator::v1::ResourceEventType::{Created, Deleted, Updated}
 use serde_json::{Value, json};
 use tonic::{Code, Streaming};
 
-use crate::running::{PATIENCE, http, start, start_on};
+use crate::running::{TIMEOUT, http, start, start_on};
 
 fn list() -> wire::ListComponentsRequest {
     wire::ListComponentsRequest {
@@ -21,7 +21,7 @@ fn named(manifest: &[u8]) -> String {
 }
 
 async fn next(stream: &mut Streaming<wire::ComponentUpdateEvent>) -> (i32, String) {
-    let event = tokio::time::timeout(PATIENCE, stream.message()).await;
+    let event = tokio::time::timeout(TIMEOUT, stream.message()).await;
     let event = event.unwrap().unwrap().unwrap();
     (event.r#type, named(&event.component))
 }
@@ -100,7 +100,7 @@ async fn an_absent_secret_is_an_error_that_names_it() {
             }
         }
     };
-    let error = tokio::time::timeout(PATIENCE, refused).await.unwrap();
+    let error = tokio::time::timeout(TIMEOUT, refused).await.unwrap();
     assert!(error.message().contains("shop/gone"), "{error}");
 }
 
@@ -136,7 +136,7 @@ async fn configurations_and_policies_are_found_by_name() {
             }
         }
     };
-    assert_eq!(named(&tokio::time::timeout(PATIENCE, found).await.unwrap()), "c");
+    assert_eq!(named(&tokio::time::timeout(TIMEOUT, found).await.unwrap()), "c");
     let none = cart
         .get_configuration(configuration("none"))
         .await
@@ -164,7 +164,7 @@ async fn sidecars_are_served_while_the_api_is_away_and_told_what_they_missed() {
             .is_empty()
         {}
     };
-    tokio::time::timeout(PATIENCE, listed).await.unwrap();
+    tokio::time::timeout(TIMEOUT, listed).await.unwrap();
     let mut changes = cart.component_update(follow).await.unwrap().into_inner();
     let watches = running.api.requests("WATCH", "/components").len();
     running.api.down(true);
@@ -194,7 +194,7 @@ async fn the_replica_that_leads_makes_the_services_of_apps() {
             "spec": {"template": {"metadata": {"annotations": annotations}}}}),
     );
     let made = running.api.asked("POST", "/services", 1);
-    tokio::time::timeout(PATIENCE, made).await.unwrap();
+    tokio::time::timeout(TIMEOUT, made).await.unwrap();
     let service = running
         .api
         .object("/api/v1/namespaces/shop/services/cart-dapr")
@@ -207,7 +207,7 @@ async fn the_replica_that_leads_makes_the_services_of_apps() {
         let line = "dapr_operator_service_created_total{app_id=\"cart\"} 1";
         while !http(metrics, "/metrics").await.contains(line) {}
     };
-    tokio::time::timeout(PATIENCE, counted).await.unwrap();
+    tokio::time::timeout(TIMEOUT, counted).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -223,9 +223,9 @@ async fn an_operator_that_looks_for_rollouts_works_where_there_are_none() {
             "spec": {"template": {"metadata": {"annotations": annotations}}}}),
     );
     let made = running.api.asked("POST", "/services", 1);
-    tokio::time::timeout(PATIENCE, made).await.unwrap();
+    tokio::time::timeout(TIMEOUT, made).await.unwrap();
     let asked = running.api.asked("LIST", rollouts, 2);
-    tokio::time::timeout(PATIENCE, asked).await.unwrap();
+    tokio::time::timeout(TIMEOUT, asked).await.unwrap();
     let healthz = running.addresses.healthz;
     assert!(http(healthz, "/healthz").await.starts_with("HTTP/1.1 200"));
 }

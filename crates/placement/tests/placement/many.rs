@@ -2,7 +2,7 @@
 
 use tokio::task::JoinSet;
 
-use crate::running::{PATIENCE, Sidecar, host, start};
+use crate::running::{Sidecar, TIMEOUT, host, start};
 
 const HOSTS: usize = 200;
 /// Streams of a connection.
@@ -33,7 +33,7 @@ async fn hosts_that_come_together_need_few_rounds() {
         }
     }
     let mut obeying = Vec::new();
-    while let Some(ended) = tokio::time::timeout(PATIENCE * 2, tasks.join_next())
+    while let Some(ended) = tokio::time::timeout(TIMEOUT * 2, tasks.join_next())
         .await
         .expect("not in time")
     {

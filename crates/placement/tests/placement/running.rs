@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 /// Longest wait for something that has to happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running placement service; it ends when this is dropped.
 pub(crate) struct Running {
@@ -161,7 +161,7 @@ impl Sidecar {
     }
 
     pub(crate) async fn next(&mut self) -> Result<PlacementOrder, Status> {
-        let next = tokio::time::timeout(PATIENCE, self.orders.message()).await;
+        let next = tokio::time::timeout(TIMEOUT, self.orders.message()).await;
         next.expect("nothing was said")
             .map(|order| order.expect("the stream ended"))
     }
@@ -237,7 +237,7 @@ pub(crate) async fn until(what: &str, holds: impl AsyncFn() -> bool) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting)
+    tokio::time::timeout(TIMEOUT, waiting)
         .await
         .unwrap_or_else(|_| panic!("{what}: not in time"));
 }

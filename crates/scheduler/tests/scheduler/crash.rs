@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use crate::running::{PATIENCE, Sidecar, app, arguments, client, due, schedule};
+use crate::running::{Sidecar, TIMEOUT, app, arguments, client, due, schedule};
 use crate::tally::Tally;
 
 /// A scheduler's process; it is killed when this is dropped.
@@ -93,7 +93,7 @@ async fn take(address: String, wanted: Option<HashSet<String>>, fired: &mut Hash
         .as_ref()
         .is_none_or(|wanted| wanted.iter().any(|name| !fired.contains_key(name)))
     {
-        let next = tokio::time::timeout(PATIENCE, sidecar.triggers.message()).await;
+        let next = tokio::time::timeout(TIMEOUT, sidecar.triggers.message()).await;
         let Ok(Ok(Some(trigger))) = next else {
             assert!(wanted.is_none(), "jobs are lost after {:?}", begun.elapsed());
             return;

@@ -13,7 +13,7 @@ use tonic::Code;
 use tonic::transport::Channel;
 
 use crate::crash::Process;
-use crate::running::{PATIENCE, Sidecar, app, arguments, client, due, schedule, until};
+use crate::running::{Sidecar, TIMEOUT, app, arguments, client, due, schedule, until};
 use crate::tally::Tally;
 
 /// All there are: a new one has to be reached here too.
@@ -89,7 +89,7 @@ impl Known {
         client.delete_job(delete).await.ok()?;
         self.deleted = true;
         while self.over.len() < self.acknowledged.len() {
-            let next = tokio::time::timeout(PATIENCE, sidecar.triggers.message()).await;
+            let next = tokio::time::timeout(TIMEOUT, sidecar.triggers.message()).await;
             let trigger = next.expect("a job is lost while it runs").ok()??;
             self.take(&trigger.name);
             if trigger.name == "tried" && self.fired["tried"].len() == 1 {

@@ -20,7 +20,7 @@ use tonic::Streaming;
 use tonic::transport::Channel;
 
 /// Longest wait for something that has to happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Flags that choose free ports and a folder.
 pub(crate) fn arguments(folder: &std::path::Path) -> Vec<String> {
@@ -170,7 +170,7 @@ impl Sidecar {
     }
 
     pub(crate) async fn next(&mut self) -> WatchJobsResponse {
-        let next = tokio::time::timeout(PATIENCE, self.triggers.message()).await;
+        let next = tokio::time::timeout(TIMEOUT, self.triggers.message()).await;
         next.expect("nothing was triggered")
             .unwrap()
             .expect("the stream ended")
@@ -202,7 +202,7 @@ fn message(message: Message) -> WatchJobsRequest {
 
 /// Waits until something holds.
 pub(crate) async fn until<F: Future<Output = bool>>(what: &str, holds: impl FnMut() -> F) {
-    until_within(PATIENCE, what, holds).await;
+    until_within(TIMEOUT, what, holds).await;
 }
 
 /// The same for what takes longer.

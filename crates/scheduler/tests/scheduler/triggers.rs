@@ -9,7 +9,7 @@ use outrigger_wire::scheduler::v1::{
 };
 use tonic::Code;
 
-use crate::running::{PATIENCE, Running, Sidecar, actor, app, due, schedule, start, until};
+use crate::running::{Running, Sidecar, TIMEOUT, actor, app, due, schedule, start, until};
 
 async fn jobs(running: &Running, app_id: &str) -> Vec<String> {
     let request = ListJobsRequest {
@@ -151,7 +151,7 @@ async fn an_answer_to_nothing_ends_the_stream() {
     let mut client = running.client().await;
     let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
     sidecar.succeed(77);
-    let ended = tokio::time::timeout(PATIENCE, sidecar.triggers.message())
+    let ended = tokio::time::timeout(TIMEOUT, sidecar.triggers.message())
         .await
         .unwrap();
     assert_eq!(ended.unwrap_err().code(), Code::Unknown);
@@ -213,7 +213,7 @@ async fn sidecars_are_told_where_it_is() {
         .await
         .unwrap()
         .into_inner();
-    let list = tokio::time::timeout(PATIENCE, hosts.message())
+    let list = tokio::time::timeout(TIMEOUT, hosts.message())
         .await
         .unwrap()
         .unwrap()

@@ -6,7 +6,7 @@ use tokio::{io::AsyncReadExt, net::TcpStream};
 use tonic::Code;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use crate::running::{PATIENCE, chain, request, start};
+use crate::running::{TIMEOUT, chain, request, start};
 
 #[tokio::test]
 async fn a_workload_gets_its_certificate() {
@@ -158,7 +158,7 @@ async fn peers_without_tls_are_turned_away() {
         .await
         .unwrap();
     let mut answer = Vec::new();
-    let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer))
+    let ended = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut answer))
         .await
         .expect("still open");
     // A TLS alert may come first.

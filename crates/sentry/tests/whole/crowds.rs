@@ -14,7 +14,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use crate::running::{PATIENCE, Running, SENTRY, eventually, get, local, prepare, request};
+use crate::running::{Running, SENTRY, TIMEOUT, eventually, get, local, prepare, request};
 
 async fn start(connections: usize, per_source: usize) -> Running {
     let mut prepared = prepare(&[]);
@@ -60,7 +60,7 @@ async fn issuing_goes_on_while_anonymous_connections_are_kept_open() {
         let mut client = connect(&sentry, [127, 0, 0, 1]).await;
         assert_eq!(refused(&mut client).await, Code::PermissionDenied);
         crowd.push(client);
-        let signed = tokio::time::timeout(PATIENCE, sentry.sign(request())).await;
+        let signed = tokio::time::timeout(TIMEOUT, sentry.sign(request())).await;
         signed.expect("nobody gets a certificate").unwrap();
     }
     assert_ne!(

@@ -159,7 +159,7 @@ async fn slow_clients_are_cut_off() {
         .await
         .unwrap();
     let mut answer = Vec::new();
-    let ended = tokio::time::timeout(crate::running::PATIENCE, stream.read_to_end(&mut answer)).await;
+    let ended = tokio::time::timeout(crate::running::TIMEOUT, stream.read_to_end(&mut answer)).await;
     ended.expect("the connection is still open").ok();
     assert!(!answer.starts_with(b"HTTP/1.1 200"));
 }

@@ -24,7 +24,7 @@ use tonic::{
 /// The identity of the sentries here.
 pub(crate) const SENTRY: &str = "spiffe://localhost/ns/default/dapr-sentry";
 /// Longest wait for something that happens in the background.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A sentry, before it starts.
 pub(crate) struct Prepared {
@@ -135,7 +135,7 @@ impl Running {
     /// Shuts down and returns how the sentry ended.
     pub(crate) async fn stop(self) -> Result<(), SentryError> {
         self.drain.cancel();
-        tokio::time::timeout(PATIENCE, self.task)
+        tokio::time::timeout(TIMEOUT, self.task)
             .await
             .expect("still running")
             .unwrap()
@@ -249,7 +249,7 @@ pub(crate) async fn eventually(mut condition: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting)
+    tokio::time::timeout(TIMEOUT, waiting)
         .await
         .expect("it did not happen");
 }

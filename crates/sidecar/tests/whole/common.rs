@@ -29,11 +29,11 @@ pub use placement::Placement;
 pub use relay::Relay;
 
 /// Longest wait for something that should happen; reached only when it does not.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Waits for `future`; panics instead of hanging.
 pub async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.expect("it hangs")
+    tokio::time::timeout(TIMEOUT, future).await.expect("it hangs")
 }
 
 /// Waits until something becomes true.

@@ -17,7 +17,7 @@ use tonic::Code;
 use crate::common::app::text;
 use crate::common::grpc::{self, Outcome};
 use crate::common::net::Plan;
-use crate::common::{App, Net, Node, PATIENCE, get, within};
+use crate::common::{App, Net, Node, TIMEOUT, get, within};
 
 const DAPR: &str = "/dapr.proto.runtime.v1.Dapr";
 
@@ -47,7 +47,7 @@ impl Store {
 
     fn write(&self, key: &str, value: &str) {
         let database = rusqlite::Connection::open(&self.file).unwrap();
-        database.busy_timeout(PATIENCE).unwrap();
+        database.busy_timeout(TIMEOUT).unwrap();
         let sql = "INSERT OR REPLACE INTO configuration VALUES (?1, ?2, '7', '{\"by\":\"test\"}')";
         database.execute(sql, [key, value]).unwrap();
     }
@@ -55,14 +55,14 @@ impl Store {
     /// The same, if the store has made its table already.
     fn try_write(&self, key: &str, value: &str) {
         let database = rusqlite::Connection::open(&self.file).unwrap();
-        database.busy_timeout(PATIENCE).unwrap();
+        database.busy_timeout(TIMEOUT).unwrap();
         let sql = "INSERT OR REPLACE INTO configuration VALUES (?1, ?2, '7', '{\"by\":\"test\"}')";
         let _later = database.execute(sql, [key, value]);
     }
 
     fn remove(&self, key: &str) {
         let database = rusqlite::Connection::open(&self.file).unwrap();
-        database.busy_timeout(PATIENCE).unwrap();
+        database.busy_timeout(TIMEOUT).unwrap();
         database
             .execute("DELETE FROM configuration WHERE key = ?1", [key])
             .unwrap();
@@ -384,7 +384,7 @@ async fn what_cannot_be_done_has_the_codes_of_the_contract() {
 
     // A store that fails.
     let database = rusqlite::Connection::open(&store.file).unwrap();
-    database.busy_timeout(PATIENCE).unwrap();
+    database.busy_timeout(TIMEOUT).unwrap();
     database.execute_batch("DROP TABLE configuration").unwrap();
     let message = node
         .ask(get("/v1.0/configuration/conf?key=a&key=b"))

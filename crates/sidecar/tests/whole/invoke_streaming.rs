@@ -7,7 +7,7 @@ use outrigger_transport::body::Body;
 use tokio::sync::mpsc;
 
 use crate::common::client::{Answer, http1_client, with_host};
-use crate::common::{App, Net, Node, PATIENCE, app, eventually, fed, get, post, request, within};
+use crate::common::{App, Net, Node, TIMEOUT, app, eventually, fed, get, post, request, within};
 
 /// The next piece of a response body.
 async fn piece(body: &mut Incoming) -> Option<Bytes> {
@@ -264,7 +264,7 @@ async fn an_app_that_dies_in_mid_body_breaks_the_response_off() {
     let mut answer = response.into_body();
     assert_eq!(piece(&mut answer).await.unwrap(), "the first half");
     die.send(true).unwrap();
-    let rest = tokio::time::timeout(PATIENCE, answer.collect()).await;
+    let rest = tokio::time::timeout(TIMEOUT, answer.collect()).await;
     assert!(
         rest.expect("it hangs").is_err(),
         "half a body must not look whole"

@@ -12,7 +12,7 @@ use tonic::transport::Channel;
 
 use super::group::{App, Hosts};
 use crate::crash::Process;
-use crate::running::{PATIENCE, Running, app, arguments, due, schedule, start_with, until};
+use crate::running::{Running, TIMEOUT, app, arguments, due, schedule, start_with, until};
 
 /// Flags of a scheduler on an etcd.
 fn flags(etcd: &Etcd, id: &str) -> Vec<String> {
@@ -393,7 +393,7 @@ async fn an_etcd_behind_tls_is_checked() {
         .spawn()
         .unwrap();
     let said = || std::fs::read_to_string(output.path()).unwrap();
-    let refused = tokio::time::timeout(PATIENCE, async {
+    let refused = tokio::time::timeout(TIMEOUT, async {
         while !said().contains("invalid peer certificate") {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -9,7 +9,7 @@ use outrigger_wire::scheduler::v1::{WatchHostsRequest, WatchHostsResponse};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Streaming;
 
-use crate::running::{PATIENCE, Sidecar, client, until, until_within};
+use crate::running::{Sidecar, TIMEOUT, client, until, until_within};
 use crate::tally::Tally;
 
 /// What an app was told to do, by the names of jobs, and when.
@@ -61,7 +61,7 @@ impl App {
     /// Waits until all of these were triggered; others may have to take them over first.
     pub(crate) async fn has(&self, names: impl Iterator<Item = String> + Clone) {
         let mut missing: Vec<String> = names.collect();
-        let waiting = until_within(PATIENCE * 2, "all jobs are triggered", || {
+        let waiting = until_within(TIMEOUT * 2, "all jobs are triggered", || {
             missing.retain(|name| self.times(name).is_empty());
             std::future::ready(missing.is_empty())
         });
@@ -104,7 +104,7 @@ impl Hosts {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE * 2, waiting)
+        tokio::time::timeout(TIMEOUT * 2, waiting)
             .await
             .expect("the list does not come")
     }

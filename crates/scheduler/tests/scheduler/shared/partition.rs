@@ -12,7 +12,7 @@ use outrigger_wire::scheduler::v1::{Job, ListJobsRequest};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::group::{App, Hosts};
-use crate::running::{PATIENCE, Running, app, client, due, schedule, start_with, until, until_within};
+use crate::running::{Running, TIMEOUT, app, client, due, schedule, start_with, until, until_within};
 use crate::tally::Tally;
 
 const APPS: usize = 10;
@@ -113,7 +113,7 @@ async fn a_member_is_cut_off(staying: &[String], cut_off: &[String], link: &Prox
     link.hold();
     let cut_at = Timestamp::now();
     hosts.are(1).await;
-    until_within(PATIENCE * 2, "no job is lost", || {
+    until_within(TIMEOUT * 2, "no job is lost", || {
         std::future::ready(jobs.iter().all(|(name, _)| group.is_triggered(name)))
     })
     .await;

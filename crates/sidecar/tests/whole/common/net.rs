@@ -21,7 +21,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{Answer, PATIENCE, client, eventually, get, within};
+use super::{Answer, TIMEOUT, client, eventually, get, within};
 
 /// Sidecars that know each other.
 pub struct Net {
@@ -515,7 +515,7 @@ impl Node {
 
     /// Waits until a metric has this value: what a call did may be counted after its answer.
     pub async fn counts(&self, name: &str, labels: &[&str], value: f64) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let counted = self.metric(name, labels).await;
             if counted == Some(value) {
