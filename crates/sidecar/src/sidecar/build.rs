@@ -180,7 +180,11 @@ impl Builder {
             metrics: Arc::clone(context.metrics.all()),
             actors: !config.control_plane.placement.is_empty(),
         };
-        let components = Components::new(of_components, blocks.categories(), Arc::clone(&blocks.secrets) as _);
+        let components = Components::new(
+            of_components,
+            blocks.categories(),
+            Arc::clone(&blocks.secrets) as _,
+        );
         let components = Arc::new(components.with_implicit(resources::cluster_secrets(&config)));
         let loading = components.start(&loaded.components).await;
         loading.map_err(|error| SidecarError::Component(error.to_string()))?;
