@@ -41,6 +41,9 @@ pub struct Proxy {
     pub metrics: Arc<SidecarMetrics>,
 }
 
+/// What the paths of calls between sidecars begin with.
+const BETWEEN_SIDECARS: &str = "/dapr.proto.internals.";
+
 /// Which server a call came in by.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
@@ -112,6 +115,12 @@ impl Proxy {
         mut request: Request<Body>,
         method: &str,
     ) -> Result<(Response<Body>, Span), Status> {
+        if side == Side::Api && method.starts_with(BETWEEN_SIDECARS) {
+            // Forwarded, it would be a call of this sidecar's, beside the lists of APIs and of methods.
+            return Err(Status::unimplemented(format!(
+                "{method} is for other sidecars, and not served to apps: use the API of this one"
+            )));
+        }
         let headers = request.headers();
         let target = headers
             .get(names::CALLEE_APP_ID)

@@ -1,6 +1,7 @@
 //! What the processes of the control plane share: their way from the command line to the end, gRPC servers, webhooks,
 //! their own identity, health and metrics, their tasks.
 
+pub mod actor_types;
 pub mod config;
 pub mod grpc;
 mod identity;

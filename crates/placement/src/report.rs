@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use outrigger_controlplane::actor_types::is_of_another_app;
 use outrigger_controlplane::grpc::Caller;
 use outrigger_wire::placement::v1::{Host, HostOperation};
 use tonic::Status;
@@ -88,20 +89,13 @@ fn allowed(caller: &Caller, host: &Host) -> Result<(), Status> {
             "a name in the report is longer than {MAX_NAME} bytes"
         )));
     }
-    match host.entities.iter().find(|entity| is_of_another(entity, host)) {
+    let of_another = |entity: &&String| is_of_another_app(entity, &host.namespace, &host.id);
+    match host.entities.iter().find(of_another) {
         Some(entity) => Err(Status::permission_denied(format!(
             "entity {entity} is not allowed for app ID {id} in namespace {namespace}"
         ))),
         None => Ok(()),
     }
-}
-
-/// Internal actor types belong to the app that they name: `dapr.internal.<namespace>.<app id>...`.
-fn is_of_another(entity: &str, host: &Host) -> bool {
-    let mut parts = entity.split('.');
-    parts.next() == Some("dapr")
-        && parts.next() == Some("internal")
-        && (parts.next() != Some(&host.namespace) || parts.next() != Some(&host.id))
 }
 
 fn kept(mut host: Host) -> Arc<Host> {

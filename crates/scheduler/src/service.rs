@@ -5,12 +5,14 @@ mod watch;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use outrigger_controlplane::actor_types::is_of_another_app;
 use outrigger_controlplane::grpc::Caller;
 use outrigger_wire::scheduler::v1::{
     DeleteByMetadataRequest, DeleteByMetadataResponse, DeleteByNamePrefixRequest, DeleteByNamePrefixResponse,
     DeleteJobRequest, DeleteJobResponse, GetJobRequest, GetJobResponse, JobMetadata, ListJobsRequest,
     ListJobsResponse, NamedJob, ScheduleJobRequest, ScheduleJobResponse, WatchHostsRequest,
-    WatchHostsResponse, WatchJobsRequest, WatchJobsResponse, scheduler_server::Scheduler,
+    WatchHostsResponse, WatchJobsRequest, WatchJobsResponse, job_target_metadata::Type,
+    scheduler_server::Scheduler,
 };
 use prost::Message;
 use tokio::sync::watch::Receiver;
@@ -24,6 +26,10 @@ use crate::proto::stored::Job;
 use crate::storage::{Hosts, JobRef, Scheduled, Storage, StorageError};
 use crate::stored;
 use crate::triggers::Triggers;
+
+/// What the names of reminders begin with by which a sidecar hands the result of an activity to a workflow of another app
+/// (Dapr's feature `WorkflowsRemoteActivityReminder`).
+const ACTIVITY_RESULT: &str = "activity-result-";
 
 /// Largest list of jobs, in bytes.
 const MAX_LIST: usize = 1 << 30;
@@ -46,7 +52,11 @@ impl Scheduler for Service {
         request: Request<ScheduleJobRequest>,
     ) -> Result<Response<ScheduleJobResponse>, Status> {
         let (caller, request) = called(request)?;
-        let metadata = allowed(&caller, request.metadata)?;
+        let metadata = request.metadata.unwrap_or_default();
+        check(&caller, &metadata.namespace, &metadata.app_id)?;
+        if !request.name.starts_with(ACTIVITY_RESULT) {
+            check_target(&caller, &metadata)?;
+        }
         let name = names::compose(&metadata, &request.name)?;
         let asked = request.job.unwrap_or_default();
         let job = stored::create(asked, &metadata, rand::random(), Timestamp::now())
@@ -172,11 +182,34 @@ fn called<T>(request: Request<T>) -> Result<(Caller, T), Status> {
     Ok((caller, request.into_inner()))
 }
 
-/// The metadata, if the caller may speak for its namespace and app.
+/// The metadata, if the caller may speak for its namespace and app, and for what the job is for.
 fn allowed(caller: &Caller, metadata: Option<JobMetadata>) -> Result<JobMetadata, Status> {
     let metadata = metadata.unwrap_or_default();
     check(caller, &metadata.namespace, &metadata.app_id)?;
+    check_target(caller, &metadata)?;
     Ok(metadata)
+}
+
+/// The reminders of an app's workflows are nobody else's to read, take or delete.
+fn check_target(caller: &Caller, metadata: &JobMetadata) -> Result<(), Status> {
+    let target = metadata.target.as_ref().and_then(|target| target.r#type.as_ref());
+    match target {
+        Some(Type::Actor(actor)) => check_type(caller, &actor.r#type),
+        _ => Ok(()),
+    }
+}
+
+fn check_type(caller: &Caller, actor_type: &str) -> Result<(), Status> {
+    match caller {
+        Caller::Workload(id) if is_of_another_app(actor_type, id.namespace(), id.app_id()) => {
+            Err(Status::permission_denied(format!(
+                "actor type {actor_type:?} is not of app {:?} in namespace {:?}, which calls",
+                id.app_id(),
+                id.namespace()
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check(caller: &Caller, namespace: &str, app_id: &str) -> Result<(), Status> {
@@ -223,6 +256,8 @@ impl From<StorageError> for Status {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_wire::scheduler::v1::{JobTargetMetadata, TargetActorReminder};
+
     use super::*;
 
     #[test]
@@ -242,6 +277,32 @@ mod tests {
         for caller in [caller, Caller::Anyone] {
             let error = check(&caller, "", "app").unwrap_err();
             assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        }
+    }
+
+    #[test]
+    fn reminders_of_another_app_s_workflows_are_nobody_s_to_take() {
+        let caller = Caller::Workload("spiffe://localhost/ns/ns/app".parse().unwrap());
+        let metadata = |actor_type: &str| {
+            let actor = TargetActorReminder {
+                r#type: actor_type.to_owned(),
+                id: "a".to_owned(),
+            };
+            Some(JobMetadata {
+                app_id: "app".to_owned(),
+                namespace: "ns".to_owned(),
+                target: Some(JobTargetMetadata {
+                    r#type: Some(Type::Actor(actor)),
+                }),
+            })
+        };
+        for own in ["counter", "dapr.internal.ns.app.workflow"] {
+            assert!(allowed(&caller, metadata(own)).is_ok(), "{own}");
+        }
+        for other in ["dapr.internal.ns.b.workflow", "dapr.internal.other.app.activity"] {
+            let error = allowed(&caller, metadata(other)).unwrap_err();
+            assert_eq!(error.code(), tonic::Code::PermissionDenied, "{error}");
+            assert!(allowed(&Caller::Anyone, metadata(other)).is_ok());
         }
     }
 

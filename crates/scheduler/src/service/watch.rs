@@ -18,7 +18,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
-use super::{Service, check};
+use super::{Service, check, check_type};
 use crate::names;
 use crate::storage::{Hosts, JobRef, Storage};
 use crate::stored;
@@ -46,6 +46,9 @@ pub(super) async fn jobs(
     };
     check(caller, &initial.namespace, &initial.app_id)?;
     let target = target(&initial)?;
+    for actor_type in &initial.actor_types {
+        check_type(caller, actor_type)?;
+    }
     let Some((connection, due)) = service.triggers.connect(target).await else {
         return Err(Status::unavailable("the scheduler is shutting down"));
     };

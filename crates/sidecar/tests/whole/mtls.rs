@@ -526,6 +526,23 @@ async fn a_proxied_call_is_of_whom_the_certificate_says() {
 }
 
 #[tokio::test]
+async fn no_app_speaks_to_other_sidecars_in_the_name_of_its_own() {
+    let net = Net::secure().await;
+    let app = App::start(|_| async { slow_text().await }).await;
+    let (caller, _callee) = net.pair(app.port).await;
+    let before = app.calls();
+    let call_local = "/dapr.proto.internals.v1.ServiceInvocation/CallLocal";
+    for path in [CALL_ACTOR, CALL_ACTOR_REMINDER, CALL_ACTOR_STREAM, call_local] {
+        for app_id in ["callee", "caller"] {
+            let metadata = [("dapr-app-id", app_id)];
+            let outcome = grpc::unary(caller.ports.grpc, path, &metadata, &actor_call(&[])).await;
+            assert_eq!(outcome.status.code(), Code::Unimplemented, "{path} of {app_id}");
+        }
+    }
+    assert_eq!(app.calls(), before);
+}
+
+#[tokio::test]
 async fn certificates_change_under_load_and_no_call_fails() {
     // Certificates live so short that each sidecar renews a few times while calls go on.
     let net = Net::secure_with("{workloadCertTTL: 10s, allowedClockSkew: 0s}").await;
