@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::load::{Broken, Document, Read, V1};
 use crate::meta::{Auth, NameValue, ObjectMeta, Source, find};
 use crate::value::go_duration;
 
@@ -58,6 +59,16 @@ impl Component {
             ..c.clone()
         };
         at(self) == at(other)
+    }
+}
+
+impl Read for Component {
+    fn read(document: &mut Document<'_>, api_version: &str) -> Result<Option<Self>, Broken> {
+        if api_version != V1 {
+            return Ok(None);
+        }
+        let (raw, source) = document.decode::<Raw>()?;
+        Ok(Some(raw.finish(source)))
     }
 }
 

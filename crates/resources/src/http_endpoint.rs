@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use crate::load::{Broken, Document, Read, V1};
 use crate::meta::{Auth, NameValue, ObjectMeta, Source};
 
 /// A service outside the sidecars' reach, invoked by name.
@@ -42,6 +43,22 @@ impl HttpEndpoint {
     /// `NAME (BASEURL)`.
     pub fn log_name(&self) -> String {
         format!("{} ({})", self.name, self.base_url)
+    }
+}
+
+impl Read for HttpEndpoint {
+    fn read(document: &mut Document<'_>, api_version: &str) -> Result<Option<Self>, Broken> {
+        if api_version != V1 {
+            return Ok(None);
+        }
+        let (raw, source) = document.decode::<Raw>()?;
+        if raw.spec.base_url.is_empty() {
+            document.warn(
+                "spec.baseUrl is missing",
+                "set spec.baseUrl to the URL of the service",
+            );
+        }
+        Ok(Some(raw.finish(source)))
     }
 }
 
@@ -100,10 +117,6 @@ impl Raw {
             scopes: self.scopes,
             source,
         }
-    }
-
-    pub(crate) fn has_base_url(&self) -> bool {
-        !self.spec.base_url.is_empty()
     }
 }
 

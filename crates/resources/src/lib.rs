@@ -18,7 +18,7 @@ mod yaml;
 pub use component::Component;
 pub use configuration::Configuration;
 pub use http_endpoint::HttpEndpoint;
-pub use load::{Kind, Kinds, Loaded, Request, folders};
+pub use load::{Kind, Loaded, Request, folders};
 pub use meta::{NameValue, SecretKeyRef, Source};
 pub use problem::Problem;
 pub use resiliency::Resiliency;

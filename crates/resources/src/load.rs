@@ -4,7 +4,7 @@
 //! or two resources of one kind and name, end the start.
 
 mod document;
-mod json;
+mod kinds;
 mod split;
 
 use std::collections::HashMap;
@@ -12,67 +12,18 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::component::Component;
 use crate::configuration::MAX_FILE_SIZE;
-use crate::http_endpoint::HttpEndpoint;
 use crate::meta::{Source, in_scope};
 use crate::problem::{Problem, near_path};
-use crate::resiliency::Resiliency;
-use crate::subscription::Subscription;
 
-use document::Resource;
-pub use json::FromJson;
+pub(crate) use document::{Broken, Document};
+pub(crate) use kinds::Read;
+pub use kinds::{Duplicates, FromJson, Kind, Loaded, Resource};
 
-/// The kinds a sidecar loads from folders.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// `Component`.
-    Component,
-    /// `HTTPEndpoint`.
-    HttpEndpoint,
-    /// `Subscription`, both versions.
-    Subscription,
-    /// `Resiliency`.
-    Resiliency,
-}
-
-/// A set of [`Kind`]s.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Kinds {
-    /// Load components.
-    pub components: bool,
-    /// Load HTTP endpoints.
-    pub http_endpoints: bool,
-    /// Load subscriptions.
-    pub subscriptions: bool,
-    /// Load resiliency policies.
-    pub resiliency: bool,
-}
-
-impl Kinds {
-    /// Everything.
-    pub const ALL: Kinds = Kinds {
-        components: true,
-        http_endpoints: true,
-        subscriptions: true,
-        resiliency: true,
-    };
-
-    /// Whether a kind is in the set.
-    pub fn has(self, kind: Kind) -> bool {
-        match kind {
-            Kind::Component => self.components,
-            Kind::HttpEndpoint => self.http_endpoints,
-            Kind::Subscription => self.subscriptions,
-            Kind::Resiliency => self.resiliency,
-        }
-    }
-
-    /// Only resiliency policies may come from folders that do not exist.
-    fn needs_folder(self) -> bool {
-        self.components || self.http_endpoints || self.subscriptions
-    }
-}
+/// The `apiVersion` of most kinds.
+pub(crate) const V1: &str = "dapr.io/v1alpha1";
+/// The later `apiVersion` of subscriptions.
+pub(crate) const V2: &str = "dapr.io/v2alpha1";
 
 /// What to load, and for whom.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +31,7 @@ pub struct Request<'a> {
     /// Folders in order; not searched deeper.
     pub paths: &'a [PathBuf],
     /// Kinds wanted; others are ignored.
-    pub kinds: Kinds,
+    pub kinds: &'a [Kind],
     /// `NAMESPACE` as set; `None` or empty = components and endpoints of every namespace.
     pub namespace: Option<&'a str>,
     /// The app whose scopes count.
@@ -92,42 +43,25 @@ impl<'a> Request<'a> {
     fn without_folders(app_id: &'a str) -> Self {
         Self {
             paths: &[],
-            kinds: Kinds::ALL,
+            kinds: Kind::ALL,
             namespace: None,
             app_id,
         }
     }
-}
 
-/// The resources of a sidecar, in order of folder, file name and place in the file.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Loaded {
-    /// Components in scope.
-    pub components: Vec<Component>,
-    /// HTTP endpoints in scope.
-    pub http_endpoints: Vec<HttpEndpoint>,
-    /// Subscriptions in scope; of equal names the last.
-    pub subscriptions: Vec<Subscription>,
-    /// Resiliency documents in scope.
-    pub resiliency: Vec<Resiliency>,
-    /// What was skipped or looks odd.
-    pub warnings: Vec<Problem>,
-    /// Files that could not be read, or not every document of them: what they hold is not known.
-    pub broken: Vec<PathBuf>,
+    /// Only resiliency policies may come from folders that do not exist.
+    fn needs_folder(&self) -> bool {
+        self.kinds.iter().any(|kind| *kind != Kind::Resiliency)
+    }
 }
 
 /// Loads the resources an app sees. `Err` holds everything that must end the start.
 pub fn folders(request: &Request<'_>) -> Result<Loaded, Vec<Problem>> {
-    let mut loading = Loading {
-        request,
-        loaded: Loaded::default(),
-        errors: Vec::new(),
-        names: HashMap::new(),
-    };
+    let mut loading = Loading::new(request);
     for folder in request.paths {
         match files(folder) {
             Ok(files) => files.iter().for_each(|file| loading.file(file)),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound && !request.kinds.needs_folder() => {}
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && !request.needs_folder() => {}
             Err(e) => loading.errors.push(Problem::new(
                 folder,
                 0,
@@ -136,11 +70,7 @@ pub fn folders(request: &Request<'_>) -> Result<Loaded, Vec<Problem>> {
             )),
         }
     }
-    if loading.errors.is_empty() {
-        Ok(loading.loaded)
-    } else {
-        Err(loading.errors)
-    }
+    loading.finish()
 }
 
 /// The resources of a text, as if it were a file of a folder, for an app; for tests and tools.
@@ -163,14 +93,12 @@ pub fn objects(
     let request = Request::without_folders(app_id);
     let mut loading = Loading::new(&request);
     for (kind, json) in objects {
-        match Resource::from_json(kind, json.as_ref(), Source::new(OPERATOR, 0)) {
-            Ok(resource) => loading.accept(resource),
-            Err(error) => {
-                let remedy = "correct the resource in the cluster; it is not loaded";
-                let problem = Problem::new(Path::new(OPERATOR), 0, format!("{kind:?}: {error}"), remedy);
-                loading.loaded.warnings.push(problem);
-                loading.loaded.broken.push(OPERATOR.into());
-            }
+        if let Err(error) = loading.json(kind, json.as_ref(), Source::new(OPERATOR, 0)) {
+            let what = format!("{}: {error}", kind.name());
+            let remedy = "correct the resource in the cluster; it is not loaded";
+            let problem = Problem::new(Path::new(OPERATOR), 0, what, remedy);
+            loading.loaded.warnings.push(problem);
+            loading.loaded.broken.push(OPERATOR.into());
         }
     }
     loading.finish()
@@ -277,73 +205,64 @@ impl<'a> Loading<'a> {
                     .push(Problem::new(file, chunk.line, what, "split the file"));
                 return;
             }
-            let warnings = &mut self.loaded.warnings;
-            match document::read(file, index, &chunk, self.request.kinds, warnings) {
-                Ok(Some(resource)) => self.accept(resource),
-                Ok(None) => {}
-                Err(document::Broken) => self.loaded.broken.push(file.to_owned()),
+            let mut document = match Document::parse(file, index, &chunk) {
+                Ok(Some(document)) => document,
+                Ok(None) => continue,
+                Err(problem) => {
+                    self.loaded.warnings.push(problem);
+                    self.loaded.broken.push(file.to_owned());
+                    continue;
+                }
+            };
+            let read = self.document(&mut document);
+            self.loaded.warnings.append(&mut document.warnings);
+            if let Err(Broken) = read {
+                self.loaded.broken.push(file.to_owned());
             }
         }
     }
 
-    fn accept(&mut self, resource: Resource) {
-        match resource {
-            Resource::Component(c) => {
-                if self.admit(
-                    Kind::Component,
-                    &c.name,
-                    &c.namespace,
-                    &c.scopes,
-                    c.log_name(),
-                    &c.source,
-                ) {
-                    self.loaded.components.push(c);
-                }
+    /// Reads a document of a wanted kind; anything wrong becomes a warning of the document.
+    fn document(&mut self, document: &mut Document<'_>) -> Result<(), Broken> {
+        let Some(named) = document.text("kind") else {
+            return Ok(());
+        };
+        let api = document.text("apiVersion").unwrap_or_default();
+        match Kind::ALL.iter().find(|kind| kind.name() == named) {
+            Some(kind) if self.request.kinds.contains(kind) => self.read(*kind, document, &api),
+            Some(_) => Ok(()),
+            None => {
+                document.check_kind(&named, &api);
+                Ok(())
             }
-            Resource::HttpEndpoint(e) => {
-                if self.admit(
-                    Kind::HttpEndpoint,
-                    &e.name,
-                    &e.namespace,
-                    &e.scopes,
-                    e.log_name(),
-                    &e.source,
-                ) {
-                    self.loaded.http_endpoints.push(*e);
-                }
-            }
-            Resource::Subscription(s) if in_scope(&s.scopes, self.request.app_id) => {
-                self.loaded.subscriptions.retain(|known| known.name != s.name);
-                self.loaded.subscriptions.push(s);
-            }
-            Resource::Resiliency(r) if in_scope(&r.scopes, self.request.app_id) => {
-                self.loaded.resiliency.push(r)
-            }
-            Resource::Subscription(_) | Resource::Resiliency(_) => {}
         }
+    }
+
+    fn accept<R: Resource>(&mut self, resource: R) {
+        let is_ours = match R::DUPLICATES {
+            Duplicates::Refused => self.admit(&resource),
+            Duplicates::LastCounts | Duplicates::Kept => in_scope(resource.scopes(), self.request.app_id),
+        };
+        if !is_ours {
+            return;
+        }
+        let all = R::of_mut(&mut self.loaded);
+        if R::DUPLICATES == Duplicates::LastCounts {
+            all.retain(|known| known.name() != resource.name());
+        }
+        all.push(resource);
     }
 
     /// Namespace, then uniqueness, then scope.
-    fn admit(
-        &mut self,
-        kind: Kind,
-        name: &str,
-        namespace: &str,
-        scopes: &[String],
-        log_name: String,
-        source: &Source,
-    ) -> bool {
-        let ours = self.request.namespace.unwrap_or("");
+    fn admit<R: Resource>(&mut self, resource: &R) -> bool {
+        let (ours, namespace) = (self.request.namespace.unwrap_or(""), resource.namespace());
         if !ours.is_empty() && !namespace.is_empty() && ours != namespace {
             return false;
         }
-        let key = (kind, name.to_owned());
+        let key = (R::KIND, resource.name().to_owned());
+        let (log_name, source) = (resource.log_name(), resource.source());
         if let Some((existing, place)) = self.names.get(&key) {
-            let kind = if kind == Kind::Component {
-                "Component"
-            } else {
-                "HTTPEndpoint"
-            };
+            let kind = R::KIND.name();
             let what = format!("duplicate definition of {kind} name {log_name} with existing {existing}");
             let remedy = format!(
                 "the other is at {place}: rename or remove one, or give them other scopes or namespaces"
@@ -352,7 +271,7 @@ impl<'a> Loading<'a> {
                 .push(Problem::new(&source.file, source.line, what, remedy));
             return false;
         }
-        if !in_scope(scopes, self.request.app_id) {
+        if !in_scope(resource.scopes(), self.request.app_id) {
             return false;
         }
         self.names.insert(key, (log_name, source.clone()));

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::load::{Broken, Document, Read};
 use crate::meta::{ObjectMeta, Source};
 
 /// One Resiliency document.
@@ -45,7 +46,7 @@ pub struct Policies {
     pub timeouts: BTreeMap<String, String>,
     /// Retry policies.
     pub retries: BTreeMap<String, Retry>,
-    /// Circuit breakers.
+    /// `spec.policies.circuitBreakers`, by name.
     pub circuit_breakers: BTreeMap<String, CircuitBreaker>,
 }
 
@@ -153,6 +154,21 @@ pub struct PolicyNames {
     pub retry: String,
     /// Name of a circuit breaker.
     pub circuit_breaker: String,
+}
+
+impl Read for Resiliency {
+    /// Of these only the first document of a file counts, whatever its `apiVersion`.
+    fn read(document: &mut Document<'_>, _: &str) -> Result<Option<Self>, Broken> {
+        if document.index > 0 {
+            document.warn(
+                "only the first document of a file can be a Resiliency",
+                "move it to a file of its own; it is not loaded",
+            );
+            return Ok(None);
+        }
+        let (raw, source) = document.decode::<Raw>()?;
+        Ok(Some(raw.finish(source)))
+    }
 }
 
 #[derive(Default, Deserialize)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::load::{Broken, Document, Read, V1, V2};
 use crate::meta::{ObjectMeta, Source};
 
 /// A declared subscription of an app to a topic.
@@ -73,6 +74,35 @@ pub struct BulkSubscribe {
     pub max_messages_count: i32,
     /// Longest wait for more events, in milliseconds; 0 = the default.
     pub max_await_duration_ms: i32,
+}
+
+impl Read for Subscription {
+    fn read(document: &mut Document<'_>, api_version: &str) -> Result<Option<Self>, Broken> {
+        let subscription = match api_version {
+            V2 => {
+                let (raw, source) = document.decode::<RawV2>()?;
+                raw.finish(source)
+            }
+            V1 => {
+                let (raw, source) = document.decode::<RawV1>()?;
+                raw.finish(source)
+            }
+            _ => return Ok(None),
+        };
+        // What keeps it from ever getting an event.
+        for (key, value) in [
+            ("spec.pubsubname", &subscription.pubsub),
+            ("spec.topic", &subscription.topic),
+        ] {
+            if value.is_empty() {
+                document.warn(
+                    format!("{key} is missing: the subscription gets no events"),
+                    &format!("set {key}"),
+                );
+            }
+        }
+        Ok(Some(subscription))
+    }
 }
 
 #[derive(Default, Deserialize)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::try_join4;
+use futures::future::try_join_all;
 use outrigger_identity::{Expect, Identity, SpiffeId};
 use outrigger_resources::load::{self, Kind};
 use outrigger_resources::{Configuration, Loaded, problem};
@@ -73,7 +73,7 @@ pub struct Operator {
 
 /// For whom an operator is asked.
 pub struct Workload {
-    /// The app.
+    /// App id of the sidecar.
     pub app_id: String,
     /// Its namespace: that of its identity.
     pub namespace: String,
@@ -130,76 +130,20 @@ impl Operator {
     /// # Errors
     /// [`OperatorError`], after tries for a minute.
     pub async fn load(&self) -> Result<Loaded, OperatorError> {
-        let components = self.patiently("list components", || self.list_components());
-        let endpoints = self.patiently("list HTTP endpoints", || self.list_endpoints());
-        let policies = self.patiently("list resiliency policies", || self.list_policies());
-        let subscriptions = self.patiently("list subscriptions", || self.list_subscriptions());
-        let (components, endpoints, policies, subscriptions) =
-            try_join4(components, endpoints, policies, subscriptions).await?;
-        let components = components
-            .components
-            .into_iter()
-            .map(|json| (Kind::Component, json));
-        let endpoints = endpoints.http_endpoints.into_iter();
-        let endpoints = endpoints.map(|json| (Kind::HttpEndpoint, json));
-        let policies = policies
-            .resiliencies
-            .into_iter()
-            .map(|json| (Kind::Resiliency, json));
-        let subscriptions = subscriptions
-            .subscriptions
-            .into_iter()
-            .map(|json| (Kind::Subscription, json));
-        self.read(components.chain(endpoints).chain(policies).chain(subscriptions))
+        let lists = Kind::ALL.iter().map(|kind| async {
+            let listed = self.patiently(listing(*kind), || self.list_json(*kind)).await?;
+            Ok(listed.into_iter().map(|json| (*kind, json)))
+        });
+        self.read(try_join_all(lists).await?.into_iter().flatten())
     }
 
-    /// The components that concern the app.
+    /// The resources of a kind that concern the app.
     ///
     /// # Errors
     /// [`OperatorError`], after one try.
-    pub async fn components(&self) -> Result<Loaded, OperatorError> {
-        let listed = self.once("list components", self.list_components()).await?;
-        self.read(listed.components.into_iter().map(|json| (Kind::Component, json)))
-    }
-
-    /// The HTTP endpoints that concern the app.
-    ///
-    /// # Errors
-    /// [`OperatorError`], after one try.
-    pub async fn endpoints(&self) -> Result<Loaded, OperatorError> {
-        let listed = self.once("list HTTP endpoints", self.list_endpoints()).await?;
-        self.read(
-            listed
-                .http_endpoints
-                .into_iter()
-                .map(|json| (Kind::HttpEndpoint, json)),
-        )
-    }
-
-    /// The subscriptions that concern the app.
-    ///
-    /// # Errors
-    /// [`OperatorError`], after one try.
-    pub async fn subscriptions(&self) -> Result<Loaded, OperatorError> {
-        let listed = self.once("list subscriptions", self.list_subscriptions()).await?;
-        self.read(
-            listed
-                .subscriptions
-                .into_iter()
-                .map(|json| (Kind::Subscription, json)),
-        )
-    }
-
-    /// The resiliency policies that concern the app.
-    ///
-    /// # Errors
-    /// [`OperatorError`], after one try.
-    pub async fn resiliency(&self) -> Result<Loaded, OperatorError> {
-        let listed = self
-            .once("list resiliency policies", self.list_policies())
-            .await?;
-        let listed = listed.resiliencies.into_iter();
-        self.read(listed.map(|json| (Kind::Resiliency, json)))
+    pub async fn list(&self, kind: Kind) -> Result<Loaded, OperatorError> {
+        let listed = self.once(listing(kind), self.list_json(kind)).await?;
+        self.read(listed.into_iter().map(|json| (kind, json)))
     }
 
     /// Changes of subscriptions.
@@ -253,32 +197,31 @@ impl Operator {
         self.client.clone().get_configuration(request).await
     }
 
-    async fn list_components(&self) -> Result<Response<wire::ListComponentResponse>, Status> {
-        let request = wire::ListComponentsRequest {
-            namespace: self.namespace.clone(),
-            pod_name: self.pod.clone(),
-        };
-        self.client.clone().list_components(request).await
-    }
-
-    async fn list_endpoints(&self) -> Result<Response<wire::ListHttpEndpointsResponse>, Status> {
-        let namespace = self.namespace.clone();
-        let request = wire::ListHttpEndpointsRequest { namespace };
-        self.client.clone().list_http_endpoints(request).await
-    }
-
-    async fn list_subscriptions(&self) -> Result<Response<wire::ListSubscriptionsResponse>, Status> {
-        let request = wire::ListSubscriptionsRequest {
-            pod_name: self.pod.clone(),
-            namespace: self.namespace.clone(),
-        };
-        self.client.clone().list_subscriptions_v2(request).await
-    }
-
-    async fn list_policies(&self) -> Result<Response<wire::ListResiliencyResponse>, Status> {
-        let namespace = self.namespace.clone();
-        let request = wire::ListResiliencyRequest { namespace };
-        self.client.clone().list_resiliency(request).await
+    async fn list_json(&self, kind: Kind) -> Result<Response<Vec<Bytes>>, Status> {
+        let mut client = self.client.clone();
+        let (namespace, pod_name) = (self.namespace.clone(), self.pod.clone());
+        match kind {
+            Kind::Component => {
+                let request = wire::ListComponentsRequest { namespace, pod_name };
+                let listed = client.list_components(request).await?;
+                Ok(listed.map(|listed| listed.components))
+            }
+            Kind::HttpEndpoint => {
+                let request = wire::ListHttpEndpointsRequest { namespace };
+                let listed = client.list_http_endpoints(request).await?;
+                Ok(listed.map(|listed| listed.http_endpoints))
+            }
+            Kind::Resiliency => {
+                let request = wire::ListResiliencyRequest { namespace };
+                let listed = client.list_resiliency(request).await?;
+                Ok(listed.map(|listed| listed.resiliencies))
+            }
+            Kind::Subscription => {
+                let request = wire::ListSubscriptionsRequest { pod_name, namespace };
+                let listed = client.list_subscriptions_v2(request).await?;
+                Ok(listed.map(|listed| listed.subscriptions))
+            }
+        }
     }
 
     /// The resources among JSON texts, their secrets readable.
@@ -325,6 +268,16 @@ impl Operator {
             address: self.address.clone(),
             cause: described(status),
         }
+    }
+}
+
+/// What is done where resources of a kind are listed, for errors.
+fn listing(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Component => "list components",
+        Kind::HttpEndpoint => "list HTTP endpoints",
+        Kind::Resiliency => "list resiliency policies",
+        Kind::Subscription => "list subscriptions",
     }
 }
 

@@ -15,11 +15,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outrigger_resources::Loaded;
-use outrigger_resources::load::Kind;
+use outrigger_resources::load::{Kind, Resource};
 use outrigger_runtime::components::StartError;
 use outrigger_runtime::life::{Condition, Readiness};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
+
+use desired::Desired;
 
 pub use components::ComponentReconciler;
 pub use configuration::{Applied, ConfigurationReloader};
@@ -62,16 +64,30 @@ pub enum Event {
     Ended(Kind, String),
 }
 
-/// Brings what runs to what is wanted, for one kind of resource.
+/// What runs of one kind of resource.
 #[async_trait]
 pub trait Reconcile: Send {
+    /// The resources that it runs by.
+    type Resource: Resource;
+
+    /// What `/v1.0/healthz` waits for: that a source of this kind is watched. None: health does not depend on it.
+    const CONDITION: Option<&'static str> = None;
+
+    /// Brings what runs to what is `desired`: all resources of the kind.
+    ///
+    /// # Errors
+    /// [`ReloadError`] when the process cannot go on.
+    async fn reconcile(&mut self, desired: &[Self::Resource]) -> Result<(), ReloadError>;
+}
+
+/// What keeps the desired resources of one kind, and has what runs of them reconciled.
+#[async_trait]
+pub trait Reconciler: Send {
     /// Of which kind.
     fn kind(&self) -> Kind;
 
-    /// What `/v1.0/healthz` waits for: that a source of this kind is watched. None: health does not depend on it.
-    fn condition(&self) -> Option<&'static str> {
-        None
-    }
+    /// [`Reconcile::CONDITION`].
+    fn condition(&self) -> Option<&'static str>;
 
     /// A source listed all that it has.
     ///
@@ -90,6 +106,48 @@ pub trait Reconcile: Send {
     /// # Errors
     /// [`ReloadError`] when the process cannot go on.
     async fn ended(&mut self, name: &str) -> Result<(), ReloadError>;
+}
+
+struct Followed<R: Reconcile> {
+    running: R,
+    desired: Desired<R::Resource>,
+}
+
+/// The reconciler of what runs by the resources of `loaded`.
+pub fn follow<R: Reconcile + 'static>(running: R, loaded: &Loaded) -> Box<dyn Reconciler> {
+    Box::new(Followed {
+        running,
+        desired: Desired::new(R::Resource::of(loaded).clone()),
+    })
+}
+
+#[async_trait]
+impl<R: Reconcile> Reconciler for Followed<R> {
+    fn kind(&self) -> Kind {
+        R::Resource::KIND
+    }
+
+    fn condition(&self) -> Option<&'static str> {
+        R::CONDITION
+    }
+
+    async fn listed(&mut self, listed: &Loaded) -> Result<(), ReloadError> {
+        let resources = R::Resource::of(listed).clone();
+        self.desired.list(resources, &listed.broken);
+        self.running.reconcile(self.desired.all()).await
+    }
+
+    async fn changed(&mut self, changed: &Loaded) -> Result<(), ReloadError> {
+        for resource in R::Resource::of(changed) {
+            self.desired.put(resource.clone());
+        }
+        self.running.reconcile(self.desired.all()).await
+    }
+
+    async fn ended(&mut self, name: &str) -> Result<(), ReloadError> {
+        self.desired.remove(name);
+        self.running.reconcile(self.desired.all()).await
+    }
 }
 
 /// Why a source has no list.
@@ -117,14 +175,18 @@ pub enum ReloadError {
 /// Brings the resources of a sidecar to what a source wants, again and again.
 pub struct Reloader {
     source: Box<dyn Source>,
-    reconcilers: Vec<Box<dyn Reconcile>>,
+    reconcilers: Vec<Box<dyn Reconciler>>,
     /// Met once the source is watched.
     watched: Vec<Condition>,
 }
 
 impl Reloader {
     /// For what was started from resources that were read after the source began to watch.
-    pub fn new(source: Box<dyn Source>, reconcilers: Vec<Box<dyn Reconcile>>, readiness: &Readiness) -> Self {
+    pub fn new(
+        source: Box<dyn Source>,
+        reconcilers: Vec<Box<dyn Reconciler>>,
+        readiness: &Readiness,
+    ) -> Self {
         let names = reconcilers.iter().filter_map(|one| one.condition());
         Self {
             source,
@@ -220,7 +282,7 @@ mod tests {
     struct Waited(Kind, Option<&'static str>);
 
     #[async_trait]
-    impl Reconcile for Waited {
+    impl Reconciler for Waited {
         fn kind(&self) -> Kind {
             self.0
         }
@@ -248,7 +310,7 @@ mod tests {
         let stop = CancellationToken::new();
         let reloader = |kind, condition| {
             let (begin, told) = oneshot::channel();
-            let reconcilers: Vec<Box<dyn Reconcile>> = vec![Box::new(Waited(kind, condition))];
+            let reconcilers: Vec<Box<dyn Reconciler>> = vec![Box::new(Waited(kind, condition))];
             let reloader = Reloader::new(Box::new(Silent(told)), reconcilers, &readiness);
             (begin, tokio::spawn(reloader.run(stop.clone())))
         };

@@ -50,7 +50,7 @@ impl HttpMetrics {
 pub struct MetricRule {
     /// Metric, with or without `dapr_`.
     pub name: String,
-    /// Its labels.
+    /// The labels that are rewritten.
     pub labels: Vec<LabelRule>,
 }
 

@@ -7,132 +7,16 @@ use outrigger_nearest::nearest;
 use serde::de::DeserializeOwned;
 
 use super::split::Chunk;
-use super::{FromJson, Kind, Kinds};
-use crate::component::{self, Component};
 use crate::configuration::UNKNOWN_KEY;
-use crate::http_endpoint::{self, HttpEndpoint};
 use crate::meta::{Source, valid_name};
 use crate::problem::Problem;
-use crate::resiliency::{self, Resiliency};
-use crate::subscription::{self, Subscription};
 use crate::yaml::{self, Flavour, Node};
 
-pub(super) enum Resource {
-    Component(Component),
-    HttpEndpoint(Box<HttpEndpoint>),
-    Subscription(Subscription),
-    Resiliency(Resiliency),
-}
-
-impl Resource {
-    /// Reads what an operator sends; errors name the key.
-    pub(super) fn from_json(kind: Kind, json: &[u8], source: Source) -> Result<Self, String> {
-        Ok(match kind {
-            Kind::Component => Self::Component(Component {
-                source,
-                ..FromJson::from_json(json)?
-            }),
-            Kind::HttpEndpoint => Self::HttpEndpoint(Box::new(HttpEndpoint {
-                source,
-                ..FromJson::from_json(json)?
-            })),
-            Kind::Subscription => Self::Subscription(Subscription {
-                source,
-                ..FromJson::from_json(json)?
-            }),
-            Kind::Resiliency => Self::Resiliency(Resiliency {
-                source,
-                ..FromJson::from_json(json)?
-            }),
-        })
-    }
-}
-
 /// A document that should say something and cannot be read; a warning says why.
-pub(super) struct Broken;
+pub(crate) struct Broken;
 
-/// Reads a document of a wanted kind; anything wrong becomes a warning. `index` is its place in the file.
-pub(super) fn read(
-    file: &Path,
-    index: usize,
-    chunk: &Chunk<'_>,
-    kinds: Kinds,
-    warnings: &mut Vec<Problem>,
-) -> Result<Option<Resource>, Broken> {
-    let node = match yaml::parse(chunk.text, chunk.line) {
-        Ok(Some(node)) => node,
-        Ok(None) => return Ok(None),
-        Err(error) => {
-            warnings.push(Problem::from_yaml(
-                file,
-                &error,
-                "correct the YAML; the document is not loaded",
-            ));
-            return Err(Broken);
-        }
-    };
-    let mut document = Document {
-        file,
-        node: &node,
-        warnings,
-    };
-    let Some(kind) = node.text("kind") else {
-        return Ok(None);
-    };
-    let resource = match (node.text("apiVersion").unwrap_or(""), kind) {
-        ("dapr.io/v1alpha1", "Component") if kinds.components => document
-            .decode::<component::Raw>()
-            .map(|(raw, at)| Resource::Component(raw.finish(at)))?,
-        ("dapr.io/v1alpha1", "HTTPEndpoint") if kinds.http_endpoints => {
-            let (raw, at) = document.decode::<http_endpoint::Raw>()?;
-            if !raw.has_base_url() {
-                document.warn(
-                    "spec.baseUrl is missing",
-                    "set spec.baseUrl to the URL of the service",
-                );
-            }
-            Resource::HttpEndpoint(Box::new(raw.finish(at)))
-        }
-        ("dapr.io/v2alpha1", "Subscription") if kinds.subscriptions => {
-            let (raw, at) = document.decode::<subscription::RawV2>()?;
-            document.subscription(raw.finish(at))
-        }
-        ("dapr.io/v1alpha1", "Subscription") if kinds.subscriptions => {
-            let (raw, at) = document.decode::<subscription::RawV1>()?;
-            document.subscription(raw.finish(at))
-        }
-        // Of these only the first document of a file counts, whatever its apiVersion.
-        (_, "Resiliency") if kinds.resiliency && index == 0 => document
-            .decode::<resiliency::Raw>()
-            .map(|(raw, at)| Resource::Resiliency(raw.finish(at)))?,
-        (_, "Resiliency") if kinds.resiliency => {
-            document.warn(
-                "only the first document of a file can be a Resiliency",
-                "move it to a file of its own; it is not loaded",
-            );
-            return Ok(None);
-        }
-        (api, kind) => {
-            // Folders may hold what is nobody's business here; what was nearly ours is a mistake.
-            let near = nearest(kind, KINDS).filter(|_| api.starts_with("dapr.io/") && !KINDS.contains(&kind));
-            if let Some(near) = near {
-                let what = format!("unknown kind {kind:?}");
-                document.warn(what, &format!("did you mean {near}? it is not loaded"));
-            }
-            return Ok(None);
-        }
-    };
-    Ok(Some(resource))
-}
-
-/// What Dapr's resources are called; not all are read here.
-const KINDS: [&str; 5] = [
-    "Component",
-    "Configuration",
-    "HTTPEndpoint",
-    "Resiliency",
-    "Subscription",
-];
+/// What a file may hold and is read elsewhere.
+const CONFIGURATION: &str = "Configuration";
 
 /// The lines of the values that errors point at later; see [`Source::of`].
 fn lines(node: &Node) -> BTreeMap<String, usize> {
@@ -167,36 +51,56 @@ fn lines(node: &Node) -> BTreeMap<String, usize> {
     lines
 }
 
-struct Document<'a> {
+/// A document of a file.
+pub(crate) struct Document<'a> {
     file: &'a Path,
-    node: &'a Node,
-    warnings: &'a mut Vec<Problem>,
+    /// Its place in the file.
+    pub(crate) index: usize,
+    node: Node,
+    pub(super) warnings: Vec<Problem>,
 }
 
-impl Document<'_> {
-    fn warn(&mut self, what: impl Into<String>, remedy: &str) {
+impl<'a> Document<'a> {
+    /// The document, unless there is nothing in it.
+    ///
+    /// # Errors
+    /// What is wrong with its YAML.
+    pub(super) fn parse(file: &'a Path, index: usize, chunk: &Chunk<'_>) -> Result<Option<Self>, Problem> {
+        let node = yaml::parse(chunk.text, chunk.line).map_err(|error| {
+            Problem::from_yaml(file, &error, "correct the YAML; the document is not loaded")
+        })?;
+        Ok(node.map(|node| Self {
+            file,
+            index,
+            node,
+            warnings: Vec::new(),
+        }))
+    }
+
+    /// The text of a member.
+    pub(super) fn text(&self, member: &str) -> Option<String> {
+        self.node.text(member).map(str::to_owned)
+    }
+
+    pub(crate) fn warn(&mut self, what: impl Into<String>, remedy: &str) {
         self.warnings
             .push(Problem::new(self.file, self.node.line, what, remedy));
     }
 
-    /// A subscription, with a warning for what keeps it from ever getting an event.
-    fn subscription(&mut self, subscription: Subscription) -> Resource {
-        for (key, value) in [
-            ("spec.pubsubname", &subscription.pubsub),
-            ("spec.topic", &subscription.topic),
-        ] {
-            if value.is_empty() {
-                self.warn(
-                    format!("{key} is missing: the subscription gets no events"),
-                    &format!("set {key}"),
-                );
-            }
+    /// Warns of a kind that is nearly one of ours: that is a mistake. Folders may hold anything else.
+    pub(super) fn check_kind(&mut self, kind: &str, api_version: &str) {
+        if kind == CONFIGURATION || !api_version.starts_with("dapr.io/") {
+            return;
         }
-        Resource::Subscription(subscription)
+        let known = super::Kind::ALL.iter().map(|kind| kind.name());
+        if let Some(near) = nearest(kind, known.chain([CONFIGURATION])) {
+            let what = format!("unknown kind {kind:?}");
+            self.warn(what, &format!("did you mean {near}? it is not loaded"));
+        }
     }
 
     /// The document as `T`, unless its name cannot be used.
-    fn decode<T: DeserializeOwned>(&mut self) -> Result<(T, Source), Broken> {
+    pub(crate) fn decode<T: DeserializeOwned>(&mut self) -> Result<(T, Source), Broken> {
         if let Some(name) = self.node.get("metadata").and_then(|m| m.text("name"))
             && let Err(why) = valid_name(name)
         {
@@ -207,7 +111,7 @@ impl Document<'_> {
             );
             return Err(Broken);
         }
-        match yaml::decode::<T>(self.node, Flavour::Json) {
+        match yaml::decode::<T>(&self.node, Flavour::Json) {
             Ok(decoded) => {
                 let unknown = decoded
                     .unknown
@@ -215,7 +119,7 @@ impl Document<'_> {
                     .map(|e| Problem::from_yaml(self.file, e, UNKNOWN_KEY));
                 self.warnings.extend(unknown);
                 let mut source = Source::new(self.file, self.node.line);
-                source.values = lines(self.node);
+                source.values = lines(&self.node);
                 Ok((decoded.value, source))
             }
             Err(error) => {

@@ -25,7 +25,7 @@ impl Folder {
         let paths = [self.0.path().to_owned()];
         folders(&Request {
             paths: &paths,
-            kinds: Kinds::ALL,
+            kinds: Kind::ALL,
             namespace,
             app_id,
         })
@@ -179,7 +179,7 @@ fn names_must_fit_into_paths() {
 #[test]
 fn a_missing_folder_ends_the_start_unless_only_resiliency_is_wanted() {
     let paths = [PathBuf::from("/no/such/folder")];
-    let load = |kinds| {
+    let load = |kinds: &[Kind]| {
         folders(&Request {
             paths: &paths,
             kinds,
@@ -187,19 +187,13 @@ fn a_missing_folder_ends_the_start_unless_only_resiliency_is_wanted() {
             app_id: "app",
         })
     };
-    let problems = load(Kinds::ALL).unwrap_err();
+    let problems = load(Kind::ALL).unwrap_err();
     assert!(
         problems[0].to_string().contains("--resources-path"),
         "{}",
         problems[0]
     );
-    assert!(
-        load(Kinds {
-            resiliency: true,
-            ..Kinds::default()
-        })
-        .is_ok()
-    );
+    assert!(load(&[Kind::Resiliency]).is_ok());
 }
 
 #[test]
@@ -209,7 +203,7 @@ fn a_folder_that_is_not_there_is_named_with_the_one_meant() {
     let wrong = parent.path().join("resuorces");
     let request = Request {
         paths: std::slice::from_ref(&wrong),
-        kinds: Kinds::ALL,
+        kinds: Kind::ALL,
         namespace: None,
         app_id: "app",
     };
@@ -443,10 +437,7 @@ metadata: {name: second}
 fn only_wanted_kinds_load() {
     let folder = Folder::with(&[("a.yaml", &store("s"))]);
     let paths = [folder.0.path().to_owned()];
-    let kinds = Kinds {
-        components: false,
-        ..Kinds::ALL
-    };
+    let kinds = &[Kind::HttpEndpoint, Kind::Subscription, Kind::Resiliency];
     let loaded = folders(&Request {
         paths: &paths,
         kinds,

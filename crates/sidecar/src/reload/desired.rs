@@ -2,47 +2,9 @@
 
 use std::path::PathBuf;
 
-use outrigger_resources::{Component, HttpEndpoint, Resiliency, Source, Subscription};
+use outrigger_resources::load::Resource;
 
 use super::LOG;
-
-/// What all kinds of resources have.
-pub(super) trait Resource: Clone {
-    /// Its name, unique in its kind.
-    fn name(&self) -> &str;
-
-    /// Where it was read.
-    fn source(&self) -> &Source;
-
-    /// Its kind and name, for messages.
-    fn shown(&self) -> String;
-}
-
-/// `Type: how a message shows it`.
-macro_rules! resources {
-    ($($resource:ident: $shown:expr;)*) => {
-        $(impl Resource for $resource {
-            fn name(&self) -> &str {
-                &self.name
-            }
-
-            fn source(&self) -> &Source {
-                &self.source
-            }
-
-            fn shown(&self) -> String {
-                ($shown)(self)
-            }
-        })*
-    };
-}
-
-resources! {
-    Component: |this: &Component| format!("component {}", this.log_name());
-    HttpEndpoint: |this: &HttpEndpoint| format!("http endpoint {}", this.name);
-    Resiliency: |this: &Resiliency| format!("resiliency {}", this.name);
-    Subscription: |this: &Subscription| format!("subscription {}", this.name);
-}
 
 /// The resources of one kind.
 pub(super) struct Desired<R>(Vec<R>);
@@ -65,9 +27,10 @@ impl<R: Resource> Desired<R> {
             if !is_listed && broken.contains(&old.source().file) {
                 tracing::warn!(
                     target: LOG,
-                    "{} cannot be read: {} stays as it is",
+                    "{} cannot be read: {} {} stays as it is",
                     old.source().file.display(),
-                    old.shown()
+                    R::KIND.name(),
+                    old.log_name()
                 );
                 listed.push(old.clone());
             }
@@ -90,6 +53,7 @@ impl<R: Resource> Desired<R> {
 #[cfg(test)]
 mod tests {
     use outrigger_resources::load::text;
+    use outrigger_resources::{Component, Source};
 
     use super::*;
 

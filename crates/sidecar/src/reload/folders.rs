@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use outrigger_resources::load::{self, Kinds};
+use outrigger_resources::load::{self, Kind};
 use outrigger_resources::{Loaded, problem};
 use tokio::runtime::Handle;
 
@@ -79,7 +79,7 @@ fn list(folders: &[PathBuf], namespace: Option<&str>, app_id: &str) -> Result<Lo
     }
     let request = load::Request {
         paths: folders,
-        kinds: Kinds::ALL,
+        kinds: Kind::ALL,
         namespace,
         app_id,
     };

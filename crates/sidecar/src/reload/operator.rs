@@ -15,6 +15,7 @@ use crate::operator::{Operator, OperatorError, Pauses, Update, Updates};
 /// One kind of the operator's resources. Each has a source of its own: a list that is late holds up no other kind.
 pub struct OperatorSource {
     operator: Operator,
+    kind: Kind,
     updates: Followed,
     /// When a list that could not be had is asked for again.
     again: Option<Instant>,
@@ -26,45 +27,22 @@ enum Followed {
     Endpoints(Updates<HttpEndpointUpdateEvent>),
     Subscriptions(Updates<SubscriptionUpdateEvent>),
     /// The protocol has no stream of them: they are only listed again.
-    Resiliency,
+    Listed,
 }
 
 impl OperatorSource {
-    /// Its components. Asks nothing yet.
-    pub fn components(operator: Operator) -> Self {
+    /// Its resources of a kind. Asks nothing yet.
+    pub fn new(operator: Operator, kind: Kind) -> Self {
+        let updates = match kind {
+            Kind::Component => Followed::Components(operator.component_updates()),
+            Kind::HttpEndpoint => Followed::Endpoints(operator.endpoint_updates()),
+            Kind::Subscription => Followed::Subscriptions(operator.subscription_updates()),
+            Kind::Resiliency => Followed::Listed,
+        };
         Self {
-            updates: Followed::Components(operator.component_updates()),
             operator,
-            again: None,
-            pauses: Pauses::new(),
-        }
-    }
-
-    /// Its HTTP endpoints. Asks nothing yet.
-    pub fn endpoints(operator: Operator) -> Self {
-        Self {
-            updates: Followed::Endpoints(operator.endpoint_updates()),
-            operator,
-            again: None,
-            pauses: Pauses::new(),
-        }
-    }
-
-    /// Its subscriptions. Asks nothing yet.
-    pub fn subscriptions(operator: Operator) -> Self {
-        Self {
-            updates: Followed::Subscriptions(operator.subscription_updates()),
-            operator,
-            again: None,
-            pauses: Pauses::new(),
-        }
-    }
-
-    /// Its resiliency policies. Asks nothing yet.
-    pub fn resiliency(operator: Operator) -> Self {
-        Self {
-            updates: Followed::Resiliency,
-            operator,
+            kind,
+            updates,
             again: None,
             pauses: Pauses::new(),
         }
@@ -107,13 +85,6 @@ impl OperatorSource {
     }
 }
 
-fn list_error(error: OperatorError) -> ListError {
-    match error {
-        OperatorError::Content(text) => ListError::Contradiction(format!("the operator: {text}")),
-        error => ListError::Unavailable(error.to_string()),
-    }
-}
-
 #[async_trait]
 impl Source for OperatorSource {
     async fn begin(&mut self) -> bool {
@@ -122,28 +93,20 @@ impl Source for OperatorSource {
             Followed::Subscriptions(updates) => matches!(updates.next().await, Update::Began),
             // The first list comes when the stream begins.
             Followed::Endpoints(_) => false,
-            Followed::Resiliency => true,
+            Followed::Listed => true,
         }
     }
 
     async fn list(&mut self) -> Result<Loaded, ListError> {
         self.again = None;
-        let listed = match &self.updates {
-            Followed::Components(_) => self.operator.components().await.map_err(list_error),
-            Followed::Subscriptions(_) => {
-                let listed = self.operator.subscriptions().await;
-                listed.map_err(|error| ListError::Unavailable(error.to_string()))
+        let listed = self.operator.list(self.kind).await;
+        let listed = listed.map_err(|error| match error {
+            // Components may not contradict each other; nothing else is worth the end of the process.
+            OperatorError::Content(text) if self.kind == Kind::Component => {
+                ListError::Contradiction(format!("the operator: {text}"))
             }
-            Followed::Resiliency => {
-                let listed = self.operator.resiliency().await;
-                listed.map_err(|error| ListError::Unavailable(error.to_string()))
-            }
-            Followed::Endpoints(_) => {
-                let listed = self.operator.endpoints().await;
-                // No endpoint is worth the end of the process.
-                listed.map_err(|error| ListError::Unavailable(error.to_string()))
-            }
-        };
+            error => ListError::Unavailable(error.to_string()),
+        });
         if matches!(listed, Err(ListError::Unavailable(_))) {
             self.again = Some(Instant::now() + self.pauses.next());
         } else {
@@ -175,7 +138,7 @@ impl Source for OperatorSource {
                         Update::Began => None,
                         Update::Said(event) => Some(WatchEvent::Subscription(event)),
                     },
-                    Followed::Resiliency => std::future::pending().await,
+                    Followed::Listed => std::future::pending().await,
                 }
             };
             let event = tokio::select! {

@@ -4,18 +4,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use outrigger_policy::resiliency::Resiliency as Policies;
-use outrigger_resources::load::Kind;
-use outrigger_resources::{Loaded, Resiliency};
+use outrigger_resources::Resiliency;
 use outrigger_runtime::resilience::Resilience;
 
-use super::desired::Desired;
 use super::{LOG, Reconcile, ReloadError};
 
 /// Builds the policies anew when a document changes. One that cannot be used is reported, and its predecessor stays.
 pub struct ResiliencyReconciler {
     resilience: Arc<Resilience>,
     app_id: String,
-    desired: Desired<Resiliency>,
     /// What the policies were built from.
     applied: Vec<Resiliency>,
     /// What could not be used, and was said to.
@@ -23,21 +20,20 @@ pub struct ResiliencyReconciler {
 }
 
 impl ResiliencyReconciler {
-    /// For policies that were built from `desired`.
-    pub fn new(resilience: Arc<Resilience>, app_id: String, desired: Vec<Resiliency>) -> Self {
+    /// For policies that were built from `applied`.
+    pub fn new(resilience: Arc<Resilience>, app_id: String, applied: Vec<Resiliency>) -> Self {
         Self {
             resilience,
             app_id,
-            applied: desired.clone(),
-            desired: Desired::new(desired),
+            applied,
             refused: Vec::new(),
         }
     }
 
-    fn reconcile(&mut self) {
-        let mut usable = Vec::with_capacity(self.desired.all().len());
+    fn apply(&mut self, desired: &[Resiliency]) {
+        let mut usable = Vec::with_capacity(desired.len());
         let mut refused = Vec::new();
-        for wanted in self.desired.all() {
+        for wanted in desired {
             let is_known = holds(&self.applied, wanted);
             if is_known || (!holds(&self.refused, wanted) && self.is_usable(wanted)) {
                 usable.push(wanted.clone());
@@ -97,27 +93,10 @@ fn names(documents: &[Resiliency]) -> String {
 
 #[async_trait]
 impl Reconcile for ResiliencyReconciler {
-    fn kind(&self) -> Kind {
-        Kind::Resiliency
-    }
+    type Resource = Resiliency;
 
-    async fn listed(&mut self, listed: &Loaded) -> Result<(), ReloadError> {
-        self.desired.list(listed.resiliency.clone(), &listed.broken);
-        self.reconcile();
-        Ok(())
-    }
-
-    async fn changed(&mut self, changed: &Loaded) -> Result<(), ReloadError> {
-        for document in &changed.resiliency {
-            self.desired.put(document.clone());
-        }
-        self.reconcile();
-        Ok(())
-    }
-
-    async fn ended(&mut self, name: &str) -> Result<(), ReloadError> {
-        self.desired.remove(name);
-        self.reconcile();
+    async fn reconcile(&mut self, desired: &[Resiliency]) -> Result<(), ReloadError> {
+        self.apply(desired);
         Ok(())
     }
 }

@@ -33,7 +33,7 @@ use crate::config::{Config, Mode};
 use crate::operator::Operator;
 use crate::reload::{
     Applied, ComponentReconciler, ConfigurationReloader, EndpointReconciler, FolderSource, OperatorSource,
-    Reconcile, Reloader, ResiliencyReconciler, Source, SubscriptionReconciler,
+    Reloader, ResiliencyReconciler, Source, SubscriptionReconciler, follow,
 };
 
 impl Sidecar {
@@ -200,25 +200,20 @@ impl Builder {
         let initialized = readiness.condition("runtime");
         let schedulers_known = readiness.condition("scheduler-watch-hosts");
         // Policies come before what is called under them, secret stores before the endpoints that use them.
-        let mut reconcilers: Vec<Box<dyn Reconcile>> = vec![
-            Box::new(ResiliencyReconciler::new(
-                Arc::clone(&context.resilience),
-                config.app_id.clone(),
-                loaded.resiliency,
-            )),
-            Box::new(ComponentReconciler::new(
-                Arc::clone(&components),
-                loaded.components,
-            )),
-            Box::new(EndpointReconciler::new(
-                Arc::clone(&endpoints),
-                resolver.later(),
-                loaded.http_endpoints,
-            )),
-            Box::new(SubscriptionReconciler::new(
-                Arc::clone(&blocks.subscriptions),
-                loaded.subscriptions,
-            )),
+        let policies = ResiliencyReconciler::new(
+            Arc::clone(&context.resilience),
+            config.app_id.clone(),
+            loaded.resiliency.clone(),
+        );
+        let declared_endpoints = loaded.http_endpoints.clone();
+        let mut reconcilers = vec![
+            follow(policies, &loaded),
+            follow(ComponentReconciler(Arc::clone(&components)), &loaded),
+            follow(
+                EndpointReconciler::new(Arc::clone(&endpoints), resolver.later(), declared_endpoints),
+                &loaded,
+            ),
+            follow(SubscriptionReconciler(Arc::clone(&blocks.subscriptions)), &loaded),
         ];
         let reloaders = sources.into_iter().map(|(source, kinds)| {
             let own = reconcilers.extract_if(.., |one| kinds.contains(&one.kind()));
@@ -335,14 +330,6 @@ fn policies(resources: &[spec::Resiliency], app_id: &str, metrics: &Metrics) -> 
 /// A source, and the kinds of resources that it tells of.
 type Reported = (Box<dyn Source>, &'static [Kind]);
 
-/// The kinds that are followed in folders.
-const FOLDERS: &[Kind] = &[
-    Kind::Component,
-    Kind::HttpEndpoint,
-    Kind::Resiliency,
-    Kind::Subscription,
-];
-
 /// What reports changes of which kinds of resources: the operator always, of components as folders only where the
 /// feature is on.
 fn sources(
@@ -360,17 +347,15 @@ fn sources(
         );
     }
     if let Some(operator) = operator {
-        let endpoints = Box::new(OperatorSource::endpoints(operator.clone()));
-        let mut sources: Vec<Reported> = vec![(endpoints, &[Kind::HttpEndpoint])];
-        if hot_reload {
-            let components = Box::new(OperatorSource::components(operator.clone()));
-            sources.push((components, &[Kind::Component]));
-            let subscriptions = Box::new(OperatorSource::subscriptions(operator.clone()));
-            sources.push((subscriptions, &[Kind::Subscription]));
-            let policies = Box::new(OperatorSource::resiliency(operator.clone()));
-            sources.push((policies, &[Kind::Resiliency]));
-        }
-        return Ok(sources);
+        let followed: &'static [Kind] = match hot_reload {
+            true => Kind::ALL,
+            false => &[Kind::HttpEndpoint],
+        };
+        let source = |kind: &'static Kind| -> Reported {
+            let source = OperatorSource::new(operator.clone(), *kind);
+            (Box::new(source), std::slice::from_ref(kind))
+        };
+        return Ok(followed.iter().map(source).collect());
     }
     if !hot_reload {
         return Ok(Vec::new());
@@ -382,7 +367,7 @@ fn sources(
         control.clone(),
     );
     source
-        .map(|source| -> Vec<Reported> { vec![(Box::new(source), FOLDERS)] })
+        .map(|source| -> Vec<Reported> { vec![(Box::new(source), Kind::ALL)] })
         .map_err(|error| SidecarError::Unsupported(error.to_string()))
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outrigger_identity::{Identity, SpiffeId, TrustDomain};
 use outrigger_resources::component::DEFAULT_INIT_TIMEOUT;
 use outrigger_resources::configuration::{self, Configuration, LoadedConfiguration};
-use outrigger_resources::load::{self, Kinds, Loaded};
+use outrigger_resources::load::{self, Kind, Loaded};
 use outrigger_resources::{Component, Source};
 
 use tokio::runtime::Handle;
@@ -74,7 +74,7 @@ fn with_those_of_resources(error: SidecarError, config: &Config) -> SidecarError
 fn resources(config: &Config) -> Result<Loaded, SidecarError> {
     let request = load::Request {
         paths: &config.resources.paths,
-        kinds: Kinds::ALL,
+        kinds: Kind::ALL,
         namespace: config.workload.namespace.as_deref(),
         app_id: &config.app_id,
     };
@@ -102,7 +102,12 @@ pub(super) fn service_id(config: &Config, app_id: &str) -> Result<SpiffeId, Side
 /// The operator of the cluster.
 pub(super) fn operator(config: &Config, identity: Option<&Identity>) -> Result<Operator, SidecarError> {
     let id = service_id(config, OPERATOR_APP_ID)?;
-    let identity = identity.ok_or_else(|| SidecarError::Security("there is no identity".to_owned()))?;
+    let identity = identity.ok_or_else(|| {
+        SidecarError::Security(
+            "the sidecar has no certificate for its calls to the operator: check that sentry issued one"
+                .to_owned(),
+        )
+    })?;
     let workload = Workload {
         app_id: config.app_id.clone(),
         namespace: config.workload.namespace_or_default().to_owned(),
