@@ -51,7 +51,7 @@ pub enum TurnError {
     /// An action without content.
     #[error("workflow '{instance}': the worker's action {action} is of an unknown action type")]
     UnknownAction {
-        /// The instance.
+        /// Id of the workflow instance.
         instance: String,
         /// The id of the action.
         action: i32,
@@ -63,7 +63,7 @@ pub enum TurnError {
         most = crate::turn::MAX_ACTIONS
     )]
     TooManyActions {
-        /// The instance.
+        /// Id of the workflow instance.
         instance: String,
         /// How many there are.
         actions: usize,
@@ -71,7 +71,7 @@ pub enum TurnError {
     /// Two activities, timers or children of one number: the result of one would be taken for that of the other.
     #[error("workflow '{instance}': the worker's answer has more than one action with the id {action}")]
     RepeatedAction {
-        /// The instance.
+        /// Id of the workflow instance.
         instance: String,
         /// The id of the action.
         action: i32,
@@ -79,7 +79,7 @@ pub enum TurnError {
     /// It sends to another instance, which the contract's actors do not.
     #[error("workflow '{instance}': don't know how to process outbound message '{what}'")]
     Outbound {
-        /// The instance.
+        /// Id of the workflow instance.
         instance: String,
         /// The kind of action.
         what: &'static str,
@@ -95,7 +95,7 @@ pub enum RerunError {
     /// It is not done.
     #[error("'{0}' is not in a terminal state")]
     NotTerminal(String),
-    /// It is a child.
+    /// A child workflow cannot be rerun: rerun its parent. Its id.
     #[error("'{0}': cannot rerun from child-workflows")]
     IsChild(String),
     /// The event is none that can be done again: its kind, and its id. Clients compare the text with the kind in it.
@@ -130,7 +130,7 @@ pub enum StoredError {
     /// A key's value is nothing that was stored there.
     #[error("workflow '{instance}': the stored value of key '{key}' cannot be read: {why}")]
     Malformed {
-        /// The instance.
+        /// Id of the workflow instance.
         instance: String,
         /// The key within its state.
         key: String,
@@ -140,7 +140,7 @@ pub enum StoredError {
     /// An entry that the metadata count is not there.
     #[error("workflow '{instance}': the stored key '{key}' is missing")]
     Missing {
-        /// The instance.
+        /// Id of the workflow instance.
         instance: String,
         /// The key within its state.
         key: String,

@@ -31,7 +31,7 @@ pub fn nanos(at: Option<&Timestamp>) -> i128 {
 pub enum Awaited {
     /// An activity.
     Task,
-    /// A timer.
+    /// A timer, until it fires.
     Timer,
     /// A child workflow.
     Child,

@@ -15,10 +15,10 @@ use crate::history::History;
 use crate::names::{activity_id, event_reminder};
 use crate::stored::{Change, Counts, MAX_ENTRIES};
 
-/// An instance.
+/// A workflow instance as it is stored, between two turns.
 #[derive(Clone, Debug, Default)]
 pub struct Instance {
-    /// Its id.
+    /// Id of the instance, unique for its app.
     pub id: String,
     /// How often it began anew: by continuing as new, or by being created again.
     pub generation: u64,

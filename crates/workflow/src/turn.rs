@@ -1,32 +1,28 @@
 //! A turn: what waits in the inbox goes to the worker, and what the worker answers becomes history, activities, timers
 //! and messages. Nothing of it holds before [`Instance::commit`].
 
-use std::collections::HashSet;
+mod answer;
+mod outcome;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType;
 use outrigger_wire::durabletask::{
-    ExecutionStalledEvent, ExecutionTerminatedEvent, HistoryEvent, OrchestrationVersion, OrchestratorAction,
-    OrchestratorResponse, OrchestratorStartedEvent, StalledReason, TaskRouter, TraceContext,
+    ExecutionStalledEvent, ExecutionTerminatedEvent, HistoryEvent, OrchestratorStartedEvent, TaskRouter,
+    TraceContext,
 };
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint};
 use prost_types::Timestamp;
 
-use crate::actions::Effects;
-use crate::error::TurnError;
 use crate::event::{Awaited, NO_ID, ends, event, execution_of_result};
 use crate::facts::Facts;
 use crate::instance::Instance;
 use crate::payload::{Limit, too_long};
 use crate::stored::Change;
 
-/// How often a turn may continue as new before anything else happens.
-pub const MAX_RESTARTS: u32 = 20;
-
-/// Actions of one answer of a worker, at most.
-pub(crate) const MAX_ACTIONS: usize = 100_000;
+pub(crate) use answer::MAX_ACTIONS;
+pub use answer::{Answered, MAX_RESTARTS};
+pub use outcome::{Message, Outcome, Timer};
 
 /// What a run of an instance begins with.
 #[derive(Debug)]
@@ -68,75 +64,6 @@ pub struct Turn {
     terminated: Option<ExecutionTerminatedEvent>,
     pub(crate) restarts: u32,
     stalled_before: Option<ExecutionStalledEvent>,
-}
-
-/// What comes of the worker's answer.
-#[derive(Debug)]
-pub enum Answered {
-    /// It continued as new: the worker has to be asked again.
-    Again(Box<Turn>),
-    /// The turn is over.
-    Done(Box<Outcome>),
-}
-
-/// A timer that is to be set.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Timer {
-    /// Event id of its creation.
-    pub id: i32,
-    /// When it is due.
-    pub fire_at: Option<Timestamp>,
-    /// The event that it brings.
-    pub fired: HistoryEvent,
-}
-
-/// Something for another instance.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Message {
-    /// Its instance id.
-    pub target: String,
-    /// The app that hosts it, if it is another than the sender's.
-    pub app: Option<String>,
-    /// An `ExecutionStarted` creates it; anything else is added to it.
-    pub event: HistoryEvent,
-    /// The event id of the scheduling event, if it has one.
-    pub cause: Option<i32>,
-}
-
-impl Message {
-    /// Whether it creates the instance.
-    #[must_use]
-    pub fn creates(&self) -> bool {
-        crate::create::execution(&self.event).is_some()
-    }
-}
-
-/// A turn that is over: what has to be done before it is stored, and then stored.
-#[derive(Clone, Debug, Default)]
-pub struct Outcome {
-    /// Activities to start: `TaskScheduled` events.
-    pub tasks: Vec<HistoryEvent>,
-    /// Timers to set; none if the instance has ended.
-    pub timers: Vec<Timer>,
-    /// Timers that limit a wait that is over: their reminders go.
-    pub superseded: Vec<i32>,
-    /// What other instances are sent.
-    pub messages: Vec<Message>,
-    /// The generation that activities and timers belong to.
-    pub generation: u64,
-    /// Why the instance cannot go on; nothing else is to be done then.
-    pub stalled: Option<ExecutionStalledEvent>,
-    /// Results that came early can be taken now: it has to be run again after it is stored.
-    pub wakes: bool,
-    /// It continued as new more often than [`MAX_RESTARTS`] in a row: it has to be run again after it is stored, and others
-    /// get a turn meanwhile.
-    pub runs_again: bool,
-    pub(crate) facts: Facts,
-    pub(crate) fresh: Vec<HistoryEvent>,
-    pub(crate) restarted: bool,
-    pub(crate) custom_status: Option<String>,
-    /// What stays in the inbox.
-    pub(crate) inbox: Vec<HistoryEvent>,
 }
 
 impl Instance {
@@ -303,282 +230,6 @@ impl Turn {
         request.push(fresh.freeze());
         request
     }
-
-    /// Carries out what the worker answered.
-    ///
-    /// # Errors
-    /// [`TurnError`]; the turn has to be repeated, nothing of it holds.
-    pub fn answer(
-        mut self,
-        instance: &Instance,
-        response: OrchestratorResponse,
-        outside: &mut Outside<'_>,
-    ) -> Result<Answered, TurnError> {
-        let OrchestratorResponse {
-            actions,
-            custom_status,
-            version,
-            ..
-        } = response;
-        check_actions(&self.id, &actions)?;
-        let version = version.filter(|version| !version.patches.is_empty() || version.name.is_some());
-        let mismatch = patch_mismatch(&self.facts.patches, version.as_ref());
-        let before = self.clone();
-        self.record(version);
-        let mut effects = Effects::default();
-        for action in actions {
-            if let Some(next) = self.apply(action, outside, &mut effects)? {
-                if self.restarts < MAX_RESTARTS {
-                    return Ok(Answered::Again(Box::new(next)));
-                }
-                // What was done so far holds, so that a repetition gets further.
-                let mut outcome = next.hold(instance);
-                outcome.runs_again = true;
-                return Ok(Answered::Done(Box::new(outcome)));
-            }
-        }
-        let oversized = effects
-            .tasks
-            .iter()
-            .find_map(|task| outside.limit.stalls_task(task));
-        let past = if self.is_restart() {
-            0
-        } else {
-            instance.history.len()
-        };
-        let too_long = too_long(past + self.fresh.len());
-        let stalled = effects.stalled.take().or(mismatch).or(oversized).or(too_long);
-        if let Some(stalled) = stalled {
-            let mut outcome = before.hold(instance);
-            outcome.stall(stalled, self.stalled_before.as_ref(), outside.at);
-            return Ok(Answered::Done(Box::new(outcome)));
-        }
-        Ok(Answered::Done(Box::new(self.finish(
-            instance,
-            effects,
-            custom_status,
-            outside.at,
-        ))))
-    }
-
-    fn finish(
-        mut self,
-        instance: &Instance,
-        effects: Effects,
-        custom_status: Option<String>,
-        at: Timestamp,
-    ) -> Outcome {
-        let Effects {
-            tasks,
-            mut timers,
-            mut messages,
-            ..
-        } = effects;
-        if self.facts.completed.is_some() {
-            timers.clear();
-            let recursive = self.terminated.take().filter(|terminated| terminated.recurse);
-            messages.extend(
-                recursive
-                    .iter()
-                    .flat_map(|terminated| self.terminate_children(terminated, at)),
-            );
-        }
-        let mut early = self.early;
-        if self.facts.completed.is_some() {
-            early.clear();
-        }
-        let wakes = early
-            .iter()
-            .filter_map(ends)
-            .any(|(awaited, id)| self.facts.is_open(awaited, id));
-        Outcome {
-            tasks,
-            timers,
-            wakes,
-            superseded: self.superseded,
-            messages,
-            generation: instance.generation + u64::from(self.restarts > 0),
-            stalled: None,
-            runs_again: false,
-            restarted: self.restarts > 0,
-            facts: self.facts,
-            fresh: self.fresh,
-            custom_status,
-            inbox: early,
-        }
-    }
-
-    fn terminate_children(&self, terminated: &ExecutionTerminatedEvent, at: Timestamp) -> Vec<Message> {
-        let open = |event: i32| self.facts.is_open(Awaited::Child, event);
-        let children = self.facts.children().filter(|child| open(child.event));
-        children
-            .map(|child| Message {
-                target: child.id.clone(),
-                app: child.app.clone(),
-                event: event(NO_ID, at, EventType::ExecutionTerminated(terminated.clone())),
-                cause: None,
-            })
-            .collect()
-    }
-
-    /// The state to store when the worker is gone after it continued as new: the next execution, which has not begun.
-    #[must_use]
-    pub fn abandoned(self, instance: &Instance) -> Option<Outcome> {
-        self.is_restart().then(|| self.hold(instance))
-    }
-
-    /// Nothing of the turn but that it continued as new, if it did.
-    fn hold(self, instance: &Instance) -> Outcome {
-        if !self.is_restart() {
-            return Outcome {
-                facts: instance.facts.clone(),
-                custom_status: instance.custom_status.clone(),
-                inbox: instance.inbox.clone(),
-                generation: instance.generation,
-                ..Outcome::default()
-            };
-        }
-        Outcome {
-            restarted: true,
-            generation: instance.generation + 1,
-            inbox: self.fresh.into_iter().skip(1).collect(),
-            ..Outcome::default()
-        }
-    }
-
-    /// Records the version that the worker ran in the event that begins this turn, without what earlier turns recorded.
-    fn record(&mut self, version: Option<OrchestrationVersion>) {
-        let Some(mut version) = version else { return };
-        let had_patches = !version.patches.is_empty();
-        let mut known = self.facts.patches.clone();
-        version.patches.retain(|patch| {
-            let found = known.iter().position(|known| known == patch);
-            found.map(|index| known.swap_remove(index)).is_none()
-        });
-        let is_named = version.name.is_some() && (!had_patches || self.facts.version.is_none());
-        if version.patches.is_empty() && !is_named {
-            return;
-        }
-        self.facts.patches.extend(version.patches.iter().cloned());
-        if self.facts.version.is_none() {
-            self.facts.version.clone_from(&version.name);
-        }
-        if let Some(EventType::OrchestratorStarted(started)) =
-            self.fresh.first_mut().and_then(|event| event.event_type.as_mut())
-        {
-            started.version = Some(version);
-        }
-    }
-}
-
-impl Outcome {
-    /// Whether the instance has ended.
-    #[must_use]
-    pub fn is_completed(&self) -> bool {
-        self.facts.completed.is_some()
-    }
-
-    /// What the history says after it.
-    #[must_use]
-    pub fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
-    /// Whether it is an execution's first turn.
-    #[must_use]
-    pub fn is_first(&self) -> bool {
-        self.fresh
-            .iter()
-            .any(|event| crate::create::execution(event).is_some())
-    }
-
-    /// The first turn of an execution without what could not be sent, so that its status is seen: the event ids of
-    /// `unsent` are taken out. The turn is to be repeated.
-    #[must_use]
-    pub fn without(mut self, instance: &Instance, unsent: &[i32]) -> Self {
-        let mut facts = if self.restarted {
-            Facts::default()
-        } else {
-            instance.facts.clone()
-        };
-        self.fresh
-            .retain(|event| !unsent.contains(&event.event_id) || event.event_id == NO_ID);
-        for event in &self.fresh {
-            facts.add(event);
-        }
-        // An event that says what is known already makes the turn run again.
-        let start = self
-            .fresh
-            .iter()
-            .find(|event| crate::create::execution(event).is_some());
-        self.inbox.extend(start.cloned());
-        self.facts = facts;
-        self
-    }
-
-    fn stall(
-        &mut self,
-        stalled: ExecutionStalledEvent,
-        before: Option<&ExecutionStalledEvent>,
-        at: Timestamp,
-    ) {
-        let is_known = before.is_some_and(|before| before.description == stalled.description);
-        if !is_known || self.restarted {
-            let event = event(NO_ID, at, EventType::ExecutionStalled(stalled.clone()));
-            self.facts.add(&event);
-            self.fresh.push(event);
-        }
-        self.stalled = Some(stalled);
-    }
-}
-
-/// What a worker answers is bounded, and has nothing twice.
-fn check_actions(instance: &str, actions: &[OrchestratorAction]) -> Result<(), TurnError> {
-    use OrchestratorActionType as Act;
-    let instance = || instance.to_owned();
-    if actions.len() > MAX_ACTIONS {
-        return Err(TurnError::TooManyActions {
-            instance: instance(),
-            actions: actions.len(),
-        });
-    }
-    let mut known = HashSet::with_capacity(actions.len());
-    let begins = |action: &&OrchestratorAction| {
-        matches!(
-            action.orchestrator_action_type,
-            Some(Act::ScheduleTask(_) | Act::CreateTimer(_) | Act::CreateSubOrchestration(_))
-        )
-    };
-    match actions
-        .iter()
-        .filter(begins)
-        .find(|action| !known.insert(action.id))
-    {
-        None => Ok(()),
-        Some(repeated) => Err(TurnError::RepeatedAction {
-            instance: instance(),
-            action: repeated.id,
-        }),
-    }
-}
-
-/// The patches of the history have to be the first ones that the worker has now.
-fn patch_mismatch(
-    history: &[String],
-    version: Option<&OrchestrationVersion>,
-) -> Option<ExecutionStalledEvent> {
-    let current = version.map_or(&[][..], |version| &version.patches);
-    if current.starts_with(history) {
-        return None;
-    }
-    Some(ExecutionStalledEvent {
-        reason: StalledReason::PatchMismatch.into(),
-        description: Some(format!(
-            "Patch mismatch. History patches: [{}], current patches: [{}]. ",
-            history.join(", "),
-            current.join(", ")
-        )),
-    })
 }
 
 #[cfg(test)]

@@ -15,11 +15,11 @@ pub enum Wait {
         /// Not before.
         due: Option<Timestamp>,
     },
-    /// An activity.
+    /// The result of an activity.
     Activity {
         /// Event id of its scheduling.
         id: i32,
-        /// Its name.
+        /// Name of the activity or child workflow.
         name: String,
         /// The app that runs it, if it is another.
         app: Option<String>,
@@ -30,7 +30,7 @@ pub enum Wait {
     Child {
         /// Event id of its creation.
         id: i32,
-        /// Its name.
+        /// Name of the activity or child workflow.
         name: String,
         /// Its instance id.
         instance: String,
@@ -39,7 +39,7 @@ pub enum Wait {
         /// When it was created.
         since: Option<Timestamp>,
     },
-    /// A timer.
+    /// A timer that is to fire.
     Timer {
         /// Event id of its creation.
         id: i32,
@@ -48,7 +48,7 @@ pub enum Wait {
     },
     /// An event from outside; `None` where the history does not name it.
     Event {
-        /// Its name.
+        /// Name of the event.
         name: Option<String>,
         /// Until then.
         until: Option<Timestamp>,

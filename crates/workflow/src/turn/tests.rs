@@ -3,12 +3,13 @@
 use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Act;
 use outrigger_wire::durabletask::{
     CompleteOrchestrationAction, CreateSubOrchestrationAction, CreateTimerAction, EventRaisedEvent,
-    ExecutionStartedEvent, OrchestrationInstance, OrchestrationStatus, OrchestratorRequest,
-    OrchestratorVersionNotAvailableAction, ScheduleTaskAction, SendEventAction, TaskCompletedEvent,
-    TimerFiredEvent,
+    ExecutionStartedEvent, OrchestrationInstance, OrchestrationStatus, OrchestrationVersion,
+    OrchestratorAction, OrchestratorRequest, OrchestratorResponse, OrchestratorVersionNotAvailableAction,
+    ScheduleTaskAction, SendEventAction, StalledReason, TaskCompletedEvent, TimerFiredEvent,
 };
 
 use super::*;
+use crate::error::TurnError;
 use crate::stored::MAX_ENTRIES;
 
 const AT: Timestamp = Timestamp { seconds: 7, nanos: 0 };

@@ -1,0 +1,250 @@
+//! What the worker answers to a turn, carried out.
+
+use std::collections::HashSet;
+
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType;
+use outrigger_wire::durabletask::{
+    ExecutionStalledEvent, ExecutionTerminatedEvent, OrchestrationVersion, OrchestratorAction,
+    OrchestratorResponse, StalledReason,
+};
+use prost_types::Timestamp;
+
+use super::{Message, Outcome, Outside, Turn};
+use crate::actions::Effects;
+use crate::error::TurnError;
+use crate::event::{Awaited, NO_ID, ends, event};
+use crate::instance::Instance;
+use crate::payload::too_long;
+
+/// How often a turn may continue as new before anything else happens.
+pub const MAX_RESTARTS: u32 = 20;
+
+/// Actions of one answer of a worker, at most.
+pub(crate) const MAX_ACTIONS: usize = 100_000;
+
+/// What comes of the worker's answer.
+#[derive(Debug)]
+pub enum Answered {
+    /// It continued as new: the worker has to be asked again.
+    Again(Box<Turn>),
+    /// The turn is over.
+    Done(Box<Outcome>),
+}
+
+impl Turn {
+    /// Carries out what the worker answered.
+    ///
+    /// # Errors
+    /// [`TurnError`]; the turn has to be repeated, nothing of it holds.
+    pub fn answer(
+        mut self,
+        instance: &Instance,
+        response: OrchestratorResponse,
+        outside: &mut Outside<'_>,
+    ) -> Result<Answered, TurnError> {
+        let OrchestratorResponse {
+            actions,
+            custom_status,
+            version,
+            ..
+        } = response;
+        check_actions(&self.id, &actions)?;
+        let version = version.filter(|version| !version.patches.is_empty() || version.name.is_some());
+        let mismatch = patch_mismatch(&self.facts.patches, version.as_ref());
+        let before = self.clone();
+        self.record(version);
+        let mut effects = Effects::default();
+        for action in actions {
+            if let Some(next) = self.apply(action, outside, &mut effects)? {
+                if self.restarts < MAX_RESTARTS {
+                    return Ok(Answered::Again(Box::new(next)));
+                }
+                // What was done so far holds, so that a repetition gets further.
+                let mut outcome = next.hold(instance);
+                outcome.runs_again = true;
+                return Ok(Answered::Done(Box::new(outcome)));
+            }
+        }
+        let oversized = effects
+            .tasks
+            .iter()
+            .find_map(|task| outside.limit.stalls_task(task));
+        let past = if self.is_restart() {
+            0
+        } else {
+            instance.history.len()
+        };
+        let too_long = too_long(past + self.fresh.len());
+        let stalled = effects.stalled.take().or(mismatch).or(oversized).or(too_long);
+        if let Some(stalled) = stalled {
+            let mut outcome = before.hold(instance);
+            outcome.stall(stalled, self.stalled_before.as_ref(), outside.at);
+            return Ok(Answered::Done(Box::new(outcome)));
+        }
+        Ok(Answered::Done(Box::new(self.finish(
+            instance,
+            effects,
+            custom_status,
+            outside.at,
+        ))))
+    }
+
+    fn finish(
+        mut self,
+        instance: &Instance,
+        effects: Effects,
+        custom_status: Option<String>,
+        at: Timestamp,
+    ) -> Outcome {
+        let Effects {
+            tasks,
+            mut timers,
+            mut messages,
+            ..
+        } = effects;
+        if self.facts.completed.is_some() {
+            timers.clear();
+            let recursive = self.terminated.take().filter(|terminated| terminated.recurse);
+            messages.extend(
+                recursive
+                    .iter()
+                    .flat_map(|terminated| self.terminate_children(terminated, at)),
+            );
+        }
+        let mut early = self.early;
+        if self.facts.completed.is_some() {
+            early.clear();
+        }
+        let wakes = early
+            .iter()
+            .filter_map(ends)
+            .any(|(awaited, id)| self.facts.is_open(awaited, id));
+        Outcome {
+            tasks,
+            timers,
+            wakes,
+            superseded: self.superseded,
+            messages,
+            generation: instance.generation + u64::from(self.restarts > 0),
+            stalled: None,
+            runs_again: false,
+            restarted: self.restarts > 0,
+            facts: self.facts,
+            fresh: self.fresh,
+            custom_status,
+            inbox: early,
+        }
+    }
+
+    fn terminate_children(&self, terminated: &ExecutionTerminatedEvent, at: Timestamp) -> Vec<Message> {
+        let open = |event: i32| self.facts.is_open(Awaited::Child, event);
+        let children = self.facts.children().filter(|child| open(child.event));
+        children
+            .map(|child| Message {
+                target: child.id.clone(),
+                app: child.app.clone(),
+                event: event(NO_ID, at, EventType::ExecutionTerminated(terminated.clone())),
+                cause: None,
+            })
+            .collect()
+    }
+
+    /// The state to store when the worker is gone after it continued as new: the next execution, which has not begun.
+    #[must_use]
+    pub fn abandoned(self, instance: &Instance) -> Option<Outcome> {
+        self.is_restart().then(|| self.hold(instance))
+    }
+
+    /// Nothing of the turn but that it continued as new, if it did.
+    fn hold(self, instance: &Instance) -> Outcome {
+        if !self.is_restart() {
+            return Outcome {
+                facts: instance.facts.clone(),
+                custom_status: instance.custom_status.clone(),
+                inbox: instance.inbox.clone(),
+                generation: instance.generation,
+                ..Outcome::default()
+            };
+        }
+        Outcome {
+            restarted: true,
+            generation: instance.generation + 1,
+            inbox: self.fresh.into_iter().skip(1).collect(),
+            ..Outcome::default()
+        }
+    }
+
+    /// Records the version that the worker ran in the event that begins this turn, without what earlier turns recorded.
+    fn record(&mut self, version: Option<OrchestrationVersion>) {
+        let Some(mut version) = version else { return };
+        let had_patches = !version.patches.is_empty();
+        let mut known = self.facts.patches.clone();
+        version.patches.retain(|patch| {
+            let found = known.iter().position(|known| known == patch);
+            found.map(|index| known.swap_remove(index)).is_none()
+        });
+        let is_named = version.name.is_some() && (!had_patches || self.facts.version.is_none());
+        if version.patches.is_empty() && !is_named {
+            return;
+        }
+        self.facts.patches.extend(version.patches.iter().cloned());
+        if self.facts.version.is_none() {
+            self.facts.version.clone_from(&version.name);
+        }
+        if let Some(EventType::OrchestratorStarted(started)) =
+            self.fresh.first_mut().and_then(|event| event.event_type.as_mut())
+        {
+            started.version = Some(version);
+        }
+    }
+}
+
+/// What a worker answers is bounded, and has nothing twice.
+fn check_actions(instance: &str, actions: &[OrchestratorAction]) -> Result<(), TurnError> {
+    use OrchestratorActionType as Act;
+    let instance = || instance.to_owned();
+    if actions.len() > MAX_ACTIONS {
+        return Err(TurnError::TooManyActions {
+            instance: instance(),
+            actions: actions.len(),
+        });
+    }
+    let mut known = HashSet::with_capacity(actions.len());
+    let begins = |action: &&OrchestratorAction| {
+        matches!(
+            action.orchestrator_action_type,
+            Some(Act::ScheduleTask(_) | Act::CreateTimer(_) | Act::CreateSubOrchestration(_))
+        )
+    };
+    match actions
+        .iter()
+        .filter(begins)
+        .find(|action| !known.insert(action.id))
+    {
+        None => Ok(()),
+        Some(repeated) => Err(TurnError::RepeatedAction {
+            instance: instance(),
+            action: repeated.id,
+        }),
+    }
+}
+
+/// The patches of the history have to be the first ones that the worker has now.
+fn patch_mismatch(
+    history: &[String],
+    version: Option<&OrchestrationVersion>,
+) -> Option<ExecutionStalledEvent> {
+    let current = version.map_or(&[][..], |version| &version.patches);
+    if current.starts_with(history) {
+        return None;
+    }
+    Some(ExecutionStalledEvent {
+        reason: StalledReason::PatchMismatch.into(),
+        description: Some(format!(
+            "Patch mismatch. History patches: [{}], current patches: [{}]. ",
+            history.join(", "),
+            current.join(", ")
+        )),
+    })
+}

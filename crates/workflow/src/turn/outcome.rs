@@ -1,0 +1,131 @@
+//! What comes of a turn.
+
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::{ExecutionStalledEvent, HistoryEvent};
+use prost_types::Timestamp;
+
+use crate::event::{NO_ID, event};
+use crate::facts::Facts;
+use crate::instance::Instance;
+
+/// A timer that is to be set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timer {
+    /// Event id of its creation.
+    pub id: i32,
+    /// When it is due.
+    pub fire_at: Option<Timestamp>,
+    /// The event that it brings.
+    pub fired: HistoryEvent,
+}
+
+/// Something for another instance.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    /// Its instance id.
+    pub target: String,
+    /// The app that hosts it, if it is another than the sender's.
+    pub app: Option<String>,
+    /// An `ExecutionStarted` creates it; anything else is added to it.
+    pub event: HistoryEvent,
+    /// The event id of the scheduling event, if it has one.
+    pub cause: Option<i32>,
+}
+
+impl Message {
+    /// Whether it creates the instance.
+    #[must_use]
+    pub fn creates(&self) -> bool {
+        crate::create::execution(&self.event).is_some()
+    }
+}
+
+/// A turn that is over: what has to be done before it is stored, and then stored.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Activities to start: `TaskScheduled` events.
+    pub tasks: Vec<HistoryEvent>,
+    /// Timers to set; none if the instance has ended.
+    pub timers: Vec<Timer>,
+    /// Timers that limit a wait that is over: their reminders go.
+    pub superseded: Vec<i32>,
+    /// What other instances are sent.
+    pub messages: Vec<Message>,
+    /// The generation that activities and timers belong to.
+    pub generation: u64,
+    /// Why the instance cannot go on; nothing else is to be done then.
+    pub stalled: Option<ExecutionStalledEvent>,
+    /// Results that came early can be taken now: it has to be run again after it is stored.
+    pub wakes: bool,
+    /// It continued as new more often than [`MAX_RESTARTS`] in a row: it has to be run again after it is stored, and others
+    /// get a turn meanwhile.
+    pub runs_again: bool,
+    pub(crate) facts: Facts,
+    pub(crate) fresh: Vec<HistoryEvent>,
+    pub(crate) restarted: bool,
+    pub(crate) custom_status: Option<String>,
+    /// What stays in the inbox.
+    pub(crate) inbox: Vec<HistoryEvent>,
+}
+
+impl Outcome {
+    /// Whether the instance has ended.
+    #[must_use]
+    pub fn is_completed(&self) -> bool {
+        self.facts.completed.is_some()
+    }
+
+    /// What the history says after it.
+    #[must_use]
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Whether it is an execution's first turn.
+    #[must_use]
+    pub fn is_first(&self) -> bool {
+        self.fresh
+            .iter()
+            .any(|event| crate::create::execution(event).is_some())
+    }
+
+    /// The first turn of an execution without what could not be sent, so that its status is seen: the event ids of
+    /// `unsent` are taken out. The turn is to be repeated.
+    #[must_use]
+    pub fn without(mut self, instance: &Instance, unsent: &[i32]) -> Self {
+        let mut facts = if self.restarted {
+            Facts::default()
+        } else {
+            instance.facts.clone()
+        };
+        self.fresh
+            .retain(|event| !unsent.contains(&event.event_id) || event.event_id == NO_ID);
+        for event in &self.fresh {
+            facts.add(event);
+        }
+        // An event that says what is known already makes the turn run again.
+        let start = self
+            .fresh
+            .iter()
+            .find(|event| crate::create::execution(event).is_some());
+        self.inbox.extend(start.cloned());
+        self.facts = facts;
+        self
+    }
+
+    /// Takes in that the instance cannot go on, once for each reason in a row: `before` is what it was.
+    pub(super) fn stall(
+        &mut self,
+        stalled: ExecutionStalledEvent,
+        before: Option<&ExecutionStalledEvent>,
+        at: Timestamp,
+    ) {
+        let is_known = before.is_some_and(|before| before.description == stalled.description);
+        if !is_known || self.restarted {
+            let event = event(NO_ID, at, EventType::ExecutionStalled(stalled.clone()));
+            self.facts.add(&event);
+            self.fresh.push(event);
+        }
+        self.stalled = Some(stalled);
+    }
+}
