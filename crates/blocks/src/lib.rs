@@ -9,6 +9,7 @@ pub mod invoke;
 pub mod jobs;
 pub mod lock;
 pub mod outbound;
+mod protojson;
 pub mod pubsub;
 pub mod secrets;
 pub mod state;

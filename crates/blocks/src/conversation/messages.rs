@@ -6,13 +6,12 @@ use outrigger_component::conversation::{
     CompletionDetails, Message, PromptDetails, Request, Response, Role, Tool, ToolCall, ToolChoice, Usage,
 };
 use outrigger_wire::runtime::v1 as proto;
-use prost_types::value::Kind;
 use proto::conversation_message::MessageTypes;
 use proto::conversation_tool_calls::ToolTypes as CallTypes;
 use proto::conversation_tools::ToolTypes;
-use serde_json::{Map, Number, Value};
 
 use super::scrubbed;
+use crate::protojson::to_object;
 
 /// What a component is asked; the error is what is wrong with the request.
 pub(super) fn question(request: proto::ConversationRequestAlpha2) -> Result<Request, String> {
@@ -34,7 +33,7 @@ pub(super) fn question(request: proto::ConversationRequestAlpha2) -> Result<Requ
         tools,
         tool_choice,
         temperature: request.temperature.unwrap_or_default(),
-        response_format: request.response_format.map(object),
+        response_format: request.response_format.map(to_object),
         prompt_cache_retention: retention,
         metadata: request.metadata,
     })
@@ -80,7 +79,7 @@ fn tool(tool: proto::ConversationTools) -> Option<Tool> {
     Some(Tool {
         name: function.name,
         description: function.description.unwrap_or_default(),
-        parameters: function.parameters.map(object).unwrap_or_default(),
+        parameters: function.parameters.map(to_object).unwrap_or_default(),
     })
 }
 
@@ -96,32 +95,6 @@ fn tool_choice(given: String, tools: &[Tool]) -> Result<Option<ToolChoice>, Stri
              of the tools"
         )),
     }
-}
-
-fn object(fields: prost_types::Struct) -> Map<String, Value> {
-    let fields = fields.fields.into_iter();
-    fields.map(|(name, value)| (name, json(value))).collect()
-}
-
-fn json(value: prost_types::Value) -> Value {
-    match value.kind {
-        None | Some(Kind::NullValue(_)) => Value::Null,
-        Some(Kind::BoolValue(value)) => value.into(),
-        Some(Kind::StringValue(text)) => text.into(),
-        Some(Kind::NumberValue(number)) => json_number(number),
-        Some(Kind::StructValue(fields)) => Value::Object(object(fields)),
-        Some(Kind::ListValue(list)) => list.values.into_iter().map(json).collect(),
-    }
-}
-
-/// Numbers are floats on the wire; schemas want whole ones written as such.
-fn json_number(number: f64) -> Value {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    if number.fract() == 0.0 && number.abs() < EXACT {
-        #[expect(clippy::cast_possible_truncation, reason = "whole and in range")]
-        return Value::from(number as i64);
-    }
-    Number::from_f64(number).map_or(Value::Null, Value::Number)
 }
 
 /// One output per answer of the model.

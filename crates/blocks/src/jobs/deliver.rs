@@ -20,12 +20,12 @@ use outrigger_wire::common::v1::HttpExtension;
 use outrigger_wire::common::v1::http_extension::Verb;
 use outrigger_wire::runtime::v1::{JobEventRequest, JobEventResponse};
 use prost::Message;
-use prost_types::value::Kind;
 use prost_types::{Any, Value};
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use super::LOG;
+use crate::protojson::to_json;
 
 const ON_JOB: &str = "/dapr.proto.runtime.v1.AppCallbackAlpha/OnJobEventAlpha1";
 /// The type that the HTTP API gives to data.
@@ -37,8 +37,6 @@ const LIMITS: Limits = Limits {
     in_flight: 2048,
     held: 4096,
 };
-/// Integers up to here are written without a fraction; larger ones are not exact anyway.
-const EXACT_INTEGERS: f64 = 9_007_199_254_740_992.0;
 
 /// What came of an attempt.
 enum Reply {
@@ -244,7 +242,7 @@ fn body(data: &Any) -> Result<Vec<u8>, AppError> {
     match value.kind {
         // It was scheduled without data.
         None => Ok(Vec::new()),
-        Some(kind) => Ok(json(kind).to_string().into_bytes()),
+        Some(_) => Ok(to_json(value).to_string().into_bytes()),
     }
 }
 
@@ -261,27 +259,10 @@ fn trimmed(bytes: &[u8]) -> &[u8] {
     bytes.get(first..=last).unwrap_or_default()
 }
 
-fn json(kind: Kind) -> serde_json::Value {
-    let value = |value: Value| value.kind.map_or(serde_json::Value::Null, json);
-    match kind {
-        Kind::NullValue(_) => serde_json::Value::Null,
-        #[expect(clippy::cast_possible_truncation, reason = "it is whole, and in range")]
-        Kind::NumberValue(number) if number.fract() == 0.0 && number.abs() <= EXACT_INTEGERS => {
-            (number as i64).into()
-        }
-        Kind::NumberValue(number) => number.into(),
-        Kind::StringValue(text) => text.into(),
-        Kind::BoolValue(is) => is.into(),
-        Kind::StructValue(members) => {
-            let members = members.fields.into_iter();
-            serde_json::Value::Object(members.map(|(name, member)| (name, value(member))).collect())
-        }
-        Kind::ListValue(items) => items.values.into_iter().map(value).collect(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use prost_types::value::Kind;
+
     use super::*;
 
     fn shown(type_url: &str, value: Vec<u8>) -> String {

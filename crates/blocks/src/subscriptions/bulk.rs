@@ -3,43 +3,32 @@
 //! The engine decides over each event by itself: its order, its attempts, its retries. Attempts that begin at about the
 //! same time wait for each other here, and go to the app together.
 
+mod grpc;
+mod http;
+
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use bytes::Bytes;
-use outrigger_cloudevents::BULK_TYPE;
-use outrigger_cloudevents::content_type::{CLOUD_EVENT, JSON, OCTET_STREAM};
-use outrigger_component::Pairs;
 use outrigger_component::offload::offload;
 use outrigger_policy::resiliency::Outcome;
 use outrigger_runtime::app::AppChannel;
-use outrigger_runtime::resilience::{Attempt, grpc_outcome};
+use outrigger_runtime::resilience::Attempt;
 use outrigger_telemetry::trace::{Parent, Span};
-use outrigger_transport::headers;
-use outrigger_wire::runtime::v1::topic_event_bulk_request_entry::Event as EntryEvent;
-use outrigger_wire::runtime::v1::{
-    TopicEventBulkRequest, TopicEventBulkRequestEntry, TopicEventBulkResponse,
-};
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Status as GrpcStatus};
 
+use super::LOG;
 use super::attempt::{self, Handled};
-use super::incoming::{Incoming, PUBSUB_NAME};
+use super::incoming::Incoming;
 use super::metrics::Status;
 use super::spec::{AppSubscription, Bulk};
 use super::target::{Target, timed_out};
-use super::{LOG, message};
 
 /// Payloads of a batch, bytes, from which on it does not wait for more.
 const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
-const ON_BULK: &str = "/dapr.proto.runtime.v1.AppCallback/OnBulkTopicEvent";
-const ON_BULK_ALPHA: &str = "/dapr.proto.runtime.v1.AppCallbackAlpha/OnBulkTopicEventAlpha1";
 
 /// Attempts that wait for company.
 pub(super) struct Collector {
@@ -183,9 +172,9 @@ async fn call(target: &Target, app: &AppChannel, members: Vec<Member>, limit: At
     let trace = trace(target, &entries).unwrap_or_default();
     let asked = async {
         if app.is_grpc() {
-            over_grpc(target, app, &entries, &trace).await
+            grpc::call(target, app, &entries, &trace).await
         } else {
-            over_http(target, app, &entries, trace).await
+            http::call(target, app, &entries, trace).await
         }
     };
     let answers = limit.within(pin!(asked)).await;
@@ -288,79 +277,6 @@ impl BulkResponse {
     }
 }
 
-/// A bulk for an HTTP app.
-#[derive(Serialize)]
-struct Request<'e> {
-    entries: Vec<RequestEntry<'e>>,
-    id: String,
-    metadata: Pairs,
-    pubsubname: &'e str,
-    topic: &'e str,
-    r#type: &'static str,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct RequestEntry<'e> {
-    entry_id: &'e str,
-    event: Body<'e>,
-    /// As in Dapr, `null` where the broker gave none.
-    metadata: Option<&'e Pairs>,
-    content_type: &'e str,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Body<'e> {
-    Event(&'e RawValue),
-    Raw(String),
-}
-
-#[derive(Deserialize)]
-struct Response {
-    #[serde(default)]
-    statuses: Option<Vec<ResponseEntry>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ResponseEntry {
-    #[serde(default)]
-    entry_id: String,
-    #[serde(default)]
-    status: String,
-}
-
-async fn over_http(target: &Target, app: &AppChannel, entries: &[Entry], trace: Parent) -> BulkResponse {
-    let Some(first) = entries.first().map(|entry| &entry.event) else {
-        return BulkResponse::each(std::iter::empty());
-    };
-    let body = match written(target, entries, request).await {
-        Ok(body) => body,
-        Err(error) => {
-            return BulkResponse::all(Handled::failed(
-                format!("the bulk cannot be written: {error}"),
-                None,
-            ));
-        }
-    };
-    let metadata = Pairs::from([(PUBSUB_NAME.to_owned(), target.wanted.pubsub.clone())]);
-    let call = attempt::call(first, headers::from_pairs(&metadata), body, JSON, trace);
-    let (status, body) = match attempt::post(app, call, target.dependencies().max_answer).await {
-        Ok(answer) => answer,
-        Err(error) => {
-            let text = format!("error returned from app channel while sending pub/sub event to app: {error}");
-            return BulkResponse::all(Handled::failed(text, None));
-        }
-    };
-    let count = entries.len();
-    let read = offload(body.len(), move || read(count, status, &body)).await;
-    BulkResponse {
-        http: Some(status),
-        ..read
-    }
-}
-
 /// An event and its id in the bulk.
 type Shown = (String, Arc<Incoming>);
 
@@ -379,79 +295,6 @@ async fn written<T: Send + 'static>(
     offload(size, move || write(&wanted, &shown)).await
 }
 
-fn request(wanted: &AppSubscription, entries: &[Shown]) -> Result<Bytes, serde_json::Error> {
-    let shown = entries.iter().map(|(id, event)| {
-        let (body, default) = if wanted.raw {
-            use base64::Engine as _;
-            let text = base64::engine::general_purpose::STANDARD.encode(&event.payload);
-            (Body::Raw(text), OCTET_STREAM)
-        } else {
-            (Body::Event(serde_json::from_slice(&event.data)?), CLOUD_EVENT)
-        };
-        Ok(RequestEntry {
-            entry_id: id,
-            event: body,
-            metadata: Some(&event.metadata).filter(|metadata| !metadata.is_empty()),
-            content_type: event.content_type.as_deref().unwrap_or(default),
-        })
-    });
-    let body = Request {
-        entries: shown.collect::<Result<_, serde_json::Error>>()?,
-        id: uuid::Uuid::new_v4().to_string(),
-        metadata: Pairs::from([(PUBSUB_NAME.to_owned(), wanted.pubsub.clone())]),
-        pubsubname: &wanted.pubsub,
-        topic: entries.first().map_or("", |(_, event)| &event.topic),
-        r#type: BULK_TYPE,
-    };
-    serde_json::to_vec(&body).map(Bytes::from)
-}
-
-/// The answer to a bulk of `count` events.
-fn read(count: usize, status: u16, body: &[u8]) -> BulkResponse {
-    match status {
-        200..300 => match serde_json::from_slice::<Response>(body) {
-            Ok(response) => {
-                let statuses = response.statuses.unwrap_or_default();
-                let said = statuses.into_iter().map(|entry| {
-                    let said = match entry.status.as_str() {
-                        "SUCCESS" => Handled::Done.success(),
-                        "DROP" => dropped(&entry.entry_id),
-                        other => Handled::failed(
-                            format!("status {other:?} returned from app for entry {}", entry.entry_id),
-                            None,
-                        ),
-                    };
-                    (entry.entry_id, said)
-                });
-                BulkResponse::each(said)
-            }
-            Err(error) => {
-                let text = format!("the app's answer to a bulk of {count} cannot be read: {error}");
-                tracing::error!(target: LOG, "{text}");
-                BulkResponse::all(Handled::failed(text, None))
-            }
-        },
-        404 => {
-            tracing::error!(
-                target: LOG,
-                "non-retriable error returned from app while processing bulk pub/sub event: {}. status code returned: \
-                 404",
-                String::from_utf8_lossy(body)
-            );
-            BulkResponse::all(Handled::Dropped("the app answered 404").success())
-        }
-        other => {
-            let text = format!(
-                "retriable error returned from app while processing bulk pub/sub event: {}. status code returned: \
-                 {other}",
-                String::from_utf8_lossy(body)
-            );
-            tracing::warn!(target: LOG, "{text}");
-            BulkResponse::all(Handled::failed(text, Some(other.into())))
-        }
-    }
-}
-
 fn dropped(entry: &str) -> (Handled, Outcome) {
     tracing::warn!(
         target: LOG,
@@ -460,78 +303,12 @@ fn dropped(entry: &str) -> (Handled, Outcome) {
     Handled::Dropped("the app dropped it").success()
 }
 
-async fn over_grpc(target: &Target, app: &AppChannel, entries: &[Entry], trace: &Parent) -> BulkResponse {
-    let request = match written(target, entries, grpc_request).await {
-        Ok(request) => request,
-        Err(text) => return BulkResponse::all(Handled::failed(text, None)),
-    };
-    let metadata = Pairs::from([(PUBSUB_NAME.to_owned(), target.wanted.pubsub.clone())]);
-    let ask = |path| {
-        app.callback_with::<TopicEventBulkResponse>(path, &request, headers::from_pairs(&metadata), trace)
-    };
-    let is_unknown = |status: &GrpcStatus| status.code() == Code::Unimplemented;
-    let answer = match ask(ON_BULK).await {
-        Err(status) if is_unknown(&status) => ask(ON_BULK_ALPHA).await,
-        answer => answer,
-    };
-    match answer {
-        Ok(answer) => {
-            let statuses = answer.statuses.into_iter().map(|entry| {
-                let said = match entry.status {
-                    0 => Handled::Done.success(),
-                    2 => dropped(&entry.entry_id),
-                    other => Handled::failed(
-                        format!("status {other} returned from app for entry {}", entry.entry_id),
-                        None,
-                    ),
-                };
-                (entry.entry_id, said)
-            });
-            BulkResponse::each(statuses)
-        }
-        Err(status) if is_unknown(&status) => {
-            tracing::warn!(
-                target: LOG,
-                "non-retriable error returned from app while processing bulk pub/sub event: {status}"
-            );
-            BulkResponse::all(Handled::Done.success())
-        }
-        Err(status) => {
-            let text = format!("error returned from app while processing bulk pub/sub event: {status}");
-            BulkResponse::all((Handled::Failed(text), grpc_outcome(status.code() as i32)))
-        }
-    }
-}
-
-fn grpc_request(wanted: &AppSubscription, entries: &[Shown]) -> Result<TopicEventBulkRequest, String> {
-    let first = entries.first().map(|(_, event)| event);
-    let shown = entries.iter().map(|(id, event)| {
-        let (body, default) = if wanted.raw {
-            (EntryEvent::Bytes(event.payload.clone()), OCTET_STREAM)
-        } else {
-            (EntryEvent::CloudEvent(message::envelope(event)?), CLOUD_EVENT)
-        };
-        Ok(TopicEventBulkRequestEntry {
-            entry_id: id.clone(),
-            event: Some(body),
-            content_type: event.content_type.as_deref().unwrap_or(default).to_owned(),
-            metadata: event.metadata.clone(),
-        })
-    });
-    Ok(TopicEventBulkRequest {
-        id: uuid::Uuid::new_v4().to_string(),
-        entries: shown.collect::<Result<_, String>>()?,
-        metadata: Pairs::from([(PUBSUB_NAME.to_owned(), wanted.pubsub.clone())]),
-        topic: first.map(|event| event.topic.to_string()).unwrap_or_default(),
-        pubsub_name: wanted.pubsub.clone(),
-        r#type: BULK_TYPE.to_owned(),
-        path: first.map(|event| event.path.clone()).unwrap_or_default(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use bytes::Bytes;
+    use outrigger_component::Pairs;
 
     use super::*;
 
@@ -597,24 +374,5 @@ mod tests {
             matches!(collector.join(member("/b")), BatchRole::Call(_)),
             "nobody else can come"
         );
-    }
-
-    #[test]
-    fn each_entry_has_a_status_of_its_own() {
-        let body = br#"{"statuses":[{"entryId":"1","status":"SUCCESS"},{"entryId":"2","status":"DROP"},
-            {"entryId":"3","status":""},{"entryId":"unknown","status":"SUCCESS"}]}"#;
-        let said = read(3, 200, body);
-        assert_eq!(said.of("1").0, Handled::Done);
-        assert!(matches!(said.of("2").0, Handled::Dropped(_)));
-        assert!(matches!(said.of("3").0, Handled::Failed(_)));
-        assert!(
-            matches!(said.of("4").0, Handled::Failed(_)),
-            "nothing is said of it"
-        );
-        for (status, body) in [(200, "no json"), (500, "")] {
-            let said = read(3, status, body.as_bytes());
-            assert!(matches!(said.of("1").0, Handled::Failed(_)));
-        }
-        assert!(matches!(read(3, 404, b"").of("1").0, Handled::Dropped(_)));
     }
 }

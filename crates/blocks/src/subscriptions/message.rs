@@ -8,11 +8,11 @@ use bytes::Bytes;
 use outrigger_cloudevents::{Data, Event, content_type, member};
 use outrigger_component::offload::{INLINE, offload};
 use outrigger_wire::runtime::v1::{TopicEventCeRequest, TopicEventRequest};
-use prost_types::value::Kind;
-use prost_types::{ListValue, Struct};
+use prost_types::Struct;
 use serde_json::Value;
 
 use super::incoming::{Incoming, binary_event};
+use crate::protojson::from_json;
 
 /// Attributes that have fields of their own; the others are extensions.
 const FIELDS: [&str; 7] = [
@@ -97,8 +97,9 @@ fn payload(event: &Event<'_>, content_type: &str) -> Result<Bytes, String> {
         Data::Json(json) => json,
     };
     if content_type::is_text(content_type) {
-        let text: String = serde_json::from_str(json)
-            .map_err(|_| format!("its data is no text, as the content type {content_type} says"))?;
+        let text: String = serde_json::from_str(json).map_err(|_| {
+            format!("its data is not a JSON string, which the content type {content_type} needs")
+        })?;
         return Ok(text.into());
     }
     if content_type::is_json(content_type) || content_type::is_cloud_event(content_type) {
@@ -115,32 +116,15 @@ fn extensions(event: &Event<'_>) -> Result<Struct, String> {
         }
         let value: Value = serde_json::from_str(json)
             .map_err(|error| format!("its attribute {name} cannot be read: {error}"))?;
-        fields.insert(name.to_owned(), protobuf(value));
+        fields.insert(name.to_owned(), from_json(value));
     }
     Ok(Struct { fields })
 }
 
-fn protobuf(json: Value) -> prost_types::Value {
-    let kind = match json {
-        Value::Null => Kind::NullValue(0),
-        Value::Bool(value) => Kind::BoolValue(value),
-        Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or(f64::NAN)),
-        Value::String(text) => Kind::StringValue(text),
-        Value::Array(items) => Kind::ListValue(ListValue {
-            values: items.into_iter().map(protobuf).collect(),
-        }),
-        Value::Object(members) => Kind::StructValue(Struct {
-            fields: members
-                .into_iter()
-                .map(|(name, value)| (name, protobuf(value)))
-                .collect(),
-        }),
-    };
-    prost_types::Value { kind: Some(kind) }
-}
-
 #[cfg(test)]
 mod tests {
+    use prost_types::value::Kind;
+
     use super::*;
 
     fn data(json: &str) -> Result<Bytes, String> {

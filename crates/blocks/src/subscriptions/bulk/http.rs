@@ -1,0 +1,194 @@
+//! A bulk for an app that speaks HTTP.
+
+use bytes::Bytes;
+use outrigger_cloudevents::BULK_TYPE;
+use outrigger_cloudevents::content_type::{CLOUD_EVENT, JSON, OCTET_STREAM};
+use outrigger_component::Pairs;
+use outrigger_component::offload::offload;
+use outrigger_runtime::app::AppChannel;
+use outrigger_telemetry::trace::Parent;
+use outrigger_transport::headers;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{BulkResponse, Entry, Shown, dropped, written};
+use crate::subscriptions::LOG;
+use crate::subscriptions::attempt::{self, Handled};
+use crate::subscriptions::incoming::PUBSUB_NAME;
+use crate::subscriptions::spec::AppSubscription;
+use crate::subscriptions::target::Target;
+
+/// The body of the request.
+#[derive(Serialize)]
+struct Request<'e> {
+    entries: Vec<RequestEntry<'e>>,
+    id: String,
+    metadata: Pairs,
+    pubsubname: &'e str,
+    topic: &'e str,
+    r#type: &'static str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RequestEntry<'e> {
+    entry_id: &'e str,
+    event: Body<'e>,
+    /// As in Dapr, `null` where the broker gave none.
+    metadata: Option<&'e Pairs>,
+    content_type: &'e str,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Body<'e> {
+    Event(&'e RawValue),
+    Raw(String),
+}
+
+#[derive(Deserialize)]
+struct Response {
+    #[serde(default)]
+    statuses: Option<Vec<ResponseEntry>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ResponseEntry {
+    #[serde(default)]
+    entry_id: String,
+    #[serde(default)]
+    status: String,
+}
+
+pub(super) async fn call(
+    target: &Target,
+    app: &AppChannel,
+    entries: &[Entry],
+    trace: Parent,
+) -> BulkResponse {
+    let Some(first) = entries.first().map(|entry| &entry.event) else {
+        return BulkResponse::each(std::iter::empty());
+    };
+    let body = match written(target, entries, request).await {
+        Ok(body) => body,
+        Err(error) => {
+            return BulkResponse::all(Handled::failed(
+                format!("the bulk cannot be written: {error}"),
+                None,
+            ));
+        }
+    };
+    let metadata = Pairs::from([(PUBSUB_NAME.to_owned(), target.wanted.pubsub.clone())]);
+    let call = attempt::call(first, headers::from_pairs(&metadata), body, JSON, trace);
+    let (status, body) = match attempt::post(app, call, target.dependencies().max_answer).await {
+        Ok(answer) => answer,
+        Err(error) => {
+            let text = format!("error returned from app channel while sending pub/sub event to app: {error}");
+            return BulkResponse::all(Handled::failed(text, None));
+        }
+    };
+    let count = entries.len();
+    let read = offload(body.len(), move || read(count, status, &body)).await;
+    BulkResponse {
+        http: Some(status),
+        ..read
+    }
+}
+
+fn request(wanted: &AppSubscription, entries: &[Shown]) -> Result<Bytes, serde_json::Error> {
+    let shown = entries.iter().map(|(id, event)| {
+        let (body, default) = if wanted.raw {
+            use base64::Engine as _;
+            let text = base64::engine::general_purpose::STANDARD.encode(&event.payload);
+            (Body::Raw(text), OCTET_STREAM)
+        } else {
+            (Body::Event(serde_json::from_slice(&event.data)?), CLOUD_EVENT)
+        };
+        Ok(RequestEntry {
+            entry_id: id,
+            event: body,
+            metadata: Some(&event.metadata).filter(|metadata| !metadata.is_empty()),
+            content_type: event.content_type.as_deref().unwrap_or(default),
+        })
+    });
+    let body = Request {
+        entries: shown.collect::<Result<_, serde_json::Error>>()?,
+        id: uuid::Uuid::new_v4().to_string(),
+        metadata: Pairs::from([(PUBSUB_NAME.to_owned(), wanted.pubsub.clone())]),
+        pubsubname: &wanted.pubsub,
+        topic: entries.first().map_or("", |(_, event)| &event.topic),
+        r#type: BULK_TYPE,
+    };
+    serde_json::to_vec(&body).map(Bytes::from)
+}
+
+/// The answer to a bulk of `count` events.
+fn read(count: usize, status: u16, body: &[u8]) -> BulkResponse {
+    match status {
+        200..300 => match serde_json::from_slice::<Response>(body) {
+            Ok(response) => {
+                let statuses = response.statuses.unwrap_or_default();
+                let said = statuses.into_iter().map(|entry| {
+                    let said = match entry.status.as_str() {
+                        "SUCCESS" => Handled::Done.success(),
+                        "DROP" => dropped(&entry.entry_id),
+                        other => Handled::failed(
+                            format!("status {other:?} returned from app for entry {}", entry.entry_id),
+                            None,
+                        ),
+                    };
+                    (entry.entry_id, said)
+                });
+                BulkResponse::each(said)
+            }
+            Err(error) => {
+                let text = format!("the app's answer to a bulk of {count} cannot be read: {error}");
+                tracing::error!(target: LOG, "{text}");
+                BulkResponse::all(Handled::failed(text, None))
+            }
+        },
+        404 => {
+            tracing::error!(
+                target: LOG,
+                "non-retriable error returned from app while processing bulk pub/sub event: {}. status code returned: \
+                 404",
+                String::from_utf8_lossy(body)
+            );
+            BulkResponse::all(Handled::Dropped("the app answered 404").success())
+        }
+        other => {
+            let text = format!(
+                "retriable error returned from app while processing bulk pub/sub event: {}. status code returned: \
+                 {other}",
+                String::from_utf8_lossy(body)
+            );
+            tracing::warn!(target: LOG, "{text}");
+            BulkResponse::all(Handled::failed(text, Some(other.into())))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_entry_has_a_status_of_its_own() {
+        let body = br#"{"statuses":[{"entryId":"1","status":"SUCCESS"},{"entryId":"2","status":"DROP"},
+            {"entryId":"3","status":""},{"entryId":"unknown","status":"SUCCESS"}]}"#;
+        let said = read(3, 200, body);
+        assert_eq!(said.of("1").0, Handled::Done);
+        assert!(matches!(said.of("2").0, Handled::Dropped(_)));
+        assert!(matches!(said.of("3").0, Handled::Failed(_)));
+        assert!(
+            matches!(said.of("4").0, Handled::Failed(_)),
+            "nothing is said of it"
+        );
+        for (status, body) in [(200, "no json"), (500, "")] {
+            let said = read(3, status, body.as_bytes());
+            assert!(matches!(said.of("1").0, Handled::Failed(_)));
+        }
+        assert!(matches!(read(3, 404, b"").of("1").0, Handled::Dropped(_)));
+    }
+}
