@@ -167,7 +167,7 @@ impl Registry {
     pub(super) fn decode(&self, schema: &Schema, payload: &[u8]) -> Result<Bytes, String> {
         let value = payload.get(HEAD..).unwrap_or_default();
         let decoded = schema.codec.decode(value, self.form);
-        decoded.map_err(|error| format!("it is no value of schema {}: {error}", schema.id))
+        decoded.map_err(|error| format!("it does not match schema {}: {error}", schema.id))
     }
 
     /// The latest schema of a subject.

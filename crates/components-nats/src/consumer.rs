@@ -182,12 +182,7 @@ impl Consumer {
             }
             tokio::select! {
                 () = closed.cancelled() => {
-                    for settled in feed.settled().now_or_never().unwrap_or_default() {
-                        self.settle(settled, None).await;
-                    }
-                    for incoming in feed.unsettled() {
-                        self.say(incoming, AckKind::Nak(None)).await;
-                    }
+                    self.give_back(feed).await;
                     break;
                 }
                 () = drain.cancelled(), if messages.is_some() => {
@@ -200,21 +195,12 @@ impl Consumer {
                         self.settle(settled, pause).await;
                     }
                 }
-                read = prefetched.read_again() => match read {
-                    Ok(incoming) => {
+                read = prefetched.read_again() => {
+                    if let Some(incoming) = self.read_again(read).await {
                         let message = self.message(&incoming);
                         feed.offer(incoming, message);
                     }
-                    Err((incoming, Lost::Deleted)) => self.say(&incoming, AckKind::Term).await,
-                    Err((incoming, Lost::Unread(error))) => {
-                        tracing::warn!(
-                            target: LOG,
-                            "component {}: topic {}: a message cannot be read again: {error}; the server sends it again",
-                            self.shared.component, self.topic
-                        );
-                        self.say(&incoming, AckKind::Nak(Some(AGAIN))).await;
-                    }
-                },
+                }
                 incoming = next(&mut messages), if !prefetched.is_full() => match incoming {
                     Some(Ok(incoming)) => prefetched.push(incoming, feed.room_in_bytes()),
                     Some(Err(_)) => suspicion.notify_one(),
@@ -234,6 +220,33 @@ impl Consumer {
         // An answer to this comes after what was said before.
         let _late = timeout(FLUSH, stream.consumer_info(&name)).await;
         Ok(())
+    }
+
+    /// Says what became of the messages that the app had, at the end of the component.
+    async fn give_back(&self, feed: &mut Feed<Incoming>) {
+        for settled in feed.settled().now_or_never().unwrap_or_default() {
+            self.settle(settled, None).await;
+        }
+        for incoming in feed.unsettled() {
+            self.say(incoming, AckKind::Nak(None)).await;
+        }
+    }
+
+    /// A message whose payload was read again, unless it is lost: then the server is told.
+    async fn read_again(&self, read: std::result::Result<Incoming, (Incoming, Lost)>) -> Option<Incoming> {
+        match read {
+            Ok(incoming) => return Some(incoming),
+            Err((incoming, Lost::Deleted)) => self.say(&incoming, AckKind::Term).await,
+            Err((incoming, Lost::Unread(error))) => {
+                tracing::warn!(
+                    target: LOG,
+                    "component {}: topic {}: a message cannot be read again: {error}; the server sends it again",
+                    self.shared.component, self.topic
+                );
+                self.say(&incoming, AckKind::Nak(Some(AGAIN))).await;
+            }
+        }
+        None
     }
 
     /// Gives back what the app never had.

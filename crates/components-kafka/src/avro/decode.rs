@@ -4,7 +4,10 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
-use super::*;
+use super::{
+    schema::{Record, Union},
+    *,
+};
 
 /// The largest JSON, bytes: of some types a few bytes say how many thousand there are.
 const LARGEST: usize = 32 * 1024 * 1024;
@@ -89,62 +92,73 @@ impl<'d> Decoder<'_, 'd> {
                 let text = self.text()?;
                 self.json(text);
             }
-            Node::Enum(symbols) => {
-                let place = usize::try_from(self.long()?).ok();
-                let symbol = place.and_then(|place| symbols.get(place));
-                let symbol =
-                    symbol.ok_or_else(|| ValueError::new("an enum has fewer symbols than the data say"))?;
-                self.json(symbol.as_str());
-            }
-            Node::Union(union) => {
-                let place = usize::try_from(self.long()?).ok();
-                let member = place.and_then(|place| union.types.get(place));
-                let member =
-                    member.ok_or_else(|| ValueError::new("a union has fewer types than the data say"))?;
-                let plain = self.form == Form::Plain || matches!(codec.nodes[member.node], Node::Null);
-                if plain {
-                    return self.value(member.node, depth);
-                }
-                self.out.push(b'{');
-                self.json(member.tag.as_str());
-                self.out.push(b':');
-                self.value(member.node, depth + 1)?;
-                self.out.push(b'}');
-            }
-            Node::Array(items) => {
-                self.out.push(b'[');
-                self.blocks(|decoder, number| {
-                    decoder
-                        .value(*items, depth + 1)
-                        .map_err(|error| error.of_item(number))
-                })?;
-                self.out.push(b']');
-            }
-            Node::Map(values) => {
-                self.out.push(b'{');
-                self.blocks(|decoder, _| {
-                    let key = decoder.text()?;
-                    decoder.json(key);
-                    decoder.out.push(b':');
-                    decoder.value(*values, depth + 1).map_err(|error| error.of(key))
-                })?;
-                self.out.push(b'}');
-            }
-            Node::Record(record) => {
-                for (number, field) in record.fields.iter().enumerate() {
-                    self.out.push(if number == 0 { b'{' } else { b',' });
-                    self.json(field.name.as_str());
-                    self.out.push(b':');
-                    self.value(field.node, depth + 1)
-                        .map_err(|error| error.of(&field.name))?;
-                }
-                self.out.extend(if record.fields.is_empty() {
-                    &b"{}"[..]
-                } else {
-                    b"}"
-                });
-            }
+            Node::Enum(symbols) => self.symbol(symbols)?,
+            Node::Union(union) => self.union(union, depth)?,
+            Node::Array(items) => self.array(*items, depth)?,
+            Node::Map(values) => self.map(*values, depth)?,
+            Node::Record(record) => self.record(record, depth)?,
         }
+        Ok(())
+    }
+
+    fn symbol(&mut self, symbols: &[String]) -> Result<(), ValueError> {
+        let place = usize::try_from(self.long()?).ok();
+        let symbol = place.and_then(|place| symbols.get(place));
+        let symbol = symbol.ok_or_else(|| ValueError::new("an enum has fewer symbols than the data say"))?;
+        self.json(symbol.as_str());
+        Ok(())
+    }
+
+    fn union(&mut self, union: &Union, depth: usize) -> Result<(), ValueError> {
+        let place = usize::try_from(self.long()?).ok();
+        let member = place.and_then(|place| union.types.get(place));
+        let member = member.ok_or_else(|| ValueError::new("a union has fewer types than the data say"))?;
+        if self.form == Form::Plain || matches!(self.codec.nodes[member.node], Node::Null) {
+            return self.value(member.node, depth);
+        }
+        self.out.push(b'{');
+        self.json(member.tag.as_str());
+        self.out.push(b':');
+        self.value(member.node, depth + 1)?;
+        self.out.push(b'}');
+        Ok(())
+    }
+
+    fn array(&mut self, items: usize, depth: usize) -> Result<(), ValueError> {
+        self.out.push(b'[');
+        self.blocks(|decoder, number| {
+            let item = decoder.value(items, depth + 1);
+            item.map_err(|error| error.of_item(number))
+        })?;
+        self.out.push(b']');
+        Ok(())
+    }
+
+    fn map(&mut self, values: usize, depth: usize) -> Result<(), ValueError> {
+        self.out.push(b'{');
+        self.blocks(|decoder, _| {
+            let key = decoder.text()?;
+            decoder.json(key);
+            decoder.out.push(b':');
+            decoder.value(values, depth + 1).map_err(|error| error.of(key))
+        })?;
+        self.out.push(b'}');
+        Ok(())
+    }
+
+    fn record(&mut self, record: &Record, depth: usize) -> Result<(), ValueError> {
+        for (number, field) in record.fields.iter().enumerate() {
+            self.out.push(if number == 0 { b'{' } else { b',' });
+            self.json(field.name.as_str());
+            self.out.push(b':');
+            self.value(field.node, depth + 1)
+                .map_err(|error| error.of(&field.name))?;
+        }
+        self.out.extend(if record.fields.is_empty() {
+            &b"{}"[..]
+        } else {
+            b"}"
+        });
         Ok(())
     }
 
@@ -207,7 +221,7 @@ impl<'d> Decoder<'_, 'd> {
     }
 
     fn text(&mut self) -> Result<&'d str, ValueError> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| ValueError::new("a string is no UTF-8"))
+        std::str::from_utf8(self.bytes()?).map_err(|_| ValueError::new("a string is not valid UTF-8"))
     }
 
     fn latin_1(&mut self, bytes: &[u8]) {

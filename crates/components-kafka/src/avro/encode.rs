@@ -1,10 +1,10 @@
 //! JSON to Avro.
 
-use serde_json::Number;
+use serde_json::{Map, Number};
 
 use super::{
     error::shortened,
-    schema::{Default, Union},
+    schema::{Default, Record, Union},
     *,
 };
 
@@ -38,8 +38,8 @@ pub(super) fn encode(
     start: Vec<u8>,
     most: usize,
 ) -> Result<Vec<u8>, ValueError> {
-    let value: Value =
-        serde_json::from_slice(json).map_err(|error| ValueError::new(format!("it is no JSON: {error}")))?;
+    let value: Value = serde_json::from_slice(json)
+        .map_err(|error| ValueError::new(format!("it is not valid JSON: {error}")))?;
     if !is_flat(&value, DEEPEST) {
         return Err(ValueError::new(format!(
             "it is nested deeper than {DEEPEST} levels"
@@ -110,90 +110,123 @@ impl Encoder<'_> {
         }
         let codec = self.codec;
         match (&codec.nodes[node], json) {
-            (Node::Union(union), json) => return self.union(union, json, depth),
-            (Node::Null, Value::Null) => {}
-            (Node::Boolean, Value::Bool(yes)) => self.out.push(u8::from(*yes)),
-            (Node::Int, Value::Number(number)) => {
-                let number = whole(number, "int")?;
-                let number = i32::try_from(number).map_err(|_| {
-                    ValueError::new(format!("{number} is out of the range, and the schema has int"))
-                })?;
-                self.long(i64::from(number));
+            (Node::Union(union), json) => self.union(union, json, depth),
+            (Node::Null, Value::Null) => Ok(()),
+            (Node::Boolean, Value::Bool(yes)) => {
+                self.out.push(u8::from(*yes));
+                Ok(())
             }
+            (Node::Int, Value::Number(number)) => self.int(number),
             (Node::Long, Value::Number(number)) => {
                 let number = whole(number, "long")?;
                 self.long(number);
+                Ok(())
             }
-            (Node::Float, json @ (Value::Number(_) | Value::Null)) => {
-                #[expect(clippy::cast_possible_truncation, reason = "a float has fewer digits")]
-                let float = floating(json) as f32;
-                if float.is_infinite() {
-                    return Err(ValueError::new(format!(
-                        "{json} is out of the range, and the schema has float"
-                    )));
-                }
-                self.out.extend(float.to_le_bytes());
-            }
+            (Node::Float, json @ (Value::Number(_) | Value::Null)) => self.float(json),
             (Node::Double, json @ (Value::Number(_) | Value::Null)) => {
-                self.out.extend(floating(json).to_le_bytes())
+                self.out.extend(floating(json).to_le_bytes());
+                Ok(())
             }
             (Node::Bytes, Value::String(text)) => {
                 let bytes = latin_1(text)?;
                 self.bytes(&bytes);
+                Ok(())
             }
-            (Node::Fixed(size), Value::String(text)) => {
-                let bytes = latin_1(text)?;
-                if bytes.len() != *size {
-                    let text = format!("{} bytes are given where a fixed has {size}", bytes.len());
-                    return Err(ValueError::new(text));
-                }
-                self.out.extend(bytes);
+            (Node::Fixed(size), Value::String(text)) => self.fixed(*size, text),
+            (Node::String, Value::String(text)) => {
+                self.bytes(text.as_bytes());
+                Ok(())
             }
-            (Node::String, Value::String(text)) => self.bytes(text.as_bytes()),
-            (Node::Enum(symbols), Value::String(text)) => {
-                let place = symbols.iter().position(|symbol| symbol == text);
-                let place = place.ok_or_else(|| {
-                    let symbols = shortened(&symbols.join(", "));
-                    ValueError::new(format!("it is none of the symbols {symbols}"))
-                })?;
-                self.count(place);
-            }
-            (Node::Array(items), Value::Array(values)) => {
-                if !values.is_empty() {
-                    self.count(values.len());
-                }
-                for (number, value) in values.iter().enumerate() {
-                    self.value(*items, value, depth)
-                        .map_err(|error| error.of_item(number))?;
-                }
-                self.out.push(0);
-            }
-            (Node::Map(values), Value::Object(entries)) => {
-                if !entries.is_empty() {
-                    self.count(entries.len());
-                }
-                for (key, value) in entries {
-                    self.bytes(key.as_bytes());
-                    self.value(*values, value, depth).map_err(|error| error.of(key))?;
-                }
-                self.out.push(0);
-            }
-            (Node::Record(record), Value::Object(given)) => {
-                if let Some(unknown) = given.keys().find(|name| !record.by_name.contains_key(*name)) {
-                    return Err(ValueError::new("the schema has no such field").of(unknown));
-                }
-                for field in &record.fields {
-                    let written = match given.get(&field.name) {
-                        Some(value) => self.value(field.node, value, depth),
-                        None => self.default_of(field, depth + 1),
-                    };
-                    written.map_err(|error| error.of(&field.name))?;
-                }
-            }
+            (Node::Enum(symbols), Value::String(text)) => self.symbol(symbols, text),
+            (Node::Array(items), Value::Array(values)) => self.array(*items, values, depth),
+            (Node::Map(values), Value::Object(entries)) => self.map(*values, entries, depth),
+            (Node::Record(record), Value::Object(given)) => self.record(record, given, depth),
             (expected, json) => {
                 let text = format!("{} is given where the schema has {}", kind(json), expected.name());
-                return Err(ValueError::new(text));
+                Err(ValueError::new(text))
             }
+        }
+    }
+
+    fn int(&mut self, number: &Number) -> Result<(), ValueError> {
+        let number = whole(number, "int")?;
+        let number = i32::try_from(number)
+            .map_err(|_| ValueError::new(format!("{number} is out of the range, and the schema has int")))?;
+        self.long(i64::from(number));
+        Ok(())
+    }
+
+    fn float(&mut self, json: &Value) -> Result<(), ValueError> {
+        #[expect(clippy::cast_possible_truncation, reason = "a float has fewer digits")]
+        let float = floating(json) as f32;
+        if float.is_infinite() {
+            return Err(ValueError::new(format!(
+                "{json} is out of the range, and the schema has float"
+            )));
+        }
+        self.out.extend(float.to_le_bytes());
+        Ok(())
+    }
+
+    fn fixed(&mut self, size: usize, text: &str) -> Result<(), ValueError> {
+        let bytes = latin_1(text)?;
+        if bytes.len() != size {
+            let text = format!("{} bytes are given where a fixed has {size}", bytes.len());
+            return Err(ValueError::new(text));
+        }
+        self.out.extend(bytes);
+        Ok(())
+    }
+
+    fn symbol(&mut self, symbols: &[String], text: &str) -> Result<(), ValueError> {
+        let place = symbols.iter().position(|symbol| symbol == text);
+        let place = place.ok_or_else(|| {
+            let symbols = shortened(&symbols.join(", "));
+            ValueError::new(format!("it must be one of the symbols {symbols}"))
+        })?;
+        self.count(place);
+        Ok(())
+    }
+
+    fn array(&mut self, items: usize, values: &[Value], depth: usize) -> Result<(), ValueError> {
+        if !values.is_empty() {
+            self.count(values.len());
+        }
+        for (number, value) in values.iter().enumerate() {
+            self.value(items, value, depth)
+                .map_err(|error| error.of_item(number))?;
+        }
+        self.out.push(0);
+        Ok(())
+    }
+
+    fn map(&mut self, values: usize, entries: &Map<String, Value>, depth: usize) -> Result<(), ValueError> {
+        if !entries.is_empty() {
+            self.count(entries.len());
+        }
+        for (key, value) in entries {
+            self.bytes(key.as_bytes());
+            self.value(values, value, depth).map_err(|error| error.of(key))?;
+        }
+        self.out.push(0);
+        Ok(())
+    }
+
+    fn record(
+        &mut self,
+        record: &Record,
+        given: &Map<String, Value>,
+        depth: usize,
+    ) -> Result<(), ValueError> {
+        if let Some(unknown) = given.keys().find(|name| !record.by_name.contains_key(*name)) {
+            return Err(ValueError::new("the schema has no such field").of(unknown));
+        }
+        for field in &record.fields {
+            let written = match given.get(&field.name) {
+                Some(value) => self.value(field.node, value, depth),
+                None => self.default_of(field, depth + 1),
+            };
+            written.map_err(|error| error.of(&field.name))?;
         }
         Ok(())
     }
@@ -271,7 +304,8 @@ impl Encoder<'_> {
         let mut types = union.types.iter();
         let place = types.position(|member| member.tag == tag);
         let place = place.or_else(|| union.types.iter().position(|member| member.name == tag));
-        let place = place.ok_or_else(|| ValueError::new(format!("it is none of {}", tags(union))).of(tag))?;
+        let place = place
+            .ok_or_else(|| ValueError::new(format!("its type must be one of {}", tags(union))).of(tag))?;
         self.count(place);
         let member = &union.types[place];
         self.value(member.node, value, depth)
@@ -320,7 +354,7 @@ fn whole(number: &Number, expected: &str) -> Result<i64, ValueError> {
             .as_f64()
             .is_some_and(|number| number.abs() < 2_f64.powi(63));
         let why = if number.is_f64() && small {
-            "no whole number"
+            "not a whole number"
         } else {
             "out of the range"
         };

@@ -93,7 +93,7 @@ impl Node {
 }
 
 pub(super) fn parse(text: &str) -> Result<Codec, String> {
-    let json: Value = serde_json::from_str(text).map_err(|error| format!("it is no JSON: {error}"))?;
+    let json: Value = serde_json::from_str(text).map_err(|error| format!("it is not valid JSON: {error}"))?;
     if !is_flat(&json, DEEPEST_SCHEMA) {
         return Err(format!("it is nested deeper than {DEEPEST_SCHEMA} levels"));
     }

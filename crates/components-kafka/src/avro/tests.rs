@@ -253,7 +253,7 @@ fn what_does_not_fit_is_named() {
             "\"long\"",
             "1.5",
             Form::Plain,
-            "1.5 is no whole number, and the schema has long",
+            "1.5 is not a whole number, and the schema has long",
         ),
         (
             "\"float\"",
@@ -295,7 +295,7 @@ fn what_does_not_fit_is_named() {
             ORDER,
             "{\"id\":1,\"state\":\"LOST\"}",
             Form::Plain,
-            "field \"state\": it is none of the symbols OPEN, DONE",
+            "field \"state\": it must be one of the symbols OPEN, DONE",
         ),
         (
             ORDER,
@@ -320,7 +320,7 @@ fn what_does_not_fit_is_named() {
             ORDER,
             "{\"id\":1,\"note\":{\"text\":\"x\"}}",
             Form::Tagged,
-            "field \"note.text\": it is none of null, string",
+            "field \"note.text\": its type must be one of null, string",
         ),
         (
             LIST,
@@ -332,7 +332,7 @@ fn what_does_not_fit_is_named() {
             "\"int\"",
             "1 2",
             Form::Plain,
-            "it is no JSON: trailing characters at line 1 column 3",
+            "it is not valid JSON: trailing characters at line 1 column 3",
         ),
         (
             maps,
@@ -461,7 +461,7 @@ fn schemas_that_cannot_be_used_are_refused() {
         "x".repeat(1024 * 1024)
     );
     for (schema, expected) in [
-        ("{", "it is no JSON"),
+        ("{", "it is not valid JSON"),
         ("\"Order\"", "Order"),
         (
             r#"{"type":"record","name":"R","fields":[{"name":"a","type":"int","default":"x"}]}"#,

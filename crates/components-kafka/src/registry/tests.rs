@@ -235,6 +235,6 @@ async fn what_does_not_fit_is_told_with_its_field_and_schema() {
     let error = registry.decode(&schema, b"\0\0\0\0\x01").unwrap_err();
     assert_eq!(
         error,
-        "it is no value of schema 1: field \"id\": the data end within it"
+        "it does not match schema 1: field \"id\": the data end within it"
     );
 }
