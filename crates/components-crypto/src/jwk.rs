@@ -49,7 +49,7 @@ enum Set {
 }
 
 fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T> {
-    serde_json::from_slice(text).map_err(|error| wrong("no JSON Web Key").because(error))
+    serde_json::from_slice(text).map_err(|error| wrong("not a valid JSON Web Key").because(error))
 }
 
 /// One key.
@@ -62,12 +62,12 @@ pub(super) fn parse_set(text: &[u8]) -> Result<Vec<Key>> {
     let keys = match read(text)? {
         Set::Several { keys } => keys,
         Set::One(key @ Value::Object(_)) => vec![key],
-        Set::One(_) => return Err(wrong("no JSON Web Key set: an object is expected")),
+        Set::One(_) => return Err(wrong("not a JSON Web Key set: an object is expected")),
     };
     let mut usable = Vec::with_capacity(keys.len());
     for (index, value) in keys.into_iter().enumerate() {
         let jwk: Jwk = serde_json::from_value(value)
-            .map_err(|error| wrong(format!("key {index} is no JSON Web Key")).because(error))?;
+            .map_err(|error| wrong(format!("key {index} is not a valid JSON Web Key")).because(error))?;
         let id = jwk.kid.clone().unwrap_or_default();
         match jwk.key() {
             Ok(key) => usable.push(key),

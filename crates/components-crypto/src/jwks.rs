@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex as PoisonMutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -16,6 +16,7 @@ use outrigger_component::{
 use outrigger_webclient::{causes, read_body, shown};
 use reqwest::{Client, Url};
 use tokio::{sync::Mutex, time::Instant};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     jwk,
@@ -32,12 +33,21 @@ pub(super) fn add(catalog: &mut Catalog) {
     catalog
         .crypto
         .add(Entry::new(&["dapr.jwks"], Version::Only, |setup| async move {
-            let set = Arc::new(KeySet::open(&setup.metadata).await?);
-            Ok(Arc::new(Local(set)) as Arc<dyn CryptoProvider>)
+            let refreshed = Refreshed {
+                set: Arc::new(KeySet::open(&setup.metadata).await?),
+                refreshing: PoisonMutex::default(),
+            };
+            Ok(Arc::new(Local(refreshed)) as Arc<dyn CryptoProvider>)
         }));
 }
 
 type Keys = Vec<Arc<Key>>;
+
+/// A key set, and the task that loads it again behind a key that is known. The task ends with the component.
+struct Refreshed {
+    set: Arc<KeySet>,
+    refreshing: PoisonMutex<Option<AbortOnDropHandle<()>>>,
+}
 
 struct KeySet {
     keys: ArcSwap<Keys>,
@@ -114,21 +124,24 @@ impl KeySet {
 }
 
 #[async_trait]
-impl KeySource for Arc<KeySet> {
+impl KeySource for Refreshed {
     async fn key(&self, name: &str) -> Result<Arc<Key>> {
-        if let Source::Url { interval, .. } = &self.source
-            && let Some(key) = self.find(name)
+        let set = &self.set;
+        if let Source::Url { interval, .. } = &set.source
+            && let Some(key) = set.find(name)
         {
             // A key that is known does not wait for the network.
             let stale = |loaded: &Loaded| loaded.at.elapsed() >= *interval;
-            if self.loaded.try_lock().is_ok_and(|loaded| stale(&loaded)) {
-                let set = Arc::clone(self);
-                tokio::spawn(async move { set.refresh().await });
+            if set.loaded.try_lock().is_ok_and(|loaded| stale(&loaded)) {
+                let set = Arc::clone(set);
+                let task = tokio::spawn(async move { set.refresh().await });
+                let mut refreshing = self.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
+                *refreshing = Some(AbortOnDropHandle::new(task));
             }
             return Ok(key);
         }
-        self.refresh().await;
-        self.find(name).ok_or_else(not_found)
+        set.refresh().await;
+        set.find(name).ok_or_else(not_found)
     }
 }
 
@@ -220,7 +233,7 @@ fn inline(given: &str) -> Result<Keys> {
     let decoded = STANDARD_NO_PAD.decode(given.trim_end_matches('='));
     let text = Secret::new(decoded.unwrap_or_else(|_| given.as_bytes().to_vec()));
     parse("the component", &text).map_err(|error| {
-        let text = "the metadata property jwks is no URL, no path of a file and no JSON Web Key set (as JSON or base64)";
+        let text = "the metadata property jwks must be a URL, the path of a file, or a JSON Web Key set (as JSON or base64)";
         Error::new(Kind::Configuration, text).because(error)
     })
 }

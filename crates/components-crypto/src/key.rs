@@ -143,7 +143,7 @@ fn symmetric(text: &[u8]) -> Secret {
 }
 
 fn pem(text: &[u8]) -> Result<Material> {
-    let block = pem::parse(text).map_err(|error| wrong("no PEM block with a key").because(error))?;
+    let block = pem::parse(text).map_err(|error| wrong("not a valid PEM block").because(error))?;
     let der = block.contents();
     let asymmetric = match block.tag() {
         "PUBLIC KEY" => Asymmetric::from_spki(der),
@@ -159,7 +159,7 @@ fn pem(text: &[u8]) -> Result<Material> {
             .and_then(Asymmetric::from_rsa_pair),
         "EC PRIVATE KEY" => Asymmetric::from_ec_der(der),
         "PRIVATE KEY" => Asymmetric::from_pkcs8(der),
-        tag => return Err(wrong(format!("a PEM block {tag:?} is no key"))),
+        tag => return Err(wrong(format!("a PEM block {tag:?} does not hold a key"))),
     };
     asymmetric.map(Material::Asymmetric).ok_or_else(|| {
         wrong("unusable key: RSA of 2048 to 8192 bits, P-256, P-384, P-521 and Ed25519 are supported")

@@ -220,7 +220,9 @@ fn wrap(key: &[u8], plaintext: &[u8]) -> Result<Vec<u8>> {
 
 fn unwrap(key: &[u8], wrapped: &[u8]) -> Result<Secret> {
     if wrapped.len() < 16 + WRAPPING || !wrapped.len().is_multiple_of(8) {
-        return Err(invalid("ciphertext length: it is no wrapped key"));
+        return Err(invalid(
+            "invalid ciphertext length: a wrapped key has a multiple of 8 bytes",
+        ));
     }
     let mut text = Secret::new(vec![0; wrapped.len()]);
     match kek(key)? {

@@ -172,7 +172,7 @@ fn check_range(request: &RangeRequest) -> Result<(), Status> {
 fn check_put(request: &PutRequest) -> Result<(), Status> {
     if request.lease != 0 || request.ignore_lease || request.ignore_value {
         return Err(Status::unimplemented(
-            "there are no leases here, and values are needed",
+            "leases are not supported, and a value is required",
         ));
     }
     let refused = |what: &str| Err(Status::invalid_argument(what.to_owned()));
@@ -182,13 +182,13 @@ fn check_put(request: &PutRequest) -> Result<(), Status> {
         }
         return match stored::read(&request.value, None) {
             Ok(_) => Ok(()),
-            Err(error) => refused(&format!("the value is no job: {error}")),
+            Err(error) => refused(&format!("the value is not a valid job: {error}")),
         };
     }
     if request.key.starts_with(COUNTERS.as_bytes()) {
         return match crate::proto::stored::Counter::decode(request.value.clone()) {
             Ok(_) => Ok(()),
-            Err(error) => refused(&format!("the value is no counter: {error}")),
+            Err(error) => refused(&format!("the value is not a valid counter: {error}")),
         };
     }
     refused("only keys below dapr/jobs/ and dapr/counters/ can be written")
@@ -209,7 +209,7 @@ fn check_delete(request: &DeleteRangeRequest) -> Result<(), Status> {
 
 fn check_compare(compare: &Compare) -> Result<(), Status> {
     match compare.target() {
-        compare::Target::Lease => Err(Status::unimplemented("there are no leases here")),
+        compare::Target::Lease => Err(Status::unimplemented("leases are not supported")),
         _ => Ok(()),
     }
 }

@@ -89,7 +89,7 @@ pub struct Scheduler {
 pub struct Addresses {
     /// The scheduler.
     pub grpc: SocketAddr,
-    /// `/healthz`.
+    /// Address of the `/healthz` server.
     pub healthz: SocketAddr,
     /// Metrics, when on.
     pub metrics: Option<SocketAddr>,

@@ -30,7 +30,7 @@ pub(crate) enum Unreadable {
     #[error("its {0} is missing")]
     Missing(&'static str),
     /// A time outside the calendar.
-    #[error("its {0} is no point in time")]
+    #[error("its {0} is outside the calendar")]
     Time(&'static str),
     /// Its schedule.
     #[error("its schedule: {0}")]

@@ -154,7 +154,9 @@ async fn send(
     let mut batch = Vec::with_capacity(WINDOW);
     loop {
         if due.recv_many(&mut batch, WINDOW).await == 0 {
-            return Some(Status::unknown("the answer names no trigger of this stream"));
+            return Some(Status::unknown(
+                "the answer is for an unknown trigger of this stream",
+            ));
         }
         let wanted = batch.iter().map(|delivery| JobRef {
             name: Arc::clone(&delivery.name),

@@ -79,7 +79,7 @@ impl Backend for Etcd {
         let first = pages.next().await?;
         let revision = pages.at;
         let (send, chunks) = mpsc::channel(PAGES);
-        tokio::spawn(async move {
+        let reading = tokio::spawn(async move {
             let mut page = Ok(first);
             loop {
                 let more = page.as_ref().is_ok_and(|(_, more)| *more);
@@ -90,7 +90,7 @@ impl Backend for Etcd {
                 page = pages.next_patiently().await;
             }
         });
-        Ok(Scan { revision, chunks })
+        Ok(Scan::new(revision, chunks, reading))
     }
 
     async fn commit(&self, conditions: &[Condition], writes: &[Write]) -> Result<bool, StorageError> {

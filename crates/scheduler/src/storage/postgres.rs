@@ -120,7 +120,7 @@ impl Backend for Postgres {
         };
         let (session, revision, rows) = timeout(CALL, beginning).await.unwrap_or_else(|_| Err(slow()))?;
         let (send, chunks) = mpsc::channel(CHUNKS);
-        tokio::spawn(async move {
+        let reading = tokio::spawn(async move {
             let mut rows = pin!(rows);
             let mut chunk = Vec::with_capacity(CHUNK);
             loop {
@@ -149,7 +149,7 @@ impl Backend for Postgres {
                 }
             }
         });
-        Ok(Scan { revision, chunks })
+        Ok(Scan::new(revision, chunks, reading))
     }
 
     async fn commit(&self, conditions: &[Condition], writes: &[Write]) -> Result<bool, StorageError> {

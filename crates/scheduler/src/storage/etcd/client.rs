@@ -161,7 +161,7 @@ impl Client {
         };
         let token: MetadataValue<Ascii> = token
             .parse()
-            .map_err(|_| Status::internal("etcd gave a token that is no header"))?;
+            .map_err(|_| Status::internal("etcd gave a token that is not a valid header value"))?;
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token.clone());
         Ok(Some(token))
     }
@@ -232,7 +232,7 @@ impl Target {
             "http" => None,
             "https" => {
                 let name = ServerName::try_from(host.to_owned())
-                    .map_err(|_| wrong("has no name that a certificate could have"))?;
+                    .map_err(|_| wrong("has no host name that a certificate can be checked against"))?;
                 let mut config = outrigger_tls::client_config(None, None).map_err(|why| wrong(&why))?;
                 config.alpn_protocols = vec![b"h2".to_vec()];
                 Some((TlsConnector::from(Arc::new(config)), name))
@@ -240,7 +240,7 @@ impl Target {
             _ => return Err(wrong("has another scheme than http or https")),
         };
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|error| wrong(&format!("is no address: {error}")))?
+            .map_err(|error| wrong(&format!("is not a valid address: {error}")))?
             .http2_keep_alive_interval(PING_AFTER)
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(true);

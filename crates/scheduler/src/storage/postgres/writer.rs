@@ -6,6 +6,7 @@ use std::sync::Arc;
 use deadpool_postgres::Transaction;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::below;
 use super::plan::{Last, Plan, Written};
@@ -26,13 +27,16 @@ struct WriteRequest {
 }
 
 /// The way to the task.
-pub(super) struct Writer(mpsc::Sender<WriteRequest>);
+pub(super) struct Writer {
+    requests: mpsc::Sender<WriteRequest>,
+    _task: AbortOnDropHandle<()>,
+}
 
 impl Writer {
-    /// Runs until nobody can ask for anything any more.
+    /// Starts the task; it ends with the writer, which everybody borrows who waits for an answer.
     pub(super) fn start(sessions: Arc<Sessions>) -> Self {
         let (send, mut queue) = mpsc::channel(WAITING);
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let mut asked = Vec::new();
             while queue.recv_many(&mut asked, BATCH).await > 0 {
                 let outcome = timeout(CALL, write(&sessions, &asked)).await;
@@ -56,7 +60,10 @@ impl Writer {
                 }
             }
         });
-        Self(send)
+        Self {
+            requests: send,
+            _task: AbortOnDropHandle::new(task),
+        }
     }
 
     /// Does all or nothing; `false`: a condition does not hold.
@@ -71,7 +78,10 @@ impl Writer {
             writes,
             told,
         };
-        self.0.send(asked).await.map_err(|_| StorageError::Closed)?;
+        self.requests
+            .send(asked)
+            .await
+            .map_err(|_| StorageError::Closed)?;
         answer.await.unwrap_or(Err(StorageError::Closed))
     }
 }

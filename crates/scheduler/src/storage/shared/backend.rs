@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::storage::StorageError;
 use crate::storage::pair::{Pair, Range};
@@ -49,6 +51,22 @@ pub(crate) struct Scan {
     pub(crate) revision: i64,
     /// Ends after an error.
     pub(crate) chunks: mpsc::Receiver<Result<Vec<Pair>, StorageError>>,
+    _reading: AbortOnDropHandle<()>,
+}
+
+impl Scan {
+    /// The chunks that the task `reading` sends; it ends with the scan.
+    pub(crate) fn new(
+        revision: i64,
+        chunks: mpsc::Receiver<Result<Vec<Pair>, StorageError>>,
+        reading: JoinHandle<()>,
+    ) -> Self {
+        Self {
+            revision,
+            chunks,
+            _reading: AbortOnDropHandle::new(reading),
+        }
+    }
 }
 
 /// Follows what is written.
