@@ -19,7 +19,7 @@ use crate::callers::{Accounts, Prefixes};
 /// Everything an injector needs to be built.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The webhook.
+    /// Where the API server calls the admission webhook.
     pub webhook: Listen,
     /// The health server.
     pub healthz: Listen,

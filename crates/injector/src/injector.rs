@@ -57,9 +57,9 @@ pub struct Injector {
 /// Addresses the servers are bound to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
-    /// The webhook.
+    /// Address of the admission webhook.
     pub webhook: SocketAddr,
-    /// `/healthz`.
+    /// Address of the `/healthz` server.
     pub healthz: SocketAddr,
     /// Metrics, when on.
     pub metrics: Option<SocketAddr>,

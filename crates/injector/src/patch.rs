@@ -100,7 +100,7 @@ struct Mount {
 }
 
 impl Pod {
-    /// Its annotations.
+    /// `metadata.annotations`; none when absent.
     pub fn annotations(&self) -> &BTreeMap<String, String> {
         static NONE: BTreeMap<String, String> = BTreeMap::new();
         self.metadata.annotations.as_ref().unwrap_or(&NONE)
@@ -154,11 +154,11 @@ pub(crate) fn warnings(pod: &Pod, settings: &Settings) -> Vec<String> {
     if annotations.boolean(NATIVE, settings.native) {
         if has_components && annotations.text(NATIVE).is_some() {
             all.push(format!(
-                "annotation {NATIVE} does not count: pluggable components start after native sidecars, which wait for them"
+                "annotation {NATIVE} is ignored: pluggable components start after native sidecars, which wait for them"
             ));
         } else if !has_components && annotations.text(BLOCK_SHUTDOWN).is_some() {
             all.push(format!(
-                "annotation {BLOCK_SHUTDOWN} does not count: a native sidecar is stopped after the app"
+                "annotation {BLOCK_SHUTDOWN} is ignored: a native sidecar is stopped after the app"
             ));
         }
     }

@@ -177,7 +177,9 @@ impl Reviewer {
     async fn patch_context(&self, namespace: &str, pod: &Pod) -> Result<PatchContext, String> {
         let components = match pod.wants_components() {
             false => Vec::new(),
-            true if !is_object_name(namespace) => return Err(format!("{namespace:?} is no namespace")),
+            true if !is_object_name(namespace) => {
+                return Err(format!("{namespace:?} is not a valid name of a namespace"));
+            }
             true => {
                 let listed = self.client.all(Kind::COMPONENTS, Some(namespace), "").await;
                 listed.map_err(|error| format!("error when fetching components: {error}"))?

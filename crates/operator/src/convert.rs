@@ -35,10 +35,10 @@ pub(crate) fn respond(request: &Request<Bytes>) -> Response<Full<Bytes>> {
 /// Why it is none.
 pub(crate) fn review(body: &[u8]) -> Result<Value, &'static str> {
     let Ok(mut review) = serde_json::from_slice::<Value>(body) else {
-        return Err("the body is no JSON");
+        return Err("the body is not valid JSON");
     };
     if !review["request"].is_object() {
-        return Err("the body is no ConversionReview: it has no request");
+        return Err("the body is not a ConversionReview: its request is missing");
     }
     let outcome = convert(&mut review["request"]);
     let uid = review["request"]["uid"].clone();
@@ -59,7 +59,7 @@ fn convert(request: &mut Value) -> Result<Vec<Value>, String> {
         .to_owned();
     let objects = request["objects"].take();
     let Value::Array(objects) = objects else {
-        return Err("the request has no objects".to_owned());
+        return Err("the objects of the request are missing".to_owned());
     };
     objects
         .into_iter()
@@ -81,7 +81,7 @@ fn subscription(mut object: Value, wanted: &str) -> Result<Value, String> {
         return Ok(object);
     }
     let Some(spec) = object["spec"].as_object_mut() else {
-        return Err(format!("{name}: it has no spec"));
+        return Err(format!("{name}: spec is missing"));
     };
     match (version.as_str(), wanted) {
         (V1, V2) => {

@@ -20,7 +20,7 @@ pub enum OperatorError {
     Configuration {
         /// The namespace of the operator.
         namespace: String,
-        /// Its name.
+        /// Name of the Configuration.
         name: String,
         /// What is wrong.
         cause: String,

@@ -81,7 +81,7 @@ pub struct Operator {
 pub struct Addresses {
     /// The service.
     pub grpc: SocketAddr,
-    /// `/healthz`.
+    /// Address of the `/healthz` server.
     pub healthz: SocketAddr,
     /// Metrics, when on.
     pub metrics: Option<SocketAddr>,

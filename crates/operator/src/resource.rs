@@ -69,10 +69,10 @@ impl<K: ResourceKind> Watched for Resource<K> {
 
     fn read(_: &Meta, mut object: Value) -> Result<Option<Self>, String> {
         let Some(fields) = object.as_object_mut() else {
-            return Err("it is no object".to_owned());
+            return Err("it is not a JSON object".to_owned());
         };
         let metadata = fields.get_mut("metadata").and_then(Value::as_object_mut);
-        let metadata = metadata.ok_or_else(|| "it has no metadata".to_owned())?;
+        let metadata = metadata.ok_or_else(|| "its metadata is missing".to_owned())?;
         // Who changed which field is of no use to sidecars, and long.
         metadata.remove("managedFields");
         let version = metadata.remove("resourceVersion");

@@ -64,7 +64,7 @@ pub(crate) enum SecretError {
         name: String,
         cause: ApiError,
     },
-    #[error("the reference to the secret {0} names no key: add secretKeyRef.key")]
+    #[error("the reference to the secret {0} has no key: add secretKeyRef.key")]
     NoKey(String),
     #[error("the manifest cannot be read: {0}")]
     Manifest(#[from] serde_json::Error),

@@ -12,7 +12,7 @@ pub struct Service {
     pub kind: String,
     /// Its name in DNS.
     pub host: String,
-    /// Its port.
+    /// Port of the service, as in the addresses that sidecars get.
     pub port: u16,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn read(
         let text = env(name)?;
         let parsed = text.parse::<i64>();
         parsed
-            .inspect_err(|_| problems.push(format!("{name} \"{text}\" is no number")))
+            .inspect_err(|_| problems.push(format!("{name} \"{text}\" is not a number")))
             .ok()
     };
     let (run_as_user, run_as_group) = (id("SIDECAR_RUN_AS_USER"), id("SIDECAR_RUN_AS_GROUP"));

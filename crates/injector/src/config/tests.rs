@@ -100,7 +100,7 @@ fn what_cannot_be_used_is_named() {
         "{problems}"
     );
     for (name, value, text) in [
-        ("SIDECAR_RUN_AS_USER", "root", "\"root\" is no number"),
+        ("SIDECAR_RUN_AS_USER", "root", "\"root\" is not a number"),
         ("ACTORS_SERVICE_ADDRESS", "x", "<service>:<port>"),
         ("ALLOWED_SERVICE_ACCOUNTS_PREFIX_NAMES", "*:*", "*:*"),
         (

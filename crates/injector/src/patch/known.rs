@@ -101,7 +101,7 @@ pub(crate) fn warnings(annotations: &BTreeMap<String, String>) -> Vec<String> {
         .collect();
     all.extend(late_probe(annotations).then(|| {
         format!(
-            "annotation {PREFIX}{PROBE_TIMEOUT} does not count: it is longer than {PREFIX}{PROBE_INTERVAL}; give at most that"
+            "annotation {PREFIX}{PROBE_TIMEOUT} is ignored: it is longer than {PREFIX}{PROBE_INTERVAL}; give at most that"
         )
     }));
     all.extend(shared_port(annotations));
@@ -128,7 +128,7 @@ pub(super) fn counting(annotations: &BTreeMap<String, String>) -> Result<BTreeMa
             // The cluster is given none of them.
             Problem::Refused if want == Amount && !has_resources => {}
             Problem::Refused => {
-                refused.push(told(name, value, want, "the API server takes no such container"))
+                refused.push(told(name, value, want, "the API server rejects such a container"))
             }
             Problem::Ignored => drop(counting.remove(&format!("{PREFIX}{name}"))),
             Problem::Counts(_) => {}
@@ -243,7 +243,7 @@ fn warning(name: &str, value: &str) -> Option<String> {
     let effect = match problem {
         // Told by the refusal.
         Problem::Refused => return None,
-        Problem::Ignored => "it does not count",
+        Problem::Ignored => "it is ignored",
         Problem::Counts(effect) => effect,
     };
     Some(told(name, value, want, effect))
@@ -266,7 +266,7 @@ fn wrong(name: &str, value: &str) -> Option<(AnnotationKind, Problem)> {
 }
 
 /// What comes of a list of which a part is wrong.
-const PARTLY: &str = "what is not so does not count";
+const PARTLY: &str = "entries of another form are ignored";
 
 fn cut(text: &str, most: usize) -> &str {
     let end = text.char_indices().nth(most).map_or(text.len(), |(end, _)| end);
@@ -292,12 +292,12 @@ mod tests {
             (
                 "dapr.io/app-protocol",
                 "soap",
-                "is not http, https, h2c, grpc or grpcs: it does not count",
+                "is not http, https, h2c, grpc or grpcs: it is ignored",
             ),
             (
                 "dapr.io/log-level",
                 "loud",
-                "is not debug, info, warn, error or fatal: it does not count",
+                "is not debug, info, warn, error or fatal: it is ignored",
             ),
             ("dapr.io/block-shutdown-duration", "5", "a duration such as 5s"),
             ("dapr.io/config", "My Config", "the sidecar does not start"),

@@ -106,7 +106,7 @@ pub(super) fn problem(want: AnnotationKind, value: &str) -> Option<Problem> {
         AnnotationKind::Level => unless(one_of(&["debug", "info", "warn", "error", "fatal"]), Ignored),
         AnnotationKind::Name => unless(
             value.is_empty() || is_object_name(value),
-            Counts("the cluster has no such object, and the sidecar does not start"),
+            Counts("it is not a valid name of an object of the cluster, and the sidecar does not start"),
         ),
         AnnotationKind::Hosts => unless(parts().all(is_host), Ignored),
         AnnotationKind::Addresses => {
@@ -126,7 +126,7 @@ pub(super) fn problem(want: AnnotationKind, value: &str) -> Option<Problem> {
         AnnotationKind::Seccomp => unless(matches!(value, "" | "RuntimeDefault" | "Unconfined"), Refused),
         AnnotationKind::Secrets => unless(
             value.is_empty() || value.split(',').all(is_secret),
-            Counts("what is not so does not count"),
+            Counts("entries of another form are ignored"),
         ),
     }
 }

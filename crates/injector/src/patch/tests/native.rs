@@ -102,7 +102,7 @@ fn with_pluggable_components_the_sidecar_is_an_ordinary_one() {
     let read: Pod = serde_json::from_value(with_components.clone()).unwrap();
     let warned = warnings(&read, &settings());
     assert!(
-        warned.len() == 1 && warned[0].contains("does not count"),
+        warned.len() == 1 && warned[0].contains("is ignored"),
         "{warned:?}"
     );
     let patched = patched_in(with_components, &settings(), &context());
