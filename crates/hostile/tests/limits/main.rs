@@ -32,7 +32,6 @@ const LIMITING: &[&str] = &[
     "LONGEST",
     "LIMIT",
     "TIMEOUT",
-    "PATIENCE",
     "HANDSHAKE",
     "DEADLINE",
     "IDLE",
