@@ -169,7 +169,7 @@ pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Comma
         "soak" => SOAK,
         "app" => APP,
         "help" | "--help" | "-h" => return Err(shown(SUMMARY.to_owned())),
-        _ => return Err(wrong(format!("no such command: {command:?}\n\n{SUMMARY}"))),
+        _ => return Err(wrong(format!("unknown command {command:?}\n\n{SUMMARY}"))),
     };
     let name = format!("outrigger-bench {command}");
     let values = match parse_flags(table, arguments) {

@@ -77,7 +77,7 @@ impl TryFrom<String> for Protocol {
             .into_iter()
             .chain(StateCall::all().map(Self::State))
             .find(|protocol| protocol.name() == name)
-            .ok_or_else(|| format!("no such protocol: {name:?}"))
+            .ok_or_else(|| format!("unknown protocol {name:?}"))
     }
 }
 

@@ -19,7 +19,7 @@ pub struct Event<'e> {
 
 /// Bytes that are no event.
 #[derive(Debug, thiserror::Error)]
-#[error("it is no CloudEvent: a JSON object is expected: {0}")]
+#[error("not a valid CloudEvent: a JSON object is expected: {0}")]
 pub struct Malformed(serde_json::Error);
 
 /// The payload of an event.

@@ -139,7 +139,7 @@ fn input(call: &ToolCall) -> Result<Map<String, Value>> {
         return Ok(Map::new());
     }
     go_json::from_slice(call.arguments.as_bytes()).map_err(|error| {
-        let text = format!("the arguments of the call of {} are no JSON object", call.name);
+        let text = format!("the arguments of the call of {} are not a JSON object", call.name);
         Error::invalid_request(text).because(error)
     })
 }

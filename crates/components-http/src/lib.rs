@@ -91,7 +91,9 @@ impl HttpBinding {
             None => self.url.clone(),
         };
         let url = Url::parse(&url).map_err(|error| {
-            Error::invalid_request(format!("the metadata item path gives no URL: {error}"))
+            Error::invalid_request(format!(
+                "the metadata item path does not give a valid URL: {error}"
+            ))
         })?;
         if !within(&self.base, &url) {
             let base = shown(&self.base);

@@ -4,7 +4,7 @@ mod secrets;
 
 use outrigger_component::Catalog;
 
-/// Adds it.
+/// Adds `secretstores.kubernetes` to the catalog.
 pub fn add(catalog: &mut Catalog) {
     secrets::add(catalog);
 }

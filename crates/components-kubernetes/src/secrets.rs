@@ -82,7 +82,8 @@ impl Cluster {
             ))
         })?;
         if !is_object_name(namespace) {
-            let text = format!("{namespace:?} is no name of a namespace: correct metadata.namespace");
+            let text =
+                format!("{namespace:?} is not a valid name of a namespace: correct metadata.namespace");
             return Err(Error::invalid_request(text));
         }
         Ok(namespace)

@@ -35,7 +35,7 @@ async fn read(metadata: &Metadata) -> Result<Secrets> {
     let unreadable = |error| failed("cannot be read").because(error);
     let text = read_async(path.as_ref(), LARGEST).await.map_err(unreadable)?;
     let document: Map<String, Value> =
-        go_json::from_slice(&text).map_err(|error| failed("no JSON object").because(error))?;
+        go_json::from_slice(&text).map_err(|error| failed("not a JSON object").because(error))?;
     let secrets = if multi_valued {
         multiple(document, separator)
     } else {

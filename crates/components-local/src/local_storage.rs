@@ -130,7 +130,7 @@ fn delete(root: &Root, name: &str) -> Result<Option<Invoked>> {
     let path = root.inside(name)?;
     if path == root.path() {
         return Err(Error::invalid_request(format!(
-            "the metadata item {FILE_NAME} names no file below rootPath"
+            "the metadata item {FILE_NAME} must name a file below rootPath"
         )));
     }
     let removed = match fs::metadata(&path) {
@@ -210,7 +210,7 @@ impl OutputBinding for LocalStorage {
             Ok(found) if found.is_dir() => Ok(()),
             Ok(_) => Err(Error::new(
                 Kind::Unavailable,
-                format!("{} is no folder", path.display()),
+                format!("rootPath {} is not a folder", path.display()),
             )),
             Err(error) => Err(failure("getting stats for path", path, error)),
         }

@@ -101,7 +101,7 @@ fn token(headers: &HeaderMap) -> Option<&str> {
 
 #[derive(Debug, thiserror::Error)]
 enum TokenError {
-    #[error("it names no key (kid)")]
+    #[error("its header has no kid")]
     NoKeyId,
     #[error("its header has a crit, and no extension is understood")]
     Critical,

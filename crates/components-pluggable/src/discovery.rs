@@ -204,7 +204,7 @@ fn component_name(socket: &Path) -> Option<String> {
 /// The services behind a socket; waits for a process that does not listen yet.
 async fn services(socket: &Path, wait: Duration) -> Result<Vec<String>, String> {
     let deadline = Instant::now() + wait;
-    let mut cause = String::from("nobody answers");
+    let mut cause = String::from("no process answers on it");
     let asking = async {
         loop {
             match link::connect(socket, &HeaderValue::from_static("discovery")).await {

@@ -107,7 +107,7 @@ fn write(kind: &Type, raw: &[u8], out: &mut String) -> Result<(), Cause> {
         Type::INTERVAL => interval(raw, out)?,
         Type::INET | Type::CIDR => address(raw, out)?,
         _ if kind.name() == "citext" => text(std::str::from_utf8(raw)?, out)?,
-        _ => return Err("it has no form in JSON here".into()),
+        _ => return Err("values of this type cannot be written as JSON".into()),
     }
     Ok(())
 }

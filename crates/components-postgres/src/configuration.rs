@@ -46,7 +46,8 @@ pub(super) async fn open(metadata: &Metadata) -> Result<PostgresConfiguration> {
         )
         .await?;
     if !exists.first().is_some_and(|row| row.get(0)) {
-        let expected = "there is no such table; create it with the columns key, value, version and metadata";
+        let expected =
+            "the table does not exist; create it with the columns key, value, version and metadata";
         return Err(metadata.wrong(&["table"], expected).into());
     }
     Ok(PostgresConfiguration {
@@ -84,7 +85,7 @@ fn notified(payload: &str) -> Result<(String, Item), String> {
     let mut payload: Map<String, Value> =
         go_json::from_slice(payload.as_bytes()).map_err(|error| error.to_string())?;
     let Some(Value::Object(row)) = payload.remove("data") else {
-        return Err("it has no object \"data\"".to_owned());
+        return Err("its member \"data\" is not an object".to_owned());
     };
     let mut row: HashMap<String, Value> = row
         .into_iter()
@@ -94,7 +95,7 @@ fn notified(payload: &str) -> Result<(String, Item), String> {
     let key = take("key")
         .map(text)
         .filter(|key| !key.is_empty())
-        .ok_or("it has no key")?;
+        .ok_or("its column \"key\" is missing or empty")?;
     let item = Item {
         value: take("value").map(text).unwrap_or_default(),
         version: take("version").map(text).unwrap_or_default(),

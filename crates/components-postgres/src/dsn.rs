@@ -54,7 +54,7 @@ fn authority(text: &str) -> (&str, &str, &str) {
 }
 
 fn parsed(url: &str) -> Result<Url, String> {
-    Url::parse(url).map_err(|error| format!("it is no URL: {error}"))
+    Url::parse(url).map_err(|error| format!("it is not a valid URL: {error}"))
 }
 
 fn decoded(text: &str) -> String {

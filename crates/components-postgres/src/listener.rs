@@ -87,7 +87,9 @@ fn identifier(channel: &str) -> Result<String> {
         .chars()
         .all(|c| c.is_alphanumeric() || c == '_' || c == '$');
     if channel.is_empty() || !word {
-        let text = format!("pgNotifyChannel {channel:?} is no name: use letters, digits and _");
+        let text = format!(
+            "pgNotifyChannel {channel:?} is not a valid name of a channel: use letters, digits and _"
+        );
         return Err(Error::new(Kind::InvalidRequest, text));
     }
     Ok(format!("\"{}\"", channel.to_lowercase()))

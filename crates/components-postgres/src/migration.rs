@@ -47,7 +47,7 @@ pub(super) async fn migrate(
     let done: usize = match level.as_str() {
         "" => 0,
         text => text.parse().map_err(|_| {
-            let what = format!("PostgreSQL: table {bookkeeping} has {key} = {text:?}, which is no number");
+            let what = format!("PostgreSQL: table {bookkeeping} has {key} = {text:?}, which is not a number");
             Error::new(Kind::Configuration, what)
         })?,
     };

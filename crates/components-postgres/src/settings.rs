@@ -187,7 +187,9 @@ fn config(
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.')
         {
-            return Err(wrong("it has a key that is no name of a setting"));
+            return Err(wrong(
+                "it has a key that is not a valid name of a PostgreSQL setting",
+            ));
         }
         let value = value.replace('\\', "\\\\").replace(' ', "\\ ");
         options.push_str(&format!(" -c {name}={value}"));

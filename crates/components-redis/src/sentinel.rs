@@ -87,7 +87,7 @@ impl Sentinel {
                 Err(error) => last = Some(error),
             }
         }
-        Err(last.unwrap_or_else(|| no_master("there is no sentinel to ask")))
+        Err(last.unwrap_or_else(|| no_master("no sentinel is configured; set redisHost")))
     }
 
     /// Where a sentinel says that the master is.
@@ -108,7 +108,7 @@ impl Sentinel {
             .await?;
         match cmd("ROLE").query_async(&mut connection).await {
             Ok(Role::Primary { .. }) => Ok((client, connection)),
-            Ok(_) => Err(no_master("the server that a sentinel named is no master")),
+            Ok(_) => Err(no_master("the server that a sentinel named is not the master")),
             // Not every account may ask; a server that is no master refuses what is written to it.
             Err(error) if matches!(error.kind(), ErrorKind::Server(_)) => Ok((client, connection)),
             Err(error) => Err(error),

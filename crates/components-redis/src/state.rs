@@ -120,7 +120,7 @@ fn ttl_seconds(metadata: &Pairs) -> Result<Option<i64>> {
     match text.parse() {
         Ok(seconds) if seconds <= UP_TO => Ok(Some(seconds)),
         _ => Err(Error::invalid_request(format!(
-            "error parsing TTL: incorrect value for metadata '{TTL}': {text:?} is no number of seconds up to {UP_TO}"
+            "error parsing TTL: incorrect value for metadata '{TTL}': {text:?} is not a whole number of seconds up to {UP_TO}"
         ))),
     }
 }
@@ -142,7 +142,7 @@ impl<'a> Step<'a> {
         let version = match set.etag() {
             Some(etag) if set.concurrency != Concurrency::LastWrite => etag
                 .parse::<i64>()
-                .map_err(|error| Error::invalid_etag(format!("{etag:?} is no number: {error}")))?,
+                .map_err(|error| Error::invalid_etag(format!("{etag:?} is not a number: {error}")))?,
             _ => 0,
         };
         let value = match set.value.stored(Html::Keep)? {

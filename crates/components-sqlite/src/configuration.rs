@@ -75,7 +75,7 @@ fn select(connection: &Connection, sql: &str, keys: &HashSet<String>) -> Result<
         let metadata = match metadata.filter(|text| !text.is_empty()) {
             None => Pairs::new(),
             Some(text) => go_json::from_slice(text.as_bytes()).map_err(|error| {
-                let what = format!("SQLite: the metadata of the key {key} is no JSON object of texts");
+                let what = format!("SQLite: the metadata of the key {key} is not a JSON object of strings");
                 Error::new(Kind::Internal, what).because(error)
             })?,
         };

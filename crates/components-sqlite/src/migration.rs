@@ -32,7 +32,7 @@ pub(super) fn migrate(
         Some(text) => text.parse().map_err(|_| {
             Error::new(
                 Kind::Configuration,
-                format!("SQLite: table {metadata_table} has {key} = {text:?}, which is no number"),
+                format!("SQLite: table {metadata_table} has {key} = {text:?}, which is not a number"),
             )
         })?,
     };

@@ -194,7 +194,7 @@ impl PeerSettings {
     pub(crate) fn update(&mut self, payload: &[u8]) -> Result<(), ConnectionError> {
         if !payload.len().is_multiple_of(SETTING) {
             return Err(ConnectionError::size(
-                "SETTINGS with a length that is no multiple of 6",
+                "SETTINGS with a length that is not a multiple of 6",
             ));
         }
         if payload.len() > MAX_SETTINGS * SETTING {

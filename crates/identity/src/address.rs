@@ -28,7 +28,7 @@ impl Address {
             None => return Err(format!("{port:?} follows the host")),
         };
         if host.is_empty() || host.contains(|letter: char| letter.is_whitespace() || letter == '/') {
-            return Err("there is no host".to_owned());
+            return Err("the host is missing or invalid".to_owned());
         }
         Ok(Self {
             host: host.into(),

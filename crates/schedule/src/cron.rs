@@ -85,7 +85,7 @@ impl Cron {
             "@weekly" => "0 0 0 * * 0",
             "@daily" | "@midnight" => "0 0 0 * * *",
             "@hourly" => "0 0 * * * *",
-            other if other.starts_with('@') => return wrong(format!("there is no {other}")),
+            other if other.starts_with('@') => return wrong(format!("{other} is not a known descriptor")),
             other => other,
         };
         Times::parse(text, zone, dialect).map(Self::At)

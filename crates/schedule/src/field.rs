@@ -72,12 +72,12 @@ fn range(text: &str, bounds: &Bounds) -> Result<(u64, bool), CronError> {
         Some((_, step)) if step.contains('/') => return Err(failed("more than one /")),
         Some((values, step)) => (
             values,
-            Some(number(step).ok_or_else(|| failed("the step is no number"))?),
+            Some(number(step).ok_or_else(|| failed("the step is not a number"))?),
         ),
     };
     let ends: Vec<&str> = values.split('-').collect();
     let open = matches!(ends[0], "*" | "?");
-    let value = |text| named(text, bounds).ok_or_else(|| failed(&format!("{text:?} is no value of it")));
+    let value = |text| named(text, bounds).ok_or_else(|| failed(&format!("{text:?} is not a valid value")));
     let (first, last) = match ends.as_slice() {
         _ if open => (bounds.least, bounds.most),
         [one] if step.is_some() => (value(one)?, bounds.most),

@@ -239,7 +239,7 @@ fn tell(advanced: &Advanced, settled: bool) {
     if advanced.act == Some(Act::Renew) {
         tracing::warn!(
             target: LOG,
-            "The CA has expired, nobody believes its certificates: another one signs from now on. Start everything again \
+            "The CA has expired, peers do not trust its certificates: another one signs from now on. Start everything again \
              that did not learn of its root before, with the new ca.crt; the old key is kept in the record of the \
              rotation for now, in case the clock of this machine is wrong. {status}"
         );

@@ -41,7 +41,7 @@ pub enum ClusterError {
     Configuration {
         /// The namespace of sentry.
         namespace: String,
-        /// Its name.
+        /// Name of the Configuration.
         name: String,
         /// Why.
         cause: ApiError,

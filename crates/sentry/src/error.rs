@@ -19,7 +19,7 @@ pub enum SentryError {
     /// The CA's files.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// The cluster.
+    /// The CA of the cluster cannot be read or written.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     /// Root in Kubernetes.
@@ -31,7 +31,7 @@ pub enum SentryError {
     /// Sentry's namespace makes no identity.
     #[error("the namespace \"{namespace}\" (from NAMESPACE) cannot be used in a SPIFFE id: {cause}")]
     Namespace {
-        /// The namespace.
+        /// Namespace of sentry, as it was configured.
         namespace: String,
         /// Why.
         cause: outrigger_identity::IdError,

@@ -64,7 +64,7 @@ impl FromStr for RotationMode {
             "own" => Ok(Self::Own),
             "adopt" => Ok(Self::Adopt),
             "off" => Ok(Self::Off),
-            _ => Err(format!("\"{text}\" is none of own, adopt, off")),
+            _ => Err(format!("\"{text}\" is not one of own, adopt, off")),
         }
     }
 }

@@ -53,7 +53,7 @@ pub struct Sentry {
 pub struct Addresses {
     /// The CA.
     pub grpc: SocketAddr,
-    /// `/healthz`.
+    /// Address of the `/healthz` server.
     pub healthz: SocketAddr,
     /// Metrics, when on.
     pub metrics: Option<SocketAddr>,

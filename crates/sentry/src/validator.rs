@@ -34,7 +34,7 @@ pub(crate) struct Validators {
 pub enum ControlPlane {
     /// Processes of sentry's own user, or of root, on its own machine: they can read the key of the authority anyway.
     SameUser,
-    /// Nobody.
+    /// The validator gives no identities of the control plane.
     Nobody,
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct FolderWatch {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot watch the folder {} for changes; it must exist and be readable", folder.display())]
 pub struct WatchError {
-    /// The folder.
+    /// Folder whose files are watched.
     pub folder: PathBuf,
     /// Why.
     pub source: notify::Error,

@@ -54,7 +54,7 @@ pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> 
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| error.to_string())?;
     if found.is_empty() {
-        return Err("no PEM block of a certificate in it".to_owned());
+        return Err("it holds no PEM block of a certificate".to_owned());
     }
     Ok(found)
 }

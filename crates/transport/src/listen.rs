@@ -162,7 +162,10 @@ fn bind_one(address: &str, port: u16) -> io::Result<Socket> {
         let any6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
         return claim(any6, true).or_else(|_| claim((Ipv4Addr::UNSPECIFIED, port).into(), false));
     }
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the address has no IP");
+    let mut last = io::Error::new(
+        io::ErrorKind::NotFound,
+        "the address does not resolve to an IP address",
+    );
     for address in std::net::ToSocketAddrs::to_socket_addrs(&(bare, port))? {
         match claim(address, false) {
             Ok(listener) => return Ok(listener),

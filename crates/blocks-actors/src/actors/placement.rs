@@ -420,7 +420,11 @@ impl Session<'_> {
             version => version,
         };
         let Some(kind) = Order::named(&order.operation) else {
-            return Err(format!("{:?} is no order", order.operation).into());
+            return Err(format!(
+                "the placement service sent the unknown operation {:?}",
+                order.operation
+            )
+            .into());
         };
         // Not 0: calls of what does not move go on.
         let handover = if self.handover { order.handover } else { 0 };

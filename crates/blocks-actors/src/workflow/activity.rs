@@ -56,9 +56,9 @@ impl Activities {
 
 fn due(value: &http::HeaderValue) -> Result<Timestamp, Status> {
     let text = value.to_str().unwrap_or_default();
-    let millis: i64 = text
-        .parse()
-        .map_err(|_| Status::invalid_argument(format!("dueTime {text:?} is no number of milliseconds")))?;
+    let millis: i64 = text.parse().map_err(|_| {
+        Status::invalid_argument(format!("dueTime {text:?} is not a whole number of milliseconds"))
+    })?;
     Ok(Timestamp {
         seconds: millis.div_euclid(1000),
         nanos: i32::try_from(millis.rem_euclid(1000)).unwrap_or_default() * 1_000_000,

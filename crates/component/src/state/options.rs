@@ -77,7 +77,7 @@ pub fn ttl_seconds(metadata: &Pairs) -> Result<Option<i32>> {
             "error parsing TTL: incorrect value for metadata '{TTL}': must be -1 or greater"
         ))),
         Err(error) => Err(Error::invalid_request(format!(
-            "error parsing TTL: incorrect value for metadata '{TTL}': {text:?} is no number of seconds"
+            "error parsing TTL: incorrect value for metadata '{TTL}': {text:?} is not a whole number of seconds"
         ))
         .because(error)),
     }

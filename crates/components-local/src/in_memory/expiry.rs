@@ -21,7 +21,7 @@ pub(super) fn of(metadata: &Pairs) -> Result<Option<SystemTime>> {
     };
     let seconds: i64 = text.parse().map_err(|error| {
         let text = format!(
-            "error parsing TTL: incorrect value for metadata '{TTL}': {text:?} is no number of seconds"
+            "error parsing TTL: incorrect value for metadata '{TTL}': {text:?} is not a whole number of seconds"
         );
         Error::invalid_request(text).because(error)
     })?;

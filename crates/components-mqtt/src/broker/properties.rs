@@ -50,8 +50,9 @@ pub(super) fn of(message: &Publish) -> Result<Properties> {
         .as_deref()
         .filter(|topic| topic.contains(['+', '#']))
     {
-        let text =
-            format!("the metadata property {RESPONSE_TOPIC} is {topic:?}, which is no topic to publish to");
+        let text = format!(
+            "the metadata property {RESPONSE_TOPIC} is {topic:?}, which has wildcards: give a topic that can be published to"
+        );
         return Err(Error::invalid_request(text));
     }
     let mut user = Vec::new();
@@ -123,7 +124,7 @@ fn correlation(message: &Publish) -> Result<Option<Bytes>> {
         (Some(text), _) => Bytes::copy_from_slice(text.as_bytes()),
         (None, Some(text)) => {
             let decoded = STANDARD.decode(text).map_err(|error| {
-                let text = format!("the metadata property {CORRELATION_BASE64} is no base64");
+                let text = format!("the metadata property {CORRELATION_BASE64} is not valid base64");
                 Error::invalid_request(text).because(error)
             })?;
             decoded.into()

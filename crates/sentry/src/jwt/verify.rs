@@ -12,7 +12,7 @@ use super::{Algorithm, KeySet, claims::Claims, decode_segment, key_set::Jwk};
 pub(crate) struct Expected<'a> {
     /// Among its audiences.
     pub audience: &'a str,
-    /// Its subject.
+    /// `sub`: the SPIFFE id.
     pub subject: &'a str,
     /// Tolerance for the times.
     pub skew: Duration,
@@ -25,7 +25,7 @@ pub(crate) struct Expected<'a> {
 pub(crate) enum Rejected {
     #[error("the token is not a signed JWT in compact form")]
     Syntax,
-    #[error("the token's header names no key (\"kid\")")]
+    #[error("the token's header has no \"kid\"")]
     NoKeyId,
     #[error("the token's header has extensions that must be understood (\"crit\"), and none is")]
     Critical,

@@ -199,7 +199,7 @@ async fn sources_that_cannot_be_used_end_the_start() {
         (
             "/no/such/file",
             "",
-            "is no https:// or http:// URL, no existing file, and no JWK set",
+            "must be an https:// or http:// URL, an existing file, or a JWK set",
         ),
         (
             "{\"keys\": 1}",

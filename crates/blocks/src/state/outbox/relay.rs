@@ -369,7 +369,7 @@ fn marker_of(envelope: &[u8]) -> Result<String, String> {
     if event::is_marker(&id) {
         Ok(id.into_owned())
     } else {
-        Err(format!("its id {id:?} names no marker"))
+        Err(format!("its id {id:?} is not that of an outbox transaction"))
     }
 }
 

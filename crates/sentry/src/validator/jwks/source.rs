@@ -40,7 +40,7 @@ pub(super) enum Source {
 pub enum JwksError {
     /// The option is neither URL nor file nor set.
     #[error(
-        "the jwks validator's source is no https:// or http:// URL, no existing file, and no JWK set \
+        "the jwks validator's source must be an https:// or http:// URL, an existing file, or a JWK set \
          as JSON or base64"
     )]
     Source,
@@ -58,7 +58,7 @@ pub enum JwksError {
     /// The fetch failed.
     #[error("cannot fetch the JWKS from {url}")]
     Fetch {
-        /// The URL.
+        /// Where the key set was asked for.
         url: String,
         /// Why.
         source: reqwest::Error,

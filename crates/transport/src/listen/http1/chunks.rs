@@ -76,7 +76,9 @@ impl Chunks {
             (At::TrailerLf(true), b'\n') => At::Ended,
             (At::TrailerLf(false), b'\n') => At::Trailer(true),
             (At::Trailer(_), byte) if byte != b'\n' => At::Trailer(false),
-            (At::Size, byte) if byte != b'\n' => return Err("the size of a chunk is no number"),
+            (At::Size, byte) if byte != b'\n' => {
+                return Err("the size of a chunk is not a hexadecimal number");
+            }
             _ => return Err(LINE),
         })
     }
