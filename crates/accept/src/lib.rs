@@ -90,7 +90,7 @@ impl Accept for TcpListener {
 pub struct Accepted<S = TcpStream, P = SocketAddr> {
     /// The connection.
     pub stream: S,
-    /// The peer.
+    /// Where the peer connects from.
     pub peer: P,
     /// What lets it stay open.
     pub permit: Arc<Permit>,

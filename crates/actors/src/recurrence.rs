@@ -19,13 +19,13 @@ pub enum TimeError {
     },
     /// The time between two.
     #[error(
-        "invalid {what} period: parse error: {text:?} is no period (expected a duration such as 1h30m, or ISO 8601 such as \
+        "invalid {what} period: parse error: {text:?} is not a valid period (expected a duration such as 1h30m, or ISO 8601 such as \
          R5/PT1H30M)"
     )]
     Period {
         /// `timer` or `reminder`.
         what: &'static str,
-        /// As it was given.
+        /// The period of the request, unparsed.
         text: String,
     },
     /// `R0`.
@@ -47,7 +47,7 @@ pub enum TimeError {
     Expired {
         /// When it would be due.
         due: Timestamp,
-        /// As it was given.
+        /// The `ttl` of the request, unparsed.
         ttl: String,
     },
 }

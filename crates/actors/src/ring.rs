@@ -31,7 +31,7 @@ pub enum TableError {
     TooLarge {
         /// Actor type.
         kind: String,
-        /// Hosts of it.
+        /// How many hosts the actor type has.
         hosts: usize,
         /// Points of each.
         replication: u32,

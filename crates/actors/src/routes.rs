@@ -129,7 +129,7 @@ impl Routes {
         }
     }
 
-    /// The table.
+    /// The placement tables that look-ups go by.
     pub fn tables(&self) -> &Tables {
         &self.tables
     }

@@ -41,11 +41,13 @@ pub enum SettingsError {
     #[error("the app's answer to GET /dapr/config cannot be read: {0}")]
     Json(#[from] serde_json::Error),
     /// A duration.
-    #[error("the app's answer to GET /dapr/config: {name}: {text:?} is no duration such as 1h30m")]
+    #[error(
+        "the app's answer to GET /dapr/config: {name}: {text:?} is not a valid duration: write one such as 1h30m"
+    )]
     Duration {
         /// Of the member.
         name: &'static str,
-        /// As given.
+        /// The text of the app's answer.
         text: String,
     },
     /// More types than are kept.

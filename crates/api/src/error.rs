@@ -67,21 +67,21 @@ pub enum Detail {
     Foreign {
         /// The component's reason code.
         reason: String,
-        /// Its domain.
+        /// The domain that its reason code belongs to.
         domain: String,
     },
     /// `google.rpc.ResourceInfo`.
     ResourceInfo {
         /// Kind of resource.
         kind: String,
-        /// Its name.
+        /// `resource_name`.
         name: String,
         /// What is the matter with it; may be empty.
         description: String,
     },
     /// `google.rpc.BadRequest` about one field.
     BadRequest {
-        /// The field.
+        /// Name of the member of the request that is wrong.
         field: String,
         /// What is wrong with it.
         description: String,
@@ -409,7 +409,7 @@ impl Detail {
     }
 }
 
-/// A JSON response.
+/// A response with `body` and the content type `application/json`.
 pub fn json_response(status: StatusCode, body: &Value) -> Response<Body> {
     bytes_response(status, JSON, body.to_string().into())
 }

@@ -38,7 +38,7 @@ pub enum MetadataError {
 pub struct Reported {
     /// Its HTTP endpoints.
     pub endpoints: Arc<Endpoints>,
-    /// Its components.
+    /// What the metadata API lists as registered components.
     pub components: Arc<Components>,
     /// Actors of the app.
     pub actors: Arc<Actors>,

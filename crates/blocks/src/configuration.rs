@@ -42,7 +42,7 @@ pub enum ConfigurationError {
     NoApp,
     /// The values could not be read.
     Get {
-        /// The store.
+        /// Name of the configuration store.
         store: String,
         /// The keys asked for; none means all.
         keys: Vec<String>,
@@ -51,7 +51,7 @@ pub enum ConfigurationError {
     },
     /// The values cannot be watched.
     Subscribe {
-        /// The store.
+        /// Name of the configuration store.
         store: String,
         /// The keys asked for; none means all.
         keys: Vec<String>,

@@ -37,14 +37,14 @@ pub enum ConversationError {
     MissingInputs(String),
     /// What was said makes no sense.
     InvalidParameters {
-        /// The component.
+        /// Name of the conversation component.
         component: String,
         /// What is wrong, and what would be right.
         what: String,
     },
     /// The component failed.
     Invoke {
-        /// The component.
+        /// Name of the conversation component.
         component: String,
         /// Why.
         cause: String,

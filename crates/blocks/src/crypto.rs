@@ -64,7 +64,7 @@ pub enum CryptoError {
 /// How to encrypt a document.
 #[derive(Clone, Debug, Default)]
 pub struct EncryptOptions {
-    /// The key.
+    /// Name of the key at the provider.
     key: String,
     /// How the file key is wrapped.
     algorithm: String,
@@ -79,7 +79,7 @@ pub struct EncryptOptions {
 /// What every encryption needs and was not given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingOption {
-    /// The key.
+    /// Name of the key at the provider.
     Key,
     /// How the file key is wrapped.
     Algorithm,

@@ -46,9 +46,9 @@ pub enum Cause {
 pub struct JobsError {
     /// What went wrong.
     pub cause: Cause,
-    /// The app.
+    /// App whose jobs these are.
     pub app_id: String,
-    /// Its namespace.
+    /// Namespace of that app.
     pub namespace: String,
 }
 

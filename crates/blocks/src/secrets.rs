@@ -31,14 +31,14 @@ pub enum SecretError {
     },
     /// The Configuration does not let this app read it.
     Denied {
-        /// The store.
+        /// Name of the secret store.
         store: String,
         /// The secret.
         key: String,
     },
     /// The store failed.
     Get {
-        /// The store.
+        /// Name of the secret store.
         store: String,
         /// The secret; `None` when all were asked for.
         key: Option<String>,

@@ -82,7 +82,7 @@ struct State {
 enum Slot {
     /// Of the app: the broker, the topic.
     App(String, String),
-    /// Of a stream.
+    /// A stream that the app opened; numbered in the order of their opening.
     Stream(u64),
 }
 

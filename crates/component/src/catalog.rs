@@ -124,7 +124,7 @@ impl<T: ?Sized> Section<T> {
         }
     }
 
-    /// The category.
+    /// The category that all entries belong to, e.g. `state`.
     pub fn category(&self) -> &'static str {
         self.category
     }

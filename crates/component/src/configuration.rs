@@ -22,7 +22,7 @@ pub struct Request {
 /// A value; all fields empty in an update that tells of a removal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Item {
-    /// The value.
+    /// The item's value; any text.
     pub value: String,
     /// Its version, as the store has it.
     pub version: String,

@@ -81,7 +81,7 @@ pub enum ToolChoice {
     None,
     /// Some tool.
     Required,
-    /// This one.
+    /// The model has to call the tool of this name.
     Tool(String),
 }
 

@@ -24,7 +24,7 @@ pub struct Parameters<'a> {
 /// An encrypted message, or a wrapped key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sealed {
-    /// The ciphertext.
+    /// What came of the plaintext; as long as it, plus padding where the algorithm pads.
     pub ciphertext: Vec<u8>,
     /// The authentication tag; empty where the algorithm has none.
     pub tag: Vec<u8>,
@@ -62,7 +62,7 @@ pub trait CryptoProvider: Send + Sync {
     /// Wraps a key: a symmetric one as its bytes, another as DER.
     async fn wrap_key(&self, key: &[u8], with: Parameters<'_>) -> Result<Sealed>;
 
-    /// Unwraps a key.
+    /// Decrypts a key that was wrapped with the key and algorithm of `with`.
     async fn unwrap_key(&self, wrapped: &Sealed, with: Parameters<'_>) -> Result<Secret>;
 
     /// Signs a digest; with `EdDSA` the message itself.

@@ -19,7 +19,7 @@ pub enum Unlocked {
     InternalError = 3,
 }
 
-/// A store of locks.
+/// Locks that processes share, each with an owner and a lease.
 #[async_trait]
 pub trait LockStore: Send + Sync {
     /// Takes the lock if it is free; whether it was. It ends by itself after `expiry` (whole seconds).

@@ -160,7 +160,7 @@ pub struct Delivery {
 /// What comes out of a subscription.
 #[derive(Debug)]
 pub enum Event {
-    /// A message.
+    /// A message of the broker, to be settled.
     Message(Delivery),
     /// A rebalance took partitions away.
     Revoked(Revoked),

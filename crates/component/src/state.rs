@@ -19,7 +19,7 @@ use crate::{Error, Pairs, Result};
 /// What a store can do beyond get, set and delete. The names are shown in the metadata API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
-    /// ETags.
+    /// Writes and deletions that depend on an ETag.
     Etag,
     /// [`StateStore::transact`].
     Transactional,
@@ -104,7 +104,7 @@ pub struct Item {
 pub struct Set {
     /// The stored key.
     pub key: String,
-    /// The value.
+    /// What is stored under the key.
     pub value: Value,
     /// Write only over this version. Empty is as good as none.
     pub etag: Option<String>,
@@ -216,7 +216,7 @@ pub struct KeysLike {
 /// Some keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeyPage {
-    /// The keys.
+    /// Keys as they are stored, in the store's order.
     pub keys: Vec<String>,
     /// Present when there may be more.
     pub token: Option<String>,

@@ -12,7 +12,7 @@ pub struct Certificates {
     pub root: String,
     /// The client's certificate.
     pub client: String,
-    /// Its key.
+    /// Private key of the client certificate, PEM.
     pub client_key: String,
 }
 

@@ -39,7 +39,7 @@ pub fn namespace(env: impl Fn(&str) -> Option<String>) -> String {
 
 /// Reads flags and collects what is wrong with them.
 pub struct Reader<'a> {
-    /// The flags.
+    /// The command line, parsed.
     pub flags: &'a Values,
     /// One line for each thing that is wrong.
     pub problems: Vec<String>,
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
         go_duration(self.flags.text(flag)).unwrap_or_default()
     }
 
-    /// `--trust-domain`.
+    /// Reads `--trust-domain`; what is wrong with it is noted as a problem.
     pub fn trust_domain(&mut self) -> Option<TrustDomain> {
         let parsed = self.flags.text("trust-domain").parse();
         parsed
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
             .ok()
     }
 
-    /// `--mode`.
+    /// Reads `--mode`; what is wrong with it is noted as a problem.
     pub fn mode(&mut self) -> Mode {
         match self.flags.text("mode") {
             "standalone" => Mode::Standalone,

@@ -36,7 +36,7 @@ const SEND_BUFFER: usize = 32 << 10;
 /// What the clients of a server may have.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerLimits {
-    /// Connections.
+    /// How many connections there may be, of all clients and of one.
     pub connections: Limits,
     /// Silence after which a peer is asked whether it is still there.
     pub ping_after: Duration,

@@ -31,7 +31,7 @@ const ALPN: &[u8] = b"http/1.1";
 /// What the clients of a server may have.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerLimits {
-    /// Connections.
+    /// How many connections there may be, of all clients and of one.
     pub connections: Limits,
     /// Body of a request, in bytes.
     pub body: usize,

@@ -3,7 +3,7 @@
 /// This sidecar, as other sidecars shall find it.
 #[derive(Debug, Clone, Default)]
 pub struct Registration {
-    /// App id.
+    /// App id that others look the sidecar up by.
     pub app_id: String,
     /// Namespace of the app; only the Kubernetes resolver separates namespaces.
     pub namespace: String,

@@ -149,7 +149,7 @@ pub enum StreamError {
     /// The peer's GOAWAY tells that it did not process the stream.
     #[error("the peer closed the connection without processing the stream: {0}")]
     GoAway(Reason),
-    /// The connection was closed.
+    /// The connection was closed, by either side, before the stream had ended.
     #[error("the connection was closed before the stream was complete")]
     ConnectionClosed,
     /// A received header list is larger than our limit, in bytes, or than what is left of the connection's memory for

@@ -77,7 +77,7 @@ pub enum FetchError {
          trust anchors of this process are its own"
     )]
     Connection {
-        /// The address.
+        /// Address of sentry, as it was configured.
         address: String,
         /// What the last attempt met.
         cause: String,
@@ -90,7 +90,7 @@ pub enum FetchError {
         "sentry at {address} did not sign the certificate of {app_id:?} in namespace {namespace:?}: {cause}; {remedy}"
     )]
     Sign {
-        /// The address.
+        /// Address of sentry, as it was configured.
         address: String,
         /// App id asked for.
         app_id: String,

@@ -135,12 +135,12 @@ impl SpiffeId {
         &self.uri[self.path..]
     }
 
-    /// The namespace.
+    /// Second part of the path: `/ns/<namespace>/<app id>`.
     pub fn namespace(&self) -> &str {
         &self.uri[self.path + "/ns/".len()..self.namespace_end]
     }
 
-    /// The app id.
+    /// Last part of the path: `/ns/<namespace>/<app id>`.
     pub fn app_id(&self) -> &str {
         &self.uri[self.namespace_end + 1..]
     }

@@ -99,7 +99,7 @@ impl Leaf {
 /// A certificate chain (leaf first, without the root) and its private key.
 #[derive(Debug)]
 pub struct Issued {
-    /// The chain.
+    /// The certificate and its issuer, in the order of the handshake.
     pub chain: Vec<CertificateDer<'static>>,
     /// The private key of the leaf.
     pub key: PrivateKeyDer<'static>,
@@ -152,7 +152,7 @@ impl Authority {
         }
     }
 
-    /// The root as PEM.
+    /// The trust anchor of all certificates of this CA, PEM.
     pub fn root_pem(&self) -> String {
         pem::encode_certificates([&self.root])
     }

@@ -69,7 +69,7 @@ pub fn has_sidecar<'a>(
 pub struct Annotations<'a>(pub &'a BTreeMap<String, String>);
 
 impl<'a> Annotations<'a> {
-    /// A text.
+    /// The value of an annotation; `None` when absent.
     pub fn text(self, name: &str) -> Option<&'a str> {
         self.0.get(name).map(String::as_str)
     }

@@ -5,7 +5,7 @@ use http::StatusCode;
 /// There is no client of the API.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The kubeconfig.
+    /// The kubeconfig cannot be read, or lacks what a connection needs.
     #[error("cannot use the kubeconfig {path}: {cause} (--kubeconfig)")]
     Kubeconfig {
         /// The file, or how it was looked for.
@@ -45,7 +45,7 @@ pub enum ApiError {
     Refused {
         /// Method and address.
         what: String,
-        /// Its status.
+        /// HTTP status of the API server's answer.
         status: StatusCode,
         /// Its reason.
         message: String,

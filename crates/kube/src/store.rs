@@ -38,7 +38,7 @@ pub trait Watched: PartialEq + Send + Sync + 'static {
 pub struct Meta {
     /// Its namespace; empty where it has none.
     pub namespace: String,
-    /// Its name.
+    /// `metadata.name`.
     pub name: String,
 }
 

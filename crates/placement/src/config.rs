@@ -53,10 +53,10 @@ pub struct Config {
     pub log: LogSettings,
 }
 
-/// A replica.
+/// This replica of several, which elect a leader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replica {
-    /// Its `--id`.
+    /// Its `--id`, unique among the replicas.
     pub id: String,
     /// Where it takes part in elections.
     pub listen: Listen,

@@ -48,7 +48,7 @@ pub struct Addresses {
     pub grpc: SocketAddr,
     /// Where replicas elect their leader.
     pub raft: SocketAddr,
-    /// `/healthz`.
+    /// Address of the `/healthz` server.
     pub healthz: SocketAddr,
     /// Metrics, when on.
     pub metrics: Option<SocketAddr>,

@@ -32,11 +32,11 @@ pub enum AppProtocol {
 /// A caller, from the SPIFFE id of its certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallerId<'a> {
-    /// Trust domain.
+    /// Trust domain of the caller's SPIFFE id.
     pub trust_domain: &'a str,
-    /// Namespace.
+    /// Namespace of the caller's SPIFFE id.
     pub namespace: &'a str,
-    /// App id.
+    /// App id of the caller's SPIFFE id.
     pub app_id: &'a str,
 }
 

@@ -99,7 +99,7 @@ pub enum ComponentKind {
     Binding,
     /// Configuration stores.
     Configuration,
-    /// Locks.
+    /// Lock stores.
     Lock,
     /// Message brokers.
     Pubsub,

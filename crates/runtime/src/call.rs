@@ -59,9 +59,9 @@ pub enum AppStatus {
     Grpc {
         /// Code, 0 = OK.
         code: i32,
-        /// Message.
+        /// `grpc-message`, decoded.
         message: String,
-        /// Details.
+        /// `google.rpc.Status.details` of the trailer `grpc-status-details-bin`.
         details: Vec<Any>,
     },
 }

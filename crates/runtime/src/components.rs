@@ -53,7 +53,7 @@ pub struct Context {
 /// A component as the metadata API lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
-    /// Its name.
+    /// `metadata.name` of its resource.
     pub name: String,
     /// `state.redis`.
     pub kind: String,

@@ -23,7 +23,7 @@ struct Loaded {
     name: String,
     /// Its type, as written.
     kind: String,
-    /// Its version, as written.
+    /// Its version, as written; may be empty.
     version: String,
     /// What sees the requests.
     component: Arc<dyn Middleware>,

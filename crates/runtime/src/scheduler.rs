@@ -35,7 +35,7 @@ pub const APP_ID: &str = "dapr-scheduler";
 pub struct Settings {
     /// The app beside this sidecar.
     pub app_id: Arc<str>,
-    /// Its namespace.
+    /// Namespace of the app.
     pub namespace: Arc<str>,
     /// `host:port` of schedulers; none: there is nobody to ask.
     pub addresses: Vec<String>,
@@ -50,7 +50,7 @@ pub struct Settings {
 /// A job or a reminder that is due.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trigger {
-    /// Its name.
+    /// Name of the job or reminder, unique for its app or actor.
     pub name: String,
     /// What it was scheduled with.
     pub data: Option<Any>,
@@ -103,7 +103,7 @@ impl Accepts {
 
 type Hosts = Arc<[Arc<Host>]>;
 
-/// The schedulers, as one.
+/// The client of all schedulers: calls go to one of them, triggers come from each.
 pub struct Scheduler {
     settings: Settings,
     /// All there are; none: nobody has told yet.
@@ -139,7 +139,7 @@ impl Scheduler {
         &self.settings.app_id
     }
 
-    /// Its namespace.
+    /// Namespace of the app that this sidecar serves.
     pub fn namespace(&self) -> &str {
         &self.settings.namespace
     }

@@ -29,14 +29,14 @@ pub enum Target {
     App {
         /// Where the app lives.
         namespace: Arc<str>,
-        /// Its id.
+        /// App id.
         id: Arc<str>,
     },
     /// The hosts of an actor type.
     ActorType {
         /// Where the type lives.
         namespace: Arc<str>,
-        /// Its name.
+        /// The actor type.
         name: Arc<str>,
     },
 }

@@ -62,13 +62,13 @@ pub enum InvalidJob {
     /// A time-to-live of a single tick.
     #[error("job must have a schedule to have a ttl")]
     TtlWithoutSchedule,
-    /// The schedule.
+    /// The schedule cannot be parsed.
     #[error("failed to parse job schedule: {0}")]
     Schedule(#[from] CronError),
     /// The schedule has no time in the future.
     #[error("job must have a schedule that comes: {0} never does")]
     Never(String),
-    /// The due time.
+    /// `dueTime` is neither a time nor a duration.
     #[error("failed to parse due time: {0}")]
     DueTime(MomentError),
     /// The time-to-live.

@@ -49,9 +49,9 @@ pub fn moment(text: &str, from: Timestamp) -> Result<Timestamp, MomentError> {
 pub struct IsoSpan {
     /// `R<n>/`.
     pub repetitions: Option<u32>,
-    /// Years.
+    /// Calendar years, `P1Y`.
     pub years: u32,
-    /// Months.
+    /// Calendar months, `P1M`.
     pub months: u32,
     /// Days, a week being seven.
     pub days: u32,

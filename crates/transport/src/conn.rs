@@ -61,10 +61,10 @@ pub enum SendError {
 /// What a connection reports, by the version of HTTP that it speaks.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
-    /// HTTP/1.1.
+    /// A connection of HTTP/1.1 failed.
     #[error("{}", crate::error::chain(.0))]
     Http1(#[from] hyper::Error),
-    /// HTTP/2.
+    /// A stream of HTTP/2 failed.
     #[error(transparent)]
     Http2(#[from] outrigger_http2::StreamError),
 }

@@ -12,7 +12,7 @@ pub enum RedirectError {
          the right one"
     )]
     Origin(String),
-    /// One of too many.
+    /// More redirects than [`MOST_REDIRECTS`] for one request.
     #[error("the server redirects more than {MOST_REDIRECTS} times")]
     TooMany,
 }

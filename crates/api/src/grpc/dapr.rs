@@ -91,9 +91,9 @@ pub struct DaprService {
     pub invoker: Arc<Invoker>,
     /// The blocks beside invocation.
     pub blocks: Blocks,
-    /// Actors.
+    /// Calls of actors, their state, reminders and timers.
     pub actors: Arc<Actors>,
-    /// Workflows.
+    /// Starts, ends and queries workflow instances.
     pub workflows: Arc<Workflows>,
     /// The metadata block.
     pub metadata: Arc<Metadata>,

@@ -72,7 +72,7 @@ pub enum ActorError {
     /// State could not be written.
     #[error("error saving actor transaction state: {0}")]
     StateSave(String),
-    /// A reminder.
+    /// A reminder or timer that the request describes wrongly.
     #[error(transparent)]
     Reminder(#[from] ReminderError),
     /// A timer cannot be.

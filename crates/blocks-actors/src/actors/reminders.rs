@@ -67,7 +67,7 @@ pub struct ReminderRequest {
 /// A reminder as the scheduler has it.
 #[derive(Clone, Debug, Default)]
 pub struct KnownReminder {
-    /// Its name.
+    /// Name of the reminder, unique for its actor.
     pub name: String,
     /// Actor type.
     pub kind: String,

@@ -26,7 +26,7 @@ pub enum BindingError {
     },
     /// It cannot do that.
     Unsupported {
-        /// The binding.
+        /// Name of the binding component.
         binding: String,
         /// What was asked.
         operation: String,

@@ -116,7 +116,7 @@ fn take(running: &Mutex<ById>, of: impl Fn(&Running) -> bool, id: &str) -> Optio
     Some((found.store, found.own_id))
 }
 
-/// The task of a subscription.
+/// Hands the changes of one subscription to its receiver, and subscribes again when the store ends it.
 struct SubscriptionTask {
     /// What everybody but the store calls it.
     id: String,

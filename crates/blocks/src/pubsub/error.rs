@@ -34,7 +34,7 @@ pub enum PublishError {
     Malformed {
         /// The broker.
         pubsub: String,
-        /// The app.
+        /// App id of the publisher.
         app_id: String,
         /// Why.
         cause: String,
@@ -43,25 +43,25 @@ pub enum PublishError {
     Forbidden {
         /// The broker.
         pubsub: String,
-        /// The topic.
+        /// Topic that was published to.
         topic: String,
-        /// The app.
+        /// App id of the publisher.
         app_id: String,
     },
     /// The entries of a bulk cannot be told apart.
     EntryIds {
         /// The broker.
         pubsub: String,
-        /// The topic.
+        /// Topic that was published to.
         topic: String,
-        /// The app.
+        /// App id of the publisher.
         app_id: String,
     },
     /// The broker does not have it, or nobody knows.
     Publish {
         /// The broker.
         pubsub: String,
-        /// The topic.
+        /// Topic that was published to.
         topic: String,
         /// Why.
         cause: Cause,
@@ -77,7 +77,7 @@ impl fmt::Display for PublishError {
             Self::NoName => f.write_str("pubsub name is empty"),
             Self::NotFound { pubsub, .. } => write!(f, "pubsub {pubsub} is not found"),
             Self::NoTopic { pubsub } => write!(f, "topic is empty in pubsub {pubsub}"),
-            Self::RawPayload { value, .. } => write!(f, "rawPayload is no boolean: '{value}'"),
+            Self::RawPayload { value, .. } => write!(f, "rawPayload must be true or false, not '{value}'"),
             Self::Malformed { cause, .. } => f.write_str(cause),
             Self::Forbidden {
                 pubsub,

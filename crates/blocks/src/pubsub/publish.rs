@@ -38,7 +38,7 @@ pub struct RequestContext {
     pub protocol: Protocol,
     /// Its span.
     pub trace: Parent,
-    /// Its baggage.
+    /// W3C baggage of the publishing request, if it has any.
     pub baggage: Option<Arc<str>>,
 }
 

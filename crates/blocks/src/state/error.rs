@@ -20,14 +20,14 @@ pub enum StateError {
     },
     /// A key with the separator.
     IllegalKey {
-        /// The store.
+        /// Name of the state store.
         store: String,
-        /// The key.
+        /// Why the key is not allowed.
         key: IllegalKey,
     },
     /// A value could not be read.
     Get {
-        /// The store.
+        /// Name of the state store.
         store: String,
         /// The app's key.
         key: String,
@@ -38,7 +38,7 @@ pub enum StateError {
     BulkGet(Cause),
     /// One or several values could not be written.
     Save {
-        /// The store.
+        /// Name of the state store.
         store: String,
         /// Why.
         cause: Cause,
@@ -52,21 +52,21 @@ pub enum StateError {
     },
     /// Several values could not be removed.
     BulkDelete {
-        /// The store.
+        /// Name of the state store.
         store: String,
         /// Why.
         cause: Cause,
     },
     /// The store has no transactions.
     NoTransactions {
-        /// The store.
+        /// Name of the state store.
         store: String,
     },
     /// Neither `upsert` nor `delete`.
     UnknownOperation(String),
     /// More operations than the store takes at once.
     TooManyOperations {
-        /// The store.
+        /// Name of the state store.
         store: String,
         /// How many were asked for.
         count: usize,
@@ -77,19 +77,19 @@ pub enum StateError {
     Transaction(Cause),
     /// The events of the transaction could not be published; nothing of it happened.
     Outbox {
-        /// The app.
+        /// App id of the caller.
         app_id: String,
         /// Why.
         cause: String,
     },
     /// The store cannot be queried.
     NoQueries {
-        /// The store.
+        /// Name of the state store.
         store: String,
     },
     /// The query failed.
     Query {
-        /// The store.
+        /// Name of the state store.
         store: String,
         /// Why.
         cause: Cause,

@@ -13,7 +13,7 @@ pub enum Filter {
     Lt(String, serde_json::Value),
     /// Less or equal.
     Lte(String, serde_json::Value),
-    /// One of.
+    /// The value at the path equals one of these.
     In(String, Vec<serde_json::Value>),
     /// All of, at least two.
     And(Vec<Filter>),
@@ -60,7 +60,7 @@ pub struct QueryItem {
     pub key: String,
     /// The value.
     pub data: bytes::Bytes,
-    /// Its ETag.
+    /// ETag of the value, if the store has them.
     pub etag: Option<String>,
     /// Why this one could not be read.
     pub error: Option<String>,

@@ -32,7 +32,7 @@ pub enum SqliteConfigError {
     Identifier {
         /// Which table.
         what: &'static str,
-        /// The name given.
+        /// The name of the table, as it was configured.
         name: String,
     },
     /// `updateInterval` with a fraction of a second.

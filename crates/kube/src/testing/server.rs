@@ -106,7 +106,7 @@ impl Server {
         self.changed();
     }
 
-    /// An object.
+    /// The object at the path `address`, if there is one.
     pub fn object(&self, address: &str) -> Option<Value> {
         self.state().get(address).cloned()
     }

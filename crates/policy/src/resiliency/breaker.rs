@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::trip::{Counts, Trip};
 
-/// The state of a breaker.
+/// Whether a breaker lets calls through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BreakerState {
     /// Calls pass.

@@ -37,7 +37,7 @@ impl Direction {
 pub struct Labels<'a> {
     /// Name of the last loaded Resiliency resource.
     pub name: &'a str,
-    /// Its namespace.
+    /// Namespace of the Resiliency resource; empty = none.
     pub namespace: &'a str,
     /// `app_ID`, `actor_TYPE` or `Statestore_NAME`.
     pub target: &'a str,

@@ -63,7 +63,7 @@ pub enum TracingError {
     Timeout {
         /// The environment variable.
         variable: &'static str,
-        /// Its value.
+        /// The value of the header or variable.
         value: String,
     },
     /// TLS cannot be set up.

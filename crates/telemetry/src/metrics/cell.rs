@@ -70,7 +70,7 @@ pub trait Unit: Send + Sync + 'static {
 /// Milliseconds, kept in nanoseconds.
 #[derive(Debug)]
 pub enum Millis {}
-/// Bytes.
+/// Unit of sizes.
 #[derive(Debug)]
 pub enum Bytes {}
 /// A ratio, kept in billionths.

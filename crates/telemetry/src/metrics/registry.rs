@@ -131,7 +131,7 @@ impl Registry {
         self.family(name, help, labels, |_| Arc::default())
     }
 
-    /// A gauge.
+    /// Registers a gauge with `N` labels.
     pub fn gauge<const N: usize>(
         &self,
         name: &str,

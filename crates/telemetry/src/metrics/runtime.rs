@@ -53,7 +53,7 @@ impl RuntimeMetrics {
         }
     }
 
-    /// A component was loaded.
+    /// Counts a component that was read from a resource.
     pub fn component_loaded(&self) {
         self.loaded.with([]).inc();
     }

@@ -42,7 +42,7 @@ pub enum Status {
 /// A recorded span, as exporters see it.
 #[derive(Clone, Debug)]
 pub struct SpanData {
-    /// Name.
+    /// Name of the span, as exported.
     pub name: Text,
     /// Instrumentation scope, `dapr-diagnostics` unless it is a workflow span.
     pub scope: &'static str,

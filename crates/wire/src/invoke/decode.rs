@@ -14,7 +14,7 @@ use super::{DecodeError, Verb};
 pub struct Limits {
     /// Values in one metadata map. A header map holds at most 24576.
     pub metadata_values: usize,
-    /// Status details.
+    /// Most details of a status.
     pub status_details: usize,
 }
 

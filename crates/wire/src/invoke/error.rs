@@ -35,7 +35,7 @@ pub enum DecodeError {
     /// More metadata values than [`Limits`](super::Limits) allows.
     #[error("more than {limit} metadata values")]
     TooManyValues {
-        /// The limit.
+        /// How many values are allowed.
         limit: usize,
     },
     /// A part that the protocol requires is absent.
