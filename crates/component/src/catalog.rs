@@ -81,6 +81,8 @@ pub struct Section<T: ?Sized> {
     category: &'static str,
     entries: Vec<Arc<Entry<T>>>,
     by_name: HashMap<String, Vec<usize>>,
+    /// What other builds have, by name, and how to get one.
+    elsewhere: HashMap<&'static str, &'static str>,
 }
 
 /// Why there is no implementation.
@@ -95,7 +97,7 @@ pub enum LookupError {
         kind: String,
         /// `spec.version` of the component; may be empty.
         version: String,
-        /// The type that was meant, as far as one can tell: `did you mean state.redis? `.
+        /// The type that was meant, as far as one can tell: `did you mean state.redis? `; or how to get a build that has it.
         hint: String,
         /// What there is.
         known: String,
@@ -121,6 +123,7 @@ impl<T: ?Sized> Section<T> {
             category,
             entries: Vec::new(),
             by_name: HashMap::new(),
+            elsewhere: HashMap::new(),
         }
     }
 
@@ -136,6 +139,11 @@ impl<T: ?Sized> Section<T> {
             self.by_name.entry(name.clone()).or_default().insert(0, index);
         }
         self.entries.push(Arc::new(entry));
+    }
+
+    /// Says of a name, without category and in lower case, that other builds have it, and how to get one.
+    pub fn elsewhere(&mut self, name: &'static str, how: &'static str) {
+        self.elsewhere.insert(name, how);
     }
 
     /// Whether there is an implementation of this name, without category, in any version; any case.
@@ -155,11 +163,15 @@ impl<T: ?Sized> Section<T> {
             .unwrap_or_default();
         let Some(indexes) = self.by_name.get(name) else {
             let known = self.known();
+            let hint = match self.elsewhere.get(name) {
+                Some(how) => format!("this build lacks it: {how}. "),
+                None => hint(kind, known.iter().map(String::as_str)),
+            };
             return Err(LookupError::UnknownType {
                 category: self.category,
                 kind: kind.to_owned(),
                 version: version.to_owned(),
-                hint: hint(kind, known.iter().map(String::as_str)),
+                hint,
                 known: known.join(", "),
             });
         };
@@ -269,6 +281,22 @@ mod tests {
             ));
         }
         section
+    }
+
+    #[test]
+    fn what_another_build_has_is_told() {
+        let mut section = section();
+        section.elsewhere("mongodb", "build with the feature mongodb");
+        let error = section
+            .find("State.MongoDB", "v1")
+            .map(drop)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("v1: this build lacks it: build with the feature mongodb. this build has state."),
+            "{error}"
+        );
+        assert!(!section.has("mongodb"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub mod kafka;
 mod mosquitto;
 mod nats;
 mod postgres;
+pub mod pulsar;
 mod rabbitmq;
 mod redis;
 
@@ -26,6 +27,7 @@ pub use self::{
     mosquitto::Mosquitto,
     nats::Nats,
     postgres::Postgres,
+    pulsar::Pulsar,
     rabbitmq::RabbitMq,
     redis::{Cli, Redis, Sentinel},
 };

@@ -38,6 +38,13 @@ pub fn builtin() -> Catalog {
     outrigger_components_nats::add(&mut catalog);
     #[cfg(feature = "postgres")]
     outrigger_components_postgres::add(&mut catalog);
+    #[cfg(feature = "pulsar")]
+    outrigger_components_pulsar::add(&mut catalog);
+    #[cfg(not(feature = "pulsar"))]
+    catalog.pubsub.elsewhere(
+        "pulsar",
+        "it comes with cargo build --release -p outrigger-sidecar --features pulsar, for which protoc has to be installed",
+    );
     #[cfg(feature = "rabbitmq")]
     outrigger_components_rabbitmq::add(&mut catalog);
     #[cfg(feature = "redis")]

@@ -1,0 +1,275 @@
+//! Who this is to brokers: a token, as it is or from an issuer of OAuth 2.0 (the client credentials grant, RFC 6749).
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use outrigger_component::{Error, Kind, Metadata, MetadataError, Result};
+use outrigger_webclient::{causes, read_body, shown};
+use reqwest::Client;
+use serde::Deserialize;
+use tokio::sync::Mutex;
+use url::{Url, form_urlencoded};
+
+const ENDPOINT: &[&str] = &["oauth2TokenURL"];
+const FILE: &[&str] = &["oauth2CredentialsFile"];
+/// How long the issuer may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The largest answer of the issuer, bytes.
+const ANSWER: usize = 256 * 1024;
+/// The largest file of a secret or of credentials, bytes.
+const MOST: usize = 64 * 1024;
+/// A token that is valid for less than this is not used any more.
+const MARGIN: Duration = Duration::from_secs(30);
+
+/// What brokers are shown.
+pub(super) enum Credentials {
+    None,
+    Token(String),
+    Issuer(Box<Issuer>),
+}
+
+/// Gives out tokens.
+pub(super) struct Issuer {
+    client: Client,
+    endpoint: Url,
+    id: String,
+    secret: String,
+    form: Vec<(&'static str, String)>,
+    /// The last one, and until when it is used.
+    last: Mutex<Option<(String, Instant)>>,
+}
+
+/// The file of `oauth2CredentialsFile`, as Pulsar's clients have it.
+#[derive(Deserialize)]
+struct File {
+    client_id: String,
+    client_secret: String,
+    issuer_url: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    access_token: String,
+    expires_in: Option<u64>,
+}
+
+impl Credentials {
+    pub(super) fn read(metadata: &Metadata) -> Result<Self> {
+        if let Some(token) = metadata.filled(&["token"]) {
+            return Ok(Self::Token(token.to_owned()));
+        }
+        let file = file(metadata)?;
+        let endpoint = metadata.filled(ENDPOINT).map(str::to_owned);
+        let endpoint = endpoint.or_else(|| file.as_ref().and_then(|file| file.issuer_url.clone()));
+        let Some(endpoint) = endpoint else {
+            return match &file {
+                Some(_) => Err(metadata
+                    .wrong(FILE, "it has no issuer_url: set oauth2TokenURL")
+                    .into()),
+                None => Ok(Self::None),
+            };
+        };
+        let endpoint = Url::parse(&endpoint)
+            .ok()
+            .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+            .ok_or_else(|| metadata.wrong(ENDPOINT, "an http:// or https:// URL is expected"))?;
+        let (id, secret) = match file {
+            Some(file) => (file.client_id, file.client_secret),
+            None => (
+                metadata.required(&["oauth2ClientID"])?.to_owned(),
+                secret(metadata)?,
+            ),
+        };
+        let mut form = vec![("grant_type", "client_credentials".to_owned())];
+        for audience in parts(metadata, "oauth2Audiences") {
+            form.push(("audience", audience));
+        }
+        let scopes = parts(metadata, "oauth2Scopes");
+        if !scopes.is_empty() {
+            form.push(("scope", scopes.join(" ")));
+        }
+        let root = metadata.filled(&["oauth2TokenCAPEM"]).map(str::as_bytes);
+        let tls = outrigger_tls::client_config(root, None)
+            .map_err(|error| metadata.wrong(&["oauth2TokenCAPEM"], &error))?;
+        let client = outrigger_webclient::builder(tls)
+            .timeout(PATIENCE)
+            .build()
+            .map_err(|error| metadata.wrong(ENDPOINT, &causes(&error)))?;
+        Ok(Self::Issuer(Box::new(Issuer {
+            client,
+            endpoint,
+            id,
+            secret,
+            form,
+            last: Mutex::new(None),
+        })))
+    }
+
+    /// The name of the method for brokers, and what they are shown.
+    pub(super) async fn shown(&self) -> Result<(Option<String>, Option<Vec<u8>>)> {
+        let token = match self {
+            Self::None => return Ok((None, None)),
+            Self::Token(token) => token.clone(),
+            Self::Issuer(issuer) => issuer.token().await?,
+        };
+        Ok((Some("token".to_owned()), Some(token.into_bytes())))
+    }
+}
+
+fn parts(metadata: &Metadata, name: &str) -> Vec<String> {
+    let text = metadata.filled(&[name]).unwrap_or_default();
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.map(str::to_owned).collect()
+}
+
+fn read(metadata: &Metadata, name: &[&str], path: &str) -> Result<Vec<u8>, MetadataError> {
+    outrigger_files::read(Path::new(path), MOST)
+        .map_err(|error| metadata.wrong(name, &format!("the file cannot be read: {error}")))
+}
+
+fn file(metadata: &Metadata) -> Result<Option<File>, MetadataError> {
+    let Some(path) = metadata.filled(FILE) else {
+        return Ok(None);
+    };
+    let text = read(metadata, FILE, path)?;
+    // Serde's own text would show what is in it.
+    serde_json::from_slice(&text).map(Some).map_err(|_| {
+        metadata.wrong(
+            FILE,
+            "a JSON object with client_id and client_secret is expected in it",
+        )
+    })
+}
+
+fn secret(metadata: &Metadata) -> Result<String, MetadataError> {
+    const PATH: &[&str] = &["oauth2ClientSecretPath"];
+    let Some(path) = metadata.filled(PATH) else {
+        return metadata.required(&["oauth2ClientSecret"]).map(str::to_owned);
+    };
+    let text = String::from_utf8(read(metadata, PATH, path)?);
+    let text = text.map_err(|_| metadata.wrong(PATH, "the file is no text"))?;
+    Ok(text.trim().to_owned())
+}
+
+impl Issuer {
+    fn failed(&self, kind: Kind, why: &str) -> Error {
+        Error::new(
+            kind,
+            format!("the issuer of tokens at {}: {why}", shown(&self.endpoint)),
+        )
+    }
+
+    async fn token(&self) -> Result<String> {
+        let mut last = self.last.lock().await;
+        if let Some((token, until)) = &*last
+            && Instant::now() < *until
+        {
+            return Ok(token.clone());
+        }
+        let answer = self.ask().await?;
+        // Without a word about it, the next connection asks again.
+        let valid = Duration::from_secs(answer.expires_in.unwrap_or(0));
+        let until = Instant::now().checked_add(valid.saturating_sub(MARGIN));
+        *last = until.map(|until| (answer.access_token.clone(), until));
+        Ok(answer.access_token)
+    }
+
+    async fn ask(&self) -> Result<Answer> {
+        let body = form_urlencoded::Serializer::new(String::new())
+            .extend_pairs(&self.form)
+            .finish();
+        // Encoded before they are joined (RFC 6749, section 2.3.1).
+        let encoded = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+        let request = self
+            .client
+            .post(self.endpoint.clone())
+            .header("content-type", "application/x-www-form-urlencoded")
+            .basic_auth(encoded(&self.id), Some(encoded(&self.secret)))
+            .body(body);
+        let response = request.send().await;
+        let response = response.map_err(|error| self.failed(Kind::Unavailable, &causes(&error)))?;
+        let status = response.status();
+        let body = read_body(response, ANSWER).await;
+        let body = body.map_err(|error| self.failed(Kind::Unavailable, &error.to_string()))?;
+        if !status.is_success() {
+            let kind = if status.is_server_error() {
+                Kind::Unavailable
+            } else {
+                Kind::Denied
+            };
+            return Err(self.failed(kind, &format!("it answered {status}")));
+        }
+        let answer: Option<Answer> = serde_json::from_slice(&body).ok();
+        answer
+            .filter(|answer| !answer.access_token.is_empty())
+            .ok_or_else(|| self.failed(Kind::Denied, "its answer has no access_token"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(properties: &[(&str, &str)]) -> Result<Credentials> {
+        let owned = properties
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Credentials::read(&Metadata::new("broker", owned).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_token_wins_and_nothing_is_shown_without_one() {
+        let token = read(&[("token", "secret"), ("oauth2TokenURL", "https://a")]).unwrap();
+        let shown = token.shown().await.unwrap();
+        assert_eq!(shown, (Some("token".to_owned()), Some(b"secret".to_vec())));
+        assert_eq!(read(&[]).unwrap().shown().await.unwrap(), (None, None));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_secrets_are_not_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("credentials.json");
+        std::fs::write(&file, r#"{"client_id":"a","client_secret":"hidden"}"#).unwrap();
+        let good = file.to_str().unwrap();
+        let damaged = folder.path().join("damaged.json");
+        std::fs::write(&damaged, r#"{"client_secret":"hidden"}"#).unwrap();
+        for (name, properties) in [
+            ("oauth2TokenURL", vec![("oauth2TokenURL", "ftp://a")]),
+            ("oauth2ClientID", vec![("oauth2TokenURL", "https://a")]),
+            (
+                "oauth2ClientSecret",
+                vec![("oauth2TokenURL", "https://a"), ("oauth2ClientID", "a")],
+            ),
+            (
+                "oauth2ClientSecretPath",
+                vec![
+                    ("oauth2TokenURL", "https://a"),
+                    ("oauth2ClientID", "a"),
+                    ("oauth2ClientSecretPath", "/nowhere/at/all"),
+                ],
+            ),
+            ("oauth2CredentialsFile", vec![("oauth2CredentialsFile", good)]),
+            (
+                "oauth2CredentialsFile",
+                vec![("oauth2CredentialsFile", damaged.to_str().unwrap())],
+            ),
+            (
+                "oauth2TokenCAPEM",
+                vec![
+                    ("oauth2CredentialsFile", good),
+                    ("oauth2TokenURL", "https://a"),
+                    ("oauth2TokenCAPEM", "no PEM"),
+                ],
+            ),
+        ] {
+            let error = read(&properties).map(drop).unwrap_err().to_string();
+            assert!(
+                error.contains(name) && !error.contains("hidden"),
+                "{name}: {error}"
+            );
+        }
+        read(&[("oauth2CredentialsFile", good), ("oauth2TokenURL", "https://a")]).unwrap();
+    }
+}

@@ -1,0 +1,192 @@
+//! The commands that are sent, and what brokers' errors mean.
+
+use outrigger_component::{Error, Kind};
+use pulsar::{
+    message::{Message, Payload},
+    proto::{
+        self, BaseCommand, CommandAck, CommandAuthResponse, CommandCloseConsumer, CommandCloseProducer,
+        CommandConnect, CommandFlow, CommandLookupTopic, CommandPartitionedTopicMetadata, CommandPing,
+        CommandPong, CommandProducer, CommandRedeliverUnacknowledgedMessages, CommandSend, CommandSubscribe,
+        MessageIdData, ServerError, base_command::Type, command_ack::AckType,
+    },
+};
+
+/// Each connection has one producer, or one consumer.
+pub(super) const ID: u64 = 0;
+/// What this speaks: brokers know batches, keys, several acknowledgements at once.
+const PROTOCOL: i32 = 19;
+const CLIENT: &str = concat!("Outrigger ", env!("CARGO_PKG_VERSION"));
+
+macro_rules! command {
+    ($kind:ident, $field:ident: $value:expr) => {
+        Message {
+            command: BaseCommand {
+                r#type: Type::$kind as i32,
+                $field: Some($value),
+                ..BaseCommand::default()
+            },
+            payload: None,
+        }
+    };
+}
+
+/// `method` and `data`: who this is. `broker`: whom a proxy has to forward to.
+pub(super) fn connect(method: Option<String>, data: Option<Vec<u8>>, broker: Option<String>) -> Message {
+    command!(Connect, connect: CommandConnect {
+        client_version: CLIENT.to_owned(),
+        auth_method_name: method,
+        auth_data: data,
+        protocol_version: Some(PROTOCOL),
+        proxy_to_broker_url: broker,
+        feature_flags: Some(proto::FeatureFlags {
+            supports_auth_refresh: Some(true),
+            ..proto::FeatureFlags::default()
+        }),
+        ..CommandConnect::default()
+    })
+}
+
+pub(super) fn auth_response(method: Option<String>, data: Option<Vec<u8>>) -> Message {
+    command!(AuthResponse, auth_response: CommandAuthResponse {
+        client_version: Some(CLIENT.to_owned()),
+        response: Some(proto::AuthData {
+            auth_method_name: method,
+            auth_data: data,
+        }),
+        protocol_version: Some(PROTOCOL),
+    })
+}
+
+pub(super) fn ping() -> Message {
+    command!(Ping, ping: CommandPing {})
+}
+
+pub(super) fn pong() -> Message {
+    command!(Pong, pong: CommandPong {})
+}
+
+pub(super) fn partitions(topic: &str, request: u64) -> Message {
+    command!(PartitionedMetadata, partition_metadata: CommandPartitionedTopicMetadata {
+        topic: topic.to_owned(),
+        request_id: request,
+        ..CommandPartitionedTopicMetadata::default()
+    })
+}
+
+pub(super) fn lookup(topic: &str, authoritative: bool, request: u64) -> Message {
+    command!(Lookup, lookup_topic: CommandLookupTopic {
+        topic: topic.to_owned(),
+        request_id: request,
+        authoritative: Some(authoritative),
+        ..CommandLookupTopic::default()
+    })
+}
+
+pub(super) fn producer(topic: &str, request: u64) -> Message {
+    command!(Producer, producer: CommandProducer {
+        topic: topic.to_owned(),
+        producer_id: ID,
+        request_id: request,
+        ..CommandProducer::default()
+    })
+}
+
+pub(super) fn send(sequence: u64, messages: i32, payload: Payload) -> Message {
+    let mut message = command!(Send, send: CommandSend {
+        producer_id: ID,
+        sequence_id: sequence,
+        num_messages: Some(messages),
+        ..CommandSend::default()
+    });
+    message.payload = Some(payload);
+    message
+}
+
+pub(super) fn close_producer(request: u64) -> Message {
+    command!(CloseProducer, close_producer: CommandCloseProducer {
+        producer_id: ID,
+        request_id: request,
+    })
+}
+
+pub(super) fn subscribe(command: CommandSubscribe) -> Message {
+    command!(Subscribe, subscribe: command)
+}
+
+pub(super) fn flow(permits: u32) -> Message {
+    command!(Flow, flow: CommandFlow {
+        consumer_id: ID,
+        message_permits: permits,
+    })
+}
+
+pub(super) fn acknowledge(ids: Vec<MessageIdData>) -> Message {
+    command!(Ack, ack: CommandAck {
+        consumer_id: ID,
+        ack_type: AckType::Individual as i32,
+        message_id: ids,
+        ..CommandAck::default()
+    })
+}
+
+/// Has these messages delivered again, to whomever the broker chooses.
+pub(super) fn again(ids: Vec<MessageIdData>) -> Message {
+    command!(
+        RedeliverUnacknowledgedMessages,
+        redeliver_unacknowledged_messages: CommandRedeliverUnacknowledgedMessages {
+            consumer_id: ID,
+            message_ids: ids,
+            ..CommandRedeliverUnacknowledgedMessages::default()
+        }
+    )
+}
+
+pub(super) fn close_consumer(request: u64) -> Message {
+    command!(CloseConsumer, close_consumer: CommandCloseConsumer {
+        consumer_id: ID,
+        request_id: request,
+    })
+}
+
+/// An error that a broker told.
+pub(super) fn refused(what: &str, code: i32, text: &str) -> Error {
+    let code = ServerError::try_from(code).unwrap_or(ServerError::UnknownError);
+    let kind = match code {
+        ServerError::AuthenticationError | ServerError::AuthorizationError => Kind::Denied,
+        ServerError::TopicNotFound | ServerError::SubscriptionNotFound => Kind::NotFound,
+        ServerError::InvalidTopicName => Kind::InvalidRequest,
+        ServerError::IncompatibleSchema
+        | ServerError::TopicTerminatedError
+        | ServerError::UnsupportedVersionError => Kind::Configuration,
+        // Some of them are for good, but the broker does not tell which.
+        _ => Kind::Unavailable,
+    };
+    let name = code.as_str_name();
+    // Stack traces of the broker.
+    let text = text.lines().next().unwrap_or_default();
+    Error::new(kind, format!("{what}: the broker answered {name}: {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_brokers_are_those_of_components() {
+        for (code, kind) in [
+            (ServerError::AuthenticationError, Kind::Denied),
+            (ServerError::TopicNotFound, Kind::NotFound),
+            (ServerError::InvalidTopicName, Kind::InvalidRequest),
+            (ServerError::ServiceNotReady, Kind::Unavailable),
+        ] {
+            let error = refused("topic a", code as i32, "why\n\tat org.apache.Pulsar");
+            assert_eq!(error.kind(), kind);
+            let text = error.to_string();
+            assert!(
+                text.ends_with(": why") && text.contains(code.as_str_name()),
+                "{text}"
+            );
+        }
+        assert_eq!(refused("a", 1000, "").kind(), Kind::Unavailable);
+    }
+}

@@ -1,0 +1,276 @@
+//! A member of a subscription: what comes from its partitions goes to the app as there is room, and what becomes of it
+//! goes back.
+
+use std::{collections::VecDeque, future::pending, num::NonZeroU16, sync::Arc};
+
+use futures::{FutureExt, future::try_join_all};
+use outrigger_component::{
+    Result,
+    pubsub::{Feed, Lane, Message, Prefetch, Settlement},
+};
+use pulsar::proto::{MessageIdData, command_subscribe::SubType};
+use tokio::{
+    sync::{
+        mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+        oneshot,
+    },
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    broker::Shared,
+    connection::Connection,
+    entry::{Entry, Part},
+    hand::{Again, Due, Hand, Id, Incoming},
+    lookup,
+    session::{News, Order, Session, subscribe},
+};
+
+pub(super) struct Member {
+    shared: Arc<Shared>,
+    topic: Arc<str>,
+    kind: SubType,
+    partitions: Vec<Partition>,
+    news: UnboundedReceiver<(usize, News)>,
+    prefetch: Prefetch,
+    hand: Hand,
+    again: Again,
+    ready: VecDeque<Incoming>,
+}
+
+struct Partition {
+    orders: UnboundedSender<Order>,
+    /// The number of its connection.
+    connection: u64,
+    /// Messages that the broker may send; fewer than none where a batch had more.
+    granted: i64,
+    /// Messages that came and that the app does not have.
+    waiting: i64,
+}
+
+/// What the broker has sent ahead at most where all messages are small.
+fn most(queue: u16) -> NonZeroU16 {
+    NonZeroU16::new(queue).unwrap_or(NonZeroU16::MIN)
+}
+
+impl Member {
+    /// When it returns the subscription stands.
+    pub(super) async fn join(shared: &Arc<Shared>, topic: &str, kind: SubType) -> Result<Self> {
+        let settings = &shared.settings;
+        let names = lookup::partitions(settings, &settings.topic(topic)?).await?;
+        let opened: Vec<Connection> =
+            try_join_all(names.iter().map(|name| subscribe(shared, name, kind))).await?;
+        let (news, told) = unbounded_channel();
+        let mut partitions = Vec::new();
+        for (number, (topic, connection)) in names.into_iter().zip(opened).enumerate() {
+            let (orders, ordered) = unbounded_channel();
+            let session = Session {
+                shared: Arc::clone(shared),
+                topic,
+                number,
+                kind,
+                orders: ordered,
+                news: news.clone(),
+            };
+            tokio::spawn(session.run(connection));
+            partitions.push(Partition {
+                orders,
+                connection: 0,
+                granted: 0,
+                waiting: 0,
+            });
+        }
+        Ok(Self {
+            topic: topic.into(),
+            kind,
+            partitions,
+            news: told,
+            prefetch: Prefetch::new(most(settings.queue)),
+            hand: Hand::default(),
+            again: Again::new(settings.again, kind == SubType::Shared),
+            ready: VecDeque::new(),
+            shared: Arc::clone(shared),
+        })
+    }
+
+    pub(super) async fn run(mut self, mut feed: Feed<Incoming>) -> Result<()> {
+        let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
+        let mut draining = false;
+        loop {
+            while feed.room() > 0
+                && let Some(incoming) = self.ready.pop_front()
+            {
+                if let Some(incoming) = self.again.passes(incoming) {
+                    self.partition(incoming.id).waiting -= 1;
+                    let message = incoming.message.clone();
+                    feed.offer(incoming, message);
+                }
+            }
+            if draining && feed.is_settled() {
+                break;
+            }
+            if !draining {
+                self.let_flow();
+            }
+            let next = self.again.next().filter(|_| !draining);
+            tokio::select! {
+                () = closed.cancelled() => {
+                    for (incoming, settlement) in feed.settled().now_or_never().unwrap_or_default() {
+                        self.settle(incoming, settlement);
+                    }
+                    break;
+                }
+                // What the app never had is given back by leaving.
+                () = drain.cancelled(), if !draining => draining = true,
+                settled = feed.settled() => {
+                    for (incoming, settlement) in settled {
+                        self.settle(incoming, settlement);
+                    }
+                }
+                () = until(next) => self.come_again(),
+                news = self.news.recv() => if let Some((number, news)) = news {
+                    self.note(number, news);
+                },
+            }
+        }
+        self.leave().await;
+        Ok(())
+    }
+
+    fn partition(&mut self, id: Id) -> &mut Partition {
+        &mut self.partitions[id.partition]
+    }
+
+    /// Has the broker send as many messages as may wait here.
+    fn let_flow(&mut self) {
+        let partitions = i64::try_from(self.partitions.len()).unwrap_or(i64::MAX);
+        let each = (i64::from(self.prefetch.count()) / partitions).max(1);
+        for partition in &mut self.partitions {
+            let more = each - partition.granted - partition.waiting;
+            // Not one by one.
+            let is_worth_it = more > each / 2 || (more > 0 && partition.granted <= 0);
+            if partition.connection > 0
+                && is_worth_it
+                && let Ok(permits) = u32::try_from(more)
+            {
+                partition.granted += more;
+                let _ = partition.orders.send(Order::Flow(partition.connection, permits));
+            }
+        }
+    }
+
+    fn note(&mut self, number: usize, news: News) {
+        match news {
+            News::Up(connection) => {
+                let partition = &mut self.partitions[number];
+                partition.connection = connection;
+                partition.granted = 0;
+            }
+            News::Unused(permits) => self.partitions[number].granted -= i64::from(permits),
+            News::Entry(entry, permits) => {
+                self.partitions[number].granted -= i64::from(permits);
+                self.take(number, *entry);
+            }
+        }
+    }
+
+    fn take(&mut self, partition: usize, entry: Entry) {
+        let id = Id {
+            partition,
+            place: entry.place,
+        };
+        if entry.parts.is_empty() {
+            return self.order(id, Order::Acknowledge);
+        }
+        // After a connection was lost the broker sends again what is here already.
+        if !self.hand.take(id, entry.parts.len()) {
+            return;
+        }
+        for part in entry.parts {
+            self.prefetch.came(part.data.len());
+            self.partitions[partition].waiting += 1;
+            let index = part.index;
+            self.ready.push_back(Incoming {
+                id,
+                index,
+                is_alone: !entry.is_batch,
+                message: self.message(id, part, entry.redelivered),
+            });
+        }
+    }
+
+    fn message(&self, id: Id, part: Part, redelivered: u32) -> Message {
+        // Where several share a subscription whatever the key, there is no order to be kept.
+        let keeps_order = self.kind != SubType::Shared;
+        let lane = part.key.filter(|_| keeps_order).map(|key| Lane {
+            partition: u32::try_from(id.partition).ok(),
+            key: Some(key),
+        });
+        Message {
+            topic: Arc::clone(&self.topic),
+            data: part.data,
+            content_type: None,
+            metadata: part.properties,
+            lane,
+            redelivered: Some(redelivered),
+        }
+    }
+
+    fn settle(&mut self, incoming: Incoming, settlement: Settlement) {
+        match settlement {
+            Settlement::Acknowledge => {
+                if self.hand.done(incoming.id) {
+                    self.order(incoming.id, Order::Acknowledge);
+                }
+            }
+            Settlement::Return => {
+                self.partition(incoming.id).waiting += 1;
+                self.again.refused(incoming, Instant::now());
+            }
+        }
+    }
+
+    fn come_again(&mut self) {
+        for due in self.again.due(Instant::now()).into_iter().rev() {
+            match due {
+                Due::Message(incoming) => self.ready.push_front(incoming),
+                Due::Entry(id) => {
+                    self.partition(id).waiting -= 1;
+                    self.hand.forget(id);
+                    self.order(id, Order::Again);
+                }
+            }
+        }
+    }
+
+    fn order(&mut self, id: Id, order: impl FnOnce(Vec<MessageIdData>) -> Order) {
+        let name = MessageIdData {
+            ledger_id: id.place.ledger,
+            entry_id: id.place.entry,
+            ..MessageIdData::default()
+        };
+        // Without the session there is nobody to be told: the broker delivers it again.
+        let _ = self.partition(id).orders.send(order(vec![name]));
+    }
+
+    /// Waits until the brokers know what was acknowledged, and have the rest again.
+    async fn leave(&mut self) {
+        let mut leaving = Vec::new();
+        for partition in &self.partitions {
+            let (done, left) = oneshot::channel();
+            let _ = partition.orders.send(Order::Leave(done));
+            leaving.push(left);
+        }
+        for left in leaving {
+            // Where the session is gone there is nothing to wait for.
+            let _ = left.await;
+        }
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,252 @@
+//! What a broker keeps and sends at a time: a message, or a batch of them.
+
+use bytes::Bytes;
+use outrigger_component::Pairs;
+use prost::Message as _;
+use pulsar::{
+    message::Payload,
+    proto::{CommandMessage, CompressionType, KeyValue, MessageMetadata, SingleMessageMetadata},
+};
+
+use super::packing::unpack;
+
+/// The largest payload after it was decompressed, bytes.
+const UNPACKED: usize = 32 * 1024 * 1024;
+/// Most messages of a batch.
+const BATCH: usize = 100_000;
+
+/// Where it is, in its partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Place {
+    pub(super) ledger: u64,
+    pub(super) entry: u64,
+}
+
+/// A message of an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Among those of its entry.
+    pub(super) index: u32,
+    pub(super) data: Bytes,
+    pub(super) key: Option<Bytes>,
+    pub(super) properties: Pairs,
+}
+
+/// An entry that came.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) place: Place,
+    /// How often the broker delivered it before.
+    pub(super) redelivered: u32,
+    /// Whether it has messages in it, rather than being one.
+    pub(super) is_batch: bool,
+    /// Those that were not acknowledged yet.
+    pub(super) parts: Vec<Part>,
+}
+
+/// How many permits an entry takes.
+pub(super) fn permits(payload: &Payload) -> u32 {
+    let count = payload.metadata.num_messages_in_batch.unwrap_or(1);
+    u32::try_from(count).unwrap_or(1).max(1)
+}
+
+impl Entry {
+    /// # Errors
+    /// Why nothing can be done with it here.
+    pub(super) fn of(command: &CommandMessage, payload: Payload) -> Result<Self, String> {
+        let Payload { metadata, data } = payload;
+        if !metadata.encryption_keys.is_empty() {
+            return Err("it is encrypted from end to end, which is not supported".to_owned());
+        }
+        if metadata.num_chunks_from_msg.is_some_and(|count| count > 1) {
+            return Err("it is a part of a larger message, which is not supported".to_owned());
+        }
+        let data = match metadata.compression {
+            None => data,
+            Some(kind) if kind == CompressionType::None as i32 => data,
+            Some(kind) => {
+                let size = metadata.uncompressed_size.unwrap_or(0);
+                let size = usize::try_from(size).unwrap_or(usize::MAX);
+                if size > UNPACKED {
+                    return Err(format!(
+                        "decompressed it has {size} bytes, where at most {UNPACKED} are taken"
+                    ));
+                }
+                unpack(kind, &data, size)?
+            }
+        };
+        let place = Place {
+            ledger: command.message_id.ledger_id,
+            entry: command.message_id.entry_id,
+        };
+        let batch = metadata.num_messages_in_batch;
+        let data = Bytes::from(data);
+        let mut parts = match batch {
+            None => vec![alone(metadata, data)],
+            Some(count) => together(count, &data)?,
+        };
+        // A bit for each message, set where it was not acknowledged.
+        let words = &command.ack_set;
+        parts.retain(|part| {
+            let (word, bit) = (part.index / 64, part.index % 64);
+            let word = usize::try_from(word).ok().and_then(|word| words.get(word));
+            words.is_empty() || word.is_some_and(|word| word >> bit & 1 == 1)
+        });
+        Ok(Self {
+            place,
+            redelivered: command.redelivery_count.unwrap_or(0),
+            is_batch: batch.is_some(),
+            parts,
+        })
+    }
+}
+
+fn pairs(properties: Vec<KeyValue>) -> Pairs {
+    properties
+        .into_iter()
+        .map(|pair| (pair.key, pair.value))
+        .collect()
+}
+
+fn alone(metadata: MessageMetadata, data: Bytes) -> Part {
+    Part {
+        index: 0,
+        data,
+        key: metadata.partition_key.map(Bytes::from),
+        properties: pairs(metadata.properties),
+    }
+}
+
+/// Each has four bytes with the length of its metadata, its metadata, and its payload.
+fn together(count: i32, data: &Bytes) -> Result<Vec<Part>, String> {
+    let wrong = || "it is not the batch that it says to be".to_owned();
+    let count = usize::try_from(count).ok().filter(|count| *count <= BATCH);
+    let count = count.ok_or_else(wrong)?;
+    let (mut parts, mut rest) = (Vec::new(), data.clone());
+    for index in 0..count {
+        let length = rest
+            .get(..4)
+            .and_then(|four| four.try_into().ok())
+            .map(u32::from_be_bytes);
+        let length = length
+            .and_then(|length| usize::try_from(length).ok())
+            .ok_or_else(wrong)?;
+        let _length = rest.split_to(4);
+        if length > rest.len() {
+            return Err(wrong());
+        }
+        let single = SingleMessageMetadata::decode(&rest.split_to(length)[..]).map_err(|_| wrong())?;
+        let size = usize::try_from(single.payload_size).ok();
+        let size = size.filter(|size| *size <= rest.len()).ok_or_else(wrong)?;
+        let payload = rest.split_to(size);
+        // Another one of its key came after it.
+        if !single.compacted_out.unwrap_or(false) {
+            parts.push(Part {
+                index: u32::try_from(index).unwrap_or(u32::MAX),
+                data: payload,
+                key: single.partition_key.map(Bytes::from),
+                properties: pairs(single.properties),
+            });
+        }
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use pulsar::proto::{EncryptionKeys, MessageIdData};
+
+    use super::*;
+
+    fn command(ack_set: Vec<i64>) -> CommandMessage {
+        CommandMessage {
+            message_id: MessageIdData {
+                ledger_id: 1,
+                entry_id: 2,
+                ..MessageIdData::default()
+            },
+            redelivery_count: Some(3),
+            ack_set,
+            ..CommandMessage::default()
+        }
+    }
+
+    fn batch(texts: &[&str]) -> Payload {
+        let mut data = Vec::new();
+        for text in texts {
+            let single = SingleMessageMetadata {
+                payload_size: i32::try_from(text.len()).unwrap(),
+                partition_key: Some(format!("key of {text}")),
+                ..SingleMessageMetadata::default()
+            };
+            data.extend(u32::try_from(single.encoded_len()).unwrap().to_be_bytes());
+            single.encode(&mut data).unwrap();
+            data.extend(text.as_bytes());
+        }
+        Payload {
+            metadata: MessageMetadata {
+                num_messages_in_batch: i32::try_from(texts.len()).ok(),
+                ..MessageMetadata::default()
+            },
+            data,
+        }
+    }
+
+    fn texts(entry: &Entry) -> Vec<(u32, String)> {
+        let parts = entry.parts.iter();
+        parts
+            .map(|part| (part.index, String::from_utf8(part.data.to_vec()).unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn a_batch_is_taken_apart() {
+        let payload = batch(&["a", "", "c"]);
+        assert_eq!(permits(&payload), 3);
+        let entry = Entry::of(&command(Vec::new()), payload).unwrap();
+        assert_eq!(entry.place, Place { ledger: 1, entry: 2 });
+        assert!(entry.is_batch && entry.redelivered == 3);
+        let all = [(0, "a".to_owned()), (1, String::new()), (2, "c".to_owned())];
+        assert_eq!(texts(&entry), all);
+        assert_eq!(entry.parts[2].key.as_deref(), Some(&b"key of c"[..]));
+    }
+
+    #[test]
+    fn what_was_acknowledged_of_it_is_left_out() {
+        let entry = Entry::of(&command(vec![0b101]), batch(&["a", "b", "c"])).unwrap();
+        assert_eq!(texts(&entry), [(0, "a".to_owned()), (2, "c".to_owned())]);
+    }
+
+    #[test]
+    fn a_batch_that_is_none_is_refused() {
+        for cut in [1, 5, 12] {
+            let mut payload = batch(&["some text"]);
+            payload.data.truncate(payload.data.len() - cut);
+            Entry::of(&command(Vec::new()), payload).unwrap_err();
+        }
+        for count in [-1, 2, i32::MAX] {
+            let mut payload = batch(&["some text"]);
+            payload.metadata.num_messages_in_batch = Some(count);
+            Entry::of(&command(Vec::new()), payload).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_here_is_refused() {
+        let mut encrypted = batch(&["a"]);
+        encrypted.metadata.encryption_keys = vec![EncryptionKeys::default()];
+        let mut chunk = batch(&["a"]);
+        chunk.metadata.num_chunks_from_msg = Some(2);
+        let mut large = batch(&["a"]);
+        large.metadata.compression = Some(CompressionType::Lz4 as i32);
+        large.metadata.uncompressed_size = Some(u32::MAX);
+        for (payload, why) in [
+            (encrypted, "encrypted"),
+            (chunk, "larger message"),
+            (large, "bytes"),
+        ] {
+            let error = Entry::of(&command(Vec::new()), payload).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What a member has: entries whose messages are not all done, and messages that come again later. No I/O.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    time::Duration,
+};
+
+use outrigger_component::pubsub::{Lane, Message};
+use tokio::time::Instant;
+
+use super::entry::Place;
+
+/// An entry of a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Id {
+    pub(super) partition: usize,
+    pub(super) place: Place,
+}
+
+/// A message for the app.
+#[derive(Debug, Clone)]
+pub(super) struct Incoming {
+    pub(super) id: Id,
+    pub(super) index: u32,
+    /// Whether its entry has nothing else.
+    pub(super) is_alone: bool,
+    pub(super) message: Message,
+}
+
+/// Entries whose messages are not all done.
+#[derive(Debug, Default)]
+pub(super) struct Hand(HashMap<Id, usize>);
+
+impl Hand {
+    /// Notes an entry of so many messages; `false` where it is here already.
+    pub(super) fn take(&mut self, id: Id, messages: usize) -> bool {
+        let is_new = !self.0.contains_key(&id);
+        if is_new {
+            self.0.insert(id, messages);
+        }
+        is_new
+    }
+
+    /// A message of it is done; whether that was the last one.
+    pub(super) fn done(&mut self, id: Id) -> bool {
+        let Some(left) = self.0.get_mut(&id) else {
+            return false;
+        };
+        *left = left.saturating_sub(1);
+        let is_last = *left == 0;
+        if is_last {
+            self.0.remove(&id);
+        }
+        is_last
+    }
+
+    /// It is the broker's again.
+    pub(super) fn forget(&mut self, id: Id) {
+        self.0.remove(&id);
+    }
+}
+
+/// What comes again when its time has come.
+#[derive(Debug)]
+pub(super) enum Due {
+    /// From here.
+    Message(Incoming),
+    /// From the broker.
+    Entry(Id),
+}
+
+/// What the app refused.
+pub(super) struct Again {
+    after: Duration,
+    /// Whether the broker gives a message again by itself, to anybody.
+    by_broker: bool,
+    /// In the order of their times.
+    times: VecDeque<(Instant, What)>,
+    /// Those of a lane in the order of the topic: later ones wait for the first.
+    lanes: HashMap<Lane, BTreeMap<(Id, u32), Incoming>>,
+}
+
+enum What {
+    Message(Box<Incoming>),
+    Entry(Id),
+    Lane(Lane),
+}
+
+impl Again {
+    pub(super) fn new(after: Duration, by_broker: bool) -> Self {
+        Self {
+            after,
+            by_broker,
+            times: VecDeque::new(),
+            lanes: HashMap::new(),
+        }
+    }
+
+    /// The app refused a message.
+    pub(super) fn refused(&mut self, mut incoming: Incoming, now: Instant) {
+        let before = incoming.message.redelivered.unwrap_or(0);
+        incoming.message.redelivered = Some(before.saturating_add(1));
+        let what = match &incoming.message.lane {
+            Some(lane) => {
+                let lane = lane.clone();
+                let waiting = self.lanes.entry(lane.clone()).or_default();
+                let is_first = waiting.is_empty();
+                waiting.insert((incoming.id, incoming.index), incoming);
+                if !is_first {
+                    return;
+                }
+                What::Lane(lane)
+            }
+            None if self.by_broker && incoming.is_alone => What::Entry(incoming.id),
+            None => What::Message(Box::new(incoming)),
+        };
+        self.times.push_back((now + self.after, what));
+    }
+
+    /// The message, unless it has to wait for another one of its lane.
+    pub(super) fn passes(&mut self, incoming: Incoming) -> Option<Incoming> {
+        let lane = incoming.message.lane.as_ref();
+        match lane.and_then(|lane| self.lanes.get_mut(lane)) {
+            None => Some(incoming),
+            Some(waiting) => {
+                waiting.insert((incoming.id, incoming.index), incoming);
+                None
+            }
+        }
+    }
+
+    /// When the next one comes.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.times.front().map(|(time, _)| *time)
+    }
+
+    /// What has come by `now`, in its order.
+    pub(super) fn due(&mut self, now: Instant) -> Vec<Due> {
+        let mut due = Vec::new();
+        while self.next().is_some_and(|time| time <= now)
+            && let Some((_, what)) = self.times.pop_front()
+        {
+            match what {
+                What::Message(incoming) => due.push(Due::Message(*incoming)),
+                What::Entry(id) => due.push(Due::Entry(id)),
+                What::Lane(lane) => {
+                    let waiting = self.lanes.remove(&lane).unwrap_or_default();
+                    due.extend(waiting.into_values().map(Due::Message));
+                }
+            }
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn incoming(entry: u64, key: Option<&'static str>) -> Incoming {
+        Incoming {
+            id: Id {
+                partition: 0,
+                place: Place { ledger: 1, entry },
+            },
+            index: 0,
+            is_alone: true,
+            message: Message {
+                topic: "orders".into(),
+                data: Default::default(),
+                content_type: None,
+                metadata: Default::default(),
+                lane: key.map(|key| Lane {
+                    partition: None,
+                    key: Some(key.into()),
+                }),
+                redelivered: None,
+            },
+        }
+    }
+
+    fn entries(due: &[Due]) -> Vec<u64> {
+        let entry = |due: &Due| match due {
+            Due::Message(incoming) => incoming.id.place.entry,
+            Due::Entry(id) => id.place.entry,
+        };
+        due.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn an_entry_is_done_with_its_last_message_and_taken_once() {
+        let mut hand = Hand::default();
+        let id = incoming(1, None).id;
+        assert!(hand.take(id, 2) && !hand.take(id, 2));
+        assert!(!hand.done(id));
+        assert!(!hand.take(id, 2), "it is here still");
+        assert!(hand.done(id) && !hand.done(id));
+        assert!(hand.take(id, 1));
+        hand.forget(id);
+        assert!(!hand.done(id));
+    }
+
+    #[test]
+    fn what_was_refused_comes_after_its_time_and_is_counted() {
+        let mut again = Again::new(Duration::from_secs(1), false);
+        let now = Instant::now();
+        again.refused(incoming(1, None), now);
+        again.refused(incoming(2, None), now + Duration::from_secs(1));
+        assert!(again.due(now).is_empty());
+        let due = again.due(now + Duration::from_secs(1));
+        let [Due::Message(first)] = &due[..] else {
+            panic!("{due:?}");
+        };
+        assert_eq!((first.id.place.entry, first.message.redelivered), (1, Some(1)));
+        assert_eq!(again.next(), Some(now + Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn a_lane_waits_for_the_first_that_was_refused() {
+        let mut again = Again::new(Duration::from_secs(1), true);
+        let now = Instant::now();
+        again.refused(incoming(3, Some("a")), now);
+        again.refused(incoming(1, Some("a")), now);
+        assert!(again.passes(incoming(4, Some("a"))).is_none());
+        assert!(again.passes(incoming(5, Some("b"))).is_some());
+        let due = again.due(now + Duration::from_secs(1));
+        assert_eq!(entries(&due), [1, 3, 4]);
+        assert!(due.iter().all(|due| matches!(due, Due::Message(_))));
+        assert!(again.passes(incoming(6, Some("a"))).is_some());
+    }
+
+    #[test]
+    fn the_broker_gives_again_what_is_alone() {
+        let mut again = Again::new(Duration::ZERO, true);
+        let now = Instant::now();
+        again.refused(incoming(1, None), now);
+        let of_a_batch = Incoming {
+            is_alone: false,
+            ..incoming(2, None)
+        };
+        again.refused(of_a_batch, now);
+        let due = again.due(now);
+        assert!(matches!(&due[..], [Due::Entry(_), Due::Message(_)]), "{due:?}");
+    }
+}

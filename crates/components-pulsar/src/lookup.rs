@@ -1,0 +1,93 @@
+//! Which broker has a topic, and of which partitions it is made.
+
+use std::sync::Arc;
+
+use outrigger_component::{Error, Kind, Result};
+use pulsar::proto::{
+    command_lookup_topic_response::LookupType,
+    command_partitioned_topic_metadata_response::LookupType as PartitionsFound,
+};
+use url::Url;
+
+use super::{command, connection::Connection, settings::Settings};
+
+/// How often brokers may send on to another one.
+const REDIRECTS: u32 = 20;
+/// Most partitions of a topic: each is a connection.
+const PARTITIONS: u32 = 256;
+
+/// The partitions of a topic by their full names; itself where it has none.
+pub(super) async fn partitions(settings: &Arc<Settings>, topic: &str) -> Result<Vec<String>> {
+    let mut connection = Connection::to_any(settings).await?;
+    let request = command::partitions(topic, connection.request());
+    let what = format!("topic {topic}");
+    let found = connection
+        .ask(&what, request, |message| {
+            message.command.partition_metadata_response.clone()
+        })
+        .await?;
+    if found.response == Some(PartitionsFound::Failed as i32) {
+        let text = found.message.unwrap_or_default();
+        return Err(command::refused(&what, found.error.unwrap_or_default(), &text));
+    }
+    match found.partitions.unwrap_or(0) {
+        0 => Ok(vec![topic.to_owned()]),
+        count if count > PARTITIONS => {
+            let text = format!("{what} has {count} partitions, where at most {PARTITIONS} are supported");
+            Err(Error::new(Kind::Unsupported, text))
+        }
+        count => Ok((0..count)
+            .map(|number| format!("{topic}-partition-{number}"))
+            .collect()),
+    }
+}
+
+/// A connection to the broker that has a topic, or a partition.
+pub(super) async fn open(settings: &Arc<Settings>, topic: &str) -> Result<Connection> {
+    let mut connection = Connection::to_any(settings).await?;
+    let entrance = connection.url().clone();
+    let mut authoritative = false;
+    let what = format!("topic {topic}");
+    for _ in 0..REDIRECTS {
+        let request = command::lookup(topic, authoritative, connection.request());
+        let found = connection
+            .ask(&what, request, |message| {
+                message.command.lookup_topic_response.clone()
+            })
+            .await?;
+        let kind = found.response.and_then(|kind| LookupType::try_from(kind).ok());
+        if kind.is_none_or(|kind| kind == LookupType::Failed) {
+            let text = found.message.unwrap_or_default();
+            return Err(command::refused(&what, found.error.unwrap_or_default(), &text));
+        }
+        let text = match entrance.scheme() {
+            "pulsar+ssl" => found.broker_service_url_tls,
+            _ => found.broker_service_url,
+        };
+        let text = text.unwrap_or_default();
+        let url = Url::parse(&text).map_err(|_| {
+            let text = format!("{what}: its broker tells no address for {}://", entrance.scheme());
+            Error::new(Kind::Unavailable, text)
+        })?;
+        let through = found.proxy_through_service_url.unwrap_or(false);
+        match kind {
+            Some(LookupType::Connect) if through => {
+                let broker = text.split_once("://").map_or(text.as_str(), |(_, broker)| broker);
+                let broker = broker.trim_end_matches('/').to_owned();
+                return Connection::to(settings, &entrance, Some(broker)).await;
+            }
+            Some(LookupType::Connect) if is_same(connection.url(), &url) => return Ok(connection),
+            Some(LookupType::Connect) => return Connection::to(settings, &url, None).await,
+            _ => {
+                authoritative = found.authoritative.unwrap_or(false);
+                connection = Connection::to(settings, &url, None).await?;
+            }
+        }
+    }
+    let text = format!("{what}: brokers send on to each other without an end");
+    Err(Error::new(Kind::Unavailable, text))
+}
+
+fn is_same(one: &Url, other: &Url) -> bool {
+    (one.host_str(), one.port()) == (other.host_str(), other.port())
+}

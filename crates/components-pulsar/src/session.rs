@@ -1,0 +1,207 @@
+//! The consumer of a partition: a connection at a time, made again when it is lost.
+
+use std::{sync::Arc, time::Duration};
+
+use outrigger_component::{Error, Kind, Result};
+use pulsar::{
+    message::Message,
+    proto::{CommandSubscribe, KeySharedMeta, KeySharedMode, MessageIdData, command_subscribe::SubType},
+};
+use tokio::{
+    sync::{
+        mpsc::{UnboundedReceiver, UnboundedSender},
+        oneshot,
+    },
+    time::sleep,
+};
+
+use super::{
+    broker::{LOG, Shared},
+    command::{self, ID},
+    connection::Connection,
+    entry::{Entry, permits},
+    lookup,
+};
+
+/// Before a lost connection is made again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What the member wants.
+pub(super) enum Order {
+    /// So many more messages, by this connection.
+    Flow(u64, u32),
+    Acknowledge(Vec<MessageIdData>),
+    /// Deliver again, to anybody.
+    Again(Vec<MessageIdData>),
+    /// Leave the subscription, and say when that is done.
+    Leave(oneshot::Sender<()>),
+}
+
+/// What the member is told. No more comes than it let flow.
+pub(super) enum News {
+    /// A connection, by its number.
+    Up(u64),
+    /// With the permits that it took.
+    Entry(Box<Entry>, u32),
+    /// Nothing came of so many permits.
+    Unused(u32),
+}
+
+pub(super) struct Session {
+    pub(super) shared: Arc<Shared>,
+    /// The partition, by its full name.
+    pub(super) topic: String,
+    /// Among those of the topic.
+    pub(super) number: usize,
+    pub(super) kind: SubType,
+    pub(super) orders: UnboundedReceiver<Order>,
+    pub(super) news: UnboundedSender<(usize, News)>,
+}
+
+/// Joins the subscription on a partition.
+pub(super) async fn subscribe(shared: &Arc<Shared>, topic: &str, kind: SubType) -> Result<Connection> {
+    let settings = &shared.settings;
+    let mut connection = lookup::open(settings, topic).await?;
+    let request = connection.request();
+    let subscribe = command::subscribe(CommandSubscribe {
+        topic: topic.to_owned(),
+        subscription: settings.subscription.clone(),
+        sub_type: kind as i32,
+        consumer_id: ID,
+        request_id: request,
+        durable: Some(settings.durable),
+        initial_position: Some(settings.position as i32),
+        replicate_subscription_state: settings.replicates.then_some(true),
+        key_shared_meta: (kind == SubType::KeyShared).then(|| KeySharedMeta {
+            key_shared_mode: KeySharedMode::AutoSplit as i32,
+            ..KeySharedMeta::default()
+        }),
+        ..CommandSubscribe::default()
+    });
+    let what = format!("topic {topic}, subscription {:?}", settings.subscription);
+    connection
+        .ask(&what, subscribe, |message| {
+            let done = message.command.success.as_ref()?;
+            (done.request_id == request).then_some(())
+        })
+        .await?;
+    Ok(connection)
+}
+
+impl Session {
+    /// Until it was told to leave, or the member is gone.
+    pub(super) async fn run(mut self, connection: Connection) {
+        let mut connection = Some(connection);
+        let mut number = 0;
+        loop {
+            let opened = match connection.take() {
+                Some(connection) => Ok(connection),
+                None => subscribe(&self.shared, &self.topic, self.kind).await,
+            };
+            let cause = match opened {
+                Ok(opened) => {
+                    number += 1;
+                    match self.serve(opened, number).await {
+                        Ok(()) => return,
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            tracing::warn!(
+                target: LOG,
+                "component {}: {}: {cause}; subscribing again", self.shared.component, self.topic
+            );
+            if self.paused().await {
+                return;
+            }
+        }
+    }
+
+    /// Waits. What was ordered meanwhile has no connection to go by: the broker delivers again. Whether it was told to leave.
+    async fn paused(&mut self) -> bool {
+        let pause = sleep(PAUSE);
+        tokio::pin!(pause);
+        loop {
+            tokio::select! {
+                () = &mut pause => return false,
+                order = self.orders.recv() => match order {
+                    None => return true,
+                    Some(Order::Leave(done)) => {
+                        let _ = done.send(());
+                        return true;
+                    }
+                    Some(_) => {}
+                },
+            }
+        }
+    }
+
+    async fn serve(&mut self, mut connection: Connection, number: u64) -> Result<()> {
+        self.tell(News::Up(number));
+        loop {
+            tokio::select! {
+                order = self.orders.recv() => match order {
+                    Some(Order::Flow(of, permits)) if of == number => {
+                        connection.send(command::flow(permits)).await?;
+                    }
+                    Some(Order::Flow(..)) => {}
+                    Some(Order::Acknowledge(ids)) => connection.send(command::acknowledge(ids)).await?,
+                    Some(Order::Again(ids)) => connection.send(command::again(ids)).await?,
+                    None => {
+                        leave(&mut connection).await;
+                        return Ok(());
+                    }
+                    Some(Order::Leave(done)) => {
+                        leave(&mut connection).await;
+                        let _ = done.send(());
+                        return Ok(());
+                    }
+                },
+                message = connection.next() => self.came(message?)?,
+            }
+        }
+    }
+
+    fn tell(&self, news: News) {
+        // Where the member is gone, the end of its orders tells.
+        let _ = self.news.send((self.number, news));
+    }
+
+    fn came(&self, message: Message) -> Result<()> {
+        if message.command.close_consumer.is_some() {
+            let text = format!("the broker gave {} away", self.topic);
+            return Err(Error::new(Kind::Unavailable, text));
+        }
+        let (Some(command), Some(payload)) = (message.command.message, message.payload) else {
+            return Ok(());
+        };
+        let taken = permits(&payload);
+        match Entry::of(&command, payload) {
+            Ok(entry) => self.tell(News::Entry(Box::new(entry), taken)),
+            Err(why) => {
+                let id = &command.message_id;
+                tracing::error!(
+                    target: LOG,
+                    "component {}: {}: the message {}:{} is left with the broker: {why}",
+                    self.shared.component, self.topic, id.ledger_id, id.entry_id
+                );
+                self.tell(News::Unused(taken));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The broker has read what was acknowledged when it answers. One that does not has lost the connection.
+async fn leave(connection: &mut Connection) {
+    let request = connection.request();
+    let close = command::close_consumer(request);
+    let asked = connection.ask("leaving a subscription", close, |message| {
+        let done = message.command.success.as_ref()?;
+        (done.request_id == request).then_some(())
+    });
+    if let Err(error) = asked.await {
+        tracing::debug!(target: LOG, "{error}");
+    }
+}

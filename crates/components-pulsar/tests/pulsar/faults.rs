@@ -1,0 +1,44 @@
+//! Members and connections that vanish. The invariant: what was not acknowledged arrives.
+
+use super::*;
+
+/// Its task is aborted while the app has a message.
+pub(super) async fn a_killed_member_loses_nothing(address: &str) {
+    let broker = open(address, "killed", &[("disableBatching", "true")])
+        .await
+        .unwrap();
+    let mut first = subscribe(&broker, "killed").await;
+    publish(&broker, "killed", &["1", "2", "3"], &[]).await;
+    let held = next(&mut first).await;
+    drop(first);
+    let mut second = subscribe(&broker, "killed").await;
+    held.receipt.acknowledge();
+    assert_eq!(texts(&mut second, 3).await, ["1", "2", "3"]);
+    second.ended().await.unwrap();
+    broker.close().await;
+}
+
+/// The broker sends it again by the new connection; the app is at work on it, and its word counts.
+pub(super) async fn what_the_app_still_has_does_not_come_again(through: &str, proxy: &mut Proxy) {
+    use outrigger_component::conformance::Link;
+    let broker = open(through, "still", &[]).await.unwrap();
+    let mut subscription = subscribe(&broker, "still").await;
+    publish(&broker, "still", &["held"], &[]).await;
+    let held = next(&mut subscription).await;
+    proxy.cut();
+    proxy.restore();
+    let after = message("still", "after", &[]);
+    while broker.publish(&after).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let delivery = next(&mut subscription).await;
+    assert_eq!(text(&delivery), "after");
+    delivery.receipt.acknowledge();
+    quiet(&mut subscription).await;
+    held.receipt.acknowledge();
+    subscription.ended().await.unwrap();
+    let mut subscription = subscribe(&broker, "still").await;
+    quiet(&mut subscription).await;
+    subscription.ended().await.unwrap();
+    broker.close().await;
+}
