@@ -128,9 +128,7 @@ impl Member {
                     }
                 }
                 () = until(next) => self.come_again(),
-                news = self.news.recv() => if let Some((number, news)) = news {
-                    self.note(number, news);
-                },
+                Some((number, news)) = self.news.recv() => self.note(number, news),
             }
         }
         self.leave().await;
