@@ -17,21 +17,22 @@ pub(super) const ID: u64 = 0;
 const PROTOCOL: i32 = 19;
 const CLIENT: &str = concat!("Outrigger ", env!("CARGO_PKG_VERSION"));
 
+// A message has room for every command there is: some kilobytes.
 macro_rules! command {
     ($kind:ident, $field:ident: $value:expr) => {
-        Message {
+        Box::new(Message {
             command: BaseCommand {
                 r#type: Type::$kind as i32,
                 $field: Some($value),
                 ..BaseCommand::default()
             },
             payload: None,
-        }
+        })
     };
 }
 
 /// `method` and `data`: who this is. `broker`: whom a proxy has to forward to.
-pub(super) fn connect(method: Option<String>, data: Option<Vec<u8>>, broker: Option<String>) -> Message {
+pub(super) fn connect(method: Option<String>, data: Option<Vec<u8>>, broker: Option<String>) -> Box<Message> {
     command!(Connect, connect: CommandConnect {
         client_version: CLIENT.to_owned(),
         auth_method_name: method,
@@ -46,7 +47,7 @@ pub(super) fn connect(method: Option<String>, data: Option<Vec<u8>>, broker: Opt
     })
 }
 
-pub(super) fn auth_response(method: Option<String>, data: Option<Vec<u8>>) -> Message {
+pub(super) fn auth_response(method: Option<String>, data: Option<Vec<u8>>) -> Box<Message> {
     command!(AuthResponse, auth_response: CommandAuthResponse {
         client_version: Some(CLIENT.to_owned()),
         response: Some(proto::AuthData {
@@ -57,15 +58,15 @@ pub(super) fn auth_response(method: Option<String>, data: Option<Vec<u8>>) -> Me
     })
 }
 
-pub(super) fn ping() -> Message {
+pub(super) fn ping() -> Box<Message> {
     command!(Ping, ping: CommandPing {})
 }
 
-pub(super) fn pong() -> Message {
+pub(super) fn pong() -> Box<Message> {
     command!(Pong, pong: CommandPong {})
 }
 
-pub(super) fn partitions(topic: &str, request: u64) -> Message {
+pub(super) fn partitions(topic: &str, request: u64) -> Box<Message> {
     command!(PartitionedMetadata, partition_metadata: CommandPartitionedTopicMetadata {
         topic: topic.to_owned(),
         request_id: request,
@@ -73,7 +74,7 @@ pub(super) fn partitions(topic: &str, request: u64) -> Message {
     })
 }
 
-pub(super) fn lookup(topic: &str, authoritative: bool, request: u64) -> Message {
+pub(super) fn lookup(topic: &str, authoritative: bool, request: u64) -> Box<Message> {
     command!(Lookup, lookup_topic: CommandLookupTopic {
         topic: topic.to_owned(),
         request_id: request,
@@ -82,7 +83,7 @@ pub(super) fn lookup(topic: &str, authoritative: bool, request: u64) -> Message 
     })
 }
 
-pub(super) fn producer(topic: &str, request: u64) -> Message {
+pub(super) fn producer(topic: &str, request: u64) -> Box<Message> {
     command!(Producer, producer: CommandProducer {
         topic: topic.to_owned(),
         producer_id: ID,
@@ -91,7 +92,7 @@ pub(super) fn producer(topic: &str, request: u64) -> Message {
     })
 }
 
-pub(super) fn send(sequence: u64, messages: i32, payload: Payload) -> Message {
+pub(super) fn send(sequence: u64, messages: i32, payload: Payload) -> Box<Message> {
     let mut message = command!(Send, send: CommandSend {
         producer_id: ID,
         sequence_id: sequence,
@@ -102,25 +103,25 @@ pub(super) fn send(sequence: u64, messages: i32, payload: Payload) -> Message {
     message
 }
 
-pub(super) fn close_producer(request: u64) -> Message {
+pub(super) fn close_producer(request: u64) -> Box<Message> {
     command!(CloseProducer, close_producer: CommandCloseProducer {
         producer_id: ID,
         request_id: request,
     })
 }
 
-pub(super) fn subscribe(command: CommandSubscribe) -> Message {
+pub(super) fn subscribe(command: CommandSubscribe) -> Box<Message> {
     command!(Subscribe, subscribe: command)
 }
 
-pub(super) fn flow(permits: u32) -> Message {
+pub(super) fn flow(permits: u32) -> Box<Message> {
     command!(Flow, flow: CommandFlow {
         consumer_id: ID,
         message_permits: permits,
     })
 }
 
-pub(super) fn acknowledge(ids: Vec<MessageIdData>) -> Message {
+pub(super) fn acknowledge(ids: Vec<MessageIdData>) -> Box<Message> {
     command!(Ack, ack: CommandAck {
         consumer_id: ID,
         ack_type: AckType::Individual as i32,
@@ -130,7 +131,7 @@ pub(super) fn acknowledge(ids: Vec<MessageIdData>) -> Message {
 }
 
 /// Has these messages delivered again, to whomever the broker chooses.
-pub(super) fn again(ids: Vec<MessageIdData>) -> Message {
+pub(super) fn again(ids: Vec<MessageIdData>) -> Box<Message> {
     command!(
         RedeliverUnacknowledgedMessages,
         redeliver_unacknowledged_messages: CommandRedeliverUnacknowledgedMessages {
@@ -141,7 +142,7 @@ pub(super) fn again(ids: Vec<MessageIdData>) -> Message {
     )
 }
 
-pub(super) fn close_consumer(request: u64) -> Message {
+pub(super) fn close_consumer(request: u64) -> Box<Message> {
     command!(CloseConsumer, close_consumer: CommandCloseConsumer {
         consumer_id: ID,
         request_id: request,

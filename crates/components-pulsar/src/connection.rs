@@ -46,7 +46,7 @@ pub(super) struct Connection {
     heard: Instant,
     asked: bool,
     /// What has to be sent before anything else is waited for.
-    answers: Vec<Message>,
+    answers: Vec<Box<Message>>,
 }
 
 /// The frames of the protocol, bounded in size.
@@ -55,10 +55,10 @@ struct Frames {
 }
 
 impl Decoder for Frames {
-    type Item = Message;
+    type Item = Box<Message>;
     type Error = ConnectionError;
 
-    fn decode(&mut self, from: &mut BytesMut) -> Result<Option<Message>, ConnectionError> {
+    fn decode(&mut self, from: &mut BytesMut) -> Result<Option<Box<Message>>, ConnectionError> {
         if let Some(mut size) = from.get(..4) {
             let size = usize::try_from(size.get_u32()).unwrap_or(usize::MAX);
             if size > self.most {
@@ -66,15 +66,15 @@ impl Decoder for Frames {
                 return Err(ConnectionError::Decoding(text));
             }
         }
-        Codec.decode(from)
+        Ok(Codec.decode(from)?.map(Box::new))
     }
 }
 
-impl Encoder<Message> for Frames {
+impl Encoder<Box<Message>> for Frames {
     type Error = ConnectionError;
 
-    fn encode(&mut self, message: Message, to: &mut BytesMut) -> Result<(), ConnectionError> {
-        Codec.encode(message, to)
+    fn encode(&mut self, message: Box<Message>, to: &mut BytesMut) -> Result<(), ConnectionError> {
+        Codec.encode(*message, to)
     }
 }
 
@@ -153,7 +153,7 @@ impl Connection {
 
     /// # Errors
     /// The connection is of no use any more.
-    pub(super) async fn send(&mut self, message: Message) -> Result<()> {
+    pub(super) async fn send(&mut self, message: Box<Message>) -> Result<()> {
         match timeout(PATIENCE, self.frames.send(message)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(self.lost(&error)),
@@ -165,7 +165,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection is of no use any more.
-    pub(super) async fn next(&mut self) -> Result<Message> {
+    pub(super) async fn next(&mut self) -> Result<Box<Message>> {
         loop {
             // First it is in the buffer, then it is not to be sent any more.
             while let Some(answer) = self.answers.last() {
@@ -178,7 +178,7 @@ impl Connection {
                     Err(_) => return Err(self.lost(&"it takes nothing any more")),
                 }
             }
-            if let Err(error) = SinkExt::<Message>::flush(&mut self.frames).await {
+            if let Err(error) = SinkExt::<Box<Message>>::flush(&mut self.frames).await {
                 return Err(self.lost(&error));
             }
             let limit = self.heard + if self.asked { SILENCE * 2 } else { SILENCE };
@@ -214,7 +214,7 @@ impl Connection {
     pub(super) async fn ask<T>(
         &mut self,
         what: &str,
-        request: Message,
+        request: Box<Message>,
         answer: impl Fn(&Message) -> Option<T> + Send + Sync,
     ) -> Result<T>
     where

@@ -262,7 +262,7 @@ impl Work {
             .await
     }
 
-    fn came(&mut self, message: Message) -> Result<()> {
+    fn came(&mut self, message: Box<Message>) -> Result<()> {
         let command = message.command;
         if command.close_producer.is_some() {
             let text = format!("the broker gave {} away", self.topic);

@@ -168,7 +168,7 @@ impl Session {
         let _ = self.news.send((self.number, news));
     }
 
-    fn came(&self, message: Message) -> Result<()> {
+    fn came(&self, message: Box<Message>) -> Result<()> {
         if message.command.close_consumer.is_some() {
             let text = format!("the broker gave {} away", self.topic);
             return Err(Error::new(Kind::Unavailable, text));
