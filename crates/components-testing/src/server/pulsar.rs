@@ -196,6 +196,7 @@ fn settings(ports: &Ports, proxy: u16, certificates: &Certificates) -> String {
          tokenSecretKey=data:;base64,{KEY}\n\
          anonymousUserRole=anybody\n\
          metadataStoreSessionTimeoutMillis=4000\n\
+         keepAliveIntervalSeconds=3\n\
          managedLedgerDefaultEnsembleSize=1\n\
          managedLedgerDefaultWriteQuorum=1\n\
          managedLedgerDefaultAckQuorum=1\n\
