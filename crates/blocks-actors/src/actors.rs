@@ -14,6 +14,7 @@ mod outage;
 mod placement;
 mod reminders;
 mod remote;
+mod replicas;
 mod serve;
 mod spans;
 mod state;

@@ -82,8 +82,7 @@ where
 impl Actors {
     /// A stream was lost. Where hosts hand over, it may be that there is no leader any more; otherwise all actors end.
     pub(super) async fn begin_outage(&self, placement: &Placement, lost: &LostStream) -> Option<Outage> {
-        // Behind a name there may be replicas that were not asked.
-        if placement.handover && !placement.by_name && lost.may_outlast {
+        if placement.handover && lost.may_outlast {
             self.is_connected.store(false, Ordering::Release);
             let _runs_on = self.gate.close();
             return Some(Outage::default());

@@ -1,7 +1,6 @@
 //! The stream to placement: says what this sidecar hosts, and follows the table through its rounds.
 
 use std::future::Future;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
 use super::outage::{LOOK, LOOK_AGAIN, LostStream, Outage, Unopened, look};
+use super::replicas::{Replica, Replicas};
 use super::{Actors, LOG};
 
 /// Time to open a connection, TLS included.
@@ -87,24 +87,30 @@ impl Actors {
             () = stop.cancelled() => return,
             _known = timeout(FIRST_REPORT, types.wait_for(Option::is_some)) => {}
         }
-        let mut turn = 0;
-        let mut outage = None;
+        let mut replicas = Replicas::new(&placement.addresses, placement.by_name);
+        let mut outage: Option<Outage> = None;
         loop {
-            let session = self.connect_and_follow(placement, turn, outage.as_ref(), stop);
+            let session = self.connect_and_follow(placement, &mut replicas, outage.as_ref(), stop);
             let lost = match session.await {
                 End::Stopped => return,
                 End::Lost(lost) => lost,
             };
             tracing::warn!(target: LOG, "placement: {}; connecting again", lost.cause);
-            turn += 1;
-            let tour = placement.addresses.len().max(1);
             outage = match outage {
-                Some(outage) if !lost.served => self.looked(outage, &lost, tour).await,
-                _ => self.begin_outage(placement, &lost).await,
+                Some(outage) if !lost.served => {
+                    if lost.nobody_leads {
+                        replicas.denied(&outage);
+                    }
+                    self.looked(outage, &lost, replicas.tour()).await
+                }
+                _ => {
+                    replicas.begin_outage();
+                    self.begin_outage(placement, &lost).await
+                }
             };
             let pause = match &outage {
                 Some(outage) if outage.is_pausing() => LOOK_AGAIN,
-                None if !lost.served && (turn % tour == 0 || placement.by_name) => PAUSE,
+                None if !lost.served && replicas.has_gone_round() => PAUSE,
                 _ => continue,
             };
             tokio::select! {
@@ -130,15 +136,14 @@ impl Actors {
     async fn connect_and_follow(
         &self,
         placement: &Placement,
-        turn: usize,
+        replicas: &mut Replicas<'_>,
         outage: Option<&Outage>,
         stop: &CancellationToken,
     ) -> End {
-        let tour = u32::try_from(placement.addresses.len())
-            .unwrap_or(u32::MAX)
-            .max(1);
-        let open = || self.open_stream(placement, turn, outage.is_some());
         let opening = async {
+            let replica = replicas.next(outage).await.map_err(Unopened::from)?;
+            let open = || self.open_stream(placement, &replica, outage.is_some());
+            let tour = u32::try_from(replicas.tour()).unwrap_or(u32::MAX);
             match outage {
                 None => open().await,
                 Some(_) => look(LOOK / tour, open).await,
@@ -180,15 +185,15 @@ impl Actors {
         }
     }
 
-    /// A stream of the replica whose turn it is, with the first report on its way.
+    /// A stream of a replica, with the first report on its way.
     async fn open_stream(
         &self,
         placement: &Placement,
-        turn: usize,
+        replica: &Replica<'_>,
         is_outage: bool,
     ) -> Result<Stream, Unopened> {
         let (reports, outgoing) = mpsc::channel(8);
-        let channel = placement.channel(turn).await.map_err(Unopened::from)?;
+        let channel = placement.channel(replica);
         let mut client = PlacementClient::new(channel).max_decoding_message_size(MAX_TABLE);
         let reported = self.types.borrow().clone().unwrap_or_default();
         // There is room: nothing was sent yet.
@@ -234,38 +239,18 @@ fn tokio_stream_of<T: Send + 'static>(receiver: mpsc::Receiver<T>) -> impl futur
 }
 
 impl Placement {
-    /// A channel to the replica whose turn it is.
-    async fn channel(&self, turn: usize) -> Result<Channel, String> {
-        let address = match self.by_name {
-            true => self.addresses.first(),
-            false => self.addresses.get(turn % self.addresses.len().max(1)),
-        };
-        let address = address.ok_or("no address is known")?;
-        let host = address
-            .rsplit_once(':')
-            .map_or(address.as_str(), |(host, _)| host);
-        let name = server_name(host.trim_start_matches('[').trim_end_matches(']'));
-        let dialled = match self.by_name {
-            true => resolved(address, turn).await?,
-            false => address.clone(),
-        };
+    fn channel(&self, replica: &Replica<'_>) -> Channel {
+        let host = replica.listed.rsplit_once(':');
+        let name = server_name(host.map_or(replica.listed, |(host, _)| host));
+        let address = replica.address.as_str();
         let dialer = match &self.identity {
             Some((identity, id)) => {
-                Dialer::mutual(dialled, identity, Expect::Exact(id.clone()), name, CONNECT)
+                Dialer::mutual(address, identity, Expect::Exact(id.clone()), name, CONNECT)
             }
-            None => Dialer::plain(dialled, CONNECT),
+            None => Dialer::plain(address, CONNECT),
         };
-        Ok(Channel::new(H2Pool::new(dialer, Some(KeepAlive::OF_PLACEMENT))))
+        Channel::new(H2Pool::new(dialer, Some(KeepAlive::OF_PLACEMENT)))
     }
-}
-
-/// One of the addresses that a name stands for now.
-async fn resolved(address: &str, turn: usize) -> Result<String, String> {
-    let found = tokio::net::lookup_host(address).await;
-    let found: Vec<SocketAddr> = found.map_err(|error| format!("{address}: {error}"))?.collect();
-    let one = found.get(turn % found.len().max(1));
-    one.map(ToString::to_string)
-        .ok_or_else(|| format!("{address} has no addresses"))
 }
 
 /// A stream that was opened.

@@ -37,6 +37,7 @@ mod middleware;
 mod mtls;
 mod multicast;
 mod operator;
+mod placement_by_name;
 mod placements;
 mod pluggable;
 mod pressure;

@@ -132,7 +132,7 @@ impl Operator for Service {
 }
 
 /// A process with the operator's identity, or another's.
-struct Process {
+pub struct Process {
     cluster: Arc<Cluster>,
     identity: Identity,
     address: String,
@@ -140,7 +140,7 @@ struct Process {
 }
 
 impl Process {
-    async fn start(net: &Net, app_id: &str) -> Self {
+    pub async fn start(net: &Net, app_id: &str) -> Self {
         let identity = net.identity(app_id).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let cluster = Arc::new(Cluster::default());
@@ -167,7 +167,8 @@ impl Process {
         self.task = serve(listener, &self.cluster, &self.identity);
     }
 
-    fn beside<'n>(&self, net: &'n Net) -> Plan<'n> {
+    /// A sidecar with what this operator has.
+    pub fn beside<'n>(&self, net: &'n Net) -> Plan<'n> {
         self.in_cluster(net).flag("--disable-builtin-k8s-secret-store")
     }
 
@@ -177,7 +178,13 @@ impl Process {
             .flag(&format!("--control-plane-address={}", self.address))
     }
 
-    fn put(&self, component: &Value) {
+    /// The Configuration `settings` is this one.
+    pub fn configure(&self, settings: Value) {
+        *self.cluster.configuration.lock().unwrap() = settings;
+    }
+
+    /// There is such a component from now on.
+    pub fn put(&self, component: &Value) {
         let name = component["metadata"]["name"].as_str().unwrap();
         self.cluster
             .components

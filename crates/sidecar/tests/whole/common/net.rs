@@ -119,6 +119,18 @@ impl Net {
         identity
     }
 
+    /// Flags with which a process of the control plane has mutual TLS.
+    pub fn of_control_plane(&self) -> [String; 3] {
+        let ca = self.ca.as_ref().expect("an authority");
+        let anchors = self.dir.path().join("ca.crt");
+        std::fs::write(&anchors, &ca.anchors).unwrap();
+        [
+            "--tls-enabled=true".to_owned(),
+            format!("--sentry-address={}", ca.address),
+            format!("--trust-anchors-file={}", anchors.display()),
+        ]
+    }
+
     /// Ends the authority: nobody gets a certificate any more.
     pub fn without_authority(&self) {
         self.ca.as_ref().expect("an authority").drain.cancel();

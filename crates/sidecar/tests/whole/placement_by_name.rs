@@ -1,0 +1,107 @@
+//! Kubernetes mode: placement that is found by its name.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use http::Method;
+use serde_json::json;
+
+use crate::common::{App, Control, Net, Node, app, eventually, get, post};
+use crate::operator::Process;
+
+/// Actors that are called.
+const ACTORS: usize = 5;
+
+/// An app that hosts actors of type `T`, and how many of them ended.
+async fn host() -> (App, Arc<AtomicUsize>) {
+    let ended = Arc::<AtomicUsize>::default();
+    let counted = Arc::clone(&ended);
+    let app = App::start(move |request| {
+        let (path, method) = (request.uri().path().to_owned(), request.method().clone());
+        let counted = Arc::clone(&counted);
+        async move {
+            match (method, path.as_str()) {
+                (Method::GET, "/dapr/config") => return app::text(200, r#"{"entities":["T"]}"#),
+                (Method::GET, _) => return app::text(404, ""),
+                (Method::DELETE, _) => drop(counted.fetch_add(1, Ordering::SeqCst)),
+                _ => {}
+            }
+            app::text(200, "")
+        }
+    });
+    (app.await, ended)
+}
+
+async fn call(node: &Node, actor: usize) -> u16 {
+    let path = format!("/v1.0/actors/T/{actor}/method/m");
+    node.ask(post(&path, "")).await.status.as_u16()
+}
+
+async fn connection(node: &Node) -> String {
+    let metadata = node.ask(get("/v1.0/metadata")).await.json();
+    metadata["actorRuntime"]["placement"].as_str().unwrap().to_owned()
+}
+
+async fn started(handover: bool) -> (Net, Control, App, Arc<AtomicUsize>, Node) {
+    let net = Net::secure().await;
+    let [tls, sentry, anchors] = net.of_control_plane();
+    let mut flags = vec![tls.as_str(), &sentry, &anchors];
+    flags.extend(handover.then_some("--handover"));
+    let control = Control::with_placement(&flags).await;
+    let operator = Process::start(&net, "dapr-operator").await;
+    operator.put(
+        &json!({"apiVersion": "dapr.io/v1alpha1", "kind": "Component",
+        "metadata": {"name": "store", "namespace": "default"},
+        "spec": {"type": "state.in-memory", "version": "v1", "metadata": [{"name": "actorStateStore", "value": "true"}]}}),
+    );
+    let (app, ended) = host().await;
+    operator.configure(json!({"spec": {}}));
+    let plan = operator.beside(&net).configuration("settings");
+    let plan = plan.env("NAMESPACE", "default");
+    let plan = plan.app(app.port).flag(&format!(
+        "--placement-host-address=localhost:{}",
+        control.placement.port()
+    ));
+    let plan = match handover {
+        true => plan.flag("--actors-handover"),
+        false => plan,
+    };
+    let node = plan.start().await;
+    for actor in 0..ACTORS {
+        eventually(async || call(&node, actor).await == 200).await;
+    }
+    (net, control, app, ended, node)
+}
+
+/// Invariant: while nobody leads of those that the name of placement stands for, actors go on where they are; with a leader
+/// again they are where they were.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn actors_go_on_while_placement_behind_a_name_is_gone() {
+    let (_net, mut control, _app, ended, node) = started(true).await;
+    control.placement.kill();
+    let gone = Instant::now();
+    // Longer than all that could end actors.
+    while gone.elapsed() < Duration::from_secs(4) {
+        for actor in 0..ACTORS {
+            assert_eq!(call(&node, actor).await, 200);
+        }
+    }
+    assert_eq!(connection(&node).await, "placement: disconnected");
+    control.start_placement().await;
+    eventually(async || connection(&node).await == "placement: connected").await;
+    for actor in 0..ACTORS {
+        assert_eq!(call(&node, actor).await, 200);
+    }
+    assert_eq!(ended.load(Ordering::SeqCst), 0, "none ended");
+}
+
+/// Invariant: without handover all actors end with the stream, as the contract has it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_handover_actors_end_with_placement_behind_a_name() {
+    let (_net, mut control, _app, ended, node) = started(false).await;
+    control.placement.kill();
+    eventually(async || ended.load(Ordering::SeqCst) == ACTORS).await;
+    control.start_placement().await;
+    eventually(async || call(&node, 0).await == 200).await;
+}
