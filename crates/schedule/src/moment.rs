@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::civil::Date;
+use jiff::fmt::temporal::Pieces;
 use jiff::tz::TimeZone;
 use outrigger_resources::value::go_nanos;
 
@@ -23,13 +24,17 @@ pub enum MomentError {
     Range(String),
 }
 
-/// Reads a point in time; durations count from `from`.
+/// Reads a point in time; durations count from `from`. Times of the last hours of the year 9999, which many systems
+/// write for "never", are the last moment there is.
 ///
 /// # Errors
 /// [`MomentError`].
 pub fn moment(text: &str, from: Timestamp) -> Result<Timestamp, MomentError> {
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(time);
+    }
+    if is_last_day(text) {
+        return Ok(Timestamp::MAX);
     }
     let range = || MomentError::Range(text.to_owned());
     if let Ok(nanos) = go_nanos(text) {
@@ -42,6 +47,17 @@ pub fn moment(text: &str, from: Timestamp) -> Result<Timestamp, MomentError> {
         return Err(MomentError::Repeats);
     }
     span.after(from).ok_or_else(range)
+}
+
+/// Whether it is RFC 3339 of the end of the year 9999, where [`Timestamp`] ends a day before the calendar.
+fn is_last_day(text: &str) -> bool {
+    Pieces::parse(text).is_ok_and(|pieces| {
+        let end = (9999, 12, 30);
+        let date = pieces.date();
+        (date.year(), date.month(), date.day()) >= end
+            && pieces.time().is_some()
+            && pieces.to_numeric_offset().is_some()
+    })
 }
 
 /// An ISO 8601 duration, with the number of its repetitions.
@@ -160,6 +176,31 @@ mod tests {
             ("P25M", "2028-03-02T10:00:00Z"),
         ] {
             assert_eq!(at(text, from).as_deref(), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_last_hours_of_the_calendar_are_the_last_moment() {
+        let from = "2026-01-31T10:00:00Z";
+        for text in [
+            "9999-12-31T23:59:59Z",
+            "9999-12-31T23:59:59.9999999Z",
+            "9999-12-31T01:00:00+02:00",
+            "9999-12-30T23:00:00-05:00",
+        ] {
+            assert_eq!(moment(text, from.parse().unwrap()), Ok(Timestamp::MAX), "{text}");
+        }
+        assert_eq!(
+            at("9999-12-30T21:00:00Z", from).as_deref(),
+            Ok("9999-12-30T21:00:00Z")
+        );
+        for text in [
+            "9999-12-31",
+            "9999-12-31T23:59:59",
+            "9999-12-32T00:00:00Z",
+            "10000-01-01T00:00:00Z",
+        ] {
+            assert!(matches!(at(text, from), Err(MomentError::Form(_))), "{text}");
         }
     }
 
