@@ -24,7 +24,7 @@ use tokio_stream::wrappers::ReceiverStream;
 pub use app::App;
 pub use client::{Answer, get, post, request};
 pub use control::{Control, Replicas};
-pub use net::{Net, Node, Plan};
+pub use net::{Net, Node, Plan, Process};
 pub use placement::Placement;
 pub use relay::Relay;
 

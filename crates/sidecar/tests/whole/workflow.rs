@@ -2,6 +2,7 @@
 //! and what becomes of them when workers and sidecars go.
 
 mod counts;
+mod kills;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -156,6 +157,21 @@ fn chain(tasks: Tasks) -> Tasks {
     })
 }
 
+/// The activities of a history: what was begun and what has ended.
+fn steps(events: &[HistoryEvent]) -> Vec<(&'static str, i32)> {
+    let step = |event: &HistoryEvent| match &event.event_type {
+        Some(EventType::TaskScheduled(_)) => Some(("scheduled", event.event_id)),
+        Some(EventType::TaskCompleted(done)) => Some(("completed", done.task_scheduled_id)),
+        _ => None,
+    };
+    events.iter().filter_map(step).collect()
+}
+
+fn steps_of_chain() -> Vec<(&'static str, i32)> {
+    let steps = (0..3).flat_map(|id| [("scheduled", id), ("completed", id)]);
+    steps.collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn activities_run_one_after_the_other_and_fail_with_reasons() {
     let world = World::new().await;
@@ -167,17 +183,7 @@ async fn activities_run_one_after_the_other_and_fail_with_reasons() {
     let bad = ended(&node, "bad").await;
     assert_eq!(bad.orchestration_status(), Status::Failed);
     assert_eq!(bad.failure_details.unwrap().error_message, "no number");
-    let events = history(&node, "good").await;
-    let kinds: Vec<_> = events
-        .iter()
-        .filter_map(|event| match &event.event_type {
-            Some(EventType::TaskScheduled(_)) => Some(("scheduled", event.event_id)),
-            Some(EventType::TaskCompleted(done)) => Some(("completed", done.task_scheduled_id)),
-            _ => None,
-        })
-        .collect();
-    let expected = (0..3).flat_map(|id| [("scheduled", id), ("completed", id)]);
-    assert_eq!(kinds, expected.collect::<Vec<_>>());
+    assert_eq!(steps(&history(&node, "good").await), steps_of_chain());
     // One that has ended may be begun anew.
     start(&node, "chain", "good", "1").await;
     assert_eq!(output(&node, "good").await, "8");

@@ -12,7 +12,7 @@ use outrigger_wire::durabletask::{
 use prost::Message;
 use tokio::task::JoinSet;
 
-use super::{Node, grpc};
+use super::{Node, Process, grpc};
 use crate::replay::{Context, End, turn};
 
 type Workflow = Box<dyn Fn(&mut Context) -> Option<End> + Send + Sync>;
@@ -99,11 +99,13 @@ impl Tasks {
 /// Asks a sidecar for work. Its stream ends, with good status, once the sidecar has been told to end and reads no more
 /// events, while it still waits for those that the app handles.
 pub async fn stream(node: &Node) -> Incoming {
+    stream_at(node.ports.grpc).await
+}
+
+async fn stream_at(port: u16) -> Incoming {
     let sent = grpc::framed(&GetWorkItemsRequest {}.encode_to_vec());
     let path = "/TaskHubSidecarService/GetWorkItems";
-    grpc::start(node.ports.grpc, path, &[], sent.into())
-        .await
-        .into_body()
+    grpc::start(port, path, &[], sent.into()).await.into_body()
 }
 
 impl Worker {
@@ -113,13 +115,18 @@ impl Worker {
 
     /// A worker whose answers go to these sidecars in turn, as a load balancer has them go.
     pub async fn answering(node: &Node, to: &[&Node], work: &Arc<Tasks>) -> Self {
-        let mut ports = to
-            .iter()
-            .map(|node| node.ports.grpc)
-            .collect::<Vec<_>>()
-            .into_iter()
-            .cycle();
-        let mut stream = stream(node).await;
+        let to = to.iter().map(|node| node.ports.grpc).collect();
+        Self::at(node.ports.grpc, to, work).await
+    }
+
+    /// A worker of a sidecar that is a process of its own.
+    pub async fn of_process(process: &Process, work: &Arc<Tasks>) -> Self {
+        Self::at(process.ports.grpc, vec![process.ports.grpc], work).await
+    }
+
+    async fn at(port: u16, to: Vec<u16>, work: &Arc<Tasks>) -> Self {
+        let mut ports = to.into_iter().cycle();
+        let mut stream = stream_at(port).await;
         let (mut serving, work) = (JoinSet::new(), Arc::clone(work));
         serving.spawn(async move {
             let mut answers = JoinSet::new();
