@@ -147,6 +147,17 @@ pub fn timer_reminder(id: i32) -> String {
     format!("{TIMER}{id}")
 }
 
+/// The reminder that comes later in place of one that came in vain; `random` tells those of one purpose apart.
+#[must_use]
+pub fn later_reminder(purpose: Purpose, random: [u8; 6]) -> String {
+    match purpose {
+        Purpose::Run => start_reminder(random),
+        Purpose::Timer => format!("{TIMER}later-{}", URL_SAFE_NO_PAD.encode(random)),
+        Purpose::ActivityResult => result_reminder(random),
+        Purpose::Rerun => rerun_reminder(random),
+    }
+}
+
 /// The reminder of a run after an event. The same event has the same name, so that a second delivery adds no run.
 #[must_use]
 pub fn event_reminder(event: &HistoryEvent) -> String {
@@ -227,6 +238,20 @@ mod tests {
         assert_eq!(purpose(&result_reminder([0; 6])), Some(Purpose::ActivityResult));
         assert_eq!(purpose(&rerun_reminder([0; 6])), Some(Purpose::Rerun));
         assert_eq!(purpose("other"), None);
+        for of in [
+            Purpose::Run,
+            Purpose::Timer,
+            Purpose::ActivityResult,
+            Purpose::Rerun,
+        ] {
+            let names = [[1; 6], [2; 6]].map(|random| later_reminder(of, random));
+            assert_eq!(
+                names.each_ref().map(|name| purpose(name)),
+                [Some(of); 2],
+                "{names:?}"
+            );
+            assert_ne!(names[0], names[1]);
+        }
     }
 
     #[test]

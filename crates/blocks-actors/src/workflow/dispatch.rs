@@ -54,18 +54,24 @@ impl Failures {
         self.why.is_none()
     }
 
-    pub(super) fn into_result(self) -> Result<(), Status> {
+    /// What a run of this instance comes to: not to be had again every second.
+    pub(super) fn into_result(self, engine: &Engine, instance: &str) -> Result<(), Status> {
         match self.why {
             None => Ok(()),
-            Some(why) => {
-                tracing::warn!(target: LOG, "{why}");
-                Err(again(why))
-            }
+            Some(why) => Err(engine.refused(instance, &why)),
         }
     }
 }
 
 impl Engine {
+    /// What an instance wants done cannot be done now: it is tried again ever more seldom, and told once.
+    pub(super) fn refused(&self, instance: &str, why: &str) -> Status {
+        if self.troubles.refused(instance, why) {
+            tracing::warn!(target: LOG, "workflow '{instance}' does not go on, and is tried again ever more seldom: {why}");
+        }
+        again(why)
+    }
+
     /// Starts activities. `due` is a time that is over.
     pub(super) async fn start(
         &self,

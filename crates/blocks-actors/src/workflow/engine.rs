@@ -13,6 +13,7 @@ use outrigger_workflow::names::ActorTypes;
 use prost::Message as _;
 use prost_types::{Any, Timestamp};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tonic::{Code, Status};
 
 use super::Workflows;
@@ -82,6 +83,8 @@ pub(super) struct Engine {
     pub(super) tracer: Tracer,
     /// What is counted.
     pub(super) metrics: Arc<WorkflowMetrics>,
+    /// What goes on beside turns, and ends before the sidecar does.
+    pub(super) tasks: TaskTracker,
 }
 
 impl Workflows {
@@ -89,7 +92,22 @@ impl Workflows {
     pub(super) fn actors_of_app(&self) -> Vec<(String, Arc<dyn InternalActors>)> {
         // Workers that come now may have other code.
         self.troubles.forget();
-        let engine = Arc::new(Engine {
+        let engine = Arc::new(self.engine());
+        let types = engine.types.clone();
+        let mut actors: Vec<(String, Arc<dyn InternalActors>)> = vec![
+            (types.workflow, Arc::new(Instances::new(Arc::clone(&engine)))),
+            (types.activity, Arc::new(Activities::new(Arc::clone(&engine)))),
+            (types.retentioner, Arc::new(Retentioners::new(engine))),
+        ];
+        if self.with.is_clustered {
+            actors.push((types.executor, Arc::<Executors>::default()));
+        }
+        actors
+    }
+
+    /// What actors share.
+    pub(super) fn engine(&self) -> Engine {
+        Engine {
             app_id: Arc::clone(&self.with.app_id),
             namespace: Arc::clone(&self.with.namespace),
             actors: Arc::downgrade(&self.with.actors),
@@ -104,17 +122,8 @@ impl Workflows {
             types: self.types.clone(),
             tracer: self.with.tracer.clone(),
             metrics: Arc::clone(&self.with.metrics),
-        });
-        let types = engine.types.clone();
-        let mut actors: Vec<(String, Arc<dyn InternalActors>)> = vec![
-            (types.workflow, Arc::new(Instances::new(Arc::clone(&engine)))),
-            (types.activity, Arc::new(Activities::new(Arc::clone(&engine)))),
-            (types.retentioner, Arc::new(Retentioners::new(engine))),
-        ];
-        if self.with.is_clustered {
-            actors.push((types.executor, Arc::<Executors>::default()));
+            tasks: self.tasks.clone(),
         }
-        actors
     }
 }
 

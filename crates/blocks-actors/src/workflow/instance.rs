@@ -111,7 +111,7 @@ impl Held<'_> {
 
     pub(super) fn check_stalled(&self) -> Result<(), Status> {
         if self.slot.is_stalled {
-            return Err(Status::failed_precondition("workflow is stalled"));
+            return Err(stalled_status());
         }
         Ok(())
     }
@@ -291,7 +291,7 @@ impl Held<'_> {
             engine.start(self.id, generation, due, &tasks),
             engine.send(self.id, &children),
         );
-        started.and(sent).into_result()
+        started.and(sent).into_result(&engine, self.id)
     }
 }
 
@@ -347,6 +347,47 @@ impl InternalActors for Instances {
     }
 
     async fn remind(&self, id: &str, name: &str, data: Option<&Any>) -> Result<(), Status> {
+        match self.reminded(id, name, data).await {
+            Ok(()) => Ok(()),
+            Err(why) => self.engine.put_off(id, name, data, why).await,
+        }
+    }
+
+    async fn watch(&self, call: &ActorCall) -> Result<Watched, Status> {
+        if call.method != methods::WATCH {
+            return Err(Status::unimplemented(format!(
+                "unsupported stream method: {}",
+                call.method
+            )));
+        }
+        let mut held = self.hold(&call.id);
+        let loaded = held.take().await?;
+        let now = loaded.as_ref().map(|loaded| loaded.instance.metadata());
+        if let Some(loaded) = loaded {
+            held.keep(loaded);
+        }
+        Ok(self.watchers.watch(&call.id, now))
+    }
+
+    async fn halt(&self, id: &str) {
+        drop(self.locked().take(id));
+        if self.engine.troubles.over(id) {
+            let (engine, id) = (Arc::clone(&self.engine), id.to_owned());
+            // Others are to end meanwhile.
+            let tasks = engine.tasks.clone();
+            tasks.spawn(async move { engine.run_soon(&id).await });
+        }
+        self.watchers.end(id);
+    }
+
+    fn is_kept(&self, id: &str) -> bool {
+        self.locked().end_turn(id)
+    }
+}
+
+impl Instances {
+    /// A reminder is due.
+    async fn reminded(&self, id: &str, name: &str, data: Option<&Any>) -> Result<(), Status> {
         let mut held = self.hold(id);
         held.check_stalled()?;
         let fired = match names::purpose(name) {
@@ -377,37 +418,16 @@ impl InternalActors for Instances {
         }
         let ran = held.run(fired).await;
         match &ran {
-            Ok(()) => troubles.over(id),
-            Err(error) => troubles.failed(id, error.message()),
+            Ok(()) => drop(troubles.over(id)),
+            Err(error) => drop(troubles.failed(id, error.message())),
         }
         ran
     }
+}
 
-    async fn watch(&self, call: &ActorCall) -> Result<Watched, Status> {
-        if call.method != methods::WATCH {
-            return Err(Status::unimplemented(format!(
-                "unsupported stream method: {}",
-                call.method
-            )));
-        }
-        let mut held = self.hold(&call.id);
-        let loaded = held.take().await?;
-        let now = loaded.as_ref().map(|loaded| loaded.instance.metadata());
-        if let Some(loaded) = loaded {
-            held.keep(loaded);
-        }
-        Ok(self.watchers.watch(&call.id, now))
-    }
-
-    async fn halt(&self, id: &str) {
-        drop(self.locked().take(id));
-        self.engine.troubles.over(id);
-        self.watchers.end(id);
-    }
-
-    fn is_kept(&self, id: &str) -> bool {
-        self.locked().end_turn(id)
-    }
+/// What a stalled instance says to all that comes.
+pub(super) fn stalled_status() -> Status {
+    Status::failed_precondition("workflow is stalled")
 }
 
 /// What the sender of an event is told.

@@ -1,25 +1,74 @@
 //! Reminders of the actors of workflows.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use outrigger_wire::common::v1::job_failure_policy::Policy;
 use outrigger_wire::common::v1::{JobFailurePolicy, JobFailurePolicyConstant};
 use outrigger_wire::scheduler::v1::Job;
-use outrigger_workflow::names::RUN_ACTIVITY;
+use outrigger_workflow::names::{self, Purpose, RUN_ACTIVITY};
 use prost_types::{Any, Timestamp};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
 use super::dispatch::AT_ONCE;
 use super::engine::{Engine, again, now};
+use super::instance::random;
+use super::troubles::MAX_PAUSE;
 
 /// How long a scheduler that does not answer is asked again.
 const SCHEDULER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two attempts: first, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How long it may take to put a reminder off, before it comes again in a second instead.
+const PUT_OFF: Duration = Duration::from_secs(2);
 
 impl Engine {
+    /// A reminder of an instance came in vain. Where the instance cannot go on soon, another takes its place that comes later:
+    /// one of each kind that carries something, and one for all those that only have it run.
+    ///
+    /// # Errors
+    /// Why it came in vain, where it is to come again in a second.
+    pub(super) async fn put_off(
+        &self,
+        id: &str,
+        name: &str,
+        data: Option<&Any>,
+        why: Status,
+    ) -> Result<(), Status> {
+        // A stalled instance waits for a worker with other code.
+        let pause = match why.code() {
+            Code::FailedPrecondition => Some(MAX_PAUSE),
+            _ => self.troubles.pause(id),
+        };
+        let (Some(pause), Some(purpose)) = (pause, names::purpose(name)) else {
+            return Err(why);
+        };
+        if purpose == Purpose::Run && self.troubles.comes_later(id, name) {
+            return Ok(());
+        }
+        let later = names::later_reminder(purpose, random());
+        let due = (SystemTime::now() + pause).into();
+        let set = self.remind(&self.types.workflow, id, &later, Some(due), data.cloned());
+        match timeout(PUT_OFF, set).await {
+            Ok(Ok(())) => {
+                if purpose == Purpose::Run {
+                    self.troubles.put_off(id, later);
+                }
+                Ok(())
+            }
+            _ => Err(why),
+        }
+    }
+
+    /// Has an instance run that was to run later: it leaves, or workers have come.
+    pub(super) async fn run_soon(&self, id: &str) {
+        let name = names::start_reminder(random());
+        let set = self.remind(&self.types.workflow, id, &name, None, None);
+        // It comes later all the same.
+        let _set = timeout(PUT_OFF, set).await;
+    }
+
     /// Sets a reminder, in place of one of its name. One that fails comes again every second, for good.
     pub(super) async fn remind(
         &self,

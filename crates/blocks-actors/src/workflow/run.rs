@@ -15,7 +15,7 @@ use tonic::Status;
 
 use super::LOG;
 use super::engine::{Engine, again, new_id, now};
-use super::instance::{Held, random};
+use super::instance::{Held, random, stalled_status};
 use super::linger::Hold;
 use super::metrics::Ended as Execution;
 use super::spans;
@@ -184,10 +184,8 @@ impl Held<'_> {
                 }
                 Err(error) => {
                     engine.metrics.execution(&workflow, Execution::Failed, None);
-                    tracing::error!(target: LOG, "workflow '{}': {error}", self.id);
-                    engine.troubles.refused(self.id, &error.to_string());
                     self.keep(loaded);
-                    return Err(again(error));
+                    return Err(engine.refused(self.id, &error.to_string()));
                 }
             }
         }
@@ -218,7 +216,7 @@ impl Held<'_> {
             self.slot.is_stalled = true;
             let why = stalled.description.unwrap_or_default();
             tracing::warn!(target: LOG, "workflow '{}' is stalled: {why}", self.id);
-            return Err(Status::failed_precondition("workflow is stalled"));
+            return Err(stalled_status());
         }
         if outcome.runs_again {
             tracing::warn!(
@@ -230,7 +228,8 @@ impl Held<'_> {
             return Ok(Ran::Over);
         }
         let engine = Arc::clone(&self.all.engine);
-        engine.prepare_timers(self.id, &outcome).await?;
+        let set = engine.prepare_timers(self.id, &outcome).await;
+        set.map_err(|error| engine.refused(self.id, error.message()))?;
         let due = loaded.instance.first_at().or_else(|| outcome.facts().first_at);
         let (started, sent) = tokio::join!(
             engine.start(self.id, outcome.generation, due, &outcome.tasks),
@@ -246,7 +245,7 @@ impl Held<'_> {
             } else {
                 self.keep(loaded);
             }
-            return failed.into_result().map(|()| Ran::Over);
+            return failed.into_result(&engine, self.id).map(|()| Ran::Over);
         }
         if outcome.wakes {
             self.run_again().await?;

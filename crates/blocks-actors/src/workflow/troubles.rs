@@ -1,5 +1,5 @@
-//! What was last wrong with instances whose runs fail: for who asks why they do not go on, and so that a worker whose answer
-//! cannot be carried out is not asked the same every second.
+//! What was last wrong with instances whose runs fail: for who asks why they do not go on, and so that what is likely to fail
+//! again is not tried every second.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,8 +11,8 @@ use tokio::time::Instant;
 const MAX_TOLD: usize = 4096;
 /// Characters of an error that are kept.
 const MAX_TEXT: usize = 1024;
-/// The longest time between two turns whose answers cannot be carried out.
-const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// The longest time between two runs of an instance that cannot go on.
+pub(super) const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// What is wrong with an instance.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub(super) struct Trouble {
     /// How many answers could not be carried out, and the time before which no worker is asked again.
     refused: u32,
     until: Option<Instant>,
+    /// The reminder that has it run then.
+    later: Option<String>,
 }
 
 /// The instances of this sidecar whose runs fail.
@@ -37,10 +39,11 @@ impl Troubles {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, id: &str, why: &str, refused: bool) {
+    /// Whether that is news.
+    fn note(&self, id: &str, why: &str, refused: bool) -> bool {
         let mut all = self.locked();
         if all.len() >= MAX_TOLD && !all.contains_key(id) {
-            return;
+            return true;
         }
         let trouble = all.entry(id.to_owned()).or_insert_with(|| Trouble {
             why: String::new(),
@@ -48,8 +51,11 @@ impl Troubles {
             at: SystemTime::UNIX_EPOCH,
             refused: 0,
             until: None,
+            later: None,
         });
-        trouble.why = why.chars().take(MAX_TEXT).collect();
+        let why: String = why.chars().take(MAX_TEXT).collect();
+        let is_news = trouble.why != why;
+        trouble.why = why;
         trouble.at = SystemTime::now();
         if refused {
             trouble.refused = trouble.refused.saturating_add(1);
@@ -64,16 +70,50 @@ impl Troubles {
         } else {
             trouble.count = trouble.count.saturating_add(1);
         }
+        is_news
     }
 
-    /// A run failed.
-    pub(super) fn failed(&self, id: &str, why: &str) {
-        self.note(id, why, false);
+    /// A run failed; whether it has not failed so before.
+    pub(super) fn failed(&self, id: &str, why: &str) -> bool {
+        self.note(id, why, false)
     }
 
-    /// The answer of a worker cannot be carried out, and a repetition is likely to be the same.
-    pub(super) fn refused(&self, id: &str, why: &str) {
-        self.note(id, why, true);
+    /// The answer of a worker cannot be carried out, and a repetition is likely to be the same; whether that is news.
+    pub(super) fn refused(&self, id: &str, why: &str) -> bool {
+        self.note(id, why, true)
+    }
+
+    /// How long it is until a worker is asked again; `None` where one is asked at once.
+    pub(super) fn pause(&self, id: &str) -> Option<Duration> {
+        let left = self.locked().get(id)?.until?;
+        let left = left.checked_duration_since(Instant::now())?;
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Whether another reminder than this one is to come later, and has the instance run.
+    pub(super) fn comes_later(&self, id: &str, than: &str) -> bool {
+        let all = self.locked();
+        let later = all.get(id).and_then(|trouble| trouble.later.as_ref());
+        later.is_some_and(|later| later != than)
+    }
+
+    /// A reminder of this name has the instance run later.
+    pub(super) fn put_off(&self, id: &str, later: String) {
+        if let Some(trouble) = self.locked().get_mut(id) {
+            trouble.later = Some(later);
+        }
+    }
+
+    /// A worker that comes may have what is missing: instances that are to be run at once, and not later.
+    pub(super) fn take_put_off(&self) -> Vec<String> {
+        let mut woken = Vec::new();
+        for (id, trouble) in self.locked().iter_mut() {
+            if trouble.later.take().is_some() {
+                (trouble.refused, trouble.until) = (0, None);
+                woken.push(id.clone());
+            }
+        }
+        woken
     }
 
     /// Why no worker is to be asked now.
@@ -91,9 +131,10 @@ impl Troubles {
         }
     }
 
-    /// A run was well, or the instance is not here any more.
-    pub(super) fn over(&self, id: &str) {
-        self.locked().remove(id);
+    /// A run was well, or the instance is not here any more; whether it was to run later.
+    pub(super) fn over(&self, id: &str) -> bool {
+        let trouble = self.locked().remove(id);
+        trouble.is_some_and(|trouble| trouble.later.is_some())
     }
 
     /// Workers have come anew, maybe with other code.
@@ -124,20 +165,39 @@ mod tests {
             pauses.push(began.elapsed().as_secs());
         }
         assert_eq!(pauses, [0, 2, 4, 8, 16, 32, 60, 60, 60, 60]);
-        troubles.refused("a", "no such action");
+        assert!(!troubles.refused("a", "no such action"), "that is known");
+        assert_eq!(troubles.pause("a"), Some(MAX_PAUSE));
         assert_eq!(troubles.pauses("a").as_deref(), Some("no such action"));
         assert_eq!(troubles.pauses("b"), None);
         // An event is an occasion to ask again, at once.
         troubles.wake("a");
-        assert_eq!(troubles.pauses("a"), None);
+        assert_eq!((troubles.pauses("a"), troubles.pause("a")), (None, None));
         // Other failures are told, and come again as their reminders do.
-        troubles.failed("a", "bank is not there");
-        troubles.failed("a", "bank is not there");
+        assert!(troubles.failed("a", "bank is not there"));
+        assert!(!troubles.failed("a", "bank is not there"));
         assert_eq!(troubles.pauses("a"), None);
         let told = troubles.of("a").unwrap();
         assert_eq!((told.why.as_str(), told.count), ("bank is not there", 2));
         troubles.over("a");
         assert!(troubles.of("a").is_none());
+    }
+
+    #[test]
+    fn one_reminder_has_an_instance_run_later_until_a_worker_comes() {
+        let troubles = Troubles::default();
+        troubles.put_off("a", "start-0".to_owned());
+        assert!(!troubles.comes_later("a", "start-1"), "nothing is wrong with it");
+        for id in ["a", "b"] {
+            troubles.refused(id, "no such action");
+        }
+        troubles.put_off("a", "start-0".to_owned());
+        assert!(troubles.comes_later("a", "new-event-1"));
+        assert!(!troubles.comes_later("a", "start-0"), "it is the one");
+        assert!(!troubles.comes_later("b", "start-0"));
+        assert_eq!(troubles.take_put_off(), ["a"]);
+        assert_eq!(troubles.take_put_off(), [""; 0], "once");
+        troubles.put_off("b", "start-0".to_owned());
+        assert!(troubles.over("b") && !troubles.over("b") && !troubles.over("a"));
     }
 
     #[test]

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::stream::{self, StreamExt as _};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tonic::Status;
 
+use super::dispatch::AT_ONCE;
 use super::item::Item;
 use super::{LOG, Workflows};
 use crate::actors::ActorError;
@@ -46,6 +48,7 @@ impl Workflows {
                 "the limit of {MAX_WORKERS} connected workers is reached"
             )));
         }
+        let put_off = self.troubles.take_put_off();
         if *workers == 0 {
             let unable = |error: ActorError| {
                 let text = format!("unable to establish work item stream at this time: {error}");
@@ -56,6 +59,14 @@ impl Workflows {
             self.with.actors.register_internal(types).map_err(unable)?;
         }
         *workers += 1;
+        if !put_off.is_empty() {
+            let engine = self.engine();
+            self.tasks.spawn(async move {
+                let all = put_off.iter().map(|id| engine.run_soon(id));
+                let all: Vec<_> = all.collect();
+                stream::iter(all).buffer_unordered(AT_ONCE).collect::<()>().await;
+            });
+        }
         tracing::info!(target: LOG, "work item stream established; {} in all", *workers);
         Ok(())
     }

@@ -57,3 +57,4 @@ mod subscriptions;
 mod tracing;
 mod workflow;
 mod workflow_api;
+mod workflow_stuck;

@@ -17,23 +17,23 @@ use serde_json::json;
 use tonic::Code;
 
 use crate::common::grpc::{self, Outcome};
-use crate::common::{Control, Net, Node, Placement, eventually, get, post};
+use crate::common::{Control, Net, Node, Placement, Plan, eventually, get, post};
 
 const STORE: &str = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: store\nspec:\n  \
                      type: state.sqlite\n  version: v1\n  metadata:\n  - name: connectionString\n    value: 'FILE'\n  \
                      - name: actorStateStore\n    value: 'true'\n";
-const KIND: &str = "dapr.internal.default.shop.workflow";
+pub const KIND: &str = "dapr.internal.default.shop.workflow";
 
 /// What sidecars with workflows need.
-struct World {
+pub struct World {
     net: Net,
     placement: Placement,
-    control: Control,
+    pub control: Control,
     folder: tempfile::TempDir,
 }
 
 impl World {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         Self {
             net: Net::plain(),
             placement: Placement::start().await,
@@ -43,27 +43,31 @@ impl World {
     }
 
     /// A sidecar of the app `shop`; all share a store.
-    async fn sidecar(&self) -> Node {
+    pub async fn sidecar(&self) -> Node {
+        self.plan().start().await
+    }
+
+    /// The same before it starts.
+    pub fn plan(&self) -> Plan<'_> {
         let file = self.folder.path().join("state.db");
         let store = STORE.replace("FILE", &file.display().to_string());
         let plan = self.net.sidecar("shop").resource(&store);
-        let plan = self.control.with_scheduler(plan).flag(&self.placement.flag());
-        plan.start().await
+        self.control.with_scheduler(plan).flag(&self.placement.flag())
     }
 
-    async fn hosts(&self, count: usize) {
+    pub async fn hosts(&self, count: usize) {
         eventually(async || self.placement.has(KIND, count)).await;
     }
 }
 
 /// A worker as SDKs are: it has a stream of work open, and answers by calls.
-struct Worker {
+pub struct Worker {
     port: u16,
     work: Response<Incoming>,
 }
 
 impl Worker {
-    async fn connect(node: &Node) -> Self {
+    pub async fn connect(node: &Node) -> Self {
         let port = node.ports.grpc;
         let sent = grpc::framed(&GetWorkItemsRequest {}.encode_to_vec());
         let work = grpc::start(port, "/TaskHubSidecarService/GetWorkItems", &[], sent.into()).await;
@@ -71,19 +75,24 @@ impl Worker {
     }
 
     /// The next turn that it is to run, and the token that is to be handed back.
-    async fn turn(&mut self) -> (OrchestratorRequest, String) {
-        let message = grpc::next(self.work.body_mut())
-            .await
-            .expect("the stream goes on");
-        let item = WorkItem::decode(message).unwrap();
+    pub async fn turn(&mut self) -> (OrchestratorRequest, String) {
+        let item = self.item().await;
         match item.request {
             Some(Work::OrchestratorRequest(request)) => (request, item.completion_token),
             other => panic!("{other:?}"),
         }
     }
 
+    /// The next piece of work.
+    pub async fn item(&mut self) -> WorkItem {
+        let message = grpc::next(self.work.body_mut())
+            .await
+            .expect("the stream goes on");
+        WorkItem::decode(message).unwrap()
+    }
+
     /// Answers that the workflow is done.
-    async fn complete(&self, instance: &str, token: &str, result: &str) {
+    pub async fn complete(&self, instance: &str, token: &str, result: &str) {
         let done = CompleteOrchestrationAction {
             orchestration_status: OrchestrationStatus::Completed.into(),
             result: Some(result.to_owned()),
@@ -101,7 +110,7 @@ impl Worker {
         .await;
     }
 
-    async fn answer(&self, instance: &str, token: &str, actions: Vec<OrchestratorAction>) {
+    pub async fn answer(&self, instance: &str, token: &str, actions: Vec<OrchestratorAction>) {
         let response = OrchestratorResponse {
             instance_id: instance.to_owned(),
             actions,

@@ -1,0 +1,121 @@
+//! Instances that cannot go on: they come ever more seldom, and at once when something changes.
+
+use std::time::Instant;
+
+use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Do;
+use outrigger_wire::durabletask::{
+    CreateSubOrchestrationAction, OrchestratorAction, OrchestratorVersionNotAvailableAction,
+};
+use outrigger_wire::scheduler::v1::job_target_metadata::Type;
+use outrigger_wire::scheduler::v1::{
+    JobMetadata, JobTargetMetadata, ListJobsRequest, ListJobsResponse, TargetActorReminder,
+};
+
+use crate::common::{Node, eventually, get, grpc, post};
+use crate::workflow_api::{KIND, Worker, World};
+
+/// How long it is until the reminders of the instance `a` come, seconds.
+async fn due(world: &World) -> Vec<i64> {
+    let target = Type::Actor(TargetActorReminder {
+        r#type: KIND.to_owned(),
+        id: "a".to_owned(),
+    });
+    let request = ListJobsRequest {
+        metadata: Some(JobMetadata {
+            app_id: "shop".to_owned(),
+            namespace: "default".to_owned(),
+            target: Some(JobTargetMetadata { r#type: Some(target) }),
+        }),
+    };
+    let path = "/dapr.proto.scheduler.v1.Scheduler/ListJobs";
+    let listed = grpc::unary(world.control.scheduler.port(), path, &[], &request).await;
+    let listed: ListJobsResponse = listed.message();
+    let jobs = listed.jobs.into_iter().filter_map(|named| named.job?.due_time);
+    let now = jiff::Timestamp::now();
+    jobs.map(|due| due.parse::<jiff::Timestamp>().unwrap().as_second() - now.as_second())
+        .collect()
+}
+
+async fn begun(node: &Node) {
+    let path = "/v1.0/workflows/dapr/order/start?instanceID=a";
+    assert_eq!(node.ask(post(path, "1")).await.status, 202);
+}
+
+async fn waits(node: &Node) -> serde_json::Value {
+    node.ask(get("/v1.0-alpha1/workflows/dapr/a/waits")).await.json()
+}
+
+/// Invariant: a stalled instance comes once a minute instead of every second, and at once to the next worker.
+#[tokio::test]
+async fn a_stalled_instance_comes_once_a_minute_and_at_once_to_the_next_worker() {
+    let world = World::new().await;
+    let node = world.sidecar().await;
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    begun(&node).await;
+    let (_, token) = worker.turn().await;
+    let no_version = Do::OrchestratorVersionNotAvailable(OrchestratorVersionNotAvailableAction::default());
+    let action = OrchestratorAction {
+        orchestrator_action_type: Some(no_version),
+        ..OrchestratorAction::default()
+    };
+    worker.answer("a", &token, vec![action]).await;
+    eventually(async || waits(&node).await["runtimeStatus"] == "STALLED").await;
+    eventually(async || {
+        let due = due(&world).await;
+        matches!(due[..], [due] if due > 45)
+    })
+    .await;
+    drop(worker);
+    world.hosts(0).await;
+    let mut worker = Worker::connect(&node).await;
+    let (turn, token) = worker.turn().await;
+    assert_eq!(turn.instance_id, "a");
+    worker.complete("a", &token, "1").await;
+    eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
+}
+
+/// Invariant: what cannot be sent has its instance run ever more seldom, and at once when an event comes.
+#[tokio::test]
+async fn an_instance_whose_child_cannot_be_made_comes_ever_more_seldom() {
+    let world = World::new().await;
+    let node = world.sidecar().await;
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    begun(&node).await;
+    // Longer than a reminder's name may be.
+    let bad = "x".repeat(600);
+    let child = || OrchestratorAction {
+        id: 0,
+        orchestrator_action_type: Some(Do::CreateSubOrchestration(CreateSubOrchestrationAction {
+            name: "child".to_owned(),
+            instance_id: bad.clone(),
+            ..CreateSubOrchestrationAction::default()
+        })),
+        ..OrchestratorAction::default()
+    };
+    // After the first it is asked at once or a second later, then two, four and eight seconds later.
+    for _ in 0..4 {
+        let (_, token) = worker.turn().await;
+        worker.answer("a", &token, vec![child()]).await;
+    }
+    // One reminder is left, and no other is needed.
+    eventually(async || {
+        let due = due(&world).await;
+        matches!(due[..], [due] if due > 4)
+    })
+    .await;
+    let why = waits(&node).await["waitsFor"][0]["why"].clone();
+    assert!(
+        why.as_str()
+            .is_some_and(|why| why.contains("failed to create child workflow")),
+        "{why}"
+    );
+    let raised = node.ask(post("/v1.0/workflows/dapr/a/raiseEvent/go", "1")).await;
+    assert_eq!(raised.status, 202);
+    let waited = Instant::now();
+    let (_, token) = worker.turn().await;
+    assert!(waited.elapsed().as_secs() < 3, "{:?}", waited.elapsed());
+    worker.complete("a", &token, "1").await;
+    eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
+}
