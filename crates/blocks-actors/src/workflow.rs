@@ -13,6 +13,7 @@ mod instance;
 pub mod item;
 mod kept;
 mod linger;
+mod listing;
 mod losses;
 mod manage;
 pub mod metrics;
@@ -55,6 +56,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Code, Status};
 
+pub use listing::{Listed, Listing};
 pub use manage::{Action, WorkflowError};
 pub use purge::Purged;
 pub use waits::Waits;

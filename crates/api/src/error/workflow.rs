@@ -31,7 +31,7 @@ impl From<WorkflowError> for ApiError {
 fn of_action(action: Action) -> &'static str {
     match action {
         Action::Start => "ERR_START_WORKFLOW",
-        Action::Get => "ERR_GET_WORKFLOW",
+        Action::Get | Action::List => "ERR_GET_WORKFLOW",
         Action::Pause => "ERR_PAUSE_WORKFLOW",
         Action::Resume => "ERR_RESUME_WORKFLOW",
         Action::Terminate => "ERR_TERMINATE_WORKFLOW",

@@ -34,10 +34,17 @@ const FILES: [&str; 5] = [
     "dapr/proto/runtime/v1/workflow.proto",
 ];
 
+/// Where the messages of workers of workflows are, which have no package.
+const WORKERS: [&str; 1] = ["orchestrator_service.proto"];
+
 /// Descriptors of the messages, made when the first is needed.
-static POOL: LazyLock<Option<DescriptorPool>> = LazyLock::new(|| {
+static POOL: LazyLock<Option<DescriptorPool>> = LazyLock::new(|| pool(&FILES));
+/// Those of [`WORKERS`].
+static WORKERS_POOL: LazyLock<Option<DescriptorPool>> = LazyLock::new(|| pool(&WORKERS));
+
+fn pool(files: &[&str]) -> Option<DescriptorPool> {
     let mut all = FileDescriptorSet::decode(outrigger_wire::FILE_DESCRIPTOR_SET).ok()?;
-    let mut wanted: Vec<String> = FILES.iter().map(|name| (*name).to_owned()).collect();
+    let mut wanted: Vec<String> = files.iter().map(|name| (*name).to_owned()).collect();
     let mut at = 0;
     while let Some(name) = wanted.get(at) {
         let file = all.file.iter().find(|file| file.name() == name.as_str())?;
@@ -54,14 +61,15 @@ static POOL: LazyLock<Option<DescriptorPool>> = LazyLock::new(|| {
     let mut pool = DescriptorPool::global();
     pool.add_file_descriptor_set(all).ok()?;
     Some(pool)
-});
+}
 
 fn descriptor(name: &str) -> Result<MessageDescriptor, String> {
     let named = |pool: &DescriptorPool| {
         let mut packages = PACKAGES.iter();
         packages.find_map(|package| pool.get_message_by_name(&format!("{package}.{name}")))
     };
-    let found = POOL.as_ref().and_then(named);
+    let of_workers = || WORKERS_POOL.as_ref()?.get_message_by_name(name);
+    let found = POOL.as_ref().and_then(named).or_else(of_workers);
     found.ok_or_else(|| format!("this build has no descriptor of {name}"))
 }
 

@@ -1,7 +1,8 @@
 //! `/v1.0/workflows/…`, and the same under the versions that came before.
 
 use http::{Method, StatusCode};
-use outrigger_blocks_actors::workflow::WorkflowError;
+use outrigger_blocks_actors::workflow::{Listing, WorkflowError};
+use outrigger_wire::durabletask::GetInstanceHistoryResponse;
 use outrigger_wire::runtime::v1::{StartWorkflowRequest, StartWorkflowResponse};
 use serde_json::json;
 
@@ -22,6 +23,8 @@ const PAUSE: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "pa
 const RESUME: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "resume"];
 const TERMINATE: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "terminate"];
 const WAITS: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "waits"];
+const HISTORY: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "history"];
+const LIST: &[&str] = &["workflows", "{workflowComponent}"];
 const PURGE: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "purge"];
 
 type Version = (&'static str, &'static str);
@@ -79,13 +82,21 @@ pub(super) static STABLE: &[Endpoint] = &routes(V1);
 pub(super) static BETA: &[Endpoint] = &routes(BETA1);
 pub(super) static ALPHA: &[Endpoint] = &routes(ALPHA1);
 /// What Dapr does not have.
-pub(super) static OWN: &[Endpoint] = &[of(
-    ALPHA1,
-    Method::GET,
-    WAITS,
-    "GetWorkflowWaits",
-    |api, context| Box::pin(api.workflow_waits(context)),
-)];
+pub(super) static OWN: &[Endpoint] = &[
+    of(ALPHA1, Method::GET, WAITS, "GetWorkflowWaits", |api, context| {
+        Box::pin(api.workflow_waits(context))
+    }),
+    of(
+        ALPHA1,
+        Method::GET,
+        HISTORY,
+        "GetWorkflowHistory",
+        |api, context| Box::pin(api.workflow_history(context)),
+    ),
+    of(ALPHA1, Method::GET, LIST, "ListWorkflows", |api, context| {
+        Box::pin(api.list_workflows(context))
+    }),
+];
 
 /// What was asked for is stored; it happens later.
 fn accepted(done: Result<(), WorkflowError>) -> HandlerResult {
@@ -133,10 +144,78 @@ impl HttpApi {
         }
     }
 
+    /// All events of an instance, as SDKs have them, in proto3 JSON.
+    async fn workflow_history(&self, context: Context<'_>) -> HandlerResult {
+        let id = context.parameter(1)?;
+        match self.workflows.manage_history(&id).await? {
+            Some(events) => {
+                let history = GetInstanceHistoryResponse { events };
+                self.message_response("GetInstanceHistoryResponse", history).await
+            }
+            None => Err(WorkflowError::NotFound(id).into()),
+        }
+    }
+
+    /// Some instances, with how they are.
+    async fn list_workflows(&self, context: Context<'_>) -> HandlerResult {
+        let query = context.request.uri().query().unwrap_or_default();
+        let page = self.workflows.manage_list(listing(query)?).await?;
+        Ok(json_response(StatusCode::OK, &page.to_json()))
+    }
+
     async fn raise_event_workflow(&self, context: Context<'_>) -> HandlerResult {
         let (id, event) = (context.parameter(1)?, context.parameter(2)?);
         let data = context.request.into_body().collect_up_to(usize::MAX).await;
         let data = data.map_err(|error| ApiError::body_read(&error.to_string()))?;
         accepted(self.workflows.manage_raise(&id, &event, Some(&data)).await)
+    }
+}
+
+/// Which instances a query asks for.
+fn listing(query: &str) -> Result<Listing, ApiError> {
+    let mut listing = Listing::default();
+    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        match &*name {
+            "pageSize" => {
+                let size = value.parse().ok().filter(|size| *size > 0);
+                let size = size.ok_or_else(|| {
+                    ApiError::malformed(format!("pageSize: '{value}' is no number of instances from 1 on"))
+                })?;
+                listing.size = Some(size);
+            }
+            "continuationToken" if !value.is_empty() => listing.token = Some(value.into_owned()),
+            "runtimeStatus" => {
+                let status = Listing::status_named(&value).ok_or_else(|| {
+                    ApiError::malformed(format!(
+                        "runtimeStatus: '{value}' is none of {}",
+                        Listing::STATUSES.join(", ")
+                    ))
+                })?;
+                listing.status = Some(status);
+            }
+            _ => {}
+        }
+    }
+    Ok(listing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_of_instances_are_read_or_refused_by_name() {
+        let read = listing("pageSize=7&continuationToken=a%20b&runtimeStatus=stalled&other=1").unwrap();
+        assert_eq!((read.size, read.token.as_deref()), (Some(7), Some("a b")));
+        assert_eq!(read.status, Listing::status_named("STALLED"));
+        assert_eq!(listing("continuationToken=").unwrap(), Listing::default());
+        for (query, names) in [
+            ("pageSize=0", "pageSize"),
+            ("pageSize=many", "pageSize"),
+            ("runtimeStatus=fine", "RUNNING"),
+        ] {
+            let error = listing(query).unwrap_err().message;
+            assert!(error.contains(names), "{query}: {error}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
-    EventRaisedEvent, ExecutionResumedEvent, ExecutionSuspendedEvent, ExecutionTerminatedEvent,
+    EventRaisedEvent, ExecutionResumedEvent, ExecutionSuspendedEvent, ExecutionTerminatedEvent, HistoryEvent,
     OrchestrationStatus,
 };
 use outrigger_wire::runtime::v1::{GetWorkflowResponse, StartWorkflowRequest};
@@ -26,6 +26,8 @@ pub enum Action {
     Start,
     /// Say how it is.
     Get,
+    /// Say which there are.
+    List,
     /// Pause it.
     Pause,
     /// Let it go on.
@@ -71,6 +73,7 @@ fn text(action: Action, what: &str, cause: &str) -> String {
     match action {
         Action::Start => format!("error starting workflow '{what}': {cause}"),
         Action::Get => format!("error while getting workflow info on instance '{what}': {cause}"),
+        Action::List => format!("error while listing workflows: {cause}"),
         Action::Pause => format!("error pausing workflow {what}: {cause}"),
         Action::Resume => format!("error resuming workflow {what}: {cause}"),
         Action::Terminate => format!("error terminating workflow '{what}': {cause}"),
@@ -149,6 +152,16 @@ impl Workflows {
         self.ready(id)?;
         let failed = |error: ActorError| WorkflowError::Failed(Action::Get, id.to_owned(), error.to_string());
         self.waits(id).await.map_err(failed)
+    }
+
+    /// The history of an instance; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`WorkflowError`].
+    pub async fn manage_history(&self, id: &str) -> Result<Option<Vec<HistoryEvent>>, WorkflowError> {
+        self.ready(id)?;
+        let failed = |error: ActorError| WorkflowError::Failed(Action::Get, id.to_owned(), error.to_string());
+        self.history(id).await.map_err(failed)
     }
 
     /// Ends an instance and all that it has created.

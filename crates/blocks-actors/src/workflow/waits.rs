@@ -152,7 +152,7 @@ impl Workflows {
 }
 
 /// RFC 3339.
-fn time(at: Option<Timestamp>) -> Value {
+pub(super) fn time(at: Option<Timestamp>) -> Value {
     let at = at.and_then(|at| jiff::Timestamp::new(at.seconds, at.nanos).ok());
     at.map_or(Value::Null, |at| Value::String(at.to_string()))
 }
