@@ -197,7 +197,10 @@ impl Step for Work {
                 let _turn = engine.losses.turn(&self.key).await;
                 match engine.execute(request).await {
                     Err(Cancelled::Disconnected) => match engine.losses.lost(&self.key) {
-                        Some(count) => Ok(self.parked(count)),
+                        Some(count) => {
+                            engine.metrics.activity_parked(&name);
+                            Ok(self.parked(count))
+                        }
                         None => Err(Cancelled::Disconnected),
                     },
                     response => response,

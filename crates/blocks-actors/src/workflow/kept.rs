@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use outrigger_telemetry::metrics::Gauge;
+
 use super::store::Loaded;
 
 /// Bytes of the instances that stay in memory between their turns, at most. Others are read anew.
@@ -42,12 +44,35 @@ pub(super) struct Slots {
     turns: u64,
     bytes: usize,
     most: usize,
+    told: Told,
+}
+
+/// What metrics say of them.
+#[derive(Default)]
+pub(super) struct Told {
+    /// How many are stalled.
+    pub(super) stalled: Gauge,
+    /// Bytes of their histories.
+    pub(super) bytes: Gauge,
 }
 
 impl Default for Slots {
     fn default() -> Self {
         Self::new(MAX_KEPT)
     }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        self.weigh(0);
+        let stalled = self.by_id.values().filter(|slot| slot.is_stalled).count();
+        self.told.stalled.add(-signed(stalled));
+    }
+}
+
+/// Of what fits in memory.
+fn signed(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 impl Slots {
@@ -58,15 +83,32 @@ impl Slots {
             turns: 0,
             bytes: 0,
             most,
+            told: Told::default(),
         }
+    }
+
+    /// With these metrics.
+    pub(super) fn told(told: Told) -> Self {
+        let mut slots = Self::default();
+        slots.told = told;
+        slots
+    }
+
+    /// Their histories have so many bytes now.
+    fn weigh(&mut self, bytes: usize) {
+        self.told.bytes.add(signed(bytes) - signed(self.bytes));
+        self.bytes = bytes;
     }
 
     /// Takes an instance out, for its turn.
     pub(super) fn take(&mut self, id: &str) -> Slot {
         let mut slot = self.by_id.remove(id).unwrap_or_default();
+        if slot.is_stalled {
+            self.told.stalled.add(-1);
+        }
         if let Some((turn, bytes)) = slot.kept.take() {
             self.by_turn.remove(&turn);
-            self.bytes = self.bytes.saturating_sub(bytes);
+            self.weigh(self.bytes.saturating_sub(bytes));
         }
         slot
     }
@@ -74,6 +116,9 @@ impl Slots {
     /// Puts an instance back; its turn is to be ended with [`Slots::end_turn`].
     pub(super) fn put(&mut self, id: &str, slot: Slot) {
         drop(self.take(id));
+        if slot.is_stalled {
+            self.told.stalled.add(1);
+        }
         self.by_id.insert(id.to_owned(), slot);
     }
 
@@ -90,7 +135,7 @@ impl Slots {
                 return false;
             }
             self.turns += 1;
-            self.bytes += bytes;
+            self.weigh(self.bytes + bytes);
             self.by_turn.insert(self.turns, id.to_owned());
             slot.kept = Some((self.turns, bytes));
         }

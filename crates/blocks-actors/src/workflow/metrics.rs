@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outrigger_telemetry::metrics::{Counter, Family, Histogram, Millis, Ratio, Registry};
+use outrigger_telemetry::metrics::{Counter, Family, Gauge, Histogram, Millis, Ratio, Registry};
 
 /// What is done to an instance from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,13 @@ pub struct WorkflowMetrics {
     activity_executions: Measured,
     payload: Family<Histogram<Ratio>, 1>,
     activity_payload: Family<Histogram<Ratio>, 2>,
+    activity_parked: Family<Counter, 1>,
+    /// Workers that are connected.
+    pub(super) workers: Gauge,
+    /// Instances here that are stalled.
+    pub(super) stalled: Gauge,
+    /// Bytes of the histories that are kept between turns.
+    pub(super) kept: Gauge,
 }
 
 impl WorkflowMetrics {
@@ -123,7 +130,32 @@ impl WorkflowMetrics {
                 "The size of a scheduled activity as a part of the largest body.",
                 ["workflow_name", "activity_name"],
             ),
+            activity_parked: registry.counter(
+                "runtime_workflow_activity_parked_count",
+                "Activities that are not run again, because their workers went away too often.",
+                ["activity_name"],
+            ),
+            workers: one(
+                registry,
+                "runtime_workflow_workers",
+                "Workers that have a stream of work open.",
+            ),
+            stalled: one(
+                registry,
+                "runtime_workflow_stalled_instances",
+                "Instances on this sidecar that are stalled.",
+            ),
+            kept: one(
+                registry,
+                "runtime_workflow_kept_history_bytes",
+                "Bytes of the histories that are kept in memory between turns.",
+            ),
         }
+    }
+
+    /// An activity is not run again.
+    pub fn activity_parked(&self, activity: &str) {
+        self.activity_parked.with([activity]).inc();
     }
 
     /// Something was done to an instance from outside.
@@ -165,4 +197,9 @@ impl WorkflowMetrics {
     pub fn activity_payload(&self, workflow: &str, activity: &str, ratio: f64) {
         self.activity_payload.with([workflow, activity]).observe(ratio);
     }
+}
+
+/// A gauge of the whole sidecar.
+fn one(registry: &Registry, name: &str, help: &'static str) -> Gauge {
+    registry.gauge::<0>(name, help, []).with([])
 }

@@ -59,6 +59,7 @@ impl Workflows {
             self.with.actors.register_internal(types).map_err(unable)?;
         }
         *workers += 1;
+        self.with.metrics.workers.add(1);
         if !put_off.is_empty() {
             let engine = self.engine();
             self.tasks.spawn(async move {
@@ -75,6 +76,7 @@ impl Workflows {
     async fn left(&self) {
         let mut workers = self.workers.lock().await;
         *workers -= 1;
+        self.with.metrics.workers.add(-1);
         tracing::info!(target: LOG, "work item stream closed; {} are left", *workers);
         if *workers == 0 {
             self.with.actors.unregister_internal(&self.hosted_types()).await;

@@ -2,9 +2,12 @@
 
 use std::time::Instant;
 
+use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Do;
+use outrigger_wire::durabletask::work_item::Request as Work;
 use outrigger_wire::durabletask::{
     CreateSubOrchestrationAction, OrchestratorAction, OrchestratorVersionNotAvailableAction,
+    ScheduleTaskAction,
 };
 use outrigger_wire::scheduler::v1::job_target_metadata::Type;
 use outrigger_wire::scheduler::v1::{
@@ -66,12 +69,57 @@ async fn a_stalled_instance_comes_once_a_minute_and_at_once_to_the_next_worker()
         matches!(due[..], [due] if due > 45)
     })
     .await;
+    node.counts("dapr_runtime_workflow_stalled_instances", &[], 1.0)
+        .await;
+    node.counts("dapr_runtime_workflow_workers", &[], 1.0).await;
     drop(worker);
     world.hosts(0).await;
+    node.counts("dapr_runtime_workflow_workers", &[], 0.0).await;
+    node.counts("dapr_runtime_workflow_stalled_instances", &[], 0.0)
+        .await;
     let mut worker = Worker::connect(&node).await;
     let (turn, token) = worker.turn().await;
     assert_eq!(turn.instance_id, "a");
     worker.complete("a", &token, "1").await;
+    eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
+}
+
+/// Invariant: an activity whose workers go away is not run again after the last time that it may be, and is counted.
+#[tokio::test]
+async fn an_activity_that_ends_its_workers_is_parked_and_counted() {
+    let world = World::new().await;
+    let plan = world.plan().spec("  workflow:\n    maxActivityLosses: 1\n");
+    let node = plan.start().await;
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    begun(&node).await;
+    let (_, token) = worker.turn().await;
+    let task = Do::ScheduleTask(ScheduleTaskAction {
+        name: "deadly".to_owned(),
+        ..ScheduleTaskAction::default()
+    });
+    let action = OrchestratorAction {
+        orchestrator_action_type: Some(task),
+        ..OrchestratorAction::default()
+    };
+    worker.answer("a", &token, vec![action]).await;
+    let activity = worker.item().await;
+    assert!(
+        matches!(activity.request, Some(Work::ActivityRequest(_))),
+        "{activity:?}"
+    );
+    let mut other = Worker::connect(&node).await;
+    drop(worker);
+    let (turn, token) = other.turn().await;
+    let failed = turn
+        .new_events
+        .iter()
+        .any(|event| matches!(event.event_type, Some(EventType::TaskFailed(_))));
+    assert!(failed, "{turn:?}");
+    let labels = [r#"activity_name="deadly""#];
+    node.counts("dapr_runtime_workflow_activity_parked_count", &labels, 1.0)
+        .await;
+    other.complete("a", &token, "1").await;
     eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
 }
 
@@ -99,6 +147,11 @@ async fn an_instance_whose_child_cannot_be_made_comes_ever_more_seldom() {
         let (_, token) = worker.turn().await;
         worker.answer("a", &token, vec![child()]).await;
     }
+    let kept = async || {
+        let kept = node.metric("dapr_runtime_workflow_kept_history_bytes", &[]).await;
+        kept.unwrap_or_default()
+    };
+    eventually(async || kept().await > 0.0).await;
     // One reminder is left, and no other is needed.
     eventually(async || {
         let due = due(&world).await;
@@ -118,4 +171,5 @@ async fn an_instance_whose_child_cannot_be_made_comes_ever_more_seldom() {
     assert!(waited.elapsed().as_secs() < 3, "{:?}", waited.elapsed());
     worker.complete("a", &token, "1").await;
     eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
+    eventually(async || kept().await == 0.0).await;
 }
