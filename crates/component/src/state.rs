@@ -110,6 +110,8 @@ pub struct Set {
     pub etag: Option<String>,
     /// What happens when somebody else wrote.
     pub concurrency: Concurrency,
+    /// With [`Concurrency::FirstWrite`] and no ETag: nothing may be there, in a store too that takes that for less.
+    pub only_new: bool,
     /// When the write counts as done.
     pub consistency: Consistency,
     /// E.g. `ttlInSeconds`, `contentType`.
@@ -268,6 +270,12 @@ pub trait StateStore: Send + Sync {
 
     /// The most operations a transaction may have; `None` = no limit.
     async fn max_operations(&self) -> Option<usize> {
+        None
+    }
+
+    /// Whether a transaction may be stored in part: it is whole only for keys of one place of the store. Why, and what else
+    /// to use.
+    fn splits_transactions(&self) -> Option<&'static str> {
         None
     }
 

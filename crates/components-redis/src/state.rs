@@ -76,6 +76,9 @@ end
 return answer
 "#;
 
+/// What no key has: only one that is not there can be written so.
+const NO_VERSION: i64 = -1;
+
 pub(super) struct RedisState {
     link: Link,
     /// For writes that wait for replicas: on the shared connection everybody would wait with them.
@@ -143,6 +146,7 @@ impl<'a> Step<'a> {
             Some(etag) if set.concurrency != Concurrency::LastWrite => etag
                 .parse::<i64>()
                 .map_err(|error| Error::invalid_etag(format!("{etag:?} is not a number: {error}")))?,
+            None if set.only_new && set.concurrency == Concurrency::FirstWrite => NO_VERSION,
             _ => 0,
         };
         let value = match set.value.stored(Html::Keep)? {
@@ -322,6 +326,13 @@ impl StateStore for RedisState {
             etag = etag.or_else(|| told(&group, &versions));
         }
         Ok(etag)
+    }
+
+    fn splits_transactions(&self) -> Option<&'static str> {
+        let is_cluster = self.link.settings.topology == Topology::Cluster;
+        is_cluster.then_some(
+            "a cluster of Redis stores a transaction slot by slot; use a single Redis, one with Sentinels, or another store",
+        )
     }
 
     async fn keys_like(&self, request: &KeysLike) -> Result<KeyPage> {

@@ -24,6 +24,8 @@ pub struct StateOperation {
     pub step: StateStep,
     /// Version that is expected.
     pub etag: Option<String>,
+    /// Without a version, it is only written where there is nothing.
+    pub only_new: bool,
     /// For the store.
     pub metadata: Pairs,
 }
@@ -196,6 +198,7 @@ impl Actors {
                 key: key.clone(),
                 step: StateStep::Delete,
                 etag: None,
+                only_new: false,
                 metadata: Pairs::new(),
             };
             let operations = keys.iter().map(|key| self.operation(delete(key), &partition));
@@ -254,6 +257,7 @@ impl Actors {
             key,
             step,
             etag,
+            only_new,
             mut metadata,
         } = operation;
         match step {
@@ -273,13 +277,18 @@ impl Actors {
         }
         metadata.insert("partitionKey".to_owned(), partition.to_owned());
         let key = format!("{partition}{SEPARATOR}{key}");
-        let (concurrency, consistency) = (Concurrency::Unspecified, Consistency::Unspecified);
+        let consistency = Consistency::Unspecified;
+        let concurrency = match only_new {
+            true => Concurrency::FirstWrite,
+            false => Concurrency::Unspecified,
+        };
         Ok(match step {
             StateStep::Upsert(value) => Operation::Set(Set {
                 key,
                 value,
                 etag,
                 concurrency,
+                only_new,
                 consistency,
                 metadata,
                 content_type: None,

@@ -15,6 +15,8 @@ pub(super) struct Loaded {
     pub(super) instance: Instance,
     /// Of its metadata as they are stored; `None` before the first save.
     etag: Option<String>,
+    /// Nothing of it is stored.
+    is_new: bool,
 }
 
 impl Loaded {
@@ -23,6 +25,7 @@ impl Loaded {
         Self {
             instance: Instance::new(id),
             etag: None,
+            is_new: true,
         }
     }
 
@@ -33,7 +36,11 @@ impl Loaded {
 
     /// An instance that was made elsewhere.
     pub(super) fn made(instance: Instance) -> Self {
-        Self { instance, etag: None }
+        Self {
+            instance,
+            etag: None,
+            is_new: true,
+        }
     }
 }
 
@@ -68,6 +75,7 @@ impl Engine {
         Ok(Loaded {
             instance,
             etag: found.etag,
+            is_new: false,
         })
     }
 
@@ -98,19 +106,14 @@ impl Engine {
         let (kind, id) = (&self.types.workflow, loaded.instance.id.as_str());
         let most = actors.max_operations().await.map_err(|error| failed(&error))?;
         for change in change.split(most) {
-            let upserts = change.upserts.into_iter().map(|(key, value)| StateOperation {
-                etag: (key == METADATA).then(|| loaded.etag.clone()).flatten(),
-                key,
-                step: StateStep::Upsert(Value::Bytes(value)),
-                metadata: Pairs::new(),
-            });
-            let deletes = change.deletes.into_iter().map(deleted);
-            // Nothing is deleted before what takes its place is there, where a store works in order.
-            let operations = upserts.chain(deletes).collect();
+            let operations = loaded.operations(change);
+            // What comes before them is of nobody yet.
+            let has_metadata = operations.iter().any(|operation| operation.key == METADATA);
             // Most stores tell the ETag with the transaction. That is cheaper than to read it, and it is never the one of a
             // host that has taken the instance over meanwhile.
             let etag = actors.change_state_etag(kind, id, operations, METADATA).await;
             loaded.etag = etag.map_err(|error| failed(&error))?;
+            loaded.is_new &= !has_metadata;
         }
         Ok(())
     }
@@ -120,7 +123,7 @@ impl Engine {
         let actors = self.actors().map_err(|error| failed(&error))?;
         let most = actors.max_operations().await.map_err(|error| failed(&error))?;
         for change in loaded.instance.removal().split(most) {
-            let operations = change.deletes.into_iter().map(deleted).collect();
+            let operations = loaded.operations(change);
             let removed = actors.change_state(&self.types.workflow, &loaded.instance.id, operations);
             removed.await.map_err(|error| failed(&error))?;
         }
@@ -137,11 +140,81 @@ fn failed(error: &ActorError) -> Status {
     again(text)
 }
 
-fn deleted(key: String) -> StateOperation {
-    StateOperation {
-        key,
-        step: StateStep::Delete,
-        etag: None,
-        metadata: Pairs::new(),
+impl Loaded {
+    /// The operations of a change, none of which happens where another host has stored or removed the instance meanwhile.
+    /// Nothing is deleted before what takes its place is there, where a store works in order.
+    fn operations(&self, change: Change) -> Vec<StateOperation> {
+        let operation = |key: String, step: StateStep| {
+            let guards = key == METADATA;
+            StateOperation {
+                etag: self.etag.clone().filter(|_| guards),
+                only_new: guards && self.is_new && matches!(step, StateStep::Upsert(_)),
+                key,
+                step,
+                metadata: Pairs::new(),
+            }
+        };
+        let upserts = change.upserts.into_iter();
+        let upserts = upserts.map(|(key, value)| operation(key, StateStep::Upsert(Value::Bytes(value))));
+        let deletes = change.deletes.into_iter();
+        let deletes = deletes.map(|key| operation(key, StateStep::Delete));
+        upserts.chain(deletes).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_wire::durabletask::backend::v1::CreateWorkflowInstanceRequest;
+    use outrigger_wire::durabletask::history_event::EventType;
+    use outrigger_wire::durabletask::{ExecutionStartedEvent, OrchestrationInstance};
+    use outrigger_workflow::Creation;
+
+    use super::*;
+
+    fn guards(operations: &[StateOperation]) -> Vec<(&str, bool, Option<&str>)> {
+        let guarded = operations
+            .iter()
+            .filter(|operation| operation.key == METADATA || operation.only_new || operation.etag.is_some());
+        guarded
+            .map(|operation| {
+                (
+                    operation.key.as_str(),
+                    operation.only_new,
+                    operation.etag.as_deref(),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn each_change_is_guarded_by_what_is_stored_of_the_instance() {
+        let start = HistoryEvent {
+            event_type: Some(EventType::ExecutionStarted(ExecutionStartedEvent {
+                name: "order".to_owned(),
+                orchestration_instance: Some(OrchestrationInstance {
+                    instance_id: "a".to_owned(),
+                    execution_id: None,
+                }),
+                ..ExecutionStartedEvent::default()
+            })),
+            ..HistoryEvent::default()
+        };
+        let mut loaded = Loaded::new("a");
+        let request = CreateWorkflowInstanceRequest {
+            start_event: Some(start.clone()),
+            policy: None,
+        };
+        assert!(
+            matches!(loaded.instance.creation(&request, false), Ok(creation) if creation != Creation::Nothing)
+        );
+        let first = loaded.instance.start(start);
+        let operations = loaded.operations(first);
+        assert!(operations.len() > 1);
+        // Another sidecar may create it at the same time.
+        assert_eq!(guards(&operations), [(METADATA, true, None)]);
+        loaded.is_new = false;
+        loaded.etag = Some("7".to_owned());
+        let removal = loaded.operations(loaded.instance.removal());
+        assert_eq!(guards(&removal), [(METADATA, false, Some("7"))]);
     }
 }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use outrigger_component::state::Feature;
+use outrigger_resources::NameValue;
+use outrigger_resources::value::truthy;
 use outrigger_runtime::components::{
     Category, DEFAULT_NAMESPACE, OpenError, Opened, Opening, Properties, Step,
 };
@@ -34,11 +36,18 @@ impl Category for State {
             namespace.unwrap_or(DEFAULT_NAMESPACE),
             opening.app_id(),
         );
+        let for_actors = is_for_actors(&properties);
         let setup = opening.setup(properties)?;
         let prefix = setup.metadata.text(&["keyPrefix"]);
         let keys = Keys::parse(prefix, &name, opening.app_id(), opening.namespace())
             .map_err(|error| opening.bad_key_prefix(error))?;
         let store = opening.build(&entry, setup).await?;
+        if for_actors && let Some(why) = store.splits_transactions() {
+            tracing::warn!(
+                target: LOG,
+                "state store {name} keeps actors and workflows, but a crash may leave half of what they change at once: {why}"
+            );
+        }
         let closing = Arc::clone(&store);
         Ok(Opened::new(capabilities(store.features())).part(
             move || self.insert(&name, store, keys, cipher, outbox),
@@ -55,6 +64,13 @@ fn capabilities(features: &[Feature]) -> Vec<&'static str> {
         names.push("ACTOR");
     }
     names
+}
+
+/// Whether actors are to keep their state there.
+fn is_for_actors(properties: &Properties) -> bool {
+    let marks = |item: &&NameValue| item.name.eq_ignore_ascii_case("actorStateStore");
+    let mark = properties.items.iter().find(marks);
+    mark.is_some_and(|item| truthy(item.text()))
 }
 
 /// The encryption of a state store, where it has a primary key. A key that is named but cannot be had is an error:

@@ -127,6 +127,7 @@ impl DaprService {
                 step,
                 key: operation.key,
                 etag: None,
+                only_new: false,
                 metadata: operation.metadata,
             })
         });

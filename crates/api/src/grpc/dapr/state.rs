@@ -203,6 +203,7 @@ fn set(item: StateItem, json: bool) -> Set {
         },
         etag: item.etag.map(|etag| etag.value),
         concurrency,
+        only_new: false,
         consistency,
         metadata: item.metadata,
         content_type: None,

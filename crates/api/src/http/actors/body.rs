@@ -51,6 +51,7 @@ pub(super) fn operations(body: &Bytes) -> Result<Vec<StateOperation>, serde_json
                     step: StateStep::Malformed(error.to_string()),
                     key: String::new(),
                     etag: None,
+                    only_new: false,
                     metadata: Pairs::new(),
                 });
             }
@@ -68,6 +69,7 @@ pub(super) fn operations(body: &Bytes) -> Result<Vec<StateOperation>, serde_json
             },
             key: request.key,
             etag: request.etag,
+            only_new: false,
             metadata: request.metadata,
         })
     };

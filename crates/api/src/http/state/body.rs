@@ -62,6 +62,7 @@ impl SetItem<'_> {
                 None => Bytes::from_static(b"null"),
             }),
             etag: self.etag,
+            only_new: false,
             metadata: self.metadata,
             content_type: self.content_type,
         })
