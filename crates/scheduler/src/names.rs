@@ -59,6 +59,24 @@ pub(crate) fn of_namespace(namespace: &str) -> [String; 2] {
     [ACTOR, APP].map(|kind| format!("{kind}{SEPARATOR}{namespace}{SEPARATOR}"))
 }
 
+/// What comes after [`SEPARATOR`] in the order of names.
+const AFTER_SEPARATOR: &str = "|}";
+
+/// Where the names of jobs of apps, and of those of actors, begin and end.
+pub(crate) fn kinds() -> [[String; 2]; 2] {
+    [ACTOR, APP].map(|kind| [SEPARATOR, AFTER_SEPARATOR].map(|end| format!("{kind}{end}")))
+}
+
+/// The namespace of a job, and the name that comes after those of all jobs of its kind there.
+pub(crate) fn namespace(name: &str) -> Option<(&str, String)> {
+    let (kind, rest) = name.split_once(SEPARATOR)?;
+    let (namespace, _) = rest.split_once(SEPARATOR)?;
+    Some((
+        namespace,
+        format!("{kind}{SEPARATOR}{namespace}{AFTER_SEPARATOR}"),
+    ))
+}
+
 /// The whole name of a job.
 ///
 /// # Errors

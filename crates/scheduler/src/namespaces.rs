@@ -5,20 +5,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outrigger_accept::health::Part;
-use outrigger_kube::{Client, Kind, Meta, Progress, Reflector, Scope, Watched};
+use outrigger_kube::{Client, Kind, Meta, Progress, Reflector, Scope, Store, Watched};
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use crate::names;
-use crate::storage::Storage;
+use crate::storage::{Storage, StorageError};
 
 const LOG: &str = "dapr.scheduler";
 /// Between two attempts to delete the jobs of namespaces.
 const RETRY: Duration = Duration::from_secs(5);
 /// Between two attempts to follow namespaces where the rights do not suffice.
 const REFUSED: Duration = Duration::from_secs(300);
+/// How long jobs stay of a namespace that the cluster does not have when a scheduler starts: after a restore, namespaces may come
+/// later than it.
+const GRACE: Duration = Duration::from_secs(3600);
 /// Deleted namespaces whose jobs are still there, because the store or the API fails.
 const MAX_WAITING: usize = 65_536;
 
@@ -43,6 +46,8 @@ pub(crate) struct Namespaces {
     added: Notify,
     /// Between two attempts where the rights do not suffice.
     pause: Duration,
+    /// [`GRACE`].
+    grace: Duration,
 }
 
 impl Namespaces {
@@ -53,6 +58,7 @@ impl Namespaces {
             waiting: Mutex::default(),
             added: Notify::new(),
             pause: REFUSED,
+            grace: GRACE,
         }
     }
 
@@ -81,17 +87,70 @@ impl Namespaces {
             .await;
     }
 
+    /// Notes the namespaces of jobs that the cluster does not have: they were deleted while nobody followed. Where it has none
+    /// at all, the list is not believed; and whoever restores a cluster has time to make its namespaces.
+    async fn compare(&self, store: &Store<Namespace>) {
+        let known: BTreeSet<String> = store.all().into_iter().map(|(meta, _)| meta.name).collect();
+        if known.is_empty() {
+            return;
+        }
+        loop {
+            match self.of_jobs().await {
+                Ok(namespaces) => {
+                    let unknown: Vec<String> = namespaces.difference(&known).cloned().collect();
+                    if unknown.is_empty() {
+                        return;
+                    }
+                    tracing::warn!(
+                        target: LOG,
+                        "there are jobs of namespaces that the cluster does not have: {}. They are deleted in {} minutes, unless \
+                         the namespaces are there by then",
+                        unknown.join(", "),
+                        self.grace.as_secs() / 60
+                    );
+                    tokio::time::sleep(self.grace).await;
+                    return unknown.into_iter().for_each(|name| self.note(name));
+                }
+                Err(cause) => tracing::warn!(
+                    target: LOG,
+                    "whether there are jobs of namespaces that are gone cannot be told: {cause}; tried again soon"
+                ),
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// The namespaces that have jobs, and may be names of namespaces of a cluster.
+    async fn of_jobs(&self) -> Result<BTreeSet<String>, StorageError> {
+        let mut namespaces = BTreeSet::new();
+        for [mut from, below] in names::kinds() {
+            while let Some(name) = self.storage.first(from, below.clone()).await? {
+                let Some((namespace, after)) = names::namespace(&name) else {
+                    // Not a name that this scheduler makes: nor are those after it looked at.
+                    break;
+                };
+                if is_label(namespace) && namespaces.len() < MAX_WAITING {
+                    namespaces.insert(namespace.to_owned());
+                }
+                from = after;
+            }
+        }
+        Ok(namespaces)
+    }
+
     /// Notes deleted namespaces until the API refuses to tell them.
     async fn follow(&self, ready: &Part) {
         let reflector = Reflector::<Namespace>::new(self.client.clone(), Scope::default());
         let mut progress = reflector.progress();
-        let mut changes = reflector.store().follow();
+        let store = reflector.store();
+        let mut changes = store.follow();
         let refused = async {
             loop {
                 // The reflector, which tells it, is there as long as this.
                 let known = progress.wait_for(|progress| *progress != Progress::Pending).await;
                 if known.is_ok_and(|progress| *progress == Progress::Complete) {
                     ready.set(true);
+                    self.compare(&store).await;
                     return std::future::pending::<()>().await;
                 }
                 // It failed; whether for want of rights, the answer says.
@@ -175,6 +234,12 @@ impl Namespaces {
     }
 }
 
+/// Whether a namespace of a cluster may have this name: a label of DNS.
+fn is_label(name: &str) -> bool {
+    let fits = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    (1..=63).contains(&name.len()) && name.bytes().all(fits)
+}
+
 fn missed_some(missed: u64) {
     tracing::error!(
         target: LOG,
@@ -242,16 +307,72 @@ mod tests {
         running.await.unwrap();
     }
 
-    #[tokio::test]
-    async fn jobs_end_with_their_namespace_and_no_others_whatever_another_waits_for() {
-        let folder = tempfile::tempdir().unwrap();
-        let storage = store(folder.path());
-        for namespace in ["default", "default-foo", "def"] {
+    /// With two jobs of each namespace.
+    async fn stored(folder: &std::path::Path, namespaces: &[&str]) -> Arc<dyn Storage> {
+        let storage = store(folder);
+        for namespace in namespaces {
             for [begin, name] in [["app", "a||job"], ["actorreminder", "t||i||job"]] {
                 let name = format!("{begin}||{namespace}||{name}");
                 storage.schedule(name, b"x".to_vec(), false).await.unwrap();
             }
         }
+        storage
+    }
+
+    async fn left(storage: &Arc<dyn Storage>) -> Vec<String> {
+        let jobs = storage.list(String::new(), 1 << 20).await.unwrap();
+        let namespaces = jobs.iter().filter_map(|(name, _)| names::namespace(name));
+        let namespaces: BTreeSet<String> = namespaces.map(|(name, _)| name.to_owned()).collect();
+        namespaces.into_iter().collect()
+    }
+
+    #[tokio::test]
+    async fn jobs_of_namespaces_that_went_while_nobody_followed_go_at_the_start() {
+        let folder = tempfile::tempdir().unwrap();
+        // Of these the last is no name of the cluster's: whoever made those jobs, no namespace's end is theirs.
+        let namespaces = ["gone", "gone-too", "here", "here-2", "Standalone_1"];
+        let storage = stored(folder.path(), &namespaces).await;
+        let server = Server::start().await;
+        for name in ["here", "here-2", "without-jobs"] {
+            let path = format!("/api/v1/namespaces/{name}");
+            server.put(&path, json!({"metadata": {"name": name}}));
+        }
+        let (mut health, stop) = (Health::default(), CancellationToken::new());
+        let mut all = Namespaces::new(server.client(), Arc::clone(&storage));
+        all.grace = Duration::ZERO;
+        let running = tokio::spawn(all.run(health.part("namespaces"), stop.clone()));
+        let gone = async {
+            while left(&storage).await != ["Standalone_1", "here", "here-2"] {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), gone).await.unwrap();
+        stop.cancel();
+        running.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_list_that_has_no_namespace_or_lacks_one_ends_no_jobs() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = stored(folder.path(), &["here"]).await;
+        let server = Server::start().await;
+        let found = json!({"metadata": {"name": "here"}});
+        let all = Namespaces::new(server.client(), Arc::clone(&storage));
+        all.compare(&Store::default()).await;
+        assert!(all.waiting().is_empty(), "an empty list is not believed");
+        // Another list lacks it: the cluster is asked for it by its name.
+        server.put("/api/v1/namespaces/here", found);
+        assert_eq!(all.of_jobs().await.unwrap(), BTreeSet::from(["here".to_owned()]));
+        all.gone("here").await.unwrap();
+        server.down(true);
+        assert!(all.gone("here").await.is_err());
+        assert_eq!(left(&storage).await, ["here"]);
+    }
+
+    #[tokio::test]
+    async fn jobs_end_with_their_namespace_and_no_others_whatever_another_waits_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = stored(folder.path(), &["default", "default-foo", "def"]).await;
         let server = Server::start().await;
         for name in ["default", "default-foo", "def", "a-stuck"] {
             server.put(

@@ -104,6 +104,8 @@ pub(crate) trait Storage: Send + Sync {
     async fn get(&self, wanted: Vec<JobRef>) -> Result<Vec<Option<Vec<u8>>>, StorageError>;
     /// All jobs whose names begin so, by name, as they are at one moment; at most `most` bytes.
     async fn list(&self, prefix: String, most: usize) -> Result<Vec<Named>, StorageError>;
+    /// The first name of a job from this one on, and before the other.
+    async fn first(&self, from: String, below: String) -> Result<Option<String>, StorageError>;
     /// Deletes a job, if there is one.
     async fn delete(&self, name: String) -> Result<(), StorageError>;
     /// Deletes all jobs whose names begin so.

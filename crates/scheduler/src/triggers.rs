@@ -391,6 +391,9 @@ mod tests {
         async fn list(&self, _: String, _: usize) -> Result<Vec<Named>, StorageError> {
             pending().await
         }
+        async fn first(&self, _: String, _: String) -> Result<Option<String>, StorageError> {
+            pending().await
+        }
         async fn delete(&self, _: String) -> Result<(), StorageError> {
             pending().await
         }

@@ -95,3 +95,16 @@ pub fn actor_status(error: &ActorError) -> Option<Status> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_no_namespace_is_told_what_to_set() {
+        let error = ApiError::from(ActorError::NoNamespace);
+        assert_eq!(error.code, "ERR_ACTOR_NAMESPACE_REQUIRED");
+        assert_eq!((error.http.as_u16(), error.grpc), (412, Code::FailedPrecondition));
+        assert!(error.message.contains("namespace"), "{}", error.message);
+    }
+}

@@ -240,6 +240,18 @@ impl Storage for Embedded {
         listed.await?.ok_or(StorageError::TooMuch(most))
     }
 
+    async fn first(&self, from: String, below: String) -> Result<Option<String>, StorageError> {
+        self.read(move |connection| {
+            let mut first = None;
+            pairs::scan(connection, &Range::between(JOBS, &from, &below), |pair| {
+                first = String::from_utf8(pair.key[JOBS.len()..].to_vec()).ok();
+                first.is_none()
+            })?;
+            Ok(first)
+        })
+        .await
+    }
+
     async fn delete(&self, name: String) -> Result<(), StorageError> {
         self.write(move |writing| writing.delete_jobs(Names::One(&name)))
             .await

@@ -40,6 +40,14 @@ impl Range {
         Self { from, below: None }
     }
 
+    /// Keys of a folder from one name on, and before another.
+    pub(crate) fn between(folder: &str, from: &str, below: &str) -> Self {
+        Self {
+            from: [folder, from].concat().into(),
+            below: Some([folder, below].concat().into()),
+        }
+    }
+
     /// Whether a key is in it.
     pub(crate) fn has(&self, key: &[u8]) -> bool {
         key >= self.from.as_slice() && self.below.as_ref().is_none_or(|below| key < below.as_slice())

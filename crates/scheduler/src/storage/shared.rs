@@ -167,6 +167,19 @@ impl Storage for SharedStorage {
         Ok(jobs)
     }
 
+    async fn first(&self, from: String, below: String) -> Result<Option<String>, StorageError> {
+        let range = Range::between(JOBS, &from, &below);
+        let mut scan = patiently(|| self.backend.scan(range.clone(), None)).await?;
+        while let Some(chunk) = scan.chunks.recv().await {
+            for pair in chunk? {
+                if let Some(name) = job_name(&pair.key) {
+                    return Ok(Some(name.to_owned()));
+                }
+            }
+        }
+        Ok(None)
+    }
+
     async fn delete(&self, name: String) -> Result<(), StorageError> {
         let writes = [job_key(&name), counter_key(&name)].map(|key| Write::Delete(Range::one(key)));
         self.commit(&[], &writes).await.map(drop)

@@ -1,13 +1,16 @@
-//! Kubernetes mode: placement that is found by its name.
+//! Kubernetes mode: placement that is found by its name, and namespaces of pods.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http::Method;
+use outrigger_wire::runtime::v1::InvokeActorRequest;
 use serde_json::json;
+use tonic::Code;
 
-use crate::common::{App, Control, Net, Node, app, eventually, get, post};
+use crate::common::client::try_send;
+use crate::common::{Answer, App, Control, Net, Node, app, eventually, get, grpc, post};
 use crate::operator::Process;
 
 /// Actors that are called.
@@ -104,4 +107,51 @@ async fn without_handover_actors_end_with_placement_behind_a_name() {
     eventually(async || ended.load(Ordering::SeqCst) == ACTORS).await;
     control.start_placement().await;
     eventually(async || call(&node, 0).await == 200).await;
+}
+
+/// A pod whose namespace nobody said has no actors and no workflows: they would be anybody's. Where it is said to be none, the pod
+/// gets no certificate.
+#[tokio::test]
+async fn without_a_namespace_there_are_no_actors_and_no_workflows() {
+    let net = Net::secure().await;
+    let operator = Process::start(&net, "dapr-operator").await;
+    operator.configure(json!({"spec": {}}));
+    let plan = operator.beside(&net).configuration("settings");
+    let plan = plan.flag("--placement-host-address=127.0.0.1:1");
+    let Err(error) = plan.clone().env("NAMESPACE", "").try_launch().await else {
+        panic!("it starts with no namespace");
+    };
+    let error = error.to_string();
+    assert!(error.contains("namespace is required"), "{error}");
+
+    let node = plan.launch().await;
+    let ask = async |target: &str| {
+        let mut answer = None;
+        eventually(async || {
+            answer = try_send(node.ports.http, post(target, "")).await;
+            answer.is_some()
+        })
+        .await;
+        Answer::read(answer.unwrap()).await
+    };
+    for target in [
+        "/v1.0/actors/T/1/method/m",
+        "/v1.0/workflows/dapr/order/start?instanceID=a",
+    ] {
+        ask(target).await.error(412, "ERR_ACTOR_NAMESPACE_REQUIRED");
+    }
+    let request = InvokeActorRequest {
+        actor_type: "T".to_owned(),
+        actor_id: "1".to_owned(),
+        method: "m".to_owned(),
+        ..InvokeActorRequest::default()
+    };
+    let path = "/dapr.proto.runtime.v1.Dapr/InvokeActor";
+    let refused = grpc::unary(node.ports.grpc, path, &[], &request).await;
+    assert_eq!(
+        refused.status.code(),
+        Code::FailedPrecondition,
+        "{:?}",
+        refused.status
+    );
 }
