@@ -1,4 +1,5 @@
 use super::*;
+use crate::Component;
 
 const STORE: &str = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata: {name: NAME}\nspec: {type: state.redis, version: v1}\n";
 
