@@ -368,7 +368,7 @@ fn what_is_no_value_is_refused() {
         ("\"boolean\"", &[2], "a boolean is neither 0 nor 1"),
         ("\"double\"", &[0; 7], "the data end within it"),
         ("\"string\"", &[4, b'a'], "the data end within it"),
-        ("\"string\"", &[2, 0xff], "a string is no UTF-8"),
+        ("\"string\"", &[2, 0xff], "a string is not valid UTF-8"),
         ("\"bytes\"", &[1], "a length is below zero"),
         (
             "\"bytes\"",
