@@ -1,5 +1,5 @@
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     str::FromStr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -67,6 +67,23 @@ pub enum Unit {
     Milliseconds,
 }
 
+/// How a property is read: what `docs/components.md` says of it is compared with this.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Reading {
+    /// As any text, perhaps checked by the component itself.
+    Text,
+    /// As a text that may not be missing.
+    Required,
+    /// As a switch, with its default.
+    Flag(bool),
+    /// As a whole number.
+    Number,
+    /// As a span of time; a bare number is of this unit.
+    Duration(Unit),
+    /// As a span of time in seconds, with its default.
+    Span(Duration),
+}
+
 /// A span of time with sign: in several properties zero and negative values switch something off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GoDuration {
@@ -109,7 +126,8 @@ pub struct Metadata {
 
 #[derive(Default)]
 struct LookedUp {
-    names: BTreeSet<String>,
+    /// How each was read: of several ways the one that says the most, which is the last.
+    names: BTreeMap<String, Reading>,
     /// Somebody took all of them: none is unknown.
     all: bool,
 }
@@ -189,11 +207,11 @@ impl Metadata {
         if wanted.all {
             return Vec::new();
         }
-        let known: BTreeSet<String> = wanted.names.iter().map(|name| name.to_lowercase()).collect();
+        let known: BTreeSet<String> = wanted.names.keys().map(|name| name.to_lowercase()).collect();
         let absent = || {
             wanted
                 .names
-                .iter()
+                .keys()
                 .map(String::as_str)
                 .filter(|name| !self.properties.contains_key(&name.to_lowercase()))
         };
@@ -208,10 +226,11 @@ impl Metadata {
         unused
     }
 
-    /// The names that were looked up so far, present or not, sorted: what a component reads, once it was built.
-    pub fn looked_up(&self) -> Vec<String> {
+    /// The names that were looked up so far, present or not, sorted, and how: what a component reads, once it was built.
+    pub fn looked_up(&self) -> Vec<(String, Reading)> {
         let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        wanted.names.iter().cloned().collect()
+        let names = wanted.names.iter();
+        names.map(|(name, reading)| (name.clone(), *reading)).collect()
     }
 
     /// All properties: names as written, and values. None counts as unused then.
@@ -224,7 +243,7 @@ impl Metadata {
 
     /// The value of the first of `names` that is present, even if empty.
     pub fn text(&self, names: &[&str]) -> Option<&str> {
-        self.find(names).map(|(_, value)| value)
+        self.find(names, Reading::Text).map(|(_, value)| value)
     }
 
     /// As [`Metadata::text`], with an empty value counting as absent.
@@ -237,15 +256,19 @@ impl Metadata {
     /// # Errors
     /// [`MetadataError::Missing`].
     pub fn required(&self, names: &[&str]) -> Result<&str, MetadataError> {
-        self.filled(names).ok_or_else(|| MetadataError::Missing {
-            component: self.component.to_string(),
-            property: names.first().copied().unwrap_or_default().to_owned(),
-        })
+        let found = self.find(names, Reading::Required).map(|(_, value)| value);
+        found
+            .filter(|value| !value.is_empty())
+            .ok_or_else(|| MetadataError::Missing {
+                component: self.component.to_string(),
+                property: names.first().copied().unwrap_or_default().to_owned(),
+            })
     }
 
     /// Whether the value says yes; anything unknown is no, as everywhere in Dapr. `default` when absent.
     pub fn flag(&self, names: &[&str], default: bool) -> bool {
-        self.text(names).map_or(default, truthy)
+        let found = self.find(names, Reading::Flag(default));
+        found.map_or(default, |(_, value)| truthy(value))
     }
 
     /// A number; `None` when absent or empty.
@@ -253,7 +276,8 @@ impl Metadata {
     /// # Errors
     /// [`MetadataError::Invalid`] for anything else than a number in the range of `T`.
     pub fn number<T: FromStr>(&self, names: &[&str]) -> Result<Option<T>, MetadataError> {
-        let Some((name, value)) = self.find(names).filter(|(_, value)| !value.is_empty()) else {
+        let found = self.find(names, Reading::Number);
+        let Some((name, value)) = found.filter(|(_, value)| !value.is_empty()) else {
             return Ok(None);
         };
         match value.trim().parse() {
@@ -267,7 +291,7 @@ impl Metadata {
     /// # Errors
     /// [`MetadataError::Invalid`] for anything else.
     pub fn duration(&self, names: &[&str], unit: Unit) -> Result<Option<GoDuration>, MetadataError> {
-        let Some((name, value)) = self.find(names) else {
+        let Some((name, value)) = self.find(names, Reading::Duration(unit)) else {
             return Ok(None);
         };
         duration(value.trim(), unit)
@@ -285,13 +309,15 @@ impl Metadata {
         default: Duration,
         least: Duration,
     ) -> Result<Duration, MetadataError> {
-        let Some(given) = self.duration(names, Unit::Seconds)? else {
+        let given = self.duration(names, Unit::Seconds)?;
+        let found = self.find(names, Reading::Span(default));
+        let Some(given) = given else {
             return Ok(default);
         };
         match given.positive() {
             Some(span) if span >= least => Ok(span),
             _ => {
-                let (name, value) = self.find(names).unwrap_or_default();
+                let (name, value) = found.unwrap_or_default();
                 Err(self.invalid(name, value, &format!("it must be at least {least:?}")))
             }
         }
@@ -300,14 +326,19 @@ impl Metadata {
     /// An error about the first of `names` that is present.
     pub fn wrong(&self, names: &[&str], expected: &str) -> MetadataError {
         let (name, value) = self
-            .find(names)
+            .find(names, Reading::Text)
             .unwrap_or_else(|| (names.first().copied().unwrap_or_default(), ""));
         self.invalid(name, value, expected)
     }
 
-    fn find(&self, names: &[&str]) -> Option<(&str, &str)> {
+    fn find(&self, names: &[&str], reading: Reading) -> Option<(&str, &str)> {
         let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        wanted.names.extend(names.iter().map(|name| (*name).to_owned()));
+        for name in names {
+            let known = wanted.names.entry((*name).to_owned()).or_insert(reading);
+            if reading != Reading::Text {
+                *known = reading;
+            }
+        }
         drop(wanted);
         names.iter().find_map(|name| {
             self.properties

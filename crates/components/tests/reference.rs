@@ -1,13 +1,14 @@
-//! `docs/components.md` against the components: they are built with the settings below, and what they looked up is what
-//! the page lists.
+//! `docs/components.md` and `docs/pubsub.md` against the components: they are built with the settings below, and what they
+//! looked up is what the pages list, with the type and the default that it was read with.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use outrigger_component::{Catalog, Metadata, Setup};
+use outrigger_component::{Catalog, Metadata, Reading, Setup};
 use outrigger_components::builtin;
 use outrigger_pages::Page;
+use outrigger_resources::value::go_nanos;
 
 /// Nothing listens there: what is read before connecting is all that counts here.
 const NOWHERE: &str = "127.0.0.1:1";
@@ -20,7 +21,7 @@ type Given = &'static [(&'static str, &'static str)];
 /// here read everything without any setting.
 fn settings(kind: &str) -> &'static [Given] {
     match kind {
-        "state.redis" | "lock.redis" | "configuration.redis" | "bindings.redis" => &[
+        "state.redis" | "lock.redis" | "configuration.redis" | "bindings.redis" | "pubsub.redis" => &[
             &[("redisHost", NOWHERE), ("enableTLS", "true")],
             &[
                 ("redisHost", NOWHERE),
@@ -34,7 +35,7 @@ fn settings(kind: &str) -> &'static [Given] {
             ("connectionString", "host=127.0.0.1 port=1 user=x"),
             ("table", "t"),
         ]],
-        "state.sqlite" | "state.sqlite3" | "lock.sqlite" | "configuration.sqlite" => {
+        "state.sqlite" | "state.sqlite3" | "lock.sqlite" | "configuration.sqlite" | "pubsub.sqlite" => {
             &[&[("connectionString", ":memory:")]]
         }
         "state.etcd" => &[
@@ -56,7 +57,30 @@ fn settings(kind: &str) -> &'static [Given] {
             ("topic", "t"),
             ("consumerID", "c"),
         ]],
-        "bindings.kafka" => &[
+        "pubsub.mqtt3" | "pubsub.mqtt" => &[&[("url", "mqtts://127.0.0.1:1")]],
+        "pubsub.mqtt5" => &[
+            &[("url", "mqtts://127.0.0.1:1")],
+            &[("url", "mqtts://127.0.0.1:1"), ("sharedSubscriptions", "true")],
+        ],
+        "pubsub.rabbitmq" => &[
+            &[("connectionString", "amqps://127.0.0.1:1")],
+            &[("hostname", "127.0.0.1"), ("protocol", "amqps")],
+        ],
+        "pubsub.jetstream" => &[
+            &[("natsURL", "nats://127.0.0.1:1")],
+            &[("natsURL", "nats://127.0.0.1:1"), ("jwt", "j"), ("seedKey", "s")],
+            &[
+                ("natsURL", "nats://127.0.0.1:1"),
+                ("deliverPolicy", "sequence"),
+                ("startSequence", "1"),
+            ],
+            &[
+                ("natsURL", "nats://127.0.0.1:1"),
+                ("deliverPolicy", "time"),
+                ("startTime", "1"),
+            ],
+        ],
+        "bindings.kafka" | "pubsub.kafka" => &[
             &[
                 ("brokers", NOWHERE),
                 ("authType", "password"),
@@ -107,9 +131,9 @@ fn settings(kind: &str) -> &'static [Given] {
     }
 }
 
-/// What the component of a type looks up in all of its versions, in lower case.
-async fn looked_up(catalog: &Catalog, kind: &str) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
+/// What the component of a type looks up in all of its versions, in lower case, and how.
+async fn looked_up(catalog: &Catalog, kind: &str) -> BTreeMap<String, Reading> {
+    let mut names = BTreeMap::new();
     for given in settings(kind) {
         for version in ["v1", "v2"] {
             let owned = given
@@ -128,24 +152,56 @@ async fn looked_up(catalog: &Catalog, kind: &str) -> BTreeSet<String> {
                     })+
                 };
             }
-            build!(state secrets configuration lock output_bindings input_bindings middleware crypto conversation);
-            names.extend(metadata.looked_up().iter().map(|name| name.to_lowercase()));
+            build!(
+                state secrets configuration lock output_bindings input_bindings middleware crypto conversation pubsub
+            );
+            for (name, reading) in metadata.looked_up() {
+                let known = names.entry(name.to_lowercase()).or_insert(reading);
+                if reading != Reading::Text {
+                    *known = reading;
+                }
+            }
         }
     }
     names
 }
 
-/// The sections of the page: what their headings name in backticks, or themselves, and the first cells of their rows.
-fn sections(text: &str) -> Vec<(String, Vec<String>)> {
-    let mut sections: Vec<(String, Vec<String>)> = Vec::new();
+/// A row of a table of settings.
+struct Row {
+    first: String,
+    kind: String,
+    default: String,
+}
+
+/// The sections of a page: what their headings say, and the rows of their settings.
+fn sections(text: &str) -> Vec<(String, Vec<Row>)> {
+    let mut sections: Vec<(String, Vec<Row>)> = Vec::new();
+    let mut is_settings = false;
     for line in text.lines() {
         if let Some(heading) = line.strip_prefix("### ").or_else(|| line.strip_prefix("## ")) {
             sections.push((heading.to_owned(), Vec::new()));
-        } else if let (Some(row), Some((_, rows))) = (line.strip_prefix("| "), sections.last_mut()) {
-            let cell = row.split(" |").next().unwrap_or_default();
-            if !["setting", "---", "category"].contains(&cell) {
-                rows.push(cell.to_owned());
-            }
+        }
+        let Some(row) = line.strip_prefix("| ") else {
+            is_settings = false;
+            continue;
+        };
+        let mut cells = row.split(" |").map(|cell| cell.trim().to_owned());
+        let mut cell = || cells.next().unwrap_or_default();
+        let row = Row {
+            first: cell(),
+            kind: cell(),
+            default: cell(),
+        };
+        if row.first == "setting" {
+            assert_eq!(
+                (&*row.kind, &*row.default),
+                ("type", "default"),
+                "the columns of {:?}",
+                sections.last().map(|(heading, _)| heading)
+            );
+            is_settings = true;
+        } else if is_settings && row.first != "---" {
+            sections.last_mut().unwrap().1.push(row);
         }
     }
     sections
@@ -155,27 +211,53 @@ fn in_backticks(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// The settings of each type on the page, in lower case.
-fn documented() -> BTreeMap<String, BTreeSet<String>> {
-    let page = Page::read("components.md");
-    let sections = sections(page.text());
+/// What a page says of a setting.
+#[derive(Clone)]
+struct Documented {
+    kind: String,
+    default: String,
+}
+
+/// The settings of rows, by name in lower case. Where there are as many defaults as names, each has its own.
+fn documented_by(rows: &[Row]) -> BTreeMap<String, Documented> {
     let mut all = BTreeMap::new();
-    for (heading, rows) in &sections {
-        let mut names = BTreeSet::new();
+    for row in rows.iter().filter(|row| !row.first.contains("](")) {
+        let names: Vec<_> = in_backticks(&row.first).collect();
+        let defaults: Vec<_> = row.default.split(", ").collect();
+        for (index, name) in names.iter().enumerate() {
+            let default = match defaults.len() == names.len() {
+                true => defaults[index],
+                false => &row.default,
+            };
+            let documented = Documented {
+                kind: row.kind.clone(),
+                default: default.to_owned(),
+            };
+            all.insert(name.to_lowercase(), documented);
+        }
+    }
+    all
+}
+
+/// The settings of each type on both pages.
+fn documented() -> BTreeMap<String, BTreeMap<String, Documented>> {
+    let (components, brokers) = (Page::read("components.md"), Page::read("pubsub.md"));
+    let components = sections(components.text());
+    let brokers = sections(brokers.text());
+    let mut all = BTreeMap::new();
+    for (heading, rows) in components.iter().chain(&brokers) {
+        let mut names = documented_by(rows);
         for row in rows {
-            if let Some((_, anchor)) = row.split_once("](#") {
-                let anchor = anchor.trim_end_matches(')');
-                let shared = sections
+            if let Some((_, link)) = row.first.split_once("](") {
+                let (_, anchor) = link.trim_end_matches(')').split_once('#').unwrap();
+                let shared = components
                     .iter()
                     .find(|(heading, _)| heading.to_lowercase().replace(' ', "-") == anchor);
                 let (_, rows) = shared.unwrap_or_else(|| panic!("{heading}: there is no #{anchor}"));
-                names.extend(
-                    rows.iter()
-                        .flat_map(|row| in_backticks(row))
-                        .map(str::to_lowercase),
-                );
+                for (name, documented) in documented_by(rows) {
+                    names.entry(name).or_insert(documented);
+                }
             }
-            names.extend(in_backticks(row).map(str::to_lowercase));
         }
         for kind in in_backticks(heading) {
             assert!(
@@ -187,22 +269,50 @@ fn documented() -> BTreeMap<String, BTreeSet<String>> {
     all
 }
 
+/// What is wrong about a row, if the setting is read like this.
+fn problem(row: &Documented, reading: Reading) -> Option<String> {
+    let is_of = |kinds: &[&str]| kinds.iter().any(|kind| row.kind.starts_with(kind));
+    let default = row.default.trim_matches('`');
+    match reading {
+        Reading::Text => None,
+        Reading::Required => (!row.default.starts_with("required")).then(|| "it is required".to_owned()),
+        Reading::Flag(on) => {
+            let right = if on { ["on", "true"] } else { ["off", "false"] };
+            let is_right = is_of(&["switch", "bool"]) && right.contains(&default);
+            (!is_right).then(|| format!("it is a switch, by default {}", right[0]))
+        }
+        Reading::Number => {
+            let is_right = is_of(&["number"]) || row.kind.starts_with(|first: char| first.is_ascii_digit());
+            (!is_right).then(|| "it is a number".to_owned())
+        }
+        Reading::Duration(_) => (!is_of(&["duration"])).then(|| "it is a duration".to_owned()),
+        Reading::Span(span) => {
+            let said = go_nanos(default).ok().and_then(|nanos| u64::try_from(nanos).ok());
+            let is_right = is_of(&["duration"]) && said.map(Duration::from_nanos) == Some(span);
+            (!is_right).then(|| format!("it is a duration, by default {span:?}"))
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_page_lists_the_settings_that_components_read() {
+async fn the_pages_list_the_settings_that_components_read() {
     let catalog = builtin();
     let mut documented = documented();
     let mut wrong = Vec::new();
-    // Brokers stand in docs/pubsub.md.
-    for kind in catalog.known().iter().filter(|kind| !kind.starts_with("pubsub.")) {
-        let Some(listed) = documented.remove(kind) else {
+    for kind in catalog.known() {
+        let Some(listed) = documented.remove(&kind) else {
             wrong.push(format!("{kind} is not there"));
             continue;
         };
-        let read = looked_up(&catalog, kind).await;
-        for name in read.difference(&listed) {
-            wrong.push(format!("{kind}: {name} is not there"));
+        let read = looked_up(&catalog, &kind).await;
+        for (name, reading) in &read {
+            let problem = match listed.get(name) {
+                None => Some("it is not there".to_owned()),
+                Some(row) => problem(row, *reading),
+            };
+            wrong.extend(problem.map(|problem| format!("{kind}: {name}: {problem}")));
         }
-        for name in listed.difference(&read) {
+        for name in listed.keys().filter(|name| !read.contains_key(*name)) {
             wrong.push(format!("{kind}: {name} is listed, and not read"));
         }
     }
@@ -211,5 +321,25 @@ async fn the_page_lists_the_settings_that_components_read() {
             .keys()
             .map(|kind| format!("{kind} is listed, and not in this build")),
     );
-    assert!(wrong.is_empty(), "docs/components.md:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "docs/components.md and docs/pubsub.md:\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn a_row_that_says_another_type_or_default_is_found() {
+    let row = |kind: &str, default: &str| Documented {
+        kind: kind.to_owned(),
+        default: default.to_owned(),
+    };
+    let second = Reading::Span(Duration::from_secs(1));
+    assert_eq!(problem(&row("duration", "`1s`"), second), None);
+    assert!(problem(&row("duration", "`2s`"), second).is_some());
+    assert!(problem(&row("number", "`1s`"), second).is_some());
+    assert_eq!(problem(&row("switch", "off"), Reading::Flag(false)), None);
+    assert!(problem(&row("switch", "on"), Reading::Flag(false)).is_some());
+    assert!(problem(&row("text", "none"), Reading::Required).is_some());
+    assert!(problem(&row("text", "none"), Reading::Number).is_some());
 }
