@@ -167,5 +167,8 @@ fn which_ca_is_rotated() {
     assert_eq!(config(&["--ca-rotation=adopt"]).rotation, RotationMode::Adopt);
     assert_eq!(config(&["--ca-rotation=off"]).rotation, RotationMode::Off);
     let problems = problems(&["--ca-rotation=never"]);
-    assert_eq!(problems, ["--ca-rotation: \"never\" is not one of own, adopt, off"]);
+    assert_eq!(
+        problems,
+        ["--ca-rotation: \"never\" is not one of own, adopt, off"]
+    );
 }
