@@ -186,6 +186,7 @@ pub async fn state(store: &Arc<dyn StateStore>, rules: StateRules) {
             subject,
             transaction::all_operations_happen,
             transaction::none_happens_when_one_fails,
+            transaction::what_has_to_be_new_is_written_once,
             transaction::operations_keep_their_order,
             transaction::it_may_tell_an_etag,
             transaction::an_empty_one_succeeds,

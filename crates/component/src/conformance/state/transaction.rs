@@ -6,7 +6,7 @@ use std::sync::{
 use super::{Feature, Get, Kind, Outcome, Step, Subject, ensure, refused, ttl::expiring};
 use crate::{
     conformance::soon,
-    state::{Operation, Transaction},
+    state::{Concurrency, Operation, Set, Transaction},
 };
 
 fn of(operations: Vec<Operation>) -> Transaction {
@@ -63,6 +63,35 @@ pub(super) async fn none_happens_when_one_fails(subject: &Subject<'_>) -> Outcom
         }
     }
     Ok(())
+}
+
+pub(super) async fn what_has_to_be_new_is_written_once(subject: &Subject<'_>) -> Outcome {
+    if !subject.has(Feature::Etag) {
+        return Ok(());
+    }
+    let new = |value: &str| {
+        of(vec![
+            Operation::Set(subject.write("beside", value)),
+            Operation::Set(Set {
+                concurrency: Concurrency::FirstWrite,
+                only_new: true,
+                ..subject.write("new", value)
+            }),
+        ])
+    };
+    subject.store.transact(&new("1")).await.step("transact")?;
+    let result = subject.store.transact(&new("2")).await;
+    refused("a key that is there", result, Kind::EtagMismatch)?;
+    subject.holds("new", Some("1")).await?;
+    subject.holds("beside", Some("1")).await?;
+    // It is a key as others are.
+    let over = of(vec![Operation::Set(subject.write("new", "3"))]);
+    subject.store.transact(&over).await.step("a plain write")?;
+    subject.holds("new", Some("3")).await?;
+    let removal = of(vec![Operation::Delete(subject.removal("new", None))]);
+    subject.store.transact(&removal).await.step("its removal")?;
+    subject.store.transact(&new("4")).await.step("once more")?;
+    subject.holds("new", Some("4")).await
 }
 
 pub(super) async fn operations_keep_their_order(subject: &Subject<'_>) -> Outcome {
