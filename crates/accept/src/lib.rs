@@ -9,6 +9,7 @@
 pub mod address;
 mod admission;
 mod descriptors;
+pub mod fields;
 mod handshake;
 pub mod health;
 mod http1;

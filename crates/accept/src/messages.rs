@@ -1,4 +1,4 @@
-//! Requests of gRPC that stop half-way.
+//! Requests of gRPC that stop half-way, or take more memory than their size says.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -7,6 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
+
+use crate::fields::{Counter, FLAT, Nested, TooManyFields};
 
 /// Time without a byte of a message that has begun, or of a request that is one message and has not ended.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -30,8 +32,8 @@ pub enum RequestKind {
 #[error("nothing more of a message that had begun came within {MESSAGE_TIMEOUT:?}")]
 pub struct Late;
 
-/// The body of a request: it fails with [`Late`] when a message stops half-way. Pings say nothing about that, a peer
-/// can answer them for ever.
+/// The body of a request: it fails with [`Late`] when a message stops half-way, and with [`TooManyFields`] before such a
+/// message is whole. Pings say nothing about the former, a peer can answer them for ever.
 #[derive(Debug)]
 pub struct Messages<B> {
     body: B,
@@ -48,10 +50,17 @@ impl<B> Messages<B> {
         Self {
             body,
             kind,
-            place: Place::default(),
+            place: Place::new(&FLAT),
             timer: None,
             waiting: false,
         }
+    }
+
+    /// Counts the fields of these messages with those of the whole.
+    #[must_use]
+    pub fn counting(mut self, nested: &'static Nested) -> Self {
+        self.place.nested = nested;
+        self
     }
 
     /// Bytes of the message that has begun; of a request of one message all that came.
@@ -96,7 +105,7 @@ where
         if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()
         {
-            self.place.pass(data);
+            self.place.pass(data)?;
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
@@ -111,32 +120,54 @@ where
 }
 
 /// How far a stream of messages is.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Place {
     prefix: [u8; PREFIX],
     /// Bytes of the message that has begun, its prefix included; 0 between two.
     of_message: usize,
     /// Bytes of all of them.
     all: usize,
+    nested: &'static Nested,
+    /// Of the message that has begun, where it can have too many fields.
+    fields: Option<Counter>,
 }
 
 impl Place {
-    fn pass(&mut self, mut data: &[u8]) {
+    fn new(nested: &'static Nested) -> Self {
+        Self {
+            prefix: [0; PREFIX],
+            of_message: 0,
+            all: 0,
+            nested,
+            fields: None,
+        }
+    }
+
+    fn pass(&mut self, mut data: &[u8]) -> Result<(), TooManyFields> {
         self.all = self.all.saturating_add(data.len());
         while let [first, rest @ ..] = data {
             if let Some(place) = self.prefix.get_mut(self.of_message) {
                 *place = *first;
                 self.of_message += 1;
                 data = rest;
+                if self.of_message == PREFIX {
+                    self.fields = Counter::of(self.length() - PREFIX, self.nested);
+                }
             } else {
                 let step = data.len().min(self.length() - self.of_message);
+                let (passing, rest) = data.split_at(step);
+                if let Some(fields) = &mut self.fields {
+                    fields.pass(passing)?;
+                }
                 self.of_message += step;
-                data = &data[step..];
+                data = rest;
             }
             if self.of_message >= PREFIX && self.of_message == self.length() {
                 self.of_message = 0;
+                self.fields = None;
             }
         }
+        Ok(())
     }
 
     /// Of the message with its prefix, which is here.
@@ -151,9 +182,10 @@ mod tests {
     use std::collections::VecDeque;
     use std::convert::Infallible;
 
-    use http_body_util::BodyExt;
+    use http_body_util::{BodyExt, Full};
 
     use super::*;
+    use crate::fields::MAX_FIELDS;
 
     /// Pieces, each after its pause; then silence, or the end.
     struct Slow {
@@ -234,6 +266,28 @@ mod tests {
         );
         let late = [(1000, &WHOLE[..3])];
         assert_eq!(outcome(RequestKind::Streaming, &late, false).await, Err(1060));
+    }
+
+    #[tokio::test]
+    async fn a_message_with_too_many_fields_fails_before_it_is_whole() {
+        static NAMED: Nested = Nested(&[(1, &FLAT)]);
+        let framed = |fields: &[u8]| {
+            let length = u32::try_from(fields.len()).unwrap().to_be_bytes();
+            [&[0], &length[..], fields].concat()
+        };
+        let most = framed(&[0x12, 0].repeat(MAX_FIELDS));
+        let many = framed(&[0x12, 0].repeat(MAX_FIELDS + 1));
+        for kind in [RequestKind::Unary, RequestKind::Streaming] {
+            let body = Messages::new(Full::new(Bytes::from([&most[..], &most].concat())), kind);
+            assert_eq!(body.collect().await.unwrap().to_bytes().len(), 2 * most.len());
+            let body = Messages::new(Full::new(Bytes::from([&most[..], &many].concat())), kind);
+            let error = body.collect().await.unwrap_err();
+            assert!(error.is::<TooManyFields>(), "{error}");
+        }
+        let nested = framed(&[&[0x0a, 0x82, 0x80, 0x10][..], &[0x12, 0].repeat(MAX_FIELDS + 1)].concat());
+        let body = || Messages::new(Full::new(Bytes::from(nested.clone())), RequestKind::Unary);
+        assert_eq!(body().collect().await.unwrap().to_bytes(), nested);
+        assert!(body().counting(&NAMED).collect().await.is_err());
     }
 
     #[tokio::test]

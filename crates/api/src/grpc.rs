@@ -1,6 +1,7 @@
 //! The gRPC API: token, lists, tracing, metrics, logs, then the service or the proxy.
 
 mod dapr;
+mod fields;
 mod groups;
 mod taskhub;
 mod unary;
@@ -212,9 +213,10 @@ async fn by_generated<S>(server: S, request: Request<Body>) -> Response<TonicBod
 where
     S: tower::Service<Request<TonicBody>, Response = Response<TonicBody>, Error = Infallible>,
 {
-    let kind = request_kind(request.uri().path());
+    let path = request.uri().path();
+    let (kind, nested) = (request_kind(path), fields::nested(path));
     let request = request.map(|body| {
-        let body = Messages::new(body, kind);
+        let body = Messages::new(body, kind).counting(nested);
         TonicBody::new(body.map_err(|e| grpc::body_status(&e)))
     });
     let response = match server.oneshot(request).await {
@@ -383,8 +385,8 @@ mod tests {
 
     /// How a service that reads all of a request fares with one that says this and then nothing; `None`: it still waits
     /// after a day.
-    async fn read(method: &str, said: &'static [u8]) -> Option<Code> {
-        let pieces = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from_static(said)))]);
+    async fn read(method: &str, said: impl Into<Bytes>) -> Option<Code> {
+        let pieces = stream::iter([Ok::<_, Infallible>(Frame::data(said.into()))]);
         let body = Body::stream(StreamBody::new(pieces.chain(stream::pending())));
         let request = Request::post(format!("{DAPR}{method}")).body(body).unwrap();
         let service = tower::service_fn(|request: Request<TonicBody>| async {
@@ -400,11 +402,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_stops_half_way_is_given_up_and_streams_may_be_silent() {
-        let (half, whole) = (b"\0\0\0\0\x09half", b"\0\0\0\0\x04full");
+        let (half, whole) = (&b"\0\0\0\0\x09half"[..], &b"\0\0\0\0\x04full"[..]);
         for method in ["GetSecret", "SubscribeConfiguration", FED[0], FED[1], FED[2]] {
             assert_eq!(read(method, half).await, Some(Code::DeadlineExceeded), "{method}");
         }
-        assert_eq!(read("GetSecret", b"").await, Some(Code::DeadlineExceeded));
+        assert_eq!(
+            read("GetSecret", Bytes::new()).await,
+            Some(Code::DeadlineExceeded)
+        );
         assert_eq!(
             read("GetSecret", whole).await,
             Some(Code::DeadlineExceeded),
@@ -412,7 +417,17 @@ mod tests {
         );
         for method in FED {
             assert_eq!(read(method, whole).await, None, "{method}");
-            assert_eq!(read(method, b"").await, None, "{method}");
+            assert_eq!(read(method, Bytes::new()).await, None, "{method}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_with_too_many_fields_is_refused() {
+        let many = [0x12, 0].repeat(grpc::fields::MAX_FIELDS + 1);
+        let said = [&[0, 0, 4, 0, 2][..], &many].concat();
+        for method in ["GetBulkState", "BulkPublishEvent", FED[2]] {
+            let code = read(method, said.clone()).await;
+            assert_eq!(code, Some(Code::ResourceExhausted), "{method}");
         }
     }
 

@@ -7,6 +7,8 @@ use http::header::{CONTENT_TYPE, HeaderName, TE};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::{Body as HttpBody, Frame};
 use http_body_util::{BodyExt, StreamBody};
+pub use outrigger_accept::fields;
+use outrigger_accept::fields::TooManyFields;
 use outrigger_accept::messages::Late;
 pub use outrigger_accept::messages::{Messages, RequestKind};
 use outrigger_policy::path::grpc_method;
@@ -211,7 +213,7 @@ pub fn body_status(error: &BoxError) -> Status {
     if error.downcast_ref::<Late>().is_some() {
         return Status::deadline_exceeded(error.to_string());
     }
-    if error.downcast_ref::<crate::body::TooLarge>().is_some() {
+    if error.is::<crate::body::TooLarge>() || error.is::<TooManyFields>() {
         return Status::resource_exhausted(error.to_string());
     }
     if let Some(failed) = error.downcast_ref::<outrigger_http2::StreamError>()

@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use http::{HeaderMap, Request, Response};
 use outrigger_transport::body::Body;
-use outrigger_transport::grpc::{self, CONTENT_TYPE_GRPC};
+use outrigger_transport::grpc::{self, CONTENT_TYPE_GRPC, fields};
 use outrigger_wire::runtime::v1::dapr_server::Dapr;
 use prost::Message;
 use tonic::Status;
@@ -72,7 +72,7 @@ where
 fn message<M: Message + Default>(body: &Body, limit: usize) -> Option<M> {
     let Body::Full(body) = body else { return None };
     let message = grpc::unframe(body.clone()).ok()?;
-    if message.len() > limit {
+    if message.len() > limit || fields::check(&message, &fields::FLAT).is_err() {
         return None;
     }
     M::decode(message).ok()
@@ -139,6 +139,12 @@ mod tests {
         }
         assert_eq!(whole(grpc::frame(&ask(&"k".repeat(100)))), None);
         assert_eq!(message::<GetStateRequest>(&Body::Empty, 100), None);
+        let many = [0x5a, 0].repeat(fields::MAX_FIELDS + 1);
+        let body = [&[0, 0, 4, 0, 2][..], &many].concat();
+        assert_eq!(
+            message::<GetStateRequest>(&Bytes::from(body).into(), usize::MAX),
+            None
+        );
     }
 
     #[tokio::test]

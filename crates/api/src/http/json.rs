@@ -10,9 +10,13 @@ use bytes::Bytes;
 use outrigger_component::go_json;
 use outrigger_component::offload::offload;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::error::ApiError;
+
+/// Elements of a list that is the point of a request: keys, items, steps, events. Empty ones take little of a body, and
+/// some hundred bytes each until they are answered.
+const MAX_ELEMENTS: usize = 128 << 10;
 
 /// An object whose members are read one by one.
 pub(super) trait Object<'de>: Default {
@@ -124,6 +128,44 @@ impl<'de, T: Object<'de>> Deserialize<'de> for Of<T> {
     }
 }
 
+/// A list of bounded length.
+pub(super) struct List<T>(pub(super) Vec<T>);
+
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Elements<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Elements<T> {
+            type Value = List<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a sequence")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<List<T>, A::Error> {
+                let mut list = Vec::new();
+                while let Some(element) = elements.next_element()? {
+                    if list.len() == MAX_ELEMENTS {
+                        return Err(A::Error::custom(format!(
+                            "a list of the request has more than {MAX_ELEMENTS} elements: send them in several requests"
+                        )));
+                    }
+                    list.push(element);
+                }
+                Ok(List(list))
+            }
+        }
+
+        deserializer.deserialize_seq(Elements(PhantomData))
+    }
+}
+
 /// A member name, borrowed where it has no escapes.
 #[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
@@ -154,6 +196,21 @@ mod tests {
             parse::<Of<Labels>>(body).map(|Of(labels)| labels.0)
         });
         read.await.ok()
+    }
+
+    #[test]
+    fn lists_have_a_length_that_they_may_have() {
+        let list = |count| format!("[{}]", vec!["\"\""; count].join(","));
+        let read = |text: String| parse::<List<String>>(text.as_bytes()).map(|List(list)| list.len());
+        assert_eq!(read(list(MAX_ELEMENTS)).unwrap(), MAX_ELEMENTS);
+        let error = read(list(MAX_ELEMENTS + 1)).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("a list of the request has more than 131072 elements"),
+            "{error}"
+        );
+        assert!(parse::<List<String>>(b"{}").is_err());
     }
 
     #[tokio::test]

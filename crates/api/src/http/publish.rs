@@ -17,7 +17,7 @@ use serde::de::{IgnoredAny, MapAccess};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::json::{Object, Of, parse, read, value};
+use super::json::{List, Object, Of, parse, read, value};
 use super::route::{Endpoint, Handler, HandlerResult};
 use super::{Context, HttpApi};
 use crate::error::{ApiError, json_response};
@@ -108,8 +108,8 @@ impl Entry<'_> {
 
 /// Reads a bulk: its entries, or what is wrong with the first wrong one.
 fn entries(body: &Bytes) -> Result<Result<Vec<BulkPayload>, String>, serde_json::Error> {
-    let entries = parse::<Option<Vec<Of<Entry<'_>>>>>(body)?;
-    let entries = entries.unwrap_or_default().into_iter();
+    let List(entries) = parse::<Option<List<Of<Entry<'_>>>>>(body)?.unwrap_or_default();
+    let entries = entries.into_iter();
     Ok(entries.map(|Of(entry)| entry.into_payload(body)).collect())
 }
 

@@ -13,6 +13,7 @@ use futures::future::{AbortHandle, Abortable};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
+use outrigger_accept::fields::{FLAT, Nested, TooManyFields};
 use outrigger_accept::messages::{Late, Messages, RequestKind};
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
@@ -31,17 +32,32 @@ const LOOK: Duration = Duration::from_secs(60);
 /// Bytes of requests that a connection has begun and not ended.
 const UNFINISHED: usize = 64 << 20;
 
+const WATCH_JOBS: &str = "/dapr.proto.scheduler.v1.Scheduler/WatchJobs";
+
 /// The methods of the control plane that take a stream of messages, and so may be silent for as long as they like.
-const FED: [&str; 2] = [
-    "/dapr.proto.placement.v1.Placement/ReportDaprStatus",
-    "/dapr.proto.scheduler.v1.Scheduler/WatchJobs",
-];
+const FED: [&str; 2] = ["/dapr.proto.placement.v1.Placement/ReportDaprStatus", WATCH_JOBS];
+
+/// The first message of [`WATCH_JOBS`]: what the sidecar takes is in a message of its own.
+static WATCH: Nested = Nested(&[(1, &FLAT)]);
 
 /// What the method at this path is called with.
 fn request_kind(path: &str) -> RequestKind {
     match FED.contains(&path) {
         true => RequestKind::Streaming,
         false => RequestKind::Unary,
+    }
+}
+
+/// A transaction of etcd's API: steps may be transactions.
+static TXN: Nested = Nested(&[(2, &STEP), (3, &STEP)]);
+static STEP: Nested = Nested(&[(4, &TXN)]);
+
+/// Where messages of the method at this path can have many fields, besides at the top.
+fn nested(path: &str) -> &'static Nested {
+    match path {
+        WATCH_JOBS => &WATCH,
+        "/etcdserverpb.KV/Txn" => &TXN,
+        _ => &FLAT,
     }
 }
 
@@ -128,6 +144,7 @@ impl Calls {
             calls: Arc::clone(self),
             number: state.next,
             kind: request_kind(path),
+            nested: nested(path),
         }
     }
 
@@ -186,13 +203,14 @@ pub(super) struct Call {
     calls: Arc<Calls>,
     number: u64,
     kind: RequestKind,
+    nested: &'static Nested,
 }
 
 impl Call {
     /// What the service reads of the request.
     pub(super) fn request(&self, body: Incoming) -> Body {
         Body::new(RequestBody {
-            body: Messages::new(body, self.kind),
+            body: Messages::new(body, self.kind).counting(self.nested),
             calls: Arc::clone(&self.calls),
             counted: 0,
         })
@@ -274,9 +292,12 @@ impl http_body::Body for RequestBody {
                 let unfinished = self.body.unfinished();
                 Some(self.count(unfinished).map(|()| frame))
             }
-            Some(Err(error)) => Some(Err(match error.downcast_ref::<Late>() {
-                Some(late) => Status::deadline_exceeded(late.to_string()),
-                None => Status::from_error(error),
+            Some(Err(error)) => Some(Err(if error.is::<Late>() {
+                Status::deadline_exceeded(error.to_string())
+            } else if error.is::<TooManyFields>() {
+                Status::resource_exhausted(error.to_string())
+            } else {
+                Status::from_error(error)
             })),
             None => None,
         })

@@ -7,7 +7,7 @@ use outrigger_component::state::Value;
 use serde::de::MapAccess;
 use serde_json::value::RawValue;
 
-use crate::http::json::{Object, Of, parse, value};
+use crate::http::json::{List, Object, Of, parse, value};
 use crate::http::state::Operation;
 
 #[derive(Default)]
@@ -40,7 +40,7 @@ impl<'de> Object<'de> for Request<'de> {
 
 /// The changes of a transaction; values stay parts of `body`.
 pub(super) fn operations(body: &Bytes) -> Result<Vec<StateOperation>, serde_json::Error> {
-    let items = parse::<Option<Vec<Of<Operation<'_>>>>>(body)?.unwrap_or_default();
+    let List(items) = parse::<Option<List<Of<Operation<'_>>>>>(body)?.unwrap_or_default();
     let operation = |Of(item): Of<Operation<'_>>| {
         let request = item.request.map(|request| parse(request.get().as_bytes()));
         let Of::<Request<'_>>(request) = match request.transpose() {

@@ -8,7 +8,7 @@ use outrigger_component::{Error, Pairs, go_json};
 use serde::de::{Error as _, MapAccess};
 use serde_json::value::RawValue;
 
-use crate::http::json::{Object, Of, parse, value};
+use crate::http::json::{List, Object, Of, parse, value};
 
 /// A value to write, or a key to remove.
 #[derive(Default)]
@@ -115,7 +115,7 @@ pub(super) enum SetError {
 
 /// The values of a body; its own error only where it is not such a body.
 pub(super) fn sets(body: &Bytes, metadata: &Pairs) -> Result<Result<Vec<Set>, SetError>, serde_json::Error> {
-    let items = parse::<Option<Vec<Of<SetItem<'_>>>>>(body)?.unwrap_or_default();
+    let List(items) = parse::<Option<List<Of<SetItem<'_>>>>>(body)?.unwrap_or_default();
     let set = |Of(item): Of<SetItem<'_>>| {
         if item.key.is_empty() {
             return Err(SetError::NoKey);
@@ -157,7 +157,7 @@ impl<'de> Object<'de> for BulkGet {
 
     fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
         if name.eq_ignore_ascii_case("keys") {
-            self.keys = value(map)?;
+            List(self.keys) = value(map)?;
         } else if name.eq_ignore_ascii_case("parallelism") {
             self.parallelism = value(map)?;
         } else if name.eq_ignore_ascii_case("metadata") {
@@ -181,7 +181,7 @@ impl<'de> Object<'de> for Transaction<'de> {
 
     fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
         if name.eq_ignore_ascii_case("operations") {
-            self.operations = value(map)?;
+            List(self.operations) = value(map)?;
         } else if name.eq_ignore_ascii_case("metadata") {
             self.metadata = value(map)?;
         } else {

@@ -7,6 +7,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use outrigger_accept::Limits;
+use outrigger_accept::fields::MAX_FIELDS;
 use outrigger_accept::messages::MESSAGE_TIMEOUT;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -79,6 +80,28 @@ fn call(path: &str, body: Pieces) -> Request<Pieces> {
 async fn status(sender: &mut SendRequest<Pieces>, path: &str, body: Pieces) -> Status {
     let response = sender.send_request(call(path, body)).await.unwrap();
     Status::from_header_map(response.headers()).unwrap()
+}
+
+#[tokio::test]
+async fn a_message_with_too_many_fields_is_refused() {
+    let (mut sender, _served) = connect().await;
+    let many = [0x1a, 0].repeat(MAX_FIELDS + 1);
+    let flat = [&[0, 0, 4, 0, 2][..], &many].concat();
+    // The first message of a stream of jobs, whose types of actors are in a message of their own.
+    let nested = [&[0, 0, 4, 0, 6, 0x0a, 0x82, 0x80, 0x10][..], &many].concat();
+    for (path, message) in [
+        (ONE, &flat),
+        (FED[0], &flat),
+        (WATCH_JOBS, &flat),
+        (WATCH_JOBS, &nested),
+    ] {
+        let status = status(&mut sender, path, begun(message.clone().into())).await;
+        assert_eq!(
+            status.code(),
+            tonic::Code::ResourceExhausted,
+            "{path}: {status:?}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

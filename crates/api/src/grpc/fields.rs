@@ -1,0 +1,112 @@
+//! Where requests can have many fields below their top: messages that are many in a message that is one, and JSON.
+
+use outrigger_transport::grpc::fields::{FLAT, Nested, STRUCT};
+
+use super::DAPR;
+use super::taskhub::SERVICE as TASK_HUB;
+
+static CONVERSE: Nested = Nested(&[(3, &INPUT), (8, &TOOL), (10, &STRUCT)]);
+static INPUT: Nested = Nested(&[(1, &MESSAGE)]);
+static MESSAGE: Nested = Nested(&[(1, &FLAT), (2, &FLAT), (3, &FLAT), (4, &FLAT), (5, &FLAT)]);
+static TOOL: Nested = Nested(&[(1, &FUNCTION)]);
+static FUNCTION: Nested = Nested(&[(3, &STRUCT)]);
+
+/// Events that a workflow takes along as it continues as new.
+static TURN: Nested = Nested(&[(2, &ACTION)]);
+static ACTION: Nested = Nested(&[(6, &FLAT)]);
+
+/// The messages that count in a request to this path.
+pub(super) fn nested(path: &str) -> &'static Nested {
+    if path.strip_prefix(DAPR) == Some("ConverseAlpha2") {
+        return &CONVERSE;
+    }
+    if path.strip_prefix(TASK_HUB) == Some("CompleteOrchestratorTask") {
+        return &TURN;
+    }
+    &FLAT
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_transport::grpc::fields::{MAX_FIELDS, check};
+    use outrigger_wire::durabletask as task;
+    use outrigger_wire::runtime::v1 as proto;
+    use prost::Message;
+    use prost_types::value::Kind;
+    use prost_types::{ListValue, Struct, Value};
+
+    use super::*;
+
+    fn is_refused(method: &str, message: &impl Message) -> bool {
+        check(&message.encode_to_vec(), nested(method)).is_err()
+    }
+
+    #[test]
+    fn all_of_a_conversation_counts() {
+        const METHOD: &str = "/dapr.proto.runtime.v1.Dapr/ConverseAlpha2";
+        let input = |messages| proto::ConversationRequestAlpha2 {
+            inputs: vec![proto::ConversationInputAlpha2 {
+                messages,
+                scrub_pii: None,
+            }],
+            ..proto::ConversationRequestAlpha2::default()
+        };
+        let most = MAX_FIELDS - 1;
+        let messages = |count| vec![proto::ConversationMessage::default(); count];
+        assert!(!is_refused(METHOD, &input(messages(most))));
+        assert!(is_refused(METHOD, &input(messages(most + 1))));
+        let said = |count| proto::ConversationMessage {
+            message_types: Some(proto::conversation_message::MessageTypes::OfUser(
+                proto::ConversationMessageOfUser {
+                    name: None,
+                    content: vec![proto::ConversationMessageContent::default(); count],
+                },
+            )),
+        };
+        assert!(is_refused(METHOD, &input(vec![said(MAX_FIELDS)])));
+        let values = vec![Value::default(); MAX_FIELDS];
+        let list = Value {
+            kind: Some(Kind::ListValue(ListValue { values })),
+        };
+        let schema = Struct {
+            fields: [("a".to_owned(), list)].into(),
+        };
+        let mut tools = proto::ConversationRequestAlpha2 {
+            tools: vec![proto::ConversationTools {
+                tool_types: Some(proto::conversation_tools::ToolTypes::Function(
+                    proto::ConversationToolsFunction {
+                        parameters: Some(schema.clone()),
+                        ..proto::ConversationToolsFunction::default()
+                    },
+                )),
+            }],
+            ..proto::ConversationRequestAlpha2::default()
+        };
+        assert!(is_refused(METHOD, &tools));
+        tools.tools.clear();
+        assert!(!is_refused(METHOD, &tools));
+        tools.response_format = Some(schema);
+        assert!(is_refused(METHOD, &tools));
+    }
+
+    #[test]
+    fn events_that_a_workflow_takes_along_count() {
+        const METHOD: &str = "/TaskHubSidecarService/CompleteOrchestratorTask";
+        let along = |count| task::OrchestratorResponse {
+            actions: vec![task::OrchestratorAction {
+                orchestrator_action_type: Some(
+                    task::orchestrator_action::OrchestratorActionType::CompleteOrchestration(
+                        task::CompleteOrchestrationAction {
+                            carryover_events: vec![task::HistoryEvent::default(); count],
+                            ..task::CompleteOrchestrationAction::default()
+                        },
+                    ),
+                ),
+                ..task::OrchestratorAction::default()
+            }],
+            ..task::OrchestratorResponse::default()
+        };
+        assert!(!is_refused(METHOD, &along(MAX_FIELDS - 2)));
+        assert!(is_refused(METHOD, &along(MAX_FIELDS)));
+    }
+}
