@@ -4,6 +4,7 @@
 //! on purpose: whole numbers of 64 bits keep all digits, where Go's decoder rounds them to a double.
 
 mod repair;
+mod shape;
 
 use bytes::Bytes;
 use memchr::memchr3_iter;
@@ -11,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use repair::{out_of_range, repaired};
+pub use shape::{MAX_DEPTH, Shape};
 
 /// Whether characters that mean something to HTML are written as `\u` escapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -77,7 +77,7 @@ pub fn out_of_range(json: &str) -> Option<&str> {
 }
 
 /// The place behind the string that `from` is in.
-fn after_string(bytes: &[u8], from: usize) -> usize {
+pub(super) fn after_string(bytes: &[u8], from: usize) -> usize {
     let mut at = from;
     while let Some(found) = bytes.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
         at += found;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::{
     Error, Result,
-    go_json::{Html, canonical, escaped},
+    go_json::{Html, MAX_DEPTH, Shape, canonical, escaped},
 };
 
 /// A value on its way into a store: the APIs give it in two forms, and Dapr's SQL layouts keep them apart.
@@ -61,8 +61,10 @@ impl Value {
 
 /// The text Dapr's store would hold for the JSON `text`.
 pub(crate) fn json(text: &[u8], html: Html) -> Result<Bytes> {
-    canonical(text, html)
-        .map_err(|error| Error::invalid_request("the value is not valid JSON").because(error))
+    canonical(text, html).map_err(|error| match Shape::of(text).depth {
+        ..=MAX_DEPTH => Error::invalid_request("the value is not valid JSON").because(error),
+        _ => Error::invalid_request(format!("the value is nested deeper than {MAX_DEPTH} levels")),
+    })
 }
 
 #[cfg(test)]
@@ -76,6 +78,17 @@ mod tests {
         let bytes = Value::Bytes(Bytes::from_static(b"{ \"a\" : 1 }"));
         assert_eq!(&bytes.stored(Html::Keep).unwrap()[..], b"{ \"a\" : 1 }");
         assert!(Value::Json(Bytes::from_static(b"{")).stored(Html::Keep).is_err());
+    }
+
+    #[test]
+    fn a_value_is_nested_as_deep_as_it_may_be() {
+        let nested = |depth: usize| Value::Json(("[".repeat(depth) + &"]".repeat(depth)).into());
+        assert!(nested(MAX_DEPTH).canonical().is_ok());
+        let error = nested(MAX_DEPTH + 1).canonical().unwrap_err();
+        assert!(
+            error.to_string().contains("nested deeper than 127 levels"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use outrigger_blocks::outbound::Cause;
 use outrigger_blocks::state::{StateError, StepKind};
+use outrigger_component::go_json::{self, MAX_DEPTH, Shape};
 use outrigger_component::state::{Concurrency, Consistency, Delete, Operation as Step, Set, Value};
-use outrigger_component::{Error, Pairs, go_json};
+use outrigger_component::{Error, Pairs};
 use serde::de::{Error as _, MapAccess};
 use serde_json::value::RawValue;
 
@@ -32,6 +33,12 @@ impl<'de> Object<'de> for SetItem<'de> {
             let value: &RawValue = map.next_value()?;
             if let Some(number) = go_json::out_of_range(value.get()) {
                 return Err(A::Error::custom(format!("the number {number} is out of range")));
+            }
+            let deep = value.get().len() > MAX_DEPTH && Shape::of(value.get().as_bytes()).depth > MAX_DEPTH;
+            if deep {
+                return Err(A::Error::custom(format!(
+                    "the value is nested deeper than {MAX_DEPTH} levels"
+                )));
             }
             self.value = Some(value);
         } else if is("etag") {
@@ -260,4 +267,23 @@ pub fn fuzz_bodies(body: &Bytes) {
         }
     }
     let _read = parse::<Of<BulkGet>>(body);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_no_store_could_take_are_refused_with_the_body() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        let read = |value: String| {
+            let body = format!(r#"[{{"key":"a","value":1}},{{"key":"b","value":{value}}}]"#);
+            sets(&body.into(), &Pairs::new()).map(|sets| sets.map_or(0, |sets| sets.len()))
+        };
+        assert_eq!(read(nested(MAX_DEPTH)).unwrap(), 2);
+        let error = read(nested(MAX_DEPTH + 1)).unwrap_err().to_string();
+        assert!(error.contains("nested deeper than 127 levels"), "{error}");
+        let text = format!("\"{}\"", nested(MAX_DEPTH + 1));
+        assert_eq!(read(text).unwrap(), 2);
+    }
 }
