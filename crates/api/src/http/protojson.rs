@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
+use outrigger_component::go_json::Shape;
 use outrigger_component::offload::offload;
 use outrigger_transport::body::Body;
 use outrigger_transport::response::bytes_response;
@@ -23,6 +24,8 @@ use crate::error::{ApiError, JSON};
 const WRITTEN_OUT_BELOW: f64 = 1e21;
 /// How much more work a byte is here than where messages are read and written directly.
 const REFLECTION: usize = 4;
+/// Values and names of members of a text; each takes some hundred bytes until it is a message, whatever it takes here.
+const MAX_VALUES: usize = 64 << 10;
 /// Where messages are.
 const PACKAGES: [&str; 2] = ["dapr.proto.runtime.v1", "dapr.proto.internals.v1"];
 /// The files whose messages are used, and what they import.
@@ -78,12 +81,25 @@ fn decode<M: Message + Default>(name: &str, json: &[u8]) -> Result<M, String> {
     if json.is_empty() {
         return Ok(M::default());
     }
+    check_values(json)?;
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let options = DeserializeOptions::new().deny_unknown_fields(false);
     let message = DynamicMessage::deserialize_with_options(descriptor(name)?, &mut deserializer, &options);
     let message = message.map_err(|error| error.to_string())?;
     deserializer.end().map_err(|error| error.to_string())?;
-    message.transcode_to().map_err(|error| error.to_string())
+    let encoded = message.encode_to_vec();
+    // It is larger than all else.
+    drop(message);
+    M::decode(encoded.as_slice()).map_err(|error| error.to_string())
+}
+
+fn check_values(json: &[u8]) -> Result<(), String> {
+    if json.len() > MAX_VALUES && Shape::of(json).values > MAX_VALUES {
+        return Err(format!(
+            "it has more than {MAX_VALUES} values and names of members: send less, or large data as a string"
+        ));
+    }
+    Ok(())
 }
 
 /// Numbers without a fraction are written without one: clients read them as integers.
@@ -140,6 +156,8 @@ impl HttpApi {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_transport::grpc::fields;
+    use outrigger_wire::internals::v1::JobHttpRequest;
     use outrigger_wire::runtime::v1 as proto;
     use serde_json::{Value, json};
 
@@ -185,6 +203,26 @@ mod tests {
         let encoded = encode("Job", &job).unwrap();
         let encoded = std::str::from_utf8(&encoded).unwrap();
         assert!(encoded.contains("[1,-2,2.5,1e+22]"), "{encoded}");
+    }
+
+    #[test]
+    fn a_text_has_no_more_values_than_it_may_have() {
+        let job = |count: usize| {
+            let text = format!(r#"{{"dueTime":"1h","data":[{}]}}"#, vec!["0"; count].join(","));
+            decode::<JobHttpRequest>("JobHTTPRequest", text.as_bytes())
+        };
+        let read = job(MAX_VALUES - 10).unwrap();
+        assert_eq!(read.due_time(), "1h");
+        let value = read.data.unwrap().encode_to_vec();
+        assert_eq!(
+            fields::check(&value, &fields::VALUE),
+            Ok(()),
+            "it can be scheduled"
+        );
+        let refused = job(MAX_VALUES).unwrap_err();
+        assert!(refused.starts_with("it has more than 65536 values"), "{refused}");
+        let text = format!(r#"{{"inputs":[{{"content":"{}"}}]}}"#, "[0,".repeat(MAX_VALUES));
+        decode::<proto::ConversationRequest>("ConversationRequest", text.as_bytes()).unwrap();
     }
 
     #[test]
