@@ -4,6 +4,7 @@ mod deliver;
 
 use std::sync::Arc;
 
+use outrigger_component::offload::offload;
 use outrigger_runtime::app::{AppChannel, Health};
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::scheduler::{Scheduler, SchedulerError};
@@ -26,6 +27,12 @@ pub enum Cause {
     /// The name is in the path and in the body.
     #[error("Set the job name in the url only")]
     NameTwice,
+    /// What it has for the app could never be delivered: the job, and why.
+    #[error(
+        "failed to schedule job due to: the data of job '{0}' is no google.protobuf.Value that can be delivered: {1}. \
+         Give it less, or another type, which is delivered as bytes"
+    )]
+    Data(String, String),
     /// It was not scheduled.
     #[error("failed to schedule job due to: {0}")]
     Schedule(SchedulerError),
@@ -139,6 +146,20 @@ impl Jobs {
             data,
             failure_policy,
         } = job;
+        let (data, checked) = match data {
+            None => (None, Ok(())),
+            Some(data) => {
+                let size = data.value.len();
+                let check = move || {
+                    let checked = deliver::check(&data);
+                    (Some(data), checked)
+                };
+                offload(size, check).await
+            }
+        };
+        if let Err(cause) = checked {
+            return Err(self.failed(Cause::Data(name, cause)));
+        }
         let job = scheduled::Job {
             schedule,
             repeats,

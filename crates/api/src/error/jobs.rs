@@ -16,6 +16,7 @@ impl From<JobsError> for ApiError {
             Cause::Empty("Name") => ("DAPR_SCHEDULER_JOB_NAME_EMPTY", bad),
             Cause::Empty(_) => ("DAPR_SCHEDULER_SCHEDULE_EMPTY", bad),
             Cause::NameTwice => ("DAPR_SCHEDULER_JOB_NAME", bad),
+            Cause::Data(..) => ("DAPR_SCHEDULER_SCHEDULE_JOB", bad),
             Cause::Schedule(cause) => {
                 let both = match cause.code() {
                     Code::Unknown => internal,

@@ -16,6 +16,7 @@ use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::scheduler::{Outcome, Receiver, Trigger};
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis};
 use outrigger_telemetry::trace::{Parent, Tracer};
+use outrigger_transport::grpc::fields;
 use outrigger_wire::common::v1::HttpExtension;
 use outrigger_wire::common::v1::http_extension::Verb;
 use outrigger_wire::runtime::v1::{JobEventRequest, JobEventResponse};
@@ -37,6 +38,10 @@ const LIMITS: Limits = Limits {
     in_flight: 2048,
     held: 4096,
 };
+/// Lists within each other in a value: a message is decoded up to 100 levels deep, of which a list takes two.
+const MAX_LISTS: usize = 50;
+/// The same of objects, which take three.
+const MAX_OBJECTS: usize = 33;
 
 /// What came of an attempt.
 enum Reply {
@@ -232,6 +237,23 @@ async fn over_grpc(app: &AppChannel, job: &Outgoing) -> Reply {
     }
 }
 
+/// Checks that data can be delivered, and read.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn check(data: &Any) -> Result<(), String> {
+    if data.type_url != VALUE {
+        return Ok(());
+    }
+    fields::check(&data.value, &fields::VALUE).map_err(|error| error.to_string())?;
+    match Value::decode(data.value.as_slice()) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!(
+            "{error}; lists may be nested up to {MAX_LISTS} levels, objects up to {MAX_OBJECTS}"
+        )),
+    }
+}
+
 /// Data as an HTTP app gets it: JSON values as JSON, all else as it is.
 fn body(data: &Any) -> Result<Vec<u8>, AppError> {
     if data.type_url != VALUE {
@@ -303,5 +325,49 @@ mod tests {
             value: vec![0xff],
         };
         assert!(body(&broken).is_err());
+    }
+    #[test]
+    fn what_could_not_be_delivered_is_found_before() {
+        let data = |value: &Value| Any {
+            type_url: VALUE.to_owned(),
+            value: value.encode_to_vec(),
+        };
+        let list = |values| Value {
+            kind: Some(Kind::ListValue(prost_types::ListValue { values })),
+        };
+        let object = |value| Value {
+            kind: Some(Kind::StructValue(prost_types::Struct {
+                fields: [("a".to_owned(), value)].into(),
+            })),
+        };
+        let nested = |depth, around: &dyn Fn(Value) -> Value| {
+            let mut value = Value {
+                kind: Some(Kind::BoolValue(true)),
+            };
+            for _ in 0..depth {
+                value = around(value);
+            }
+            data(&value)
+        };
+        let lists = |depth| nested(depth, &|value| list(vec![value]));
+        let objects = |depth| nested(depth, &object);
+        for (fine, deep) in [
+            (lists(MAX_LISTS), lists(MAX_LISTS + 1)),
+            (objects(MAX_OBJECTS), objects(MAX_OBJECTS + 1)),
+        ] {
+            assert_eq!(check(&fine), Ok(()));
+            assert!(body(&fine).is_ok() && body(&deep).is_err());
+            let error = check(&deep).unwrap_err();
+            assert!(error.contains("lists may be nested up to 50 levels"), "{error}");
+        }
+        let many = data(&list(vec![Value::default(); fields::MAX_FIELDS]));
+        assert!(check(&many).unwrap_err().contains("more than 131072 fields"));
+        for (type_url, is_fine) in [(VALUE, false), ("type.googleapis.com/x.Y", true), ("", true)] {
+            let garbage = Any {
+                type_url: type_url.to_owned(),
+                value: vec![0xff],
+            };
+            assert_eq!(check(&garbage).is_ok(), is_fine, "{type_url}");
+        }
     }
 }
