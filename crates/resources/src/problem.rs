@@ -60,11 +60,16 @@ pub fn summary(problems: &[Problem]) -> String {
         .join("\n")
 }
 
-/// `did you mean PATH? ` for a path that does not exist, where its folder has a name that is near; else empty.
+/// What to put before the remedy for a path that cannot be read: `did you mean PATH? ` where it does not exist and its
+/// folder has a name that is near; that it is a link, where it leads nowhere; else empty.
 pub(crate) fn near_path(path: &Path) -> String {
     let (Some(name), false) = (path.file_name().and_then(|name| name.to_str()), path.exists()) else {
         return String::new();
     };
+    if let Ok(target) = path.read_link() {
+        let target = target.display();
+        return format!("it is a link to {target}, which leads nowhere: correct the link, or ");
+    }
     let parent = path.parent().unwrap_or_else(|| Path::new(""));
     let folder = if parent.as_os_str().is_empty() {
         Path::new(".")
@@ -78,6 +83,8 @@ pub(crate) fn near_path(path: &Path) -> String {
         .flatten();
     let names: Vec<String> = entries
         .filter_map(|entry| entry.file_name().into_string().ok())
+        // It is there where its attributes cannot be read.
+        .filter(|other| other != name)
         .collect();
     match nearest(name, names.iter().map(String::as_str)) {
         Some(near) => format!("did you mean {}? ", parent.join(near).display()),

@@ -218,6 +218,32 @@ fn a_folder_that_is_not_there_is_named_with_the_one_meant() {
     assert!(problems[0].to_string().contains(&right), "{}", problems[0]);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_link_that_leads_nowhere_is_said_to_be_one() {
+    let parent = tempfile::tempdir().unwrap();
+    let (dangling, looping) = (parent.path().join("resources"), parent.path().join("loop"));
+    std::os::unix::fs::symlink(parent.path().join("gone"), &dangling).unwrap();
+    std::os::unix::fs::symlink(&looping, &looping).unwrap();
+    for path in [dangling, looping] {
+        let request = Request {
+            paths: std::slice::from_ref(&path),
+            kinds: Kinds::ALL,
+            namespace: None,
+            app_id: "app",
+        };
+        let folder = folders(&request).unwrap_err().remove(0).remedy;
+        let file = read(&path).unwrap_err().remedy;
+        for remedy in [folder, file] {
+            let said = format!(
+                "it is a link to {}, which leads",
+                path.read_link().unwrap().display()
+            );
+            assert!(remedy.starts_with(&said), "{remedy}");
+        }
+    }
+}
+
 #[test]
 fn a_kind_that_is_nearly_one_is_a_mistake() {
     let text = "apiVersion: dapr.io/v1alpha1\nkind: Componet\nmetadata:\n  name: s\n";
