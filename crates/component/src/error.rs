@@ -148,6 +148,13 @@ impl Error {
         self
     }
 
+    /// Names the property of the component that is wrong: where it is written is shown with the error.
+    #[must_use]
+    pub fn about(mut self, property: &str) -> Self {
+        self.0.property = Some(property.to_owned());
+        self
+    }
+
     /// The gRPC code by which retries may go, where there is one: what callers are told comes first.
     pub fn code(&self) -> Option<i32> {
         let told = self.0.api_status.as_ref().map(|status| status.grpc);

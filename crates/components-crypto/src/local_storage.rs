@@ -38,7 +38,8 @@ struct Folder {
 impl Folder {
     async fn open(metadata: &Metadata) -> Result<Self> {
         let path = metadata.required(&["path"])?;
-        let failed = |what: &str| Error::new(Kind::Configuration, format!("path '{path}' {what}"));
+        let failed =
+            |what: &str| Error::new(Kind::Configuration, format!("path '{path}' {what}")).about("path");
         // Names in the folder are checked against what it really is.
         let real = tokio::fs::canonicalize(path)
             .await

@@ -353,9 +353,10 @@ async fn a_folder_or_set_that_is_none_is_an_error_of_the_configuration() {
         let opened = components()
             .crypto("crypto.dapr.localstorage", "v1", &properties)
             .await;
+        let error = opened.err().unwrap();
         assert_eq!(
-            opened.err().unwrap().kind(),
-            Kind::Configuration,
+            (error.kind(), error.property()),
+            (Kind::Configuration, Some("path")),
             "{properties:?}"
         );
     }

@@ -31,7 +31,9 @@ async fn read(metadata: &Metadata) -> Result<Secrets> {
     let path = metadata.required(&["secretsFile"])?;
     let separator = metadata.filled(&["nestedSeparator"]).unwrap_or(":");
     let multi_valued = metadata.flag(&["multiValued"], false);
-    let failed = |what: &str| Error::new(Kind::Configuration, format!("secretsFile {path}: {what}"));
+    let failed = |what: &str| {
+        Error::new(Kind::Configuration, format!("secretsFile {path}: {what}")).about("secretsFile")
+    };
     let unreadable = |error| failed("cannot be read").because(error);
     let text = read_async(path.as_ref(), LARGEST).await.map_err(unreadable)?;
     let document: Map<String, Value> =

@@ -121,7 +121,9 @@ async fn an_unusable_file_is_named() {
         let store = components()
             .secrets("secretstores.local.file", "v1", &properties)
             .await;
-        store.map(drop).unwrap_err().to_string()
+        let error = store.map(drop).unwrap_err();
+        assert_eq!(error.property(), Some("secretsFile"), "{error}");
+        error.to_string()
     };
     let missing = failure().await;
     assert!(missing.contains("secrets.json: cannot be read"), "{missing}");

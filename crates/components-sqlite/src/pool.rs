@@ -66,12 +66,15 @@ impl Pool {
         component: &Arc<str>,
         prepare: impl FnOnce(&mut Connection) -> Result<()> + Send + 'static,
     ) -> Result<Self> {
-        let timeout = settings.timeout;
+        let (timeout, property) = (settings.timeout, settings.property);
         let opened = tokio::task::spawn_blocking(move || Self::start(&settings, readers, prepare));
         let (queues, threads) = opened
             .await
             .map_err(|error| Error::new(Kind::Internal, "SQLite").because(error))?
-            .map_err(|error| error.of(component))?;
+            .map_err(|error| match error.kind() {
+                Kind::Configuration | Kind::Denied => error.of(component).about(property),
+                _ => error.of(component),
+            })?;
         Ok(Self {
             queues: Mutex::new(Some(queues)),
             threads: Mutex::new(threads),

@@ -6,6 +6,8 @@ use outrigger_sqlite::ConnectionString;
 /// How a database is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settings {
+    /// The property that says which database.
+    pub(super) property: &'static str,
     /// `file:` URI for SQLite.
     pub(super) uri: String,
     /// Lives in memory: exactly one connection sees it.
@@ -47,7 +49,9 @@ impl Settings {
                 metadata.component()
             );
         }
+        let given = NAMES.iter().find(|name| metadata.text(&[name]).is_some());
         Ok(Self {
+            property: given.copied().unwrap_or_default(),
             // A shared cache would join databases of several components.
             uri: connection.uri(None),
             memory: connection.memory,
@@ -69,11 +73,8 @@ pub(super) fn identifier(metadata: &Metadata, property: &str, default: &str) -> 
     {
         return Ok(name.to_owned());
     }
-    let wrong = metadata.wrong(
-        &[property],
-        "invalid identifier: only letters, digits and _ are allowed",
-    );
-    Err(Error::new(Kind::Configuration, wrong.to_string()))
+    let expected = "invalid identifier: only letters, digits and _ are allowed";
+    Err(metadata.wrong(&[property], expected).into())
 }
 
 #[cfg(test)]
@@ -139,6 +140,10 @@ mod tests {
         };
         assert_eq!(name("my_table2").unwrap(), "my_table2");
         assert_eq!(name("").unwrap(), "state");
-        assert!(name("x; DROP TABLE y").is_err());
+        let error = name("x; DROP TABLE y").unwrap_err();
+        assert_eq!(
+            (error.kind(), error.property()),
+            (Kind::Configuration, Some("tableName"))
+        );
     }
 }

@@ -232,7 +232,9 @@ async fn an_unusable_file_is_named() {
         let store = components()
             .state("state.sqlite", "v1", &[("connectionString", path)])
             .await;
-        store.map(drop).unwrap_err()
+        let error = store.map(drop).unwrap_err();
+        assert_eq!(error.property(), Some("connectionString"), "{error}");
+        error
     };
     let error = open(file.text()).await;
     assert_eq!(error.kind(), Kind::Configuration, "{error}");
