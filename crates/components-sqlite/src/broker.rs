@@ -27,7 +27,7 @@ use self::{
 use super::{
     migration::migrate,
     pool::{Pool, failure},
-    settings::Settings,
+    settings::{Settings, both},
 };
 
 /// What publishers and consumers of one component share.
@@ -45,8 +45,7 @@ struct BrokerInner {
 pub(super) struct SqliteBroker(Arc<BrokerInner>);
 
 pub(super) async fn open(setup: &Setup) -> Result<SqliteBroker> {
-    let settings = Settings::read(&setup.metadata)?;
-    let options = Options::read(setup)?;
+    let (settings, options) = both(Settings::read(&setup.metadata), Options::read(setup))?;
     let tables = Tables::new(&options.table);
     let (create, bookkeeping) = (tables.create(), options.metadata_table.clone());
     let component = setup.metadata.component();

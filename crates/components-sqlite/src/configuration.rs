@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::{
     migration::migrate,
     pool::{Pool, failure},
-    settings::{Settings, identifier},
+    settings::{Settings, both, identifier},
 };
 
 /// How often a subscription asks whether somebody wrote; the question costs no disk access.
@@ -39,9 +39,11 @@ struct Snapshot {
 }
 
 pub(super) async fn open(metadata: &Metadata) -> Result<SqliteConfiguration> {
-    let settings = Settings::read(metadata)?;
-    let table = identifier(metadata, "tableName", "configuration")?;
-    let bookkeeping = identifier(metadata, "metadataTableName", "metadata")?;
+    let names = both(
+        identifier(metadata, "tableName", "configuration"),
+        identifier(metadata, "metadataTableName", "metadata"),
+    );
+    let (settings, (table, bookkeeping)) = both(Settings::read(metadata), names)?;
     let poll = metadata.span(&["pollInterval"], POLL, Duration::from_millis(10))?;
     let create = format!(
         "CREATE TABLE IF NOT EXISTS {table} (

@@ -9,7 +9,7 @@ use rusqlite::{OptionalExtension, params};
 use super::{
     migration::migrate,
     pool::{Pool, failure},
-    settings::{Settings, identifier},
+    settings::{Settings, both, identifier},
 };
 
 pub(super) struct SqliteLock {
@@ -20,9 +20,11 @@ pub(super) struct SqliteLock {
 }
 
 pub(super) async fn open(metadata: &Metadata) -> Result<SqliteLock> {
-    let settings = Settings::read(metadata)?;
-    let table = identifier(metadata, "tableName", "lock")?;
-    let bookkeeping = identifier(metadata, "metadataTableName", "metadata")?;
+    let names = both(
+        identifier(metadata, "tableName", "lock"),
+        identifier(metadata, "metadataTableName", "metadata"),
+    );
+    let (settings, (table, bookkeeping)) = both(Settings::read(metadata), names)?;
     let create = format!(
         "CREATE TABLE IF NOT EXISTS {table} (
             key TEXT NOT NULL PRIMARY KEY,

@@ -31,15 +31,19 @@ impl Settings {
             // The words that tools match.
             let text = "missing connection string; set the metadata property connectionString";
             Error::new(Kind::Configuration, text)
-        })?;
+        });
+        let connection = text.and_then(|text| {
+            let parsed = ConnectionString::parse(text);
+            parsed.map_err(|error| metadata.wrong(NAMES, &error.to_string()).into())
+        });
         let timeout = metadata.span(
             &["timeout", "timeoutInSeconds"],
             DEFAULT_TIMEOUT,
             Duration::from_secs(1),
-        )?;
-        let busy_timeout = metadata.duration(&["busyTimeout"], Unit::Seconds)?;
-        let connection =
-            ConnectionString::parse(text).map_err(|error| metadata.wrong(NAMES, &error.to_string()))?;
+        );
+        let busy_timeout = metadata.duration(&["busyTimeout"], Unit::Seconds);
+        let times = both(timeout.map_err(Error::from), busy_timeout.map_err(Error::from));
+        let (connection, (timeout, busy_timeout)) = both(connection, times)?;
         if let Some(txlock) = &connection.txlock
             && !txlock.eq_ignore_ascii_case("immediate")
         {
@@ -61,6 +65,21 @@ impl Settings {
                 .map_or(DEFAULT_BUSY_TIMEOUT, |given| given.positive().unwrap_or_default()),
             timeout,
         })
+    }
+}
+
+/// Two values, or all that is wrong with them, shown where the first is.
+pub(super) fn both<A, B>(first: Result<A>, second: Result<B>) -> Result<(A, B)> {
+    match (first, second) {
+        (Ok(first), Ok(second)) => Ok((first, second)),
+        (Err(first), Err(second)) => {
+            let all = Error::new(first.kind(), format!("{first}; {second}"));
+            Err(match first.property() {
+                Some(property) => all.about(property),
+                None => all,
+            })
+        }
+        (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
     }
 }
 
@@ -130,6 +149,28 @@ mod tests {
         let error = settings(&[]).unwrap_err().to_string();
         assert!(error.contains("missing connection string"), "{error}");
         assert!(settings(&[("url", "x.db"), ("timeout", "100ms")]).is_err());
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_told_at_once() {
+        let pairs = [
+            ("timeout", "100ms"),
+            ("busyTimeout", "soon"),
+            ("tableName", "a;b"),
+        ];
+        let wrong = settings(&pairs);
+        let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let table = identifier(&Metadata::new("store", pairs).unwrap(), "tableName", "state");
+        let error = both(wrong, table).unwrap_err();
+        let text = error.to_string();
+        for part in ["missing connection string", "100ms", "soon", "a;b"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let wrong = settings(&[("url", "x.db"), ("timeout", "100ms"), ("busyTimeout", "soon")]).unwrap_err();
+        assert_eq!(
+            (wrong.kind(), wrong.property()),
+            (Kind::Configuration, Some("timeout"))
+        );
     }
 
     #[test]

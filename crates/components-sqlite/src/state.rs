@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     migration::migrate,
     pool::{Pool, failure},
-    settings::{Settings, identifier},
+    settings::{Settings, both, identifier},
     sweep::Sweep,
 };
 
@@ -98,9 +98,11 @@ fn steps(table: &str) -> Vec<String> {
 }
 
 pub(super) async fn open(metadata: &Metadata) -> Result<SqliteState> {
-    let settings = Settings::read(metadata)?;
-    let table = identifier(metadata, "tableName", "state")?;
-    let metadata_table = identifier(metadata, "metadataTableName", "metadata")?;
+    let names = both(
+        identifier(metadata, "tableName", "state"),
+        identifier(metadata, "metadataTableName", "metadata"),
+    );
+    let (settings, (table, metadata_table)) = both(Settings::read(metadata), names)?;
     let every = metadata.duration(&["cleanupInterval", "cleanupIntervalInSeconds"], Unit::Seconds)?;
     let (steps, bookkeeping) = (steps(&table), metadata_table.clone());
     let pool = Pool::open(settings, READERS, metadata.component(), move |connection| {

@@ -184,8 +184,11 @@ impl Resiliency {
             };
             resource = Arc::new(this.clone());
             let before = problems.len();
-            if named.add(doc, &mut problems).is_ok() {
-                add_targets(&mut targets, doc, &mut problems);
+            let policies = named.add(doc, &mut problems);
+            let mut with_this = targets.clone();
+            add_targets(&mut with_this, doc, &mut problems);
+            if policies.is_ok() {
+                targets = with_this;
             }
             if !problems[before..].iter().any(|problem| problem.error) {
                 loaded.push(this);

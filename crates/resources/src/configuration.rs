@@ -168,7 +168,7 @@ pub fn load<P: AsRef<Path>>(
     for file in files.iter().map(AsRef::as_ref) {
         match document(file, &env) {
             // Each file is decoded by itself too: only then do errors and warnings know their file.
-            Ok(Some(node)) if !node.is_null() => match yaml::decode::<raw::Raw>(&node, Flavour::Text) {
+            Ok(Some(node)) if !node.is_null() => match yaml::decode_every::<raw::Raw>(&node, Flavour::Text) {
                 Ok(decoded) => {
                     warnings.extend(
                         decoded
@@ -179,7 +179,12 @@ pub fn load<P: AsRef<Path>>(
                     merge::over(&mut merged, node);
                     last = file;
                 }
-                Err(error) => problems.push(Problem::from_yaml(file, &error, "correct the value")),
+                Err(errors) => {
+                    let told = errors
+                        .iter()
+                        .map(|error| Problem::from_yaml(file, error, "correct the value"));
+                    problems.extend(told);
+                }
             },
             Ok(_) => empty.push(file.to_owned()),
             Err(problem) => problems.push(problem),

@@ -5,10 +5,12 @@
 //! `enabled: yes` mean what they mean to the tools users already have.
 
 mod decode;
+mod every;
 mod parse;
 mod scalar;
 
 pub(crate) use decode::decode;
+pub(crate) use every::decode_every;
 pub(crate) use parse::{from_json, parse};
 pub(crate) use scalar::{Resolved, Scalar};
 

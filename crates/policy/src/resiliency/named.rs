@@ -155,41 +155,71 @@ fn duration(text: &str, default: Duration) -> Result<Duration, String> {
     }
 }
 
+/// What is wrong with a policy, all of it.
+#[derive(Default)]
+struct Wrong(Vec<String>);
+
+impl Wrong {
+    fn note<T>(&mut self, read: Result<T, impl ToString>) -> Option<T> {
+        read.map_err(|error| self.0.push(error.to_string())).ok()
+    }
+
+    fn text(self) -> String {
+        self.0.join("; ")
+    }
+}
+
 fn read_retry(retry: &spec::Retry) -> Result<RetrySpec, String> {
-    let constant = duration(&retry.duration, RetrySpec::DEFAULT_DURATION)?;
-    let max_interval = duration(&retry.max_interval, RetrySpec::DEFAULT_MAX_INTERVAL)?;
+    let mut wrong = Wrong::default();
+    let constant = wrong.note(duration(&retry.duration, RetrySpec::DEFAULT_DURATION));
+    let max_interval = wrong.note(duration(&retry.max_interval, RetrySpec::DEFAULT_MAX_INTERVAL));
     let backoff = match retry.policy.to_ascii_lowercase().as_str() {
-        "" | "constant" => Backoff::Constant(constant),
-        "exponential" => Backoff::exponential(max_interval),
-        _ => return Err(format!("unexpected back off policy type: {}", retry.policy)),
+        "" | "constant" => constant.map(Backoff::Constant),
+        "exponential" => max_interval.map(Backoff::exponential),
+        _ => wrong.note(Err(format!("unexpected back off policy type: {}", retry.policy))),
     };
     let matching = match &retry.matching {
-        Some(matching) => CodeMatch::parse(&matching.http_status_codes, &matching.grpc_status_codes)
-            .map_err(|error| error.to_string())?,
-        None => CodeMatch::default(),
+        Some(matching) => {
+            let read = CodeMatch::parse(&matching.http_status_codes, &matching.grpc_status_codes);
+            wrong.note(read)
+        }
+        None => Some(CodeMatch::default()),
     };
     let max_retries = match retry.max_retries {
         Some(retries) if retries >= 0 => Some(u32::try_from(retries).unwrap_or(u32::MAX)),
         _ => None,
     };
-    Ok(RetrySpec {
-        backoff,
-        max_retries,
-        matching,
-    })
+    match (backoff, matching) {
+        (Some(backoff), Some(matching)) if wrong.0.is_empty() => Ok(RetrySpec {
+            backoff,
+            max_retries,
+            matching,
+        }),
+        _ => Err(wrong.text()),
+    }
 }
 
 fn read_breaker(name: &str, breaker: &spec::CircuitBreaker) -> Result<BreakerSpec, String> {
     let defaults = BreakerSpec::named(name);
-    let max_requests = u32::try_from(breaker.max_requests).map_err(|_| {
+    let mut wrong = Wrong::default();
+    let max_requests = wrong.note(u32::try_from(breaker.max_requests).map_err(|_| {
         format!(
             "maxRequests {} is not between 0 and {}",
             breaker.max_requests,
             u32::MAX
         )
-    })?;
-    let timeout = duration(&breaker.timeout, Duration::ZERO)?;
-    let interval = duration(&breaker.interval, Duration::ZERO)?;
+    }));
+    let timeout = wrong.note(duration(&breaker.timeout, Duration::ZERO));
+    let interval = wrong.note(duration(&breaker.interval, Duration::ZERO));
+    let trip = match breaker.trip.as_str() {
+        "" => Some(defaults.trip),
+        trip => wrong.note(Trip::compile(trip)),
+    };
+    let (Some(max_requests), Some(timeout), Some(interval), Some(trip)) =
+        (max_requests, timeout, interval, trip)
+    else {
+        return Err(wrong.text());
+    };
     Ok(BreakerSpec {
         max_requests: max_requests.max(1),
         interval: (!interval.is_zero()).then_some(interval),
@@ -198,10 +228,7 @@ fn read_breaker(name: &str, breaker: &spec::CircuitBreaker) -> Result<BreakerSpe
         } else {
             timeout
         },
-        trip: match breaker.trip.as_str() {
-            "" => defaults.trip,
-            trip => Trip::compile(trip).map_err(|error| error.to_string())?,
-        },
+        trip,
         name: defaults.name,
     })
 }

@@ -312,6 +312,47 @@ fn documents_merge_and_scopes_select() {
 }
 
 #[test]
+fn all_that_is_wrong_with_a_document_is_told_at_once() {
+    let bad = with_retry(
+        doc("bad"),
+        "r",
+        spec::Retry {
+            policy: "sometimes".into(),
+            duration: "soon".into(),
+            ..Default::default()
+        },
+    );
+    let mut bad = with_breaker(bad, "cb", "((");
+    if let Some(breaker) = bad.policies.circuit_breakers.get_mut("cb") {
+        breaker.max_requests = -1;
+        breaker.timeout = "late".into();
+    }
+    let target = spec::ActorTarget {
+        circuit_breaker: "cb".into(),
+        ..Default::default()
+    };
+    bad.targets.actors.insert("Cart".into(), target);
+    let (resiliency, problems) = Resiliency::build([&bad], "me");
+    let told = |part: &str| {
+        assert!(
+            problems.iter().any(|problem| problem.text.contains(part)),
+            "{part}: {problems:?}"
+        );
+    };
+    for part in [
+        "soon",
+        "; unexpected back off policy type: sometimes",
+        "maxRequests -1",
+        "late",
+        "actor circuit breakers must include scope",
+    ] {
+        told(part);
+    }
+    assert_eq!(problems.len(), 3);
+    assert!(resiliency.loaded().is_empty());
+}
+
+#[test]
 fn a_bad_policy_is_reported_and_the_rest_still_applies() {
     let bad = with_timeout(doc("bad"), "t", "soon");
     let bad = with_timeout(bad, "DefaultTimeoutPolicy", "1s");

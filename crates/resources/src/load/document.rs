@@ -111,7 +111,7 @@ impl<'a> Document<'a> {
             );
             return Err(Broken);
         }
-        match yaml::decode::<T>(&self.node, Flavour::Json) {
+        match yaml::decode_every::<T>(&self.node, Flavour::Json) {
             Ok(decoded) => {
                 let unknown = decoded
                     .unknown
@@ -122,9 +122,12 @@ impl<'a> Document<'a> {
                 source.values = lines(&self.node);
                 Ok((decoded.value, source))
             }
-            Err(error) => {
+            Err(errors) => {
                 let remedy = "correct the value; the document is not loaded";
-                self.warnings.push(Problem::from_yaml(self.file, &error, remedy));
+                let told = errors
+                    .iter()
+                    .map(|error| Problem::from_yaml(self.file, error, remedy));
+                self.warnings.extend(told);
                 Err(Broken)
             }
         }

@@ -1,0 +1,117 @@
+//! Everything that is wrong with a document, not only what comes first.
+
+use serde::de::DeserializeOwned;
+
+use super::decode::{Decoded, decode};
+use super::{Error, Flavour, Kind, Node};
+
+/// Errors told of one document.
+const MAX_ERRORS: usize = 16;
+
+/// As [`decode`], with up to 16 errors in the order in which they are found.
+pub(crate) fn decode_every<T: DeserializeOwned>(
+    node: &Node,
+    flavour: Flavour,
+) -> Result<Decoded<T>, Vec<Error>> {
+    let first = match decode(node, flavour) {
+        Ok(decoded) => return Ok(decoded),
+        Err(error) => error,
+    };
+    // A null is never wrong: with it in the place of what was, the next error comes to light.
+    let mut rest = node.clone();
+    let mut errors = vec![first];
+    while errors.len() < MAX_ERRORS
+        && errors
+            .last()
+            .is_some_and(|error| !error.path.is_empty() && empty(&mut rest, &error.path))
+    {
+        match decode::<T>(&rest, flavour) {
+            Err(error) if !errors.contains(&error) => errors.push(error),
+            _ => break,
+        }
+    }
+    Err(errors)
+}
+
+/// Puts a null in the place of the node at a path, as `spec.metadata[0].name`; whether there is one that was none.
+fn empty(node: &mut Node, path: &str) -> bool {
+    if path.is_empty() {
+        let had = !node.is_null();
+        *node = Node::null(node.line);
+        return had;
+    }
+    match &mut node.kind {
+        Kind::Scalar(_) => false,
+        Kind::Seq(items) => {
+            let index = path.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+            let Some((index, rest)) = index else {
+                return false;
+            };
+            let item = index.parse().ok().and_then(|index: usize| items.get_mut(index));
+            item.is_some_and(|item| empty(item, rest.strip_prefix('.').unwrap_or(rest)))
+        }
+        // Keys may have dots; the last of equal ones counts.
+        Kind::Map(entries) => entries.iter_mut().rev().any(|entry| {
+            let start = path.get(..entry.key.text.len());
+            let is_it = start.is_some_and(|start| start.eq_ignore_ascii_case(&entry.key.text));
+            let rest = path.get(entry.key.text.len()..).unwrap_or_default();
+            let rest = match rest.strip_prefix('.') {
+                Some(rest) => rest,
+                None if rest.is_empty() || rest.starts_with('[') => rest,
+                None => return false,
+            };
+            is_it && empty(&mut entry.value, rest)
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::yaml::parse;
+
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Sample {
+        max_count: i32,
+        list: Vec<bool>,
+        inner: BTreeMap<String, i32>,
+    }
+
+    fn told(text: &str) -> Vec<(usize, String)> {
+        let node = parse(text, 1).unwrap().unwrap();
+        let errors = decode_every::<Sample>(&node, Flavour::Json).unwrap_err();
+        errors
+            .iter()
+            .map(|error| (error.line, error.path.clone()))
+            .collect()
+    }
+
+    #[test]
+    fn every_wrong_value_is_told_with_its_line() {
+        assert_eq!(
+            told("MAXCOUNT: x\nlist:\n- maybe\n- yes\n- no!\ninner:\n  a.b: y\n  a: 1\n  c: []\n"),
+            [
+                (1, "MAXCOUNT".to_owned()),
+                (3, "list[0]".to_owned()),
+                (5, "list[2]".to_owned()),
+                (7, "inner.a.b".to_owned()),
+                (9, "inner.c".to_owned()),
+            ]
+        );
+        let good = parse("maxCount: 3\n", 1).unwrap().unwrap();
+        let decoded = decode_every::<Sample>(&good, Flavour::Json).unwrap();
+        assert_eq!(decoded.value.max_count, 3);
+    }
+
+    #[test]
+    fn the_number_of_errors_is_bounded() {
+        let many = format!("list: [{}]\n", "x, ".repeat(100));
+        assert_eq!(told(&many).len(), MAX_ERRORS);
+        assert_eq!(told("5"), [(1, String::new())]);
+    }
+}
