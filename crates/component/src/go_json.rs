@@ -11,7 +11,7 @@ use memchr::memchr3_iter;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub use repair::{out_of_range, repaired};
+pub use repair::{out_of_range, repaired, whole};
 pub use shape::{MAX_DEPTH, Shape};
 
 /// Whether characters that mean something to HTML are written as `\u` escapes.

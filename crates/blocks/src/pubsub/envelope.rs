@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::{Timestamp, Zoned};
-use outrigger_cloudevents::content_type::{TEXT, is_cloud_event};
+use outrigger_cloudevents::content_type::{TEXT, is_cloud_event, is_json};
 use outrigger_cloudevents::{Envelope, Event, Malformed, SOURCE, SPEC_VERSION, TYPE, member};
 use outrigger_component::Pairs;
+use outrigger_component::go_json::whole;
 use outrigger_component::pubsub::time_to_live;
 use outrigger_telemetry::trace::Parent;
 use uuid::Builder;
@@ -48,8 +49,13 @@ impl Sender {
         };
         let expiration = self.expiration(&payload.metadata);
         if is_cloud_event(content_type) {
-            return self.complete(&payload.data, expiration.as_deref());
+            return self.complete(&whole(&payload.data), expiration.as_deref());
         }
+        let data = if is_json(content_type) {
+            whole(&payload.data)
+        } else {
+            payload.data.clone()
+        };
         let (parent, state) = self.trace_texts();
         let given = Overrides::read(&payload.metadata);
         let id = match given.id {
@@ -71,7 +77,7 @@ impl Sender {
             baggage: self.baggage.as_deref(),
             expiration: expiration.as_deref(),
         };
-        Ok(event.wrap(&payload.data).into())
+        Ok(event.wrap(&data).into())
     }
 
     /// An event that is one already: where it goes is said anew, and what it lacks is added.
@@ -191,6 +197,27 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn lone_halves_of_surrogate_pairs_are_replaced_in_events_and_json() {
+        let event = |content_type: &str, data: &'static str| {
+            let payload = Payload {
+                data: Bytes::from_static(data.as_bytes()),
+                content_type: content_type.to_owned(),
+                ..Payload::default()
+            };
+            sender().envelope(&payload).unwrap()
+        };
+        let given = r#"{"id":"a\ud800","data":{"k\udc00":"\ud83d\ude00"}}"#;
+        // A strict reader takes both.
+        let own: Value = serde_json::from_slice(&event("application/cloudevents+json", given)).unwrap();
+        assert_eq!(own["id"], "a\u{fffd}");
+        assert_eq!(own["data"], json!({"k\u{fffd}": "😀"}));
+        let wrapped: Value = serde_json::from_slice(&event("application/json", given)).unwrap();
+        assert_eq!(wrapped["data"]["id"], "a\u{fffd}");
+        let text: Value = serde_json::from_slice(&event("text/plain", given)).unwrap();
+        assert_eq!(text["data"], given, "what is no JSON stays as it is");
+    }
 
     const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 

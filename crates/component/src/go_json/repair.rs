@@ -1,6 +1,8 @@
 //! What Go's decoder takes and ours does not.
 
-use memchr::{memchr, memchr2};
+use bytes::Bytes;
+use memchr::{memchr, memchr2, memmem};
+use serde::de::IgnoredAny;
 
 /// What stands for something that is no character.
 const REPLACEMENT: &str = "\u{fffd}";
@@ -36,6 +38,18 @@ pub fn repaired(text: &[u8]) -> Option<Vec<u8>> {
         };
     }
     changed.then_some(characters)
+}
+
+/// A JSON text with U+FFFD in place of each half of a surrogate pair that is alone, which strict readers refuse. Anything
+/// else, what is no JSON too, stays as it is.
+pub fn whole(text: &Bytes) -> Bytes {
+    if memmem::find(text, b"\\u").is_none() || str::from_utf8(text).is_err() {
+        return text.clone();
+    }
+    match repaired(text) {
+        Some(repaired) if serde_json::from_slice::<IgnoredAny>(text).is_ok() => repaired.into(),
+        _ => text.clone(),
+    }
 }
 
 fn is_low(unit: Option<u16>) -> bool {
@@ -119,6 +133,24 @@ mod tests {
             r#""\u+d80""#,
         ] {
             assert_eq!(repair(fine.as_bytes()), None, "{fine}");
+        }
+    }
+
+    #[test]
+    fn only_json_is_made_whole() {
+        let whole = |text: &'static [u8]| whole(&Bytes::from_static(text));
+        assert_eq!(
+            whole(br#" {"\ud800":"a\uDC00"}"#),
+            &br#" {"\ufffd":"a\ufffd"}"#[..]
+        );
+        for same in [
+            &br#"{"a":"\ud83d\ude00 \u00e9"}"#[..],
+            br#"say "\ud800""#,
+            b"\"\\ud800\xff\"",
+            b"{}",
+            b"",
+        ] {
+            assert_eq!(whole(same), same, "{same:?}");
         }
     }
 
