@@ -5,6 +5,7 @@ mod expand;
 mod features;
 mod merge;
 mod metrics;
+mod mistakes;
 mod mtls;
 mod raw;
 mod secrets;
@@ -26,6 +27,7 @@ pub use tracing::{DEFAULT_SAMPLING, Otel, Tracing};
 pub use workflow::{Retention, Workflow};
 
 use crate::component::Component;
+use crate::meta::Source;
 use crate::problem::Problem;
 use crate::yaml::{self, Flavour, Node};
 
@@ -70,7 +72,7 @@ pub struct Configuration {
 }
 
 /// One middleware of a pipeline.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Debug, Clone, Default, serde::Deserialize)]
 #[serde(default)]
 pub struct Handler {
     /// Name of the middleware component.
@@ -82,6 +84,22 @@ pub struct Handler {
     pub version: String,
     /// `selector`: read and unused, as in the contract.
     pub selector: serde_json::Value,
+    /// Where it was read. Handlers that differ in this only are the same.
+    #[serde(skip)]
+    pub source: Source,
+}
+
+impl PartialEq for Handler {
+    fn eq(&self, other: &Self) -> bool {
+        let Self {
+            name,
+            kind,
+            version,
+            selector,
+            source: _,
+        } = self;
+        *name == other.name && *kind == other.kind && *version == other.version && *selector == other.selector
+    }
 }
 
 /// One entry of `api.allowed` or `api.denied`.
@@ -128,6 +146,8 @@ pub struct LoadedConfiguration {
     pub configuration: Configuration,
     /// Unknown keys.
     pub warnings: Vec<Problem>,
+    /// Values that mean nothing: what holds in their place is said with them.
+    pub mistakes: Vec<Problem>,
     /// The files that hold no document.
     pub empty: Vec<PathBuf>,
 }
@@ -154,6 +174,15 @@ impl Configuration {
         let raw = yaml::decode::<raw::Raw>(&node, Flavour::Json).map_err(|e| e.to_string())?;
         raw.value.finish()
     }
+
+    /// The values of such a JSON that mean nothing; `name` is shown as the place.
+    pub fn mistakes_in(json: &[u8], name: &str) -> Vec<Problem> {
+        let node = yaml::from_json(json).unwrap_or_else(|_| Node::null(0));
+        let mut mistakes = mistakes::find(Path::new(name), &node);
+        // It is one line for all.
+        mistakes.iter_mut().for_each(|mistake| mistake.line = 0);
+        mistakes
+    }
 }
 
 /// Loads files in order, each over the previous and over the built-in defaults.
@@ -164,6 +193,8 @@ pub fn load<P: AsRef<Path>>(
 ) -> Result<LoadedConfiguration, Vec<Problem>> {
     let (mut merged, mut problems, mut warnings, mut empty) =
         (Node::null(0), Vec::new(), Vec::new(), Vec::new());
+    let mut mistakes = Vec::new();
+    let mut handlers = Handlers::default();
     let mut last = Path::new("");
     for file in files.iter().map(AsRef::as_ref) {
         match document(file, &env) {
@@ -176,6 +207,8 @@ pub fn load<P: AsRef<Path>>(
                             .iter()
                             .map(|e| Problem::from_yaml(file, e, UNKNOWN_KEY)),
                     );
+                    mistakes.extend(mistakes::find(file, &node));
+                    handlers.read(file, &node);
                     merge::over(&mut merged, node);
                     last = file;
                 }
@@ -195,12 +228,52 @@ pub fn load<P: AsRef<Path>>(
     }
     let fail = |what: String| vec![Problem::new(last, 0, what, "correct the Configuration")];
     let raw = yaml::decode::<raw::Raw>(&merged, Flavour::Text).map_err(|e| fail(e.to_string()))?;
-    let configuration = raw.value.finish().map_err(fail)?;
+    let mut configuration = raw.value.finish().map_err(fail)?;
+    handlers.place(&mut configuration);
     Ok(LoadedConfiguration {
         configuration,
         warnings,
+        mistakes,
         empty,
     })
+}
+
+/// Where the handlers of both pipelines were read: a list of a later file is there in place of an earlier one.
+#[derive(Default)]
+struct Handlers {
+    http: Vec<Source>,
+    app: Vec<Source>,
+}
+
+impl Handlers {
+    fn read(&mut self, file: &Path, document: &Node) {
+        let spec = document.get("spec");
+        for (key, places) in [
+            ("httpPipeline", &mut self.http),
+            ("appHttpPipeline", &mut self.app),
+        ] {
+            let pipeline = spec.and_then(|spec| spec.get(key));
+            let Some(list) = pipeline.and_then(|pipeline| pipeline.get("handlers")) else {
+                continue;
+            };
+            if !list.is_null() {
+                let lines = mistakes::items(Some(list)).map(|(_, handler)| handler.line);
+                *places = lines.map(|line| Source::new(file, line)).collect();
+            }
+        }
+    }
+
+    fn place(self, configuration: &mut Configuration) {
+        let both = [
+            (&mut configuration.http_pipeline, self.http),
+            (&mut configuration.app_http_pipeline, self.app),
+        ];
+        for (pipeline, places) in both {
+            for (handler, place) in pipeline.iter_mut().zip(places) {
+                handler.source = place;
+            }
+        }
+    }
 }
 
 pub(crate) const UNKNOWN_KEY: &str = "the key is ignored; check its spelling and where it stands";

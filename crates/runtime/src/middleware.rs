@@ -9,6 +9,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use outrigger_component::Middleware;
 use outrigger_component::middleware::{self, Next, full};
+use outrigger_nearest::hint;
 use outrigger_resources::configuration::{Configuration, Handler};
 use outrigger_transport::body::{Body, BoxError};
 
@@ -58,6 +59,43 @@ impl Middlewares {
         let registration = self.loaded.insert(&name, loaded).then(move || all.rebuild());
         self.rebuild();
         registration
+    }
+
+    /// Says which handlers of the Configuration have no component: calls go on without them, as in Dapr. Asked once all
+    /// components are loaded.
+    pub fn show_missing(&self) {
+        for text in self.missing() {
+            tracing::error!(target: LOG, "{text}");
+        }
+    }
+
+    fn missing(&self) -> Vec<String> {
+        let names = self.loaded.names();
+        let pipelines = [("httpPipeline", &self.server), ("appHttpPipeline", &self.app)];
+        let handlers = pipelines.into_iter().flat_map(|(name, pipeline)| {
+            let handlers = pipeline.handlers.iter();
+            handlers.map(move |handler| (name, handler))
+        });
+        let missing = handlers.filter(|(_, handler)| entry(handler, &self.loaded).is_none());
+        let told = missing.map(|(pipeline, handler)| {
+            let Handler { name, kind, .. } = handler;
+            let remedy = match self.loaded.get(name) {
+                Some(other) => format!("the component {name} is a {}", of(&other.kind, &other.version)),
+                None => {
+                    let near = hint(name, names.iter().map(String::as_str));
+                    format!("{near}name a component that is loaded")
+                }
+            };
+            let place = match handler.source.to_string() {
+                place if place.is_empty() => String::new(),
+                place => format!("{place}: "),
+            };
+            let wanted = of(kind, &handler.version);
+            format!(
+                "{place}spec.{pipeline}: no middleware {name:?} ({wanted}) is loaded: calls go on without it ({remedy})"
+            )
+        });
+        told.collect()
     }
 
     fn rebuild(&self) {
@@ -125,17 +163,25 @@ impl Pipeline {
             return;
         }
         tracing::info!(target: LOG, "Building pipeline {}", self.name);
-        let found = self.handlers.iter().filter_map(|handler| {
-            let entry = loaded.get(&handler.name)?;
-            let same = entry.kind == handler.kind && version(&entry.version) == version(&handler.version);
-            same.then_some(entry)
-        });
+        let found = self.handlers.iter().filter_map(|handler| entry(handler, loaded));
         let entries: Vec<_> = found.collect();
         self.chain.store(Arc::new(Chain {
             components: entries.iter().map(|entry| Arc::clone(&entry.component)).collect(),
             _entries: entries,
         }));
     }
+}
+
+/// What is loaded with the name, type and version of a handler.
+fn entry(handler: &Handler, loaded: &Registry<Loaded>) -> Option<Arc<Loaded>> {
+    let entry = loaded.get(&handler.name)?;
+    let same = entry.kind == handler.kind && version(&entry.version) == version(&handler.version);
+    same.then_some(entry)
+}
+
+/// A type and its version.
+fn of(kind: &str, given: &str) -> String {
+    format!("{kind}/{}", version(given))
 }
 
 fn version(given: &str) -> &str {
@@ -176,6 +222,7 @@ fn outside(body: Body) -> middleware::Body {
 mod tests {
     use http::HeaderValue;
     use outrigger_component::middleware::Outcome;
+    use outrigger_resources::Source;
 
     use super::*;
 
@@ -249,5 +296,26 @@ mod tests {
         two.withdraw();
         one.withdraw();
         assert!(all.server.current().is_none());
+    }
+
+    #[test]
+    fn handlers_without_a_component_are_told_with_place_and_the_nearest_name() {
+        let mut mistyped = handler("uper", "middleware.http.uppercase", "");
+        mistyped.source = Source::new("config.yaml", 7);
+        let all = Arc::new(Middlewares::new(&Configuration {
+            http_pipeline: vec![mistyped, handler("upper", "middleware.http.uppercase", "")],
+            app_http_pipeline: vec![handler("upper", "middleware.http.uppercase", "v2")],
+            ..Configuration::default()
+        }));
+        all.insert(loaded("upper", "middleware.http.uppercase", "v1", "1"));
+        assert_eq!(
+            all.missing(),
+            [
+                "config.yaml:7: spec.httpPipeline: no middleware \"uper\" (middleware.http.uppercase/v1) is loaded: \
+                 calls go on without it (did you mean upper? name a component that is loaded)",
+                "spec.appHttpPipeline: no middleware \"upper\" (middleware.http.uppercase/v2) is loaded: calls go on \
+                 without it (the component upper is a middleware.http.uppercase/v1)",
+            ]
+        );
     }
 }

@@ -121,6 +121,9 @@ impl Operator {
         if json.is_empty() {
             return Err(OperatorError::NotFound(name.to_owned()));
         }
+        for mistake in Configuration::mistakes_in(&json, &format!("Configuration {name}")) {
+            tracing::error!(target: LOG, "{mistake}");
+        }
         Configuration::from_json(&json)
             .map_err(|error| OperatorError::Content(format!("Configuration {name}: {error}")))
     }

@@ -288,3 +288,106 @@ fn operators_send_json_with_header_objects() {
         (Some(Duration::from_secs(5)), "k")
     );
 }
+
+#[test]
+fn values_that_mean_nothing_are_told_with_place_and_remedy() {
+    let text = spec(
+        "  tracing: {samplingRate: two}\n  accessControl:\n    defaultAction: alow\n    policies:\n    \
+         - appId: a\n      trustDomain: t\n      namespace: n\n      defaultAction: Deny\n      operations:\n      \
+         - {name: /x, httpVerb: [PSOT, GET, get], action: dney}\n      - {name: /y}\n    - {appId: b}\n  api:\n    \
+         allowed:\n    - {name: stat, version: v1, protocol: HTTP}\n    denied:\n    \
+         - {name: state/x, version: v1.0, protocol: htp}\n    - {name: unlock, version: v1alpha1}\n",
+    );
+    let loaded = Files::with(&[&text]).load().unwrap();
+    assert_eq!(loaded.configuration.access_control.default_action, "alow");
+    let told: Vec<_> = loaded
+        .mistakes
+        .iter()
+        .map(|p| format!("{}: {} ({})", p.line, p.what, p.remedy))
+        .collect();
+    let verbs = "GET, HEAD, POST, PUT, DELETE, CONNECT, OPTIONS, TRACE, PATCH or *";
+    let policy = "spec.accessControl.policies";
+    let needs = "a policy needs appId, trustDomain and namespace";
+    let unbuilt = "is missing: access control is not built without it";
+    let mut expected = vec![
+        "5: spec.tracing.samplingRate \"two\" is not a number: it counts as 0.0001 (write a number from \"0\" to \"1\")"
+            .to_owned(),
+        "7: spec.accessControl.defaultAction \"alow\" is no action: it denies (did you mean allow? write allow or deny)"
+            .to_owned(),
+    ];
+    for (index, (wrong, right)) in [("PSOT", "POST"), ("get", "GET")].into_iter().enumerate() {
+        let index = index * 2;
+        expected.push(format!(
+            "14: {policy}[0].operations[0].httpVerb[{index}] {wrong:?} is no HTTP verb: it matches no call \
+             (did you mean {right}? write {verbs})"
+        ));
+    }
+    expected.insert(
+        2,
+        format!(
+            "14: {policy}[0].operations[0].action \"dney\" is no action: it denies \
+             (did you mean deny? write allow or deny)"
+        ),
+    );
+    expected.push(format!(
+        "15: {policy}[0].operations[1].action is missing: the operation is denied (write allow or deny)"
+    ));
+    for key in ["trustDomain", "namespace"] {
+        expected.push(format!("16: {policy}[1].{key} {unbuilt} (set {key}; {needs})"));
+    }
+    assert_eq!(told[..expected.len()], expected);
+    let [name, protocol, missing] = &told[expected.len()..] else {
+        panic!("{told:#?}");
+    };
+    assert!(
+        name.starts_with("19: spec.api.allowed[0].name \"stat\" is no part of the API (did you mean state?"),
+        "{name}"
+    );
+    assert_eq!(
+        protocol,
+        "21: spec.api.denied[0].protocol \"htp\" is no protocol: the rule has no effect \
+         (did you mean http? write http or grpc)"
+    );
+    assert_eq!(
+        missing,
+        "22: spec.api.denied[1].protocol is missing: the rule has no effect (write http or grpc)"
+    );
+}
+
+#[test]
+fn a_sampling_rate_out_of_range_says_what_it_counts_as() {
+    for (rate, told) in [
+        ("'7'", Some("it counts as 1")),
+        ("\"-1\"", Some("it counts as 0")),
+        ("NaN", Some("it counts as 0.0001")),
+        ("\"\"", None),
+        ("1e-3", None),
+    ] {
+        let text = spec(&format!("  tracing: {{samplingRate: {rate}}}\n"));
+        let mistakes = Files::with(&[&text]).load().unwrap().mistakes;
+        let ends = mistakes.first().map(|problem| problem.what.as_str());
+        assert_eq!(ends.is_some(), told.is_some(), "{rate}: {ends:?}");
+        assert!(ends.is_none_or(|what| what.ends_with(told.unwrap())), "{ends:?}");
+    }
+}
+
+#[test]
+fn what_an_operator_sends_is_looked_at_too() {
+    let json = br#"{"spec":{"accessControl":{"defaultAction":"alow"}}}"#;
+    let mistakes = Configuration::mistakes_in(json, "Configuration c");
+    let told = mistakes[0].to_string();
+    assert!(
+        told.starts_with(r#"Configuration c: spec.accessControl.defaultAction "alow" is no action"#),
+        "{told}"
+    );
+    assert_eq!(Configuration::mistakes_in(b"{", "c"), []);
+}
+
+#[test]
+fn handlers_know_the_file_that_names_them() {
+    let pipeline = |name: &str| spec(&format!("  httpPipeline:\n    handlers:\n    - name: {name}\n"));
+    let files = Files::with(&[&pipeline("a"), &pipeline("b"), &spec("  tracing: {}\n")]);
+    let handlers = files.load().unwrap().configuration.http_pipeline;
+    let places: Vec<_> = handlers.iter().map(|h| (h.name.as_str(), &h.source)).collect();
+    assert_eq!(places, [("b", &Source::new(&files.paths[1], 7))]);
+}

@@ -99,6 +99,21 @@ impl<'a> Document<'a> {
         }
     }
 
+    /// Calls name components and endpoints; one without a name is loaded all the same, as in Dapr.
+    fn check_name(&mut self) {
+        let kind = self.node.text("kind").unwrap_or_default();
+        let metadata = self.node.get("metadata");
+        let name = metadata
+            .and_then(|metadata| metadata.text("name"))
+            .unwrap_or_default();
+        if name.is_empty() && ["Component", "HTTPEndpoint"].contains(&kind) {
+            let what = format!("metadata.name is missing: no call can name this {kind}");
+            let line = metadata.map_or(self.node.line, |metadata| metadata.line);
+            self.warnings
+                .push(Problem::new(self.file, line, what, "set metadata.name"));
+        }
+    }
+
     /// The document as `T`, unless its name cannot be used.
     pub(crate) fn decode<T: DeserializeOwned>(&mut self) -> Result<(T, Source), Broken> {
         if let Some(name) = self.node.get("metadata").and_then(|m| m.text("name"))
@@ -113,6 +128,7 @@ impl<'a> Document<'a> {
         }
         match yaml::decode_every::<T>(&self.node, Flavour::Json) {
             Ok(decoded) => {
+                self.check_name();
                 let unknown = decoded
                     .unknown
                     .iter()

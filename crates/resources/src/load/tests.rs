@@ -218,6 +218,23 @@ fn a_folder_that_is_not_there_is_named_with_the_one_meant() {
     assert!(problems[0].to_string().contains(&right), "{}", problems[0]);
 }
 
+#[test]
+fn a_component_without_a_name_is_loaded_and_told() {
+    let text =
+        "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  {}\nspec:\n  type: state.in-memory\n";
+    let loaded = super::text(text, "app").unwrap();
+    assert_eq!(loaded.components.len(), 1);
+    let said: Vec<_> = loaded
+        .warnings
+        .iter()
+        .map(|p| (p.line, p.what.as_str()))
+        .collect();
+    assert_eq!(
+        said,
+        [(4, "metadata.name is missing: no call can name this Component")]
+    );
+}
+
 #[cfg(unix)]
 #[test]
 fn a_link_that_leads_nowhere_is_said_to_be_one() {

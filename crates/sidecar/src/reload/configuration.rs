@@ -7,7 +7,7 @@ use std::sync::Arc;
 use outrigger_api::access::Access;
 use outrigger_policy::access::{AccessControl, AppProtocol};
 use outrigger_resources::configuration::{self, Configuration};
-use outrigger_resources::problem;
+use outrigger_resources::{Problem, problem};
 use outrigger_runtime::components::Env;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -26,6 +26,8 @@ pub struct ConfigurationReloader {
     applied: Applied,
     /// What access control was built from.
     access: configuration::AccessControl,
+    /// What was told of the files; nothing before they were first read, as the start told it.
+    told: Option<Vec<Problem>>,
 }
 
 /// What a Configuration is applied to.
@@ -52,6 +54,7 @@ impl ConfigurationReloader {
         Ok(Self {
             watch: Watch::new(&folders)?,
             access: applied.started.access_control.clone(),
+            told: None,
             files,
             env,
             control,
@@ -162,6 +165,12 @@ impl ConfigurationReloader {
             return Err("the files of --config are empty; write what they should say".to_owned());
         }
         self.applied.empty = loaded.empty;
+        if let Some(told) = &self.told {
+            for mistake in loaded.mistakes.iter().filter(|mistake| !told.contains(mistake)) {
+                tracing::error!(target: LOG, "{mistake}");
+            }
+        }
+        self.told = Some(loaded.mistakes);
         Ok(loaded.configuration)
     }
 }

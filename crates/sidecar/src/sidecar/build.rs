@@ -188,6 +188,7 @@ impl Builder {
         let components = Arc::new(components.with_implicit(resources::cluster_secrets(&config)));
         let loading = components.start(&loaded.components).await;
         loading.map_err(|error| SidecarError::Component(error.to_string()))?;
+        context.middlewares.show_missing();
         let declared = blocks.subscriptions.declare(&loaded.subscriptions);
         declared.map_err(|problems| SidecarError::Resources(problems.join("; ")))?;
         let resolver = EndpointResolver {

@@ -50,7 +50,7 @@ pub(super) struct SidecarContext {
     settings: Arc<Configuration>,
     pub(super) app: Option<Arc<AppChannel>>,
     health: Health,
-    middlewares: Arc<Middlewares>,
+    pub(super) middlewares: Arc<Middlewares>,
     pub(super) metrics: Arc<SidecarMetrics>,
     tracer: Tracer,
     pub(super) access: Arc<Access>,

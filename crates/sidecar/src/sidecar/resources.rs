@@ -56,6 +56,9 @@ fn configuration(config: &Config, env: &Env) -> Result<LoadedConfiguration, Side
     for warning in &loaded.warnings {
         tracing::warn!(target: LOG, "{warning}");
     }
+    for mistake in &loaded.mistakes {
+        tracing::error!(target: LOG, "{mistake}");
+    }
     show_features(&loaded.configuration);
     Ok(loaded)
 }
