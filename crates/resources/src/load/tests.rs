@@ -245,7 +245,7 @@ fn a_link_that_leads_nowhere_is_said_to_be_one() {
     for path in [dangling, looping] {
         let request = Request {
             paths: std::slice::from_ref(&path),
-            kinds: Kinds::ALL,
+            kinds: Kind::ALL,
             namespace: None,
             app_id: "app",
         };
