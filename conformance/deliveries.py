@@ -1,8 +1,8 @@
 """Publish and subscribe while things break. Run by the script `deliveries`.
 
 After each fault: every event whose publisher was told that it is taken has been handled to its end by an app; where the
-broker keeps the order of a key, no event was begun before the one in front of it had been handled to its end; nothing but
-poison became a dead letter; and nothing waits any more.
+broker keeps the order of a key, no event was begun before the one in front of it had been handled to its end; and nothing
+but poison became a dead letter.
 """
 
 import argparse
@@ -108,7 +108,7 @@ class RabbitMq(Broker):
         self.port = self.server.port
         self.properties = {
             "connectionString": self.server.url, "durable": "true", "deletedWhenUnused": "false", "deliveryMode": "2",
-            "prefetchCount": "10", "requeueInFailure": "true", "publisherConfirm": "true", "concurrency": "parallel"}
+            "prefetchCount": "10", "requeueInFailure": "true", "publisherConfirm": "true", "concurrencyMode": "parallel"}
 
     def start(self):
         self.fleet.app(self.process, self.command, self.port, self.server.env, servers.BROKER_SECONDS)

@@ -9,16 +9,35 @@ const HARMLESS: usize = 2 * MAX_FIELDS;
 
 /// The fields of a message whose messages are counted as well, by their numbers.
 #[derive(Debug)]
-pub struct Nested(pub &'static [(u64, &'static Nested)]);
+pub struct Nested {
+    inside: &'static [(u64, &'static Nested)],
+    /// Whether its own fields count.
+    counts: bool,
+}
+
+impl Nested {
+    /// A message whose fields count, and what it has in it.
+    pub const fn of(inside: &'static [(u64, &'static Self)]) -> Self {
+        Self { inside, counts: true }
+    }
+
+    /// A message that counts as one field of what is around it, however many fields it has: only what it has in it counts.
+    pub const fn around(inside: &'static [(u64, &'static Self)]) -> Self {
+        Self {
+            inside,
+            counts: false,
+        }
+    }
+}
 
 /// Of a message whose own fields are all that can be many.
-pub static FLAT: Nested = Nested(&[]);
+pub static FLAT: Nested = Nested::of(&[]);
 /// `google.protobuf.Value`.
-pub static VALUE: Nested = Nested(&[(5, &STRUCT), (6, &LIST)]);
+pub static VALUE: Nested = Nested::of(&[(5, &STRUCT), (6, &LIST)]);
 /// `google.protobuf.Struct`.
-pub static STRUCT: Nested = Nested(&[(1, &MEMBER)]);
-static MEMBER: Nested = Nested(&[(2, &VALUE)]);
-static LIST: Nested = Nested(&[(1, &VALUE)]);
+pub static STRUCT: Nested = Nested::of(&[(1, &MEMBER)]);
+static MEMBER: Nested = Nested::of(&[(2, &VALUE)]);
+static LIST: Nested = Nested::of(&[(1, &VALUE)]);
 
 /// A message has more than [`MAX_FIELDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -120,7 +139,7 @@ impl Counter {
         match &mut self.next {
             Next::Tag(varint) => match varint.push(byte) {
                 Some(tag) => {
-                    self.fields += 1;
+                    self.fields += usize::from(self.around().counts);
                     if self.fields > MAX_FIELDS {
                         return Err(TooManyFields);
                     }
@@ -151,14 +170,17 @@ impl Counter {
         Ok(())
     }
 
-    /// What comes after the length of a field.
-    fn inside(&mut self, field: u64, length: u64) -> Next {
-        // The length is the first thing of a field that tells messages that have ended from those that have not.
+    /// The message that the byte which has just passed is in.
+    fn around(&mut self) -> &'static Nested {
         while self.open.last().is_some_and(|(end, _)| *end < self.at) {
             self.open.pop();
         }
-        let Nested(here) = self.open.last().map_or(self.top, |(_, nested)| nested);
-        let nested = here.iter().find(|(number, _)| *number == field);
+        self.open.last().map_or(self.top, |(_, nested)| nested)
+    }
+
+    /// What comes after the length of a field.
+    fn inside(&mut self, field: u64, length: u64) -> Next {
+        let nested = self.around().inside.iter().find(|(number, _)| *number == field);
         match nested {
             Some((_, nested)) => {
                 self.open.push((self.at.saturating_add(length), nested));
@@ -225,7 +247,7 @@ mod tests {
 
     #[test]
     fn those_of_messages_in_it_count_where_they_are_named() {
-        static NAMED: Nested = Nested(&[(3, &Nested(&[(1, &FLAT)]))]);
+        static NAMED: Nested = Nested::of(&[(3, &Nested::of(&[(1, &FLAT)]))]);
         let half = empty(1, MAX_FIELDS / 2);
         let deep = |number, bytes: &[u8]| [field(number, bytes), field(number, bytes)].concat();
         assert_eq!(outcome(&deep(3, &half), &NAMED), Err(TooManyFields));

@@ -270,7 +270,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_message_with_too_many_fields_fails_before_it_is_whole() {
-        static NAMED: Nested = Nested(&[(1, &FLAT)]);
+        static NAMED: Nested = Nested::of(&[(1, &FLAT)]);
         let framed = |fields: &[u8]| {
             let length = u32::try_from(fields.len()).unwrap().to_be_bytes();
             [&[0], &length[..], fields].concat()

@@ -29,8 +29,8 @@ pub enum Cause {
     NameTwice,
     /// What it has for the app could never be delivered: the job, and why.
     #[error(
-        "failed to schedule job due to: the data of job '{0}' is no google.protobuf.Value that can be delivered: {1}. \
-         Give it less, or another type, which is delivered as bytes"
+        "failed to schedule job due to: the data of job '{0}' cannot be delivered as a google.protobuf.Value: {1}. \
+         Send less, or another type, which is delivered as bytes"
     )]
     Data(String, String),
     /// It was not scheduled.

@@ -129,7 +129,7 @@ async fn an_unusable_file_is_named() {
     assert!(missing.contains("secrets.json: cannot be read"), "{missing}");
     fs::write(&path, "[1]").unwrap();
     let wrong = failure().await;
-    assert!(wrong.contains("no JSON object"), "{wrong}");
+    assert!(wrong.contains("not a JSON object"), "{wrong}");
     fs::write(&path, r#"{"a":{"b":"1"},"a:b":"2"}"#).unwrap();
     let twice = failure().await;
     assert!(twice.contains("a:b is there twice"), "{twice}");

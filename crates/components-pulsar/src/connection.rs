@@ -157,7 +157,7 @@ impl Connection {
         match timeout(PATIENCE, self.frames.send(message)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(self.lost(&error)),
-            Err(_) => Err(self.lost(&"it takes nothing any more")),
+            Err(_) => Err(self.lost(&"it no longer accepts data")),
         }
     }
 
@@ -175,7 +175,7 @@ impl Connection {
                 match fed {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => return Err(self.lost(&error)),
-                    Err(_) => return Err(self.lost(&"it takes nothing any more")),
+                    Err(_) => return Err(self.lost(&"it no longer accepts data")),
                 }
             }
             if let Err(error) = SinkExt::<Box<Message>>::flush(&mut self.frames).await {
@@ -190,7 +190,7 @@ impl Connection {
                 },
                 () = sleep_until(limit) => {
                     if self.asked {
-                        return Err(self.lost(&"it does not answer any more"));
+                        return Err(self.lost(&"it no longer answers"));
                     }
                     self.asked = true;
                     self.answers.push(command::ping());

@@ -43,7 +43,7 @@ pub fn builtin() -> Catalog {
     #[cfg(not(feature = "pulsar"))]
     catalog.pubsub.elsewhere(
         "pulsar",
-        "it comes with cargo build --release -p outrigger-sidecar --features pulsar, for which protoc has to be installed",
+        "build one that has it with cargo build --release -p outrigger-sidecar --features pulsar; protoc has to be installed",
     );
     #[cfg(feature = "rabbitmq")]
     outrigger_components_rabbitmq::add(&mut catalog);

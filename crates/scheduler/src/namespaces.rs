@@ -19,9 +19,6 @@ const LOG: &str = "dapr.scheduler";
 const RETRY: Duration = Duration::from_secs(5);
 /// Between two attempts to follow namespaces where the rights do not suffice.
 const REFUSED: Duration = Duration::from_secs(300);
-/// How long jobs stay of a namespace that the cluster does not have when a scheduler starts: after a restore, namespaces may come
-/// later than it.
-const GRACE: Duration = Duration::from_secs(3600);
 /// Deleted namespaces whose jobs are still there, because the store or the API fails.
 const MAX_WAITING: usize = 65_536;
 
@@ -46,8 +43,6 @@ pub(crate) struct Namespaces {
     added: Notify,
     /// Between two attempts where the rights do not suffice.
     pause: Duration,
-    /// [`GRACE`].
-    grace: Duration,
 }
 
 impl Namespaces {
@@ -58,7 +53,6 @@ impl Namespaces {
             waiting: Mutex::default(),
             added: Notify::new(),
             pause: REFUSED,
-            grace: GRACE,
         }
     }
 
@@ -87,37 +81,32 @@ impl Namespaces {
             .await;
     }
 
-    /// Notes the namespaces of jobs that the cluster does not have: they were deleted while nobody followed. Where it has none
-    /// at all, the list is not believed; and whoever restores a cluster has time to make its namespaces.
-    async fn compare(&self, store: &Store<Namespace>) {
-        let known: BTreeSet<String> = store.all().into_iter().map(|(meta, _)| meta.name).collect();
-        if known.is_empty() {
-            return;
-        }
+    /// Tells of jobs of namespaces that the cluster does not have: maybe those were deleted while no scheduler ran. Nothing is
+    /// deleted, because the store may be another cluster's too, and sidecars need not be in the cluster.
+    async fn tell_unknown(&self, store: &Store<Namespace>) {
         loop {
-            match self.of_jobs().await {
-                Ok(namespaces) => {
-                    let unknown: Vec<String> = namespaces.difference(&known).cloned().collect();
-                    if unknown.is_empty() {
-                        return;
-                    }
-                    tracing::warn!(
+            match self.unknown(store).await {
+                Ok(unknown) if unknown.is_empty() => return,
+                Ok(unknown) => {
+                    return tracing::warn!(
                         target: LOG,
-                        "there are jobs of namespaces that the cluster does not have: {}. They are deleted in {} minutes, unless \
-                         the namespaces are there by then",
-                        unknown.join(", "),
-                        self.grace.as_secs() / 60
+                        "there are jobs of namespaces that the cluster does not have: {}. If they were deleted while no \
+                         scheduler ran, delete their jobs with `dapr scheduler delete-all app/NAMESPACE`",
+                        unknown.join(", ")
                     );
-                    tokio::time::sleep(self.grace).await;
-                    return unknown.into_iter().for_each(|name| self.note(name));
                 }
                 Err(cause) => tracing::warn!(
                     target: LOG,
-                    "whether there are jobs of namespaces that are gone cannot be told: {cause}; tried again soon"
+                    "cannot find out whether there are jobs of deleted namespaces: {cause}; tried again soon"
                 ),
             }
             tokio::time::sleep(RETRY).await;
         }
+    }
+
+    async fn unknown(&self, store: &Store<Namespace>) -> Result<Vec<String>, StorageError> {
+        let known: BTreeSet<String> = store.all().into_iter().map(|(meta, _)| meta.name).collect();
+        Ok(self.of_jobs().await?.difference(&known).cloned().collect())
     }
 
     /// The namespaces that have jobs, and may be names of namespaces of a cluster.
@@ -150,7 +139,7 @@ impl Namespaces {
                 let known = progress.wait_for(|progress| *progress != Progress::Pending).await;
                 if known.is_ok_and(|progress| *progress == Progress::Complete) {
                     ready.set(true);
-                    self.compare(&store).await;
+                    self.tell_unknown(&store).await;
                     return std::future::pending::<()>().await;
                 }
                 // It failed; whether for want of rights, the answer says.
@@ -223,7 +212,7 @@ impl Namespaces {
         match self.client.get::<Value>(Kind::NAMESPACES, None, namespace).await {
             Err(error) if error.is_not_found() => {}
             Ok(_) => return Ok(()),
-            Err(error) => return Err(format!("whether it is cannot be told: {error}")),
+            Err(error) => return Err(format!("cannot find out whether it is: {error}")),
         }
         for prefix in names::of_namespace(namespace) {
             let deleted = self.storage.delete_prefix(prefix).await;
@@ -327,40 +316,45 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn jobs_of_namespaces_that_went_while_nobody_followed_go_at_the_start() {
+    async fn jobs_of_namespaces_that_the_cluster_does_not_have_are_told_and_stay() {
         let folder = tempfile::tempdir().unwrap();
-        // Of these the last is no name of the cluster's: whoever made those jobs, no namespace's end is theirs.
-        let namespaces = ["gone", "gone-too", "here", "here-2", "Standalone_1"];
+        // The last is no name of a cluster's: whoever made those jobs, no namespace's end is theirs.
+        let namespaces = ["gone", "gone-too", "here", "Standalone_1"];
         let storage = stored(folder.path(), &namespaces).await;
         let server = Server::start().await;
-        for name in ["here", "here-2", "without-jobs"] {
+        for name in ["here", "without-jobs"] {
             let path = format!("/api/v1/namespaces/{name}");
             server.put(&path, json!({"metadata": {"name": name}}));
         }
-        let (mut health, stop) = (Health::default(), CancellationToken::new());
-        let mut all = Namespaces::new(server.client(), Arc::clone(&storage));
-        all.grace = Duration::ZERO;
-        let running = tokio::spawn(all.run(health.part("namespaces"), stop.clone()));
-        let gone = async {
-            while left(&storage).await != ["Standalone_1", "here", "here-2"] {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(10), gone).await.unwrap();
+        let all = Namespaces::new(server.client(), Arc::clone(&storage));
+        let reflector = Reflector::<Namespace>::new(server.client(), Scope::default());
+        let (store, mut progress) = (reflector.store(), reflector.progress());
+        let stop = CancellationToken::new();
+        let running = tokio::spawn({
+            let stop = stop.clone();
+            async move { reflector.run(stop).await }
+        });
+        let complete = progress.wait_for(|progress| *progress == Progress::Complete);
+        tokio::time::timeout(Duration::from_secs(10), complete)
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(all.unknown(&store).await.unwrap(), ["gone", "gone-too"]);
+        all.tell_unknown(&store).await;
+        assert!(all.waiting().is_empty());
+        assert_eq!(left(&storage).await, ["Standalone_1", "gone", "gone-too", "here"]);
         stop.cancel();
         running.await.unwrap();
     }
 
     #[tokio::test]
-    async fn a_list_that_has_no_namespace_or_lacks_one_ends_no_jobs() {
+    async fn a_list_that_lacks_a_namespace_ends_no_jobs() {
         let folder = tempfile::tempdir().unwrap();
         let storage = stored(folder.path(), &["here"]).await;
         let server = Server::start().await;
         let found = json!({"metadata": {"name": "here"}});
         let all = Namespaces::new(server.client(), Arc::clone(&storage));
-        all.compare(&Store::default()).await;
-        assert!(all.waiting().is_empty(), "an empty list is not believed");
-        // Another list lacks it: the cluster is asked for it by its name.
+        // The list lacks it: the cluster is asked for it by its name.
         server.put("/api/v1/namespaces/here", found);
         assert_eq!(all.of_jobs().await.unwrap(), BTreeSet::from(["here".to_owned()]));
         all.gone("here").await.unwrap();

@@ -5,15 +5,15 @@ use outrigger_transport::grpc::fields::{FLAT, Nested, STRUCT};
 use super::DAPR;
 use super::taskhub::SERVICE as TASK_HUB;
 
-static CONVERSE: Nested = Nested(&[(3, &INPUT), (8, &TOOL), (10, &STRUCT)]);
-static INPUT: Nested = Nested(&[(1, &MESSAGE)]);
-static MESSAGE: Nested = Nested(&[(1, &FLAT), (2, &FLAT), (3, &FLAT), (4, &FLAT), (5, &FLAT)]);
-static TOOL: Nested = Nested(&[(1, &FUNCTION)]);
-static FUNCTION: Nested = Nested(&[(3, &STRUCT)]);
+static CONVERSE: Nested = Nested::of(&[(3, &INPUT), (8, &TOOL), (10, &STRUCT)]);
+static INPUT: Nested = Nested::of(&[(1, &MESSAGE)]);
+static MESSAGE: Nested = Nested::of(&[(1, &FLAT), (2, &FLAT), (3, &FLAT), (4, &FLAT), (5, &FLAT)]);
+static TOOL: Nested = Nested::of(&[(1, &FUNCTION)]);
+static FUNCTION: Nested = Nested::of(&[(3, &STRUCT)]);
 
-/// Events that a workflow takes along as it continues as new.
-static TURN: Nested = Nested(&[(2, &ACTION)]);
-static ACTION: Nested = Nested(&[(6, &FLAT)]);
+/// Actions count as one field each, whatever they say, and the events that a workflow takes along as it continues as new.
+static TURN: Nested = Nested::of(&[(2, &ACTION)]);
+static ACTION: Nested = Nested::around(&[(6, &FLAT)]);
 
 /// The messages that count in a request to this path.
 pub(super) fn nested(path: &str) -> &'static Nested {
@@ -108,5 +108,21 @@ mod tests {
         };
         assert!(!is_refused(METHOD, &along(MAX_FIELDS - 2)));
         assert!(is_refused(METHOD, &along(MAX_FIELDS)));
+        // As many actions as a turn may have, with all that they say.
+        let action = task::OrchestratorAction {
+            id: 7,
+            router: Some(task::TaskRouter::default()),
+            orchestrator_action_type: Some(task::orchestrator_action::OrchestratorActionType::ScheduleTask(
+                task::ScheduleTaskAction {
+                    name: "charge".to_owned(),
+                    ..task::ScheduleTaskAction::default()
+                },
+            )),
+        };
+        let turn = task::OrchestratorResponse {
+            actions: vec![action; 100_000],
+            ..task::OrchestratorResponse::default()
+        };
+        assert!(!is_refused(METHOD, &turn));
     }
 }

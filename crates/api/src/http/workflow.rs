@@ -179,7 +179,7 @@ fn listing(query: &str) -> Result<Listing, ApiError> {
             "pageSize" => {
                 let size = value.parse().ok().filter(|size| *size > 0);
                 let size = size.ok_or_else(|| {
-                    ApiError::malformed(format!("pageSize: '{value}' is no number of instances from 1 on"))
+                    ApiError::malformed(format!("pageSize: '{value}' is not a whole number from 1 on"))
                 })?;
                 listing.size = Some(size);
             }
@@ -187,7 +187,7 @@ fn listing(query: &str) -> Result<Listing, ApiError> {
             "runtimeStatus" => {
                 let status = Listing::status_named(&value).ok_or_else(|| {
                     ApiError::malformed(format!(
-                        "runtimeStatus: '{value}' is none of {}",
+                        "runtimeStatus: '{value}' must be one of {}",
                         Listing::STATUSES.join(", ")
                     ))
                 })?;

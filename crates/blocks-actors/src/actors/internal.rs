@@ -210,6 +210,8 @@ impl Internal {
     ) -> Result<Option<Result<Bytes, Status>>, ActorError> {
         let answered = tokio::select! {
             biased;
+            // First: who has an answer is not sent on to another host.
+            answer = arrived.answered() => answer,
             turn = kind.turn(id, None, entrance) => {
                 let Some(turn) = turn? else { return Ok(None) };
                 let leaving = self.leaving(turn, id);
@@ -217,7 +219,6 @@ impl Internal {
                 drop(leaving);
                 return Ok(Some(answer));
             }
-            answer = arrived.answered() => answer,
         };
         // Its own turn may have come, and with it the end of the actor.
         drop(kind.free_turn(id).map(|turn| self.leaving(turn, id)));

@@ -64,10 +64,10 @@ impl Failures {
 }
 
 impl Engine {
-    /// What an instance wants done cannot be done now: it is tried again ever more seldom, and told once.
+    /// What an instance wants done cannot be done now: it is tried again less and less often, and told once.
     pub(super) fn refused(&self, instance: &str, why: &str) -> Status {
         if self.troubles.refused(instance, why) {
-            tracing::warn!(target: LOG, "workflow '{instance}' does not go on, and is tried again ever more seldom: {why}");
+            tracing::warn!(target: LOG, "workflow '{instance}' cannot go on, and is tried again less and less often: {why}");
         }
         again(why)
     }

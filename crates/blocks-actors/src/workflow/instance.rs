@@ -270,6 +270,10 @@ impl Held<'_> {
         engine
             .remind(&engine.types.workflow, self.id, &name, None, Some(data))
             .await?;
+        // Whatever was wrong with one of this id is not wrong with this one.
+        engine.troubles.over(self.id);
+        self.slot.awaited.clear();
+        self.slot.is_stalled = false;
         self.save(Loaded::made(instance), change).await
     }
 

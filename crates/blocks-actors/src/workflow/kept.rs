@@ -32,7 +32,7 @@ impl Slot {
             return true;
         }
         let is_active = |loaded: &Loaded| !loaded.instance.is_completed();
-        !self.awaited.is_empty() || self.loaded.as_ref().is_some_and(is_active)
+        self.stores_alone || !self.awaited.is_empty() || self.loaded.as_ref().is_some_and(is_active)
     }
 }
 

@@ -71,10 +71,21 @@ impl Held<'_> {
         if hold.of_timer {
             self.run_again().await?;
         }
+        let raised: Vec<u64> = tickets
+            .iter()
+            .zip(&events)
+            .filter(|(_, event)| outrigger_workflow::event::ends(event).is_none())
+            .map(|(ticket, _)| *ticket)
+            .collect();
         let Additions { added, change, .. } = loaded.instance.commit_with(outcome, events);
-        // One of the events may be what the store does not take: who sent it is told so in a turn of its own.
+        // One of the events may be what the store does not take: who sent a result is told so in a turn of its own. What was
+        // raised is not known again if it was stored all the same: its sender decides whether to send it again.
         self.slot.stores_alone = true;
-        self.save(loaded, change).await?;
+        if let Err(error) = self.save(loaded, change).await {
+            answers.extend(raised.into_iter().map(|ticket| (ticket, Err(error.clone()))));
+            self.all.arrivals.answer(self.id, answers);
+            return Err(error);
+        }
         self.slot.stores_alone = false;
         answers.extend(tickets.into_iter().zip(added.into_iter().map(answer)));
         self.all.arrivals.answer(self.id, answers);

@@ -44,7 +44,7 @@ impl Engine {
         let (Some(pause), Some(purpose)) = (pause, names::purpose(name)) else {
             return Err(why);
         };
-        if purpose == Purpose::Run && self.troubles.comes_later(id, name) {
+        if purpose == Purpose::Run && self.troubles.comes_later(id, name, pause) {
             return Ok(());
         }
         let later = names::later_reminder(purpose, random());
@@ -53,7 +53,7 @@ impl Engine {
         match timeout(PUT_OFF, set).await {
             Ok(Ok(())) => {
                 if purpose == Purpose::Run {
-                    self.troubles.put_off(id, later);
+                    self.troubles.put_off(id, later, pause);
                 }
                 Ok(())
             }

@@ -26,8 +26,8 @@ pub(super) struct Trouble {
     /// How many answers could not be carried out, and the time before which no worker is asked again.
     refused: u32,
     until: Option<Instant>,
-    /// The reminder that has it run then.
-    later: Option<String>,
+    /// The reminder that has it run then, and when it is due.
+    later: Option<(String, Instant)>,
 }
 
 /// The instances of this sidecar whose runs fail.
@@ -90,17 +90,19 @@ impl Troubles {
         (!left.is_zero()).then_some(left)
     }
 
-    /// Whether another reminder than this one is to come later, and has the instance run.
-    pub(super) fn comes_later(&self, id: &str, than: &str) -> bool {
+    /// Whether another reminder than this one is to come within this time, and has the instance run. One that was due may have
+    /// come elsewhere, and be gone.
+    pub(super) fn comes_later(&self, id: &str, than: &str, pause: Duration) -> bool {
+        let now = Instant::now();
         let all = self.locked();
         let later = all.get(id).and_then(|trouble| trouble.later.as_ref());
-        later.is_some_and(|later| later != than)
+        later.is_some_and(|(later, due)| later != than && *due > now && *due <= now + pause)
     }
 
-    /// A reminder of this name has the instance run later.
-    pub(super) fn put_off(&self, id: &str, later: String) {
+    /// A reminder of this name has the instance run after this time.
+    pub(super) fn put_off(&self, id: &str, later: String, pause: Duration) {
         if let Some(trouble) = self.locked().get_mut(id) {
-            trouble.later = Some(later);
+            trouble.later = Some((later, Instant::now() + pause));
         }
     }
 
@@ -182,21 +184,32 @@ mod tests {
         assert!(troubles.of("a").is_none());
     }
 
-    #[test]
-    fn one_reminder_has_an_instance_run_later_until_a_worker_comes() {
+    #[tokio::test(start_paused = true)]
+    async fn one_reminder_has_an_instance_run_later_until_a_worker_comes() {
+        const PAUSE: Duration = Duration::from_secs(8);
         let troubles = Troubles::default();
-        troubles.put_off("a", "start-0".to_owned());
-        assert!(!troubles.comes_later("a", "start-1"), "nothing is wrong with it");
+        troubles.put_off("a", "start-0".to_owned(), PAUSE);
+        assert!(
+            !troubles.comes_later("a", "start-1", PAUSE),
+            "nothing is wrong with it"
+        );
         for id in ["a", "b"] {
             troubles.refused(id, "no such action");
         }
-        troubles.put_off("a", "start-0".to_owned());
-        assert!(troubles.comes_later("a", "new-event-1"));
-        assert!(!troubles.comes_later("a", "start-0"), "it is the one");
-        assert!(!troubles.comes_later("b", "start-0"));
+        troubles.put_off("a", "start-0".to_owned(), PAUSE);
+        assert!(troubles.comes_later("a", "new-event-1", PAUSE));
+        assert!(!troubles.comes_later("a", "start-0", PAUSE), "it is the one");
+        assert!(
+            !troubles.comes_later("a", "new-event-1", PAUSE / 2),
+            "it comes too late"
+        );
+        assert!(!troubles.comes_later("b", "start-0", PAUSE));
+        tokio::time::advance(PAUSE).await;
+        // It may have come to another sidecar.
+        assert!(!troubles.comes_later("a", "new-event-1", PAUSE), "it was due");
         assert_eq!(troubles.take_put_off(), ["a"]);
         assert_eq!(troubles.take_put_off(), [""; 0], "once");
-        troubles.put_off("b", "start-0".to_owned());
+        troubles.put_off("b", "start-0".to_owned(), PAUSE);
         assert!(troubles.over("b") && !troubles.over("b") && !troubles.over("a"));
     }
 

@@ -1,4 +1,4 @@
-//! SubscriptionTask the app of changed configuration.
+//! Telling the app of changed configuration.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -36,12 +36,17 @@ pub(super) fn set(request: &Set) -> Result<SetRequest> {
             "an attempt to set a nil value was received, try to use Delete instead",
         ));
     }
+    // Stores may refuse a first write that has no ETag: they are not asked whether the key is new.
+    let concurrency = match request.only_new {
+        true => Concurrency::Unspecified,
+        false => request.concurrency,
+    };
     Ok(SetRequest {
         key: request.key.clone(),
         value,
         etag: etag(request.etag.as_deref()),
         metadata: request.metadata.clone(),
-        options: options(request.concurrency, request.consistency),
+        options: options(concurrency, request.consistency),
         content_type: request.content_type.clone().unwrap_or_default(),
     })
 }

@@ -157,7 +157,7 @@ fn etag(etag: Option<&str>, generation: Generation) -> Result<Option<String>> {
         Generation::V1 => etag
             .parse::<u32>()
             .map(drop)
-            .map_err(|error| Error::invalid_etag(format!("{etag:?} is no 32-bit number: {error}"))),
+            .map_err(|error| Error::invalid_etag(format!("{etag:?} is not a 32-bit number: {error}"))),
         // Not the other kind of error, as in Dapr.
         Generation::V2 => uuid::Uuid::parse_str(etag)
             .map(drop)

@@ -38,7 +38,7 @@ const WATCH_JOBS: &str = "/dapr.proto.scheduler.v1.Scheduler/WatchJobs";
 const FED: [&str; 2] = ["/dapr.proto.placement.v1.Placement/ReportDaprStatus", WATCH_JOBS];
 
 /// The first message of [`WATCH_JOBS`]: what the sidecar takes is in a message of its own.
-static WATCH: Nested = Nested(&[(1, &FLAT)]);
+static WATCH: Nested = Nested::of(&[(1, &FLAT)]);
 
 /// What the method at this path is called with.
 fn request_kind(path: &str) -> RequestKind {
@@ -49,8 +49,8 @@ fn request_kind(path: &str) -> RequestKind {
 }
 
 /// A transaction of etcd's API: steps may be transactions.
-static TXN: Nested = Nested(&[(2, &STEP), (3, &STEP)]);
-static STEP: Nested = Nested(&[(4, &TXN)]);
+static TXN: Nested = Nested::of(&[(2, &STEP), (3, &STEP)]);
+static STEP: Nested = Nested::of(&[(4, &TXN)]);
 
 /// Where messages of the method at this path can have many fields, besides at the top.
 fn nested(path: &str) -> &'static Nested {

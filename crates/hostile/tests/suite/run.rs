@@ -24,7 +24,7 @@ const KEPT: u64 = 64;
 /// request to sentry; machines that test are busy.
 const SILENCE: Duration = Duration::from_secs(85);
 /// Work of a process while clients are silent, with that for honest clients: nobody may keep it busy by saying nothing.
-const SILENT_WORK: Duration = Duration::from_secs(60);
+const SILENT_WORK: Duration = Duration::from_secs(30);
 /// Where attackers come from; honest clients come from 127.0.0.1.
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// Processes that are attacked at the same time: more keep each other waiting.

@@ -80,8 +80,8 @@ impl Found<'_> {
         };
         let effect = match text.parse::<f64>() {
             Ok(rate) if (0.0..=1.0).contains(&rate) => return,
-            Ok(rate) if rate > 1.0 => "is more than all: it counts as 1".to_owned(),
-            Ok(rate) if rate < 0.0 => "is less than nothing: it counts as 0".to_owned(),
+            Ok(rate) if rate > 1.0 => "is more than 1: it counts as 1".to_owned(),
+            Ok(rate) if rate < 0.0 => "is less than 0: it counts as 0".to_owned(),
             _ => format!("is not a number: it counts as {DEFAULT_SAMPLING}"),
         };
         let what = format!("spec.tracing.samplingRate {text:?} {effect}");
@@ -93,7 +93,7 @@ impl Found<'_> {
             return;
         };
         let path = "spec.accessControl";
-        let denies = "is no action: it denies";
+        let denies = "is not an action: it counts as deny";
         self.word(
             control.get("defaultAction"),
             &format!("{path}.defaultAction"),
@@ -106,7 +106,7 @@ impl Found<'_> {
                 if policy.get(key).and_then(filled).is_none() {
                     self.add(
                         policy.line,
-                        format!("{path}.{key} is missing: access control is not built without it"),
+                        format!("{path}.{key} is missing: accessControl cannot be used without it"),
                         format!("set {key}; a policy needs appId, trustDomain and namespace"),
                     );
                 }
@@ -130,7 +130,7 @@ impl Found<'_> {
                 operation.get("action"),
                 &action,
                 &ACTIONS,
-                "is no action: it denies",
+                "is not an action: it counts as deny",
             ),
             None => self.add(
                 operation.line,
@@ -141,7 +141,8 @@ impl Found<'_> {
         for (index, verb) in items(operation.get("httpVerb")) {
             let (text, line) = filled(verb).unwrap_or(("", verb.line));
             if !VERBS.contains(&text) {
-                let what = format!("{path}.httpVerb[{index}] {text:?} is no HTTP verb: it matches no call");
+                let what =
+                    format!("{path}.httpVerb[{index}] {text:?} is not an HTTP verb: it matches no call");
                 // What differs in case only is near.
                 let remedy = format!("{}write {}", hint(text, VERBS), list(&VERBS));
                 self.add(line, what, remedy);
@@ -158,14 +159,14 @@ impl Found<'_> {
                 // Old rules name a route.
                 let first = text.split('/').next().unwrap_or_default();
                 if !APIS.contains(&first) {
-                    let what = format!("{path}.name {text:?} is no part of the API");
+                    let what = format!("{path}.name {text:?} is not a part of the API");
                     let remedy = format!("{}write one of {}", hint(first, APIS), APIS.join(", "));
                     self.add(line, what, remedy);
                 }
                 let protocol = format!("{path}.protocol");
                 match rule.get("protocol").and_then(filled) {
                     Some(_) => {
-                        let effect = "is no protocol: the rule has no effect";
+                        let effect = "is not a protocol: the rule has no effect";
                         self.word(rule.get("protocol"), &protocol, &PROTOCOLS, effect);
                     }
                     None => self.add(

@@ -308,24 +308,24 @@ fn values_that_mean_nothing_are_told_with_place_and_remedy() {
     let verbs = "GET, HEAD, POST, PUT, DELETE, CONNECT, OPTIONS, TRACE, PATCH or *";
     let policy = "spec.accessControl.policies";
     let needs = "a policy needs appId, trustDomain and namespace";
-    let unbuilt = "is missing: access control is not built without it";
+    let unbuilt = "is missing: accessControl cannot be used without it";
     let mut expected = vec![
         "5: spec.tracing.samplingRate \"two\" is not a number: it counts as 0.0001 (write a number from \"0\" to \"1\")"
             .to_owned(),
-        "7: spec.accessControl.defaultAction \"alow\" is no action: it denies (did you mean allow? write allow or deny)"
+        "7: spec.accessControl.defaultAction \"alow\" is not an action: it counts as deny (did you mean allow? write allow or deny)"
             .to_owned(),
     ];
     for (index, (wrong, right)) in [("PSOT", "POST"), ("get", "GET")].into_iter().enumerate() {
         let index = index * 2;
         expected.push(format!(
-            "14: {policy}[0].operations[0].httpVerb[{index}] {wrong:?} is no HTTP verb: it matches no call \
+            "14: {policy}[0].operations[0].httpVerb[{index}] {wrong:?} is not an HTTP verb: it matches no call \
              (did you mean {right}? write {verbs})"
         ));
     }
     expected.insert(
         2,
         format!(
-            "14: {policy}[0].operations[0].action \"dney\" is no action: it denies \
+            "14: {policy}[0].operations[0].action \"dney\" is not an action: it counts as deny \
              (did you mean deny? write allow or deny)"
         ),
     );
@@ -340,12 +340,14 @@ fn values_that_mean_nothing_are_told_with_place_and_remedy() {
         panic!("{told:#?}");
     };
     assert!(
-        name.starts_with("19: spec.api.allowed[0].name \"stat\" is no part of the API (did you mean state?"),
+        name.starts_with(
+            "19: spec.api.allowed[0].name \"stat\" is not a part of the API (did you mean state?"
+        ),
         "{name}"
     );
     assert_eq!(
         protocol,
-        "21: spec.api.denied[0].protocol \"htp\" is no protocol: the rule has no effect \
+        "21: spec.api.denied[0].protocol \"htp\" is not a protocol: the rule has no effect \
          (did you mean http? write http or grpc)"
     );
     assert_eq!(
@@ -377,7 +379,7 @@ fn what_an_operator_sends_is_looked_at_too() {
     let mistakes = Configuration::mistakes_in(json, "Configuration c");
     let told = mistakes[0].to_string();
     assert!(
-        told.starts_with(r#"Configuration c: spec.accessControl.defaultAction "alow" is no action"#),
+        told.starts_with(r#"Configuration c: spec.accessControl.defaultAction "alow" is not an action"#),
         "{told}"
     );
     assert_eq!(Configuration::mistakes_in(b"{", "c"), []);
