@@ -14,7 +14,6 @@ use tonic::{Code, Status};
 use super::dispatch::AT_ONCE;
 use super::engine::{Engine, again, now};
 use super::instance::random;
-use super::troubles::MAX_PAUSE;
 
 /// How long a scheduler that does not answer is asked again.
 const SCHEDULER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -22,6 +21,10 @@ const SCHEDULER_TIMEOUT: Duration = Duration::from_secs(60);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// How long it may take to put a reminder off, before it comes again in a second instead.
 const PUT_OFF: Duration = Duration::from_secs(2);
+
+/// When a stalled instance comes again. It waits for a worker with other code: where that comes with another sidecar, because this
+/// one was killed, nothing else has it run.
+const STALLED_PAUSE: Duration = Duration::from_secs(5);
 
 impl Engine {
     /// A reminder of an instance came in vain. Where the instance cannot go on soon, another takes its place that comes later:
@@ -36,9 +39,8 @@ impl Engine {
         data: Option<&Any>,
         why: Status,
     ) -> Result<(), Status> {
-        // A stalled instance waits for a worker with other code.
         let pause = match why.code() {
-            Code::FailedPrecondition => Some(MAX_PAUSE),
+            Code::FailedPrecondition => Some(STALLED_PAUSE),
             _ => self.troubles.pause(id),
         };
         let (Some(pause), Some(purpose)) = (pause, names::purpose(name)) else {

@@ -12,7 +12,7 @@ const MAX_TOLD: usize = 4096;
 /// Characters of an error that are kept.
 const MAX_TEXT: usize = 1024;
 /// The longest time between two runs of an instance that cannot go on.
-pub(super) const MAX_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// What is wrong with an instance.
 #[derive(Clone, Debug)]
