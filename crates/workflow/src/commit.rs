@@ -51,13 +51,15 @@ impl Instance {
 }
 
 impl Outcome {
-    /// Whether it began one activity or child, and nothing else is under way: what comes next is likely to be its result.
+    /// Whether it began one activity and nothing else, and nothing else is under way: what comes next is likely to be its
+    /// result. Children and messages to other instances can be seen, as a custom status can: who sees one asks for the other.
     #[must_use]
-    pub fn awaits_what_it_began(&self) -> bool {
-        let begun = self.tasks.len() + self.messages.iter().filter(|message| message.creates()).count();
+    pub fn awaits_what_it_began(&self, instance: &Instance) -> bool {
         let under_way = |awaited| self.facts.open(awaited).take(2).count();
         let ends_here = self.stalled.is_some() || self.wakes || self.runs_again || self.is_completed();
-        begun == 1
+        self.tasks.len() == 1
+            && self.messages.is_empty()
+            && self.custom_status == instance.custom_status
             && under_way(Awaited::Task) + under_way(Awaited::Child) == 1
             && !ends_here
             && !self.facts.is_suspended

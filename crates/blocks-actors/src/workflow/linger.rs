@@ -1,4 +1,4 @@
-//! A turn that began one activity or child is not stored at once: what comes of that may come soon, and is stored with it
+//! A turn that began one activity is not stored at once: what comes of that may come soon, and is stored with it
 //! then. A step costs one transaction instead of two, and no reminder of its own.
 //!
 //! What is stored meanwhile is what a crash during the turn leaves: its events wait in the inbox, and the reminder that it is
@@ -43,7 +43,7 @@ impl Held<'_> {
     /// What comes soon enough to be stored with the turn; `None` if the turn is to be stored alone.
     pub(super) async fn linger(&self, loaded: &Loaded, outcome: &Outcome, hold: &Hold) -> Option<Batch> {
         let is_news = outcome.facts().status() != loaded.instance.status();
-        let lingers = outcome.awaits_what_it_began()
+        let lingers = outcome.awaits_what_it_began(&loaded.instance)
             && !self.slot.stores_alone
             && hold.began.elapsed() < MAX_HOLD
             // Somebody may wait to see that it runs.

@@ -557,7 +557,7 @@ impl World {
             }
             return Ok(Ran::Again);
         }
-        let came = self.linger(&id, &outcome)?;
+        let came = self.linger(&id, &instance, &outcome)?;
         if !came.is_empty() {
             return self.store_together(instance, outcome, came, is_timers);
         }
@@ -572,9 +572,16 @@ impl World {
     }
 
     /// What comes before the turn is stored, each with the reminder that waits until it is.
-    fn linger(&mut self, id: &str, outcome: &Outcome) -> Result<Vec<(Came, HistoryEvent)>, Crash> {
+    fn linger(
+        &mut self,
+        id: &str,
+        instance: &Instance,
+        outcome: &Outcome,
+    ) -> Result<Vec<(Came, HistoryEvent)>, Crash> {
         let lingers = match &mut self.lingering {
-            Some((random, together)) => outcome.awaits_what_it_began() && random.random_bool(*together),
+            Some((random, together)) => {
+                outcome.awaits_what_it_began(instance) && random.random_bool(*together)
+            }
             None => false,
         };
         let mut came = Vec::new();
