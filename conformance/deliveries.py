@@ -294,22 +294,23 @@ class World:
         return sum(1 for _, what, _, _ in lines if what == "end") - len(self.numbers("end"))
 
 
-def sidecars_killed(world):
-    """Sidecars of consumers are killed while they deliver."""
+def killed(world, kill):
+    """Members are killed, one at random each time, under load."""
     loading = world.load()
     for part in (0.1, 0.3, 0.5, 0.7):
         world.until_taken(part)
-        world.kill_sidecar(random.choice(world.members))
+        kill(random.choice(world.members))
     return world.check(loading)
+
+
+def sidecars_killed(world):
+    """Sidecars of consumers are killed while they deliver."""
+    return killed(world, world.kill_sidecar)
 
 
 def apps_killed(world):
     """Apps are killed while they handle events."""
-    loading = world.load()
-    for part in (0.1, 0.3, 0.5, 0.7):
-        world.until_taken(part)
-        world.kill_app(random.choice(world.members))
-    return world.check(loading)
+    return killed(world, world.kill_app)
 
 
 def publisher_killed(world):

@@ -3,11 +3,12 @@
 usage: deliveries_app.py NAME PORT JOURNAL WORK    every begin and end of an event is a line of JOURNAL; WORK is seconds
 """
 
-import http.server
 import json
 import os
 import sys
 import time
+
+import http_app
 
 name, port, journal, work = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
 out = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -17,14 +18,12 @@ def note(what, data):
     os.write(out, f"{time.time()} {name} {what} {data['key']} {data['number']}\n".encode())
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
+class Handler(http_app.Handler):
     def do_GET(self):
         self.answer(404)
 
     def do_POST(self):
-        data = json.loads(self.rfile.read(int(self.headers["content-length"])))["data"]
+        data = json.loads(self.body())["data"]
         if self.path == "/parked":
             note("parked", data)
             self.answer(200)
@@ -37,24 +36,5 @@ class Handler(http.server.BaseHTTPRequestHandler):
         note("end", data)
         self.answer(200)
 
-    def answer(self, status):
-        self.send_response(status)
-        self.send_header("content-length", "0")
-        self.end_headers()
 
-    def log_message(self, *_):
-        pass
-
-    def handle(self):
-        try:
-            super().handle()
-        except OSError:
-            pass  # its sidecar was killed
-
-
-class Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-
-Server(("127.0.0.1", port), Handler).serve_forever()
+http_app.Server((http_app.HOST, port), Handler).serve_forever()

@@ -1,7 +1,6 @@
 """A consumer group whose members are sidecars of two builds. Run by the script `groups`."""
 
 import collections
-import http.server
 import json
 import pathlib
 import sys
@@ -9,6 +8,7 @@ import threading
 import time
 
 import fleet as fleets
+import http_app
 import servers
 from sdk.world import component
 
@@ -41,14 +41,12 @@ class App:
         self.events = {}
         app = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(http_app.Handler):
             def do_GET(self):
                 self.answer(404)
 
             def do_POST(self):
-                event = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                event = json.loads(self.body())
                 number = event["data"]["number"]
                 app.events[number] = event
                 app.waiting.add(number)
@@ -57,24 +55,8 @@ class App:
                 app.taken[number] += 1
                 self.answer(200)
 
-            def answer(self, status):
-                self.send_response(status)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_):
-                pass
-
-            def handle(self):
-                try:
-                    super().handle()
-                except OSError:
-                    pass  # its sidecar was killed
-
-        self.server = http.server.ThreadingHTTPServer((fleets.HOST, 0), Handler)
-        self.server.daemon_threads = True
+        self.server = http_app.start(Handler)
         self.port = self.server.server_address[1]
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def close(self):
         self.going.set()

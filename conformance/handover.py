@@ -3,15 +3,14 @@
 import collections
 import contextlib
 import datetime
-import http.server
 import json
 import pathlib
 import shutil
 import sys
-import threading
 import time
 
 import fleet as fleets
+import http_app
 import servers
 from handover_actors import actors
 from sdk.world import component
@@ -204,11 +203,9 @@ class JobApp:
         self.bodies = {}
         app = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(http_app.Handler):
             def do_POST(self):
-                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                body = self.body()
                 if self.path.startswith("/job/"):
                     name = self.path.removeprefix("/job/")
                     app.bodies[name] = body
@@ -218,18 +215,8 @@ class JobApp:
             def do_GET(self):
                 self.answer(404)
 
-            def answer(self, status):
-                self.send_response(status)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer((fleets.HOST, 0), Handler)
-        self.server.daemon_threads = True
+        self.server = http_app.start(Handler)
         self.port = self.server.server_address[1]
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
 
 class Jobs:

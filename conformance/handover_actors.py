@@ -1,13 +1,13 @@
 """Actors that move between hosts of both products. A part of `handover`."""
 
 import collections
-import http.server
 import json
 import threading
 import time
 import urllib.request
 
 import fleet as fleets
+import http_app
 import servers
 from sdk.world import component
 
@@ -47,51 +47,30 @@ class ActorApp:
         self.host, self.turns, self.sidecar = host, turns, None
         app = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(http_app.Handler):
             def do_GET(self):
-                self.answer(200, CONFIG if self.path == "/dapr/config" else {})
+                self.answer(200, json.dumps(CONFIG if self.path == "/dapr/config" else {}).encode())
 
             def do_DELETE(self):
-                self.answer(200, {})
+                self.answer(200, json.dumps({}).encode())
 
             def do_PUT(self):
-                self.rfile.read(int(self.headers.get("content-length") or 0))
+                self.body()
                 _, _, _, actor, _, *method = self.path.split("/")
                 app.turns.begin(actor, app.host)
                 try:
                     if method[0] == "remind":
                         app.turns.reminded[actor, app.host] += 1
-                        self.answer(200, {})
+                        self.answer(200, json.dumps({}).encode())
                     else:
-                        self.answer(200, app.add(actor))
+                        self.answer(200, json.dumps(app.add(actor)).encode())
                 except OSError:
-                    self.answer(500, {})
+                    self.answer(500, json.dumps({}).encode())
                 finally:
                     app.turns.end(actor)
 
-            def answer(self, status, body):
-                text = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, *_):
-                pass
-
-            def handle(self):
-                try:
-                    super().handle()
-                except OSError:
-                    pass  # its sidecar was killed
-
-        self.server = http.server.ThreadingHTTPServer((fleets.HOST, 0), Handler)
-        self.server.daemon_threads = True
+        self.server = http_app.start(Handler)
         self.port = self.server.server_address[1]
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def state(self, actor, path="", body=None):
         url = f"http://{fleets.HOST}:{self.sidecar}/v1.0/actors/{TYPE}/{actor}/state{path}"
