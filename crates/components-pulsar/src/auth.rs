@@ -15,7 +15,7 @@ use url::{Url, form_urlencoded};
 const ENDPOINT: &[&str] = &["oauth2TokenURL"];
 const FILE: &[&str] = &["oauth2CredentialsFile"];
 /// How long the issuer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest answer of the issuer, bytes.
 const ANSWER: usize = 256 * 1024;
 /// The largest file of a secret or of credentials, bytes.
@@ -94,7 +94,7 @@ impl Credentials {
         let tls = outrigger_tls::client_config(root, None)
             .map_err(|error| metadata.wrong(&["oauth2TokenCAPEM"], &error))?;
         let client = outrigger_webclient::builder(tls)
-            .timeout(PATIENCE)
+            .timeout(TOKEN_TIMEOUT)
             .build()
             .map_err(|error| metadata.wrong(ENDPOINT, &causes(&error)))?;
         Ok(Self::Issuer(Box::new(Issuer {

@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    connection::{Connection, PATIENCE},
+    connection::{CALL_TIMEOUT, Connection},
     consumer::Member,
     lookup,
     outgoing::Outgoing,
@@ -166,14 +166,14 @@ impl Broker {
                 outcome = topic.publish(settings, outgoing) => outcome,
             }
         };
-        within(PATIENCE * 3, "Pulsar", sending).await
+        within(CALL_TIMEOUT * 3, "Pulsar", sending).await
     }
 
     async fn join(&self, request: Subscribe) -> Result<Subscription> {
         self.check_open()?;
         let consuming = self.shared.settings.consuming(&request.metadata)?;
         let joining = Member::join(&self.shared, &request.topic, consuming.kind);
-        let member = within(PATIENCE * 4, "Pulsar", joining).await?;
+        let member = within(CALL_TIMEOUT * 4, "Pulsar", joining).await?;
         let under_way = self.members.token();
         let subscription = Subscription::start(&request, |feed| async move {
             let _under_way = under_way;

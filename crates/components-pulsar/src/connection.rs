@@ -22,7 +22,7 @@ use url::Url;
 use super::{command, settings::Settings};
 
 /// How long any call waits for a broker.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// A broker that said nothing for that long is asked for a sign of life, and after as long again is gone.
 const SILENCE: Duration = Duration::from_secs(5);
 /// The largest message before the broker told its own limit, bytes.
@@ -110,7 +110,7 @@ impl Connection {
             connection.introduce(broker).await?;
             Ok(connection)
         };
-        within(PATIENCE, &format!("Pulsar at {url}"), connecting).await
+        within(CALL_TIMEOUT, &format!("Pulsar at {url}"), connecting).await
     }
 
     async fn introduce(&mut self, broker: Option<String>) -> Result<()> {
@@ -154,7 +154,7 @@ impl Connection {
     /// # Errors
     /// The connection is of no use any more.
     pub(super) async fn send(&mut self, message: Box<Message>) -> Result<()> {
-        match timeout(PATIENCE, self.frames.send(message)).await {
+        match timeout(CALL_TIMEOUT, self.frames.send(message)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(self.lost(&error)),
             Err(_) => Err(self.lost(&"it no longer accepts data")),
@@ -170,7 +170,7 @@ impl Connection {
             // First it is in the buffer, then it is not to be sent any more.
             while let Some(answer) = self.answers.last() {
                 let answer = answer.clone();
-                let fed = timeout(PATIENCE, self.frames.feed(answer)).await;
+                let fed = timeout(CALL_TIMEOUT, self.frames.feed(answer)).await;
                 self.answers.pop();
                 match fed {
                     Ok(Ok(())) => {}
@@ -232,7 +232,7 @@ impl Connection {
                 }
             }
         };
-        within(PATIENCE, what, asking).await
+        within(CALL_TIMEOUT, what, asking).await
     }
 }
 

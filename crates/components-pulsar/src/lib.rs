@@ -9,32 +9,20 @@
 //! refused comes again after `redeliveryDelay`: from the broker where the subscription is shared, otherwise from here, so
 //! that keys keep their order.
 
-#[cfg(feature = "client")]
+#![cfg(feature = "client")]
+
 mod auth;
-#[cfg(feature = "client")]
 mod broker;
-#[cfg(feature = "client")]
 mod command;
-#[cfg(feature = "client")]
 mod connection;
-#[cfg(feature = "client")]
 mod consumer;
-#[cfg(feature = "client")]
 mod entry;
-#[cfg(feature = "client")]
 mod hand;
-#[cfg(feature = "client")]
 mod lookup;
-#[cfg(feature = "client")]
 mod outgoing;
-#[cfg(feature = "client")]
 mod packing;
-#[cfg(feature = "client")]
 mod producer;
-#[cfg(feature = "client")]
 mod session;
-#[cfg(feature = "client")]
 mod settings;
 
-#[cfg(feature = "client")]
 pub use broker::add;

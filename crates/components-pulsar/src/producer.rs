@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     command,
-    connection::{Connection, PATIENCE},
+    connection::{CALL_TIMEOUT, Connection},
     lookup,
     outgoing::{Outgoing, now},
     settings::{Publishing, Settings},
@@ -143,10 +143,10 @@ impl Work {
                 let closing = self.connection.ask("closing a producer", close, |message| {
                     message.command.success.as_ref().map(drop)
                 });
-                let _late = timeout(PATIENCE, closing).await;
+                let _late = timeout(CALL_TIMEOUT, closing).await;
                 return Ok(());
             }
-            let late = self.sent.front().map(|sent| sent.since + PATIENCE);
+            let late = self.sent.front().map(|sent| sent.since + CALL_TIMEOUT);
             let takes = open && self.sent.len() < UNCONFIRMED;
             tokio::select! {
                 job = jobs.recv(), if takes => match job {
@@ -158,7 +158,7 @@ impl Work {
                 },
                 () = until(self.due) => self.flush().await?,
                 () = until(late) => {
-                    let text = format!("topic {}: no confirmation within {PATIENCE:?}", self.topic);
+                    let text = format!("topic {}: no confirmation within {CALL_TIMEOUT:?}", self.topic);
                     return Err(Error::new(Kind::Timeout, text));
                 }
                 message = self.connection.next() => self.came(message?)?,
