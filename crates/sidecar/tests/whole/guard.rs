@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use http_body_util::BodyExt;
 use outrigger_transport::body::Body;
-use outrigger_wire::runtime::v1::GetMetadataResponse;
+use outrigger_wire::runtime::v1::{GetBulkStateRequest, GetMetadataResponse};
 use tonic::Code;
 
 use crate::common::client::{self, absolute, http2_client, raw};
@@ -500,4 +500,21 @@ async fn calls_that_fail_give_their_place_back() {
     }
     assert_eq!(call().await, 200);
     drop(callee);
+}
+
+#[tokio::test]
+async fn messages_of_more_fields_than_there_may_be_are_refused_before_they_are_decoded() {
+    let net = Net::plain();
+    let node = net.sidecar("a").start().await;
+    let path = "/dapr.proto.runtime.v1.Dapr/GetBulkState";
+    for (count, code) in [(131_072, Code::ResourceExhausted), (16, Code::FailedPrecondition)] {
+        // No store has this name: what is decoded is refused for that.
+        let request = GetBulkStateRequest {
+            store_name: "none".to_owned(),
+            keys: vec![String::new(); count],
+            ..GetBulkStateRequest::default()
+        };
+        let outcome = grpc::unary(node.ports.grpc, path, &[], &request).await;
+        assert_eq!(outcome.status.code(), code, "{count}: {}", outcome.status);
+    }
 }
