@@ -11,6 +11,7 @@ mod actor_errors;
 mod actor_faults;
 mod actors;
 mod bindings;
+mod callers;
 mod common;
 #[path = "../../../components-pluggable/tests/pluggable/process/mod.rs"]
 mod process;

@@ -1,0 +1,220 @@
+//! Who calls is who the certificate says, whatever is claimed.
+
+use outrigger_wire::common::v1::http_extension::Verb;
+use outrigger_wire::internals::v1::{Actor, InternalInvokeRequest, InternalInvokeResponse, ListStringValue};
+use outrigger_wire::runtime::v1::{InvokeActorRequest, InvokeActorResponse};
+use tonic::Code;
+
+use crate::common::client::peer_client;
+use crate::common::worker::ACTOR_STORE;
+use crate::common::{App, Net, Node, Placement, app, eventually, grpc, request};
+
+const CALL_LOCAL: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallLocal";
+const CALL_ACTOR: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActor";
+const CALL_ACTOR_REMINDER: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActorReminder";
+const CALL_ACTOR_STREAM: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActorStream";
+const INVOKE_ACTOR: &str = "/dapr.proto.runtime.v1.Dapr/InvokeActor";
+
+fn local_call(method: &str, metadata: &[(&str, &str)]) -> InternalInvokeRequest {
+    let metadata = metadata.iter().map(|&(name, value)| {
+        let values = vec![value.to_owned()];
+        (name.to_owned(), ListStringValue { values })
+    });
+    InternalInvokeRequest {
+        ver: 1,
+        metadata: metadata.collect(),
+        message: grpc::invocation("", method, Verb::Post, "").message,
+        actor: None,
+    }
+}
+
+/// What a peer with a genuine certificate says about itself besides.
+const CLAIMS: [&[(&str, &str)]; 3] = [
+    &[
+        ("dapr-caller-app-id", "admin"),
+        ("dapr-caller-namespace", "kube-system"),
+    ],
+    &[
+        ("Connection", "dapr-caller-app-id, dapr-caller-namespace"),
+        ("dapr-caller-app-id", "admin"),
+    ],
+    &[],
+];
+
+#[tokio::test]
+async fn a_caller_is_who_its_certificate_says() {
+    let net = Net::secure().await;
+    let app = App::echo().await;
+    let callee = net.sidecar("callee").app(app.port).start().await;
+    let identity = net.identity("a").await;
+    let mut peer = peer_client(&identity, "callee", callee.ports.internal).await;
+    let mut calls = 0.0;
+    for claims in CLAIMS {
+        let outcome = grpc::unary_over(&mut peer, CALL_LOCAL, &[], &local_call("m", claims)).await;
+        let _answer: InternalInvokeResponse = outcome.message();
+        let seen = app.last();
+        assert_eq!(seen.header("dapr-caller-app-id"), Some("a"), "{claims:?}");
+        assert_eq!(
+            seen.header("dapr-caller-namespace"),
+            Some("default"),
+            "{claims:?}"
+        );
+        assert_eq!(seen.header("dapr-callee-app-id"), Some("callee"));
+        let received = "dapr_runtime_service_invocation_req_recv_total";
+        calls += 1.0;
+        callee.counts(received, &["src_app_id=\"a\""], calls).await;
+        assert_eq!(callee.metric(received, &["src_app_id=\"admin\""]).await, None);
+    }
+}
+
+/// An app that hosts actors of type `T`, beside a sidecar `host`, and a sidecar `client` that calls them.
+async fn actors(net: &Net) -> (Placement, App, Node, Node) {
+    let placement = Placement::secure(&net.identity("dapr-placement").await).await;
+    let app = App::start(|request| async move {
+        match request.uri().path() {
+            "/dapr/config" => app::text(200, r#"{"entities": ["T"]}"#),
+            _ => app::text(200, ""),
+        }
+    })
+    .await;
+    let plan = |id| net.sidecar(id).flag(&placement.flag()).resource(ACTOR_STORE);
+    let host = plan("host").app(app.port).start().await;
+    let client = plan("client").start().await;
+    eventually(async || placement.has("T", 1)).await;
+    (placement, app, host, client)
+}
+
+fn identities(app: &App) -> [Option<String>; 4] {
+    let seen = app.last();
+    assert!(seen.target.starts_with("/actors/T/1/method/m"), "{}", seen.target);
+    let names = [
+        "dapr-caller-app-id",
+        "dapr-caller-namespace",
+        "dapr-callee-app-id",
+        "destination-app-id",
+    ];
+    names.map(|name| seen.header(name).map(str::to_owned))
+}
+
+fn actor_call(metadata: &[(&str, &str)]) -> InternalInvokeRequest {
+    InternalInvokeRequest {
+        actor: Some(Actor {
+            actor_type: "T".to_owned(),
+            actor_id: "1".to_owned(),
+        }),
+        ..local_call("m", metadata)
+    }
+}
+
+#[tokio::test]
+async fn a_caller_of_an_actor_is_who_its_certificate_says() {
+    let net = Net::secure().await;
+    let (_placement, app, host, client) = actors(&net).await;
+    let as_by =
+        |id: &str| [Some(id), Some("default"), Some("host"), None].map(|said| said.map(str::to_owned));
+    let identity = net.identity("a").await;
+    let mut peer = peer_client(&identity, "host", host.ports.internal).await;
+    for claims in CLAIMS {
+        let outcome = grpc::unary_over(&mut peer, CALL_ACTOR, &[], &actor_call(claims)).await;
+        let _answer: InternalInvokeResponse = outcome.message();
+        assert_eq!(identities(&app), as_by("a"), "{claims:?}");
+    }
+    // A call that is handed over keeps its caller, if another sidecar of the app hands it over.
+    let handed = [("outrigger-handed-over", "0-0")];
+    for (id, wanted) in [("b", "b"), ("host", "admin")] {
+        let identity = net.identity(id).await;
+        let mut peer = peer_client(&identity, "host", host.ports.internal).await;
+        let outcome = grpc::unary_over(&mut peer, CALL_ACTOR, &handed, &actor_call(CLAIMS[0])).await;
+        let _answer: InternalInvokeResponse = outcome.message();
+        assert_eq!(identities(&app)[0].as_deref(), Some(wanted));
+    }
+    // Through the APIs of a sidecar nobody says who they are.
+    let forged = [
+        ("dapr-caller-app-id", "admin"),
+        ("dapr-caller-namespace", "kube-system"),
+        ("dapr-callee-app-id", "x"),
+        ("destination-app-id", "x"),
+    ];
+    let fields = forged.map(|(name, value)| format!("{name}: {value}"));
+    let fields = fields.each_ref().map(String::as_str);
+    let with_map = InvokeActorRequest {
+        actor_type: "T".to_owned(),
+        actor_id: "1".to_owned(),
+        method: "m".to_owned(),
+        metadata: forged
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
+        ..InvokeActorRequest::default()
+    };
+    let without = InvokeActorRequest {
+        metadata: [].into(),
+        ..with_map.clone()
+    };
+    for (node, wanted) in [(&host, [const { None }; 4]), (&client, as_by("client"))] {
+        let answer = node
+            .ask(request("POST", "/v1.0/actors/T/1/method/m", &fields, "x"))
+            .await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(identities(&app), wanted, "HTTP");
+        for (metadata, message) in [(&forged[..], &without), (&[], &with_map)] {
+            let outcome = grpc::unary(node.ports.grpc, INVOKE_ACTOR, metadata, message).await;
+            let _answer: InvokeActorResponse = outcome.message();
+            assert_eq!(identities(&app), wanted, "gRPC, {metadata:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn actors_are_not_called_from_other_namespaces() {
+    let net = Net::secure().await;
+    let (_placement, app, host, _client) = actors(&net).await;
+    let identity = net.identity_in(Some("other"), "a").await;
+    let mut peer = peer_client(&identity, "host", host.ports.internal).await;
+    let before = app.calls();
+    for path in [CALL_ACTOR, CALL_ACTOR_REMINDER, CALL_ACTOR_STREAM] {
+        let outcome = grpc::unary_over(&mut peer, path, &[], &actor_call(&[])).await;
+        assert_eq!(outcome.status.code(), Code::PermissionDenied, "{path}");
+        let told = "actors of namespace default are not called from namespace other";
+        assert_eq!(outcome.status.message(), told, "{path}");
+    }
+    assert_eq!(app.calls(), before);
+}
+
+#[tokio::test]
+async fn a_proxied_call_is_of_whom_the_certificate_says() {
+    let net = Net::secure().await;
+    let app = App::start(|_| async { grpc::response(&[], &[b"order"], &[("grpc-status", "0")]) }).await;
+    let callee = net.sidecar("callee").app(app.port).flag("--app-protocol=grpc");
+    let callee = callee.start().await;
+    let identity = net.identity("a").await;
+    let mut peer = peer_client(&identity, "callee", callee.ports.internal).await;
+    for claims in [CLAIMS[0], CLAIMS[2]] {
+        let metadata = [claims, &[("dapr-callee-app-id", "callee")]].concat();
+        let outcome = grpc::unary_over(&mut peer, "/shop.v1.Orders/Get", &metadata, &()).await;
+        assert_eq!(outcome.status.code(), Code::Ok, "{:?}", outcome.status);
+        let seen = app.last();
+        assert_eq!(seen.header("dapr-caller-app-id"), Some("a"), "{claims:?}");
+        assert_eq!(
+            seen.header("dapr-caller-namespace"),
+            Some("default"),
+            "{claims:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn no_app_speaks_to_other_sidecars_in_the_name_of_its_own() {
+    let net = Net::secure().await;
+    let app = App::echo().await;
+    let (caller, _callee) = net.pair(app.port).await;
+    let before = app.calls();
+    let call_local = "/dapr.proto.internals.v1.ServiceInvocation/CallLocal";
+    for path in [CALL_ACTOR, CALL_ACTOR_REMINDER, CALL_ACTOR_STREAM, call_local] {
+        for app_id in ["callee", "caller"] {
+            let metadata = [("dapr-app-id", app_id)];
+            let outcome = grpc::unary(caller.ports.grpc, path, &metadata, &actor_call(&[])).await;
+            assert_eq!(outcome.status.code(), Code::Unimplemented, "{path} of {app_id}");
+        }
+    }
+    assert_eq!(app.calls(), before);
+}
