@@ -30,6 +30,8 @@ pub struct StateRules {
     pub takes_null: bool,
     /// Whether a bulk write tells only that something failed, not what.
     pub bulk_fails_whole: bool,
+    /// Whether a write of what has to be new is refused where the key is there. (Pluggable stores are not asked.)
+    pub refuses_what_is_not_new: bool,
 }
 
 impl Default for StateRules {
@@ -41,6 +43,7 @@ impl Default for StateRules {
             reports_expiry: true,
             takes_null: true,
             bulk_fails_whole: false,
+            refuses_what_is_not_new: true,
         }
     }
 }

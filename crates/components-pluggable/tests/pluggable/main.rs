@@ -138,6 +138,7 @@ async fn a_state_store_keeps_the_rules() {
     let rules = StateRules {
         takes_null: false,
         bulk_fails_whole: true,
+        refuses_what_is_not_new: false,
         ..StateRules::default()
     };
     conformance::state(&store, rules).await;

@@ -81,6 +81,10 @@ pub(super) async fn what_has_to_be_new_is_written_once(subject: &Subject<'_>) ->
     };
     subject.store.transact(&new("1")).await.step("transact")?;
     let result = subject.store.transact(&new("2")).await;
+    if !subject.rules.refuses_what_is_not_new {
+        result.step("over a key that is there")?;
+        return subject.holds("new", Some("2")).await;
+    }
     refused("a key that is there", result, Kind::EtagMismatch)?;
     subject.holds("new", Some("1")).await?;
     subject.holds("beside", Some("1")).await?;
