@@ -4,6 +4,7 @@ mod crowds;
 mod http1;
 mod http2;
 mod malformed;
+mod messages;
 mod silence;
 
 use std::time::Duration;
@@ -91,6 +92,7 @@ pub fn all() -> impl Iterator<Item = &'static Attack> {
         http1::ATTACKS,
         malformed::ATTACKS,
         http2::ATTACKS,
+        messages::ATTACKS,
         crowds::ATTACKS,
     ]
     .into_iter()
@@ -138,7 +140,7 @@ impl Verdict {
         let statuses = h1::statuses(heard);
         let good = statuses.iter().any(|status| (200..300).contains(status));
         let told = match needs {
-            Protocol::Http2 => format!(
+            Protocol::Http2 | Protocol::Grpc => format!(
                 "{:?}",
                 h2::frames(&heard.bytes).iter().take(8).collect::<Vec<_>>()
             ),

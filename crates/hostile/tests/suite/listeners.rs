@@ -51,6 +51,8 @@ pub enum Protocol {
     Http1,
     /// HTTP/2 with prior knowledge.
     Http2,
+    /// Calls of gRPC, and nothing else.
+    Grpc,
 }
 
 /// A request of an honest client.
@@ -355,6 +357,7 @@ impl Listener {
         match protocol {
             Protocol::Tcp => true,
             Protocol::Tls => self.security != Security::Clear,
+            Protocol::Grpc => matches!(self.honest, Request::Call(_) | Request::Sign),
             spoken => self.speaks.contains(&spoken),
         }
     }

@@ -1,0 +1,102 @@
+//! gRPC: messages that are small on the wire and large once they are decoded. Sent as the server's windows allow, so that all
+//! of a message gets as far as what reads it.
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use super::Run::Do;
+use super::Verdict::StreamRefused;
+use super::{Attack, FLOOD, PATIENCE, attack};
+use crate::h2::{END_STREAM, frame, frames, headers, hello, is_over, kind};
+use crate::listeners::Protocol::Grpc;
+use crate::peer::{Heard, Peer, Said, Target};
+
+/// The largest message that servers take, nearly: 4 MiB.
+const SIZE: usize = (4 << 20) - 4096;
+const STREAM: u32 = 1;
+/// Windows before anything was said about them (RFC 9113, section 6.9.2), and the number of their setting.
+const WINDOW: usize = 65_535;
+const INITIAL_WINDOW: u16 = 4;
+const PIECE: usize = 16_384;
+
+pub(super) const ATTACKS: &[Attack] = &[attack(
+    "a message of two million empty fields",
+    Grpc,
+    Do(|target| send(target, [0x0a, 0x00].repeat(SIZE / 2))),
+    StreamRefused,
+    FLOOD,
+)];
+
+/// Calls what honest clients call, with this message.
+fn send(target: Target, message: Vec<u8>) -> BoxFuture<'static, Heard> {
+    async move {
+        let Ok(mut peer) = target.connect().await else {
+            return Heard::default();
+        };
+        peer.say(&[hello(&[]), headers(target.listener, STREAM, false)].concat())
+            .await;
+        let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+        let body = [&[0], &length[..], &message].concat();
+        let mut heard = Heard::default();
+        let mut sent = 0;
+        while sent < body.len() && !heard.closed && !is_over(&heard.bytes, STREAM) {
+            let allowed = window(&heard.bytes).min(body.len()).min(sent + PIECE);
+            if allowed == sent {
+                if !listen(&mut peer, &mut heard).await {
+                    break;
+                }
+                continue;
+            }
+            let ends = if allowed == body.len() { END_STREAM } else { 0 };
+            if peer
+                .say(&frame(kind::DATA, ends, STREAM, &body[sent..allowed]))
+                .await
+                != Said::All
+            {
+                break;
+            }
+            sent = allowed;
+        }
+        while !heard.closed && !is_over(&heard.bytes, STREAM) {
+            if !listen(&mut peer, &mut heard).await {
+                break;
+            }
+        }
+        heard
+    }
+    .boxed()
+}
+
+/// Hears more. False where nothing came.
+async fn listen(peer: &mut Peer, heard: &mut Heard) -> bool {
+    let news = peer.hear(PATIENCE, |news| !news.is_empty()).await;
+    heard.bytes.extend_from_slice(&news.bytes);
+    heard.closed = news.closed;
+    !news.bytes.is_empty()
+}
+
+/// Bytes of the body that the server has allowed from its beginning.
+fn window(heard: &[u8]) -> usize {
+    let number = |payload: &[u8]| {
+        payload
+            .try_into()
+            .map_or(0, |number| u32::from_be_bytes(number) as usize)
+    };
+    let (mut connection, mut stream, mut initial) = (WINDOW, 0, WINDOW);
+    for frame in frames(heard) {
+        match (frame.kind, frame.stream) {
+            (kind::WINDOW, 0) => connection += number(frame.payload),
+            (kind::WINDOW, STREAM) => stream += number(frame.payload),
+            (kind::SETTINGS, _) => {
+                let settings = frame.payload.chunks_exact(6);
+                let wanted = settings.filter(|setting| setting[..2] == INITIAL_WINDOW.to_be_bytes());
+                initial = wanted
+                    .map(|setting| number(&setting[2..]))
+                    .last()
+                    .unwrap_or(initial);
+            }
+            _ => {}
+        }
+    }
+    connection.min(initial + stream)
+}
