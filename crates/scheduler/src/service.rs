@@ -248,7 +248,10 @@ impl From<StorageError> for Status {
             | StorageError::TooMuch(_)
             | StorageError::AnswerTooLarge(_)
             | StorageError::TooLarge(_) => Self::resource_exhausted(text),
-            StorageError::Closed | StorageError::Unavailable(_) => Self::unavailable(text),
+            StorageError::Closed | StorageError::Unavailable(_) | StorageError::Unanswered(_) => {
+                Self::unavailable(text)
+            }
+            StorageError::Unknown(_) => Self::unknown(text),
             StorageError::Failed(_) => Self::internal(text),
         }
     }

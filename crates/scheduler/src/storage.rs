@@ -220,7 +220,23 @@ pub enum StorageError {
     /// It does not answer.
     #[error("the store cannot be reached: {0}; try again later")]
     Unavailable(String),
+    /// It was asked, and did not answer: what was asked for may be done, or not.
+    #[error("the store did not answer: {0}; try again later")]
+    Unanswered(String),
+    /// It did not answer for a job that is due at once, and that is not there: it may have been, and be over.
+    #[error(
+        "the store did not say whether the job is stored: {0}; it is not there now, and was triggered or never stored: try \
+         again where twice does no harm"
+    )]
+    Unknown(String),
     /// Anything else.
     #[error("the store failed: {0}")]
     Failed(String),
+}
+
+impl StorageError {
+    /// Whether another attempt may succeed.
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::Unanswered(_))
+    }
 }

@@ -185,7 +185,7 @@ impl Pages {
     async fn next_patiently(&mut self) -> Result<(Vec<Pair>, bool), StorageError> {
         for _ in 0..ATTEMPTS {
             match self.next().await {
-                Err(StorageError::Unavailable(_)) => tokio::time::sleep(PAUSE).await,
+                Err(error) if error.is_passing() => tokio::time::sleep(PAUSE).await,
                 page => return page,
             }
         }

@@ -5,6 +5,9 @@ mod advances;
 pub(crate) mod backend;
 pub(crate) mod follow;
 mod membership;
+mod schedule;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use advances::Advances;
-use backend::{Backend, Condition, Write};
+use backend::{Backend, Write};
 use membership::Membership;
 
 use super::pair::{Range, counter_key, job_key, job_name};
@@ -85,8 +88,9 @@ impl SharedStorage {
         (Arc::new(shared), told)
     }
 
-    async fn commit(&self, conditions: &[Condition], writes: &[Write]) -> Result<bool, StorageError> {
-        patiently(|| self.backend.commit(conditions, writes)).await
+    async fn write(&self, writes: &[Write]) -> Result<(), StorageError> {
+        patiently(|| self.backend.commit(&[], writes)).await?;
+        Ok(())
     }
 }
 
@@ -105,7 +109,7 @@ where
     let mut pause = FIRST_PAUSE;
     loop {
         match attempt().await {
-            Err(StorageError::Unavailable(_)) if Instant::now() + pause < deadline => {
+            Err(error) if error.is_passing() && Instant::now() + pause < deadline => {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(FULL_PAUSE);
             }
@@ -117,26 +121,8 @@ where
 #[async_trait]
 impl Storage for SharedStorage {
     async fn schedule(&self, name: String, job: Vec<u8>, overwrite: bool) -> Result<Scheduled, StorageError> {
-        let key = job_key(&name);
-        let conditions: Vec<Condition> = match overwrite {
-            true => Vec::new(),
-            false => vec![Condition::Modified(key.clone(), 0)],
-        };
-        let writes = [
-            Write::Delete(Range::one(counter_key(&name))),
-            Write::Put {
-                key: key.clone(),
-                value: job.clone(),
-                lease: None,
-            },
-        ];
-        if self.commit(&conditions, &writes).await? {
-            return Ok(Scheduled::Stored);
-        }
-        // An attempt whose answer was lost may have stored it: its random partition tells.
-        let found = patiently(|| self.backend.get(vec![key.clone()])).await?;
-        let own = found.into_iter().flatten().any(|pair| pair.value == job);
-        Ok(if own { Scheduled::Stored } else { Scheduled::Exists })
+        let scheduled = schedule::schedule(&*self.backend, &name, job, overwrite).await?;
+        Ok(scheduled)
     }
 
     async fn get(&self, wanted: Vec<JobRef>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
@@ -182,12 +168,12 @@ impl Storage for SharedStorage {
 
     async fn delete(&self, name: String) -> Result<(), StorageError> {
         let writes = [job_key(&name), counter_key(&name)].map(|key| Write::Delete(Range::one(key)));
-        self.commit(&[], &writes).await.map(drop)
+        self.write(&writes).await
     }
 
     async fn delete_prefix(&self, prefix: String) -> Result<(), StorageError> {
         let writes = [JOBS, COUNTERS].map(|folder| Write::Delete(Range::prefix([folder, &prefix].concat())));
-        self.commit(&[], &writes).await.map(drop)
+        self.write(&writes).await
     }
 
     fn advance(&self, advance: Advance) {

@@ -1,5 +1,6 @@
 //! Calls to the members of a cluster: one member at a time, and another one where it does not answer.
 
+use std::error::Error as _;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -123,7 +124,7 @@ impl Client {
             Ok(Err(status)) => Err(self.failure(turn, &status)),
             Err(_) => {
                 self.next(turn);
-                Err(StorageError::Unavailable(format!(
+                Err(StorageError::Unanswered(format!(
                     "etcd at {}: no answer within {} s",
                     self.at,
                     limit.as_secs()
@@ -188,12 +189,27 @@ impl Client {
             | Code::Internal
             | Code::Aborted => {
                 self.next(turn);
-                StorageError::Unavailable(text)
+                match is_unsent(status) {
+                    true => StorageError::Unavailable(text),
+                    false => StorageError::Unanswered(text),
+                }
             }
             Code::ResourceExhausted => StorageError::Unavailable(text),
             _ => StorageError::Failed(text),
         }
     }
+}
+
+/// Whether a call failed because nobody was there to be asked.
+fn is_unsent(status: &Status) -> bool {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<tonic::ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// Whether the addresses can be used; nothing is connected to.
@@ -328,12 +344,11 @@ mod tests {
     async fn answers_say_whether_to_try_again() {
         let client = client(&["a:1", "b:1"]).unwrap();
         let is = |status: Status| client.failure(client.turn.load(Ordering::Relaxed), &status);
-        let again = |error: &StorageError| matches!(error, StorageError::Unavailable(_));
-        assert!(again(&is(Status::unavailable("etcdserver: leader changed"))));
+        let unanswered = is(Status::unavailable("etcdserver: leader changed"));
+        assert!(matches!(unanswered, StorageError::Unanswered(_)), "{unanswered}");
         assert_eq!(client.turn.load(Ordering::Relaxed), 1, "another member is asked");
-        assert!(again(&is(Status::unauthenticated(
-            "etcdserver: invalid auth token"
-        ))));
+        let refused = is(Status::unauthenticated("etcdserver: invalid auth token"));
+        assert!(matches!(refused, StorageError::Unavailable(_)), "{refused}");
         let full = is(Status::resource_exhausted(
             "etcdserver: mvcc: database space exceeded",
         ));

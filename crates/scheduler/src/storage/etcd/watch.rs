@@ -99,7 +99,7 @@ impl Watch for EtcdWatch {
             let Some(open) = &mut self.stream else {
                 match self.open().await {
                     Ok(open) => self.stream = Some(open),
-                    Err(StorageError::Unavailable(_)) => tokio::time::sleep(PAUSE).await,
+                    Err(error) if error.is_passing() => tokio::time::sleep(PAUSE).await,
                     Err(error) => return Err(error),
                 }
                 continue;

@@ -99,7 +99,7 @@ impl Drop for Session {
 
 /// No answer in time.
 pub(super) fn slow() -> StorageError {
-    StorageError::Unavailable(format!("PostgreSQL: no answer within {} s", CALL.as_secs()))
+    StorageError::Unanswered(format!("PostgreSQL: no answer within {} s", CALL.as_secs()))
 }
 
 fn pool_failure(error: PoolError) -> StorageError {

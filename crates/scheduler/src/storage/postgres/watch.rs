@@ -159,7 +159,7 @@ impl Watch for PostgresWatch {
                     // Told or not: it is asked.
                     let _ = timeout(ASK_EVERY, self.notified.told.changed()).await;
                 }
-                Err(StorageError::Unavailable(_)) => tokio::time::sleep(PAUSE).await,
+                Err(error) if error.is_passing() => tokio::time::sleep(PAUSE).await,
                 Err(error) => return Err(error),
             }
         }

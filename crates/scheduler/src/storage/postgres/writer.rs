@@ -43,7 +43,7 @@ impl Writer {
                 let mut outcomes = match outcome.unwrap_or_else(|_| Err(slow())) {
                     Ok(outcomes) => outcomes,
                     // A call that the server refuses does not fail those that it came with.
-                    Err(error) if asked.len() > 1 && !matches!(error, StorageError::Unavailable(_)) => {
+                    Err(error) if asked.len() > 1 && !error.is_passing() => {
                         let mut each = Vec::with_capacity(asked.len());
                         for one in &asked {
                             let outcome = timeout(CALL, write(&sessions, std::slice::from_ref(one))).await;
@@ -108,17 +108,26 @@ async fn write(
         transaction.rollback().await?;
     } else {
         carry_out(&transaction, revision, plan).await?;
-        transaction.commit().await?;
+        transaction.commit().await.map_err(unanswered)?;
     }
     session.keep();
     Ok(outcomes)
+}
+
+/// A transaction whose end the server did not confirm may be stored, whatever else it says.
+fn unanswered(error: tokio_postgres::Error) -> StorageError {
+    match StorageError::from(error) {
+        StorageError::Unavailable(why) => StorageError::Unanswered(why),
+        other => other,
+    }
 }
 
 /// Counts the revision up; others that write wait until the transaction ends.
 pub(super) async fn next_revision(transaction: &Transaction<'_>) -> Result<i64, StorageError> {
     let sql = "UPDATE scheduler_meta SET value = value + 1 WHERE name = 'revision' RETURNING value";
     let statement = transaction.prepare_cached(sql).await?;
-    Ok(transaction.query_one(&statement, &[]).await?.try_get(0)?)
+    let revision = transaction.query_one(&statement, &[]).await?.try_get(0)?;
+    Ok(revision)
 }
 
 async fn known(

@@ -146,6 +146,8 @@ impl Membership {
     async fn member(&mut self, lease: i64) -> Result<(), StorageError> {
         let mut watch: Option<Box<dyn Watch>> = None;
         let (mut taken, mut unwatched) = (false, false);
+        // One that is left of an earlier lease would end with that, whatever becomes of this one.
+        let mut is_bound = false;
         loop {
             let (revision, members) = self.members().await?;
             if std::mem::take(&mut unwatched) {
@@ -158,7 +160,7 @@ impl Membership {
                     self.lose().await;
                     let uids = entries.iter().map(|entry| entry.uid);
                     let seen = GroupMembers::of(uids.chain([self.uid]));
-                    self.write(lease, seen, None).await?;
+                    is_bound |= self.write(lease, seen, None).await?;
                     continue;
                 }
                 View::Taken => {
@@ -176,8 +178,15 @@ impl Membership {
                 View::Outdated(seen) => {
                     self.let_go().await;
                     let created = members.iter().find(|member| member.entry.id == self.own.id);
-                    self.write(lease, seen, created.map(|member| member.created))
+                    is_bound |= self
+                        .write(lease, seen, created.map(|member| member.created))
                         .await?;
+                    continue;
+                }
+                View::Disagreed | View::Agreed(_) if !is_bound => {
+                    if let Some(own) = members.iter().find(|member| member.entry.id == self.own.id) {
+                        is_bound |= self.write(lease, own.entry.seen, Some(own.created)).await?;
+                    }
                     continue;
                 }
                 View::Disagreed => self.let_go().await,
@@ -236,8 +245,14 @@ impl Membership {
         Ok((scan.revision, members))
     }
 
-    /// Writes the own entry: a new one, or over that which was made at this revision.
-    async fn write(&self, lease: i64, seen: GroupMembers, created: Option<i64>) -> Result<(), StorageError> {
+    /// Writes the own entry: a new one, or over that which was made at this revision. `false`: somebody else wrote in between,
+    /// which the next look tells.
+    async fn write(
+        &self,
+        lease: i64,
+        seen: GroupMembers,
+        created: Option<i64>,
+    ) -> Result<bool, StorageError> {
         let key = [LEADERSHIP, &self.own.id].concat().into_bytes();
         let host = Host {
             address: self.own.address.clone(),
@@ -260,8 +275,8 @@ impl Membership {
             value: entry.encode_to_vec(),
             lease: Some(lease),
         };
-        // Where somebody else wrote in between, the next look tells.
-        self.backend.commit(&[condition], &[put]).await.map(drop)
+        let is_written = self.backend.commit(&[condition], &[put]).await?;
+        Ok(is_written)
     }
 
     /// Triggers the jobs of a shard from now on.

@@ -1,0 +1,86 @@
+//! Stores a job, once: also where the store does not answer, and has stored it.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::{Instant, timeout_at};
+
+use super::backend::{Backend, Condition, Write};
+use super::{FIRST_PAUSE, FULL_PAUSE, STORE_TIMEOUT, patiently};
+use crate::storage::pair::{Range, counter_key, job_key};
+use crate::storage::{Scheduled, StorageError};
+use crate::stored;
+
+/// A job that is not due for so long cannot have been triggered since it was asked for: longer than an attempt takes, and clocks
+/// of members are apart.
+const FAR: Duration = Duration::from_secs(10);
+
+/// Stores a job; `overwrite`: in place of one of that name, whose progress is forgotten. Its bytes are like no other's: a random
+/// number is among them.
+///
+/// # Errors
+/// [`StorageError::Unknown`] when it may have been stored, triggered and over before that could be looked for.
+pub(super) async fn schedule(
+    backend: &dyn Backend,
+    name: &str,
+    job: Vec<u8>,
+    overwrite: bool,
+) -> Result<Scheduled, StorageError> {
+    let key = job_key(name);
+    let mut conditions: Vec<Condition> = match overwrite {
+        true => Vec::new(),
+        false => vec![Condition::Modified(key.clone(), 0)],
+    };
+    let writes = [
+        Write::Delete(Range::one(counter_key(name))),
+        Write::Put {
+            key: key.clone(),
+            value: job.clone(),
+            lease: None,
+        },
+    ];
+    let deadline = Instant::now() + STORE_TIMEOUT;
+    let (mut pause, mut unanswered) = (FIRST_PAUSE, None);
+    loop {
+        let failure = match backend.commit(&conditions, &writes).await {
+            Ok(true) => return Ok(Scheduled::Stored),
+            // Nothing can have been stored but by this attempt.
+            Ok(false) if unanswered.is_none() => return Ok(Scheduled::Exists),
+            // Somebody else has written since it was looked for.
+            Ok(false) => None,
+            Err(error) if error.is_passing() => Some(error),
+            Err(error) => return Err(error),
+        };
+        if let Some(StorageError::Unanswered(why)) = &failure {
+            unanswered = Some(why.clone());
+        }
+        if let Some(why) = &unanswered {
+            // To write it again would undo what was done of it meanwhile.
+            let looking = patiently(|| backend.get(vec![key.clone()]));
+            let slow = |_| Err(StorageError::Unanswered(why.clone()));
+            let found = timeout_at(deadline, looking).await.unwrap_or_else(slow)?;
+            let modified = match found.into_iter().flatten().next() {
+                Some(pair) if pair.value == job => return Ok(Scheduled::Stored),
+                Some(_) if !overwrite => return Ok(Scheduled::Exists),
+                Some(pair) => pair.modified,
+                None if may_be_over(&job) => return Err(StorageError::Unknown(why.clone())),
+                None => 0,
+            };
+            conditions = vec![Condition::Modified(key.clone(), modified)];
+        }
+        if Instant::now() + pause >= deadline {
+            let why = "others write the same job".to_owned();
+            return Err(failure.unwrap_or(StorageError::Unavailable(why)));
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(FULL_PAUSE);
+    }
+}
+
+/// Whether a job that was stored a moment ago may have been triggered already.
+fn may_be_over(job: &[u8]) -> bool {
+    let first = stored::read(job, None)
+        .ok()
+        .and_then(|read| read.ticks.tick(&read.progress));
+    first.is_some_and(|first| first <= Timestamp::now() + FAR)
+}

@@ -1,0 +1,264 @@
+//! Answers of a store that get lost, after it has done what it was asked for or before.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use jiff::Timestamp;
+use outrigger_components_testing::server;
+use outrigger_wire::scheduler::v1::{
+    Job, JobMetadata, JobTargetMetadata, TargetJob, job_target_metadata::Type,
+};
+use prost::Message as _;
+
+use super::backend::{Condition, Scan, Watch};
+use super::*;
+use crate::config::EtcdAccess;
+use crate::storage::LEADERSHIP;
+use crate::storage::etcd::{Client, Etcd};
+use crate::storage::pair::Pair;
+use crate::storage::postgres::Postgres;
+use crate::stored;
+
+/// Longest wait for something that has to happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What becomes of a transaction.
+enum Loss {
+    /// It does not come to the store.
+    Request,
+    /// Its answer does not come; meanwhile others do this.
+    Answer(Vec<Write>),
+}
+
+/// A store, and the way to it.
+struct Unsteady {
+    store: Arc<dyn Backend>,
+    /// The next transaction.
+    loss: Mutex<Option<Loss>>,
+    /// The next look at entries, and what is given back next, get lost.
+    loses_scan: AtomicBool,
+    loses_revoke: AtomicBool,
+    granted: Mutex<Vec<i64>>,
+}
+
+fn lost<T>() -> Result<T, StorageError> {
+    Err(StorageError::Unanswered("the connection ended".to_owned()))
+}
+
+impl Unsteady {
+    fn new(store: Arc<dyn Backend>) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            loss: Mutex::default(),
+            loses_scan: AtomicBool::default(),
+            loses_revoke: AtomicBool::default(),
+            granted: Mutex::default(),
+        })
+    }
+
+    async fn pair(&self, key: Vec<u8>) -> Option<Pair> {
+        self.store.get(vec![key]).await.unwrap().pop().flatten()
+    }
+}
+
+#[async_trait]
+impl Backend for Unsteady {
+    async fn get(&self, keys: Vec<Vec<u8>>) -> Result<Vec<Option<Pair>>, StorageError> {
+        self.store.get(keys).await
+    }
+    async fn scan(&self, range: Range, at: Option<i64>) -> Result<Scan, StorageError> {
+        match self.loses_scan.swap(false, Ordering::Relaxed) {
+            true => lost(),
+            false => self.store.scan(range, at).await,
+        }
+    }
+    async fn commit(&self, conditions: &[Condition], writes: &[Write]) -> Result<bool, StorageError> {
+        let loss = self.loss.lock().unwrap().take();
+        match loss {
+            None => self.store.commit(conditions, writes).await,
+            Some(Loss::Request) => lost(),
+            Some(Loss::Answer(meanwhile)) => {
+                self.store.commit(conditions, writes).await?;
+                if !meanwhile.is_empty() {
+                    self.store.commit(&[], &meanwhile).await?;
+                }
+                lost()
+            }
+        }
+    }
+    fn watch(&self, range: Range, after: i64) -> Box<dyn Watch> {
+        self.store.watch(range, after)
+    }
+    async fn grant(&self, lifetime: Duration) -> Result<i64, StorageError> {
+        let lease = self.store.grant(lifetime).await?;
+        self.granted.lock().unwrap().push(lease);
+        Ok(lease)
+    }
+    async fn keep(&self, lease: i64) -> Result<bool, StorageError> {
+        self.store.keep(lease).await
+    }
+    async fn revoke(&self, lease: i64) -> Result<(), StorageError> {
+        match self.loses_revoke.swap(false, Ordering::Relaxed) {
+            true => lost(),
+            false => self.store.revoke(lease).await,
+        }
+    }
+}
+
+fn etcd() -> Option<(server::Etcd, Arc<Unsteady>)> {
+    let server = server::Etcd::start()?;
+    let client = Client::new(&EtcdAccess {
+        endpoints: vec![server.endpoint()],
+        ..EtcdAccess::default()
+    });
+    Some((server, Unsteady::new(Arc::new(Etcd::new(client.unwrap())))))
+}
+
+fn postgres() -> Option<(server::Postgres, Arc<Unsteady>)> {
+    let server = server::Postgres::start()?;
+    let store = Postgres::new(&server.text()).unwrap();
+    Some((server, Unsteady::new(Arc::new(store))))
+}
+
+fn job(due: &str, partition: u64) -> Vec<u8> {
+    let asked = Job {
+        due_time: Some(due.to_owned()),
+        ..Job::default()
+    };
+    let metadata = JobMetadata {
+        app_id: "app".into(),
+        namespace: "ns".into(),
+        target: Some(JobTargetMetadata {
+            r#type: Some(Type::Job(TargetJob {})),
+        }),
+    };
+    stored::create(asked, &metadata, partition, Timestamp::now())
+        .unwrap()
+        .encode_to_vec()
+}
+
+fn put(key: Vec<u8>, value: &[u8]) -> Write {
+    Write::Put {
+        key,
+        value: value.to_vec(),
+        lease: None,
+    }
+}
+
+/// Invariants: a job that is stored without an answer is not stored again, so that nothing that was done of it is forgotten;
+/// and where it may have been triggered and be over, its caller is told so, and it does not come twice.
+async fn a_job_is_stored_once(store: &Unsteady) {
+    let lose = |loss| *store.loss.lock().unwrap() = Some(loss);
+
+    lose(Loss::Answer(Vec::new()));
+    let told = schedule::schedule(store, "kept", job("0s", 1), false).await;
+    assert_eq!(told, Ok(Scheduled::Stored));
+    assert_eq!(store.pair(job_key("kept")).await.unwrap().version, 1);
+
+    // Its first tick was done before it was noticed that there is no answer.
+    lose(Loss::Answer(vec![put(counter_key("ticked"), b"done once")]));
+    let told = schedule::schedule(store, "ticked", job("0s", 2), true).await;
+    assert_eq!(told, Ok(Scheduled::Stored));
+    let counter = store.pair(counter_key("ticked")).await.expect("it is forgotten");
+    assert_eq!(counter.value, b"done once");
+
+    // And here its only one.
+    for overwrite in [false, true] {
+        lose(Loss::Answer(vec![Write::Delete(Range::one(job_key("over")))]));
+        let told = schedule::schedule(store, "over", job("0s", 3), overwrite).await;
+        assert!(matches!(told, Err(StorageError::Unknown(_))), "{told:?}");
+        assert_eq!(store.pair(job_key("over")).await, None, "it would come again");
+    }
+
+    // What is not due yet cannot have been triggered.
+    for overwrite in [false, true] {
+        let (name, value) = (format!("later-{overwrite}"), job("1h", 4));
+        lose(Loss::Request);
+        let told = schedule::schedule(store, &name, value.clone(), overwrite).await;
+        assert_eq!(told, Ok(Scheduled::Stored));
+        assert_eq!(store.pair(job_key(&name)).await.unwrap().value, value);
+    }
+
+    // Another one is there.
+    let other = job("1h", 5);
+    lose(Loss::Request);
+    let told = schedule::schedule(store, "later-false", other.clone(), false).await;
+    assert_eq!(told, Ok(Scheduled::Exists));
+    lose(Loss::Request);
+    let told = schedule::schedule(store, "later-true", other.clone(), true).await;
+    assert_eq!(told, Ok(Scheduled::Stored));
+    assert_eq!(store.pair(job_key("later-true")).await.unwrap().value, other);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_is_stored_once_where_etcd_does_not_answer() {
+    let Some((_server, store)) = etcd() else { return };
+    a_job_is_stored_once(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_is_stored_once_where_postgresql_does_not_answer() {
+    let Some((_server, store)) = postgres() else {
+        return;
+    };
+    a_job_is_stored_once(&store).await;
+}
+
+/// Invariant: a member that joined again does not lose its place with a lease that it no longer keeps, which would give its jobs
+/// to others while it has them.
+async fn an_entry_ends_with_the_lease_that_is_kept(store: &Arc<Unsteady>) {
+    let own = Own {
+        id: "a".to_owned(),
+        address: "localhost:1".to_owned(),
+    };
+    let (storage, events) = SharedStorage::join(Arc::clone(store) as _, own);
+    let SharedEvents {
+        mut changes,
+        mut hosts,
+    } = events;
+    let taking = tokio::spawn(async move { while changes.recv().await.is_some() {} });
+    let joined = tokio::time::timeout(PATIENCE, hosts.wait_for(|hosts| !hosts.is_empty())).await;
+    drop(joined.expect("it does not join").unwrap());
+    let key = || [LEADERSHIP, "a"].concat().into_bytes();
+    let first = store.pair(key()).await.unwrap();
+
+    // The next look fails, and so does the end of the lease.
+    store.loses_revoke.store(true, Ordering::Relaxed);
+    store.loses_scan.store(true, Ordering::Relaxed);
+    let nobody = [LEADERSHIP, "nobody"].concat().into_bytes();
+    store.commit(&[], &[put(nobody, &[0xff])]).await.unwrap();
+    let again = async {
+        while store
+            .pair(key())
+            .await
+            .is_some_and(|pair| pair.modified == first.modified)
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let again = tokio::time::timeout(PATIENCE / 3, again).await;
+    again.expect("its entry is bound to the lease before");
+    let leases = store.granted.lock().unwrap().clone();
+    assert_eq!(leases.len(), 2);
+    store.revoke(leases[0]).await.unwrap();
+    let entry = store.pair(key()).await.expect("it has lost its place");
+    assert_eq!(entry.created, first.created);
+    storage.close().await;
+    assert_eq!(store.pair(key()).await, None);
+    drop(storage);
+    taking.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_in_etcd_ends_with_the_lease_that_is_kept() {
+    let Some((_server, store)) = etcd() else { return };
+    an_entry_ends_with_the_lease_that_is_kept(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_in_postgresql_ends_with_the_lease_that_is_kept() {
+    let Some((_server, store)) = postgres() else {
+        return;
+    };
+    an_entry_ends_with_the_lease_that_is_kept(&store).await;
+}
