@@ -10,6 +10,7 @@ use outrigger_schedule::engine::Name;
 use tokio::sync::mpsc;
 
 use crate::config::End;
+use crate::fault;
 use crate::storage::embedded::Location;
 use crate::storage::etcd::{Client, EndpointError, Etcd};
 use crate::storage::pair::{counter_key, job_key, job_name};
@@ -119,42 +120,51 @@ pub(crate) struct Entry {
 /// [`MigrateError`].
 pub(crate) async fn migrate(from: &End, to: &End, location: &Location) -> Result<Migrated, MigrateError> {
     let source = Source::open(from, location)?;
-    let reserved_source = match &source {
+    let reserved = match &source {
         Source::Shared(backend) => Some(Reserved::take(Arc::clone(backend), "source").await?),
         Source::Embedded { .. } => None,
     };
     let migrated = match to {
-        End::Embedded => {
-            let location = location.clone();
-            let mut entries = source.read();
-            let (send, mut given) = mpsc::channel(WAITING);
-            let given = std::iter::from_fn(move || given.blocking_recv());
-            let making = tokio::task::spawn_blocking(move || location.make(given));
-            let mut copied = 0;
-            while let Some(entry) = entries.recv().await {
-                if send.send(Some(checked(entry?)?)).await.is_err() {
-                    break;
-                }
-                copied += 1;
-            }
-            // Without this end nothing of it stays.
-            let _ = send.send(None).await;
-            drop(send);
-            making.await??;
-            Migrated { copied, there: 0 }
-        }
-        End::Etcd(_) | End::Postgres(_) => {
-            let target = shared(to)?;
-            let reserved = Reserved::take(Arc::clone(&target), "target").await?;
-            let migrated = copy(&source, &*target).await?;
-            reserved.release().await;
-            migrated
-        }
+        End::Embedded => make(&source, location).await,
+        End::Etcd(_) | End::Postgres(_) => match shared(to) {
+            Ok(target) => fill(&source, target).await,
+            Err(error) => Err(error),
+        },
     };
-    if let Some(reserved) = reserved_source {
+    // Also where it failed: whoever does better next time need not wait.
+    if let Some(reserved) = reserved {
         reserved.release().await;
     }
-    Ok(migrated)
+    migrated
+}
+
+/// An embedded store with all jobs.
+async fn make(source: &Source, location: &Location) -> Result<Migrated, MigrateError> {
+    let location = location.clone();
+    let mut entries = source.read();
+    let (send, mut given) = mpsc::channel(WAITING);
+    let given = std::iter::from_fn(move || given.blocking_recv());
+    let making = tokio::task::spawn_blocking(move || location.make(given));
+    let mut copied = 0;
+    while let Some(entry) = entries.recv().await {
+        if send.send(Some(checked(entry?)?)).await.is_err() {
+            break;
+        }
+        copied += 1;
+    }
+    // Without this end nothing of it stays.
+    let _ = send.send(None).await;
+    drop(send);
+    making.await??;
+    fault::point("store made");
+    Ok(Migrated { copied, there: 0 })
+}
+
+async fn fill(source: &Source, target: Arc<dyn Backend>) -> Result<Migrated, MigrateError> {
+    let reserved = Reserved::take(Arc::clone(&target), "target").await?;
+    let migrated = copy(source, &*target).await;
+    reserved.release().await;
+    migrated
 }
 
 /// Looks at all, writes what is missing, and looks again.
@@ -182,10 +192,12 @@ async fn copy(source: &Source, target: &dyn Backend) -> Result<Migrated, Migrate
             names: names.join(", "),
         });
     }
+    fault::point("conflicts looked for");
     let mut copied = 0;
     let mut batches = Batches(source.read());
     while let Some(batch) = batches.next().await? {
         copied += write(target, compare(target, batch).await?).await?;
+        fault::point("jobs written");
     }
     let mut missing = 0;
     let mut batches = Batches(source.read());
@@ -193,6 +205,7 @@ async fn copy(source: &Source, target: &dyn Backend) -> Result<Migrated, Migrate
         let states = compare(target, batch).await?;
         missing += states.iter().filter(|(_, state)| *state != State::Same).count();
     }
+    fault::point("looked for all");
     match missing {
         0 => Ok(Migrated { copied, there }),
         missing => Err(MigrateError::Incomplete(missing)),

@@ -7,6 +7,7 @@ use prost::Message;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::MigrateError;
+use crate::fault;
 use crate::proto::stored::Leadership;
 use crate::storage::pair::Range;
 use crate::storage::shared::backend::{Backend, Condition, Write};
@@ -33,6 +34,7 @@ impl Reserved {
     /// When schedulers use it.
     pub(super) async fn take(backend: Arc<dyn Backend>, which: &'static str) -> Result<Self, MigrateError> {
         let lease = backend.grant(LEASE).await?;
+        fault::point("lease granted");
         let keeping = Arc::clone(&backend);
         let reserved = Self {
             backend: Arc::clone(&backend),
@@ -62,6 +64,7 @@ impl Reserved {
         if !alone {
             others.push(ID.to_owned());
         }
+        fault::point("store reserved");
         if others.is_empty() {
             return Ok(reserved);
         }
@@ -76,6 +79,7 @@ impl Reserved {
     pub(super) async fn release(self) {
         // Where that fails it ends by itself.
         let _ = self.backend.revoke(self.lease).await;
+        fault::point("lease given back");
     }
 }
 

@@ -55,6 +55,7 @@ impl Embedded {
     /// [`OpenError`]; a job that cannot be read is one.
     pub(crate) fn open(location: &Location) -> Result<(Arc<Self>, mpsc::Receiver<Change>), OpenError> {
         let lock = location.lock()?;
+        location.clean();
         log::look(location);
         let connection = location.open()?;
         check_jobs(location, &connection)?;

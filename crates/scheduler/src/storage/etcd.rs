@@ -17,6 +17,7 @@ use watch::EtcdWatch;
 use super::StorageError;
 use super::pair::{Pair, Range};
 use super::shared::backend::{Backend, Condition, Scan, Watch, Write};
+use crate::fault;
 use crate::proto::etcd::{
     Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest,
     PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse, compare, request_op,
@@ -95,7 +96,9 @@ impl Backend for Etcd {
 
     async fn commit(&self, conditions: &[Condition], writes: &[Write]) -> Result<bool, StorageError> {
         let compares = conditions.iter().map(compare).collect();
+        fault::point("before etcd is asked");
         let answer = self.transact(compares, writes.iter().map(step).collect()).await?;
+        fault::point("etcd has answered");
         Ok(answer.succeeded)
     }
 

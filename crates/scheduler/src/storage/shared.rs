@@ -26,6 +26,7 @@ use super::pair::{Range, counter_key, job_key, job_name};
 use super::{
     Advance, CHANGES, COUNTERS, Change, Hosts, JOBS, JobRef, Named, Scheduled, Storage, StorageError,
 };
+use crate::fault;
 
 /// How long a call waits for a store that does not answer.
 const STORE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -90,6 +91,7 @@ impl SharedStorage {
 
     async fn write(&self, writes: &[Write]) -> Result<(), StorageError> {
         patiently(|| self.backend.commit(&[], writes)).await?;
+        fault::point("before a caller is told");
         Ok(())
     }
 }
@@ -122,6 +124,7 @@ where
 impl Storage for SharedStorage {
     async fn schedule(&self, name: String, job: Vec<u8>, overwrite: bool) -> Result<Scheduled, StorageError> {
         let scheduled = schedule::schedule(&*self.backend, &name, job, overwrite).await?;
+        fault::point("before a caller is told");
         Ok(scheduled)
     }
 

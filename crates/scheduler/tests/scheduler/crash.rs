@@ -56,6 +56,18 @@ impl Process {
         std::thread::spawn(move || lines.for_each(drop));
         Some(Self { child, address })
     }
+
+    /// Whether it is gone.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Asks it to end.
+    pub(crate) fn terminate(&self) {
+        let id = self.child.id().to_string();
+        let told = Command::new("kill").args(["-TERM", &id]).status().unwrap();
+        assert!(told.success());
+    }
 }
 
 impl Drop for Process {

@@ -1,217 +1,139 @@
-//! kill -9 between every two steps of a write: the process ends itself at the first of these places, at the second, and so on
-//! until it outlives all that is done here.
+//! kill -9 between every two steps of a write: a process ends itself at one of these places, and others go on.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::Path;
-use std::time::Duration;
+mod embedded;
+mod migration;
+mod shared;
+mod store;
 
-use jiff::Timestamp;
-use outrigger_wire::common::v1::{JobFailurePolicy, JobFailurePolicyConstant, job_failure_policy};
-use outrigger_wire::scheduler::v1::scheduler_client::SchedulerClient;
-use outrigger_wire::scheduler::v1::{DeleteJobRequest, GetJobRequest, Job};
-use tonic::Code;
-use tonic::transport::Channel;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::crash::Process;
-use crate::running::{Sidecar, TIMEOUT, app, arguments, client, due, schedule, until};
+use tempfile::NamedTempFile;
+
 use crate::tally::Tally;
 
-/// All there are: a new one has to be reached here too.
-const PLACES: [&str; 8] = [
-    "answered",
-    "before a caller is told",
-    "before a change is told",
-    "before it is committed",
-    "begun",
-    "committed",
-    "given to the store",
-    "part written",
-];
-/// Only where progress is written.
-const PROGRESS: &str = "progress written";
-/// Processes that run at a time.
-const LANES: usize = 4;
+/// Says where a process ends.
+const VARIABLE: &str = "OUTRIGGER_SCHEDULER_FAULT";
+/// Has it name all places that it comes to instead.
+const LIST: &str = "list";
 
-/// What somebody outside knows of a process that dies.
-#[derive(Default)]
-struct Known {
-    /// Jobs that were asked for, and when they are due: without an answer nobody knows whether they are stored.
-    asked: HashMap<String, Timestamp>,
-    acknowledged: BTreeMap<String, Timestamp>,
-    /// Jobs of which it was said that they are over.
-    over: BTreeSet<String>,
-    fired: HashMap<String, Vec<Timestamp>>,
-    /// Whether the job that is to be deleted: is stored, may be deleted, is.
-    stored: bool,
-    may_be_deleted: bool,
-    deleted: bool,
+/// A place, and how often a process has come to it when it ends there.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    name: String,
+    time: usize,
 }
 
-impl Known {
-    fn take(&mut self, name: &str) {
-        assert!(!self.over.contains(name), "{name} came again after it was over");
-        let now = Timestamp::now();
-        assert!(now >= self.asked[name], "{name} is early");
-        self.fired.entry(name.to_owned()).or_default().push(now);
+impl Place {
+    /// What has a process end there.
+    fn variable(&self) -> String {
+        format!("{}#{}", self.name, self.time)
     }
 
-    /// All that writes: jobs of every kind, an answer of failure, answers of success, a deletion. `None` once the process is
-    /// gone.
-    async fn live(&mut self, address: &str) -> Option<()> {
-        let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
-        let mut client = SchedulerClient::new(endpoint.connect().await.ok()?);
-        let mut sidecar = Sidecar::try_connect(&mut client, "app", &[]).await?;
-        for (name, after) in [("now", 0), ("tried", 0), ("soon", 150)] {
-            let time = Timestamp::now() + Duration::from_millis(after);
-            let at_once = job_failure_policy::Policy::Constant(JobFailurePolicyConstant {
-                interval: None,
-                max_retries: None,
-            });
-            let job = Job {
-                failure_policy: Some(JobFailurePolicy {
-                    policy: Some(at_once),
-                }),
-                ..due(&time.to_string())
-            };
-            self.asked.insert(name.to_owned(), time);
-            let request = schedule(name, app("app"), job);
-            client.schedule_job(request).await.ok()?;
-            self.acknowledged.insert(name.to_owned(), time);
-        }
-        let request = schedule("deleted", app("app"), due("1h"));
-        client.schedule_job(request).await.ok()?;
-        self.stored = true;
-        self.may_be_deleted = true;
-        let delete = DeleteJobRequest {
-            name: "deleted".to_owned(),
-            metadata: app("app"),
-        };
-        client.delete_job(delete).await.ok()?;
-        self.deleted = true;
-        while self.over.len() < self.acknowledged.len() {
-            let next = tokio::time::timeout(TIMEOUT, sidecar.triggers.message()).await;
-            let trigger = next.expect("a job is lost while it runs").ok()??;
-            self.take(&trigger.name);
-            if trigger.name == "tried" && self.fired["tried"].len() == 1 {
-                sidecar.fail(trigger.id);
-                continue;
+    /// Each place of these at most so often.
+    fn all(listed: &[String], most: usize) -> Vec<Self> {
+        let mut times = BTreeMap::<&String, usize>::new();
+        let mut all = Vec::new();
+        for name in listed {
+            let time = times.entry(name).or_default();
+            *time += 1;
+            if *time <= most {
+                all.push(Self {
+                    name: name.clone(),
+                    time: *time,
+                });
             }
-            sidecar.succeed(trigger.id);
-            while exists(&mut client, &trigger.name).await? {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-            self.over.insert(trigger.name);
         }
-        Some(())
+        all
     }
 
-    /// What the next process makes of it.
-    async fn go_on(&mut self, folder: &Path) {
-        let process = Process::start_with(&arguments(folder));
-        let mut client = client(&process.address).await;
-        let there = exists(&mut client, "deleted").await.unwrap();
-        assert!(!(there && self.deleted), "what was deleted is there again");
-        assert!(
-            there || !self.stored || self.may_be_deleted,
-            "an acknowledged job is lost"
-        );
-        let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
-        let all: Vec<String> = self.asked.keys().cloned().collect();
-        let over = async {
-            for name in &all {
-                let client = client.clone();
-                until("all jobs come, and are over", || {
-                    let (mut client, name) = (client.clone(), name.clone());
-                    async move { !exists(&mut client, &name).await.unwrap() }
-                })
-                .await;
+    /// Those that a process comes to in each phase, which begin at these indices: the first time of each in each phase.
+    fn of_phases(listed: &[String], begins: &[usize]) -> Vec<Self> {
+        let mut all = BTreeSet::new();
+        for (at, &begin) in begins.iter().enumerate() {
+            let end = begins.get(at + 1).map_or(listed.len(), |&end| end);
+            for name in &listed[begin..end] {
+                let before = listed[..begin].iter().filter(|other| *other == name);
+                all.insert(Self {
+                    name: name.clone(),
+                    time: before.count() + 1,
+                });
             }
-        };
-        tokio::pin!(over);
-        loop {
-            tokio::select! {
-                () = &mut over => return,
-                trigger = sidecar.triggers.message() => {
-                    let trigger = trigger.unwrap().expect("it runs");
-                    self.take(&trigger.name);
-                    sidecar.succeed(trigger.id);
+        }
+        all.into_iter().collect()
+    }
+}
+
+/// What a process says of places.
+struct Said(NamedTempFile);
+
+impl Said {
+    fn new() -> Self {
+        Self(NamedTempFile::new().unwrap())
+    }
+
+    fn file(&self) -> Stdio {
+        self.0.as_file().try_clone().unwrap().into()
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(self.0.path()).unwrap()
+    }
+
+    fn places(&self) -> Vec<String> {
+        let text = self.text();
+        let named = text.lines().filter_map(|line| line.strip_prefix("fault point: "));
+        named.map(str::to_owned).collect()
+    }
+}
+
+/// Has a process die at each of these places, in lanes side by side. `dies` says whether it came there, and what became of jobs;
+/// a later time of a place may not be reached, where more was written together than when the places were listed.
+async fn at_each<L, F>(
+    places: Vec<Place>,
+    lanes: Vec<L>,
+    dies: fn(L, Place) -> F,
+) -> (BTreeSet<String>, Tally)
+where
+    L: Send + 'static,
+    F: Future<Output = (L, bool, Tally)> + Send + 'static,
+{
+    let count = places.len();
+    let left = Arc::new(Mutex::new(places.into_iter()));
+    let lanes: Vec<_> = lanes
+        .into_iter()
+        .map(|mut lane| {
+            let left = Arc::clone(&left);
+            tokio::spawn(async move {
+                let (mut died, mut total) = (Vec::new(), Tally::default());
+                loop {
+                    let next = left.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    let Some(place) = next else {
+                        return (died, total);
+                    };
+                    let (again, has_died, tally) = dies(lane, place.clone()).await;
+                    lane = again;
+                    total.add(tally);
+                    assert!(has_died || place.time > 1, "no process comes to {place:?}");
+                    if has_died {
+                        died.push(place.name);
+                    }
                 }
-            }
-        }
+            })
+        })
+        .collect();
+    let (mut died, mut total, mut kills) = (BTreeSet::new(), Tally::default(), 0);
+    for lane in lanes {
+        let (names, tally) = lane.await.unwrap();
+        kills += names.len();
+        died.extend(names);
+        total.add(tally);
     }
+    println!("killed {kills} times, at {count} places: {died:?}");
+    (died, total)
 }
 
-/// Whether there is such a job; `None` once the process is gone.
-async fn exists(client: &mut SchedulerClient<Channel>, name: &str) -> Option<bool> {
-    let request = GetJobRequest {
-        name: name.to_owned(),
-        metadata: app("app"),
-    };
-    match client.get_job(request).await {
-        Ok(_) => Some(true),
-        Err(status) if status.code() == Code::NotFound => Some(false),
-        Err(_) => None,
-    }
-}
-
-/// A process that dies at its place number `at`, and the one after it: which place that was, `None` where it came to none.
-async fn dies_at(at: usize) -> (Option<String>, Tally) {
-    let folder = tempfile::tempdir().unwrap();
-    let said = tempfile::NamedTempFile::new().unwrap();
-    let number = at.to_string();
-    let variables = [("OUTRIGGER_SCHEDULER_FAULT", number.as_str())];
-    let process = Process::try_start(
-        &arguments(folder.path()),
-        &variables,
-        said.as_file().try_clone().unwrap().into(),
-    );
-    let mut known = Known::default();
-    let lived = match &process {
-        Some(process) => known.live(&process.address).await,
-        None => None,
-    };
-    // Where it lives still, this kills it.
-    drop(process);
-    let said = std::fs::read_to_string(said.path()).unwrap();
-    let place = said
-        .lines()
-        .find_map(|line| line.strip_prefix("fault point: "))
-        .map(str::to_owned);
-    assert!(lived.is_some() || place.is_some(), "it ended by itself: {said}");
-    known.go_on(folder.path()).await;
-    let tally = Tally::of(&known.acknowledged, |name| {
-        known.fired.get(name).cloned().unwrap_or_default()
-    });
-    (place, tally)
-}
-
-/// Invariant: wherever in a write the process is killed, no acknowledged job is lost, none fires early, none fires again after
-/// it was said to be over, and what was deleted stays deleted.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_between_every_two_steps_of_a_write_it_keeps_its_promises() {
-    let (mut places, mut total) = (BTreeMap::<String, usize>::new(), Tally::default());
-    let mut at = 1;
-    loop {
-        let lanes = (at..at + LANES).map(|at| tokio::spawn(dies_at(at)));
-        let mut outlived = false;
-        for lane in lanes.collect::<Vec<_>>() {
-            let (place, tally) = lane.await.unwrap();
-            total.add(tally);
-            match place {
-                Some(place) => *places.entry(place).or_default() += 1,
-                None => outlived = true,
-            }
-        }
-        at += LANES;
-        if outlived {
-            break;
-        }
-        assert!(at < 500, "it does not come to an end: {places:?}");
-    }
-    println!("killed at: {places:?}");
-    let reached: Vec<&str> = places.keys().map(String::as_str).collect();
-    let mut expected = [PLACES.as_slice(), &[PROGRESS]].concat();
-    expected.sort_unstable();
-    assert_eq!(reached, expected);
-    total.told("kill -9 between every two steps of a write");
+fn set(names: &[&[&str]]) -> BTreeSet<String> {
+    names.concat().into_iter().map(str::to_owned).collect()
 }

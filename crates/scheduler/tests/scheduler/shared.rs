@@ -1,9 +1,9 @@
 //! Schedulers that share a store: an etcd, of the user or run by themselves, or PostgreSQL.
 
 mod cluster;
-mod etcd;
+pub(crate) mod etcd;
 mod etcd_members;
-mod group;
+pub(crate) mod group;
 mod migrate;
 mod partition;
-mod postgres;
+pub(crate) mod postgres;

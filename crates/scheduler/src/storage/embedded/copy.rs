@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use super::file::{Location, failure};
+use super::file::{Location, MIGRATING, failure};
 use super::pairs::{self, Writing};
+use crate::fault;
 use crate::migrate::Entry;
 use crate::storage::OpenError;
 use crate::storage::pair::{counter_key, job_key};
@@ -27,7 +28,7 @@ impl Location {
             return Err(OpenError::Exists(to));
         }
         // Made under another name: what broke off is none.
-        let part = self.folder.join("migrating");
+        let part = self.folder.join(MIGRATING);
         let cause = |cause| OpenError::Folder {
             path: self.folder.clone(),
             cause,
@@ -45,6 +46,7 @@ impl Location {
             true => fs::rename(location.file(), &to).map_err(cause),
             false => Ok(()),
         });
+        fault::point("file in its place");
         // What is left of it is of no use, and harms nobody.
         let _ = fs::remove_dir_all(&part);
         made
@@ -53,6 +55,7 @@ impl Location {
     /// Whether the jobs were complete.
     fn fill(&self, jobs: impl Iterator<Item = Option<Entry>>) -> Result<bool, OpenError> {
         let connection = self.open()?;
+        fault::point("file made");
         let filling = || -> rusqlite::Result<bool> {
             connection.execute_batch("BEGIN IMMEDIATE")?;
             let mut writing = Writing::new(&connection)?;
@@ -66,10 +69,13 @@ impl Location {
                 if let Some(counter) = entry.counter {
                     writing.keep(&counter_key(&entry.name), &counter)?;
                 }
+                fault::point("job written");
             }
             writing.finish()?;
+            fault::point("before it is committed");
             connection
                 .execute_batch("COMMIT; PRAGMA wal_checkpoint(TRUNCATE); PRAGMA journal_mode = DELETE")?;
+            fault::point("committed");
             Ok(complete)
         };
         filling().map_err(|error| failure(&self.file(), error))

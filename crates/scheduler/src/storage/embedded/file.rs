@@ -12,6 +12,9 @@ use crate::storage::OpenError;
 const FILE: &str = "jobs.db";
 /// Locked by the process that uses the store.
 const LOCK: &str = "lock";
+/// Folders in it, of stores that are not complete yet.
+pub(super) const MIGRATING: &str = "migrating";
+const RESTORING: &str = "restoring";
 /// Format of the file. A later one may have what this code does not know.
 const FORMAT: i64 = 1;
 /// Marks the file as ours (`application_id`): "OutJ".
@@ -86,6 +89,14 @@ impl Location {
             Ok(()) => Ok(file),
             Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: self.file() }),
             Err(TryLockError::Error(error)) => Err(cause(error)),
+        }
+    }
+
+    /// Removes what copies left that were killed. The folder is this process's.
+    pub(super) fn clean(&self) {
+        for part in [MIGRATING, RESTORING] {
+            // What cannot be removed is of no use, and harms nobody.
+            let _ = fs::remove_dir_all(self.folder.join(part));
         }
     }
 
@@ -190,7 +201,7 @@ impl Location {
         };
         fs::create_dir_all(&self.folder).map_err(cause)?;
         // Checked under another name: a copy that broke off is none.
-        let part = self.folder.join("restoring");
+        let part = self.folder.join(RESTORING);
         fs::create_dir_all(&part).map_err(cause)?;
         let location = Self {
             folder: part.clone(),

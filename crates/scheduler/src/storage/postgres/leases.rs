@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::session::Sessions;
 use super::watch::CHANNEL;
 use super::writer::next_revision;
+use crate::fault;
 use crate::storage::StorageError;
 
 const LOG: &str = "dapr.scheduler.storage";
@@ -16,7 +17,11 @@ const FORGET_EVERY: Duration = Duration::from_secs(60);
 /// Revisions whose deletions are kept: who follows and was away for longer reads all anew.
 const KEPT: i64 = 100_000;
 
+/// Those that have ended go first: while no scheduler ran, nobody ended them.
 pub(super) async fn grant(sessions: &Sessions, lifetime: Duration) -> Result<i64, StorageError> {
+    if any_ended(sessions).await? {
+        end(sessions, None).await?;
+    }
     let session = sessions.get().await?;
     let sql = "INSERT INTO scheduler_leases (lifetime, ends)
                VALUES ($1 * interval '1 second', clock_timestamp() + $1 * interval '1 second') RETURNING id";
@@ -46,6 +51,7 @@ pub(super) async fn end(sessions: &Sessions, only: Option<i64>) -> Result<(), St
     let sql = "DELETE FROM scheduler_leases
                WHERE CASE WHEN $1::bigint IS NULL THEN ends <= clock_timestamp() ELSE id = $1 END RETURNING id";
     let rows = transaction.query(sql, &[&only]).await?;
+    fault::point("leases ended");
     let ids: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     if ids.is_empty() {
         transaction.rollback().await?;
@@ -53,8 +59,11 @@ pub(super) async fn end(sessions: &Sessions, only: Option<i64>) -> Result<(), St
         let sql = "WITH gone AS (DELETE FROM scheduler_pairs WHERE lease = ANY($1) RETURNING key)
                    INSERT INTO scheduler_gone SELECT $2, key FROM gone";
         transaction.execute(sql, &[&ids, &revision]).await?;
+        fault::point("keys of leases deleted");
         transaction.batch_execute(&format!("NOTIFY {CHANNEL}")).await?;
+        fault::point("before it is committed");
         transaction.commit().await?;
+        fault::point("committed");
     }
     session.keep();
     Ok(())

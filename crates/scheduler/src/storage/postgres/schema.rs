@@ -3,6 +3,7 @@
 use deadpool_postgres::Object;
 use tokio_postgres::GenericClient;
 
+use crate::fault;
 use crate::storage::StorageError;
 
 /// Format of the tables. A later one may have what this code does not know.
@@ -48,9 +49,11 @@ pub(super) async fn prepare(client: &mut Object) -> Result<(), StorageError> {
         .await?;
     if !there.try_get::<_, bool>(0)? {
         transaction.batch_execute(TABLES).await?;
+        fault::point("tables made");
     }
     let format = meta(&*transaction, "format").await?;
     transaction.commit().await?;
+    fault::point("tables are there");
     match format {
         FORMAT => Ok(()),
         found => Err(StorageError::Failed(format!(

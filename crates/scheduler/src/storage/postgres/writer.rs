@@ -12,6 +12,7 @@ use super::below;
 use super::plan::{Last, Plan, Written};
 use super::session::{CALL, Sessions, slow};
 use super::watch::CHANNEL;
+use crate::fault;
 use crate::storage::StorageError;
 use crate::storage::shared::backend::{Condition, Write};
 
@@ -93,9 +94,11 @@ async fn write(
 ) -> Result<Vec<Result<bool, StorageError>>, StorageError> {
     let mut session = sessions.get().await?;
     let transaction = session.client_mut().transaction().await?;
+    fault::point("begun");
     let revision = next_revision(&transaction).await?;
     let known = known(&transaction, asked).await?;
     let leases = leases(&transaction, asked).await?;
+    fault::point("conditions read");
     let mut plan = Plan::new(known, leases);
     let outcomes = asked
         .iter()
@@ -109,6 +112,7 @@ async fn write(
     } else {
         carry_out(&transaction, revision, plan).await?;
         transaction.commit().await.map_err(unanswered)?;
+        fault::point("committed");
     }
     session.keep();
     Ok(outcomes)
@@ -127,6 +131,7 @@ pub(super) async fn next_revision(transaction: &Transaction<'_>) -> Result<i64, 
     let sql = "UPDATE scheduler_meta SET value = value + 1 WHERE name = 'revision' RETURNING value";
     let statement = transaction.prepare_cached(sql).await?;
     let revision = transaction.query_one(&statement, &[]).await?.try_get(0)?;
+    fault::point("revision counted");
     Ok(revision)
 }
 
@@ -206,12 +211,14 @@ async fn carry_out(transaction: &Transaction<'_>, revision: i64, plan: Plan) -> 
         transaction
             .execute(&statement, &[&range.from, &range.below, &kept, &revision])
             .await?;
+        fault::point("range deleted");
     }
     if !deleted.is_empty() {
         let sql = "WITH gone AS (DELETE FROM scheduler_pairs WHERE key = ANY($1) RETURNING key)
                    INSERT INTO scheduler_gone SELECT $2, key FROM gone";
         let statement = transaction.prepare_cached(sql).await?;
         transaction.execute(&statement, &[&deleted, &revision]).await?;
+        fault::point("keys deleted");
     }
     for (puts, on_conflict) in put.iter().zip([
         "modified = excluded.modified, version = p.version + 1",
@@ -230,8 +237,10 @@ async fn carry_out(transaction: &Transaction<'_>, revision: i64, plan: Plan) -> 
         transaction
             .execute(&statement, &[&puts.keys, &puts.values, &puts.leases, &revision])
             .await?;
+        fault::point("keys written");
     }
     transaction.batch_execute(&format!("NOTIFY {CHANNEL}")).await?;
+    fault::point("before it is committed");
     Ok(())
 }
 

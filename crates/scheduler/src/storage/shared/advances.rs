@@ -9,6 +9,7 @@ use outrigger_schedule::engine::Name;
 use tokio::sync::{mpsc, oneshot};
 
 use super::backend::{Backend, Condition, Write};
+use crate::fault;
 use crate::storage::pair::{Range, counter_key, job_key};
 use crate::storage::{Advance, StorageError};
 use crate::stored;
@@ -128,6 +129,7 @@ impl Writer {
                     self.commit(&fence, std::slice::from_ref(advance)).await?;
                 }
             }
+            fault::point("progress stored");
             for advance in batch {
                 self.waiting.remove(&advance.name);
             }

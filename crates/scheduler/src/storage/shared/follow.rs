@@ -7,6 +7,7 @@ use outrigger_schedule::shard::Shard;
 use tokio::sync::mpsc;
 
 use super::backend::{Backend, Event, Scan};
+use crate::fault;
 use crate::storage::pair::{Pair, Range, counter_key, job_name};
 use crate::storage::{COUNTERS, Change, JOBS, StorageError};
 use crate::stored;
@@ -21,7 +22,10 @@ pub(super) async fn follow(
     shard: Shard,
     changes: mpsc::Sender<Change>,
 ) -> Result<(), StorageError> {
-    let told = |change| async { changes.send(change).await.map_err(|_| StorageError::Closed) };
+    let told = |change| async {
+        fault::point("before a change is told");
+        changes.send(change).await.map_err(|_| StorageError::Closed)
+    };
     told(Change::Reset).await?;
     let mut stored = Stored::read(&*backend).await?;
     let revision = stored.jobs.revision;

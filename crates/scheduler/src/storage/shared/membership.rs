@@ -19,6 +19,7 @@ use super::advances::Advances;
 use super::backend::{Backend, Condition, Watch, Write};
 use super::follow::follow;
 use super::{FIRST_PAUSE, FULL_PAUSE, Own};
+use crate::fault;
 use crate::proto::stored::Leadership;
 use crate::storage::pair::{Pair, Range};
 use crate::storage::{Change, Hosts, LEADERSHIP, StorageError};
@@ -122,6 +123,7 @@ impl Membership {
             return Ok(());
         };
         let lease = lease?;
+        fault::point("lease granted");
         let lost = CancellationToken::new();
         let keeping: JoinHandle<()> = tokio::spawn(keep(
             Arc::clone(&self.backend),
@@ -137,8 +139,10 @@ impl Membership {
         drop(keeping);
         // Before the store is asked: it may not answer, and others have the jobs before that is known.
         self.lose().await;
+        fault::point("before the lease is given back");
         // Where the store does not answer it ends by itself.
         let _ = self.backend.revoke(lease).await;
+        fault::point("lease given back");
         outcome.unwrap_or(Ok(()))
     }
 
@@ -276,6 +280,7 @@ impl Membership {
             lease: Some(lease),
         };
         let is_written = self.backend.commit(&[condition], &[put]).await?;
+        fault::point("entry written");
         Ok(is_written)
     }
 
@@ -297,6 +302,7 @@ impl Membership {
                 members.len(),
                 members.iter().map(|member| member.entry.id.as_str()).collect::<Vec<_>>().join(", ")
             );
+            fault::point("place taken");
             let following = follow(Arc::clone(&self.backend), shard, self.changes.clone());
             self.assignment = Some(Assignment {
                 shard,
@@ -320,13 +326,16 @@ impl Membership {
             return;
         };
         drop(assignment);
+        fault::point("jobs let go");
         let (told, drained) = oneshot::channel();
         if self.changes.send(Change::Hold(told)).await.is_ok() && timeout(DRAIN, drained).await.is_err() {
             tracing::info!(target: LOG, "Apps take long to answer: what they have is triggered once more by its next scheduler");
         }
+        fault::point("answers awaited");
         // The engine ends with the process.
         let _ = self.changes.send(Change::Reset).await;
         self.advances.flush().await;
+        fault::point("answers stored");
     }
 
     /// Others have its jobs by now, or may have them soon: nothing is sent or stored from here on.

@@ -15,7 +15,7 @@ use crate::crash::Process;
 use crate::running::{Running, TIMEOUT, app, arguments, due, schedule, start_with, until};
 
 /// Flags of a scheduler on an etcd.
-fn flags(etcd: &Etcd, id: &str) -> Vec<String> {
+pub(crate) fn flags(etcd: &Etcd, id: &str) -> Vec<String> {
     vec![
         "--etcd-embed=false".to_owned(),
         format!("--etcd-client-endpoints=http://{}", etcd.endpoint()),
@@ -25,21 +25,31 @@ fn flags(etcd: &Etcd, id: &str) -> Vec<String> {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Range {
+pub(crate) struct Range {
     #[prost(bytes = "vec", tag = "1")]
-    key: Vec<u8>,
+    pub(crate) key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
-    end: Vec<u8>,
+    pub(crate) end: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Pair {
+pub(crate) struct Pair {
     #[prost(bytes = "vec", tag = "1")]
     key: Vec<u8>,
     #[prost(bytes = "vec", tag = "5")]
-    value: Vec<u8>,
+    pub(crate) value: Vec<u8>,
     #[prost(int64, tag = "6")]
-    lease: i64,
+    pub(crate) lease: i64,
+}
+
+impl Range {
+    /// All that is below `dapr/`.
+    pub(crate) fn all() -> Self {
+        Self {
+            key: b"dapr/".to_vec(),
+            end: b"dapr0".to_vec(),
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -68,7 +78,21 @@ where
 {
     let failed = |error: tonic::transport::Error| tonic::Status::unavailable(error.to_string());
     let channel = Channel::from_shared(format!("http://{endpoint}")).unwrap();
-    let mut grpc = Grpc::new(channel.connect().await.map_err(failed)?);
+    call_on(channel.connect().await.map_err(failed)?, path, request).await
+}
+
+/// The same on a connection.
+pub(crate) async fn call_on<Q, A>(
+    channel: Channel,
+    path: &'static str,
+    request: Q,
+) -> Result<A, tonic::Status>
+where
+    Q: Message + Default + 'static,
+    A: Message + Default + 'static,
+{
+    let failed = |error: tonic::transport::Error| tonic::Status::unavailable(error.to_string());
+    let mut grpc = Grpc::new(channel);
     grpc.ready().await.map_err(failed)?;
     let codec: tonic_prost::ProstCodec<Q, A> = tonic_prost::ProstCodec::default();
     let path = path.parse().unwrap();
@@ -78,11 +102,13 @@ where
 
 /// All that is in the etcd below `dapr/`.
 async fn stored(etcd: &Etcd) -> Vec<(String, Pair)> {
-    let range = Range {
-        key: b"dapr/".to_vec(),
-        end: b"dapr0".to_vec(),
-    };
-    let pairs: Pairs = etcd_call(&etcd.endpoint(), "/etcdserverpb.KV/Range", range)
+    let channel = Channel::from_shared(format!("http://{}", etcd.endpoint())).unwrap();
+    stored_on(channel.connect().await.unwrap()).await
+}
+
+/// The same on a connection.
+pub(crate) async fn stored_on(channel: Channel) -> Vec<(String, Pair)> {
+    let pairs: Pairs = call_on(channel, "/etcdserverpb.KV/Range", Range::all())
         .await
         .unwrap();
     let named = pairs.pairs.into_iter();

@@ -1,0 +1,190 @@
+//! On the embedded store: the process ends at each place as often as it comes to it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use outrigger_wire::common::v1::{JobFailurePolicy, JobFailurePolicyConstant, job_failure_policy};
+use outrigger_wire::scheduler::v1::scheduler_client::SchedulerClient;
+use outrigger_wire::scheduler::v1::{DeleteJobRequest, GetJobRequest, Job};
+use tonic::Code;
+use tonic::transport::Channel;
+
+use super::{LIST, Place, Said, VARIABLE, at_each, set};
+use crate::crash::Process;
+use crate::running::{Sidecar, TIMEOUT, app, arguments, client, due, schedule, until};
+use crate::tally::Tally;
+
+/// All there are: a new one has to be reached here too.
+const PLACES: [&str; 9] = [
+    "answered",
+    "before a caller is told",
+    "before a change is told",
+    "before it is committed",
+    "begun",
+    "committed",
+    "given to the store",
+    "part written",
+    "progress written",
+];
+/// Processes that run at a time.
+const LANES: usize = 4;
+
+/// What somebody outside knows of a process that dies.
+#[derive(Default)]
+struct Known {
+    /// Jobs that were asked for, and when they are due: without an answer nobody knows whether they are stored.
+    asked: HashMap<String, Timestamp>,
+    acknowledged: BTreeMap<String, Timestamp>,
+    /// Jobs of which it was said that they are over.
+    over: BTreeSet<String>,
+    fired: HashMap<String, Vec<Timestamp>>,
+    /// Whether the job that is to be deleted: is stored, may be deleted, is.
+    stored: bool,
+    may_be_deleted: bool,
+    deleted: bool,
+}
+
+impl Known {
+    fn take(&mut self, name: &str) {
+        assert!(!self.over.contains(name), "{name} came again after it was over");
+        let now = Timestamp::now();
+        assert!(now >= self.asked[name], "{name} is early");
+        self.fired.entry(name.to_owned()).or_default().push(now);
+    }
+
+    /// All that writes: jobs of every kind, an answer of failure, answers of success, a deletion. `None` once the process is
+    /// gone.
+    async fn live(&mut self, address: &str) -> Option<()> {
+        let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
+        let mut client = SchedulerClient::new(endpoint.connect().await.ok()?);
+        let mut sidecar = Sidecar::try_connect(&mut client, "app", &[]).await?;
+        for (name, after) in [("now", 0), ("tried", 0), ("soon", 150)] {
+            let time = Timestamp::now() + Duration::from_millis(after);
+            let at_once = job_failure_policy::Policy::Constant(JobFailurePolicyConstant {
+                interval: None,
+                max_retries: None,
+            });
+            let job = Job {
+                failure_policy: Some(JobFailurePolicy {
+                    policy: Some(at_once),
+                }),
+                ..due(&time.to_string())
+            };
+            self.asked.insert(name.to_owned(), time);
+            let request = schedule(name, app("app"), job);
+            client.schedule_job(request).await.ok()?;
+            self.acknowledged.insert(name.to_owned(), time);
+        }
+        let request = schedule("deleted", app("app"), due("1h"));
+        client.schedule_job(request).await.ok()?;
+        self.stored = true;
+        self.may_be_deleted = true;
+        let delete = DeleteJobRequest {
+            name: "deleted".to_owned(),
+            metadata: app("app"),
+        };
+        client.delete_job(delete).await.ok()?;
+        self.deleted = true;
+        while self.over.len() < self.acknowledged.len() {
+            let next = tokio::time::timeout(TIMEOUT, sidecar.triggers.message()).await;
+            let trigger = next.expect("a job is lost while it runs").ok()??;
+            self.take(&trigger.name);
+            if trigger.name == "tried" && self.fired["tried"].len() == 1 {
+                sidecar.fail(trigger.id);
+                continue;
+            }
+            sidecar.succeed(trigger.id);
+            while exists(&mut client, &trigger.name).await? {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            self.over.insert(trigger.name);
+        }
+        Some(())
+    }
+
+    /// What the next process makes of it.
+    async fn go_on(&mut self, folder: &Path) {
+        let process = Process::start_with(&arguments(folder));
+        let mut client = client(&process.address).await;
+        let there = exists(&mut client, "deleted").await.unwrap();
+        assert!(!(there && self.deleted), "what was deleted is there again");
+        assert!(
+            there || !self.stored || self.may_be_deleted,
+            "an acknowledged job is lost"
+        );
+        let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
+        let all: Vec<String> = self.asked.keys().cloned().collect();
+        let over = async {
+            for name in &all {
+                let client = client.clone();
+                until("all jobs come, and are over", || {
+                    let (mut client, name) = (client.clone(), name.clone());
+                    async move { !exists(&mut client, &name).await.unwrap() }
+                })
+                .await;
+            }
+        };
+        tokio::pin!(over);
+        loop {
+            tokio::select! {
+                () = &mut over => return,
+                trigger = sidecar.triggers.message() => {
+                    let trigger = trigger.unwrap().expect("it runs");
+                    self.take(&trigger.name);
+                    sidecar.succeed(trigger.id);
+                }
+            }
+        }
+    }
+}
+
+/// Whether there is such a job; `None` once the process is gone.
+async fn exists(client: &mut SchedulerClient<Channel>, name: &str) -> Option<bool> {
+    let request = GetJobRequest {
+        name: name.to_owned(),
+        metadata: app("app"),
+    };
+    match client.get_job(request).await {
+        Ok(_) => Some(true),
+        Err(status) if status.code() == Code::NotFound => Some(false),
+        Err(_) => None,
+    }
+}
+
+/// A process that is told this, and the one after it: what it said, and what became of jobs.
+async fn life(told: &str) -> (Said, Tally) {
+    let (folder, said) = (tempfile::tempdir().unwrap(), Said::new());
+    let process = Process::try_start(&arguments(folder.path()), &[(VARIABLE, told)], said.file());
+    let mut known = Known::default();
+    let lived = match &process {
+        Some(process) => known.live(&process.address).await,
+        None => None,
+    };
+    // Where it lives still, this kills it.
+    drop(process);
+    let has_died = !said.places().is_empty();
+    assert!(lived.is_some() || has_died, "it ended by itself: {}", said.text());
+    known.go_on(folder.path()).await;
+    let tally = Tally::of(&known.acknowledged, |name| {
+        known.fired.get(name).cloned().unwrap_or_default()
+    });
+    (said, tally)
+}
+
+async fn dies((): (), place: Place) -> ((), bool, Tally) {
+    let (said, tally) = life(&place.variable()).await;
+    ((), !said.places().is_empty(), tally)
+}
+
+/// Invariant: wherever in a write the process is killed, no acknowledged job is lost, none fires early, none fires again after
+/// it was said to be over, and what was deleted stays deleted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_between_every_two_steps_of_a_write_it_keeps_its_promises() {
+    let listed = life(LIST).await.0.places();
+    let places = Place::all(&listed, usize::MAX);
+    let (died, total) = at_each(places, vec![(); LANES], dies).await;
+    assert_eq!(died, set(&[&PLACES]));
+    total.told("kill -9 between every two steps of a write");
+}
