@@ -67,7 +67,9 @@ impl Backend for Unsteady {
         self.store.get(keys).await
     }
     async fn scan(&self, range: Range, at: Option<i64>) -> Result<Scan, StorageError> {
-        match self.loses_scan.swap(false, Ordering::Relaxed) {
+        // Those of jobs may be under way.
+        let of_entries = range.has(LEADERSHIP.as_bytes());
+        match of_entries && self.loses_scan.swap(false, Ordering::Relaxed) {
             true => lost(),
             false => self.store.scan(range, at).await,
         }
