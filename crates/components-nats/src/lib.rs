@@ -17,6 +17,7 @@ use async_nats::{
     jetstream::{
         Context,
         context::{GetStreamByNameErrorKind, PublishErrorKind},
+        publish::PublishAck,
         stream::Stream,
     },
 };
@@ -38,7 +39,7 @@ const LOG: &str = "dapr.contrib";
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks whether there is a connection again.
 const LOOK: Duration = Duration::from_millis(50);
-/// Attempts at one message: the server knows it again by its id.
+/// Attempts at one message.
 const ATTEMPTS: u32 = 3;
 
 /// Adds the component of this crate.
@@ -143,7 +144,18 @@ impl BrokerInner {
         })
     }
 
-    async fn publish(&self, message: &Publish, headers: HeaderMap) -> Result<()> {
+    /// Attempts at a message, of which the server stores one: it knows the message by its id.
+    async fn publish(&self, message: &Publish, headers: HeaderMap) -> Result<PublishAck> {
+        for _ in 1..ATTEMPTS {
+            match self.attempt(message, headers.clone()).await {
+                Err(error) if error.retryable() && !self.closed.is_cancelled() => {}
+                other => return other,
+            }
+        }
+        self.attempt(message, headers).await
+    }
+
+    async fn attempt(&self, message: &Publish, headers: HeaderMap) -> Result<PublishAck> {
         self.connected().await?;
         let sent = self
             .jetstream
@@ -152,7 +164,7 @@ impl BrokerInner {
             Ok(acknowledged) => acknowledged.await,
             Err(error) => Err(error),
         };
-        acknowledged.map(drop).map_err(|error| match error.kind() {
+        acknowledged.map_err(|error| match error.kind() {
             PublishErrorKind::StreamNotFound => no_stream(&message.topic),
             PublishErrorKind::MaxPayloadExceeded => Error::invalid_request(format!(
                 "a message of {} bytes is larger than NATS takes: {error}",
@@ -164,6 +176,17 @@ impl BrokerInner {
             }
             _ => Error::new(Kind::Internal, format!("NATS: {error}")),
         })
+    }
+
+    /// Whether what the server took for the same message has this topic. The ids of a stream are those of all its
+    /// subjects, and a dead letter, or an event of an outbox, goes to a second one under its id.
+    async fn has_in_topic(&self, duplicate: &PublishAck, topic: &str) -> bool {
+        let looking = async {
+            let stream = self.jetstream.get_stream_no_info(&duplicate.stream).await.ok()?;
+            stream.get_raw_message(duplicate.sequence).await.ok()
+        };
+        let found = timeout(CALL_TIMEOUT, looking).await;
+        found.is_ok_and(|found| found.is_some_and(|stored| stored.subject.as_str() == topic))
     }
 }
 
@@ -192,13 +215,16 @@ impl PubSub for JetStream {
             headers.insert(NATS_MESSAGE_ID, id);
         }
         let named = |error: Error| error.of(&self.0.component);
-        for _ in 1..ATTEMPTS {
-            match self.0.publish(message, headers.clone()).await {
-                Err(error) if error.retryable() && !self.0.closed.is_cancelled() => {}
-                other => return other.map_err(named),
-            }
+        let acknowledged = self.0.publish(message, headers.clone()).await.map_err(named)?;
+        let Some(id) = headers.get(NATS_MESSAGE_ID).filter(|_| acknowledged.duplicate) else {
+            return Ok(());
+        };
+        if self.0.has_in_topic(&acknowledged, &message.topic).await {
+            return Ok(());
         }
-        self.0.publish(message, headers).await.map_err(named)
+        let own = format!("{} {}", id.as_str(), message.topic);
+        headers.insert(NATS_MESSAGE_ID, own);
+        self.0.publish(message, headers).await.map(drop).map_err(named)
     }
 
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {

@@ -170,6 +170,32 @@ async fn an_event_that_the_stream_has_is_not_stored_again() {
     broker.close().await;
 }
 
+/// The server looks for an id in the whole stream: an event of an outbox, or a dead letter, has the same in two topics.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_of_one_id_comes_in_each_topic_of_a_stream_once() {
+    let Some(server) = started().await else { return };
+    let topics = ["orders", "orders-dead", "orders-dead-too"];
+    let event = r#"{"specversion":"1.0","id":"one","data":1}"#;
+    let mut subscriptions = Vec::new();
+    for topic in topics {
+        let broker = open(&server.url(), topic, &[]).await.unwrap();
+        let subscription = subscribe(&broker, topic).await.unwrap();
+        for text in [event, event, "another"] {
+            broker.publish(&message(topic, text)).await.unwrap();
+        }
+        subscriptions.push((broker, subscription));
+    }
+    for (broker, mut subscription) in subscriptions {
+        for text in [event, "another"] {
+            let delivery = next(&mut subscription).await;
+            assert_eq!(delivery.message.data, text);
+            delivery.receipt.acknowledge();
+        }
+        subscription.ended().await.unwrap();
+        broker.close().await;
+    }
+}
+
 /// The server counts what it sends ahead, whatever its size. Payloads that there is no room for are read from the stream
 /// when it is their turn; what was deleted there meanwhile does not come.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
