@@ -59,6 +59,8 @@ pub(super) enum RelayOutcome {
     Published(Arc<Store>),
     /// It was never committed.
     Void(&'static str),
+    /// It is not committed yet, and may be: its transaction is under way here.
+    UnderWay,
     /// It is not committed yet.
     Missing,
     /// Nobody knows, or it could not be published.
@@ -166,7 +168,9 @@ impl Relay {
             let fate = self.attempt(&event).await;
             let outcome = match fate {
                 RelayOutcome::Published(_) | RelayOutcome::Void(_) => Outcome::Success,
-                RelayOutcome::Missing | RelayOutcome::Failed(_) => Outcome::Failure { code: None },
+                RelayOutcome::UnderWay | RelayOutcome::Missing | RelayOutcome::Failed(_) => {
+                    Outcome::Failure { code: None }
+                }
             };
             (fate, outcome)
         });
@@ -190,6 +194,7 @@ impl Relay {
         }
         // Asked before the look: who has failed before it has not been committed after it.
         let has_failed = self.state.transactions.has_failed(marker);
+        let is_under_way = self.state.transactions.running(marker).is_some();
         let mut unknown = None;
         for store in self.stores() {
             match store.has_marker(marker).await {
@@ -203,6 +208,9 @@ impl Relay {
         }
         if has_failed {
             return RelayOutcome::Void("its transaction failed");
+        }
+        if is_under_way {
+            return RelayOutcome::UnderWay;
         }
         match event::age(marker, SystemTime::now()) {
             Some(age) if age > ABANDONED_AFTER => {
@@ -332,7 +340,18 @@ impl Consumer for Relay {
             }
             Err(Undelivered::Stopped | Undelivered::Revoked) => return receipt.give_back(),
             // Its wait was cut short: somebody else goes on.
-            Ok(RelayOutcome::Missing | RelayOutcome::Failed(_)) if tokens.any_cancelled() => {
+            Ok(RelayOutcome::UnderWay | RelayOutcome::Missing | RelayOutcome::Failed(_))
+                if tokens.any_cancelled() =>
+            {
+                return receipt.give_back();
+            }
+            Ok(RelayOutcome::UnderWay) => {
+                tracing::warn!(
+                    target: LOG,
+                    "outbox event {marker} goes back to pubsub {}: its transaction is still under way",
+                    self.broker.name()
+                );
+                self.count("returned");
                 return receipt.give_back();
             }
             Ok(RelayOutcome::Missing) => "outbox state not found".to_owned(),
@@ -390,3 +409,6 @@ impl Store {
         self.outbound.run(&self.operations.delete, attempt).await
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use outrigger_component::pubsub::{Features, Publish, Settlement};
+use outrigger_component::state::{Feature, Get, Item, Operation, Set, Transaction, Value};
+use outrigger_component::{PubSub, Result, StateStore};
+use outrigger_policy::resiliency::Resiliency;
+use outrigger_resources::NameValue;
+use outrigger_runtime::components::Properties;
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::resilience::Resilience;
+use outrigger_telemetry::metrics::Metrics;
+use outrigger_telemetry::trace::{Parent, Tracer};
+use tokio::sync::Notify;
+
+use super::*;
+use crate::pubsub::{PubSubs, Topics};
+use crate::state::outbox::Settings;
+use crate::state::{Keys, State};
+
+/// Keeps messages by topic until they are acknowledged; what is returned comes again.
+#[derive(Default)]
+struct Queues {
+    topics: Mutex<HashMap<String, VecDeque<Bytes>>>,
+    published: Notify,
+    returned: AtomicUsize,
+}
+
+impl Queues {
+    fn in_topic(&self, topic: &str) -> usize {
+        self.topics.lock().unwrap().get(topic).map_or(0, VecDeque::len)
+    }
+}
+
+struct Queue(Arc<Queues>);
+
+#[async_trait]
+impl PubSub for Queue {
+    fn features(&self) -> Features {
+        Features::default()
+    }
+
+    async fn publish(&self, message: &Publish) -> Result<()> {
+        let mut topics = self.0.topics.lock().unwrap();
+        let queue = topics.entry(message.topic.clone()).or_default();
+        queue.push_back(message.data.clone());
+        self.0.published.notify_one();
+        Ok(())
+    }
+
+    async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
+        let (queues, topic) = (Arc::clone(&self.0), request.topic.clone());
+        Ok(Subscription::start(&request, |mut feed| async move {
+            loop {
+                let next = queues
+                    .topics
+                    .lock()
+                    .unwrap()
+                    .entry(topic.clone())
+                    .or_default()
+                    .pop_front();
+                if let Some(data) = next {
+                    let message = Message {
+                        topic: topic.as_str().into(),
+                        data: data.clone(),
+                        content_type: None,
+                        metadata: Pairs::new(),
+                        lane: None,
+                        redelivered: None,
+                    };
+                    feed.offer(data, message);
+                }
+                tokio::select! {
+                    () = queues.published.notified() => {}
+                    settled = feed.settled() => for (data, settlement) in settled {
+                        if matches!(settlement, Settlement::Return) {
+                            queues.returned.fetch_add(1, Ordering::SeqCst);
+                            queues.topics.lock().unwrap().entry(topic.clone()).or_default().push_back(data);
+                        }
+                    },
+                }
+            }
+        }))
+    }
+
+    async fn ping(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn close(&self) {}
+}
+
+/// Its transactions take until `go_on` is notified.
+#[derive(Default)]
+struct Slow {
+    keys: Mutex<HashSet<String>>,
+    go_on: Notify,
+}
+
+#[async_trait]
+impl StateStore for Slow {
+    fn features(&self) -> &[Feature] {
+        &[Feature::Transactional]
+    }
+
+    async fn get(&self, request: &Get) -> Result<Option<Item>> {
+        let found = self.keys.lock().unwrap().contains(&request.key);
+        Ok(found.then(|| Item {
+            data: Bytes::from_static(b"0"),
+            ..Item::default()
+        }))
+    }
+
+    async fn set(&self, _request: &Set) -> Result<()> {
+        Ok(())
+    }
+
+    async fn delete(&self, request: &Delete) -> Result<()> {
+        self.keys.lock().unwrap().remove(&request.key);
+        Ok(())
+    }
+
+    async fn transact(&self, transaction: &Transaction) -> Result<()> {
+        self.go_on.notified().await;
+        let keys = transaction.operations.iter().map(|step| step.key().to_owned());
+        self.keys.lock().unwrap().extend(keys);
+        Ok(())
+    }
+
+    async fn ping(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn close(&self) {}
+}
+
+/// Waits until a condition holds.
+async fn eventually(condition: impl Fn() -> bool) {
+    let holds = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), holds)
+        .await
+        .unwrap();
+}
+
+/// An event is dropped whose transaction does not appear, but not while it may appear.
+#[tokio::test]
+async fn an_event_is_not_dropped_while_its_transaction_is_under_way() {
+    let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
+    let resilience = Arc::new(Resilience::new(Resiliency::none(), metrics));
+    let pubsubs = Arc::new(PubSubs::new("app".into(), Arc::clone(&resilience), Tracer::off()));
+    let queues = Arc::new(Queues::default());
+    let queue = Arc::new(Queue(Arc::clone(&queues)));
+    let _broker = pubsubs.insert("broker", queue, Topics::default(), String::new());
+    let items = [
+        ("outboxPublishPubsub", "broker"),
+        ("outboxPublishTopic", "orders"),
+        ("outboxDiscardWhenMissingState", "true"),
+    ];
+    let items = items.map(|(name, value)| NameValue::new(name, value));
+    let settings = Settings::read(&Properties::found(items.to_vec()), "default", "app");
+    let place = InternalTopic {
+        pubsub: "broker".to_owned(),
+        topic: "defaultappordersoutbox".to_owned(),
+    };
+    let broker = pubsubs.broker("broker").unwrap();
+    let state = Arc::new(State::new(pubsubs, resilience));
+    let keys = Keys::parse(Some("none"), "store", "app", None).unwrap();
+    let slow = Arc::new(Slow::default());
+    let component = Arc::clone(&slow) as Arc<dyn StateStore>;
+    let _store = state.insert("store", component, keys, None, settings);
+    let pause = Duration::from_millis(10);
+    let relay = Relay {
+        policy: Policy::waiting("outbox", pause, pause, pause * 5),
+        ..Relay::new(Arc::clone(&state), broker, place)
+    };
+    let (stop, asked) = (CancellationToken::new(), CancellationToken::new());
+    let relaying = tokio::spawn(async move { relay.run(&stop, &asked).await });
+
+    let step = Operation::Set(Set {
+        key: "k".to_owned(),
+        value: Value::Json(Bytes::from_static(b"1")),
+        ..Set::default()
+    });
+    let store = state.store("store").unwrap();
+    let trace = Parent::default();
+    let transaction = store.transact(vec![step], Pairs::new(), &trace);
+    let committing = async {
+        // Its time was over before the transaction was committed.
+        eventually(|| queues.returned.load(Ordering::SeqCst) > 0).await;
+        slow.go_on.notify_one();
+    };
+    let (committed, ()) = tokio::join!(transaction, committing);
+    committed.unwrap();
+    eventually(|| queues.in_topic("orders") == 1 && slow.keys.lock().unwrap().len() == 1).await;
+    relaying.abort();
+}
