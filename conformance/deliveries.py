@@ -7,6 +7,7 @@ but poison became a dead letter.
 
 import argparse
 import collections
+import functools
 import itertools
 import os
 import random
@@ -15,14 +16,11 @@ import threading
 import time
 import traceback
 
+import deliveries_outbox
 import fleet as fleets
-import servers
+from deliveries_servers import BROKERS, DEAD, TOPIC
 from sdk.world import component
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-# How long anything may take: a broker has to notice that a member is gone.
-PATIENCE = 120
-TOPIC, DEAD = "work", "work-dead"
 KEYS = 8
 # Events per second of a publisher, about.
 RATE = 100
@@ -50,104 +48,6 @@ spec:
       broker:
         inbound: {retry: patient}
 """
-
-
-class Broker:
-    """A broker: its properties, how it is killed and comes back, and what it promises."""
-
-    name, kind = "", ""
-    # Events of one key come in order, whoever of a group takes them.
-    keeps_order = False
-    # Several sidecars share the events.
-    has_groups = True
-    process = None
-
-    def __init__(self, fleet):
-        self.fleet = fleet
-        self.properties = {}
-
-    def kill(self):
-        self.command = self.fleet.processes[self.process].args
-        self.fleet.kill(self.process)
-
-    def start(self):
-        self.fleet.app(self.process, self.command, self.port, patience=servers.BROKER_SECONDS)
-
-
-class Sqlite(Broker):
-    name, kind, keeps_order = "sqlite", "sqlite", True
-
-    def __init__(self, fleet):
-        super().__init__(fleet)
-        self.properties = {"connectionString": fleet.dir / "broker.db", "visibilityTimeout": "3s"}
-
-
-class Redis(Broker):
-    name, kind, process = "redis", "redis", "app-redis"
-
-    def __init__(self, fleet):
-        super().__init__(fleet)
-        redis = servers.Redis(fleet)
-        self.port = redis.port
-        redis.command("CONFIG", "SET", "appendonly", "yes")
-        redis.command("CONFIG", "SET", "appendfsync", "always")
-        self.properties = {"redisHost": redis.address, "processingTimeout": "3s", "redeliverInterval": "1s"}
-
-    def start(self):
-        # Without a word it would begin with an empty store.
-        self.command = [*self.command[:self.command.index("--appendonly")], "--appendonly", "yes", "--appendfsync", "always"]
-        super().start()
-
-
-class RabbitMq(Broker):
-    name, kind, process = "rabbitmq", "rabbitmq", "app-rabbitmq"
-
-    def __init__(self, fleet):
-        super().__init__(fleet)
-        self.server = servers.RabbitMq(fleet)
-        self.port = self.server.port
-        self.properties = {
-            "connectionString": self.server.url, "durable": "true", "deletedWhenUnused": "false", "deliveryMode": "2",
-            "prefetchCount": "10", "requeueInFailure": "true", "publisherConfirm": "true", "concurrencyMode": "parallel"}
-
-    def start(self):
-        self.fleet.app(self.process, self.command, self.port, self.server.env, servers.BROKER_SECONDS)
-
-
-class JetStream(Broker):
-    name, kind, process = "jetstream", "jetstream", "app-nats"
-
-    def __init__(self, fleet):
-        super().__init__(fleet)
-        server = servers.Nats(fleet)
-        self.port = server.port
-        server.stream("deliveries", [TOPIC, DEAD])
-        self.properties = {"natsURL": server.url, "streamName": "deliveries", "durableName": "{group}",
-                           "queueGroupName": "{group}", "ackWait": "3s", "concurrencyMode": "parallel"}
-
-
-class Mqtt(Broker):
-    name, kind, process, has_groups = "mqtt3", "mqtt3", "app-mosquitto", False
-
-    def __init__(self, fleet):
-        super().__init__(fleet)
-        server = servers.Mosquitto(fleet)
-        self.port = server.port
-        self.properties = {"url": server.url, "qos": "1", "cleanSession": "false", "consumerID": "deliveries-{member}"}
-
-
-class Kafka(Broker):
-    name, kind, process, keeps_order = "kafka", "kafka", "app-kafka", True
-
-    def __init__(self, fleet):
-        super().__init__(fleet)
-        server = servers.Kafka(fleet, partitions=6)
-        self.port = int(server.address.rsplit(":")[-1])
-        self.properties = {"brokers": server.address, "authType": "none", "initialOffset": "oldest",
-                           "sessionTimeout": "3s", "heartbeatInterval": "500ms", "backOffDuration": "500ms"}
-
-
-BROKERS = [Sqlite, Redis, RabbitMq, JetStream, Mqtt, Kafka]
 
 
 class World:
@@ -189,7 +89,7 @@ class World:
         self.ports.setdefault(f"app {member}", fleets.free_ports(1)[0])
         port = self.ports[f"app {member}"]
         self.fleet.app(f"app-{member}", [
-            sys.executable, "-W", "ignore", f"{HERE}/deliveries_app.py", f"{member}.{self.starts[member]}", str(port),
+            sys.executable, "-W", "ignore", f"{fleets.HERE}/deliveries_app.py", f"{member}.{self.starts[member]}", str(port),
             self.journal, str(self.work[member])], port)
 
     def start_sidecar(self, member):
@@ -219,7 +119,7 @@ class World:
         """Publishes one event until it is taken; that may put it there twice."""
         data = {"number": number, "key": number % KEYS, **({"poison": True} if poison else {})}
         path = f"/v1.0/publish/broker/{TOPIC}?metadata.partitionKey=k{data['key']}"
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + fleets.PATIENCE
         while True:
             try:
                 status, _, text = self.publisher.ask("POST", path, data, {"content-type": "application/json"})
@@ -257,12 +157,7 @@ class World:
     def numbers(self, kind):
         return {number for _, what, _, number in self.lines() if what == kind}
 
-    def until(self, what, condition, patience=PATIENCE):
-        deadline = time.monotonic() + patience
-        while not condition():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"after {patience} s still not: {what()}")
-            time.sleep(0.05)
+    until = staticmethod(fleets.eventually)
 
     def until_taken(self, part):
         of = int(self.count * part)
@@ -271,7 +166,7 @@ class World:
 
     def check(self, loading, poisons=frozenset()):
         """The invariants; how many events came more than once."""
-        loading.join(PATIENCE)
+        loading.join(fleets.PATIENCE)
         if loading.is_alive() or loading.wrong:
             raise AssertionError(f"publishing: {loading.wrong or 'it hangs'}")
         good = self.told - poisons
@@ -353,7 +248,7 @@ def slow_beside_fast(world):
     world.fleet.end(f"app-{slow}")
     world.start_app(slow)
     loading = world.load()
-    loading.join(PATIENCE)
+    loading.join(fleets.PATIENCE)
 
     def waiting():
         lines = list(world.lines())
@@ -372,25 +267,32 @@ def poison(world):
 
 FAULTS = [sidecars_killed, apps_killed, publisher_killed, broker_killed, rolling_restart, slow_beside_fast, poison]
 # Made in every run of the tests.
-QUICK = {"sqlite sidecars killed", "redis sidecars killed", "redis broker killed", "sqlite poison"}
+QUICK = {"sqlite sidecars killed", "redis sidecars killed", "redis broker killed", "sqlite poison",
+         "outbox redis over redis sidecars killed", "outbox redis over redis store killed"}
 
 
 def checks():
+    """What there is to check: how it is run with a fleet and a count, and its name."""
     for broker, fault in itertools.product(BROKERS, FAULTS):
         if fault is broker_killed and not broker.process:
             continue
         if fault in (rolling_restart, slow_beside_fast) and not broker.has_groups:
             continue
-        yield broker, fault, f"{broker.name} {fault.__name__.replace('_', ' ')}"
+        yield functools.partial(subscribers, broker, fault), f"{broker.name} {fault.__name__.replace('_', ' ')}"
+    yield from deliveries_outbox.checks()
 
 
-def run(binaries, broker, fault, count):
+def subscribers(broker, fault, fleet, count):
+    world = World(fleet, broker(fleet), count)
+    again = fault(world)
+    return f"{len(world.told)} events, {world.kills} kills, {again} events again"
+
+
+def run(binaries, check, count):
     with fleets.Fleet(binaries, sentry=False) as fleet:
         try:
             begun = time.monotonic()
-            world = World(fleet, broker(fleet), count)
-            again = fault(world)
-            return f"{len(world.told)} events, {world.kills} kills, {again} events again, {time.monotonic() - begun:.1f} s"
+            return f"{check(fleet, count)}, {time.monotonic() - begun:.1f} s"
         except BaseException:
             fleet.keep_logs()
             raise
@@ -404,11 +306,11 @@ def main():
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
     passed = failed = 0
-    for broker, fault, name in checks():
+    for check, name in checks():
         if given.quick and name not in QUICK or given.texts and not any(text in name for text in given.texts):
             continue
         try:
-            print(f"ok      {name}: {run(given.binaries, broker, fault, given.count)}", flush=True)
+            print(f"ok      {name}: {run(given.binaries, check, given.count)}", flush=True)
             passed += 1
         except Exception:
             print(f"FAILED  {name}", flush=True)

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+import urllib.request
 
 import http_app
 
@@ -18,14 +19,37 @@ def note(what, data):
     os.write(out, f"{time.time()} {name} {what} {data['key']} {data['number']}\n".encode())
 
 
+def stored(data, event):
+    """Whether the value of an event of an outbox could be asked for in the store; what is wrong with the event is noted."""
+    key = {"key": f"{data['part']}/{event['id']}", "number": data["number"]}
+    note("begin", key)
+    if data["part"] == "plain":
+        return True
+    if (data["part"] == "order") != bool(data.get("projected")) or "stored" in data and data["part"] == "order":
+        note("unprojected", key)
+    url = f"http://{http_app.HOST}:{os.environ['DAPR_HTTP_PORT']}/v1.0/state/store/{data['part']}-{data['number']}"
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            if answer.status != 200:
+                note("early", key)
+    except OSError:
+        return False
+    note("end", key)
+    return True
+
+
 class Handler(http_app.Handler):
     def do_GET(self):
         self.answer(404)
 
     def do_POST(self):
-        data = json.loads(self.body())["data"]
+        event = json.loads(self.body())
+        data = event["data"]
+        if self.path == "/stored":
+            self.answer(200 if stored(data, event) else 500)
+            return
         if self.path == "/parked":
-            note("parked", data)
+            note("parked", {"key": data.get("part"), **data})
             self.answer(200)
             return
         note("begin", data)

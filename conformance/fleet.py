@@ -14,9 +14,12 @@ import urllib.error
 import urllib.request
 import uuid
 
+HERE = pathlib.Path(__file__).resolve().parent
 READY_SECONDS = 60
 END_SECONDS = 20
 ANSWER_SECONDS = 20
+# How long a condition may take: a broker has to notice that a member is gone.
+PATIENCE = 120
 HOST = "127.0.0.1"
 PORTS = (10_000, 32_000)
 
@@ -34,6 +37,21 @@ def free_ports(count):
     for listener in held:
         listener.close()
     return ports
+
+
+def eventually(what, condition, patience=PATIENCE):
+    """Waits for a condition; `what` says what is missing when it does not come."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {patience} s still not: {what()}")
+        time.sleep(0.05)
+
+
+def scraped(sidecar):
+    """The metrics of a sidecar, as text."""
+    with urllib.request.urlopen(f"http://{HOST}:{sidecar.metrics}/metrics", timeout=ANSWER_SECONDS) as answer:
+        return answer.read().decode()
 
 
 class Sidecar:

@@ -5,7 +5,6 @@ import contextlib
 import datetime
 import json
 import pathlib
-import shutil
 import sys
 import time
 
@@ -388,15 +387,7 @@ class Group:
 
 def etcd(fleet):
     """An etcd of its own; the flags for schedulers that use it."""
-    program = shutil.which("etcd")
-    if not program:
-        raise servers.Missing("etcd is not installed: apt-get install etcd-server")
-    client, peers = fleets.free_ports(2)
-    clients, others = f"http://{fleets.HOST}:{client}", f"http://{fleets.HOST}:{peers}"
-    fleet.app("app-etcd", [program, "--data-dir", str(fleet.dir / "etcd"), "--listen-client-urls", clients,
-                           "--advertise-client-urls", clients, "--listen-peer-urls", others,
-                           "--initial-advertise-peer-urls", others, "--initial-cluster", f"default={others}"], client)
-    return ["--etcd-embed=false", f"--etcd-client-endpoints={fleets.HOST}:{client}"]
+    return ["--etcd-embed=false", f"--etcd-client-endpoints={servers.Etcd(fleet).address}"]
 
 
 def jobs(fleet, binaries, wanted):

@@ -1,4 +1,4 @@
-"""Redis, PostgreSQL, RabbitMQ, NATS, Mosquitto and Kafka as processes of a fleet, on loopback, without passwords and without a past."""
+"""Redis, PostgreSQL, etcd, RabbitMQ, NATS, Mosquitto and Kafka as processes of a fleet, on loopback, without passwords and without a past."""
 
 import functools
 import glob
@@ -63,10 +63,15 @@ class Postgres:
             [self._program("initdb"), "-D", folder / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8",
              "--locale=C", "--no-sync"], check=True, capture_output=True, cwd=folder, **account)
         (self.port,) = free_ports(1)
-        fleet.app(f"app-{name}", [self._program("postgres"), "-D", str(folder / "data"), "-p", str(self.port),
-                                  "-h", HOST, "-k", ""], self.port, **account)
         self.text = f"host={HOST} port={self.port} user=postgres dbname=postgres sslmode=disable"
-        fleet.until(f"app-{name}", lambda: self.sql("SELECT 1") == "1", "SELECT 1")
+        self.fleet, self.process, self.account = fleet, f"app-{name}", account
+        self.command = [self._program("postgres"), "-D", str(folder / "data"), "-p", str(self.port), "-h", HOST, "-k", ""]
+        self.start()
+
+    def start(self):
+        """Starts it, again after a kill: it answers when it has recovered."""
+        self.fleet.app(self.process, self.command, self.port, **self.account)
+        self.fleet.until(self.process, lambda: self.sql("SELECT 1") == "1", "SELECT 1")
 
     @staticmethod
     @functools.cache
@@ -83,6 +88,22 @@ class Postgres:
         if run.returncode != 0:
             raise OSError(f"psql: {run.stderr}")
         return run.stdout.strip()
+
+
+class Etcd:
+    """An etcd of one member."""
+
+    def __init__(self, fleet, name="etcd"):
+        program = shutil.which("etcd")
+        if not program:
+            raise Missing("etcd is not installed: apt-get install etcd-server")
+        self.port, peers = free_ports(2)
+        self.address = f"{HOST}:{self.port}"
+        clients, others = f"http://{self.address}", f"http://{HOST}:{peers}"
+        fleet.app(f"app-{name}", [
+            program, "--data-dir", str(fleet.dir / name), "--listen-client-urls", clients, "--advertise-client-urls", clients,
+            "--listen-peer-urls", others, "--initial-advertise-peer-urls", others, "--initial-cluster", f"default={others}"],
+            self.port)
 
 
 class RabbitMq:

@@ -1,0 +1,310 @@
+"""The outbox while things break: part of the script `deliveries`.
+
+Replicas of an app write transactions to a store with an outbox; a sidecar, the broker or the store is killed meanwhile. Then:
+the events of every transaction that is stored have come, with the projected data, whether its caller was told of success, of
+a failure or of nothing; every transaction that succeeded is stored; no event came before its value was stored; nothing is a
+dead letter; and nothing is left in work that can be finished.
+"""
+
+import functools
+import random
+import statistics
+import sys
+import threading
+import time
+
+import deliveries_servers as kinds
+import figures
+import fleet as fleets
+from deliveries_servers import DEAD, TOPIC
+from sdk.world import component
+
+MEMBERS = ["0", "1"]
+GROUP = "writers"
+# Transactions per second, of all threads that write.
+RATE, THREADS = 100, 4
+# Where delays are measured.
+LIGHT_RATE = 20
+# What a transaction writes: of the first a projection is published, of the second the value.
+PARTS = ("order", "line")
+JSON = {"content-type": "application/json"}
+SUBSCRIPTION = """apiVersion: dapr.io/v2alpha1
+kind: Subscription
+metadata: {{name: outbox}}
+spec:
+  pubsubname: broker
+  topic: {topic}
+  routes: {{default: /{route}}}
+"""
+# The reader asks the store for each value, which may be away for a while.
+RESILIENCY = """apiVersion: dapr.io/v1alpha1
+kind: Resiliency
+metadata: {name: outbox}
+spec:
+  policies:
+    retries:
+      patient: {policy: constant, duration: 100ms, maxRetries: -1}
+  targets:
+    components:
+      broker:
+        inbound: {retry: patient}
+"""
+
+
+class Pair:
+    """A store, and the broker of its outbox. `discards`: what never became a transaction is dropped after 10 s instead of
+    waiting an hour at the broker, and then everything has to be finished in the end."""
+
+    def __init__(self, store, broker, discards):
+        self.store, self.broker, self.discards = store, broker, discards
+        self.name = f"outbox {store.name} over {broker.name}"
+
+
+PAIRS = [Pair(kinds.SqliteStore, kinds.SqliteBroker, True), Pair(kinds.RedisStore, kinds.RedisBroker, False),
+         Pair(kinds.Postgres, kinds.RabbitMq, True), Pair(kinds.Etcd, kinds.JetStream, False),
+         Pair(kinds.RedisStore, kinds.Kafka, False)]
+
+
+class World:
+    """Two replicas of an app that writes, a reader of its events, and a collector of dead letters."""
+
+    def __init__(self, fleet, pair, count, rate=RATE):
+        self.fleet, self.pair, self.count, self.rate = fleet, pair, count, rate
+        self.broker = pair.broker(fleet, [f"default{GROUP}-{fleet.suffix}{TOPIC}outbox"])
+        self.store = pair.store(fleet)
+        self.journal = fleet.dir / "journal"
+        self.journal.touch()
+        # Numbers of transactions: those that were begun, and when it was told that they had succeeded.
+        self.begun, self.told = 0, {}
+        self.refused = 0
+        self.lock = threading.Lock()
+        self.kills = 0
+        self.ports = {}
+        for member in ("reader", "collector"):
+            (port,) = fleets.free_ports(1)
+            self.ports[member] = fleets.free_ports(4)
+            fleet.app(f"app-{member}", [
+                sys.executable, "-W", "ignore", f"{fleets.HERE}/deliveries_app.py", member, str(port), self.journal, "0"], port,
+                {"DAPR_HTTP_PORT": str(self.ports[member][0])})
+            setattr(self, member, fleet.sidecar(member, port, flags=self.flags(member), ports=self.ports[member]))
+        self.writers = {}
+        for member in MEMBERS:
+            self.start_sidecar(member)
+
+    def flags(self, member):
+        folder = self.fleet.dir / f"resources-{member}"
+        folder.mkdir(exist_ok=True)
+        group = GROUP if member in MEMBERS else member
+        properties = {name: str(value).format(member=member, group=group) for name, value in self.broker.properties.items()}
+        (folder / "broker.yaml").write_text(component("broker", f"pubsub.{self.broker.kind}", **properties))
+        # The reader looks at the keys of the writers; it has no outbox.
+        properties = {**self.store.properties, "keyPrefix": "none"}
+        if member in MEMBERS:
+            properties |= {"outboxPublishPubsub": "broker", "outboxPublishTopic": TOPIC}
+            if self.pair.discards:
+                properties["outboxDiscardWhenMissingState"] = "true"
+        (folder / "store.yaml").write_text(component("store", f"state.{self.store.kind}", **properties))
+        if member == "reader":
+            (folder / "resiliency.yaml").write_text(RESILIENCY)
+            text = SUBSCRIPTION.format(topic=TOPIC, route="stored") + f"  deadLetterTopic: {DEAD}\n"
+            (folder / "subscription.yaml").write_text(text)
+        elif member == "collector":
+            (folder / "subscription.yaml").write_text(SUBSCRIPTION.format(topic=DEAD, route="parked"))
+        return [f"--resources-path={folder}"]
+
+    def start_sidecar(self, member):
+        self.writers[member] = self.fleet.sidecar(
+            member, app_id=GROUP, flags=self.flags(member), ports=self.ports.get(member))
+        self.ports[member] = self.writers[member].ports
+
+    def write(self):
+        """One transaction, by either replica; what failed is not tried again."""
+        with self.lock:
+            number = self.begun
+            self.begun += 1
+        upserts = [{"key": f"{part}-{number}", "value": {"number": number, "part": part, "stored": True},
+                    "contentType": "application/json"} for part in PARTS]
+        projected = {"number": number, "part": PARTS[0], "projected": True}
+        upserts.append({**upserts[0], "value": projected, "metadata": {"outbox.projection": "true"}})
+        body = {"operations": [{"operation": "upsert", "request": upsert} for upsert in upserts]}
+        try:
+            status, *_ = random.choice(list(self.writers.values())).ask("POST", "/v1.0/state/store/transaction", body, JSON)
+        except OSError:
+            status = 0
+        with self.lock:
+            if status == 204:
+                self.told[number] = time.time()
+            else:
+                self.refused += 1
+        return status == 204
+
+    def load(self):
+        """Writes at an even rate until enough transactions have succeeded, in the background; the threads."""
+        def run():
+            pause, due = THREADS / self.rate, time.monotonic()
+            while len(self.told) < self.count:
+                due = max(due + pause, time.monotonic() - 1)
+                time.sleep(max(0, due - time.monotonic()))
+                self.write()
+        threads = [threading.Thread(target=run, daemon=True) for _ in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def until_told(self, part):
+        """Goes on at some moment after this part of the transactions has succeeded."""
+        of = int(self.count * part)
+        fleets.eventually(lambda: f"{of} of {self.count} transactions done, but {len(self.told)}", lambda: len(self.told) >= of)
+        time.sleep(random.uniform(0, 0.3))
+
+    def came(self, kind):
+        """What the apps noted: when, the part and the number, and the id of the event."""
+        text = self.journal.read_text()
+        for line in text[:text.rfind("\n") + 1].splitlines():
+            at, _, what, key, number = line.split(" ")
+            if what == kind:
+                part, _, marker = key.partition("/")
+                yield float(at), (part, int(number)), marker
+
+    def handled(self):
+        return {event for _, event, _ in self.came("end")}
+
+    def kept(self, keys):
+        """Which of these keys the store has."""
+        found = set()
+        for at in range(0, len(keys), 100):
+            status, _, items = self.reader.ask("POST", "/v1.0/state/store/bulk", {"keys": keys[at:at + 100]}, JSON)
+            if status != 200 or any(item.get("error") for item in items):
+                raise AssertionError(f"the store cannot be read: {status} {items}")
+            found |= {item["key"] for item in items if item.get("data") is not None}
+        return found
+
+    def stored(self):
+        """The parts and numbers that are stored."""
+        keys = {f"{part}-{number}": (part, number) for part in PARTS for number in range(self.begun)}
+        return {keys[key] for key in self.kept(list(keys))}
+
+    def in_work(self):
+        """Internal events that sidecars have taken and not finished."""
+        total = 0
+        for writer in self.writers.values():
+            text = fleets.scraped(writer)
+            total += sum(float(line.split()[-1]) for line in text.splitlines() if "outbox\"" in line and line.startswith(
+                ("dapr_component_pubsub_ingress_in_flight", "dapr_component_pubsub_ingress_waiting")))
+        return total
+
+    def check(self, threads):
+        """The invariants; what there is to tell of it."""
+        for thread in threads:
+            thread.join(fleets.PATIENCE)
+            if thread.is_alive():
+                raise AssertionError(f"{len(self.told)} of {self.count} transactions have succeeded, and no more do")
+        told = {(part, number) for part in PARTS for number in self.told}
+        fleets.eventually(lambda: f"events of transactions that succeeded: {sorted(told - self.handled())[:10]}",
+                          lambda: told <= self.handled())
+        stored = self.stored()
+        if lost := told - stored:
+            raise AssertionError(f"succeeded, but not stored: {sorted(lost)[:10]}")
+        if halves := {event for event in stored if any((part, event[1]) not in stored for part in PARTS)}:
+            raise AssertionError(f"half a transaction is stored: {sorted(halves)[:10]}")
+        fleets.eventually(lambda: f"events of what is stored: {sorted(stored - self.handled())[:10]}",
+                          lambda: stored <= self.handled())
+        if self.pair.discards:
+            fleets.eventually(lambda: f"{self.in_work()} internal events finished", lambda: not self.in_work())
+        if invented := self.handled() - stored:
+            raise AssertionError(f"events of what was never stored: {sorted(invented)[:10]}")
+        for wrong, what in (("early", "before their values were stored"), ("unprojected", "without the projected data"),
+                            ("parked", "as dead letters")):
+            if events := [event for _, event, _ in self.came(wrong)]:
+                raise AssertionError(f"events came {what}: {sorted(events)[:10]}")
+        report = self.told_of(stored - told)
+        # In order, with whatever waits for a marker, and while all of their servers are there.
+        for member in MEMBERS:
+            self.fleet.end(f"daprd-{member}")
+        return report
+
+    def told_of(self, unconfirmed):
+        again = len(list(self.came("end"))) - len(self.handled())
+        markers = self.kept(list({marker for *_, marker in self.came("end")}))
+        return (f"{len(self.told)} transactions, {self.refused} failed of which {len(unconfirmed) // len(PARTS)} are stored, "
+                f"{self.kills} kills, {again} events again, {len(markers)} markers left")
+
+
+def sidecars_killed(pair, fleet, count):
+    """Sidecars that write and publish are killed, one at random each time, and in the end both."""
+    world = World(fleet, pair, count)
+    threads = world.load()
+    for part, members in ((0.1, 1), (0.3, 1), (0.5, 1), (0.7, 2)):
+        world.until_told(part)
+        killed = random.sample(MEMBERS, members)
+        for member in killed:
+            world.kills += 1
+            fleet.kill(f"daprd-{member}")
+        for member in killed:
+            world.start_sidecar(member)
+    return world.check(threads)
+
+
+def server_killed(world, server):
+    threads = world.load()
+    for part in (0.2, 0.6):
+        world.until_told(part)
+        world.kills += 1
+        server.kill()
+        time.sleep(2)
+        server.start()
+    return world.check(threads)
+
+
+def broker_killed(pair, fleet, count):
+    """The broker is killed, and comes back after two seconds."""
+    world = World(fleet, pair, count)
+    return server_killed(world, world.broker)
+
+
+def store_killed(pair, fleet, count):
+    """The store is killed, and comes back after two seconds."""
+    world = World(fleet, pair, count)
+    return server_killed(world, world.store)
+
+
+def delay(pair, fleet, count):
+    """At light load: how long after the answer to its transaction an event comes, and after that to its publisher one that
+    is published as it is. There is no fixed delay: half of the events take less than a quarter of a second."""
+    world = World(fleet, pair, count, LIGHT_RATE)
+    threads, published = world.load(), {}
+    for thread in threads:
+        thread.join()
+    for number in range(world.begun, world.begun + count):
+        body = {"number": number, "part": "plain"}
+        status, _, text = random.choice(list(world.writers.values())).ask("POST", f"/v1.0/publish/broker/{TOPIC}", body, JSON)
+        if status != 204:
+            raise AssertionError(f"publishing: {status} {text}")
+        published["plain", number] = time.time()
+        time.sleep(1 / LIGHT_RATE)
+    world.check(threads)
+    fleets.eventually(lambda: "what was published", lambda: published.keys() <= {event for _, event, _ in world.came("begin")})
+    arrived = {}
+    for at, event, _ in world.came("begin"):
+        arrived.setdefault(event, at)
+    outbox = [1000 * (arrived[part, number] - at) for part in PARTS for number, at in world.told.items()]
+    direct = [1000 * (arrived[event] - at) for event, at in published.items()]
+    if statistics.median(outbox) > 250:
+        raise AssertionError(f"events come {statistics.median(outbox):.0f} ms after their transactions")
+    shown = [f"{statistics.median(values):.1f} ms (p99 {figures.percentile(values, 99):.1f} ms)" for values in (outbox, direct)]
+    return f"{len(world.told)} transactions, events after {shown[0]}; what is published as it is after {shown[1]}"
+
+
+def checks():
+    """What there is to check: how it is run with a fleet and a count, and its name."""
+    for pair in PAIRS:
+        faults = [sidecars_killed]
+        # Killing Redis as a store once is enough.
+        if pair.broker.process:
+            faults.append(broker_killed)
+        if pair.store.process and pair.broker is not kinds.Kafka:
+            faults.append(store_killed)
+        if pair.store.name == pair.broker.name:
+            faults.append(delay)
+        for fault in faults:
+            yield functools.partial(fault, pair), f"{pair.name} {fault.__name__.replace('_', ' ')}"

@@ -1,0 +1,147 @@
+"""The brokers and the stores of the checks of deliveries: what sidecars are told of them, how they are killed and come back."""
+
+import servers
+
+TOPIC, DEAD = "work", "work-dead"
+
+
+class Server:
+    """A component's kind and properties, and how its server is killed and comes back, where there is one. `topics` are those
+    beside `TOPIC` and `DEAD` that are used."""
+
+    name, kind, process, env = "", "", None, None
+
+    def __init__(self, fleet, topics=()):
+        self.fleet = fleet
+        self.properties = {}
+
+    def kill(self):
+        self.command = self.fleet.processes[self.process].args
+        self.fleet.kill(self.process)
+
+    def start(self):
+        self.fleet.app(self.process, self.command, self.port, self.env, servers.BROKER_SECONDS)
+
+
+class Redis(Server):
+    """A Redis that has on its disk what it confirms."""
+
+    name, kind, process = "redis", "redis", "app-redis"
+
+    def __init__(self, fleet, topics=()):
+        super().__init__(fleet, topics)
+        redis = servers.Redis(fleet, self.process.removeprefix("app-"))
+        self.port = redis.port
+        redis.command("CONFIG", "SET", "appendonly", "yes")
+        redis.command("CONFIG", "SET", "appendfsync", "always")
+        self.properties = {"redisHost": redis.address}
+
+    def start(self):
+        # Without a word it would begin with an empty store.
+        self.command = [*self.command[:self.command.index("--appendonly")], "--appendonly", "yes", "--appendfsync", "always"]
+        super().start()
+
+
+class Broker(Server):
+    """What a broker promises."""
+
+    # Events of one key come in order, whoever of a group takes them.
+    keeps_order = False
+    # Several sidecars share the events.
+    has_groups = True
+
+
+class SqliteBroker(Broker):
+    name, kind, keeps_order = "sqlite", "sqlite", True
+
+    def __init__(self, fleet, topics=()):
+        super().__init__(fleet, topics)
+        self.properties = {"connectionString": fleet.dir / "broker.db", "visibilityTimeout": "3s"}
+
+
+class RedisBroker(Redis, Broker):
+    def __init__(self, fleet, topics=()):
+        super().__init__(fleet, topics)
+        self.properties |= {"processingTimeout": "3s", "redeliverInterval": "1s"}
+
+
+class RabbitMq(Broker):
+    name, kind, process = "rabbitmq", "rabbitmq", "app-rabbitmq"
+
+    def __init__(self, fleet, topics=()):
+        super().__init__(fleet, topics)
+        server = servers.RabbitMq(fleet)
+        self.port, self.env = server.port, server.env
+        self.properties = {
+            "connectionString": server.url, "durable": "true", "deletedWhenUnused": "false", "deliveryMode": "2",
+            "prefetchCount": "10", "requeueInFailure": "true", "publisherConfirm": "true", "concurrencyMode": "parallel"}
+
+
+class JetStream(Broker):
+    name, kind, process = "jetstream", "jetstream", "app-nats"
+
+    def __init__(self, fleet, topics=()):
+        super().__init__(fleet, topics)
+        server = servers.Nats(fleet)
+        self.port = server.port
+        server.stream("deliveries", [TOPIC, DEAD, *topics])
+        self.properties = {"natsURL": server.url, "streamName": "deliveries", "durableName": "{group}",
+                           "queueGroupName": "{group}", "ackWait": "3s", "concurrencyMode": "parallel"}
+
+
+class Mqtt(Broker):
+    name, kind, process, has_groups = "mqtt3", "mqtt3", "app-mosquitto", False
+
+    def __init__(self, fleet, topics=()):
+        super().__init__(fleet, topics)
+        server = servers.Mosquitto(fleet)
+        self.port = server.port
+        self.properties = {"url": server.url, "qos": "1", "cleanSession": "false", "consumerID": "deliveries-{member}"}
+
+
+class Kafka(Broker):
+    name, kind, process, keeps_order = "kafka", "kafka", "app-kafka", True
+
+    def __init__(self, fleet, topics=()):
+        super().__init__(fleet, topics)
+        server = servers.Kafka(fleet, partitions=6)
+        self.port = int(server.address.rsplit(":")[-1])
+        self.properties = {"brokers": server.address, "authType": "none", "initialOffset": "oldest",
+                           "sessionTimeout": "3s", "heartbeatInterval": "500ms", "backOffDuration": "500ms"}
+
+
+class SqliteStore(Server):
+    name, kind = "sqlite", "sqlite"
+
+    def __init__(self, fleet, topics=()):
+        super().__init__(fleet, topics)
+        self.properties = {"connectionString": fleet.dir / "store.db"}
+
+
+class RedisStore(Redis):
+    process = "app-redis-store"
+
+
+class Postgres(Server):
+    name, kind, process = "postgresql", "postgresql", "app-postgres"
+
+    def __init__(self, fleet, topics=()):
+        super().__init__(fleet, topics)
+        self.server = servers.Postgres(fleet)
+        self.properties = {"connectionString": self.server.text}
+
+    def start(self):
+        self.server.start()
+
+
+class Etcd(Server):
+    name, kind, process = "etcd", "etcd", "app-etcd"
+
+    def __init__(self, fleet, topics=()):
+        super().__init__(fleet, topics)
+        server = servers.Etcd(fleet)
+        self.port = server.port
+        self.properties = {"endpoints": server.address}
+
+
+BROKERS = [SqliteBroker, RedisBroker, RabbitMq, JetStream, Mqtt, Kafka]
