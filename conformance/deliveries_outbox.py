@@ -219,7 +219,7 @@ class World:
                 raise AssertionError(f"events came {what}: {sorted(events)[:10]}")
         report = self.told_of(stored - told)
         # In order, with whatever waits for a marker, and while all of their servers are there.
-        for member in MEMBERS:
+        for member in [*MEMBERS, "reader", "collector"]:
             self.fleet.end(f"daprd-{member}")
         return report
 

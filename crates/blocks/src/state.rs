@@ -430,6 +430,12 @@ impl Store {
             return Ok(());
         }
         self.check_count(operations.len()).await?;
+        if outbox.is_in_doubt()
+            && let Some(event) = events.first()
+        {
+            let reached = self.has_marker(&event.id).await;
+            reached.map_err(StateError::Transaction)?;
+        }
         let running = outbox.begin(&events);
         if let Err(cause) = outbox.publish(events).await {
             running.failed();
@@ -439,11 +445,14 @@ impl Store {
             });
         }
         let done = self.execute(operations, metadata).await;
-        // After any other error it may have been committed, by this attempt or by one before it.
-        if let Err(Cause::Component(error)) = &done
-            && (error.is_etag() || error.kind() == Kind::InvalidRequest)
-        {
-            running.failed();
+        match &done {
+            Ok(()) => outbox.set_in_doubt(false),
+            Err(Cause::Component(error)) if error.is_etag() || error.kind() == Kind::InvalidRequest => {
+                outbox.set_in_doubt(false);
+                running.failed();
+            }
+            // It may have been committed, by this attempt or by one before it.
+            Err(_) => outbox.set_in_doubt(true),
         }
         done.map_err(StateError::Transaction)
     }

@@ -12,6 +12,7 @@ mod relays;
 mod transactions;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use outrigger_component::offload::offload;
@@ -80,6 +81,8 @@ pub(super) struct Outbox {
     pubsubs: Arc<PubSubs>,
     transactions: Arc<Transactions>,
     standing: SubscribedTopics,
+    /// Nobody knows what became of the last transaction.
+    is_in_doubt: AtomicBool,
 }
 
 /// What a transaction with an outbox consists of.
@@ -102,6 +105,7 @@ impl Outbox {
             pubsubs,
             transactions,
             standing,
+            is_in_doubt: AtomicBool::new(false),
         }
     }
 
@@ -137,6 +141,19 @@ impl Outbox {
     pub(super) fn begin(&self, events: &[BulkEntry]) -> Running {
         let markers = events.iter().map(|event| event.id.clone());
         self.transactions.begin(markers.collect())
+    }
+
+    /// Whether nobody knows what became of the last transaction: the store may be away, and the events of a transaction that
+    /// it never gets would be waited for in vain.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.is_in_doubt.load(Ordering::Relaxed)
+    }
+
+    /// What became of a transaction is known, or nobody knows it.
+    pub(super) fn set_in_doubt(&self, is_in_doubt: bool) {
+        if self.is_in_doubt() != is_in_doubt {
+            self.is_in_doubt.store(is_in_doubt, Ordering::Relaxed);
+        }
     }
 
     /// Gives events to the internal topic.

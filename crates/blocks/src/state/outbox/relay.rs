@@ -394,7 +394,7 @@ fn marker_of(envelope: &[u8]) -> Result<String, String> {
 
 impl Store {
     /// Whether there is a marker.
-    async fn has_marker(&self, marker: &str) -> Result<bool, Cause> {
+    pub(in super::super) async fn has_marker(&self, marker: &str) -> Result<bool, Cause> {
         let found = self.get_whole(marker.to_owned(), Consistency::Unspecified, Pairs::new());
         Ok(found.await?.is_some_and(|item| !item.data.is_empty()))
     }

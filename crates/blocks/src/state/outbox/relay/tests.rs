@@ -1,15 +1,16 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use outrigger_component::pubsub::{Features, Publish, Settlement};
 use outrigger_component::state::{Feature, Get, Item, Operation, Set, Transaction, Value};
-use outrigger_component::{PubSub, Result, StateStore};
+use outrigger_component::{Error, Kind, PubSub, Result, StateStore};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::NameValue;
 use outrigger_runtime::components::Properties;
 use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::registry::Registration;
 use outrigger_runtime::resilience::Resilience;
 use outrigger_telemetry::metrics::Metrics;
 use outrigger_telemetry::trace::{Parent, Tracer};
@@ -18,7 +19,7 @@ use tokio::sync::Notify;
 use super::*;
 use crate::pubsub::{PubSubs, Topics};
 use crate::state::outbox::Settings;
-use crate::state::{Keys, State};
+use crate::state::{Keys, State, StateError};
 
 /// Keeps messages by topic until they are acknowledged; what is returned comes again.
 #[derive(Default)]
@@ -97,6 +98,16 @@ impl PubSub for Queue {
 struct Slow {
     keys: Mutex<HashSet<String>>,
     go_on: Notify,
+    is_away: AtomicBool,
+}
+
+impl Slow {
+    fn check_reached(&self) -> Result<()> {
+        if self.is_away.load(Ordering::SeqCst) {
+            return Err(Error::new(Kind::Unavailable, "the store is away"));
+        }
+        Ok(())
+    }
 }
 
 #[async_trait]
@@ -106,6 +117,7 @@ impl StateStore for Slow {
     }
 
     async fn get(&self, request: &Get) -> Result<Option<Item>> {
+        self.check_reached()?;
         let found = self.keys.lock().unwrap().contains(&request.key);
         Ok(found.then(|| Item {
             data: Bytes::from_static(b"0"),
@@ -123,6 +135,7 @@ impl StateStore for Slow {
     }
 
     async fn transact(&self, transaction: &Transaction) -> Result<()> {
+        self.check_reached()?;
         self.go_on.notified().await;
         let keys = transaction.operations.iter().map(|step| step.key().to_owned());
         self.keys.lock().unwrap().extend(keys);
@@ -148,55 +161,102 @@ async fn eventually(condition: impl Fn() -> bool) {
         .unwrap();
 }
 
+/// A store with an outbox over a broker.
+struct World {
+    queues: Arc<Queues>,
+    slow: Arc<Slow>,
+    state: Arc<State>,
+    broker: Arc<Broker>,
+    place: InternalTopic,
+    _components: [Registration; 2],
+}
+
+impl World {
+    fn new() -> Self {
+        let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
+        let resilience = Arc::new(Resilience::new(Resiliency::none(), metrics));
+        let pubsubs = Arc::new(PubSubs::new("app".into(), Arc::clone(&resilience), Tracer::off()));
+        let queues = Arc::new(Queues::default());
+        let queue = Arc::new(Queue(Arc::clone(&queues)));
+        let first = pubsubs.insert("broker", queue, Topics::default(), String::new());
+        let items = [
+            ("outboxPublishPubsub", "broker"),
+            ("outboxPublishTopic", "orders"),
+            ("outboxDiscardWhenMissingState", "true"),
+        ];
+        let items = items.map(|(name, value)| NameValue::new(name, value));
+        let settings = Settings::read(&Properties::found(items.to_vec()), "default", "app");
+        let broker = pubsubs.broker("broker").unwrap();
+        let state = Arc::new(State::new(pubsubs, resilience));
+        let keys = Keys::parse(Some("none"), "store", "app", None).unwrap();
+        let slow = Arc::new(Slow::default());
+        let component = Arc::clone(&slow) as Arc<dyn StateStore>;
+        let second = state.insert("store", component, keys, None, settings);
+        Self {
+            queues,
+            slow,
+            state,
+            broker,
+            place: InternalTopic {
+                pubsub: "broker".to_owned(),
+                topic: "defaultappordersoutbox".to_owned(),
+            },
+            _components: [first, second],
+        }
+    }
+
+    async fn transact(&self) -> Result<(), StateError> {
+        let step = Operation::Set(Set {
+            key: "k".to_owned(),
+            value: Value::Json(Bytes::from_static(b"1")),
+            ..Set::default()
+        });
+        let store = self.state.store("store").unwrap();
+        store.transact(vec![step], Pairs::new(), &Parent::default()).await
+    }
+}
+
 /// An event is dropped whose transaction does not appear, but not while it may appear.
 #[tokio::test]
 async fn an_event_is_not_dropped_while_its_transaction_is_under_way() {
-    let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
-    let resilience = Arc::new(Resilience::new(Resiliency::none(), metrics));
-    let pubsubs = Arc::new(PubSubs::new("app".into(), Arc::clone(&resilience), Tracer::off()));
-    let queues = Arc::new(Queues::default());
-    let queue = Arc::new(Queue(Arc::clone(&queues)));
-    let _broker = pubsubs.insert("broker", queue, Topics::default(), String::new());
-    let items = [
-        ("outboxPublishPubsub", "broker"),
-        ("outboxPublishTopic", "orders"),
-        ("outboxDiscardWhenMissingState", "true"),
-    ];
-    let items = items.map(|(name, value)| NameValue::new(name, value));
-    let settings = Settings::read(&Properties::found(items.to_vec()), "default", "app");
-    let place = InternalTopic {
-        pubsub: "broker".to_owned(),
-        topic: "defaultappordersoutbox".to_owned(),
-    };
-    let broker = pubsubs.broker("broker").unwrap();
-    let state = Arc::new(State::new(pubsubs, resilience));
-    let keys = Keys::parse(Some("none"), "store", "app", None).unwrap();
-    let slow = Arc::new(Slow::default());
-    let component = Arc::clone(&slow) as Arc<dyn StateStore>;
-    let _store = state.insert("store", component, keys, None, settings);
+    let world = World::new();
     let pause = Duration::from_millis(10);
+    let (state, broker) = (Arc::clone(&world.state), Arc::clone(&world.broker));
     let relay = Relay {
         policy: Policy::waiting("outbox", pause, pause, pause * 5),
-        ..Relay::new(Arc::clone(&state), broker, place)
+        ..Relay::new(state, broker, world.place.clone())
     };
     let (stop, asked) = (CancellationToken::new(), CancellationToken::new());
     let relaying = tokio::spawn(async move { relay.run(&stop, &asked).await });
-
-    let step = Operation::Set(Set {
-        key: "k".to_owned(),
-        value: Value::Json(Bytes::from_static(b"1")),
-        ..Set::default()
-    });
-    let store = state.store("store").unwrap();
-    let trace = Parent::default();
-    let transaction = store.transact(vec![step], Pairs::new(), &trace);
     let committing = async {
         // Its time was over before the transaction was committed.
-        eventually(|| queues.returned.load(Ordering::SeqCst) > 0).await;
-        slow.go_on.notify_one();
+        eventually(|| world.queues.returned.load(Ordering::SeqCst) > 0).await;
+        world.slow.go_on.notify_one();
     };
-    let (committed, ()) = tokio::join!(transaction, committing);
+    let (committed, ()) = tokio::join!(world.transact(), committing);
     committed.unwrap();
-    eventually(|| queues.in_topic("orders") == 1 && slow.keys.lock().unwrap().len() == 1).await;
+    let keys = || world.slow.keys.lock().unwrap().len();
+    eventually(|| world.queues.in_topic("orders") == 1 && keys() == 1).await;
     relaying.abort();
+}
+
+/// Nobody could tell what became of those events.
+#[tokio::test]
+async fn of_transactions_that_a_store_never_gets_one_alone_has_an_event() {
+    let world = World::new();
+    world.state.relays.standing.add(&world.place);
+    let events = || world.queues.in_topic(&world.place.topic);
+    world.slow.is_away.store(true, Ordering::SeqCst);
+    for _ in 0..3 {
+        let error = world.transact().await.unwrap_err();
+        assert!(matches!(error, StateError::Transaction(_)));
+        assert_eq!(events(), 1);
+    }
+    world.slow.is_away.store(false, Ordering::SeqCst);
+    world.slow.go_on.notify_one();
+    world.transact().await.unwrap();
+    assert_eq!(events(), 2);
+    world.slow.is_away.store(true, Ordering::SeqCst);
+    world.transact().await.unwrap_err();
+    assert_eq!(events(), 3, "the store had answered last");
 }
