@@ -23,6 +23,6 @@ pub use client::{Client, Patch};
 pub use domain::cluster_domain;
 pub use error::{ApiError, ConnectError};
 pub use kind::{Kind, is_object_name};
-pub use lease::{Election, Leadership};
+pub use lease::{Election, Leadership, Leads, Pace};
 pub use reflector::{Progress, Reflector, Scope};
 pub use store::{Change, Meta, Store, Watched};

@@ -9,7 +9,7 @@ use outrigger_accept::{ENDPOINT_LIMITS, Limits, Server, health::Part};
 use outrigger_controlplane::grpc::{self, ServerLimits};
 use outrigger_controlplane::{Monitoring, TlsConfig, fine, host_name, obtain, webhook};
 use outrigger_identity::{Identity, Mode, Renewal};
-use outrigger_kube::{Client, Election, Kind};
+use outrigger_kube::{Client, Election, Kind, Leads, Pace};
 use outrigger_wire::operator::v1::operator_server::OperatorServer;
 use serde_json::Value;
 use tokio::task::JoinSet;
@@ -297,14 +297,14 @@ fn lead(
             return Box::pin(work(stop)).await;
         }
         let identity = format!("{}_{}", host_name(), uuid::Uuid::new_v4());
-        let election = Election::new(client, &namespace, LEASE, identity);
+        let election = Election::new(client, &namespace, LEASE, identity, Pace::RARE);
         let mut leads = election.leadership();
         let terms = async {
-            while leads.wait_for(|leads| *leads).await.is_ok() {
+            while leads.wait_for(|leads| leads.is_leading()).await.is_ok() {
                 let term = stop.child_token();
                 let ended = async {
                     // The election ends with the process.
-                    let _ = leads.wait_for(|leads| !leads).await;
+                    let _ = leads.wait_for(|leads| *leads == Leads::No).await;
                     term.cancel();
                 };
                 tokio::join!(work(term.clone()), ended);

@@ -1,0 +1,287 @@
+//! What a replica does to lead: it takes the lease where that may be, renews it while it has it, and else watches it.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::pace::{Pace, spread};
+use super::place::{News, Place};
+use super::{Leadership, Leads};
+use crate::error::ApiError;
+use crate::watch::Event;
+
+const LOG: &str = "dapr.kubernetes";
+
+/// A replica that takes part in an election.
+#[derive(Debug)]
+pub(super) struct Candidate<P> {
+    place: P,
+    namespace: String,
+    name: String,
+    identity: String,
+    pace: Pace,
+    leads: watch::Sender<Leads>,
+    /// The lease as it was last seen; null before.
+    lease: Value,
+    /// Since when its record is the same.
+    since: Instant,
+    /// Whether this process may have become its holder.
+    wrote: bool,
+}
+
+impl<P: Place> Candidate<P> {
+    pub(super) fn new(place: P, namespace: &str, name: &str, identity: String, pace: Pace) -> Self {
+        Self {
+            place,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            identity,
+            pace,
+            leads: watch::Sender::default(),
+            lease: Value::Null,
+            since: Instant::now(),
+            wrote: false,
+        }
+    }
+
+    pub(super) fn leadership(&self) -> Leadership {
+        self.leads.subscribe()
+    }
+
+    /// Takes part until told to stop, then gives the lease back.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        stop.run_until_cancelled(self.take_part()).await;
+        self.set(Leads::No);
+        if !self.wrote {
+            return;
+        }
+        match tokio::time::timeout(self.pace.attempt, self.release()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(target: LOG, "cannot give the lease {} back: {error}", self.name);
+            }
+            Err(_) => tracing::debug!(target: LOG, "cannot give the lease {} back in time", self.name),
+        }
+    }
+
+    async fn take_part(&mut self) {
+        loop {
+            let begun = Instant::now();
+            let outcome = match tokio::time::timeout(self.pace.take, self.look()).await {
+                Ok(Ok(Leads::No)) => self.follow().await.map_err(|error| error.to_string()),
+                Ok(Ok(leads)) => {
+                    self.set(leads);
+                    self.hold(begun).await;
+                    self.set(Leads::No);
+                    Ok(())
+                }
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => Err(format!("no answer within {} s", self.pace.take.as_secs_f64())),
+            };
+            if let Err(error) = outcome {
+                tracing::warn!(target: LOG, "cannot follow the lease {}: {error}", self.name);
+                tokio::time::sleep(spread(self.pace.renew)).await;
+            }
+        }
+    }
+
+    fn set(&self, leads: Leads) {
+        let changed = self
+            .leads
+            .send_if_modified(|now| std::mem::replace(now, leads) != leads);
+        if changed {
+            let what = if leads.is_leading() {
+                "leads"
+            } else {
+                "no longer leads"
+            };
+            tracing::info!(target: LOG, "{} {what} ({})", self.identity, self.name);
+        }
+    }
+
+    /// Reads the lease, if there is one.
+    pub(super) async fn read(&mut self) -> Result<bool, ApiError> {
+        match self.place.get().await {
+            Ok(lease) => {
+                self.saw(lease);
+                Ok(true)
+            }
+            Err(ApiError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads the lease, and takes it if that may be. Whether this process holds it then.
+    async fn look(&mut self) -> Result<Leads, ApiError> {
+        let exists = self.read().await?;
+        // One that was deleted lasts as it would have: its holder hears of it when it renews it.
+        match (self.is_free(), exists) {
+            (false, _) => Ok(Leads::No),
+            (true, true) => self.write().await,
+            (true, false) => self.create().await,
+        }
+    }
+
+    /// Watches until the lease may be free.
+    async fn follow(&mut self) -> Result<(), ApiError> {
+        let Ok(opened) = tokio::time::timeout(self.patience(), self.place.watch()).await else {
+            return Ok(());
+        };
+        let mut news = opened?;
+        while !self.is_free() {
+            match tokio::time::timeout(self.patience(), news.next()).await {
+                Ok(Ok(Some(Event::Applied(lease)))) => self.saw(lease),
+                Ok(Ok(Some(Event::Removed(_) | Event::Bookmark(_)))) | Err(_) => {}
+                Ok(Ok(None)) => {
+                    // It ended in order; soon enough there is another.
+                    tokio::time::sleep(spread(self.pace.retry)).await;
+                    break;
+                }
+                Ok(Err(error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Until the lease is over, for everybody who watches.
+    fn patience(&self) -> Duration {
+        let over = self.since + self.lasts();
+        spread(over.saturating_duration_since(Instant::now()) + self.pace.retry / 10)
+    }
+
+    /// Takes in the lease. Clocks of machines differ: what counts is how long its record stayed the same here.
+    fn saw(&mut self, lease: Value) {
+        if self.lease["spec"] != lease["spec"] {
+            self.since = Instant::now();
+        }
+        self.lease = lease;
+    }
+
+    fn lasts(&self) -> Duration {
+        self.lease["spec"]["leaseDurationSeconds"]
+            .as_u64()
+            .map_or(self.pace.lasts, Duration::from_secs)
+    }
+
+    /// Whether this process may write it.
+    fn is_free(&self) -> bool {
+        let holder = self.lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+        holder.is_empty() || holder == self.identity || self.since.elapsed() > self.lasts()
+    }
+
+    /// Makes a lease that this process holds; not if somebody was faster.
+    async fn create(&mut self) -> Result<Leads, ApiError> {
+        let leads = match self.lease.is_null() {
+            true => Leads::First,
+            false => Leads::Next,
+        };
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": self.record(None),
+        });
+        self.wrote = true;
+        let created = self.place.create(&lease).await;
+        self.taken(created, leads)
+    }
+
+    /// Makes this process the holder; not if somebody else has written meanwhile.
+    async fn write(&mut self) -> Result<Leads, ApiError> {
+        let mut next = self.lease.clone();
+        next["spec"] = self.record(Some(&self.lease["spec"]));
+        self.wrote = true;
+        let written = self.place.replace(&next).await;
+        self.taken(written, Leads::Next)
+    }
+
+    /// Whoever was faster has it.
+    fn taken(&mut self, written: Result<Value, ApiError>, leads: Leads) -> Result<Leads, ApiError> {
+        match written {
+            Ok(lease) => {
+                self.saw(lease);
+                Ok(leads)
+            }
+            Err(ApiError::Conflict(_) | ApiError::NotFound { .. }) => Ok(Leads::No),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The record of this holder, after `previous`.
+    fn record(&self, previous: Option<&Value>) -> Value {
+        let now = micro_time(Timestamp::now());
+        let transitions = previous
+            .and_then(|spec| spec["leaseTransitions"].as_i64())
+            .unwrap_or(0);
+        let mine = previous.is_some_and(|spec| spec["holderIdentity"] == *self.identity);
+        let acquired = previous.map(|spec| spec["acquireTime"].clone()).filter(|_| mine);
+        json!({
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": self.pace.lasts.as_secs(),
+            "acquireTime": acquired.unwrap_or_else(|| now.clone().into()),
+            "renewTime": now,
+            "leaseTransitions": if mine || previous.is_none() { transitions } else { transitions + 1 },
+        })
+    }
+
+    /// Renews the lease, which was taken after this moment, for as long as this process holds it.
+    async fn hold(&mut self, mut renewed: Instant) {
+        let mut next = renewed + spread(self.pace.renew);
+        loop {
+            let until = renewed + self.pace.give_up;
+            tokio::time::sleep_until(until.min(next)).await;
+            let begun = Instant::now();
+            if begun >= until {
+                return;
+            }
+            let attempt = tokio::time::timeout_at(until.min(begun + self.pace.attempt), self.renew());
+            let problem = match attempt.await {
+                Ok(Ok(true)) => {
+                    renewed = begun;
+                    next = begun + spread(self.pace.renew);
+                    continue;
+                }
+                Ok(Ok(false)) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!("no answer within {} s", self.pace.attempt.as_secs_f64()),
+            };
+            tracing::warn!(target: LOG, "cannot renew the lease {}: {problem}", self.name);
+            next = begun + spread(self.pace.retry);
+        }
+    }
+
+    /// Whether this process holds it still.
+    async fn renew(&mut self) -> Result<bool, ApiError> {
+        // Another may have written it, or this process, without hearing of it.
+        Ok(self.write().await?.is_leading() || self.look().await?.is_leading())
+    }
+
+    async fn release(&mut self) -> Result<(), ApiError> {
+        loop {
+            if !self.read().await? || self.lease["spec"]["holderIdentity"] != *self.identity {
+                return Ok(());
+            }
+            let mut lease = self.lease.clone();
+            lease["spec"]["holderIdentity"] = "".into();
+            lease["spec"]["leaseDurationSeconds"] = 1.into();
+            lease["spec"]["renewTime"] = micro_time(Timestamp::now()).into();
+            match self.place.replace(&lease).await {
+                // A renewal that had begun came first.
+                Err(ApiError::Conflict(_)) => {}
+                other => return other.map(drop),
+            }
+        }
+    }
+}
+
+/// As Kubernetes writes times to the microsecond.
+fn micro_time(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! Single faults: when the next one leads, and that nobody does before the last one knows that it does not.
+
+use std::sync::Arc;
+
+use super::simulated::{Api, Replica};
+use super::*;
+
+/// The soonest and the latest moment at which a holder that says nothing is followed, after its last renewal.
+fn followed(pace: Pace) -> [Duration; 2] {
+    let longest = (pace.lasts + pace.retry / 10).mul_f64(1.1) + Duration::from_millis(500);
+    [pace.lasts, longest]
+}
+
+/// Two replicas, of which the first leads.
+async fn two(pace: Pace, seed: u64) -> (Arc<Api>, Replica, Replica) {
+    let api = Arc::new(Api::default());
+    let mut one = Replica::start(&api, "one", pace, seed);
+    assert_eq!(one.until(true).await, Leads::First);
+    let two = Replica::start(&api, "two", pace, seed + 1);
+    // Any moment between two renewals.
+    tokio::time::sleep(pace.renew * 3 + Duration::from_millis(rand::random_range(0..5_000))).await;
+    (api, one, two)
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_dies_without_a_word_is_followed_in_time() {
+    for seed in 0..100 {
+        for pace in [Pace::BRISK, Pace::RARE] {
+            let (_, one, mut two) = two(pace, seed).await;
+            one.kill().await;
+            let died = Instant::now();
+            assert_eq!(two.until(true).await, Leads::Next);
+            assert!(
+                died.elapsed() <= followed(pace)[1],
+                "{seed}: {:?}",
+                died.elapsed()
+            );
+        }
+    }
+    assert!(followed(Pace::BRISK)[1] < Duration::from_secs(14));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_told_to_stop_is_followed_at_once() {
+    for seed in 0..100 {
+        let (_, mut one, mut two) = two(Pace::BRISK, seed).await;
+        let told = Instant::now();
+        one.stop.cancel();
+        one.until(false).await;
+        assert_eq!(
+            told.elapsed(),
+            Duration::ZERO,
+            "it ends before it gives the lease back"
+        );
+        assert_eq!(two.until(true).await, Leads::Next);
+        assert!(
+            told.elapsed() < Duration::from_millis(500),
+            "{seed}: {:?}",
+            told.elapsed()
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_cut_off_knows_it_before_another_leads() {
+    for seed in 0..100 {
+        for pace in [Pace::BRISK, Pace::RARE] {
+            let (_, mut one, mut two) = two(pace, seed).await;
+            one.network.send_modify(|network| network.is_cut = true);
+            let cut = Instant::now();
+            one.until(false).await;
+            assert!(
+                cut.elapsed() <= pace.give_up && two.leads() == Leads::No,
+                "{seed}"
+            );
+            let fenced = Instant::now();
+            assert_eq!(two.until(true).await, Leads::Next);
+            assert!(
+                fenced.elapsed() >= pace.lasts - pace.give_up,
+                "{seed}: {:?}",
+                fenced.elapsed()
+            );
+            assert!(cut.elapsed() <= followed(pace)[1], "{seed}: {:?}", cut.elapsed());
+            // It is back, and follows.
+            one.network.send_modify(|network| network.is_cut = false);
+            tokio::time::sleep(pace.lasts).await;
+            assert!(one.leads() == Leads::No && two.leads() == Leads::Next);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_never_answered_is_followed_by_another() {
+    for seed in 0..20 {
+        for pace in [Pace::BRISK, Pace::RARE] {
+            let (_, one, two) = two(pace, seed).await;
+            one.network.send_modify(|network| network.lost = 1);
+            tokio::time::sleep(pace.lasts * 2).await;
+            assert_eq!(one.network.borrow().lost, 0);
+            assert!(one.leads() == Leads::First && two.leads() == Leads::No, "{seed}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_hears_too_late_that_it_has_the_lease_does_not_lead() {
+    for seed in 0..20 {
+        let (api, one, two) = two(Pace::BRISK, seed).await;
+        // It takes the lease, and hears of that when a third one has it.
+        two.network
+            .send_modify(|network| network.late = Duration::from_secs(20));
+        one.kill().await;
+        while api.holder() != "two" {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        two.network.send_modify(|network| network.is_cut = true);
+        let mut three = Replica::start(&api, "three", Pace::BRISK, seed + 2);
+        three.until(true).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(three.leads() == Leads::Next, "{seed}");
+        assert!(!two.leads.has_changed().unwrap(), "{seed}: it never led");
+    }
+}
+
+/// Invariant: a lease that somebody deleted makes nobody lead while its holder may.
+#[tokio::test(start_paused = true)]
+async fn a_deleted_lease_is_its_holder_s_until_it_would_have_been_over() {
+    for seed in 0..100 {
+        let (api, mut one, mut two) = two(Pace::BRISK, seed).await;
+        api.delete();
+        tokio::time::sleep(Pace::BRISK.lasts * 3).await;
+        assert!(
+            one.leads() == Leads::First && two.leads() == Leads::No,
+            "{seed}: made anew"
+        );
+        one.network.send_modify(|network| network.is_cut = true);
+        api.delete();
+        one.until(false).await;
+        assert_eq!(two.leads(), Leads::No, "{seed}");
+        assert_eq!(
+            two.until(true).await,
+            Leads::Next,
+            "{seed}: made by who knew of it"
+        );
+    }
+}
