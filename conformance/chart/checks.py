@@ -75,6 +75,10 @@ CASES = {
         }
     },
     "placement in memory": {"dapr_placement": {"ha": True, "cluster": {"forceInMemoryLog": True}}},
+    "placement by a lease": {
+        "global": {"networkPolicy": {"enabled": True}},
+        "dapr_placement": {"ha": True, "leaderElection": "lease"},
+    },
     "no placement": {"dapr_placement": {"scaleZero": True}},
     "another's actors": {"global": {"actors": {"serviceName": "mine"}}},
     "scheduler in memory": {"dapr_scheduler": {"cluster": {"inMemoryStorage": True}}},
@@ -109,6 +113,7 @@ REFUSED = {
     "a misspelt value within": ({"dapr_scheduler": {"cluster": {"storagesize": "1Gi"}}}, "storagesize"),
     "a misspelt value of all": ({"global": {"prometeus": {"enabled": False}}}, "prometeus"),
     "a misspelt value within those of all": ({"global": {"ha": {"enable": True}}}, "enable"),
+    "no way to elect": ({"dapr_placement": {"leaderElection": "etcd"}}, "leaderElection"),
     "no duration": ({"global": {"mtls": {"workloadCertTTL": "soon"}}}, "workloadCertTTL"),
 }
 BINARIES = ("operator", "sentry", "injector", "placement", "scheduler")
@@ -229,6 +234,19 @@ def particular(rendered):
         return {(one["kind"], one["metadata"].get("namespace")) for one in rendered[case]["objects"]
                 if one["metadata"]["name"] == name and one["kind"].startswith("Role")}
 
+    def placement(case):
+        """Its arguments, the names of its ports, and of its pods' volumes; whether it has rights."""
+        pods, service = found[case]["StatefulSet", "dapr-placement-server"], found[case]["Service", "dapr-placement-server"]
+        ports = pods["spec"]["template"]["spec"]["containers"][0]["ports"] + service["spec"]["ports"]
+        claims = [claim["metadata"]["name"] for claim in pods["spec"].get("volumeClaimTemplates", [])]
+        given = compare.flags(args(case, "StatefulSet", "dapr-placement-server"))
+        return given, {port["name"] for port in ports}, claims, ("Role", "dapr-placement") in found[case]
+
+    def among(case, name):
+        rules = found[case]["NetworkPolicy", name]["spec"]["ingress"]
+        return [port["port"] for rule in rules for port in rule["ports"] if "from" in rule and "podSelector" in rule["from"][0]]
+
+    by_raft, by_lease = placement("high availability"), placement("placement by a lease")
     secret, bundle = ("Secret", "dapr-trust-bundle"), ("ConfigMap", "dapr-trust-bundle")
     checks = {
         "without certificates the trust bundle is left to sentry":
@@ -258,6 +276,18 @@ def particular(rendered):
         "native sidecars are asked for":
             variables("only here", "Deployment", "dapr-sidecar-injector").get("ENABLE_NATIVE_SIDECAR") == "true"
             and "ENABLE_NATIVE_SIDECAR" not in variables("default", "Deployment", "dapr-sidecar-injector"),
+        "placement elects by raft, and asks the API for nothing": "--initial-cluster" in by_raft[0]
+            and "--leader-election" not in by_raft[0] and "raft-node" in by_raft[1] and by_raft[2] == ["raft-log"]
+            and not by_raft[3],
+        "placement elects by a lease, without a port or a volume for that": by_lease[0].get("--leader-election") == ["lease"]
+            and by_lease[0].get("--id") == ["$(PLACEMENT_ID)"] and "--mode" in by_lease[0]
+            and not {"--initial-cluster", "--raft-logstore-path"} & set(by_lease[0])
+            and by_lease[1] == {"api", "metrics"} and by_lease[2] == [],
+        "it may use that lease": by_lease[3] and [(rule["resources"], rule.get("resourceNames"), rule["verbs"])
+            for rule in found["placement by a lease"]["Role", "dapr-placement"]["rules"]] == [
+                (["leases"], ["placement.dapr.io"], ["get", "watch", "update"]), (["leases"], None, ["create"])],
+        "replicas that elect by a lease need not reach each other": among("only here", "dapr-placement-server") == [8201]
+            and among("placement by a lease", "dapr-placement-server") == [],
         "no watchdog, no deleted pods":
             not any("pods" in rule["resources"] for rule in found["default"]["ClusterRole", "dapr-operator-admin"]["rules"]),
         "every part of the control plane has a policy":

@@ -2,12 +2,14 @@
 
 mod flags;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use outrigger_accept::Listen;
 use outrigger_controlplane::TlsConfig;
 use outrigger_controlplane::config::{Reader, namespace};
 use outrigger_flags::Values;
+use outrigger_identity::Mode;
 use outrigger_resources::value::{format_go_duration, truthy};
 
 pub use flags::FLAGS;
@@ -33,10 +35,10 @@ pub struct Config {
     pub tls: Option<TlsConfig>,
     /// Namespace this service belongs to.
     pub namespace: String,
-    /// Id of this replica, one of [`Config::cluster`].
+    /// Id of this replica.
     pub id: String,
-    /// All replicas.
-    pub cluster: Vec<Replica>,
+    /// How replicas elect a leader.
+    pub electing: Electing,
     /// Whether `/placement/state` is served.
     pub metadata: bool,
     /// Points of a host on the ring of an actor type.
@@ -51,6 +53,18 @@ pub struct Config {
     pub handover: bool,
     /// The process log.
     pub log: LogSettings,
+}
+
+/// How replicas elect a leader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Electing {
+    /// By Raft: all replicas, of which [`Config::id`] is one.
+    Raft(Vec<Replica>),
+    /// By a Lease in the API of a cluster.
+    Lease {
+        /// How that is reached from outside of a pod.
+        kubeconfig: Option<PathBuf>,
+    },
 }
 
 /// This replica of several, which elect a leader.
@@ -75,7 +89,7 @@ impl Config {
         };
         let mut reader = Reader::new(flags);
         let mode = reader.mode();
-        let (id, cluster) = cluster(&mut reader);
+        let electing = electing(&mut reader, mode);
         let tls = reader.tls(&namespace, mode);
         let host = flags.text("listen-address");
         let listen = |port| Listen {
@@ -96,8 +110,8 @@ impl Config {
                 metrics: metrics_port.map(listen),
                 tls,
                 namespace,
-                id,
-                cluster,
+                id: flags.text("id").to_owned(),
+                electing,
                 metadata,
                 replication_factor,
                 keepalive_time,
@@ -111,8 +125,38 @@ impl Config {
     }
 }
 
-/// This replica, and all of them.
-fn cluster(reader: &mut Reader<'_>) -> (String, Vec<Replica>) {
+fn electing(reader: &mut Reader<'_>, mode: Mode) -> Electing {
+    let kubeconfig = reader.given("kubeconfig").map(PathBuf::from);
+    let way = reader.flags.text("leader-election").to_owned();
+    if way == "lease" {
+        if mode != Mode::Kubernetes {
+            reader.problem(
+                "--leader-election lease is for --mode kubernetes only: give that too, or leave it out, and replicas \
+                 elect by --initial-cluster",
+            );
+        }
+        if reader.flags.given("initial-cluster") {
+            reader
+                .problem("cannot use --initial-cluster with --leader-election lease: leave one of them out");
+        }
+        if reader.flags.text("id").is_empty() {
+            reader.problem("--id is empty: name this replica, by its pod for example");
+        }
+        return Electing::Lease { kubeconfig };
+    }
+    if way != "raft" {
+        reader.problem(format!(
+            "--leader-election {way:?} is unknown, want raft or lease"
+        ));
+    }
+    if kubeconfig.is_some() {
+        reader.problem("--kubeconfig is for --leader-election lease only: leave it out");
+    }
+    Electing::Raft(cluster(reader))
+}
+
+/// All replicas.
+fn cluster(reader: &mut Reader<'_>) -> Vec<Replica> {
     let id = reader.flags.text("id").to_owned();
     let mut given = reader.flags.list("initial-cluster");
     if given.is_empty() {
@@ -144,7 +188,7 @@ fn cluster(reader: &mut Reader<'_>) -> (String, Vec<Replica>) {
             cluster.len()
         ));
     }
-    (id, cluster)
+    cluster
 }
 
 fn replication_factor(reader: &mut Reader<'_>) -> i64 {
@@ -212,7 +256,8 @@ mod tests {
         assert_eq!((config.grpc.port, config.healthz_port), (50005, 8080));
         assert_eq!(config.metrics.unwrap().port, 9090);
         assert_eq!(config.id, "dapr-placement-0");
-        assert_eq!(config.cluster, [replica(flags::DEFAULT_CLUSTER).unwrap()]);
+        let cluster = vec![replica(flags::DEFAULT_CLUSTER).unwrap()];
+        assert_eq!(config.electing, Electing::Raft(cluster));
         assert_eq!(config.replication_factor, 100);
         assert_eq!(config.disseminate_timeout, Duration::from_secs(8));
         let keepalive = (config.keepalive_time, config.keepalive_timeout);
@@ -235,15 +280,28 @@ mod tests {
             "--initial-cluster=c=h3:3",
         ])
         .unwrap();
-        let ids: Vec<_> = config.cluster.iter().map(|replica| replica.id.as_str()).collect();
+        let Electing::Raft(cluster) = config.electing else {
+            panic!("{config:?}");
+        };
+        let ids: Vec<_> = cluster.iter().map(|replica| replica.id.as_str()).collect();
         assert_eq!(ids, ["a", "b", "c"]);
         assert_eq!(
-            (
-                config.cluster[1].listen.host.as_str(),
-                config.cluster[1].listen.port
-            ),
+            (cluster[1].listen.host.as_str(), cluster[1].listen.port),
             ("[::1]", 2)
         );
+    }
+
+    #[test]
+    fn a_lease_needs_no_list_of_replicas() {
+        let args = ["--mode=kubernetes", "--leader-election=lease", "--id=pod-7"];
+        let by_lease = config(&args).unwrap();
+        assert_eq!(
+            (by_lease.id.as_str(), &by_lease.electing),
+            ("pod-7", &Electing::Lease { kubeconfig: None })
+        );
+        let outside = config(&[&args[..], &["--kubeconfig=/k"]].concat()).unwrap();
+        let kubeconfig = Some("/k".into());
+        assert_eq!(outside.electing, Electing::Lease { kubeconfig });
     }
 
     #[test]
@@ -273,6 +331,30 @@ mod tests {
                 "is not id=host:port",
             ),
             (&["--id=a", "--initial-cluster=a=h:1,a=h:2"], "names \"a\" twice"),
+            (
+                &["--leader-election=etcd"],
+                "--leader-election \"etcd\" is unknown, want raft or lease",
+            ),
+            (
+                &["--leader-election=lease"],
+                "--leader-election lease is for --mode kubernetes only",
+            ),
+            (
+                &[
+                    "--mode=kubernetes",
+                    "--leader-election=lease",
+                    "--initial-cluster=a=h:1",
+                ],
+                "cannot use --initial-cluster with --leader-election lease",
+            ),
+            (
+                &["--mode=kubernetes", "--leader-election=lease", "--id="],
+                "--id is empty",
+            ),
+            (
+                &["--kubeconfig=/k"],
+                "--kubeconfig is for --leader-election lease only",
+            ),
             (&["--keepalive-time=20s"], "invalid value for keepalive-time: 20s"),
             (
                 &["--keepalive-timeout=1ms"],

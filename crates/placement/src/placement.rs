@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::election::Election;
+use crate::election::Prepared;
 use crate::error::PlacementError;
 use crate::metrics::Metrics;
 use crate::namespaces::Rules;
@@ -33,7 +33,7 @@ const MAX_STREAMS: u32 = 16;
 /// A placement service with its ports bound, ready to run.
 pub struct Placement {
     grpc: Server,
-    raft: Server,
+    election: Prepared,
     monitoring: Monitoring,
     identity: Option<(Identity, Renewal)>,
     config: Config,
@@ -46,8 +46,8 @@ pub struct Placement {
 pub struct Addresses {
     /// The service.
     pub grpc: SocketAddr,
-    /// Where replicas elect their leader.
-    pub raft: SocketAddr,
+    /// Where replicas elect their leader, if they do that by Raft.
+    pub raft: Option<SocketAddr>,
     /// Address of the `/healthz` server.
     pub healthz: SocketAddr,
     /// Metrics, when on.
@@ -65,7 +65,7 @@ impl Placement {
         drain: CancellationToken,
     ) -> Result<Self, PlacementError> {
         let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
-        let raft = crate::election::bind(&config).await?;
+        let election = Prepared::new(&config).await?;
         let parts = [
             "security-provider",
             "placement-grpc-server",
@@ -79,7 +79,7 @@ impl Placement {
         };
         Ok(Self {
             grpc,
-            raft,
+            election,
             monitoring,
             identity,
             config,
@@ -92,7 +92,7 @@ impl Placement {
     pub fn addresses(&self) -> Addresses {
         Addresses {
             grpc: self.grpc.address(),
-            raft: self.raft.address(),
+            raft: self.election.address(),
             healthz: self.monitoring.healthz(),
             metrics: self.monitoring.metrics(),
         }
@@ -110,7 +110,7 @@ impl Placement {
         if let Some(renewal) = renewal {
             tasks.spawn(fine(renewal.run(stop.clone())));
         }
-        let election = Election::start(&self.config, self.raft, identity.clone()).await?;
+        let election = self.election.start(&self.config.id, identity.clone()).await?;
         let (sender, terms) = watch::channel(None);
         let id: Arc<str> = self.config.id.as_str().into();
         let keeper = Keeper {

@@ -23,12 +23,23 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "id",
         "dapr-placement-0",
-        "Id of this replica; one of --initial-cluster",
+        "Id of this replica; one of --initial-cluster, where there is one",
     ),
     Flag::list(
         "initial-cluster",
         "id=host:port of every replica, the same for all; each listens on its own, and one is elected leader \
          (default dapr-placement-0=127.0.0.1:8201)",
+    ),
+    Flag::text(
+        "leader-election",
+        "raft",
+        "How replicas elect the one that leads: raft, by --initial-cluster, or lease, in Kubernetes by a Lease of the namespace; \
+         not a flag of Dapr",
+    ),
+    Flag::text(
+        "kubeconfig",
+        "",
+        "Path of a kubeconfig file, for --leader-election lease; by default as a pod; not a flag of Dapr",
     ),
     Flag::boolean("inmem-store-enabled", "true", "No effect: nothing is stored"),
     Flag::text("raft-logstore-path", "", "No effect: nothing is stored"),

@@ -6,6 +6,8 @@
 )]
 
 mod bad_input;
+mod cluster;
+mod lease;
 mod many;
 mod process;
 mod replicas;

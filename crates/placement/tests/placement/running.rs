@@ -45,13 +45,17 @@ pub(crate) async fn start_replica(more: &[&str]) -> Running {
         arguments.push("--initial-cluster=dapr-placement-0=127.0.0.1:0");
     }
     arguments.extend(more);
-    let arguments = arguments.into_iter().map(str::to_owned);
+    start_with(arguments.into_iter().map(str::to_owned).collect(), |_| None).await
+}
+
+/// Starts with these arguments in this environment.
+pub(crate) async fn start_with(arguments: Vec<String>, env: fn(&str) -> Option<String>) -> Running {
     let Ok(Parsed::Run(flags)) = parse(FLAGS, arguments) else {
         panic!("the flags are not understood");
     };
-    let config = Config::from_flags(&flags, |_| None).unwrap();
+    let config = Config::from_flags(&flags, env).unwrap();
     let drain = CancellationToken::new();
-    let placement = Placement::build(config, |_| None, drain.clone()).await.unwrap();
+    let placement = Placement::build(config, env, drain.clone()).await.unwrap();
     let addresses = placement.addresses();
     let task = tokio::spawn(async move { placement.run().await.unwrap() });
     Running {
