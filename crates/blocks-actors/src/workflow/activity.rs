@@ -38,8 +38,8 @@ pub(super) struct Activities {
 impl Activities {
     pub(super) fn new(engine: Arc<Engine>) -> Self {
         Self {
+            executions: Arc::new(Executions::new(engine.tasks.clone())),
             engine,
-            executions: Arc::default(),
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep};
+use tokio_util::task::TaskTracker;
 use tonic::Status;
 
 use super::LOG;
@@ -84,19 +85,20 @@ pub(super) struct Executions {
     all: Mutex<All>,
     /// Bytes, for what is not delivered.
     room: Arc<Semaphore>,
-}
-
-impl Default for Executions {
-    fn default() -> Self {
-        Self::new(MAX_UNDELIVERED)
-    }
+    tasks: TaskTracker,
 }
 
 impl Executions {
-    fn new(undelivered: usize) -> Self {
+    /// None yet. Whoever ends the sidecar waits for `tasks`: a result that is being delivered is delivered first.
+    pub(super) fn new(tasks: TaskTracker) -> Self {
+        Self::with_room(MAX_UNDELIVERED, tasks)
+    }
+
+    fn with_room(undelivered: usize, tasks: TaskTracker) -> Self {
         Self {
             all: Mutex::default(),
             room: Arc::new(Semaphore::new(undelivered)),
+            tasks,
         }
     }
 
@@ -144,7 +146,7 @@ impl Executions {
                     let (sender, ending) = watch::channel(None);
                     all.by_key.insert(key.clone(), Execution::Running(ending.clone()));
                     let running = Running::new(self, key, sender);
-                    tokio::spawn(async move {
+                    self.tasks.spawn(async move {
                         let delivered = undelivered.redeliver().await;
                         let over = match &delivered {
                             Ok(()) => Some(Finished::Done),
@@ -157,7 +159,7 @@ impl Executions {
                 None => {
                     let (sender, ending) = watch::channel(None);
                     all.by_key.insert(key.clone(), Execution::Running(ending.clone()));
-                    tokio::spawn(execute(Running::new(self, key, sender), step));
+                    self.tasks.spawn(execute(Running::new(self, key, sender), step));
                     ending
                 }
             }
@@ -288,6 +290,7 @@ mod tests {
         ran: Arc<AtomicUsize>,
         delivered: Arc<AtomicUsize>,
         may_run: Arc<Semaphore>,
+        may_deliver: Arc<Semaphore>,
         fails: Arc<AtomicUsize>,
         panics: Arc<AtomicUsize>,
     }
@@ -298,6 +301,7 @@ mod tests {
                 ran: Arc::default(),
                 delivered: Arc::default(),
                 may_run: Arc::new(Semaphore::new(permits)),
+                may_deliver: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
                 fails: Arc::default(),
                 panics: Arc::default(),
             }
@@ -323,6 +327,7 @@ mod tests {
         }
 
         async fn deliver(&self, (): &()) -> Result<(), Status> {
+            self.may_deliver.acquire().await.unwrap().forget();
             if self.fails.load(Ordering::SeqCst) > 0 {
                 self.fails.fetch_sub(1, Ordering::SeqCst);
                 return Err(Status::unavailable("not now"));
@@ -338,7 +343,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn reminders_of_one_task_share_one_execution_which_is_remembered_for_a_minute() {
-        let executions = Arc::<Executions>::default();
+        let executions = Arc::new(Executions::new(TaskTracker::new()));
         let step = Counted::new(0);
         let both = async {
             tokio::join!(
@@ -364,7 +369,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_result_that_was_not_delivered_is_delivered_without_running_again() {
-        let executions = Arc::<Executions>::default();
+        let executions = Arc::new(Executions::new(TaskTracker::new()));
         let step = Counted::new(9);
         step.fails.store(2, Ordering::SeqCst);
         assert!(executions.join("a".into(), step.clone()).await.is_err());
@@ -375,7 +380,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn results_that_are_not_delivered_are_kept_as_far_as_there_is_room() {
-        let executions = Arc::new(Executions::new(10));
+        let executions = Arc::new(Executions::with_room(10, TaskTracker::new()));
         let (kept, dropped) = (Counted::new(9), Counted::new(9));
         for step in [&kept, &dropped] {
             step.fails.store(1, Ordering::SeqCst);
@@ -396,7 +401,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_execution_that_panics_begins_anew_with_the_next_reminder() {
-        let executions = Arc::<Executions>::default();
+        let executions = Arc::new(Executions::new(TaskTracker::new()));
         let step = Counted::new(9);
         step.panics.store(1, Ordering::SeqCst);
         let ended = executions.join("a".into(), step.clone()).await.unwrap_err();
@@ -407,7 +412,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_was_delivered_late_is_remembered_from_then_on() {
-        let executions = Arc::<Executions>::default();
+        let executions = Arc::new(Executions::new(TaskTracker::new()));
         let step = Counted::new(9);
         step.fails.store(1, Ordering::SeqCst);
         assert!(executions.join("a".into(), step.clone()).await.is_err());
@@ -424,7 +429,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_runs_when_its_reminder_is_cut_off_is_delivered_and_what_waits_for_long_is_withdrawn() {
-        let executions = Arc::<Executions>::default();
+        let executions = Arc::new(Executions::new(TaskTracker::new()));
         let cut = |step: &Counted, key: &str| {
             let (executions, step, key) = (Arc::clone(&executions), step.clone(), key.to_owned());
             async move {
@@ -442,5 +447,24 @@ mod tests {
         sleep(Duration::from_secs(40)).await;
         assert_eq!(waits.counts(), (0, 0));
         assert!(!executions.locked().by_key.contains_key("waits"));
+    }
+
+    /// Invariant: a result that is being stored when the sidecar ends is stored before it has ended.
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_the_tasks_waits_for_a_result_that_is_being_delivered() {
+        let tasks = TaskTracker::new();
+        let executions = Arc::new(Executions::new(tasks.clone()));
+        let step = Counted {
+            may_deliver: Arc::new(Semaphore::new(0)),
+            ..Counted::new(1)
+        };
+        let cut_off = tokio::time::timeout(Duration::from_secs(1), executions.join("a".into(), step.clone()));
+        assert!(cut_off.await.is_err());
+        tasks.close();
+        let early = tokio::time::timeout(Duration::from_secs(1), tasks.wait());
+        assert!(early.await.is_err(), "it is not delivered yet");
+        step.may_deliver.add_permits(1);
+        tasks.wait().await;
+        assert_eq!(step.counts(), (1, 1));
     }
 }
