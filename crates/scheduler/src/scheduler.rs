@@ -16,6 +16,7 @@ use outrigger_kube::Client;
 use outrigger_wire::scheduler::v1::scheduler_server::SchedulerServer;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, Store, Task};
 use crate::defragment;
@@ -169,6 +170,7 @@ impl Scheduler {
             metrics: Arc::clone(&metrics),
             hosts: opened.hosts,
             drain: drain.clone(),
+            streams: TaskTracker::new(),
         };
         tracing::info!(target: LOG, "Jobs are kept in {}", opened.at);
         Ok(Self {
@@ -215,6 +217,13 @@ impl Scheduler {
         if let Some(renewal) = renewal {
             tasks.spawn(fine(renewal.run(stop.clone())));
         }
+        let (streams, token) = (self.service.streams.clone(), stop.clone());
+        tasks.spawn(async move {
+            token.cancelled().await;
+            streams.close();
+            streams.wait().await;
+            Ok(())
+        });
         let service = SchedulerServer::new(self.service).max_decoding_message_size(MAX_REQUEST);
         tasks.spawn(fine(grpc::serve(
             self.grpc,

@@ -17,6 +17,7 @@ use outrigger_wire::scheduler::v1::{
 use prost::Message;
 use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -43,6 +44,8 @@ pub(crate) struct Service {
     /// What sidecars are told.
     pub(crate) hosts: Receiver<Hosts>,
     pub(crate) drain: CancellationToken,
+    /// The tasks of streams, which end with `drain`.
+    pub(crate) streams: TaskTracker,
 }
 
 #[tonic::async_trait]
@@ -144,7 +147,7 @@ impl Scheduler for Service {
         &self,
         _: Request<WatchHostsRequest>,
     ) -> Result<Response<BoxStream<WatchHostsResponse>>, Status> {
-        let hosts = watch::hosts(self.hosts.clone(), self.drain.clone());
+        let hosts = watch::hosts(&self.streams, self.hosts.clone(), self.drain.clone());
         Ok(Response::new(Box::pin(hosts)))
     }
 

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tonic::{Status, Streaming};
 
 use super::{Service, check, check_type};
@@ -57,7 +58,7 @@ pub(super) async fn jobs(
         "A sidecar of {}/{} takes triggers", initial.namespace, initial.app_id
     );
     let (answers, stream) = mpsc::channel(WINDOW);
-    tokio::spawn(serve(
+    service.streams.spawn(serve(
         Arc::clone(&service.storage),
         connection,
         messages,
@@ -195,11 +196,12 @@ fn payload(job: &[u8]) -> Option<(Option<Any>, outrigger_wire::scheduler::v1::Jo
 
 /// All schedulers, at once and again when others come or go, for as long as this one runs.
 pub(super) fn hosts(
+    streams: &TaskTracker,
     mut hosts: watch::Receiver<Hosts>,
     drain: CancellationToken,
 ) -> impl Stream<Item = Result<WatchHostsResponse, Status>> + use<> {
     let (send, stream) = mpsc::channel(1);
-    tokio::spawn(async move {
+    streams.spawn(async move {
         loop {
             let list = Arc::clone(&hosts.borrow_and_update());
             // Before the schedulers have agreed there is none to tell.

@@ -39,7 +39,6 @@ const LISTS: usize = 4;
 
 /// Who this scheduler is among those that share the store.
 pub(crate) struct Own {
-    /// Its id.
     pub(crate) id: String,
     /// What sidecars are told.
     pub(crate) address: String,
@@ -51,7 +50,8 @@ pub(crate) struct SharedStorage {
     advances: Advances,
     listing: tokio::sync::Semaphore,
     stop: CancellationToken,
-    member: std::sync::Mutex<Option<JoinHandle<()>>>,
+    /// What ends with it, in this order: the membership, then what stores how far jobs are.
+    tasks: std::sync::Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// What a store tells: its changes, and who shares it.
@@ -66,7 +66,7 @@ impl SharedStorage {
         let (changes, changed) = mpsc::channel(CHANGES);
         let (hosts, told) = watch::channel(Hosts::from([]));
         let stop = CancellationToken::new();
-        let advances = Advances::start(Arc::clone(&backend));
+        let (advances, writing) = Advances::start(Arc::clone(&backend));
         let membership = Membership::new(
             Arc::clone(&backend),
             own,
@@ -80,7 +80,7 @@ impl SharedStorage {
             advances,
             listing: tokio::sync::Semaphore::new(LISTS),
             stop,
-            member: std::sync::Mutex::new(Some(tokio::spawn(membership.run()))),
+            tasks: std::sync::Mutex::new(vec![tokio::spawn(membership.run()), writing]),
         };
         let told = SharedEvents {
             changes: changed,
@@ -185,10 +185,12 @@ impl Storage for SharedStorage {
 
     async fn close(&self) {
         self.stop.cancel();
-        let member = self.member.lock().ok().and_then(|mut member| member.take());
-        if let Some(member) = member {
+        let tasks = self.tasks.lock().map(|mut tasks| std::mem::take(&mut *tasks));
+        for task in tasks.unwrap_or_default() {
             // A panic of it ended the scheduler before.
-            let _ = member.await;
+            let _ = task.await;
+            // Only the membership asks for anything at the end.
+            self.advances.end();
         }
     }
 }

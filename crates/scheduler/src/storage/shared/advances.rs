@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use outrigger_schedule::engine::Name;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 
 use super::backend::{Backend, Condition, Write};
 use crate::fault;
@@ -24,6 +25,8 @@ enum Request {
     Advance(Advance),
     /// Answered when all before is stored, or cannot be.
     Flush(oneshot::Sender<()>),
+    /// The task ends once all before is stored, or cannot be.
+    End,
 }
 
 /// The way to the task that stores.
@@ -34,8 +37,8 @@ pub(super) struct Advances {
 }
 
 impl Advances {
-    /// Runs until nobody can ask for anything any more.
-    pub(super) fn start(backend: Arc<dyn Backend>) -> Self {
+    /// Starts the task, whose owner waits for it after [`Advances::end`].
+    pub(super) fn start(backend: Arc<dyn Backend>) -> (Self, JoinHandle<()>) {
         // Bounded by who triggers: see [`crate::backlog`].
         let (requests, queue) = mpsc::unbounded_channel();
         let fence = Arc::new(Mutex::new(None));
@@ -45,8 +48,14 @@ impl Advances {
             waiting: HashMap::new(),
             flushes: Vec::new(),
         };
-        tokio::spawn(writer.run(queue));
-        Self { requests, fence }
+        let writing = tokio::spawn(writer.run(queue));
+        (Self { requests, fence }, writing)
+    }
+
+    /// Has the task end: what is being written is written first.
+    pub(super) fn end(&self) {
+        // It may have ended already.
+        let _ = self.requests.send(Request::End);
     }
 
     pub(super) fn advance(&self, advance: Advance) {
@@ -79,7 +88,7 @@ struct Writer {
 
 impl Writer {
     async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Request>) {
-        let mut asked = Vec::new();
+        let (mut asked, mut ending) = (Vec::new(), false);
         loop {
             if self.waiting.is_empty() && self.flushes.is_empty() {
                 if queue.recv_many(&mut asked, BATCH).await == 0 {
@@ -96,6 +105,7 @@ impl Writer {
                         self.waiting.insert(Arc::clone(&advance.name), advance);
                     }
                     Request::Flush(told) => self.flushes.push(told),
+                    Request::End => ending = true,
                 }
             }
             if let Err(error) = self.store().await {
@@ -106,6 +116,9 @@ impl Writer {
             for flush in self.flushes.drain(..) {
                 // Whoever waits may have gone.
                 let _ = flush.send(());
+            }
+            if ending {
+                return;
             }
         }
     }
@@ -166,3 +179,6 @@ impl Writer {
         self.backend.commit(&conditions, &writes).await
     }
 }
+
+#[cfg(test)]
+mod tests;
