@@ -11,6 +11,7 @@ use outrigger_wire::placement::v1::{Host, StatePlacementTable};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tonic::Status;
 
 use crate::dissemination::{Effect, Message, Namespace, Phase, SETTLE, StreamId, Time};
@@ -53,6 +54,8 @@ pub(crate) struct Namespaces {
     streams: AtomicU64,
     table_bytes: AtomicUsize,
     running: Mutex<HashMap<String, Arc<Running>>>,
+    /// Those of namespaces and of streams, which end with the term.
+    pub(crate) tasks: TaskTracker,
 }
 
 /// One of them.
@@ -101,8 +104,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Namespaces {
-    /// No namespaces yet. `follows`: another may have led before.
-    pub(crate) fn new(rules: Rules, metrics: Arc<Metrics>, follows: bool) -> Self {
+    /// No namespaces yet. `follows`: another may have led before. Whoever ends the process waits for `tasks`.
+    pub(crate) fn new(rules: Rules, metrics: Arc<Metrics>, follows: bool, tasks: TaskTracker) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             rules,
@@ -118,6 +121,7 @@ impl Namespaces {
             streams: AtomicU64::default(),
             table_bytes: AtomicUsize::default(),
             running: Mutex::default(),
+            tasks,
         }
     }
 
@@ -178,7 +182,7 @@ impl Namespaces {
             changed: Notify::new(),
         });
         all.insert(name.to_owned(), Arc::clone(&running));
-        tokio::spawn(Arc::clone(self).keep_time(Arc::clone(&running)));
+        self.tasks.spawn(Arc::clone(self).keep_time(Arc::clone(&running)));
         running
     }
 

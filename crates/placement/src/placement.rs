@@ -10,6 +10,7 @@ use outrigger_identity::{Identity, Renewal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
 use crate::election::Prepared;
@@ -122,6 +123,7 @@ impl Placement {
             },
             metrics: Arc::clone(&self.metrics),
             terms: sender,
+            tasks: TaskTracker::new(),
         };
         tasks.spawn(fine(keeper.run(election.leads(), stop.clone())));
         let token = stop.clone();

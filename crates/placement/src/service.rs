@@ -78,7 +78,8 @@ impl Service {
         };
         let reports = Streaming::new_request(ProstDecoder::default(), body, None, Some(MAX_REPORT));
         let (orders, answers) = mpsc::channel(MAX_ORDERS);
-        tokio::spawn(self.clone().serve(term, caller, permit, reports, orders));
+        let tasks = term.namespaces.tasks.clone();
+        tasks.spawn(self.clone().serve(term, caller, permit, reports, orders));
         let mut response = Response::new(Body::new(Orders {
             answers,
             ended: false,

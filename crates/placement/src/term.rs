@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::election::Leads;
 use crate::metrics::Metrics;
@@ -27,10 +28,12 @@ pub(crate) struct Keeper {
     pub(crate) rules: Rules,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) terms: watch::Sender<Option<Arc<Term>>>,
+    /// Those of all terms.
+    pub(crate) tasks: TaskTracker,
 }
 
 impl Keeper {
-    /// Follows the election until `stop`.
+    /// Follows the election until `stop`; has ended when streams and namespaces have.
     pub(crate) async fn run(self, mut elected: watch::Receiver<Leads>, stop: CancellationToken) {
         loop {
             let leads = *elected.borrow_and_update();
@@ -45,14 +48,17 @@ impl Keeper {
         }
         self.turn(Leads::No);
         self.metrics.leads(false);
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 
     fn turn(&self, leads: Leads) {
         let term = (leads != Leads::No).then(|| {
             tracing::info!(target: "dapr.placement", "Replica {} is the leader", self.id);
             let (metrics, follows) = (Arc::clone(&self.metrics), leads == Leads::Next);
+            let tasks = self.tasks.clone();
             Arc::new(Term {
-                namespaces: Arc::new(Namespaces::new(self.rules, metrics, follows)),
+                namespaces: Arc::new(Namespaces::new(self.rules, metrics, follows, tasks)),
                 ended: CancellationToken::new(),
             })
         });
@@ -75,12 +81,27 @@ mod tests {
 
     use super::*;
     use crate::dissemination::SETTLE;
-    use crate::namespaces::MAX_ORDERS;
+    use crate::namespaces::{MAX_ORDERS, Membership};
 
-    /// How long the first host waits for its first order.
-    async fn waits(terms: &mut Terms) -> Duration {
+    fn keeper(handover: bool) -> (Keeper, Terms) {
+        let (sender, terms) = watch::channel(None);
+        let keeper = Keeper {
+            id: "a".into(),
+            rules: Rules {
+                timeout: Duration::from_secs(8),
+                replication_factor: 100,
+                handover,
+            },
+            metrics: Arc::default(),
+            terms: sender,
+            tasks: TaskTracker::new(),
+        };
+        (keeper, terms)
+    }
+
+    /// The first host joins, and has its first order.
+    async fn join(terms: &mut Terms) -> Membership {
         let term = terms.wait_for(Option::is_some).await.unwrap().clone().unwrap();
-        let began = Instant::now();
         let host = Host {
             name: "h1:1".to_owned(),
             entities: vec!["t".to_owned()],
@@ -89,8 +110,7 @@ mod tests {
         let (orders, mut received) = mpsc::channel(MAX_ORDERS);
         let membership = term.namespaces.join(Arc::new(host), orders).unwrap();
         received.recv().await.unwrap().unwrap();
-        drop(membership);
-        began.elapsed()
+        membership
     }
 
     /// Invariant: who leads after another begins no round until a host that only the other reached has ended its actors.
@@ -102,24 +122,33 @@ mod tests {
             (true, Leads::First, SETTLE),
             (true, Leads::Next, SETTLE),
         ] {
-            let (sender, mut terms) = watch::channel(None);
-            let keeper = Keeper {
-                id: "a".into(),
-                rules: Rules {
-                    timeout: Duration::from_secs(8),
-                    replication_factor: 100,
-                    handover,
-                },
-                metrics: Arc::default(),
-                terms: sender,
-            };
+            let (keeper, mut terms) = keeper(handover);
             let (elected, leading) = watch::channel(Leads::No);
             let stop = CancellationToken::new();
             let kept = tokio::spawn(keeper.run(leading, stop.clone()));
             elected.send_replace(leads);
-            assert_eq!(waits(&mut terms).await, expected, "{handover} {leads:?}");
+            terms.wait_for(Option::is_some).await.unwrap();
+            let began = Instant::now();
+            let membership = join(&mut terms).await;
+            assert_eq!(began.elapsed(), expected, "{handover} {leads:?}");
+            drop(membership);
             stop.cancel();
             kept.await.unwrap();
         }
+    }
+
+    /// Invariant: what serves a stream has ended before the process does.
+    #[tokio::test(start_paused = true)]
+    async fn the_end_waits_for_the_namespaces_whose_streams_are_open() {
+        let (keeper, mut terms) = keeper(false);
+        let (_elected, leading) = watch::channel(Leads::First);
+        let stop = CancellationToken::new();
+        let mut kept = tokio::spawn(keeper.run(leading, stop.clone()));
+        let membership = join(&mut terms).await;
+        stop.cancel();
+        let early = tokio::time::timeout(Duration::from_secs(1), &mut kept).await;
+        assert!(early.is_err(), "a stream is open");
+        drop(membership);
+        kept.await.unwrap();
     }
 }
