@@ -23,12 +23,14 @@ use tokio::{
     sync::{Notify, mpsc},
     time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout},
 };
+use tokio_util::task::TaskTracker;
 
 use super::{
     BrokerInner, CALL_TIMEOUT, LOG,
     offsets::{Offsets, Position, TakenRecord},
     positions::{Committing, begin, committed, committing, count, known, lasting},
     rebalance::{Change, Listener, PartitionChange},
+    settings::Settings,
     values::{Reader, Values},
 };
 
@@ -74,22 +76,51 @@ pub(super) struct Session {
     failures: u32,
 }
 
-/// Leaves the group even where its owner is dropped.
-struct Leaving(Arc<Consumer>);
+/// Leaves the group even where its owner is dropped; the component's end waits for that.
+struct Leaving {
+    client: Arc<Consumer>,
+    members: TaskTracker,
+}
 
 impl Drop for Leaving {
     fn drop(&mut self) {
         if let Ok(runtime) = tokio::runtime::Handle::try_current()
-            && !self.0.is_closed()
+            && !self.client.is_closed()
         {
-            let consumer = Arc::clone(&self.0);
-            runtime.spawn(async move {
+            let client = Arc::clone(&self.client);
+            let leaving = async move {
                 let options = CloseOptions::new().timeout(CALL_TIMEOUT);
                 // Where that fails the brokers notice after the session's time.
-                let _left = Box::pin(consumer.close_with(options)).await;
-            });
+                let _left = Box::pin(client.close_with(options)).await;
+            };
+            self.members.spawn_on(leaving, &runtime);
         }
     }
+}
+
+/// A consumer that has not joined the group; what a rebalance changes it tells to `tell`.
+async fn consumer(settings: &Settings, in_flight: usize, tell: mpsc::Sender<Change>) -> Result<Consumer> {
+    let kafka = settings.connect().await?;
+    let wanted = &settings.consumer;
+    let batch = i32::try_from(in_flight.min(BATCH)).unwrap_or(i32::MAX);
+    let building = kafka
+        .consumer(&settings.group)
+        .auto_offset_reset(wanted.initial_offset)
+        .isolation_level(wanted.isolation)
+        .enable_auto_commit(false)
+        .partition_assignment_strategy(wanted.strategy)
+        .heartbeat_interval(wanted.heartbeat)
+        .session_timeout(wanted.session)
+        .fetch_min_bytes(wanted.fetch_min)
+        .max_partition_fetch_bytes(wanted.fetch_partition)
+        .fetch_max_bytes(wanted.fetch_most)
+        .max_poll_records(batch)
+        .max_buffered_records(wanted.buffer)
+        .idle_poll_backoff(PAUSED)
+        .metrics_push(false)
+        .rebalance_listener(Listener(tell))
+        .build();
+    building.await.map_err(|error| settings.failure(&error))
 }
 
 /// `resumed`: partitions that were paused are read again.
@@ -128,44 +159,26 @@ impl Session {
         before: Option<usize>,
     ) -> Result<Self> {
         let settings = &shared.settings;
-        let kafka = settings.connect().await?;
         let (tell, changes) = mpsc::channel(1);
-        let wanted = &settings.consumer;
-        let batch = i32::try_from(in_flight.min(BATCH)).unwrap_or(i32::MAX);
-        let building = kafka
-            .consumer(&settings.group)
-            .auto_offset_reset(wanted.initial_offset)
-            .isolation_level(wanted.isolation)
-            .enable_auto_commit(false)
-            .partition_assignment_strategy(wanted.strategy)
-            .heartbeat_interval(wanted.heartbeat)
-            .session_timeout(wanted.session)
-            .fetch_min_bytes(wanted.fetch_min)
-            .max_partition_fetch_bytes(wanted.fetch_partition)
-            .fetch_max_bytes(wanted.fetch_most)
-            .max_poll_records(batch)
-            .max_buffered_records(wanted.buffer)
-            .idle_poll_backoff(PAUSED)
-            .metrics_push(false)
-            .rebalance_listener(Listener(tell))
-            .build();
-        let consumer = building.await.map_err(|error| settings.failure(&error))?;
-        let consumer = Leaving(Arc::new(consumer));
-        let partitions = known(&shared.settings, &consumer.0, topic).await?;
-        let subscribing = Box::pin(consumer.0.subscribe([topic.as_ref()])).await;
+        let consumer = Leaving {
+            client: Arc::new(consumer(settings, in_flight, tell).await?),
+            members: shared.members.clone(),
+        };
+        let partitions = known(&shared.settings, &consumer.client, topic).await?;
+        let subscribing = Box::pin(consumer.client.subscribe([topic.as_ref()])).await;
         subscribing.map_err(|error| settings.failure_of(topic, &error))?;
         let resumed = Arc::default();
         let mut session = Self {
             shared: Arc::clone(shared),
             topic: Arc::clone(topic),
-            polling: poll(&consumer.0, &resumed),
+            polling: poll(&consumer.client, &resumed),
             consumer,
             resumed,
             changes,
             committing: None,
             commit_at: None,
             ahead: VecDeque::new(),
-            offsets: Offsets::new(wanted.retry.clone()),
+            offsets: Offsets::new(settings.consumer.retry.clone()),
             values: Reader::new(values),
             paused: BTreeSet::new(),
             partitions,
@@ -267,7 +280,7 @@ impl Session {
         self.polling = Box::pin(std::future::pending());
         let committed = self.commit_now().await;
         let options = CloseOptions::new().timeout(CALL_TIMEOUT);
-        if let Err(error) = Box::pin(self.consumer.0.close_with(options)).await {
+        if let Err(error) = Box::pin(self.consumer.client.close_with(options)).await {
             tracing::debug!(
                 target: LOG,
                 "component {}: topic {}: leaving the group: {error}",
@@ -294,7 +307,7 @@ impl Session {
         }
         let less: Vec<i32> = self.paused.difference(&wanted).copied().collect();
         let more: Vec<i32> = wanted.difference(&self.paused).copied().collect();
-        let consumer = &self.consumer.0;
+        let consumer = &self.consumer.client;
         if !less.is_empty() {
             consumer.resume(&self.topic, &less).await;
             self.resumed.notify_one();
@@ -311,7 +324,7 @@ impl Session {
             Ok(records) => {
                 self.failures = 0;
                 self.ahead.extend(records);
-                self.polling = poll(&self.consumer.0, &self.resumed);
+                self.polling = poll(&self.consumer.client, &self.resumed);
             }
             Err(error) if lasting(&error) => return Err(self.shared.settings.failure(&error)),
             Err(error) => {
@@ -326,7 +339,7 @@ impl Session {
                     );
                 }
                 let pause = self.shared.settings.consumer.rejoin;
-                self.polling = poll_after(pause, &self.consumer.0, &self.resumed);
+                self.polling = poll_after(pause, &self.consumer.client, &self.resumed);
             }
         }
         Ok(())
@@ -355,7 +368,7 @@ impl Session {
         self.commit_at = None;
         let positions = self.offsets.to_commit();
         if !positions.is_empty() {
-            self.committing = Some(committing(&self.consumer.0, &self.topic, positions));
+            self.committing = Some(committing(&self.consumer.client, &self.topic, positions));
         }
     }
 
@@ -393,7 +406,7 @@ impl Session {
         if positions.is_empty() {
             return Ok(());
         }
-        let committing = committing(&self.consumer.0, &self.topic, positions);
+        let committing = committing(&self.consumer.client, &self.topic, positions);
         let outcome = match timeout(CALL_TIMEOUT, committing).await {
             Ok((positions, outcome)) => outcome.map(|()| self.offsets.committed(&positions)),
             Err(_) => Err(KrafkaError::timeout("committing positions")),
@@ -437,7 +450,7 @@ impl Session {
         }
         let beginning = begin(
             &self.shared.settings,
-            &self.consumer.0,
+            &self.consumer.client,
             &self.topic,
             partitions,
             self.first_partitions,
@@ -497,7 +510,7 @@ impl Session {
 
     /// A topic that has got more partitions needs the group to share them out anew.
     async fn look(&mut self, feed: &mut Feed<Tracked>) -> Result<()> {
-        let Ok(Ok(found)) = timeout(CALL_TIMEOUT, count(&self.consumer.0, &self.topic)).await else {
+        let Ok(Ok(found)) = timeout(CALL_TIMEOUT, count(&self.consumer.client, &self.topic)).await else {
             return Ok(());
         };
         if found > self.partitions {

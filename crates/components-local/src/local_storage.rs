@@ -21,6 +21,7 @@ use outrigger_component::{
     catalog::Version,
     go_json::{Html, canonical},
 };
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use self::confine::Root;
@@ -44,6 +45,8 @@ pub(crate) fn add(catalog: &mut Catalog) {
 struct LocalStorage {
     root: Arc<Root>,
     closed: AtomicBool,
+    /// Operations on the file system; one whose caller has given up goes on.
+    operations: TaskTracker,
     component: Arc<str>,
 }
 
@@ -54,6 +57,7 @@ impl LocalStorage {
         Ok(Self {
             root: Arc::new(root),
             closed: AtomicBool::new(false),
+            operations: TaskTracker::new(),
             component: metadata.component().clone(),
         })
     }
@@ -190,7 +194,7 @@ impl OutputBinding for LocalStorage {
         let name = call.metadata.get(FILE_NAME).cloned().unwrap_or_default();
         let (root, data) = (self.root.clone(), call.data.clone());
         let operation = call.operation.clone();
-        let work = tokio::task::spawn_blocking(move || match operation.as_str() {
+        let work = self.operations.spawn_blocking(move || match operation.as_str() {
             "create" if name.is_empty() => create(&root, &Uuid::new_v4().to_string(), &data),
             "create" => create(&root, &name, &data),
             "get" => get(&root, &name),
@@ -218,5 +222,7 @@ impl OutputBinding for LocalStorage {
 
     async fn close(&self) {
         self.closed.store(true, Ordering::Release);
+        self.operations.close();
+        self.operations.wait().await;
     }
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
+use std::time::Duration;
 
 use outrigger_component::{Kind, conformance};
 
@@ -97,4 +98,22 @@ async fn names_do_not_leave_the_root() {
         let opened = components().output(STORAGE, "v1", &[("rootPath", path)]).await;
         assert_eq!(opened.map(drop).unwrap_err().kind(), Kind::Configuration);
     }
+}
+
+/// Invariant: a file that is being written when the sidecar ends is written whole, and nothing is left beside it.
+#[tokio::test]
+async fn the_end_waits_for_a_write_whose_caller_has_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let binding = components()
+        .output(STORAGE, "v1", &[("rootPath", folder.path().to_str().unwrap())])
+        .await
+        .unwrap();
+    let large = "x".repeat(32 << 20);
+    let create = call("create", &[("fileName", "large")], &large);
+    let given_up = tokio::time::timeout(Duration::ZERO, binding.invoke(&create)).await;
+    assert!(given_up.is_err());
+    binding.close().await;
+    let files: Vec<_> = fs::read_dir(folder.path()).unwrap().map(Result::unwrap).collect();
+    assert_eq!(files.len(), 1);
+    assert_eq!(fs::metadata(folder.path().join("large")).unwrap().len(), 32 << 20);
 }

@@ -47,13 +47,14 @@ pub(super) struct Shared {
     pub(super) settings: Arc<Settings>,
     pub(super) closed: CancellationToken,
     pub(super) component: Arc<str>,
+    /// Those of consumers and producers; the end waits for them.
+    pub(super) tasks: TaskTracker,
 }
 
 struct Broker {
     shared: Arc<Shared>,
     /// The last used at the end.
     topics: Mutex<VecDeque<Arc<Topic>>>,
-    members: TaskTracker,
 }
 
 /// A topic that is published to.
@@ -84,13 +85,13 @@ impl Topic {
         Ok(Arc::clone(partitions.insert(made.collect())))
     }
 
-    async fn publish(&self, settings: &Arc<Settings>, mut message: Outgoing) -> Result<()> {
-        let partitions = self.partitions(settings).await?;
+    async fn publish(&self, shared: &Shared, mut message: Outgoing) -> Result<()> {
+        let partitions = self.partitions(&shared.settings).await?;
         let count = partitions.len();
         let number = message.partition(count);
         let number = number.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed) % count.max(1));
         loop {
-            let producer = partitions[number].producer(settings).await?;
+            let producer = partitions[number].producer(shared).await?;
             match producer.publish(message).await {
                 Ok(outcome) => return outcome,
                 // Opened again, or that fails.
@@ -101,13 +102,11 @@ impl Topic {
 }
 
 impl Partition {
-    async fn producer(&self, settings: &Arc<Settings>) -> Result<Producer> {
+    async fn producer(&self, shared: &Shared) -> Result<Producer> {
         let mut producer = self.producer.lock().await;
         match &*producer {
             Some(producer) if !producer.has_ended() => Ok(producer.clone()),
-            _ => Ok(producer
-                .insert(Producer::open(settings, &self.name).await?)
-                .clone()),
+            _ => Ok(producer.insert(Producer::open(shared, &self.name).await?).clone()),
         }
     }
 }
@@ -122,9 +121,9 @@ impl Broker {
                 settings,
                 closed: CancellationToken::new(),
                 component: setup.metadata.component().clone(),
+                tasks: TaskTracker::new(),
             }),
             topics: Mutex::new(VecDeque::new()),
-            members: TaskTracker::new(),
         })
     }
 
@@ -163,7 +162,7 @@ impl Broker {
             tokio::select! {
                 biased;
                 () = self.shared.closed.cancelled() => Err(Error::closed()),
-                outcome = topic.publish(settings, outgoing) => outcome,
+                outcome = topic.publish(&self.shared, outgoing) => outcome,
             }
         };
         within(CALL_TIMEOUT * 3, "Pulsar", sending).await
@@ -174,7 +173,7 @@ impl Broker {
         let consuming = self.shared.settings.consuming(&request.metadata)?;
         let joining = Member::join(&self.shared, &request.topic, consuming.kind);
         let member = within(CALL_TIMEOUT * 4, "Pulsar", joining).await?;
-        let under_way = self.members.token();
+        let under_way = self.shared.tasks.token();
         let subscription = Subscription::start(&request, |feed| async move {
             let _under_way = under_way;
             member.run(feed).await
@@ -213,9 +212,9 @@ impl PubSub for Broker {
 
     async fn close(&self) {
         self.shared.closed.cancel();
-        // Members leave their subscriptions.
-        self.members.close();
-        self.members.wait().await;
+        // Producers end once what was given to them is confirmed, and members leave their subscriptions.
         self.topics.lock().await.clear();
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
     }
 }

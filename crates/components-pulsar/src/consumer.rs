@@ -72,7 +72,7 @@ impl Member {
                 orders: ordered,
                 news: news.clone(),
             };
-            tokio::spawn(session.run(connection));
+            shared.tasks.spawn(session.run(connection));
             partitions.push(Partition {
                 orders,
                 connection: 0,

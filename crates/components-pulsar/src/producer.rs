@@ -1,6 +1,6 @@
 //! Publishing to a partition: a connection with a producer, which ends with the connection.
 
-use std::{collections::VecDeque, future::pending, sync::Arc};
+use std::{collections::VecDeque, future::pending};
 
 use bytes::BufMut;
 use outrigger_component::{Error, Kind, Result};
@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use super::{
+    broker::Shared,
     command,
     connection::{CALL_TIMEOUT, Connection},
     lookup,
@@ -63,7 +64,8 @@ struct Work {
 }
 
 impl Producer {
-    pub(super) async fn open(settings: &Arc<Settings>, topic: &str) -> Result<Self> {
+    pub(super) async fn open(shared: &Shared, topic: &str) -> Result<Self> {
+        let settings = &shared.settings;
         let mut connection = lookup::open(settings, topic).await?;
         let request = connection.request();
         let what = format!("topic {topic}");
@@ -86,7 +88,7 @@ impl Producer {
             bytes: 0,
             due: None,
         };
-        tokio::spawn(work.run(taken));
+        shared.tasks.spawn(work.run(taken));
         Ok(Self { jobs, largest })
     }
 
