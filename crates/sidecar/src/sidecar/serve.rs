@@ -107,6 +107,8 @@ impl Servers {
         let metrics_served = readiness.condition("metrics-exporter");
         let grpc_served = readiness.condition("grpc-api-server");
         let internal_served = readiness.condition("grpc-internal-server");
+        self.start_telemetry(&serving)?;
+        metrics_served.met();
         let head_limit = u32::try_from(self.head_limit).unwrap_or(u32::MAX);
         let plain = |versions| Options {
             versions,
@@ -129,26 +131,6 @@ impl Servers {
             ..plain(Versions::Both)
         };
         let sockets = &mut self.sockets;
-        for bound in sockets.metrics.drain(..) {
-            if let Listener::Tcp(listener) = bound.listen()? {
-                let address = listener
-                    .local_addr()
-                    .map_or_else(|e| e.to_string(), |a| a.to_string());
-                tracing::info!(target: "dapr.metrics", "metrics server started on {address}/");
-                let metrics = Arc::clone(&self.metrics);
-                let server =
-                    outrigger_telemetry::metrics::serve(listener, metrics, serving.telemetry.stop.clone());
-                serving.telemetry.tasks.spawn_on(server, &self.control);
-            }
-        }
-        metrics_served.met();
-        for bound in sockets.profiling.drain(..) {
-            if let Listener::Tcp(listener) = bound.listen()? {
-                let profiling = Arc::new(Profiling::new(self.control.clone()));
-                let server = profiling::serve(listener, profiling, serving.telemetry.stop.clone());
-                serving.telemetry.tasks.spawn_on(server, &self.control);
-            }
-        }
         let public = Arc::new(PublicApi(Arc::clone(&self.http)));
         serving.all(
             std::mem::take(&mut sockets.grpc),
@@ -176,6 +158,33 @@ impl Servers {
             "gRPC server",
         )?;
         internal_served.met();
+        Ok(())
+    }
+
+    /// The servers of metrics and profiles.
+    fn start_telemetry(&mut self, serving: &Serving) -> Result<(), BindError> {
+        // Their sockets belong to the threads that serve them, which end after those of the data plane.
+        let _control = self.control.enter();
+        let sockets = &mut self.sockets;
+        for bound in sockets.metrics.drain(..) {
+            if let Listener::Tcp(listener) = bound.listen()? {
+                let address = listener
+                    .local_addr()
+                    .map_or_else(|e| e.to_string(), |a| a.to_string());
+                tracing::info!(target: "dapr.metrics", "metrics server started on {address}/");
+                let metrics = Arc::clone(&self.metrics);
+                let server =
+                    outrigger_telemetry::metrics::serve(listener, metrics, serving.telemetry.stop.clone());
+                serving.telemetry.tasks.spawn_on(server, &self.control);
+            }
+        }
+        for bound in sockets.profiling.drain(..) {
+            if let Listener::Tcp(listener) = bound.listen()? {
+                let profiling = Arc::new(Profiling::new(self.control.clone()));
+                let server = profiling::serve(listener, profiling, serving.telemetry.stop.clone());
+                serving.telemetry.tasks.spawn_on(server, &self.control);
+            }
+        }
         Ok(())
     }
 }

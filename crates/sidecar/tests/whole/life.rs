@@ -207,6 +207,15 @@ async fn an_open_stream_is_cut_when_the_grace_period_ends() {
 }
 
 #[tokio::test]
+async fn the_metrics_server_outlives_a_data_plane_whose_grace_period_is_over() {
+    let net = Net::plain();
+    let mut node = net.sidecar("me").start().await;
+    node.end_data_plane().await;
+    let answer = within(client::send(node.ports.metrics, get("/metrics"))).await;
+    assert_eq!(Answer::read(answer.unwrap()).await.status, 200);
+}
+
+#[tokio::test]
 async fn a_blocked_shutdown_goes_on_serving_for_its_time() {
     let net = Net::plain();
     let app = App::echo().await;

@@ -17,7 +17,7 @@ use outrigger_sidecar::sidecar::{Env, Sidecar, SidecarError};
 use outrigger_transport::body::Body;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -398,17 +398,17 @@ impl Plan<'_> {
         let (config, env) = self.config(ports, &folder);
         let threads = Threads::start();
         let shutdown = Shutdown::default();
-        let (control, asked) = (threads.handle(), shutdown.clone());
+        let (control, asked) = (threads.control().handle().clone(), shutdown.clone());
         let built = threads
-            .handle()
+            .data()
             .spawn(async move { Sidecar::build(config, env, control, asked).await });
         let sidecar = within(built).await.unwrap()?;
-        let task = threads.handle().spawn(sidecar.run());
+        let task = threads.data().spawn(sidecar.run());
         let node = Node {
             ports,
             shutdown,
             task,
-            _threads: threads,
+            threads,
             folder,
         };
         // The server for other sidecars opens last.
@@ -472,22 +472,35 @@ impl Drop for Process {
 }
 
 /// The threads of one sidecar. What runs on them ends when this is dropped.
-struct Threads(Option<Runtime>);
+struct Threads {
+    data: Option<Runtime>,
+    control: Option<Runtime>,
+}
 
 impl Threads {
     fn start() -> Self {
-        let mut builder = Builder::new_multi_thread();
-        Self(Some(builder.worker_threads(1).enable_all().build().unwrap()))
+        let start = || {
+            let mut builder = Builder::new_multi_thread();
+            builder.worker_threads(1).enable_all().build().unwrap()
+        };
+        Self {
+            data: Some(start()),
+            control: Some(start()),
+        }
     }
 
-    fn handle(&self) -> Handle {
-        self.0.as_ref().expect("until dropped").handle().clone()
+    fn data(&self) -> &Runtime {
+        self.data.as_ref().expect("until the data plane ends")
+    }
+
+    fn control(&self) -> &Runtime {
+        self.control.as_ref().expect("until dropped")
     }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
+        for runtime in [self.data.take(), self.control.take()].into_iter().flatten() {
             runtime.shutdown_background();
         }
     }
@@ -498,11 +511,18 @@ pub struct Node {
     pub ports: Ports,
     pub shutdown: Shutdown,
     task: JoinHandle<Result<(), SidecarError>>,
-    _threads: Threads,
+    threads: Threads,
     folder: TempDir,
 }
 
 impl Node {
+    /// Ends the threads of its data plane, as the process does when the grace period is over.
+    pub async fn end_data_plane(&mut self) {
+        let data = self.threads.data.take().expect("once");
+        let ended = tokio::task::spawn_blocking(move || data.shutdown_timeout(TIMEOUT));
+        ended.await.unwrap();
+    }
+
     /// Sends a request to the HTTP API and waits for the head of the response.
     pub async fn send(&self, request: Request<Body>) -> Response<Incoming> {
         client::send(self.ports.http, request).await.unwrap()
