@@ -110,7 +110,8 @@ impl Link {
         if let Some(conn) = self.current()? {
             return Ok(conn);
         }
-        // A caller that gives up does not take an initialisation with it that others wait for.
+        // A caller that gives up does not take an initialisation with it that others wait for. Its time is limited, and what
+        // comes after the link was closed is dropped.
         let link = Arc::clone(self);
         let connecting = tokio::spawn(async move { link.reconnect().await });
         match connecting.await {
@@ -297,6 +298,7 @@ async fn dial(socket: &Path, instance: &HeaderValue) -> Result<(Conn, Process), 
         .map_err(|error| chain(&error))?;
     let ended = CancellationToken::new();
     let end = ended.clone().drop_guard();
+    // It ends with its last handle, which the link gives up when it is closed, and with the calls that are under way.
     tokio::spawn(async move {
         let _end = end;
         // How it ended is told to the calls that were on it.

@@ -91,7 +91,7 @@ impl Drop for OwnedSession {
         }
         let (cancel, tls) = (client.cancel_token(), self.tls.clone());
         runtime.spawn(async move {
-            // Best effort: the connection is gone either way.
+            // Best effort, which nobody waits for: the connection is gone either way.
             let _told = tokio::time::timeout(CANCELLING, cancel.cancel_query(tls)).await;
         });
     }

@@ -302,6 +302,7 @@ impl Source {
     /// All its jobs, by name.
     fn read(&self) -> mpsc::Receiver<Result<Entry, MigrateError>> {
         let (send, entries) = mpsc::channel(WAITING);
+        // Who reads ends with the receiver, and changes nothing: nobody has to wait for that.
         match self {
             Self::Embedded { location, .. } => {
                 let location = location.clone();

@@ -103,6 +103,7 @@ where
 {
     fn execute(&self, call: F) {
         let (handle, registration) = AbortHandle::new_pair();
+        // Its owner is the connection, which ends after its calls; where it is cut, the call's stream is reset.
         tokio::spawn(SERVED.scope(handle, Abortable::new(call, registration)));
     }
 }
@@ -255,7 +256,6 @@ impl Drop for Call {
     }
 }
 
-/// The body of a request.
 struct RequestBody {
     body: Messages<Incoming>,
     calls: Arc<Calls>,

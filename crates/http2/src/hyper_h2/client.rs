@@ -27,7 +27,8 @@ pub struct HyperClient {
     streams: StreamGuard,
 }
 
-/// Runs the tasks of a connection, hyper's own among them, until it is cut.
+/// Runs the tasks of a connection, hyper's own among them, until it is cut: who drops [`Http2::Connection`] cuts it, so that
+/// its owner is theirs.
 #[derive(Clone)]
 struct Tasks(CancellationToken);
 

@@ -94,6 +94,7 @@ impl<I: Io> Client for SendRequest<I> {
         };
         self.transport.notify();
         match rest {
+            // It ends with its stream, for which the connection's task waits, or with the connection.
             Some(body) => drop(tokio::spawn(sending.send_body(body, reason))),
             None => drop(sending),
         }

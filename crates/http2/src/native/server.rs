@@ -80,6 +80,8 @@ where
     match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(&mut cx))) {
         Ok(Poll::Ready(response)) => {
             if let Some(body) = respond::<S, I>(&answer, response) {
+                // These tasks have an owner: their stream stays open until they end, and whoever serves the connection
+                // waits for its streams. Where the connection is cut, the stream is reset, and they end by that.
                 tokio::spawn(answer.send_body(body, S::reason));
             }
         }

@@ -61,6 +61,7 @@ impl Embedded {
         check_jobs(location, &connection)?;
         let (changes, told) = mpsc::channel(CHANGES);
         let (writes, queue) = queue::channel();
+        // They end when nobody can ask for anything any more; `close` waits until all that was given to them is on disk.
         let start = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let started = thread::Builder::new().name(name.to_owned()).spawn(run);
             started.map(drop).map_err(|cause| OpenError::Folder {
