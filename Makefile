@@ -3,10 +3,11 @@
 # Found when a target uses them, after what it needs was installed.
 RELEASE = $(shell scripts/target)/release
 DIST = $(shell scripts/target)/dist
+HYPER = $(shell scripts/target)/http2-hyper
 PEER_BIN = $(shell conformance/cache)/bin
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test check conformance sdk pluggable cli mixed kubernetes measurekubernetes measure bench benchstate benchpubsub benchblocks benchworkflows cost fuzz faults deny clean-room
+.PHONY: help build demo test check conformance conformance-hyper sdk pluggable cli mixed kubernetes measurekubernetes measure bench benchstate benchpubsub benchblocks benchworkflows cost fuzz faults deny clean-room
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -33,6 +34,14 @@ check: ## format and lints
 conformance: build ## the cases of Dapr's own suite that are known to pass
 	@scripts/need python3 venv
 	conformance/check $(RELEASE)
+
+conformance-hyper: ## the same cases, h2spec and the Python SDK on the HTTP/2 of hyper and h2 (builds daprd once more)
+	@scripts/need cargo cc make python3 venv
+	scripts/build http2-hyper
+	conformance/build h2spec
+	conformance/http2 $(HYPER)
+	conformance/check $(HYPER)
+	conformance/sdk/run $(HYPER)
 
 sdk: build ## Dapr's official SDKs against our binaries: Python, Go, and where they can run JavaScript and Java
 	@scripts/need python3 venv

@@ -44,6 +44,7 @@ where
         io,
         usage: Arc::clone(&usage),
     });
+    // The tasks of calls have an owner: the connection ends after them, and where it is dropped their streams end.
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
@@ -172,9 +173,15 @@ impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
-        let read = buf.filled().len() - before;
-        if self.usage.read.load(Ordering::Relaxed) < PREFACE.len() {
-            self.usage.read.fetch_add(read, Ordering::Relaxed);
+        let read = &buf.filled()[before..];
+        let known = self.usage.read.load(Ordering::Relaxed);
+        if let Some(preface) = PREFACE.get(known..).filter(|left| !left.is_empty()) {
+            self.usage.read.fetch_add(read.len(), Ordering::Relaxed);
+            if read.iter().zip(preface).any(|(byte, expected)| byte != expected) {
+                // h2 leaves the rest in the socket. Closed with that it would be reset, and what the peer was told lost.
+                let mut rest = [0; 1024];
+                let _closed = Pin::new(&mut self.io).poll_read(cx, &mut ReadBuf::new(&mut rest))?;
+            }
         }
         Poll::Ready(Ok(()))
     }
