@@ -50,6 +50,8 @@ use outrigger_transport::response::{empty_response, text_response};
 pub use cors::Cors;
 #[cfg(feature = "fuzzing")]
 pub use publish::fuzz_bulk as fuzz_publish_bulk;
+#[cfg(test)]
+pub(crate) use route::groups;
 pub use route::{Endpoint, Routes};
 #[cfg(feature = "fuzzing")]
 pub use state::fuzz_bodies as fuzz_state_bodies;
@@ -61,7 +63,7 @@ use crate::metadata::Metadata;
 
 /// The HTTP API of a sidecar.
 pub struct HttpApi {
-    /// This app's id.
+    /// Whose calls these are: `--app-id`.
     pub app_id: Arc<str>,
     /// What is served.
     pub routes: Routes,

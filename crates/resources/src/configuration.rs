@@ -21,6 +21,7 @@ pub use features::{
     WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
 };
 pub use metrics::{HttpMetrics, LabelRule, MetricRule, Metrics};
+pub use mistakes::APIS;
 pub use mtls::{Mtls, TokenValidator};
 pub use secrets::SecretScope;
 pub use tracing::{DEFAULT_SAMPLING, Otel, Tracing};

@@ -34,13 +34,15 @@ pub fn methods(name: &str, version: &str) -> &'static [&'static str] {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
+    use outrigger_resources::configuration::APIS;
     use prost::Message;
     use prost_reflect::prost_types::{FileDescriptorSet, MethodDescriptorProto};
 
     use super::*;
     use crate::grpc::STREAMING;
+    use crate::http;
 
     /// The methods of the service as its descriptor has them.
     fn described() -> Vec<MethodDescriptorProto> {
@@ -80,10 +82,18 @@ mod tests {
                 .flatten()
                 .map(|group| (group.name, group.version))
         };
-        let different: std::collections::BTreeSet<_> = groups().collect();
+        let different: BTreeSet<_> = groups().collect();
         assert_eq!(different.len(), groups().count());
         assert_eq!(methods("unlock", "v1alpha1"), ["UnlockAlpha1"]);
         assert!(methods("unlock", "v1").is_empty() && methods("nonsense", "v1").is_empty());
+    }
+
+    /// A Configuration's API lists are checked against these names.
+    #[test]
+    fn the_names_that_a_configuration_may_use_are_those_of_groups() {
+        let methods = ALL.iter().copied().chain([OWN]).flatten();
+        let groups: BTreeSet<_> = methods.map(|group| group.name).chain(http::groups()).collect();
+        assert_eq!(groups.into_iter().collect::<Vec<_>>(), APIS);
     }
 
     #[test]

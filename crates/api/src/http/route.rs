@@ -259,6 +259,13 @@ fn parameters_of<'p>(pattern: &[&str], path: &'p str) -> Option<Parameters<'p>> 
     rest.unwrap_or_default().is_empty().then_some(found)
 }
 
+/// The groups of all routes.
+#[cfg(test)]
+pub(crate) fn groups() -> impl Iterator<Item = &'static str> {
+    let all = TABLES.iter().copied().flatten().chain([&invoke::ROUTE]);
+    all.map(|endpoint| endpoint.group)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

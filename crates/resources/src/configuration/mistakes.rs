@@ -13,8 +13,8 @@ const VERBS: [&str; 10] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "*",
 ];
 const PROTOCOLS: [&str; 2] = ["http", "grpc"];
-/// The parts of the API, as `api` names them.
-const APIS: [&str; 18] = [
+/// The parts of the API, as `spec.api` names them: the groups of routes and of methods.
+pub const APIS: [&str; 18] = [
     "actors",
     "bindings",
     "configuration",
