@@ -1,0 +1,109 @@
+//! Documents that say what they do not mean.
+
+use super::*;
+
+#[test]
+fn other_kinds_and_versions_are_ignored() {
+    let other = store("x").replace("kind: Component", "kind: Deployment");
+    let newer = store("y").replace("v1alpha1", "v9");
+    let loaded = Folder::with(&[("a.yaml", &other), ("b.yaml", &newer), ("c.yaml", "")]).load();
+    assert_eq!(loaded, Loaded::default());
+}
+
+#[test]
+fn a_broken_document_warns_and_the_others_load() {
+    let text = format!("{}---\na: [\n---\n{}", store("one"), store("two"));
+    let loaded = Folder::with(&[("a.yaml", &text)]).load();
+    assert_eq!(names(&loaded.components), ["one", "two"]);
+    assert!(loaded.broken[0].ends_with("a.yaml"), "{:?}", loaded.broken);
+    let warning = &loaded.warnings[0];
+    assert!(
+        warning.what.starts_with("not YAML") && warning.line >= 6,
+        "{warning}"
+    );
+
+    let wrong = store("s").replace("type: state.redis", "type: [state.redis]");
+    let loaded = Folder::with(&[("a.yaml", &wrong)]).load();
+    assert!(loaded.components.is_empty());
+    assert_eq!(loaded.broken.len(), 1);
+    assert_eq!(
+        loaded.warnings[0].what,
+        "spec.type: expected a text, found a list"
+    );
+    assert_eq!(loaded.warnings[0].line, 4);
+}
+
+#[test]
+fn unknown_keys_warn_with_their_line() {
+    let text = store("s") + "scope: [app]\n";
+    let loaded = Folder::with(&[("a.yaml", &text)]).load();
+    assert_eq!(loaded.components.len(), 1);
+    assert!(loaded.broken.is_empty(), "an odd key is no reason");
+    assert_eq!(
+        (loaded.warnings[0].line, loaded.warnings[0].what.as_str()),
+        (5, "unknown key \"scope\", did you mean \"scopes\"?")
+    );
+}
+
+#[test]
+fn names_must_fit_into_paths() {
+    for bad in [".", "..", "a/b", "'a%b'"] {
+        let loaded = Folder::with(&[("a.yaml", &store(bad))]).load();
+        assert!(loaded.components.is_empty(), "{bad}");
+        assert!(
+            loaded.warnings[0].what.starts_with("invalid name"),
+            "{}",
+            loaded.warnings[0]
+        );
+    }
+}
+
+#[test]
+fn a_component_without_a_name_is_loaded_and_told() {
+    let text =
+        "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  {}\nspec:\n  type: state.in-memory\n";
+    let loaded = super::text(text, "app").unwrap();
+    assert_eq!(loaded.components.len(), 1);
+    let said: Vec<_> = loaded
+        .warnings
+        .iter()
+        .map(|p| (p.line, p.what.as_str()))
+        .collect();
+    assert_eq!(
+        said,
+        [(4, "metadata.name is missing: no call can name this Component")]
+    );
+}
+
+#[test]
+fn a_kind_that_is_nearly_one_is_a_mistake() {
+    let text = "apiVersion: dapr.io/v1alpha1\nkind: Componet\nmetadata:\n  name: s\n";
+    let loaded = super::text(text, "app").unwrap();
+    let said: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(said.len(), 1);
+    assert!(
+        said[0].contains("\"Componet\"") && said[0].contains("did you mean Component?"),
+        "{said:?}"
+    );
+    for other in [
+        "apiVersion: v1\nkind: Componet\n",
+        "apiVersion: dapr.io/v1alpha1\nkind: Configuration\n",
+        "apiVersion: dapr.io/v1alpha1\nkind: Workflow\n",
+    ] {
+        assert!(super::text(other, "app").unwrap().warnings.is_empty(), "{other}");
+    }
+}
+
+#[test]
+fn duplicates_end_the_start() {
+    let folder = Folder::with(&[("a.yaml", &store("s")), ("b.yaml", &store("s"))]);
+    let problems = folder.load_for("app", None).unwrap_err();
+    assert_eq!(problems.len(), 1);
+    let what = "duplicate definition of Component name s (state.redis/v1) with existing s (state.redis/v1)";
+    assert_eq!(crate::problem::summary(&problems), what);
+    assert!(
+        problems[0].file.ends_with("b.yaml") && problems[0].remedy.contains("a.yaml:1"),
+        "{}",
+        problems[0]
+    );
+}

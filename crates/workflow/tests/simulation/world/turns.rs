@@ -1,0 +1,246 @@
+//! Turns of instances and runs of activities, and how what they did is stored.
+
+use super::*;
+
+impl World {
+    /// Runs an activity, and others of its workflow that are due too: their results come together.
+    pub(super) fn run_activities(&mut self, first: &(i64, String, String)) -> Result<(), Crash> {
+        let workflow = |actor: &str| actor.split_once("::").unwrap().0.to_owned();
+        let id = workflow(&first.1);
+        let due = self.reminders.iter().filter_map(|(key, due)| match due {
+            Due::Activity(task) if key.0 <= self.now && workflow(&key.1) == id => {
+                Some((key.clone(), task.clone()))
+            }
+            _ => None,
+        });
+        let due: Vec<_> = due.take(TOGETHER).collect();
+        let mut results = Vec::new();
+        for (_, task) in &due {
+            results.push(self.run_activity(task)?);
+        }
+        self.add(&id, results)?;
+        for (key, _) in due {
+            self.may_crash()?;
+            self.reminders.remove(&key);
+        }
+        Ok(())
+    }
+
+    fn run_activity(&mut self, task: &HistoryEvent) -> Result<HistoryEvent, Crash> {
+        let Some(EventType::TaskScheduled(scheduled)) = &task.event_type else {
+            panic!()
+        };
+        let (task_scheduled_id, task_execution_id) = (task.event_id, scheduled.task_execution_id.clone());
+        let result = match program::activity(scheduled.input.as_ref().unwrap()) {
+            Ok(result) => EventType::TaskCompleted(TaskCompletedEvent {
+                task_scheduled_id,
+                task_execution_id,
+                result: Some(result),
+            }),
+            Err(error_message) => EventType::TaskFailed(TaskFailedEvent {
+                task_scheduled_id,
+                task_execution_id,
+                failure_details: Some(TaskFailureDetails {
+                    error_message,
+                    ..TaskFailureDetails::default()
+                }),
+            }),
+        };
+        self.may_crash()?;
+        Ok(event(-1, self.at(), result))
+    }
+
+    /// Runs an instance as long as its turns are stored together with what came meanwhile, for one reminder. `false`: it
+    /// has to be tried again.
+    pub(super) fn run_until_stored(
+        &mut self,
+        id: &str,
+        timer: Option<(HistoryEvent, u64)>,
+    ) -> Result<bool, Crash> {
+        let is_timers = timer.is_some();
+        let mut ran = self.run_instance(id, timer, is_timers)?;
+        while ran == Ran::TookMore {
+            ran = self.run_instance(id, None, is_timers)?;
+        }
+        Ok(ran == Ran::Over)
+    }
+
+    fn run_instance(
+        &mut self,
+        id: &str,
+        timer: Option<(HistoryEvent, u64)>,
+        is_timers: bool,
+    ) -> Result<Ran, Crash> {
+        let Some(mut instance) = self.load(id) else {
+            return Ok(Ran::Over);
+        };
+        if timer
+            .as_ref()
+            .is_some_and(|(_, generation)| *generation < instance.generation)
+        {
+            self.memory.insert(id.to_owned(), instance);
+            return Ok(Ran::Over);
+        }
+        let fired = timer.map(|(fired, _)| fired);
+        let mut turn = match instance.begin("app", fired, self.at(), LIMIT) {
+            Begun::Idle => {
+                self.memory.insert(id.to_owned(), instance);
+                return Ok(Ran::Over);
+            }
+            Begun::Dropped(change) => {
+                self.save(instance, change)?;
+                return Ok(Ran::Over);
+            }
+            Begun::Stalled(stalled) => panic!("{stalled:?}"),
+            Begun::Turn(turn) => *turn,
+        };
+        let outcome = loop {
+            self.may_crash()?;
+            let request = OrchestratorRequest::decode(turn.request(&instance).concat().as_slice()).unwrap();
+            assert_eq!(
+                request.past_events.len(),
+                if turn.is_restart() {
+                    0
+                } else {
+                    instance.facts().len
+                }
+            );
+            let program = self.program.clone();
+            let answer = replay::turn(request, &|context| {
+                let steps = program::steps_of(&program, &context.name);
+                program::run(&steps, context)
+            });
+            if turn.is_restart() && self.may_crash().is_err() {
+                // The worker alone is gone.
+                let outcome = turn.abandoned(&instance).unwrap();
+                // A timer of the last generation would not run the next one.
+                self.run_again(id);
+                let change = instance.commit(outcome);
+                self.save(instance, change)?;
+                return Ok(Ran::Again);
+            }
+            let at = self.at();
+            let next_id = &mut self.next_id;
+            let mut new_id = || {
+                *next_id += 1;
+                next_id.to_string()
+            };
+            let outside = &mut Outside {
+                at,
+                trace: None,
+                new_id: &mut new_id,
+                limit: LIMIT,
+            };
+            match turn.answer(&instance, answer, outside).unwrap() {
+                Answered::Again(next) => turn = *next,
+                Answered::Done(outcome) => break *outcome,
+            }
+        };
+        self.carry_out(instance, outcome, is_timers)
+    }
+
+    fn carry_out(&mut self, mut instance: Instance, outcome: Outcome, is_timers: bool) -> Result<Ran, Crash> {
+        let id = instance.id.clone();
+        if outcome.runs_again {
+            self.run_again(&id);
+            let change = instance.commit(outcome);
+            self.save(instance, change)?;
+            return Ok(Ran::Over);
+        }
+        for timer in &outcome.superseded {
+            self.may_crash()?;
+            let name = timer_reminder(*timer);
+            self.reminders
+                .retain(|(_, actor, known), _| *actor != id || *known != name);
+        }
+        self.set_timers(&id, outcome.generation, &outcome.timers)?;
+        let unsent = self.send(&id, outcome.generation, &outcome.tasks, &outcome.messages)?;
+        if outcome.wakes {
+            self.run_again(&id);
+        }
+        if !unsent.is_empty() {
+            if outcome.is_first() {
+                self.run_again(&id);
+                let partly = outcome.without(&instance, &unsent);
+                let change = instance.commit(partly);
+                self.save(instance, change)?;
+            }
+            return Ok(Ran::Again);
+        }
+        let came = self.linger(&id, &instance, &outcome)?;
+        if !came.is_empty() {
+            return self.store_together(instance, outcome, came, is_timers);
+        }
+        let ended = outcome.is_completed();
+        let change = instance.commit(outcome);
+        self.save(instance, change)?;
+        if ended {
+            self.reminders
+                .retain(|(_, actor, name), _| *actor != id || !name.starts_with("timer-"));
+        }
+        Ok(Ran::Over)
+    }
+
+    /// What comes before the turn is stored, each with the reminder that waits until it is.
+    fn linger(
+        &mut self,
+        id: &str,
+        instance: &Instance,
+        outcome: &Outcome,
+    ) -> Result<Vec<(Came, HistoryEvent)>, Crash> {
+        let lingers = match &mut self.lingering {
+            Some((random, together)) => {
+                outcome.awaits_what_it_began(instance) && random.random_bool(*together)
+            }
+            None => false,
+        };
+        let mut came = Vec::new();
+        if !lingers {
+            return Ok(came);
+        }
+        let prefix = format!("{id}::");
+        let due = self.reminders.iter().find_map(|(key, due)| match due {
+            Due::Activity(task) if key.0 <= self.now && key.1.starts_with(&prefix) => {
+                Some((key.clone(), task.clone()))
+            }
+            _ => None,
+        });
+        if let Some((key, task)) = due {
+            came.push((Came::Result(key), self.run_activity(&task)?));
+        }
+        if id == ROOT
+            && let Some(number) = self.next_event()
+        {
+            came.push((Came::Raised(number), self.raised(number)));
+        }
+        Ok(came)
+    }
+
+    fn store_together(
+        &mut self,
+        mut instance: Instance,
+        outcome: Outcome,
+        came: Vec<(Came, HistoryEvent)>,
+        is_timers: bool,
+    ) -> Result<Ran, Crash> {
+        let id = instance.id.clone();
+        // The reminder of a timer would not run the next generation.
+        if is_timers {
+            self.may_crash()?;
+            self.run_again(&id);
+        }
+        let (senders, events): (Vec<_>, Vec<_>) = came.into_iter().unzip();
+        let Additions { added, change, .. } = instance.commit_with(outcome, events);
+        assert!(added.iter().all(Result::is_ok), "it can go on: {added:?}");
+        self.save(instance, change)?;
+        self.stored_together += 1;
+        for sender in senders {
+            self.may_crash()?;
+            match sender {
+                Came::Result(key) => drop(self.reminders.remove(&key)),
+                Came::Raised(number) => self.to_raise.retain(|other| *other != number),
+            }
+        }
+        Ok(Ran::TookMore)
+    }
+}
