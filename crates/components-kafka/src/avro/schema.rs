@@ -1,6 +1,6 @@
 //! Schemas as `apache-avro` parses them, in a form that needs no look-ups by name.
 
-use apache_avro::schema::{Aliases, InnerDecimalSchema, Name, Schema, UuidSchema};
+use apache_avro::schema::{Aliases, InnerDecimalSchema, Name, RecordSchema, Schema, UuidSchema};
 
 use super::{encode::default_value, *};
 
@@ -159,42 +159,48 @@ impl Building {
                 let values = self.add(&map.types)?.node;
                 self.plain(Node::Map(values), "map")
             }
-            Schema::Union(union) => {
-                let types = union.variants().iter().map(|schema| self.add(schema));
-                let types = types.collect::<Result<Vec<_>, _>>()?;
-                let mut sorted: Vec<usize> = (0..types.len()).collect();
-                sorted.sort_by(|one, other| types[*one].tag.cmp(&types[*other].tag));
-                self.plain(Node::Union(Union { types, sorted }), "union")
-            }
-            Schema::Record(record) => {
-                // Its fields may refer to it.
-                let member = self.named(&record.name, &record.aliases, Node::Null);
-                let mut fields = Vec::with_capacity(record.fields.len());
-                for field in &record.fields {
-                    fields.push(Field {
-                        name: field.name.clone(),
-                        node: self.add(&field.schema)?.node,
-                        default: field.default.clone().map(Default::Json),
-                    });
-                }
-                let by_name = fields.iter().enumerate();
-                let by_name = by_name
-                    .map(|(place, field)| (field.name.clone(), place))
-                    .collect();
-                self.nodes[member.node] = Node::Record(Record { fields, by_name });
-                member
-            }
-            Schema::Ref { name } => {
-                let full = name.fullname(None);
-                let known = self.names.get(&full);
-                let (node, full) = known
-                    .ok_or_else(|| format!("it does not define the type {:?}", error::shortened(&full)))?;
-                Member {
-                    node: *node,
-                    tag: full.clone(),
-                    name: full.clone(),
-                }
-            }
+            Schema::Union(union) => self.union(union.variants())?,
+            Schema::Record(record) => self.record(record)?,
+            Schema::Ref { name } => self.known(&name.fullname(None))?,
+        })
+    }
+
+    fn union(&mut self, variants: &[Schema]) -> Result<Member, String> {
+        let types = variants.iter().map(|schema| self.add(schema));
+        let types = types.collect::<Result<Vec<_>, _>>()?;
+        let mut sorted: Vec<usize> = (0..types.len()).collect();
+        sorted.sort_by(|one, other| types[*one].tag.cmp(&types[*other].tag));
+        Ok(self.plain(Node::Union(Union { types, sorted }), "union"))
+    }
+
+    fn record(&mut self, record: &RecordSchema) -> Result<Member, String> {
+        // Its fields may refer to it.
+        let member = self.named(&record.name, &record.aliases, Node::Null);
+        let mut fields = Vec::with_capacity(record.fields.len());
+        for field in &record.fields {
+            fields.push(Field {
+                name: field.name.clone(),
+                node: self.add(&field.schema)?.node,
+                default: field.default.clone().map(Default::Json),
+            });
+        }
+        let by_name = fields.iter().enumerate();
+        let by_name = by_name
+            .map(|(place, field)| (field.name.clone(), place))
+            .collect();
+        self.nodes[member.node] = Node::Record(Record { fields, by_name });
+        Ok(member)
+    }
+
+    /// A type that was defined before.
+    fn known(&self, name: &str) -> Result<Member, String> {
+        let known = self.names.get(name);
+        let (node, name) =
+            known.ok_or_else(|| format!("it does not define the type {:?}", error::shortened(name)))?;
+        Ok(Member {
+            node: *node,
+            tag: name.clone(),
+            name: name.clone(),
         })
     }
 
