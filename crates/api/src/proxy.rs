@@ -23,7 +23,7 @@ use crate::access::Access;
 
 /// Forwards calls by the app id in their metadata.
 pub struct Proxy {
-    /// This app's id.
+    /// Who calls, for the callee: `--app-id`.
     pub app_id: Arc<str>,
     /// This app's namespace.
     pub namespace: Arc<str>,

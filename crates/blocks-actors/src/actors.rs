@@ -69,7 +69,7 @@ const CANCEL: HeaderName = HeaderName::from_static("x-daprremindercancel");
 
 /// What actors are built from.
 pub struct Dependencies {
-    /// This app's id.
+    /// The app that hosts, as placement and the scheduler know it.
     pub app_id: Arc<str>,
     /// This app's namespace.
     pub namespace: Arc<str>,

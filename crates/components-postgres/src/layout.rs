@@ -1,6 +1,5 @@
 //! The two generations of Dapr's state table, and the statements on them.
 
-/// Which generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Generation {
     /// Values as JSON, bytes in Base64; the ETag is the row's transaction number `xmin`.

@@ -36,7 +36,6 @@ kinds! {
     Subscription SUBSCRIPTIONS NONE;
 }
 
-/// A resource.
 #[derive(Debug)]
 pub(crate) struct Resource<K> {
     /// Its manifest, JSON.

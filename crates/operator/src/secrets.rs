@@ -25,7 +25,6 @@ const MAX_KEPT: usize = 4096;
 pub(crate) struct SecretFields {
     /// Lists of items with a `secretKeyRef`.
     lists: &'static [&'static str],
-    /// Items.
     items: &'static [&'static str],
     /// Whether the value is put in as it is, instead of in base64; then a key has to be named.
     plain: bool,

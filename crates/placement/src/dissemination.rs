@@ -71,7 +71,6 @@ pub(crate) enum Message {
 pub(crate) enum Effect {
     /// The hosts of now are the table of this version, which `Update` sends from here on.
     Publish {
-        /// The version.
         version: u64,
         /// Only what moves is to stop.
         handover: bool,

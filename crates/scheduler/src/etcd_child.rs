@@ -20,7 +20,6 @@ use crate::config::Cluster;
 pub(crate) use trust::{Pace, Trust};
 
 const LOG: &str = "dapr.scheduler.etcd";
-/// The program.
 const PROGRAM: &str = "etcd";
 /// First argument of the process that becomes etcd; the id of its parent follows.
 pub(crate) const GUARD: &str = "--become-etcd";
@@ -50,7 +49,7 @@ pub enum ChildError {
          etcd-server) so that it is found in PATH, or use one of yours with --etcd-embed=false"
     )]
     Program(io::Error),
-    /// Its folder.
+    /// The data folder cannot be used.
     #[error("cannot use the data folder {path} (--etcd-data-dir) for etcd: {cause}")]
     Folder {
         /// Where.

@@ -119,7 +119,7 @@ pub(crate) trait Storage: Send + Sync {
 /// A store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The folder.
+    /// The data folder cannot be used.
     #[error("cannot use the data folder {path} (--etcd-data-dir): {cause}")]
     Folder {
         /// Where.
@@ -182,7 +182,7 @@ pub enum OpenError {
     /// The snapshot would overwrite something.
     #[error("{0} exists already: move it away first")]
     Exists(PathBuf),
-    /// SQLite.
+    /// SQLite cannot open it.
     #[error("cannot open the store {path}: {cause}")]
     Sqlite {
         /// Where.

@@ -32,7 +32,7 @@ pub(crate) enum Unreadable {
     /// A time outside the calendar.
     #[error("its {0} is outside the calendar")]
     Time(&'static str),
-    /// Its schedule.
+    /// A schedule that cannot be read.
     #[error("its schedule: {0}")]
     Schedule(#[from] CronError),
 }

@@ -109,7 +109,6 @@ where
 pub(crate) enum Source {
     /// Files on this machine.
     Files(AuthoritySource),
-    /// A cluster.
     Cluster(Bundle),
 }
 

@@ -9,7 +9,6 @@ const PAST_EVENTS: u32 = 3;
 /// Bytes that are shared as one piece, at least.
 const PIECE: usize = 32 * 1024;
 
-/// A history.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     /// Pieces that do not change any more.

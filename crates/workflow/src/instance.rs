@@ -34,7 +34,6 @@ pub struct Instance {
 /// What becomes of an event that is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {
-    /// It is new.
     New,
     /// It is there already: its run has to be ensured, nothing to be stored.
     Repeated,

@@ -141,7 +141,6 @@ impl HttpApi {
         decoded.map_err(|cause| ApiError::malformed_message(&cause))
     }
 
-    /// A response with a message.
     pub(super) async fn message_response<M: Message + 'static>(
         &self,
         name: &'static str,

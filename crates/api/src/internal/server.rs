@@ -32,7 +32,7 @@ const SERVICE: &str = "/dapr.proto.internals.v1.ServiceInvocation/";
 
 /// Serves `dapr.proto.internals.v1.ServiceInvocation`, reflection, and proxied calls to the app.
 pub struct InternalApi {
-    /// This app's id.
+    /// The app that other sidecars call here.
     pub app_id: Arc<str>,
     /// The app; `None` without app port.
     pub app: Option<Arc<AppChannel>>,

@@ -25,7 +25,7 @@ pub struct Served<'a> {
     pub headers: &'a HeaderMap,
     /// Starts spans.
     pub tracer: &'a Tracer,
-    /// The message.
+    /// The request, encoded.
     pub message: Bytes,
 }
 

@@ -158,7 +158,6 @@ impl Engine {
             .await
     }
 
-    /// Sets timers.
     pub(super) async fn set_timers(
         &self,
         instance: &str,

@@ -190,7 +190,6 @@ pub(super) fn metadata(name: &'static str, value: &str) -> HeaderMap {
     metadata
 }
 
-/// Now.
 pub(super) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp {

@@ -16,7 +16,7 @@ const TOKEN: u32 = 10;
 pub enum Task {
     /// An `OrchestratorRequest`, encoded, in pieces that follow each other.
     Turn(Vec<Bytes>),
-    /// An activity.
+    /// A run of an activity.
     Activity(Box<ActivityRequest>),
 }
 

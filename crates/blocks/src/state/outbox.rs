@@ -39,7 +39,6 @@ const PROJECTION: &str = "outbox.projection";
 pub(super) struct Settings {
     /// Where events go that are committed: the broker.
     pubsub: String,
-    /// And the topic.
     topic: String,
     /// The broker that has the internal topic.
     internal_pubsub: String,

@@ -100,7 +100,6 @@ pub(super) struct Session {
     read: Read,
     /// Questions for that without an answer.
     asked: u32,
-    /// Which connection this is.
     connection: u64,
     /// Acknowledgements that were not written yet.
     unsent: usize,

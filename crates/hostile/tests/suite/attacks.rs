@@ -18,7 +18,6 @@ use crate::peer::{Heard, Target};
 
 pub use silence::SILENCES;
 
-/// An attack.
 pub struct Attack {
     pub name: &'static str,
     /// What a listener must speak for it.

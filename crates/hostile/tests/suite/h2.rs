@@ -23,7 +23,6 @@ pub const ACK: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 pub const PADDED: u8 = 8;
 
-/// A frame.
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()

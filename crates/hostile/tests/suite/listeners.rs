@@ -19,9 +19,7 @@ pub enum Process {
     Placement,
     /// The scheduler, with mTLS.
     Scheduler,
-    /// The operator.
     Operator,
-    /// The injector.
     Injector,
 }
 
@@ -43,9 +41,7 @@ pub enum Security {
 /// What a listener speaks; also what an attack needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// TCP.
     Tcp,
-    /// TLS.
     Tls,
     /// HTTP/1.1.
     Http1,
@@ -68,7 +64,6 @@ pub enum Request {
     Sign,
 }
 
-/// A listener.
 #[derive(Debug)]
 pub struct Listener {
     pub name: &'static str,

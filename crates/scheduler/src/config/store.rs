@@ -54,7 +54,6 @@ impl std::fmt::Debug for EtcdAccess {
 pub enum End {
     /// The embedded one, in the data folder of this scheduler.
     Embedded,
-    /// An etcd.
     Etcd(EtcdAccess),
     /// PostgreSQL.
     Postgres(PostgresAccess),

@@ -71,7 +71,6 @@ impl Range {
     }
 }
 
-/// The key of a job.
 pub(crate) fn job_key(name: &str) -> Vec<u8> {
     [JOBS, name].concat().into_bytes()
 }

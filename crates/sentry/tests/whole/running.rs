@@ -58,7 +58,6 @@ pub(crate) fn prepare(flags: &[&str]) -> Prepared {
 }
 
 impl Prepared {
-    /// The file of the Configuration.
     pub(crate) fn configuration_file(&self) -> PathBuf {
         self.configuration.path().join("sentry.yaml")
     }

@@ -16,7 +16,6 @@ use prost_types::Timestamp;
 pub enum End {
     /// It is done.
     Completed(String),
-    /// It failed.
     Failed(String),
     /// It begins anew with this input.
     ContinueAsNew(String),
@@ -113,7 +112,6 @@ impl Context {
         }))
     }
 
-    /// Begins a timer.
     pub fn begin_timer(&mut self, millis: i64, limits: Option<&str>) -> i32 {
         let nanos = i64::from(self.now.nanos) + millis % 1000 * 1_000_000;
         let fire_at = Timestamp {

@@ -19,7 +19,6 @@ pub(super) struct RaftRequest {
     pub(super) kind: Option<RequestKind>,
 }
 
-/// The kinds of requests.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum RequestKind {
     #[prost(message, tag = "1")]
@@ -30,7 +29,6 @@ pub(super) enum RequestKind {
     Snapshot(Snapshot),
 }
 
-/// The response.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct RaftResponse {
     /// The vote of who answers; for entries, only where it is higher.

@@ -18,7 +18,7 @@ use super::Types;
 type Fallible<T> = Result<T, StorageError<u64>>;
 type Members = StoredMembership<u64, EmptyNode>;
 
-/// The log.
+/// What was proposed, in memory: it is gone with the process.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Log(Arc<Mutex<Written>>);
 

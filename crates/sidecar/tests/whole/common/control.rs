@@ -86,7 +86,6 @@ impl Service {
         answer.is_some_and(|answer| answer.text().contains("\ndapr_placement_leader_status 1"))
     }
 
-    /// Its port.
     pub fn port(&self) -> u16 {
         self.port
     }
