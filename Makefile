@@ -124,6 +124,7 @@ faults: build ## workflows and events while workers, sidecars, stores, brokers a
 	@scripts/need python3 venv redis postgres mosquitto rabbitmq nats kafka
 	conformance/deliveries $(RELEASE)
 	conformance/faults $(RELEASE)
+	conformance/faults $(RELEASE) --long 60
 
 fuzz: ## the parsers of what comes from the network under libFuzzer, a minute each
 	@scripts/fuzz

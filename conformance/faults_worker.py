@@ -1,6 +1,7 @@
 """A worker of workflows in a process of its own, so that it can be killed.
 
-usage: faults_worker.py NAME GRPC_PORT JOURNAL     every begin and end of an activity is a line of JOURNAL
+usage: faults_worker.py NAME GRPC_PORT JOURNAL     every begin and end of an activity is a line of JOURNAL: the time, NAME, what,
+                                                   instance and step, and the id of the execution
 """
 
 import os
@@ -16,15 +17,15 @@ name, port, journal = sys.argv[1:]
 out = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
-def note(what, key):
-    os.write(out, f"{time.time()} {name} {what} {key}\n".encode())
-
-
 def work(context, given):
-    key = f"{context.workflow_id}/{given['step']}"
-    note("begin", key)
+    execution = context.get_inner_context().task_execution_id
+
+    def note(what):
+        os.write(out, f"{time.time()} {name} {what} {context.workflow_id}/{given['step']} {execution}\n".encode())
+
+    note("begin")
     time.sleep(given["seconds"])
-    note("end", key)
+    note("end")
     return given["step"]
 
 

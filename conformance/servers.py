@@ -58,6 +58,8 @@ class Postgres:
             os.chown(folder, owner.pw_uid, owner.pw_gid)
             fleet.dir.chmod(0o755)
             account = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
+        # As whom it is started again.
+        self.account = account
         self.psql = self._program("psql")
         subprocess.run(
             [self._program("initdb"), "-D", folder / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8",

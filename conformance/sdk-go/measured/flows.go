@@ -14,6 +14,8 @@ type plan struct {
 	Wave int `json:"wave"`
 	// Waits is for the event "go", after the custom status is "ready".
 	Waits bool `json:"waits"`
+	// Timer is how long it waits for that, in seconds, with a timer; without end, and without one, if it is 0.
+	Timer int `json:"timer"`
 	// Steps are activities one after another.
 	Steps int `json:"steps"`
 }
@@ -30,7 +32,11 @@ func measured(ctx *workflow.WorkflowContext) (any, error) {
 	if plan.Waits {
 		ctx.SetCustomStatus("ready")
 		// A negative time has no end, and no timer.
-		if err := ctx.WaitForExternalEvent("go", -1).Await(nil); err != nil {
+		wait := time.Duration(-1)
+		if plan.Timer > 0 {
+			wait = time.Duration(plan.Timer) * time.Second
+		}
+		if err := ctx.WaitForExternalEvent("go", wait).Await(nil); err != nil {
 			return nil, err
 		}
 	}

@@ -1,0 +1,293 @@
+"""Sidecars of one app with a worker each, on a store that can be stopped, and how each part of that is killed and comes back."""
+
+import collections
+import concurrent.futures
+import json
+import logging
+import pathlib
+import sys
+import threading
+import time
+import urllib.request
+
+import figures
+import servers
+from faults_journal import STEPS, Journal
+from sdk.world import component
+
+HERE = pathlib.Path(__file__).resolve().parent
+PATIENCE = 240
+# Of one instance of many, in seconds; all wait for two cores.
+PATIENCE_EACH = 0.3
+STARTERS = 8
+PLANE = ("placement", "scheduler")
+CONFIGURATION = """
+apiVersion: dapr.io/v1alpha1
+kind: Configuration
+metadata: {name: faults}
+spec: {workflow: {maxActivityLosses: 3}}
+"""
+
+
+def order():
+    """The name of a workflow of `faults_worker.py`."""
+
+
+class Redis(servers.Redis):
+    """That has on disk what it has confirmed, and can be stopped."""
+
+    process = "app-redis"
+
+    def __init__(self, fleet):
+        super().__init__(fleet)
+        self.fleet = fleet
+        self.command("CONFIG", "SET", "appendonly", "yes")
+        self.command("CONFIG", "SET", "appendfsync", "always")
+        arguments = fleet.processes[self.process].args
+        self.arguments = [*arguments[:-1], "yes", "--appendfsync", "always"]
+        self.resource = component("store", "state.redis", redisHost=self.address, actorStateStore="true", maxRetries="0")
+
+    def stop(self):
+        self.fleet.kill(self.process)
+
+    def start(self):
+        self.fleet.app(self.process, self.arguments, self.port)
+
+
+class Postgres(servers.Postgres):
+    """That can be stopped."""
+
+    process = "app-postgres"
+
+    def __init__(self, fleet):
+        super().__init__(fleet)
+        self.fleet = fleet
+        self.resource = component("store", "state.postgresql", connectionString=self.text, actorStateStore="true")
+
+    def stop(self):
+        server = self.fleet.processes[self.process]
+        self.arguments = server.args
+        children = pathlib.Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        self.fleet.kill(self.process)
+        # They see it and end by themselves; before they have, no other server starts on their data.
+        deadline = time.monotonic() + PATIENCE
+        while any(pathlib.Path(f"/proc/{child}").exists() for child in children):
+            if time.monotonic() > deadline:
+                raise AssertionError("processes of a PostgreSQL server that was killed do not end")
+            time.sleep(0.01)
+
+    def start(self):
+        self.fleet.app(self.process, self.arguments, self.port, **self.account)
+        self.fleet.until(self.process, lambda: self.sql("SELECT 1") == "1", "SELECT 1")
+        # As before it ends after its clients, for which it waits.
+        self.fleet.processes = {self.process: self.fleet.processes[self.process], **self.fleet.processes}
+
+
+def has_worker(port):
+    """Whether a worker of workflows is connected to the sidecar whose HTTP API is there."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1.0/metadata", timeout=5) as answer:
+            return bool(json.load(answer).get("workflows", {}).get("connectedWorkers"))
+    except OSError:
+        return False
+
+
+class Peaks(threading.Thread):
+    """The largest resident memory of processes, in bytes, until told to end."""
+
+    def __init__(self, processes):
+        super().__init__(daemon=True)
+        self.processes, self.most, self.over = processes, 0, threading.Event()
+        self.start()
+
+    def run(self):
+        while not self.over.wait(0.1):
+            for process in self.processes():
+                try:
+                    self.most = max(self.most, figures.resident_bytes(process))
+                except (OSError, StopIteration):
+                    pass  # It has ended.
+
+    def end(self):
+        self.over.set()
+        self.join()
+        return self.most
+
+
+class World:
+    """Sidecars of one app that share a store, each with a worker."""
+
+    def __init__(self, fleet, store, pairs):
+        self.fleet, self.store = fleet, store
+        self.journal = Journal(fleet.dir / "journal")
+        self.notes = []
+        self.waiting = []
+        folder = fleet.dir / "resources"
+        folder.mkdir()
+        (folder / "store.yaml").write_text(store.resource)
+        config = fleet.dir / "config.yaml"
+        config.write_text(CONFIGURATION)
+        self.flags = [f"--resources-path={folder}", f"--config={config}"]
+        self.ports = {}
+        self.starts = collections.Counter()
+        self.names = [f"{n}" for n in range(pairs)]
+        for name in self.names:
+            self.start_sidecar(name)
+            self.start_worker(name)
+        # Has no worker, and is killed only with all others.
+        self.start_sidecar("asked")
+        from dapr.ext.workflow import DaprWorkflowClient
+        from dapr.ext.workflow.logger import LoggerOptions
+        self.client = DaprWorkflowClient(host="127.0.0.1", port=str(self.asked.grpc),
+                                         logger_options=LoggerOptions(log_level=logging.CRITICAL))
+
+    def start_sidecar(self, name):
+        sidecar = self.fleet.sidecar(name, app_id="shop", flags=self.flags, ports=self.ports.get(name))
+        self.ports[name] = sidecar.ports
+        if name == "asked":
+            self.asked = sidecar
+
+    def worker(self, name):
+        """The one that a sidecar has now, as the journal calls it."""
+        return f"{name}.{self.starts[name]}"
+
+    def start_worker(self, name):
+        self.starts[name] += 1
+        self.fleet.start(f"app-worker-{name}", [
+            sys.executable, "-W", "ignore", HERE / "faults_worker.py", self.worker(name), str(self.ports[name][1]),
+            self.journal.path])
+
+    def when_there(self, names, mended):
+        """Notes when sidecars have a worker again: with that they host workflows, and instances move to them."""
+        deadline = time.monotonic() + PATIENCE
+
+        def wait():
+            for name in names:
+                while not has_worker(self.ports[name][0]) and time.monotonic() < deadline:
+                    time.sleep(0.02)
+            mended()
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        self.waiting.append(waiting)
+
+    def kill_sidecar(self, name):
+        mended = self.journal.broken(name)
+        self.fleet.kill(f"daprd-{name}")
+        self.start_sidecar(name)
+        self.when_there([name], mended)
+
+    def kill_worker(self, name):
+        mended = self.journal.broken(self.worker(name))
+        self.fleet.kill(f"app-worker-{name}")
+        self.start_worker(name)
+        self.when_there([name], mended)
+
+    def roll(self, name):
+        """As a rolling restart does."""
+        mended = self.journal.broken(name)
+        self.fleet.end(f"app-worker-{name}")
+        self.fleet.end(f"daprd-{name}")
+        self.start_sidecar(name)
+        self.start_worker(name)
+        self.when_there([name], mended)
+
+    def lose_power(self):
+        """Every process is killed, and all are started again on the data that they left."""
+        mended = self.journal.broken()
+        plane = {name: self.fleet.processes[name].args for name in PLANE}
+        everybody = [f"app-worker-{name}" for name in self.names]
+        everybody += [f"daprd-{name}" for name in (*self.names, "asked")] + list(PLANE)
+        for name in everybody:
+            self.fleet.processes[name].kill()
+        self.store.stop()
+        for name in everybody:
+            self.fleet.kill(name)
+        self.store.start()
+        for name, command in plane.items():
+            self.fleet.start(name, command)
+        for name in self.names:
+            self.start_sidecar(name)
+            self.start_worker(name)
+        self.start_sidecar("asked")
+        self.when_there(self.names, mended)
+
+    def sidecars(self):
+        """Processes of those with workers."""
+        found = (self.fleet.processes.get(f"daprd-{name}") for name in self.names)
+        return [process for process in found if process]
+
+    def start(self, count, seconds=0.05, first=0):
+        """Starts instances; their ids."""
+        ids = [f"order-{first + n}" for n in range(count)]
+        with concurrent.futures.ThreadPoolExecutor(STARTERS) as starters:
+            for _ in starters.map(lambda id: self.client.schedule_new_workflow(order, input=seconds, instance_id=id), ids):
+                pass
+        return ids
+
+    def start_whatever_comes(self, id, deadline, seconds=0.05):
+        """Starts an instance, and asks again as long as it is not told that it has."""
+        while True:
+            try:
+                self.client.schedule_new_workflow(order, input=seconds, instance_id=id)
+                return
+            except Exception:
+                if time.monotonic() > deadline:
+                    raise
+            try:
+                # It was started, and who asked was not told.
+                if self.client.get_workflow_state(id) is not None:
+                    return
+            except Exception:
+                time.sleep(0.2)
+
+    def until_done(self, part, of):
+        """Waits until a part of the activities of `of` instances has ended."""
+        deadline = time.monotonic() + PATIENCE + of * PATIENCE_EACH
+        while len(self.journal.update().ended) < part * len(STEPS) * of:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{part} of the activities have not ended in time")
+            time.sleep(0.05)
+
+    def completed(self, id, deadline):
+        """The state of an instance that has ended, or the last one that was seen; a store that is away is asked again."""
+        state = None
+        while time.monotonic() < deadline:
+            try:
+                state = self.client.get_workflow_state(id)
+                if state is not None and state.runtime_status.name not in ("RUNNING", "PENDING"):
+                    break
+            except Exception as error:
+                state = error
+            time.sleep(0.02)
+        return state
+
+    def until_completed(self, ids):
+        """Waits until instances have completed, each with the result that it has without faults."""
+        deadline = time.monotonic() + PATIENCE + len(ids) * PATIENCE_EACH
+        for id in ids:
+            state = self.completed(id, deadline)
+            if isinstance(state, (Exception, type(None))) or state.runtime_status.name != "COMPLETED" or state.serialized_output != "15":
+                raise AssertionError(f"{id}: {state}\n{self.asked.ask('GET', f'/v1.0-alpha1/workflows/dapr/{id}/waits')}")
+
+    def check_history(self, id):
+        """An instance has completed once, and its history has one result of each activity, that of the execution that it began."""
+        status, _, told = self.asked.ask("GET", f"/v1.0-alpha1/workflows/dapr/{id}/history")
+        events = told["events"] if status == 200 else []
+        ends = [event for event in events if "executionCompleted" in event]
+        begun = sorted((event["eventId"], event["taskScheduled"]["taskExecutionId"]) for event in events if "taskScheduled" in event)
+        ended = sorted((event["taskCompleted"]["taskScheduledId"], event["taskCompleted"]["taskExecutionId"])
+                       for event in events if "taskCompleted" in event)
+        if len(ends) != 1 or "executionCompleted" not in events[-1] or len(begun) != len(STEPS) or begun != ended:
+            raise AssertionError(f"{id} has not completed once, with one result of each activity: {json.dumps(told)}")
+
+    def check(self, ids):
+        """All that has to hold of instances; how many activities were begun again."""
+        self.until_completed(ids)
+        for id in ids:
+            self.check_history(id)
+        for waiting in self.waiting:
+            waiting.join()
+        again = self.journal.check(ids)
+        self.client.close()
+        return again
