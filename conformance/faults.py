@@ -6,6 +6,7 @@ least once, and its history has one result of it; and what was begun again was b
 """
 
 import argparse
+import datetime
 import random
 import sys
 import threading
@@ -17,6 +18,8 @@ from faults_world import PATIENCE, PATIENCE_EACH, PLANE, Peaks, Postgres, Redis,
 
 # Instances of a fault, and of one that takes long.
 FEW, MANY = 30, 2000
+# How long it takes to start one of many, about, in seconds.
+TO_START = 0.015
 
 
 def doomed():
@@ -88,8 +91,10 @@ def recovered(world, ids, peaks):
 
 def power_lost(world, count):
     """All processes are killed at once, the store and the control plane too, and started again on the same data."""
-    ids = world.start(count)
-    world.until_done(0.3, count)
+    # All begin together: what is started one after the other has ended before the last one begins.
+    at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=2 + count * TO_START)
+    ids = world.start(count, at=at)
+    world.until_done(0.2, count)
     ended = world.journal.update().ended
     flying = sum(any(f"{id}/{step}" not in ended for step in (3, 4, 5)) for id in ids)
     began = time.monotonic()
@@ -213,7 +218,7 @@ def main():
     parser.add_argument("--count", type=int)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--long", type=float)
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     passed = failed = 0
     for fault, store, pairs in LONG if given.long else FAULTS:
         name = f"{fault.__name__.replace('_', ' ')} {store.__name__}"

@@ -52,6 +52,13 @@ class Redis(servers.Redis):
 
     def start(self):
         self.fleet.app(self.process, self.arguments, self.port)
+        self.fleet.until(self.process, self.has_loaded, "PING")
+
+    def has_loaded(self):
+        try:
+            return self.command("PING").startswith(b"+PONG")
+        except RuntimeError:
+            return False
 
 
 class Postgres(servers.Postgres):
@@ -217,11 +224,14 @@ class World:
         found = (self.fleet.processes.get(f"daprd-{name}") for name in self.names)
         return [process for process in found if process]
 
-    def start(self, count, seconds=0.05, first=0):
-        """Starts instances; their ids."""
-        ids = [f"order-{first + n}" for n in range(count)]
+    def start(self, count, seconds=0.05, at=None):
+        """Starts instances, which begin at a time if one is given; their ids."""
+        ids = [f"order-{n}" for n in range(count)]
+
+        def start(id):
+            self.client.schedule_new_workflow(order, input=seconds, instance_id=id, start_at=at)
         with concurrent.futures.ThreadPoolExecutor(STARTERS) as starters:
-            for _ in starters.map(lambda id: self.client.schedule_new_workflow(order, input=seconds, instance_id=id), ids):
+            for _ in starters.map(start, ids):
                 pass
         return ids
 
