@@ -7,13 +7,17 @@ use std::time::Duration;
 
 use crate::turns::{Entry, Reentry, Ticket, TooDeep, Turns};
 
+/// Looks for actors that are gone, and places for actors, that a shard may have beside those of its active ones.
+const SPARE: usize = 64;
+
 /// Active actors and their turns. An actor becomes active with its first call and stays so until it is deactivated.
 ///
 /// Times are those since the sidecar began, so that they need little room.
 #[derive(Debug)]
 pub struct Shard<W> {
     actors: HashMap<Arc<str>, Actor<W>>,
-    /// When to look whether an actor is idle. Every active actor is in it once, but those that were found busy.
+    /// When to look whether an actor is idle. Every active actor is in it once, but those that were found busy; of those that
+    /// are gone there are no more than of them.
     looks: BinaryHeap<Reverse<(u64, Arc<str>)>>,
     /// Milliseconds after its last turn began that an actor is idle.
     idle_after: u64,
@@ -117,9 +121,36 @@ impl<W> Shard<W> {
         let woken = self.leave(id, ticket, now);
         if self.actors.get(id).is_some_and(|actor| actor.turns.is_none()) {
             self.actors.remove(id);
+            self.tidy();
         }
         ended.extend(woken);
         ended
+    }
+
+    /// Ends the turn of an actor that was found idle and stays active: it is idle again when as much time has passed.
+    pub fn stays(&mut self, id: &str, ticket: Ticket, now: Duration) -> Vec<W> {
+        if let Some(actor) = self.actors.get_mut(id) {
+            actor.used = millis(now);
+        }
+        self.leave(id, ticket, now)
+    }
+
+    /// Actors that come and go leave nothing behind for as long as one that stays is not idle.
+    fn tidy(&mut self) {
+        let Self { actors, looks, .. } = self;
+        if looks.len() > 2 * actors.len() + SPARE {
+            looks.retain(|Reverse((_, id))| {
+                actors
+                    .get_key_value(id)
+                    .is_some_and(|(known, _)| Arc::ptr_eq(known, id))
+            });
+        }
+        if looks.capacity() > 4 * (looks.len() + SPARE) {
+            looks.shrink_to(2 * looks.len());
+        }
+        if actors.capacity() > 4 * (actors.len() + SPARE) {
+            actors.shrink_to(2 * actors.len());
+        }
     }
 
     /// Takes the last turn of an active actor, in which it is to be deactivated; no turn begins behind it. `None` when
@@ -288,6 +319,19 @@ mod tests {
         assert!(shard.is_empty());
         assert_eq!(idle(&mut shard, at(99)), []);
         assert_eq!(shard.next_look(), None);
+    }
+
+    #[test]
+    fn who_is_idle_and_stays_is_idle_again_later() {
+        let mut shard = Shard::new(IDLE);
+        let (ticket, _) = enter(&mut shard, "a", None, at(0), 0).unwrap();
+        shard.leave("a", ticket, at(0));
+        let (id, ticket) = idle(&mut shard, at(12)).remove(0);
+        assert_eq!(shard.stays(&id, ticket, at(12)), [0; 0]);
+        assert!(shard.is_active("a"));
+        assert_eq!(shard.next_look(), Some(at(22)));
+        assert_eq!(idle(&mut shard, at(21)), []);
+        assert_eq!(idle(&mut shard, at(22)).len(), 1);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What an idle actor costs.
 
 use std::alloc::System;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use outrigger_actors::shard::Shard;
@@ -10,11 +11,17 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
+/// What one test allocates is not another's.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Bytes that an idle actor may take.
 const LIMIT: usize = 300;
+/// Bytes that a shard without actors may take, whatever it had.
+const EMPTY: usize = 32 * 1024;
 
 #[test]
 fn an_idle_actor_is_small() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for count in [1_000_usize, 57_400, 100_000] {
         let before = Region::new(ALLOCATOR);
         let mut shard = Shard::<u64>::new(Duration::from_secs(3600));
@@ -32,4 +39,28 @@ fn an_idle_actor_is_small() {
         assert_eq!(shard.len(), count);
         assert!(kept / count <= LIMIT, "{} bytes each of {count}", kept / count);
     }
+}
+
+#[test]
+fn actors_that_come_and_go_leave_nothing_behind() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = Region::new(ALLOCATOR);
+    let mut shard = Shard::<u64>::new(Duration::from_secs(3600));
+    // As many at once as activities of a large fan-out, one behind the other.
+    for round in 0..100 {
+        let enter = |number: usize| {
+            let id = format!("{round}-{number:030}");
+            match shard.enter(&id, None, true, Duration::ZERO, || 0) {
+                Ok(Entry::Turn(ticket, _)) => (id, ticket),
+                other => panic!("{other:?}"),
+            }
+        };
+        let active: Vec<_> = (0..1_000).map(enter).collect();
+        for (id, ticket) in active {
+            shard.deactivated(&id, ticket, Duration::ZERO);
+        }
+    }
+    let change = before.change();
+    let kept = change.bytes_allocated - change.bytes_deallocated;
+    assert!(shard.is_empty() && kept <= EMPTY, "{kept} bytes");
 }

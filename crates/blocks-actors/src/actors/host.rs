@@ -325,19 +325,20 @@ impl HostedType {
 impl Turn<'_> {
     /// Ends the turn, and with it the actor's activity, unless others wait for their turn.
     pub(super) fn deactivated(mut self) {
-        self.end(true);
+        self.end(Shard::deactivated);
     }
 
-    fn end(&mut self, deactivated: bool) {
+    /// Ends the turn of an actor that was idle and stays active.
+    pub(super) fn stays(mut self) {
+        self.end(Shard::stays);
+    }
+
+    fn end(&mut self, how: impl FnOnce(&mut Shard<Waker>, &str, Ticket, Duration) -> Vec<Waker>) {
         let Some(ticket) = self.ticket.take() else { return };
         let now = self.kind.looks.now();
         let woken = {
             let mut shard = self.kind.shard(self.kind.lane(self.id));
-            let woken = if deactivated {
-                shard.deactivated(self.id, ticket, now)
-            } else {
-                shard.leave(self.id, ticket, now)
-            };
+            let woken = how(&mut shard, self.id, ticket, now);
             self.kind.looks.ask(shard.next_look());
             woken
         };
@@ -350,6 +351,9 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.end(self.is_last);
+        self.end(match self.is_last {
+            true => Shard::deactivated,
+            false => Shard::leave,
+        });
     }
 }

@@ -1,5 +1,5 @@
 //! Actors whose code is the sidecar's own: they live in types that no app names, need no app, and take part in placement,
-//! turns and reminders as an app's actors do. They are never idle; they say themselves when they are done.
+//! turns and reminders as an app's actors do. They say themselves when they are done, and whether they need memory while idle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +21,6 @@ use super::{ActorCall, ActorError, Actors, LOG};
 
 /// How the names of the types begin that no app may host.
 pub const RESERVED: &str = "dapr.internal.";
-/// An actor whose reminders take no turns is not active any more after so long without a turn.
-const UNREMINDED: Duration = Duration::from_secs(60 * 60);
 /// What internal actors are asked and answer in.
 pub const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
 
@@ -67,6 +65,17 @@ pub trait InternalActors: Send + Sync {
     /// Whether an actor has anything to stay in memory for, asked at the end of each of its turns.
     fn is_kept(&self, id: &str) -> bool;
 
+    /// How long after its last turn began an actor is idle; it never is by default.
+    fn idle_after(&self) -> Duration {
+        Duration::MAX
+    }
+
+    /// An actor is idle, and has a turn that nobody waits for: whether it is active no more. One that stays is asked again
+    /// when as much time has passed.
+    fn rest(&self, _id: &str) -> bool {
+        true
+    }
+
     /// Whether reminders wait for the turn of their actor. Those that do not go on while actors move.
     fn reminders_take_turns(&self) -> bool {
         true
@@ -93,14 +102,9 @@ pub(super) struct Internal {
 }
 
 impl Internal {
-    /// The actors of types whose reminders take no turns wait for one; what nobody reminds of any more ends in the end.
     pub(super) fn settings(&self) -> TypeSettings {
-        let idle = match self.actors.reminders_take_turns() {
-            true => Duration::MAX,
-            false => UNREMINDED,
-        };
         TypeSettings {
-            idle,
+            idle: self.actors.idle_after(),
             reentrancy: None,
         }
     }
@@ -236,6 +240,11 @@ impl Internal {
     /// Ends an actor in its last turn.
     pub(super) async fn halt(&self, id: &str) {
         self.actors.halt(id).await;
+    }
+
+    /// Asks an idle actor whether it is active no more, in a turn of it.
+    pub(super) fn rest(&self, id: &str) -> bool {
+        self.actors.rest(id)
     }
 
     /// Ends all calls of the type.

@@ -57,6 +57,13 @@ impl Actors {
         let idle = kind.take_idle(lane);
         let ended = stream::iter(idle).for_each_concurrent(AT_ONCE, |(id, ticket)| async move {
             let turn = kind.taken(&id, ticket);
+            if let Some(internal) = &kind.internal {
+                match internal.rest(&id) {
+                    true => turn.deactivated(),
+                    false => turn.stays(),
+                }
+                return;
+            }
             tokio::select! {
                 () = self.deactivate(kind, &id, turn) => {}
                 // It stays active, and may be idle again.

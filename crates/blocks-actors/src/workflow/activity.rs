@@ -27,6 +27,8 @@ use super::queue::Cancelled;
 use super::spans;
 use crate::actors::{ActorCall, ActorError, InternalActors};
 
+/// An activity that nobody reminds of any more is not active after so long.
+const UNREMINDED: Duration = Duration::from_secs(60 * 60);
 /// The type of the failure of an activity that is not run again.
 const PARKED: &str = "ActivityParked";
 
@@ -112,6 +114,10 @@ impl InternalActors for Activities {
 
     fn reminders_take_turns(&self) -> bool {
         false
+    }
+
+    fn idle_after(&self) -> Duration {
+        UNREMINDED
     }
 }
 

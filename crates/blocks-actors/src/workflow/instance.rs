@@ -1,6 +1,7 @@
 //! The actors that own the state of workflow instances.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -22,6 +23,9 @@ use super::kept::{Slot, Slots, Told};
 use super::store::Loaded;
 use super::watching::Watchers;
 use crate::actors::{ActorCall, Arrived, InternalActors, Watched};
+
+/// How long an instance without a turn stays in memory: what sleeps for longer costs nothing, and is read anew.
+const IDLE: Duration = Duration::from_secs(30);
 
 /// All instances that live here.
 pub(super) struct Instances {
@@ -390,6 +394,15 @@ impl InternalActors for Instances {
 
     fn is_kept(&self, id: &str) -> bool {
         self.locked().end_turn(id)
+    }
+
+    fn idle_after(&self) -> Duration {
+        IDLE
+    }
+
+    /// Those who watch it would not hear that it moves if it were not active.
+    fn rest(&self, id: &str) -> bool {
+        self.locked().rest(id) && !self.watchers.has(id)
     }
 }
 

@@ -9,6 +9,9 @@ use super::store::Loaded;
 /// Bytes of the instances that stay in memory between their turns, at most. Others are read anew.
 const MAX_KEPT: usize = 64 << 20;
 
+/// Places for instances that are left beside twice as many as there are.
+const SPARE: usize = 1024;
+
 /// What is known of an instance between its turns.
 #[derive(Default)]
 pub(super) struct Slot {
@@ -38,7 +41,7 @@ impl Slot {
 
 /// The instances that live here and have no turn now.
 pub(super) struct Slots {
-    by_id: HashMap<String, Slot>,
+    by_id: HashMap<String, Box<Slot>>,
     /// Those with a history, the one first whose turn was longest ago.
     by_turn: BTreeMap<u64, String>,
     turns: u64,
@@ -102,7 +105,7 @@ impl Slots {
 
     /// Takes an instance out, for its turn.
     pub(super) fn take(&mut self, id: &str) -> Slot {
-        let mut slot = self.by_id.remove(id).unwrap_or_default();
+        let mut slot = self.by_id.remove(id).map(|slot| *slot).unwrap_or_default();
         if slot.is_stalled {
             self.told.stalled.add(-1);
         }
@@ -119,7 +122,7 @@ impl Slots {
         if slot.is_stalled {
             self.told.stalled.add(1);
         }
-        self.by_id.insert(id.to_owned(), slot);
+        self.by_id.insert(id.to_owned(), Box::new(slot));
     }
 
     /// Ends a turn; whether the instance is kept. Others go that had none for longest, where there is too much. That their
@@ -147,6 +150,22 @@ impl Slots {
             drop(self.take(&oldest));
         }
         true
+    }
+
+    /// Ends a turn of an instance that had none for long; whether nothing is known of it any more. Its history goes. That it
+    /// is stalled stays known, and so does that its activities are awaited.
+    pub(super) fn rest(&mut self, id: &str) -> bool {
+        let mut slot = self.take(id);
+        slot.loaded = None;
+        let is_needed = slot.is_stalled || !slot.awaited.is_empty();
+        if is_needed {
+            self.put(id, slot);
+        }
+        let room = 2 * self.by_id.len() + SPARE;
+        if self.by_id.capacity() > 2 * room {
+            self.by_id.shrink_to(room);
+        }
+        !is_needed
     }
 }
 
@@ -212,6 +231,45 @@ mod tests {
         small.most -= 1;
         assert!(!turn(&mut small, "e"));
         assert!(small.by_id.is_empty() && small.bytes == 0);
+    }
+
+    #[test]
+    fn what_had_no_turn_for_long_leaves_nothing_but_what_cannot_be_read_anew() {
+        const SLEEPERS: usize = 100 * SPARE;
+        let mut slots = room_for(SLEEPERS + 2);
+        for sleeper in 0..SLEEPERS {
+            let id = sleeper.to_string();
+            let loaded = Some(Loaded::new(&id));
+            slots.put(
+                &id,
+                Slot {
+                    loaded,
+                    ..Slot::default()
+                },
+            );
+            assert!(slots.end_turn(&id), "{id}");
+        }
+        assert!(turn(&mut slots, "awaiting"));
+        slots.put(
+            "stalled",
+            Slot {
+                is_stalled: true,
+                ..Slot::default()
+            },
+        );
+        for sleeper in 0..SLEEPERS {
+            assert!(slots.rest(&sleeper.to_string()));
+        }
+        assert!(!slots.rest("awaiting") && !slots.rest("stalled"));
+        assert_eq!((slots.by_id.len(), slots.by_turn.len(), slots.bytes), (2, 0, 0));
+        assert!(
+            slots.by_id.capacity() < SLEEPERS / 10,
+            "{}",
+            slots.by_id.capacity()
+        );
+        let awaiting = slots.take("awaiting");
+        assert!(awaiting.loaded.is_none() && awaiting.awaited.contains(&1));
+        assert!(slots.take("stalled").is_stalled);
     }
 
     #[test]
