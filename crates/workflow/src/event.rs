@@ -1,5 +1,7 @@
 //! Events of a history.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{HistoryEvent, TaskRouter};
 use prost_types::Timestamp;
@@ -48,6 +50,20 @@ pub fn ends(event: &HistoryEvent) -> Option<(Awaited, i32)> {
         EventType::SubOrchestrationInstanceFailed(e) => Some((Awaited::Child, e.task_scheduled_id)),
         _ => None,
     }
+}
+
+/// What tells an event that was raised from all others: when, and a number made from what. `None` for other events and where
+/// it has no time, as those that a workflow carries on with.
+pub(crate) type Raised = (i64, i32, u64);
+
+pub(crate) fn raised(event: &HistoryEvent) -> Option<Raised> {
+    let Some(EventType::EventRaised(what)) = &event.event_type else {
+        return None;
+    };
+    let at = event.timestamp.filter(|at| *at != Timestamp::default())?;
+    let mut hasher = DefaultHasher::new();
+    (&what.name, &what.input).hash(&mut hasher);
+    Some((at.seconds, at.nanos, hasher.finish()))
 }
 
 /// Which execution of an activity an event is the result of; empty if it does not say.

@@ -1,5 +1,6 @@
 //! What the rules need to know of a history, folded event by event: a step costs the same however long the history is.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use outrigger_wire::durabletask::history_event::EventType;
@@ -8,7 +9,7 @@ use outrigger_wire::durabletask::{
 };
 use prost_types::Timestamp;
 
-use crate::event::{Awaited, ends, execution_of_result, other_app};
+use crate::event::{Awaited, Raised, ends, execution_of_result, other_app, raised};
 use crate::layered::Layered;
 
 /// A child workflow that a history has created.
@@ -67,6 +68,9 @@ pub struct Open {
     execution: String,
 }
 
+/// Events that were raised and are known again, at most: as many as are taken in together, and may be sent a second time.
+const MOST_RAISED: usize = 128;
+
 /// What a history says.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -88,6 +92,8 @@ pub struct Facts {
     pub version: Option<String>,
     /// Number of events.
     pub len: usize,
+    /// Events that were raised last, in order.
+    raised: VecDeque<Raised>,
     children: Layered<usize, Child>,
     ended: Layered<(Awaited, i32), ()>,
     open: Layered<(Awaited, i32), Open>,
@@ -112,6 +118,11 @@ impl Facts {
         let awaited = ends(event).and_then(|ended| self.open.get(&ended));
         let awaited = awaited.map_or("", |open| open.execution.as_str());
         !result.is_empty() && !awaited.is_empty() && result != awaited
+    }
+
+    /// Whether this very event was raised before: who sent it was cut off, and sends it again.
+    pub(crate) fn was_raised(&self, event: &HistoryEvent) -> bool {
+        raised(event).is_some_and(|event| self.raised.contains(&event))
     }
 
     /// Takes an event into account. Returns the timer that it makes superfluous: the limit of a wait that is over.
@@ -172,7 +183,15 @@ impl Facts {
                     ..begun(event)
                 });
             }
-            EventType::EventRaised(e) => return self.end_wait(&e.name.to_lowercase()),
+            EventType::EventRaised(e) => {
+                if let Some(raised) = raised(event) {
+                    if self.raised.len() >= MOST_RAISED {
+                        self.raised.pop_front();
+                    }
+                    self.raised.push_back(raised);
+                }
+                return self.end_wait(&e.name.to_lowercase());
+            }
             EventType::ExecutionSuspended(_) => self.is_suspended = true,
             EventType::ExecutionResumed(_) => self.is_suspended = false,
             EventType::ExecutionStalled(e) => self.stalled = Some(e.clone()),

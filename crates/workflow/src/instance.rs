@@ -9,7 +9,7 @@ use prost::Message as _;
 use prost_types::Timestamp;
 
 use crate::error::{AddError, PurgeError};
-use crate::event::{Awaited, ends, is_timer};
+use crate::event::{Awaited, ends, is_timer, raised};
 use crate::facts::Facts;
 use crate::history::History;
 use crate::names::{activity_id, event_reminder};
@@ -188,12 +188,16 @@ impl Instance {
     /// [`AddError`].
     pub fn check(&self, event: &HistoryEvent) -> Result<Added, AddError> {
         self.check_against(event, |event| {
-            let ended = ends(event);
-            ended.is_some() && self.inbox.iter().any(|waiting| ends(waiting) == ended)
+            let known = (ends(event), raised(event));
+            known != (None, None)
+                && self
+                    .inbox
+                    .iter()
+                    .any(|waiting| (ends(waiting), raised(waiting)) == known)
         })
     }
 
-    /// As [`Instance::check`]; `waits` says whether an end is in the inbox.
+    /// As [`Instance::check`]; `waits` says whether it is in the inbox.
     fn check_against(
         &self,
         event: &HistoryEvent,
@@ -205,7 +209,7 @@ impl Instance {
         if self.facts.stalled.is_some() && matches!(event.event_type, Some(EventType::EventRaised(_))) {
             return Err(AddError::Stalled);
         }
-        if self.facts.is_repeated(event) {
+        if self.facts.is_repeated(event) || self.facts.was_raised(event) {
             return Ok(Added::Repeated);
         }
         if self.facts.is_foreign(event) {
@@ -240,8 +244,12 @@ impl Instance {
         };
         // Looked through once, however many events come.
         let mut waiting: HashSet<_> = self.inbox.iter().filter_map(ends).collect();
+        let mut told: HashSet<_> = self.inbox.iter().filter_map(raised).collect();
         for event in events {
-            let is_waiting = |event: &HistoryEvent| ends(event).is_some_and(|end| waiting.contains(&end));
+            let is_waiting = |event: &HistoryEvent| {
+                ends(event).is_some_and(|end| waiting.contains(&end))
+                    || raised(event).is_some_and(|raised| told.contains(&raised))
+            };
             let checked = self.check_against(&event, is_waiting);
             // Who has ended takes nothing in any more.
             let is_idle = self.is_completed() || checked == Ok(Added::Foreign);
@@ -256,6 +264,7 @@ impl Instance {
                         "timers that fired are never stored in an inbox"
                     );
                     waiting.extend(ends(&event));
+                    told.extend(raised(&event));
                     self.inbox.push(event);
                 }
             }
@@ -357,9 +366,44 @@ mod tests {
         instance.inbox.clear();
         instance.append(&result(2));
         assert_eq!(instance.check(&result(2)), Ok(Added::Repeated));
-        // Events that are raised twice are two events.
-        instance.push(raised());
-        assert_eq!(instance.check(&raised()), Ok(Added::New));
+    }
+
+    #[test]
+    fn an_event_that_is_sent_again_is_taken_once_and_one_that_is_raised_again_twice() {
+        let named = |name: &str, nanos| {
+            let raised = EventRaisedEvent {
+                name: name.to_owned(),
+                input: Some("1".to_owned()),
+            };
+            let at = Timestamp { nanos, ..AT };
+            event(-1, at, EventType::EventRaised(raised))
+        };
+        let mut instance = began();
+        let added = instance.add(vec![
+            named("paid", 1),
+            named("paid", 1),
+            named("paid", 2),
+            named("sent", 1),
+        ]);
+        let (new, repeated) = (Ok(Added::New), Ok(Added::Repeated));
+        assert_eq!(added.added, [new, repeated, new, new]);
+        assert_eq!(instance.check(&named("paid", 1)), repeated);
+        // It is known when a turn has taken it, too, as long as there were not too many others.
+        instance.inbox.clear();
+        instance.append(&named("paid", 1));
+        assert_eq!(
+            instance.add(vec![named("paid", 1), named("paid", 2)]).added,
+            [repeated, new]
+        );
+        for nanos in 10..150 {
+            instance.append(&named("other", nanos));
+        }
+        assert_eq!(instance.check(&named("paid", 1)), new);
+        assert_eq!(instance.check(&named("other", 149)), repeated);
+        // What a workflow carries on with has no time: each is an event.
+        let mut carried = named("paid", 1);
+        carried.timestamp = Some(Timestamp::default());
+        assert_eq!(instance.add(vec![carried.clone(), carried]).added, [new, new]);
     }
 
     #[test]

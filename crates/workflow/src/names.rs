@@ -27,6 +27,8 @@ const TIMER: &str = "timer-";
 const ACTIVITY_RESULT: &str = "activity-result-";
 /// A name of this runtime's: others refuse it, and it comes again until a sidecar has it that knows it.
 const RERUN: &str = "rerun-";
+/// Behind the name of a reminder that came in vain.
+const LATER: &str = "-later-";
 
 /// The actor types that an app with workflows hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,6 +160,13 @@ pub fn later_reminder(purpose: Purpose, random: [u8; 6]) -> String {
     }
 }
 
+/// The same for a name of nobody's, which begins as it did: whoever knows it still does.
+#[must_use]
+pub fn later_unknown(reminder: &str, random: [u8; 6]) -> String {
+    let name = reminder.split_once(LATER).map_or(reminder, |(name, _)| name);
+    format!("{name}{LATER}{}", URL_SAFE_NO_PAD.encode(random))
+}
+
 /// The reminder of a run after an event. The same event has the same name, so that a second delivery adds no run.
 #[must_use]
 pub fn event_reminder(event: &HistoryEvent) -> String {
@@ -252,6 +261,11 @@ mod tests {
             );
             assert_ne!(names[0], names[1]);
         }
+        // It does not grow.
+        let once = later_unknown("of-tomorrow-1", [1; 6]);
+        let twice = later_unknown(&once, [2; 6]);
+        assert!(once.starts_with("of-tomorrow-1") && twice.starts_with("of-tomorrow-1"));
+        assert!(once != twice && once.len() == twice.len() && purpose(&twice).is_none());
     }
 
     #[test]

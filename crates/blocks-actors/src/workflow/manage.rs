@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use jiff::Timestamp;
+use jiff::civil::date;
+use jiff::fmt::temporal::Pieces;
 use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
@@ -18,6 +19,9 @@ use outrigger_telemetry::trace::Parent;
 /// Longest instance id that the management API takes, bytes.
 const MAX_ID: usize = 64;
 const START_TIME: &str = "dapr.workflow.start_time";
+/// Seconds since 1970 of the first and of the last time that the contract has: in the years 1 and 9999.
+const FIRST: i64 = -62_135_596_800;
+const LAST: i64 = 253_402_300_799;
 
 /// What was to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,14 +278,26 @@ fn start_time(options: &HashMap<String, String>) -> Result<Option<prost_types::T
     let Some(text) = options.get(START_TIME) else {
         return Ok(None);
     };
-    let at: Timestamp = text.parse().map_err(|_| {
-        r#"unable to start workflow: start times must be in RFC3339 format (e.g. "2009-11-10T23:00:00Z")"#
-            .to_owned()
+    let at = instant(text).ok_or_else(|| {
+        format!(
+            r#"unable to start workflow: {START_TIME} '{text}': start times must be in RFC3339 format (e.g. "2009-11-10T23:00:00Z")"#
+        )
     })?;
-    Ok(Some(prost_types::Timestamp {
-        seconds: at.as_second(),
-        nanos: at.subsec_nanosecond(),
-    }))
+    Ok(Some(at))
+}
+
+/// Of a text in RFC 3339. The last hours of the year 9999 are times of the contract, though none of [`jiff::Timestamp`].
+fn instant(text: &str) -> Option<prost_types::Timestamp> {
+    let pieces = Pieces::parse(text).ok()?;
+    let offset = pieces.to_numeric_offset()?;
+    let at = pieces.date().to_datetime(pieces.time()?);
+    let since = at.duration_since(date(1970, 1, 1).at(0, 0, 0, 0));
+    let mut at = prost_types::Timestamp {
+        seconds: since.as_secs() - i64::from(offset.seconds()),
+        nanos: since.subsec_nanos(),
+    };
+    at.normalize();
+    (FIRST..=LAST).contains(&at.seconds).then_some(at)
 }
 
 /// An instance as the management API describes it.
@@ -339,7 +355,22 @@ mod tests {
         let of = |text: &str| start_time(&HashMap::from([(START_TIME.to_owned(), text.to_owned())]));
         let at = of("2009-11-10T23:00:00.5Z").unwrap().unwrap();
         assert_eq!((at.seconds, at.nanos), (1_257_894_000, 500_000_000));
-        assert!(of("tomorrow").unwrap_err().contains("RFC3339"));
+        let seconds = |text: &str| of(text).unwrap().unwrap().seconds;
+        assert_eq!(seconds("1969-12-31T23:59:58+00:30"), -1802);
+        // The first and the last second of what the contract has, in any zone.
+        assert_eq!(seconds("9999-12-31T23:59:59Z"), LAST);
+        assert_eq!(seconds("9999-12-31T18:59:59-05:00"), LAST);
+        assert_eq!(seconds("0001-01-01T00:00:00Z"), FIRST);
+        for beyond in [
+            "9999-12-31T23:59:59-05:00",
+            "0001-01-01T00:00:00+01:00",
+            "tomorrow",
+            "2009-11-10",
+            "",
+        ] {
+            let told = of(beyond).unwrap_err();
+            assert!(told.contains("RFC3339") && told.contains(START_TIME), "{told}");
+        }
         assert_eq!(start_time(&HashMap::new()), Ok(None));
     }
 

@@ -11,6 +11,7 @@ use prost_types::{Any, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
+use super::LOG;
 use super::dispatch::AT_ONCE;
 use super::engine::{Engine, again, now};
 use super::instance::random;
@@ -25,6 +26,8 @@ const PUT_OFF: Duration = Duration::from_secs(2);
 /// When a stalled instance comes again. It waits for a worker with other code: where that comes with another sidecar, because this
 /// one was killed, nothing else has it run.
 const STALLED_PAUSE: Duration = Duration::from_secs(5);
+/// When a reminder comes again that this sidecar cannot read, or does not know: it waits for a sidecar of another version.
+const UNREAD_PAUSE: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// A reminder of an instance came in vain. Where the instance cannot go on soon, another takes its place that comes later:
@@ -41,20 +44,33 @@ impl Engine {
     ) -> Result<(), Status> {
         let pause = match why.code() {
             Code::FailedPrecondition => Some(STALLED_PAUSE),
+            Code::InvalidArgument => Some(UNREAD_PAUSE),
             _ => self.troubles.pause(id),
         };
-        let (Some(pause), Some(purpose)) = (pause, names::purpose(name)) else {
+        let Some(pause) = pause else {
             return Err(why);
         };
-        if purpose == Purpose::Run && self.troubles.comes_later(id, name, pause) {
+        let purpose = names::purpose(name);
+        if purpose == Some(Purpose::Run) && self.troubles.comes_later(id, name, pause) {
             return Ok(());
         }
-        let later = names::later_reminder(purpose, random());
+        if why.code() == Code::InvalidArgument {
+            tracing::warn!(
+                target: LOG,
+                "workflow '{id}': reminder '{name}' is put off for {} s: {}",
+                pause.as_secs(),
+                why.message()
+            );
+        }
+        let later = match purpose {
+            Some(purpose) => names::later_reminder(purpose, random()),
+            None => names::later_unknown(name, random()),
+        };
         let due = (SystemTime::now() + pause).into();
         let set = self.remind(&self.types.workflow, id, &later, Some(due), data.cloned());
         match timeout(PUT_OFF, set).await {
             Ok(Ok(())) => {
-                if purpose == Purpose::Run {
+                if purpose == Some(Purpose::Run) {
                     self.troubles.put_off(id, later, pause);
                 }
                 Ok(())
@@ -151,8 +167,12 @@ impl Engine {
 /// RFC 3339. Fractions of a second are kept: a timer is not early.
 fn spelled(due: Option<Timestamp>) -> String {
     let due = due.unwrap_or_else(now);
-    let due = jiff::Timestamp::new(due.seconds, due.nanos.clamp(0, 999_999_999));
-    due.unwrap_or(jiff::Timestamp::MAX).to_string()
+    let known = jiff::Timestamp::new(due.seconds, due.nanos.clamp(0, 999_999_999));
+    let furthest = match due.seconds < 0 {
+        true => jiff::Timestamp::UNIX_EPOCH,
+        false => jiff::Timestamp::MAX,
+    };
+    known.unwrap_or(furthest).to_string()
 }
 
 #[cfg(test)]
@@ -165,5 +185,10 @@ mod tests {
         assert_eq!(at(0, 0), "1970-01-01T00:00:00Z");
         assert_eq!(at(1_700_000_000, 250_000_000), "2023-11-14T22:13:20.25Z");
         assert_eq!(at(i64::MAX, 0), "9999-12-30T22:00:00.999999999Z");
+        assert_eq!(
+            at(i64::MIN, i32::MIN),
+            "1970-01-01T00:00:00Z",
+            "long over, not far away"
+        );
     }
 }
