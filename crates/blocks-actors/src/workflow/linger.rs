@@ -78,8 +78,8 @@ impl Held<'_> {
             .map(|(ticket, _)| *ticket)
             .collect();
         let Additions { added, change, .. } = loaded.instance.commit_with(outcome, events);
-        // One of the events may be what the store does not take: who sent a result is told so in a turn of its own. What was
-        // raised is not known again if it was stored all the same: its sender decides whether to send it again.
+        // One of the events may be what the store does not take: who sent a result is told so in a turn of its own. Who raised
+        // an event decides whether to raise it again.
         self.slot.stores_alone = true;
         if let Err(error) = self.save(loaded, change).await {
             answers.extend(raised.into_iter().map(|ticket| (ticket, Err(error.clone()))));

@@ -42,12 +42,7 @@ impl Engine {
         data: Option<&Any>,
         why: Status,
     ) -> Result<(), Status> {
-        let pause = match why.code() {
-            Code::FailedPrecondition => Some(STALLED_PAUSE),
-            Code::InvalidArgument => Some(UNREAD_PAUSE),
-            _ => self.troubles.pause(id),
-        };
-        let Some(pause) = pause else {
+        let Some(pause) = pause(why.code()).or_else(|| self.troubles.pause(id)) else {
             return Err(why);
         };
         let purpose = names::purpose(name);
@@ -164,6 +159,15 @@ impl Engine {
     }
 }
 
+/// How long what came in vain is put off, whatever is known of the instance; `None` where that decides.
+fn pause(why: Code) -> Option<Duration> {
+    match why {
+        Code::FailedPrecondition => Some(STALLED_PAUSE),
+        Code::InvalidArgument => Some(UNREAD_PAUSE),
+        _ => None,
+    }
+}
+
 /// RFC 3339. Fractions of a second are kept: a timer is not early.
 fn spelled(due: Option<Timestamp>) -> String {
     let due = due.unwrap_or_else(now);
@@ -177,7 +181,20 @@ fn spelled(due: Option<Timestamp>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_wire::durabletask::backend::v1::DurableTimer;
+
     use super::*;
+    use crate::workflow::engine::decode;
+
+    #[test]
+    fn what_no_repetition_mends_is_put_off() {
+        let stalled = crate::workflow::instance::stalled_status();
+        assert_eq!(pause(stalled.code()), Some(STALLED_PAUSE));
+        let unread = decode::<DurableTimer>("the data of the timer", &b"\xff"[..]).unwrap_err();
+        assert_eq!(pause(unread.code()), Some(UNREAD_PAUSE));
+        // The store, the scheduler or a worker may be there again.
+        assert_eq!(pause(again("the store is away").code()), None);
+    }
 
     #[test]
     fn due_times_are_rfc_3339() {
