@@ -34,6 +34,7 @@ pub struct Instance {
 /// What becomes of an event that is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {
+    /// It changes the instance, and is stored with it.
     New,
     /// It is there already: its run has to be ensured, nothing to be stored.
     Repeated,
