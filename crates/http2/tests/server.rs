@@ -333,6 +333,28 @@ async fn draining_lets_the_call_in_flight_finish() {
     soon(server).await.unwrap().unwrap();
 }
 
+/// Invariant: who says nothing cannot make a server wait that has no call of his.
+#[tokio::test(start_paused = true)]
+async fn a_client_without_a_call_that_does_not_say_goodbye_is_not_waited_for() {
+    let Served {
+        mut client,
+        drain,
+        server,
+        ..
+    } = served(0);
+    // The preface and SETTINGS; nothing that comes is answered.
+    client
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .await
+        .unwrap();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let begun = tokio::time::Instant::now();
+    drain.notify_one();
+    soon(server).await.unwrap().unwrap();
+    let took = begun.elapsed();
+    assert!(took <= Duration::from_secs(2), "{took:?}");
+}
+
 #[tokio::test]
 async fn a_client_that_never_begins_is_not_waited_for() {
     let short = Timeouts {

@@ -63,6 +63,8 @@ impl Component {
 }
 
 impl Read for Component {
+    const VERSIONS: &'static [&'static str] = &[V1];
+
     fn read(document: &mut Document<'_>, api_version: &str) -> Result<Option<Self>, Broken> {
         if api_version != V1 {
             return Ok(None);

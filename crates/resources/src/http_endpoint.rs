@@ -47,6 +47,8 @@ impl HttpEndpoint {
 }
 
 impl Read for HttpEndpoint {
+    const VERSIONS: &'static [&'static str] = &[V1];
+
     fn read(document: &mut Document<'_>, api_version: &str) -> Result<Option<Self>, Broken> {
         if api_version != V1 {
             return Ok(None);

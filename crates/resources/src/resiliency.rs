@@ -157,6 +157,8 @@ pub struct PolicyNames {
 }
 
 impl Read for Resiliency {
+    const VERSIONS: &'static [&'static str] = &[];
+
     /// Of these only the first document of a file counts, whatever its `apiVersion`.
     fn read(document: &mut Document<'_>, _: &str) -> Result<Option<Self>, Broken> {
         if document.index > 0 {

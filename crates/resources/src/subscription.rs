@@ -77,6 +77,8 @@ pub struct BulkSubscribe {
 }
 
 impl Read for Subscription {
+    const VERSIONS: &'static [&'static str] = &[V1, V2];
+
     fn read(document: &mut Document<'_>, api_version: &str) -> Result<Option<Self>, Broken> {
         let subscription = match api_version {
             V2 => {

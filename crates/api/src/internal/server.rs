@@ -119,8 +119,9 @@ impl InternalApi {
         let reply = app.invoke(call).await.map_err(|e| e.status());
         self.finish_span(&mut span, reply.as_ref().err());
         let reply = reply?;
-        // A caller that asked for events gets events or an error, never an app's error page.
-        if wants_events && !reply.status.is_success() {
+        // A caller that asked for events gets events or an error, never an app's error page. Apps of gRPC have no events.
+        let is_page = matches!(reply.status, AppStatus::Http(_)) && !reply.status.is_success();
+        if wants_events && is_page {
             return Err(Status::internal(
                 "error invoking app channel: no response received from stream",
             ));

@@ -7,6 +7,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use http::Response;
 use http_body::Body;
@@ -20,6 +21,10 @@ use crate::native::send_stream::SendStream;
 use crate::native::state::{Accepted, Role};
 use crate::native::transport::Transport;
 use crate::settings::Config;
+
+/// How long requests are taken that a client may have sent before it read our GOAWAY. One that is silent would otherwise be
+/// waited for as long as a stalled call.
+const LAST_REQUESTS: Duration = Duration::from_secs(1);
 
 /// See [`Http2::serve`](crate::Http2::serve).
 pub(super) async fn serve<I, S, D>(
@@ -37,6 +42,7 @@ where
 {
     let mut drain = pin!(drain);
     let mut draining = false;
+    let mut last_requests = pin!(None);
     let transport = Transport::new(io, config, Role::Server);
     let load = transport.shared.state().load();
     service.connected(move || load.streams.load(Ordering::Relaxed) > 0);
@@ -57,6 +63,12 @@ where
         if !draining && drain.as_mut().poll(cx).is_ready() {
             draining = true;
             driver.transport.shared.state().shut_down();
+            last_requests.set(Some(tokio::time::sleep(LAST_REQUESTS)));
+        }
+        let over = last_requests.as_mut().as_pin_mut().map(|wait| wait.poll(cx));
+        if over.is_some_and(|over| over.is_ready()) {
+            last_requests.set(None);
+            driver.transport.shared.state().send_final_goaway();
         }
         driver.poll(cx, &mut begin_calls)
     })

@@ -99,6 +99,24 @@ impl<'a> Document<'a> {
         }
     }
 
+    /// Warns of a version that a kind of ours does not have: Dapr leaves such documents out without a word.
+    pub(super) fn check_version(&mut self, versions: &[&str], api_version: &str) {
+        if versions.is_empty() || versions.contains(&api_version) {
+            return;
+        }
+        let kind = self.node.text("kind").unwrap_or_default();
+        let what = match api_version {
+            "" => format!("apiVersion is missing: this {kind} is not loaded"),
+            other => format!("apiVersion {other:?} has no kind {kind}: it is not loaded"),
+        };
+        let line = self
+            .node
+            .get("apiVersion")
+            .map_or(self.node.line, |node| node.line);
+        let remedy = format!("set apiVersion to {}", versions.join(" or "));
+        self.warnings.push(Problem::new(self.file, line, what, remedy));
+    }
+
     /// Calls name components and endpoints; one without a name is loaded all the same, as in Dapr.
     fn check_name(&mut self) {
         let kind = self.node.text("kind").unwrap_or_default();

@@ -42,7 +42,7 @@ impl State {
     }
 
     /// The peer knows: what it opened until now is answered, and nothing else.
-    pub(super) fn send_final_goaway(&mut self) {
+    pub(crate) fn send_final_goaway(&mut self) {
         if self.phase == Phase::ShuttingDown {
             self.set_phase(Phase::Closing);
             self.output.go_away(self.last_id, Reason::NO_ERROR);

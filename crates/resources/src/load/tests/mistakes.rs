@@ -95,6 +95,29 @@ fn a_kind_that_is_nearly_one_is_a_mistake() {
 }
 
 #[test]
+fn a_version_that_a_kind_does_not_have_is_a_mistake() {
+    for (version, kind, remedy) in [
+        ("apiVersion: dapr.io/v1alpha\n", "Component", "dapr.io/v1alpha1"),
+        ("apiVersion: v1\n", "HTTPEndpoint", "dapr.io/v1alpha1"),
+        ("", "Component", "dapr.io/v1alpha1"),
+        (
+            "apiVersion: dapr.io/v3alpha1\n",
+            "Subscription",
+            "dapr.io/v1alpha1 or dapr.io/v2alpha1",
+        ),
+    ] {
+        let text = format!("{version}kind: {kind}\nmetadata:\n  name: s\n");
+        let loaded = super::text(&text, "app").unwrap();
+        let said: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(said.len(), 1, "{text}: {said:?}");
+        assert!(
+            said[0].contains("apiVersion") && said[0].contains(kind) && said[0].contains(remedy),
+            "{said:?}"
+        );
+    }
+}
+
+#[test]
 fn duplicates_end_the_start() {
     let folder = Folder::with(&[("a.yaml", &store("s")), ("b.yaml", &store("s"))]);
     let problems = folder.load_for("app", None).unwrap_err();
