@@ -108,7 +108,7 @@ async fn the_end_waits_for_a_write_whose_caller_has_given_up() {
         .output(STORAGE, "v1", &[("rootPath", folder.path().to_str().unwrap())])
         .await
         .unwrap();
-    let large = "x".repeat(32 << 20);
+    let large = "!".repeat(32 << 20);
     let create = call("create", &[("fileName", "large")], &large);
     let given_up = tokio::time::timeout(Duration::ZERO, binding.invoke(&create)).await;
     assert!(given_up.is_err());

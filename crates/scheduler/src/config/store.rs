@@ -54,6 +54,7 @@ impl std::fmt::Debug for EtcdAccess {
 pub enum End {
     /// The embedded one, in the data folder of this scheduler.
     Embedded,
+    /// One that runs already: where it is reached.
     Etcd(EtcdAccess),
     /// PostgreSQL.
     Postgres(PostgresAccess),
