@@ -20,7 +20,7 @@ use super::{
     connection::{CALL_TIMEOUT, Connection},
     lookup,
     outgoing::{Outgoing, now},
-    settings::{Publishing, Settings},
+    settings::Publishing,
 };
 
 /// Messages that wait for the connection.
