@@ -92,7 +92,7 @@ fn window(heard: &[u8]) -> usize {
                 let wanted = settings.filter(|setting| setting[..2] == INITIAL_WINDOW.to_be_bytes());
                 initial = wanted
                     .map(|setting| number(&setting[2..]))
-                    .last()
+                    .next_back()
                     .unwrap_or(initial);
             }
             _ => {}
