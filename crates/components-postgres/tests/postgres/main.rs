@@ -29,6 +29,7 @@ const V1: StateRules = StateRules {
     reports_expiry: true,
     takes_null: true,
     bulk_fails_whole: false,
+    refuses_what_is_not_new: true,
 };
 
 fn set(key: &str, value: Value) -> Set {

@@ -33,6 +33,7 @@ const RULES: StateRules = StateRules {
     reports_expiry: false,
     takes_null: true,
     bulk_fails_whole: false,
+    refuses_what_is_not_new: true,
 };
 
 fn set(key: &str, value: &str) -> Set {
