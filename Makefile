@@ -121,7 +121,7 @@ cost: ## instructions and allocations of a call, against crates/cost/budget.toml
 	$(RELEASE)/outrigger-cost $(COST)
 
 faults: build ## workflows and events while workers, sidecars, stores, brokers and the control plane are killed: half an hour
-	@scripts/need python3 venv redis postgres mosquitto rabbitmq nats kafka
+	@scripts/need python3 venv redis postgres mosquitto rabbitmq nats kafka etcd
 	conformance/deliveries $(RELEASE)
 	conformance/faults $(RELEASE)
 	conformance/faults $(RELEASE) --long 60

@@ -130,6 +130,9 @@ class Postgres(Server):
         self.server = servers.Postgres(fleet)
         self.properties = {"connectionString": self.server.text}
 
+    def kill(self):
+        self.server.kill()
+
     def start(self):
         self.server.start()
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 STEPS = range(1, 6)
 # Placement has to tell who hosts what from now on, what moves has to end, and a line is written after the work was given.
-LATE = 5
+LATE = 12
 # How long a worker goes on with what a sidecar gave it that is gone.
 LEFTOVER = 60
 

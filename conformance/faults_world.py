@@ -72,20 +72,10 @@ class Postgres(servers.Postgres):
         self.resource = component("store", "state.postgresql", connectionString=self.text, actorStateStore="true")
 
     def stop(self):
-        server = self.fleet.processes[self.process]
-        self.arguments = server.args
-        children = pathlib.Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        self.fleet.kill(self.process)
-        # They see it and end by themselves; before they have, no other server starts on their data.
-        deadline = time.monotonic() + PATIENCE
-        while any(pathlib.Path(f"/proc/{child}").exists() for child in children):
-            if time.monotonic() > deadline:
-                raise AssertionError("processes of a PostgreSQL server that was killed do not end")
-            time.sleep(0.01)
+        self.kill()
 
     def start(self):
-        self.fleet.app(self.process, self.arguments, self.port, **self.account)
-        self.fleet.until(self.process, lambda: self.sql("SELECT 1") == "1", "SELECT 1")
+        super().start()
         # As before it ends after its clients, for which it waits.
         self.fleet.processes = {self.process: self.fleet.processes[self.process], **self.fleet.processes}
 

@@ -9,6 +9,7 @@ import pwd
 import shutil
 import socket
 import subprocess
+import time
 
 from fleet import HOST, free_ports
 
@@ -69,6 +70,17 @@ class Postgres:
         self.fleet, self.process, self.account = fleet, f"app-{name}", account
         self.command = [self._program("postgres"), "-D", str(folder / "data"), "-p", str(self.port), "-h", HOST, "-k", ""]
         self.start()
+
+    def kill(self):
+        server = self.fleet.processes[self.process]
+        children = pathlib.Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        self.fleet.kill(self.process)
+        # They see it and end by themselves; before they have, no other server starts on their data.
+        deadline = time.monotonic() + BROKER_SECONDS
+        while any(pathlib.Path(f"/proc/{child}").exists() for child in children):
+            if time.monotonic() > deadline:
+                raise AssertionError("processes of a PostgreSQL server that was killed do not end")
+            time.sleep(0.01)
 
     def start(self):
         """Starts it, again after a kill: it answers when it has recovered."""

@@ -444,15 +444,16 @@ impl Store {
                 cause,
             });
         }
+        // It may have been committed, by this attempt or by one before it, where the caller does not wait for its end too.
+        let doubt = outbox.doubt();
         let done = self.execute(operations, metadata).await;
         match &done {
-            Ok(()) => outbox.set_in_doubt(false),
+            Ok(()) => doubt.over(),
             Err(Cause::Component(error)) if error.is_etag() || error.kind() == Kind::InvalidRequest => {
-                outbox.set_in_doubt(false);
+                doubt.over();
                 running.failed();
             }
-            // It may have been committed, by this attempt or by one before it.
-            Err(_) => outbox.set_in_doubt(true),
+            Err(_) => {}
         }
         done.map_err(StateError::Transaction)
     }

@@ -217,14 +217,19 @@ impl Scheduler {
         if let Some(renewal) = renewal {
             tasks.spawn(fine(renewal.run(stop.clone())));
         }
-        let (streams, token) = (self.service.streams.clone(), stop.clone());
+        let service = Service {
+            // Streams end with the other parts, also where one of those has failed.
+            drain: stop.clone(),
+            ..self.service
+        };
+        let (streams, token) = (service.streams.clone(), stop.clone());
         tasks.spawn(async move {
             token.cancelled().await;
             streams.close();
             streams.wait().await;
             Ok(())
         });
-        let service = SchedulerServer::new(self.service).max_decoding_message_size(MAX_REQUEST);
+        let service = SchedulerServer::new(service).max_decoding_message_size(MAX_REQUEST);
         tasks.spawn(fine(grpc::serve(
             self.grpc,
             GRPC,

@@ -163,7 +163,8 @@ pub fn later_reminder(purpose: Purpose, random: [u8; 6]) -> String {
 /// The same for a name of nobody's, which begins as it did: whoever knows it still does.
 #[must_use]
 pub fn later_unknown(reminder: &str, random: [u8; 6]) -> String {
-    let name = reminder.split_once(LATER).map_or(reminder, |(name, _)| name);
+    let before = reminder.rsplit_once(LATER).filter(|(_, tail)| tail.len() == 8);
+    let name = before.map_or(reminder, |(name, _)| name);
     format!("{name}{LATER}{}", URL_SAFE_NO_PAD.encode(random))
 }
 
@@ -266,6 +267,8 @@ mod tests {
         let twice = later_unknown(&once, [2; 6]);
         assert!(once.starts_with("of-tomorrow-1") && twice.starts_with("of-tomorrow-1"));
         assert!(once != twice && once.len() == twice.len() && purpose(&twice).is_none());
+        let other = later_unknown("of-later-than-tomorrow", [1; 6]);
+        assert!(other.starts_with("of-later-than-tomorrow-later-"));
     }
 
     #[test]

@@ -258,8 +258,8 @@ impl Internal {
     }
 }
 
-/// A turn at whose end the actor is asked whether it stays, however the turn ends: nobody looks for idle ones, so that who
-/// is cut off would stay for ever.
+/// A turn at whose end the actor is asked whether it stays, however the turn ends: who is cut off
+/// would stay until it is found idle.
 struct Leaving<'a> {
     actors: &'a dyn InternalActors,
     turn: Option<Turn<'a>>,

@@ -400,9 +400,12 @@ impl InternalActors for Instances {
         IDLE
     }
 
-    /// Those who watch it would not hear that it moves if it were not active.
+    /// Those who watch it would not hear that it moves if it were not active, nor would it be run at once elsewhere.
     fn rest(&self, id: &str) -> bool {
-        self.locked().rest(id) && !self.watchers.has(id)
+        let (is_needed, history) = self.locked().rest(id);
+        // Freed when others have their turn again: it may be large.
+        drop(history);
+        !is_needed && !self.watchers.has(id) && !self.engine.troubles.is_put_off(id)
     }
 }
 

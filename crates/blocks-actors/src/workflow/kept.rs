@@ -152,12 +152,12 @@ impl Slots {
         true
     }
 
-    /// Ends a turn of an instance that had none for long; whether nothing is known of it any more. Its history goes. That it
-    /// is stalled stays known, and so does that its activities are awaited.
-    pub(super) fn rest(&mut self, id: &str) -> bool {
+    /// Ends a turn of an instance that had none for long; whether something has to stay known of it: that it is stalled, that
+    /// its activities are awaited, that its events are stored alone. Its history goes.
+    pub(super) fn rest(&mut self, id: &str) -> (bool, Option<Loaded>) {
         let mut slot = self.take(id);
-        slot.loaded = None;
-        let is_needed = slot.is_stalled || !slot.awaited.is_empty();
+        let history = slot.loaded.take();
+        let is_needed = slot.is_stalled || slot.stores_alone || !slot.awaited.is_empty();
         if is_needed {
             self.put(id, slot);
         }
@@ -165,7 +165,7 @@ impl Slots {
         if self.by_id.capacity() > 2 * room {
             self.by_id.shrink_to(room);
         }
-        !is_needed
+        (is_needed, history)
     }
 }
 
@@ -258,9 +258,9 @@ mod tests {
             },
         );
         for sleeper in 0..SLEEPERS {
-            assert!(slots.rest(&sleeper.to_string()));
+            assert!(!slots.rest(&sleeper.to_string()).0);
         }
-        assert!(!slots.rest("awaiting") && !slots.rest("stalled"));
+        assert!(slots.rest("awaiting").0 && slots.rest("stalled").0);
         assert_eq!((slots.by_id.len(), slots.by_turn.len(), slots.bytes), (2, 0, 0));
         assert!(
             slots.by_id.capacity() < SLEEPERS / 10,

@@ -139,6 +139,13 @@ impl Troubles {
         trouble.is_some_and(|trouble| trouble.later.is_some())
     }
 
+    /// Whether its next run was put off: another host has it run at once.
+    pub(super) fn is_put_off(&self, id: &str) -> bool {
+        self.locked()
+            .get(id)
+            .is_some_and(|trouble| trouble.later.is_some())
+    }
+
     /// Workers have come anew, maybe with other code.
     pub(super) fn forget(&self) {
         self.locked().clear();
@@ -204,6 +211,7 @@ mod tests {
             "it comes too late"
         );
         assert!(!troubles.comes_later("b", "start-0", PAUSE));
+        assert!(troubles.is_put_off("a") && !troubles.is_put_off("b"));
         tokio::time::advance(PAUSE).await;
         // It may have come to another sidecar.
         assert!(!troubles.comes_later("a", "new-event-1", PAUSE), "it was due");

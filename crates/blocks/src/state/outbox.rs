@@ -84,6 +84,33 @@ pub(super) struct Outbox {
     is_in_doubt: AtomicBool,
 }
 
+/// Notes that nobody knows what became of a transaction, if it ends, or is given up, without [`Doubt::over`].
+pub(super) struct Doubt<'a>(Option<&'a AtomicBool>);
+
+impl Doubt<'_> {
+    /// What became of it is known.
+    pub(super) fn over(mut self) {
+        if let Some(is_in_doubt) = self.0.take() {
+            note(is_in_doubt, false);
+        }
+    }
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        if let Some(is_in_doubt) = self.0 {
+            note(is_in_doubt, true);
+        }
+    }
+}
+
+/// Writes only what changes: callers on all cores read it.
+fn note(is_in_doubt: &AtomicBool, now: bool) {
+    if is_in_doubt.load(Ordering::Relaxed) != now {
+        is_in_doubt.store(now, Ordering::Relaxed);
+    }
+}
+
 /// What a transaction with an outbox consists of.
 pub(super) struct Prepared {
     /// What the store gets: without projections, with markers.
@@ -148,11 +175,9 @@ impl Outbox {
         self.is_in_doubt.load(Ordering::Relaxed)
     }
 
-    /// What became of a transaction is known, or nobody knows it.
-    pub(super) fn set_in_doubt(&self, is_in_doubt: bool) {
-        if self.is_in_doubt() != is_in_doubt {
-            self.is_in_doubt.store(is_in_doubt, Ordering::Relaxed);
-        }
+    /// Nobody knows what became of a transaction that begins now, until [`Doubt::over`].
+    pub(super) fn doubt(&self) -> Doubt<'_> {
+        Doubt(Some(&self.is_in_doubt))
     }
 
     /// Gives events to the internal topic.

@@ -186,8 +186,11 @@ impl<P: Place> Candidate<P> {
             "spec": self.record(None),
         });
         self.wrote = true;
-        let created = self.place.create(&lease).await;
-        self.taken(created, leads)
+        match self.place.create(&lease).await {
+            // The namespace is not there.
+            Err(error @ ApiError::NotFound { .. }) => Err(error),
+            created => self.taken(created, leads),
+        }
     }
 
     /// Makes this process the holder; not if somebody else has written meanwhile.

@@ -30,7 +30,7 @@ impl Pace {
         attempt: Duration::from_secs(4),
         give_up: Duration::from_secs(50),
     };
-    /// A holder writes 15 times a minute; one that dies is followed after 12 to 14 seconds.
+    /// A holder writes 15 times a minute; one that dies is followed 12 to 14 seconds after it last did.
     pub const BRISK: Self = Self {
         lasts: Duration::from_secs(12),
         take: Duration::from_secs(4),

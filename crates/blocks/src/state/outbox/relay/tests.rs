@@ -240,6 +240,22 @@ async fn an_event_is_not_dropped_while_its_transaction_is_under_way() {
     relaying.abort();
 }
 
+/// Nobody knows either what became of a transaction whose caller did not wait for its end.
+#[tokio::test]
+async fn after_a_transaction_that_was_given_up_the_store_is_looked_at_first() {
+    let world = World::new();
+    world.state.relays.standing.add(&world.place);
+    let events = || world.queues.in_topic(&world.place.topic);
+    tokio::select! {
+        _ = world.transact() => unreachable!("nothing lets it go on"),
+        () = eventually(|| events() == 1) => {}
+    }
+    world.slow.is_away.store(true, Ordering::SeqCst);
+    let error = world.transact().await.unwrap_err();
+    assert!(matches!(error, StateError::Transaction(_)));
+    assert_eq!(events(), 1);
+}
+
 /// Nobody could tell what became of those events.
 #[tokio::test]
 async fn of_transactions_that_a_store_never_gets_one_alone_has_an_event() {
