@@ -165,7 +165,7 @@ def no_worker(world, _count):
             time.sleep(0.1)
 
     waits(lambda told: told.get("activity", {}).get("name") == "work" and "host" in told["activity"])
-    mended = world.journal.broken(world.worker("0"))
+    mended = world.journal.broken()
     world.fleet.end("app-worker-0")
     waits(lambda told: "host" in told and "why" in told.get("activity", {}))
     world.start_worker("0")

@@ -9,8 +9,6 @@ from typing import NamedTuple
 STEPS = range(1, 6)
 # Placement has to tell who hosts what from now on, what moves has to end, and a line is written after the work was given.
 LATE = 12
-# How long a worker goes on with what a sidecar gave it that is gone.
-LEFTOVER = 60
 
 
 class Line(NamedTuple):
@@ -31,7 +29,7 @@ class Journal:
         path.touch()
         self.read, self.rest, self.lines = 0, "", []
         self.ended = set()
-        # What was away: from when until when, and which; None where it concerns all.
+        # When something was away: from when until when.
         self.breaks = []
 
     def update(self):
@@ -48,25 +46,20 @@ class Journal:
                 self.ended.add(key)
         return self
 
-    def broken(self, what=None):
-        """Something breaks, until the function that comes back is called: the name of a sidecar, `NAME.NUMBER` for a worker
-        of it, or nothing where it may concern all."""
+    def broken(self):
+        """Something breaks, until the function that comes back is called."""
         begun = time.time()
-        self.breaks.append((begun, float("inf"), what))
+        self.breaks.append((begun, float("inf")))
         number = len(self.breaks) - 1
 
         def mended():
-            self.breaks[number] = (begun, time.time(), what)
+            self.breaks[number] = (begun, time.time())
         return mended
 
-    def had(self, first, second, of=lambda what: True):
-        """Whether something was away between two times of which `of` is true."""
-        return any(begun < second and first < ended and of(what) for begun, ended, what in self.breaks)
-
-    def check(self, ids):
-        """How many activities were begun again. All have ended; one execution is begun a second time only if its worker, or
-        the sidecar of that, was away; another execution of the same activity only if something was; and none is begun when
-        a later step is, which needs its result, but by a worker that had it from a sidecar that is gone."""
+    def check(self, ids, taken):
+        """How many activities were begun again; `taken` are the executions, by activity, whose results are in the histories.
+        All have ended, and one is begun again only if something was away. An execution whose result was taken is not begun when
+        the next step, which needs that, already is, unless something was away just then: its activity moved."""
         self.update()
         expected = {f"{id}/{step}" for id in ids for step in STEPS}
         if missing := expected - self.ended:
@@ -78,26 +71,17 @@ class Journal:
             for first, second in zip(begins, begins[1:]):
                 if not self.had(first.at - LATE, second.at):
                     raise AssertionError(f"{key} was begun again although nothing was away: {begins}, {self.breaks}")
-            self._check_leases(begins)
         for id in ids:
-            self._check_order([by_key[f"{id}/{step}"] for step in STEPS])
+            self._check_order([[line for line in by_key[key] if line.execution == taken[key]]
+                               for key in (f"{id}/{step}" for step in STEPS)])
         return sum(map(len, by_key.values())) - len(expected)
 
-    def _check_leases(self, begins):
-        by_execution = collections.defaultdict(list)
-        for line in begins:
-            by_execution[line.execution].append(line)
-        for leases in by_execution.values():
-            for first, second in zip(leases, leases[1:]):
-                holders = (None, first.worker, first.worker.partition(".")[0])
-                if not self.had(first.at - LATE, second.at, lambda what: what in holders):
-                    raise AssertionError(f"one execution was begun twice although its worker and the sidecar of that "
-                                         f"were there: {first}, {second}, {self.breaks}")
+    def had(self, first, second):
+        """Whether something was away between two times."""
+        return any(begun < second and first < ended for begun, ended in self.breaks)
 
     def _check_order(self, steps):
         for before, after in ((0, 1), (1, 2), (1, 3), (1, 4)):
-            taken = steps[after][0].at
-            for late in steps[before]:
-                sidecar = late.worker.partition(".")[0]
-                if late.at > taken and not self.had(late.at - LEFTOVER, late.at, lambda what: what in (None, sidecar)):
-                    raise AssertionError(f"begun although its result was taken at {taken}: {late}, {self.breaks}")
+            for late in steps[before][1:]:
+                if late.at > steps[after][0].at and not self.had(late.at - LATE, late.at):
+                    raise AssertionError(f"begun although its result was taken: {late}; {steps[after][0]}, {self.breaks}")

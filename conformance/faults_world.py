@@ -169,20 +169,20 @@ class World:
         self.waiting.append(waiting)
 
     def kill_sidecar(self, name):
-        mended = self.journal.broken(name)
+        mended = self.journal.broken()
         self.fleet.kill(f"daprd-{name}")
         self.start_sidecar(name)
         self.when_there([name], mended)
 
     def kill_worker(self, name):
-        mended = self.journal.broken(self.worker(name))
+        mended = self.journal.broken()
         self.fleet.kill(f"app-worker-{name}")
         self.start_worker(name)
         self.when_there([name], mended)
 
     def roll(self, name):
         """As a rolling restart does."""
-        mended = self.journal.broken(name)
+        mended = self.journal.broken()
         self.fleet.end(f"app-worker-{name}")
         self.fleet.end(f"daprd-{name}")
         self.start_sidecar(name)
@@ -271,7 +271,8 @@ class World:
                 raise AssertionError(f"{id}: {state}\n{self.asked.ask('GET', f'/v1.0-alpha1/workflows/dapr/{id}/waits')}")
 
     def check_history(self, id):
-        """An instance has completed once, and its history has one result of each activity, that of the execution that it began."""
+        """An instance has completed once, and its history has one result of each activity, that of the execution that it began;
+        which that is, by activity."""
         status, _, told = self.asked.ask("GET", f"/v1.0-alpha1/workflows/dapr/{id}/history")
         events = told["events"] if status == 200 else []
         ends = [event for event in events if "executionCompleted" in event]
@@ -280,14 +281,17 @@ class World:
                        for event in events if "taskCompleted" in event)
         if len(ends) != 1 or "executionCompleted" not in events[-1] or len(begun) != len(STEPS) or begun != ended:
             raise AssertionError(f"{id} has not completed once, with one result of each activity: {json.dumps(told)}")
+        # They were begun in the order of the steps.
+        return {f"{id}/{step}": execution for step, (_, execution) in zip(STEPS, begun)}
 
     def check(self, ids):
         """All that has to hold of instances; how many activities were begun again."""
         self.until_completed(ids)
+        taken = {}
         for id in ids:
-            self.check_history(id)
+            taken |= self.check_history(id)
         for waiting in self.waiting:
             waiting.join()
-        again = self.journal.check(ids)
+        again = self.journal.check(ids, taken)
         self.client.close()
         return again

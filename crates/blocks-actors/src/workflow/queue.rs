@@ -76,7 +76,7 @@ struct Work {
     pieces: HashMap<u64, PendingWork>,
     /// All who want work done, those too who wait until more may be with workers.
     wanted: usize,
-    /// The latest piece of each key is the one that an answer is for.
+    /// The latest piece of each key: the one that an answer without a token is for.
     by_key: HashMap<Key, u64>,
     /// Pieces that no stream has taken, in the order in which they came, and some that were withdrawn.
     waiting: VecDeque<u64>,
@@ -272,11 +272,13 @@ impl WorkQueue {
     /// Takes out the piece that an answer is for.
     fn answered(&self, key: &Key, token: &str) -> Option<PendingWork> {
         let mut work = self.locked();
-        let number = work.by_key.get(key).copied()?;
-        let is_another = !token.is_empty() && token != self.token(number);
-        let is_unsent = work.pieces.get(&number).is_some_and(|piece| piece.item.is_some());
+        let number = match token {
+            "" => work.by_key.get(key).copied()?,
+            token => token.strip_prefix(&self.origin)?.parse().ok()?,
+        };
+        let piece = work.pieces.get(&number)?;
         // What was not sent yet cannot be what the worker answers.
-        if is_another || is_unsent {
+        if piece.key != *key || piece.item.is_some() {
             return None;
         }
         work.take(number)

@@ -89,6 +89,24 @@ async fn an_answer_to_an_earlier_piece_is_none_to_a_later_one() {
     assert!(later.await.is_ok());
 }
 
+/// A turn that is repeated has its activities run again while the first executions are still with workers.
+#[tokio::test]
+async fn each_of_two_pieces_of_one_key_gets_its_own_answer() {
+    let queue = WorkQueue::new(Limits::default());
+    let stream = queue.open();
+    let mut first = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
+    assert!(first.as_mut().now_or_never().is_none());
+    let first_item = stream.next().await;
+    let mut second = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
+    assert!(second.as_mut().now_or_never().is_none());
+    let second_item = stream.next().await;
+    assert!(queue.turn_done(turned("a", &first_item.token)).is_none());
+    assert!(first.now_or_never().is_some_and(|answer| answer.is_ok()));
+    assert!(second.as_mut().now_or_never().is_none());
+    assert!(queue.turn_done(turned("a", &second_item.token)).is_none());
+    assert!(second.now_or_never().is_some_and(|answer| answer.is_ok()));
+}
+
 #[tokio::test]
 async fn tokens_are_of_one_queue() {
     let (here, there) = (
