@@ -5,7 +5,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::Run::Do;
-use super::Verdict::StreamRefused;
+use super::Verdict::Bounded;
 use super::{Attack, FLOOD, PATIENCE, attack};
 use crate::h2::{END_STREAM, frame, frames, headers, hello, is_over, kind};
 use crate::listeners::Protocol::Grpc;
@@ -23,7 +23,7 @@ pub(super) const ATTACKS: &[Attack] = &[attack(
     "a message of two million empty fields",
     Grpc,
     Do(|target| send(target, [0x0a, 0x00].repeat(SIZE / 2))),
-    StreamRefused,
+    Bounded,
     FLOOD,
 )];
 
@@ -61,6 +61,13 @@ fn send(target: Target, message: Vec<u8>) -> BoxFuture<'static, Heard> {
             if !listen(&mut peer, &mut heard).await {
                 break;
             }
+        }
+        // Which error it is depends on which limit of the server comes first.
+        let mut frames = frames(&heard.bytes).into_iter();
+        if frames.any(|frame| frame.stream == STREAM && frame.kind == kind::DATA) {
+            heard.wrong = Some("answered".to_owned());
+        } else if !heard.closed && !is_over(&heard.bytes, STREAM) {
+            heard.wrong = Some("not answered".to_owned());
         }
         heard
     }
