@@ -18,36 +18,12 @@ import traceback
 
 import deliveries_outbox
 import fleet as fleets
-from deliveries_servers import BROKERS, DEAD, TOPIC
+from deliveries_servers import BROKERS, TOPIC, collect, subscribe
 from sdk.world import component
 
 KEYS = 8
 # Events per second of a publisher, about.
 RATE = 100
-SUBSCRIPTION = """apiVersion: dapr.io/v2alpha1
-kind: Subscription
-metadata:
-  name: deliveries
-spec:
-  pubsubname: broker
-  topic: {topic}
-  routes:
-    default: /{route}
-"""
-# An app that is away for a moment is no reason for a dead letter; one that refuses an event again and again is.
-RESILIENCY = """apiVersion: dapr.io/v1alpha1
-kind: Resiliency
-metadata:
-  name: deliveries
-spec:
-  policies:
-    retries:
-      patient: {policy: constant, duration: 100ms, maxRetries: 100}
-  targets:
-    components:
-      broker:
-        inbound: {retry: patient}
-"""
 
 
 class World:
@@ -73,11 +49,9 @@ class World:
         properties = {name: str(value).format(member=member, group=self.group(member)) for name, value in self.broker.properties.items()}
         (folder / "broker.yaml").write_text(component("broker", f"pubsub.{self.broker.kind}", **properties))
         if member in self.members:
-            (folder / "resiliency.yaml").write_text(RESILIENCY)
-            text = SUBSCRIPTION.format(topic=TOPIC, route="take") + f"  deadLetterTopic: {DEAD}\n"
-            (folder / "subscription.yaml").write_text(text)
+            subscribe(folder, "take", retries=100)
         elif member == "collector":
-            (folder / "subscription.yaml").write_text(SUBSCRIPTION.format(topic=DEAD, route="parked"))
+            collect(folder)
         return [f"--resources-path={folder}"]
 
     def group(self, member):

@@ -16,7 +16,7 @@ import time
 import deliveries_servers as kinds
 import figures
 import fleet as fleets
-from deliveries_servers import DEAD, TOPIC
+from deliveries_servers import TOPIC, collect, subscribe
 from sdk.world import component
 
 MEMBERS = ["0", "1"]
@@ -28,27 +28,6 @@ LIGHT_RATE = 20
 # What a transaction writes: of the first a projection is published, of the second the value.
 PARTS = ("order", "line")
 JSON = {"content-type": "application/json"}
-SUBSCRIPTION = """apiVersion: dapr.io/v2alpha1
-kind: Subscription
-metadata: {{name: outbox}}
-spec:
-  pubsubname: broker
-  topic: {topic}
-  routes: {{default: /{route}}}
-"""
-# The reader asks the store for each value, which may be away for a while.
-RESILIENCY = """apiVersion: dapr.io/v1alpha1
-kind: Resiliency
-metadata: {name: outbox}
-spec:
-  policies:
-    retries:
-      patient: {policy: constant, duration: 100ms, maxRetries: -1}
-  targets:
-    components:
-      broker:
-        inbound: {retry: patient}
-"""
 
 
 class Pair:
@@ -105,11 +84,10 @@ class World:
                 properties["outboxDiscardWhenMissingState"] = "true"
         (folder / "store.yaml").write_text(component("store", f"state.{self.store.kind}", **properties))
         if member == "reader":
-            (folder / "resiliency.yaml").write_text(RESILIENCY)
-            text = SUBSCRIPTION.format(topic=TOPIC, route="stored") + f"  deadLetterTopic: {DEAD}\n"
-            (folder / "subscription.yaml").write_text(text)
+            # It asks the store for each value, which may be away for a while.
+            subscribe(folder, "stored", retries=-1)
         elif member == "collector":
-            (folder / "subscription.yaml").write_text(SUBSCRIPTION.format(topic=DEAD, route="parked"))
+            collect(folder)
         return [f"--resources-path={folder}"]
 
     def start_sidecar(self, member):

@@ -3,6 +3,39 @@
 import servers
 
 TOPIC, DEAD = "work", "work-dead"
+SUBSCRIPTION = """apiVersion: dapr.io/v2alpha1
+kind: Subscription
+metadata: {{name: {route}}}
+spec:
+  pubsubname: broker
+  topic: {topic}
+  routes: {{default: /{route}}}
+"""
+# An app that is away for a moment is no reason for a dead letter; one that refuses an event again and again is.
+RESILIENCY = """apiVersion: dapr.io/v1alpha1
+kind: Resiliency
+metadata: {{name: patient}}
+spec:
+  policies:
+    retries:
+      patient: {{policy: constant, duration: 100ms, maxRetries: {retries}}}
+  targets:
+    components:
+      broker:
+        inbound: {{retry: patient}}
+"""
+
+
+def subscribe(folder, route, retries):
+    """Has the sidecar with these resources give the events to its app; after so many retries (-1: for ever) they are dead."""
+    (folder / "resiliency.yaml").write_text(RESILIENCY.format(retries=retries))
+    text = SUBSCRIPTION.format(topic=TOPIC, route=route) + f"  deadLetterTopic: {DEAD}\n"
+    (folder / "subscription.yaml").write_text(text)
+
+
+def collect(folder):
+    """The same with dead letters."""
+    (folder / "subscription.yaml").write_text(SUBSCRIPTION.format(topic=DEAD, route="parked"))
 
 
 class Server:

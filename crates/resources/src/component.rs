@@ -65,10 +65,7 @@ impl Component {
 impl Read for Component {
     const VERSIONS: &'static [&'static str] = &[V1];
 
-    fn read(document: &mut Document<'_>, api_version: &str) -> Result<Option<Self>, Broken> {
-        if api_version != V1 {
-            return Ok(None);
-        }
+    fn read(document: &mut Document<'_>, _: &str) -> Result<Option<Self>, Broken> {
         let (raw, source) = document.decode::<Raw>()?;
         Ok(Some(raw.finish(source)))
     }

@@ -49,10 +49,7 @@ impl HttpEndpoint {
 impl Read for HttpEndpoint {
     const VERSIONS: &'static [&'static str] = &[V1];
 
-    fn read(document: &mut Document<'_>, api_version: &str) -> Result<Option<Self>, Broken> {
-        if api_version != V1 {
-            return Ok(None);
-        }
+    fn read(document: &mut Document<'_>, _: &str) -> Result<Option<Self>, Broken> {
         let (raw, source) = document.decode::<Raw>()?;
         if raw.spec.base_url.is_empty() {
             document.warn(

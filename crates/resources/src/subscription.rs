@@ -81,15 +81,14 @@ impl Read for Subscription {
 
     fn read(document: &mut Document<'_>, api_version: &str) -> Result<Option<Self>, Broken> {
         let subscription = match api_version {
-            V2 => {
-                let (raw, source) = document.decode::<RawV2>()?;
-                raw.finish(source)
-            }
             V1 => {
                 let (raw, source) = document.decode::<RawV1>()?;
                 raw.finish(source)
             }
-            _ => return Ok(None),
+            _ => {
+                let (raw, source) = document.decode::<RawV2>()?;
+                raw.finish(source)
+            }
         };
         // What keeps it from ever getting an event.
         for (key, value) in [

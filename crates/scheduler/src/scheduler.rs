@@ -82,7 +82,8 @@ pub struct Scheduler {
     /// Ready once readers of the embedded store know of this scheduler.
     announced: Option<Part>,
     metrics: Arc<Metrics>,
-    drain: CancellationToken,
+    /// Ends all parts: when told to stop, and when one of them cannot go on.
+    stop: CancellationToken,
 }
 
 /// Addresses the servers are bound to.
@@ -164,12 +165,13 @@ impl Scheduler {
             Arc::clone(&metrics),
             triggers::limits(config.workers),
         );
+        let stop = drain.child_token();
         let service = Service {
             storage: Arc::clone(&opened.storage),
             triggers,
             metrics: Arc::clone(&metrics),
             hosts: opened.hosts,
-            drain: drain.clone(),
+            drain: stop.clone(),
             streams: TaskTracker::new(),
         };
         tracing::info!(target: LOG, "Jobs are kept in {}", opened.at);
@@ -188,7 +190,7 @@ impl Scheduler {
             loaded,
             announced,
             metrics,
-            drain,
+            stop,
         })
     }
 
@@ -209,7 +211,7 @@ impl Scheduler {
     /// # Errors
     /// When it ended early.
     pub async fn run(self) -> Result<(), SchedulerError> {
-        let stop = self.drain.child_token();
+        let stop = self.stop;
         let mut tasks = JoinSet::new();
         tracing::info!(target: "dapr.scheduler.server", "Running gRPC server on {}", self.grpc.address());
         let (identity, renewal) = self.identity.unzip();
@@ -217,19 +219,14 @@ impl Scheduler {
         if let Some(renewal) = renewal {
             tasks.spawn(fine(renewal.run(stop.clone())));
         }
-        let service = Service {
-            // Streams end with the other parts, also where one of those has failed.
-            drain: stop.clone(),
-            ..self.service
-        };
-        let (streams, token) = (service.streams.clone(), stop.clone());
+        let (streams, token) = (self.service.streams.clone(), stop.clone());
         tasks.spawn(async move {
             token.cancelled().await;
             streams.close();
             streams.wait().await;
             Ok(())
         });
-        let service = SchedulerServer::new(service).max_decoding_message_size(MAX_REQUEST);
+        let service = SchedulerServer::new(self.service).max_decoding_message_size(MAX_REQUEST);
         tasks.spawn(fine(grpc::serve(
             self.grpc,
             GRPC,

@@ -57,13 +57,25 @@ pub fn ends(event: &HistoryEvent) -> Option<(Awaited, i32)> {
 pub(crate) type Raised = (i64, i32, u64);
 
 pub(crate) fn raised(event: &HistoryEvent) -> Option<Raised> {
-    let Some(EventType::EventRaised(what)) = &event.event_type else {
+    let ((seconds, nanos), Some(EventType::EventRaised(what))) = (raised_at(event)?, &event.event_type)
+    else {
         return None;
     };
-    let at = event.timestamp.filter(|at| *at != Timestamp::default())?;
     let mut hasher = DefaultHasher::new();
     (&what.name, &what.input).hash(&mut hasher);
-    Some((at.seconds, at.nanos, hasher.finish()))
+    Some((seconds, nanos, hasher.finish()))
+}
+
+/// The time of such an event, which is found without a look at what may be large.
+pub(crate) fn raised_at(event: &HistoryEvent) -> Option<(i64, i32)> {
+    let at = event.timestamp.filter(|at| *at != Timestamp::default())?;
+    matches!(event.event_type, Some(EventType::EventRaised(_))).then_some((at.seconds, at.nanos))
+}
+
+/// Whether the two are one event that was raised once, and sent twice.
+pub(crate) fn is_sent_again(event: &HistoryEvent, earlier: &HistoryEvent) -> bool {
+    let at = raised_at(event);
+    at.is_some() && at == raised_at(earlier) && event.event_type == earlier.event_type
 }
 
 /// Which execution of an activity an event is the result of; empty if it does not say.

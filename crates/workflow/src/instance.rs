@@ -9,7 +9,7 @@ use prost::Message as _;
 use prost_types::Timestamp;
 
 use crate::error::{AddError, PurgeError};
-use crate::event::{Awaited, ends, is_timer, raised};
+use crate::event::{Awaited, ends, is_sent_again, is_timer, raised_at};
 use crate::facts::Facts;
 use crate::history::History;
 use crate::names::{activity_id, event_reminder};
@@ -189,12 +189,10 @@ impl Instance {
     /// [`AddError`].
     pub fn check(&self, event: &HistoryEvent) -> Result<Added, AddError> {
         self.check_against(event, |event| {
-            let known = (ends(event), raised(event));
-            known != (None, None)
-                && self
-                    .inbox
-                    .iter()
-                    .any(|waiting| (ends(waiting), raised(waiting)) == known)
+            let ended = ends(event);
+            self.inbox
+                .iter()
+                .any(|waiting| ended.is_some() && ends(waiting) == ended || is_sent_again(event, waiting))
         })
     }
 
@@ -245,11 +243,12 @@ impl Instance {
         };
         // Looked through once, however many events come.
         let mut waiting: HashSet<_> = self.inbox.iter().filter_map(ends).collect();
-        let mut told: HashSet<_> = self.inbox.iter().filter_map(raised).collect();
+        let mut times: HashSet<_> = self.inbox.iter().filter_map(raised_at).collect();
         for event in events {
             let is_waiting = |event: &HistoryEvent| {
                 ends(event).is_some_and(|end| waiting.contains(&end))
-                    || raised(event).is_some_and(|raised| told.contains(&raised))
+                    || raised_at(event).is_some_and(|at| times.contains(&at))
+                        && self.inbox.iter().any(|waiting| is_sent_again(event, waiting))
             };
             let checked = self.check_against(&event, is_waiting);
             // Who has ended takes nothing in any more.
@@ -265,7 +264,7 @@ impl Instance {
                         "timers that fired are never stored in an inbox"
                     );
                     waiting.extend(ends(&event));
-                    told.extend(raised(&event));
+                    times.extend(raised_at(&event));
                     self.inbox.push(event);
                 }
             }

@@ -242,9 +242,12 @@ impl Internal {
         self.actors.halt(id).await;
     }
 
-    /// Asks an idle actor whether it is active no more, in a turn of it.
-    pub(super) fn rest(&self, id: &str) -> bool {
-        self.actors.rest(id)
+    /// Ends the turn of an actor that was found idle: it is active no more, unless it says that it stays.
+    pub(super) fn rest(&self, id: &str, turn: Turn<'_>) {
+        match self.actors.rest(id) {
+            true => turn.deactivated(),
+            false => turn.stays(),
+        }
     }
 
     /// Ends all calls of the type.
@@ -258,8 +261,8 @@ impl Internal {
     }
 }
 
-/// A turn at whose end the actor is asked whether it stays, however the turn ends: who is cut off
-/// would stay until it is found idle.
+/// A turn at whose end the actor is asked whether it stays, however the turn ends: who is cut off would stay until it is
+/// found idle.
 struct Leaving<'a> {
     actors: &'a dyn InternalActors,
     turn: Option<Turn<'a>>,
@@ -336,6 +339,7 @@ impl Actors {
 mod tests {
     use std::collections::HashSet;
     use std::future::pending;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Mutex, MutexGuard};
 
     use futures::FutureExt;
@@ -344,6 +348,7 @@ mod tests {
     use outrigger_wire::internals::v1::Reminder;
 
     use super::*;
+    use crate::actors::gate::LANES;
     use crate::actors::host::IdleScan;
     use crate::actors::metrics::ActorMetrics;
 
@@ -470,6 +475,62 @@ mod tests {
             0,
             "who did not wait for its turn keeps no actor active"
         );
+    }
+
+    /// Actors that stay for as long as they are needed.
+    struct Needed(AtomicBool);
+
+    #[async_trait]
+    impl InternalActors for Needed {
+        async fn invoke(&self, _: &ActorCall) -> Result<Bytes, Status> {
+            Ok(Bytes::new())
+        }
+
+        async fn remind(&self, _: &str, _: &str, _: Option<&Any>) -> Result<(), Status> {
+            Ok(())
+        }
+
+        async fn halt(&self, _: &str) {}
+
+        fn is_kept(&self, _: &str) -> bool {
+            true
+        }
+
+        fn idle_after(&self) -> Duration {
+            Duration::from_secs(30)
+        }
+
+        fn rest(&self, _: &str) -> bool {
+            !self.0.load(Ordering::SeqCst)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_idle_is_asked_and_asked_again_when_as_much_time_has_passed() {
+        let metrics = ActorMetrics::new(&Registry::new(&MetricsConfig::default()).unwrap());
+        let actors = Arc::new(Needed(AtomicBool::new(true)));
+        let internal = Internal {
+            actors: actors.clone(),
+            ended: CancellationToken::new(),
+        };
+        let looks = Arc::<IdleScan>::default();
+        let kind = HostedType::internal("needed", internal, metrics.of("needed"), &looks);
+        let entrance = Entrance::new(&|| true);
+        drop(kind.turn("a", None, &entrance).await.unwrap().unwrap());
+        // How many were idle, and how many are active when they have been asked.
+        let after = async |seconds| {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            let idle: Vec<_> = (0..LANES).flat_map(|lane| kind.take_idle(lane)).collect();
+            for (id, ticket) in &idle {
+                kind.internal.as_ref().unwrap().rest(id, kind.taken(id, *ticket));
+            }
+            (idle.len(), kind.count())
+        };
+        assert_eq!(after(29).await, (0, 1));
+        assert_eq!(after(2).await, (1, 1));
+        assert_eq!(after(29).await, (0, 1));
+        actors.0.store(false, Ordering::SeqCst);
+        assert_eq!(after(2).await, (1, 0));
     }
 
     #[tokio::test]

@@ -58,11 +58,7 @@ impl Actors {
         let ended = stream::iter(idle).for_each_concurrent(AT_ONCE, |(id, ticket)| async move {
             let turn = kind.taken(&id, ticket);
             if let Some(internal) = &kind.internal {
-                match internal.rest(&id) {
-                    true => turn.deactivated(),
-                    false => turn.stays(),
-                }
-                return;
+                return internal.rest(&id, turn);
             }
             tokio::select! {
                 () = self.deactivate(kind, &id, turn) => {}

@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 use super::LOG;
 use super::arrivals::{Arrivals, Arriving};
 use super::engine::{Engine, RETENTION_CALL, again, decode, methods, new_id, now, plain};
-use super::kept::{Slot, Slots, Told};
+use super::kept::{Gauges, Slot, Slots};
 use super::store::Loaded;
 use super::watching::Watchers;
 use crate::actors::{ActorCall, Arrived, InternalActors, Watched};
@@ -52,13 +52,13 @@ impl Drop for Held<'_> {
 
 impl Instances {
     pub(super) fn new(engine: Arc<Engine>) -> Self {
-        let told = Told {
+        let gauges = Gauges {
             stalled: engine.metrics.stalled.clone(),
             bytes: engine.metrics.kept.clone(),
         };
         Self {
             engine,
-            slots: Mutex::new(Slots::told(told)),
+            slots: Mutex::new(Slots::with(gauges)),
             arrivals: Arrivals::default(),
             watchers: Arc::default(),
         }

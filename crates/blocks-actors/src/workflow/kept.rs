@@ -47,12 +47,12 @@ pub(super) struct Slots {
     turns: u64,
     bytes: usize,
     most: usize,
-    told: Told,
+    gauges: Gauges,
 }
 
 /// What metrics say of them.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct Gauges {
     /// How many are stalled.
     pub(super) stalled: Gauge,
     /// Bytes of their histories.
@@ -69,7 +69,7 @@ impl Drop for Slots {
     fn drop(&mut self) {
         self.weigh(0);
         let stalled = self.by_id.values().filter(|slot| slot.is_stalled).count();
-        self.told.stalled.add(-signed(stalled));
+        self.gauges.stalled.add(-signed(stalled));
     }
 }
 
@@ -86,20 +86,20 @@ impl Slots {
             turns: 0,
             bytes: 0,
             most,
-            told: Told::default(),
+            gauges: Gauges::default(),
         }
     }
 
     /// With these metrics.
-    pub(super) fn told(told: Told) -> Self {
+    pub(super) fn with(gauges: Gauges) -> Self {
         let mut slots = Self::default();
-        slots.told = told;
+        slots.gauges = gauges;
         slots
     }
 
     /// Their histories have so many bytes now.
     fn weigh(&mut self, bytes: usize) {
-        self.told.bytes.add(signed(bytes) - signed(self.bytes));
+        self.gauges.bytes.add(signed(bytes) - signed(self.bytes));
         self.bytes = bytes;
     }
 
@@ -107,7 +107,7 @@ impl Slots {
     pub(super) fn take(&mut self, id: &str) -> Slot {
         let mut slot = self.by_id.remove(id).map(|slot| *slot).unwrap_or_default();
         if slot.is_stalled {
-            self.told.stalled.add(-1);
+            self.gauges.stalled.add(-1);
         }
         if let Some((turn, bytes)) = slot.kept.take() {
             self.by_turn.remove(&turn);
@@ -120,7 +120,7 @@ impl Slots {
     pub(super) fn put(&mut self, id: &str, slot: Slot) {
         drop(self.take(id));
         if slot.is_stalled {
-            self.told.stalled.add(1);
+            self.gauges.stalled.add(1);
         }
         self.by_id.insert(id.to_owned(), Box::new(slot));
     }

@@ -27,8 +27,9 @@ pub(super) struct Candidate<P> {
     leads: watch::Sender<Leads>,
     /// The lease as it was last seen; null before.
     lease: Value,
-    /// Since when its record is the same.
+    /// Since when its record is the same, or it is gone.
     since: Instant,
+    is_gone: bool,
     /// Whether this process may have become its holder.
     wrote: bool,
 }
@@ -44,6 +45,7 @@ impl<P: Place> Candidate<P> {
             leads: watch::Sender::default(),
             lease: Value::Null,
             since: Instant::now(),
+            is_gone: false,
             wrote: false,
         }
     }
@@ -110,7 +112,10 @@ impl<P: Place> Candidate<P> {
                 self.saw(lease);
                 Ok(true)
             }
-            Err(ApiError::NotFound { .. }) => Ok(false),
+            Err(ApiError::NotFound { .. }) => {
+                self.lost();
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }
@@ -118,7 +123,7 @@ impl<P: Place> Candidate<P> {
     /// Reads the lease, and takes it if that may be. Whether this process holds it then.
     async fn look(&mut self) -> Result<Leads, ApiError> {
         let exists = self.read().await?;
-        // One that was deleted lasts as it would have: its holder hears of it when it renews it.
+        // One that was deleted lasts on: its holder hears of it when it renews it.
         match (self.is_free(), exists) {
             (false, _) => Ok(Leads::No),
             (true, true) => self.write().await,
@@ -135,7 +140,8 @@ impl<P: Place> Candidate<P> {
         while !self.is_free() {
             match tokio::time::timeout(self.patience(), news.next()).await {
                 Ok(Ok(Some(Event::Applied(lease)))) => self.saw(lease),
-                Ok(Ok(Some(Event::Removed(_) | Event::Bookmark(_)))) | Err(_) => {}
+                Ok(Ok(Some(Event::Removed(_)))) => self.lost(),
+                Ok(Ok(Some(Event::Bookmark(_)))) | Err(_) => {}
                 Ok(Ok(None)) => {
                     // It ended in order; soon enough there is another.
                     tokio::time::sleep(spread(self.pace.retry)).await;
@@ -159,6 +165,14 @@ impl<P: Place> Candidate<P> {
             self.since = Instant::now();
         }
         self.lease = lease;
+        self.is_gone = false;
+    }
+
+    /// The lease is gone. Its holder may have renewed it just before, unseen here.
+    fn lost(&mut self) {
+        if !std::mem::replace(&mut self.is_gone, true) && !self.lease.is_null() {
+            self.since = Instant::now();
+        }
     }
 
     fn lasts(&self) -> Duration {

@@ -99,10 +99,10 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// Warns of a version that a kind of ours does not have: Dapr leaves such documents out without a word.
-    pub(super) fn check_version(&mut self, versions: &[&str], api_version: &str) {
+    /// Whether its kind has this version; warns where it has not: Dapr leaves such documents out without a word.
+    pub(super) fn check_version(&mut self, versions: &[&str], api_version: &str) -> bool {
         if versions.is_empty() || versions.contains(&api_version) {
-            return;
+            return true;
         }
         let kind = self.node.text("kind").unwrap_or_default();
         let what = match api_version {
@@ -115,6 +115,7 @@ impl<'a> Document<'a> {
             .map_or(self.node.line, |node| node.line);
         let remedy = format!("set apiVersion to {}", versions.join(" or "));
         self.warnings.push(Problem::new(self.file, line, what, remedy));
+        false
     }
 
     /// Calls name components and endpoints; one without a name is loaded all the same, as in Dapr.

@@ -53,10 +53,10 @@ pub trait Resource: Clone + Send + Sync + 'static {
 
 /// A resource that can be read from a document of a file.
 pub(crate) trait Read: Sized {
-    /// The `apiVersion`s that are read; empty = any.
+    /// The `apiVersion`s of the kind; empty = any.
     const VERSIONS: &'static [&'static str];
 
-    /// Reads a document of this kind with an `apiVersion`; `None` when it is not one that is read.
+    /// Reads a document of this kind and of one of its versions; `None` when it is left out.
     fn read(document: &mut Document<'_>, api_version: &str) -> Result<Option<Self>, Broken>;
 }
 
@@ -148,8 +148,9 @@ macro_rules! kinds {
             pub(super) fn read(&mut self, kind: Kind, document: &mut Document<'_>, api: &str) -> Result<(), Broken> {
                 match kind {
                     $(Kind::$kind => {
-                        document.check_version(<$resource as Read>::VERSIONS, api);
-                        if let Some(resource) = <$resource as Read>::read(document, api)? {
+                        if document.check_version(<$resource as Read>::VERSIONS, api)
+                            && let Some(resource) = <$resource as Read>::read(document, api)?
+                        {
                             self.accept(resource);
                         }
                     })*

@@ -17,6 +17,22 @@ use crate::tally::Tally;
 const VARIABLE: &str = "OUTRIGGER_SCHEDULER_FAULT";
 /// Has it name all places that it comes to instead.
 const LIST: &str = "list";
+/// The places of the stores themselves.
+const ETCD: [&str; 2] = ["before etcd is asked", "etcd has answered"];
+const POSTGRES: [&str; 12] = [
+    "before it is committed",
+    "begun",
+    "committed",
+    "conditions read",
+    "keys deleted",
+    "keys of leases deleted",
+    "keys written",
+    "leases ended",
+    "range deleted",
+    "revision counted",
+    "tables are there",
+    "tables made",
+];
 
 /// A place, and how often a process has come to it when it ends there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -316,11 +316,13 @@ async fn a_grpc_failure_is_json_for_an_http_caller() {
         (15, 500),
         (16, 401),
     ] {
-        let answer = caller
-            .ask(get(&format!("/v1.0/invoke/callee/method/{code}")))
-            .await;
-        assert_eq!(answer.status, http, "{code}: {}", answer.text());
-        assert_eq!(answer.json(), serde_json::json!({"code": code, "message": "why"}));
+        // Apps of gRPC have no streams of events: who asks for one is answered as others are.
+        for accept in ["accept: */*", "accept: text/event-stream"] {
+            let path = format!("/v1.0/invoke/callee/method/{code}");
+            let answer = caller.ask(request("GET", &path, &[accept], Body::Empty)).await;
+            assert_eq!(answer.status, http, "{code}, {accept}: {}", answer.text());
+            assert_eq!(answer.json(), serde_json::json!({"code": code, "message": "why"}));
+        }
     }
     let answer = caller.ask(post("/v1.0/invoke/callee/method/quota", "x")).await;
     assert_eq!(answer.status, 429);

@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
 
 use super::store::Store;
-use super::{LIST, Place, Said, VARIABLE, at_each, set};
+use super::{ETCD, LIST, POSTGRES, Place, Said, VARIABLE, at_each, set};
 use crate::crash::Process;
 use crate::running::{Running, Sidecar, TIMEOUT, app, arguments, client, due, schedule, start_with, until};
 use crate::shared::group::Hosts;
@@ -36,21 +36,6 @@ const PLACES: [&str; 13] = [
     "lease granted",
     "place taken",
     "progress stored",
-];
-const ETCD: [&str; 2] = ["before etcd is asked", "etcd has answered"];
-const POSTGRES: [&str; 12] = [
-    "before it is committed",
-    "begun",
-    "committed",
-    "conditions read",
-    "keys deleted",
-    "keys of leases deleted",
-    "keys written",
-    "leases ended",
-    "range deleted",
-    "revision counted",
-    "tables are there",
-    "tables made",
 ];
 /// Stores that are used at a time: processes, and databases of one.
 const ETCDS: usize = 6;

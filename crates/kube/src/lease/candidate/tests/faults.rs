@@ -18,7 +18,7 @@ async fn two(pace: Pace, seed: u64) -> (Arc<Api>, Replica, Replica) {
     assert_eq!(one.until(true).await, Leads::First);
     let two = Replica::start(&api, "two", pace, seed + 1);
     // Any moment between two renewals.
-    tokio::time::sleep(pace.renew * 3 + Duration::from_millis(rand::random_range(0..5_000))).await;
+    tokio::time::sleep(pace.renew * 3 + Duration::from_millis(seed * 997 % 5_000)).await;
     (api, one, two)
 }
 
@@ -143,4 +143,17 @@ async fn a_deleted_lease_is_its_holder_s_until_it_would_have_been_over() {
             "{seed}: made by who knew of it"
         );
     }
+}
+
+/// Invariant: where the namespace does not exist nobody leads, and the API is asked at the pace of one that is away.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_is_not_there_is_not_asked_for_without_pause() {
+    let api = Arc::new(Api::default());
+    api.remove_namespace();
+    let one = Replica::start(&api, "one", Pace::BRISK, 1);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(one.leads(), Leads::No);
+    // Each time the lease is read and made.
+    let times = api.asked() / 2;
+    assert!((5..=15).contains(&times), "{times}");
 }

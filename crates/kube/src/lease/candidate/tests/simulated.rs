@@ -14,6 +14,9 @@ use super::*;
 pub(super) struct Kept {
     lease: Option<Value>,
     version: u64,
+    /// There is no such namespace.
+    lacks_namespace: bool,
+    asked: usize,
 }
 
 /// The API.
@@ -35,6 +38,15 @@ impl Api {
         kept.lease = Some(lease.clone());
         self.changed.send_replace(kept.version);
         lease
+    }
+
+    pub(super) fn remove_namespace(&self) {
+        self.kept().lacks_namespace = true;
+    }
+
+    /// How many requests came.
+    pub(super) fn asked(&self) -> usize {
+        self.kept().asked
     }
 
     pub(super) fn holder(&self) -> String {
@@ -107,6 +119,7 @@ impl Link {
             return std::future::pending().await;
         }
         self.hop().await?;
+        self.api.kept().asked += 1;
         let answer = what(&self.api);
         self.hop().await?;
         answer
@@ -146,8 +159,12 @@ impl Place for Link {
 
     async fn create(&self, lease: &Value) -> Result<Value, ApiError> {
         self.change(|api| {
-            let exists = api.kept().lease.is_some();
+            let (exists, lacks_namespace) = {
+                let kept = api.kept();
+                (kept.lease.is_some(), kept.lacks_namespace)
+            };
             match exists {
+                _ if lacks_namespace => Err(absent()),
                 true => Err(ApiError::Conflict("it exists".to_owned())),
                 false => Ok(api.put(lease.clone())),
             }
