@@ -21,6 +21,9 @@ fn long() -> Duration {
     given.map_or(LONG, Duration::from_secs)
 }
 
+/// How many messages a consumer may have in flight: more than are published before the outage.
+const IN_FLIGHT: usize = 4;
+
 /// What an outage is like.
 #[derive(Clone, Copy)]
 struct Outage {
@@ -49,8 +52,11 @@ pub async fn pubsub_outlives(
         lasts: A_WHILE,
         noticed: SOON,
     };
-    findings.note("nothing is lost", nothing_lost(brokers, link, outage, 4).await);
-    // What the app still has from before takes all the room there is until the app is done with it.
+    findings.note(
+        "nothing is lost",
+        nothing_lost(brokers, link, outage, IN_FLIGHT).await,
+    );
+    // All that may be in flight is with the app when the connection breaks.
     findings.note(
         "one at a time, nothing is lost",
         nothing_lost(brokers, link, outage, 1).await,
@@ -83,7 +89,10 @@ pub async fn pubsub_outlives_long(
         // Pauses between attempts to connect have grown.
         noticed: SOON * 2,
     };
-    findings.note("nothing is lost", nothing_lost(brokers, link, outage, 4).await);
+    findings.note(
+        "nothing is lost",
+        nothing_lost(brokers, link, outage, IN_FLIGHT).await,
+    );
     findings.finish();
 }
 
@@ -108,7 +117,10 @@ pub async fn pubsub_outlives_silence(
         lasts: long(),
         noticed: RECOVERY,
     };
-    findings.note("nothing is lost", nothing_lost(brokers, link, outage, 4).await);
+    findings.note(
+        "nothing is lost",
+        nothing_lost(brokers, link, outage, IN_FLIGHT).await,
+    );
     findings.note(
         "a broker that is away is reported",
         reported(brokers, link, RECOVERY).await,
