@@ -367,3 +367,41 @@ async fn what_has_stopped_is_noticed_also_where_pings_are_seldom() {
     assert_eq!(read.unwrap().unwrap_err(), StreamError::Stalled(STALL));
     assert!(begin.elapsed() < STALL + LATE * 2, "{:?}", begin.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn silence_is_counted_from_the_last_word_whenever_it_came() {
+    let keep_alive = KeepAlive {
+        interval: Duration::from_secs(3),
+        timeout: Duration::from_secs(1),
+    };
+    let limit = keep_alive.interval + keep_alive.timeout;
+    for tenths in [1, 15, 29, 31, 45, 59] {
+        let (near, mut far) = tokio::io::duplex(64 * 1024);
+        let (client, connection) = Native::connect(near, &CONFIG, Some(keep_alive)).await.unwrap();
+        let connection = tokio::spawn(connection);
+        far.write_all(&frame(Kind::Settings, 0, 0, &[])).await.unwrap();
+        let (mut read, mut write) = tokio::io::split(far);
+        let hearing = tokio::spawn(async move { while hear_any(&mut read).await {} });
+        let sign = frame(Kind::Ping, flag::ACK, 0, &[0; 8]);
+        sleep(Duration::from_millis(100 * tenths) / 2).await;
+        write.write_all(&sign).await.unwrap();
+        sleep(Duration::from_millis(100 * tenths) / 2).await;
+        write.write_all(&sign).await.unwrap();
+        let last = Instant::now();
+        let ended = connection.await.unwrap();
+        assert!(matches!(ended, Err(Error::KeepAliveTimeout(_))), "{ended:?}");
+        let noticed = last.elapsed();
+        assert!(noticed >= limit, "{tenths}: {noticed:?}");
+        assert!(
+            noticed < limit + Duration::from_millis(100),
+            "{tenths}: {noticed:?}"
+        );
+        drop(client);
+        hearing.await.unwrap();
+    }
+}
+
+/// Whether the other side still says something.
+async fn hear_any(io: &mut ReadHalf<DuplexStream>) -> bool {
+    io.read_u8().await.is_ok()
+}

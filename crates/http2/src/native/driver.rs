@@ -41,7 +41,7 @@ pub(crate) struct Driver<I> {
     keep_alive: Option<KeepAlive>,
     timer: Pin<Box<Sleep>>,
     wait: Wait,
-    /// When the peer was known to have sent something.
+    /// When the peer sent something last, as far as it was read; while it need not answer, when that was seen last.
     received: Instant,
 }
 
@@ -106,7 +106,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Driver<I> {
     }
 
     /// Reads once; how many frames came, or `None` at the end.
-    fn poll_read(&self, cx: &mut Context<'_>) -> Result<Poll<Option<usize>>, Error> {
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<Poll<Option<usize>>, Error> {
         READ_BUFFER.with_borrow_mut(|space| {
             let mut buffer = ReadBuf::new(space);
             match Pin::new(&mut *self.transport.io()).poll_read(cx, &mut buffer) {
@@ -119,6 +119,11 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Driver<I> {
             }
             if buffer.filled().is_empty() {
                 return Ok(Poll::Ready(None));
+            }
+            // To the moment: who is fenced by the silence of a peer may not take the next tick of the timer for it.
+            self.received = Instant::now();
+            if self.wait == Wait::PingAck {
+                self.wait = Wait::Received;
             }
             let mut state = self.transport.shared.state();
             match state.receive(buffer.filled()) {
@@ -169,10 +174,6 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Driver<I> {
         let Some(keep_alive) = self.keep_alive else {
             return Ok(own);
         };
-        if state.take_received() {
-            self.wait = Wait::Received;
-            self.received = now;
-        }
         if self.wait == Wait::PingAck {
             return Err(Error::KeepAliveTimeout(keep_alive.timeout));
         }

@@ -97,8 +97,6 @@ pub(crate) struct State {
     /// Streams that we reset lately.
     reset_history: ResetHistory,
     budget: Budget,
-    /// Something was received since this was last asked.
-    has_received: bool,
     timers: Timers,
     /// That of the connection's own task.
     pub(crate) waker: Option<Waker>,
@@ -164,7 +162,6 @@ impl State {
             phase: Phase::Open,
             reset_history: ResetHistory::default(),
             budget: Budget::default(),
-            has_received: false,
             timers: Timers::default(),
             waker: None,
             #[cfg(test)]
@@ -300,11 +297,6 @@ impl State {
         if let Some(waker) = &self.waker {
             waker.wake_by_ref();
         }
-    }
-
-    /// True when something was received since this was last asked.
-    pub(crate) fn take_received(&mut self) -> bool {
-        std::mem::take(&mut self.has_received)
     }
 
     /// How busy the connection is; it follows.

@@ -131,9 +131,9 @@ async fn the_leader_of_three_is_killed_with_handover() {
 }
 
 async fn a_host_is_cut_off(handover: bool) {
-    // Longer than the default, which leaves half a second for a host to end its actors on a machine that is not busy.
+    // A second longer than the default, which leaves half a second to a host that ends its actors: this machine is busy.
     let hands_over = format!("--handover={handover}");
-    let control = Control::with_placement(&[&hands_over, "--keepalive-timeout=6s"]).await;
+    let control = Control::with_placement(&[&hands_over, "--keepalive-timeout=4s"]).await;
     let fleet = Fleet::of(control, handover);
     let link = Relay::start(fleet.control.placement.port()).await;
     let (_cut_off_app, cut_off) = fleet.host_by("cut off", &link.placement_flag()).await;

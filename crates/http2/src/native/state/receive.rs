@@ -68,7 +68,6 @@ impl State {
     /// # Errors
     /// [`ConnectionError`]: the connection must end.
     pub(crate) fn receive(&mut self, mut bytes: &[u8]) -> Result<usize, ConnectionError> {
-        self.has_received = true;
         let mut frames = 0;
         if self.incomplete.preface < PREFACE.len() {
             bytes = self.preface(bytes)?;
