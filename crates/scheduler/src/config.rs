@@ -105,7 +105,7 @@ impl Config {
             flags.text("etcd-client-listen-address"),
             reader.checked_port("etcd-client-port", client_port),
         );
-        let data = PathBuf::from(flags.text("etcd-data-dir")).join(format!("{namespace}-{id}"));
+        let data = data_folder(flags, mode, &namespace, &id);
         let postgres = reader
             .given("postgres")
             .or_else(|| env(POSTGRES).filter(|text| !text.is_empty()));
@@ -117,6 +117,7 @@ impl Config {
                 flags,
                 id: &id,
                 members: &members,
+                data: &data,
                 namespace: &namespace,
                 client: &etcd_api,
             },
@@ -143,6 +144,17 @@ impl Config {
             }),
             _ => Err(ConfigError(reader.problems)),
         }
+    }
+}
+
+/// Where a scheduler keeps jobs, as Dapr's does: in Kubernetes, where each has a volume, the folder that the flag
+/// names. Earlier builds made one in it there too; its jobs stay where they are.
+fn data_folder(flags: &Values, mode: Mode, namespace: &str, id: &str) -> PathBuf {
+    let root = PathBuf::from(flags.text("etcd-data-dir"));
+    let own = root.join(format!("{namespace}-{id}"));
+    match mode {
+        Mode::Kubernetes if !own.is_dir() => root,
+        Mode::Kubernetes | Mode::Standalone => own,
     }
 }
 
@@ -323,6 +335,27 @@ mod tests {
         assert_eq!(config.etcd_api.host, "localhost");
         assert_eq!(config.metrics.unwrap().port, 9090);
         assert!(config.tls.is_none() && config.task.is_none() && config.broadcast.is_none());
+    }
+
+    #[test]
+    fn in_kubernetes_the_folder_is_the_one_that_the_flag_names() {
+        let volume = tempfile::tempdir().unwrap();
+        let root = volume.path();
+        let of = |mode: &str| {
+            let folder = format!("--etcd-data-dir={}", root.display());
+            let cluster = "--etcd-initial-cluster=dapr-scheduler-server-0=http://a:2380,b=http://b:2380";
+            config(&[mode, &folder, cluster]).unwrap()
+        };
+        let etcd_folder = |config: Config| match config.store {
+            Store::Cluster(cluster) => cluster.folder,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(of("--mode=kubernetes").data, root);
+        assert_eq!(etcd_folder(of("--mode=kubernetes")), root.join("dapr-0.1"));
+        let own = root.join("ns-dapr-scheduler-server-0");
+        assert_eq!(etcd_folder(of("--mode=standalone")), own.join("dapr-0.1"));
+        std::fs::create_dir(&own).unwrap();
+        assert_eq!(of("--mode=kubernetes").data, own);
     }
 
     #[test]

@@ -158,7 +158,7 @@ impl Scheduler for Service {
         let (caller, request) = called(request)?;
         let metadata = allowed(&caller, request.metadata)?;
         let prefix = match request.id_prefix_match {
-            Some(true) => names::open_prefix(&metadata)?,
+            Some(true) if may_leave_target(&caller, &metadata) => names::open_prefix(&metadata)?,
             _ => names::prefix(&metadata)?,
         };
         self.storage.delete_prefix(prefix).await?;
@@ -199,6 +199,16 @@ fn check_target(caller: &Caller, metadata: &JobMetadata) -> Result<(), Status> {
     match target {
         Some(Type::Actor(actor)) => check_type(caller, &actor.r#type),
         _ => Ok(()),
+    }
+}
+
+/// Whether what only begins like the target may be meant. Not types of actors that begin with another type's name, and
+/// not apps that begin with the name of the one that calls.
+fn may_leave_target(caller: &Caller, metadata: &JobMetadata) -> bool {
+    let target = metadata.target.as_ref().and_then(|target| target.r#type.as_ref());
+    match target {
+        Some(Type::Actor(actor)) => !actor.id.is_empty(),
+        _ => !matches!(caller, Caller::Workload(_)),
     }
 }
 
@@ -262,7 +272,7 @@ impl From<StorageError> for Status {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_wire::scheduler::v1::{JobTargetMetadata, TargetActorReminder};
+    use outrigger_wire::scheduler::v1::{JobTargetMetadata, TargetActorReminder, TargetJob};
 
     use super::*;
 
@@ -310,6 +320,30 @@ mod tests {
             assert_eq!(error.code(), tonic::Code::PermissionDenied, "{error}");
             assert!(allowed(&Caller::Anyone, metadata(other)).is_ok());
         }
+    }
+
+    #[test]
+    fn a_prefix_of_ids_leaves_neither_the_type_nor_the_app_that_calls() {
+        let caller = Caller::Workload("spiffe://localhost/ns/ns/app".parse().unwrap());
+        let of = |target: Type| JobMetadata {
+            app_id: "app".to_owned(),
+            namespace: "ns".to_owned(),
+            target: Some(JobTargetMetadata { r#type: Some(target) }),
+        };
+        let actor = |actor_type: &str, id: &str| {
+            of(Type::Actor(TargetActorReminder {
+                r#type: actor_type.to_owned(),
+                id: id.to_owned(),
+            }))
+        };
+        for every_id in [actor("dapr", ""), actor("", "")] {
+            assert!(!may_leave_target(&caller, &every_id));
+            assert!(!may_leave_target(&Caller::Anyone, &every_id));
+        }
+        assert!(may_leave_target(&caller, &actor("counter", "a")));
+        let job = of(Type::Job(TargetJob {}));
+        assert!(!may_leave_target(&caller, &job));
+        assert!(may_leave_target(&Caller::Anyone, &job));
     }
 
     #[test]

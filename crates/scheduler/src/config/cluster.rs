@@ -36,6 +36,8 @@ pub(super) struct Named<'a> {
     pub(super) id: &'a str,
     /// `id=url` of each member.
     pub(super) members: &'a [String],
+    /// Where the scheduler keeps jobs.
+    pub(super) data: &'a Path,
     pub(super) namespace: &'a str,
     pub(super) client: &'a Listen,
 }
@@ -107,7 +109,7 @@ impl Cluster {
             flags.boolean(advance).to_string(),
         ));
         Some(Self {
-            folder: root.join(format!("{namespace}-{id}")).join(FOLDER),
+            folder: named.data.join(FOLDER),
             marker: root.join(MARKER),
             client,
             flags: given,
