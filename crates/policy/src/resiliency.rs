@@ -8,13 +8,14 @@ mod named;
 mod policy;
 mod retry;
 mod trip;
+mod undefined;
 
 use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use outrigger_resources::meta::in_scope;
+use outrigger_resources::meta::{Source, in_scope};
 use outrigger_resources::resiliency as spec;
 
 pub use breaker::{Breaker, BreakerError, BreakerSpec, BreakerState, Permit, StateChange};
@@ -23,6 +24,7 @@ pub use execution::{Attempt, Event, Execution, Next, Outcome};
 pub use policy::{Direction, Key, Labels, Policy, PolicyRef, Resource};
 pub use retry::{Backoff, CodeListError, CodeMatch, RetrySpec, RetryState};
 pub use trip::{Counts, Trip, TripError};
+pub use undefined::undefined;
 
 use lru::Lru;
 use named::{Named, Rules};
@@ -42,32 +44,35 @@ const DEFAULT_TARGETS: usize = 1024;
 pub struct Problem {
     /// Log as an error, not as a warning.
     pub error: bool,
-    /// The text to log.
+    /// What is wrong.
     pub text: String,
-    /// The key that is to be corrected, as [`outrigger_resources::meta::Source::of`] knows it; empty: the document.
-    pub key: String,
+    /// The line of the value that is to be corrected; without a file for a document that came from the operator.
+    pub place: Source,
 }
 
 impl Problem {
-    fn warning(text: String) -> Self {
+    fn warning(doc: &spec::Resiliency, key: &str, text: String) -> Self {
         Self {
             error: false,
             text,
-            key: String::new(),
+            place: doc.source.of(key),
         }
     }
 
-    fn in_document(name: &str, key: String, what: &str) -> Self {
+    fn error(doc: &spec::Resiliency, key: &str, what: &str) -> Self {
         Self {
             error: true,
-            text: format!("Could not read resiliency policy {name}: {what}"),
-            key,
+            text: format!("Could not read resiliency policy {}: {what}", doc.name),
+            place: doc.source.of(key),
         }
     }
 }
 
 impl Display for Problem {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if !self.place.file.as_os_str().is_empty() {
+            write!(f, "{}: ", self.place)?;
+        }
         f.write_str(&self.text)
     }
 }
@@ -502,7 +507,7 @@ fn add_targets(targets: &mut spec::Targets, doc: &spec::Resiliency, problems: &m
             }
             Some(why) => {
                 let key = format!("spec.targets.actors.{kind}");
-                problems.push(Problem::in_document(&doc.name, key, &why));
+                problems.push(Problem::error(doc, &key, &why));
             }
         }
     }

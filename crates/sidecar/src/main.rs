@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use outrigger_runtime::life::Shutdown;
 use outrigger_sidecar::config::{Command, Config, Exit, VERSION};
-use outrigger_sidecar::sidecar::{Env, Sidecar, SidecarError};
+use outrigger_sidecar::sidecar::{self, Env, Sidecar, SidecarError};
 use outrigger_telemetry::log;
 use tokio::runtime::{Builder, Runtime};
 
@@ -36,7 +36,15 @@ fn main() -> ExitCode {
             ExitCode::from(exit.code())
         }
         Err(exit) => match log::init(log::LogConfig::default()) {
-            Ok(_guard) => fatal(&exit.to_string()),
+            Ok(_guard) => {
+                if let Exit::Settings {
+                    config: Some(config), ..
+                } = &exit
+                {
+                    sidecar::check(config, &env);
+                }
+                fatal(&exit.to_string())
+            }
             Err(error) => {
                 eprintln!("{error}");
                 ExitCode::FAILURE

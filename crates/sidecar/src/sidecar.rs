@@ -39,6 +39,7 @@ use crate::sidecar::expiry::CertificateWatch;
 use crate::sidecar::serve::Servers;
 
 pub use outrigger_runtime::components::Env;
+pub use resources::check;
 
 const LOG: &str = "dapr.runtime";
 

@@ -62,15 +62,20 @@ impl Named {
         }
         for (name, retry) in &doc.policies.retries {
             if Builtin::PROTECTED.name() == name {
-                problems.push(Problem::warning(format!(
+                let text = format!(
                     "Attempted to override protected policy {name} which is not allowed. \
                      Ignoring provided policy and using default."
-                )));
+                );
+                problems.push(Problem::warning(
+                    doc,
+                    &format!("spec.policies.retries.{name}"),
+                    text,
+                ));
                 continue;
             }
             match read_retry(retry) {
                 Ok(read) => {
-                    let read = self.at_least_three(name, read, problems);
+                    let read = self.at_least_three(doc, name, read, problems);
                     self.retries.insert(name.clone(), Arc::new(read));
                 }
                 Err(error) => errors.push((
@@ -94,19 +99,25 @@ impl Named {
         problems.extend(
             errors
                 .into_iter()
-                .map(|(key, error)| Problem::in_document(&doc.name, key, &error)),
+                .map(|(key, error)| Problem::error(doc, &key, &error)),
         );
         outcome
     }
 
-    fn at_least_three(&self, name: &str, read: RetrySpec, problems: &mut Vec<Problem>) -> RetrySpec {
+    fn at_least_three(
+        &self,
+        doc: &spec::Resiliency,
+        name: &str,
+        read: RetrySpec,
+        problems: &mut Vec<Problem>,
+    ) -> RetrySpec {
         let builtin = Builtin::ALL.iter().any(|policy| policy.name() == name);
         if !builtin || read.max_retries.is_some_and(|retries| retries >= 3) {
             return read;
         }
-        problems.push(Problem::warning(format!(
-            "Attempted override of {name} did not meet minimum retry count, resetting to 3."
-        )));
+        let key = format!("spec.policies.retries.{name}.maxRetries");
+        let text = format!("Attempted override of {name} did not meet minimum retry count, resetting to 3.");
+        problems.push(Problem::warning(doc, &key, text));
         RetrySpec {
             max_retries: Some(3),
             ..read

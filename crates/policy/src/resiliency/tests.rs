@@ -534,7 +534,23 @@ fn breakers_keep_their_state_where_their_rules_stay() {
 }
 
 #[test]
-fn a_problem_names_the_key_that_is_wrong() {
-    let (_, problems) = Resiliency::build([&with_timeout(doc("d"), "t", "soon")], "me");
-    assert_eq!(problems[0].key, "spec.policies.timeouts.t");
+fn what_targets_name_and_nobody_defines_is_told_with_the_nearest_name() {
+    let target = |timeout: &str, retry: &str| spec::AppTarget {
+        timeout: timeout.into(),
+        retry: retry.into(),
+        ..Default::default()
+    };
+    let one = with_app(doc("one"), "a", target("quick", "pubsubRetyr"));
+    let other = with_retry(doc("other"), "pubsubRetry", spec::Retry::default());
+    let other = with_app(with_timeout(other, "quick", "1s"), "b", target("", "pubsubRetry"));
+    let problems = undefined([&one, &other], "me");
+    assert_eq!(
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            "Resiliency policy one: no retry policy is named \"pubsubRetyr\"; did you mean pubsubRetry? \
+             calls of the target go without it"
+        ],
+    );
+    assert!(!problems[0].error);
+    assert_eq!(undefined([&other], "me"), []);
 }

@@ -31,14 +31,11 @@ fn lines(node: &Node) -> BTreeMap<String, usize> {
         let named = |item: &Node| Some((item.text("name")?.to_lowercase(), item.line));
         lines.extend(items.iter().filter_map(named));
     }
-    for group in ["timeouts", "retries", "circuitBreakers"] {
-        let policies = spec.get("policies").and_then(|policies| policies.get(group));
-        if let Some(yaml::Kind::Map(policies)) = policies.map(|policies| &policies.kind) {
-            lines.extend(policies.iter().map(|entry| {
-                let key = format!("spec.policies.{group}.{}", entry.key.text);
-                (key.to_lowercase(), entry.line)
-            }));
-        }
+    for part in ["policies", "targets"] {
+        let members = spec.get(part).map(|node| (format!("spec.{part}"), node));
+        members
+            .into_iter()
+            .for_each(|(path, node)| members_of(node, &path, &mut lines));
     }
     let rules = spec.get("routes").and_then(|routes| routes.get("rules"));
     if let Some(yaml::Kind::Seq(rules)) = rules.map(|rules| &rules.kind) {
@@ -49,6 +46,18 @@ fn lines(node: &Node) -> BTreeMap<String, usize> {
         lines.extend(matches);
     }
     lines
+}
+
+/// The lines of the members of a mapping and of the mappings in it, by their paths.
+fn members_of(node: &Node, path: &str, lines: &mut BTreeMap<String, usize>) {
+    let yaml::Kind::Map(entries) = &node.kind else {
+        return;
+    };
+    for entry in entries {
+        let path = format!("{path}.{}", entry.key.text);
+        members_of(&entry.value, &path, lines);
+        lines.insert(path.to_lowercase(), entry.line);
+    }
 }
 
 /// A document of a file.

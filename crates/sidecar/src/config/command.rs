@@ -47,14 +47,22 @@ impl Config {
             return Ok(Command::BuildInfo(build_info()));
         }
         if given.boolean("wait") {
-            let refuse = |invalid: Invalid| Exit::Settings(vec![invalid]);
+            let refuse = |invalid: Invalid| Exit::Settings {
+                invalid: vec![invalid],
+                config: None,
+            };
             let http_port = port(&given, "dapr-http-port").map_err(refuse)?;
             return Ok(Command::Wait { http_port });
         }
-        Settings::new(&given, &env)
-            .settle()
-            .map(|config| Command::Run(Box::new(config)))
-            .map_err(Exit::Settings)
+        let (config, invalid) = Settings::new(&given, &env).settle();
+        let config = Box::new(config);
+        if invalid.is_empty() {
+            return Ok(Command::Run(config));
+        }
+        Err(Exit::Settings {
+            invalid,
+            config: Some(config),
+        })
     }
 }
 

@@ -2,6 +2,8 @@
 
 use outrigger_flags::{FlagError, see_help};
 
+use super::Config;
+
 /// One wrong setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} ({place}: {remedy})")]
@@ -39,12 +41,17 @@ impl From<FlagError> for Invalid {
 }
 
 /// Why the sidecar does not start.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Exit {
     /// Unknown flags or values of the wrong type.
     Syntax(Vec<Invalid>),
     /// Well-formed settings that cannot be used.
-    Settings(Vec<Invalid>),
+    Settings {
+        /// Those.
+        invalid: Vec<Invalid>,
+        /// All others, from which the Configuration and the resources can be checked as well.
+        config: Option<Box<Config>>,
+    },
 }
 
 impl Exit {
@@ -52,14 +59,14 @@ impl Exit {
     pub fn code(&self) -> u8 {
         match self {
             Exit::Syntax(_) => 2,
-            Exit::Settings(_) => 1,
+            Exit::Settings { .. } => 1,
         }
     }
 
     /// Everything that is wrong, with places and remedies.
     pub fn invalid(&self) -> &[Invalid] {
         match self {
-            Exit::Syntax(all) | Exit::Settings(all) => all,
+            Exit::Syntax(all) | Exit::Settings { invalid: all, .. } => all,
         }
     }
 }
@@ -71,7 +78,7 @@ impl std::fmt::Display for Exit {
         let lines: Vec<_> = self.invalid().iter().map(ToString::to_string).collect();
         match self {
             Exit::Syntax(_) => write!(f, "{}\n{}", lines.join("\n"), see_help("daprd")),
-            Exit::Settings(all) => {
+            Exit::Settings { invalid: all, .. } => {
                 // Quantities are read with the flags, before there is a runtime to speak of.
                 let quantity =
                     |i: &Invalid| matches!(i.place.as_str(), "--max-body-size" | "--read-buffer-size");

@@ -38,7 +38,8 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         }
     }
 
-    pub(super) fn settle(mut self) -> Result<Config, Vec<Invalid>> {
+    /// The configuration, with defaults in the place of what is wrong.
+    pub(super) fn settle(mut self) -> (Config, Vec<Invalid>) {
         let mode = self.mode();
         let config = Config {
             app_id: self.app_id(mode),
@@ -68,11 +69,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
             log: self.log(),
         };
         self.conflicts(&config);
-        if self.wrong.is_empty() {
-            Ok(config)
-        } else {
-            Err(self.wrong)
-        }
+        (config, self.wrong)
     }
 
     /// A variable that counts only when it says something.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use outrigger_policy::resiliency::Resiliency as Policies;
+use outrigger_policy::resiliency::{Resiliency as Policies, undefined};
 use outrigger_resources::Resiliency;
 use outrigger_runtime::resilience::Resilience;
 
@@ -52,9 +52,12 @@ impl ResiliencyReconciler {
         if is_same {
             return;
         }
-        // What is odd about documents was said when they came.
+        // What is odd about one document was said when it came.
         let (policies, _) = self.resilience.policies.load().rebuild(&usable, &self.app_id);
         self.resilience.policies.replace(policies);
+        for problem in undefined(&usable, &self.app_id) {
+            tracing::warn!(target: LOG, "{problem}");
+        }
         let new = usable.iter().filter(|new| !holds(&self.applied, new));
         let new: Vec<_> = new
             .map(|new| (new.name.as_str(), new.namespace.as_str()))
@@ -68,11 +71,10 @@ impl ResiliencyReconciler {
     fn is_usable(&self, document: &Resiliency) -> bool {
         let (_, problems) = Policies::build([document], &self.app_id);
         for problem in &problems {
-            let place = document.source.of(&problem.key);
             if problem.error {
-                tracing::error!(target: LOG, "{place}: {problem}; what runs of this resource stays as it is");
+                tracing::error!(target: LOG, "{problem}; what runs of this resource stays as it is");
             } else {
-                tracing::warn!(target: LOG, "{place}: {problem}");
+                tracing::warn!(target: LOG, "{problem}");
             }
         }
         !problems.iter().any(|problem| problem.error)

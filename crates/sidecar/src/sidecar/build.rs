@@ -8,7 +8,7 @@ use outrigger_api::metadata;
 use outrigger_blocks_actors::actors::Placement;
 use outrigger_component::Catalog;
 use outrigger_identity::{Identity, SpiffeId};
-use outrigger_policy::resiliency::Resiliency;
+use outrigger_policy::resiliency::{Resiliency, undefined};
 use outrigger_resources::configuration::{Configuration, HOT_RELOAD};
 use outrigger_resources::load::Kind;
 use outrigger_resources::resiliency as spec;
@@ -313,7 +313,7 @@ fn placement(
 
 fn policies(resources: &[spec::Resiliency], app_id: &str, metrics: &Metrics) -> Resiliency {
     let (policies, problems) = Resiliency::build(resources, app_id);
-    for problem in problems {
+    for problem in problems.into_iter().chain(undefined(resources, app_id)) {
         if problem.error {
             tracing::error!(target: LOG, "{problem}");
         } else {

@@ -19,6 +19,16 @@ const OPERATOR_APP_ID: &str = "dapr-operator";
 /// The name of placement.
 pub(super) const PLACEMENT_APP_ID: &str = "dapr-placement";
 
+/// Logs what is wrong with the Configuration and the resources of a sidecar that does not start for another reason:
+/// everything is mended at once.
+pub fn check(config: &Config, env: &Env) {
+    if config.mode == Mode::Standalone {
+        // Each mistake is logged where it is found.
+        let _read = configuration(config, env).is_ok();
+        let _read = resources(config).is_ok();
+    }
+}
+
 /// As [`configuration`], on a thread that may block: signals are heard meanwhile.
 pub(super) async fn read_configuration(
     config: &Config,

@@ -112,6 +112,49 @@ fn files_and_folders_that_are_not_there_are_named_together() {
 }
 
 #[test]
+fn flags_that_cannot_be_used_hide_nothing_that_is_wrong_with_files() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("resources")).unwrap();
+    let log = log(
+        folder.path(),
+        &[
+            "--app-protocol=htpp",
+            "--resources-path=resorces",
+            "--config=confg.yaml",
+        ],
+    );
+    for parts in [
+        ["level=fatal", "--app-protocol: did you mean http?"],
+        ["level=error", "confg.yaml: cannot read file confg.yaml"],
+        ["level=error", "resorces: cannot read resources folder resorces"],
+    ] {
+        says(&log, &parts);
+    }
+}
+
+#[test]
+fn wrong_resiliency_is_told_with_its_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let policy = "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    \
+                  timeouts:\n      slow: soon\n    retries:\n      often: {policy: constant}\n  targets:\n    \
+                  components:\n      store:\n        outbound:\n          retry: oftn\n";
+    std::fs::write(folder.path().join("policy.yaml"), policy).unwrap();
+    // It starts with a wrong policy, as Dapr does; not with this component.
+    std::fs::write(
+        folder.path().join("store.yaml"),
+        component("state.none", "store", &[]),
+    )
+    .unwrap();
+    let log = log(folder.path(), &["--resources-path=."]);
+    for parts in [
+        ["policy.yaml:8: ", "invalid duration"],
+        ["policy.yaml:15: ", "did you mean often?"],
+    ] {
+        says(&log, &parts);
+    }
+}
+
+#[test]
 fn every_wrong_component_is_told_with_its_lines() {
     let folder = tempfile::tempdir().unwrap();
     let resources = folder.path().join("resources");

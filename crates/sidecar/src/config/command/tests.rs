@@ -30,7 +30,7 @@ fn run(args: &[&str]) -> Config {
 
 fn refused(args: &[&str]) -> Vec<String> {
     match command(args, &[]) {
-        Err(exit @ Exit::Settings(_)) => {
+        Err(exit @ Exit::Settings { .. }) => {
             assert_eq!(exit.code(), 1);
             let opening = if args.contains(&"--max-body-size=4MB") {
                 "Failed to parse flags: "
