@@ -79,6 +79,12 @@ CASES = {
         "global": {"networkPolicy": {"enabled": True}},
         "dapr_placement": {"ha": True, "leaderElection": "lease"},
     },
+    "other ports": {
+        "global": {"networkPolicy": {"enabled": True}},
+        "dapr_operator": {"ports": {"port": 8443, "targetPort": 6600}},
+        "dapr_sentry": {"ports": {"port": 8444, "targetPort": 50011}},
+        "dapr_placement": {"ports": {"apiPort": 50105}},
+    },
     "no placement": {"dapr_placement": {"scaleZero": True}},
     "another's actors": {"global": {"actors": {"serviceName": "mine"}}},
     "scheduler in memory": {"dapr_scheduler": {"cluster": {"inMemoryStorage": True}}},
@@ -246,6 +252,19 @@ def particular(rendered):
         rules = found[case]["NetworkPolicy", name]["spec"]["ingress"]
         return [port["port"] for rule in rules for port in rule["ports"] if "from" in rule and "podSelector" in rule["from"][0]]
 
+    def listens(case, app):
+        """Of the first port of an app: where its process is told to listen, what its container and its policy open, and where
+        its Services lead, which is all the same."""
+        pod = next(one for one in pods(rendered[case]["objects"]) if one["metadata"]["name"] == app)
+        container = pod["spec"]["template"]["spec"]["containers"][0]
+        told = [int(port) for port in compare.flags(container["args"]).get("--port", [])]
+        opened = found[case]["NetworkPolicy", app]["spec"]["ingress"][0]["ports"][0]["port"]
+        named = ("grpc", "legacy", "api")
+        led = [port["targetPort"] for (kind, _), one in found[case].items()
+               if kind == "Service" and one["spec"]["selector"] == {"app": app}
+               for port in one["spec"]["ports"] if port.get("name") in named]
+        return set(told) | {opened, container["ports"][0]["containerPort"], *led}
+
     by_raft, by_lease = placement("high availability"), placement("placement by a lease")
     secret, bundle = ("Secret", "dapr-trust-bundle"), ("ConfigMap", "dapr-trust-bundle")
     checks = {
@@ -283,6 +302,13 @@ def particular(rendered):
             and by_lease[0].get("--id") == ["$(PLACEMENT_ID)"] and "--mode" in by_lease[0]
             and not {"--initial-cluster", "--raft-logstore-path"} & set(by_lease[0])
             and by_lease[1] == {"api", "metrics"} and by_lease[2] == [],
+        "operator and sentry listen where their Services lead":
+            listens("other ports", "dapr-operator") == {6600} and listens("other ports", "dapr-sentry") == {50011},
+        "placement is where sidecars ask, whatever its Service has":
+            listens("other ports", "dapr-placement-server") == {50005}
+            and variables("other ports", "Deployment", "dapr-sidecar-injector")["ACTORS_SERVICE_ADDRESS"]
+            == "dapr-placement-server:50005"
+            and found["other ports"]["Service", "dapr-placement-server"]["spec"]["ports"][0]["port"] == 50105,
         "it may use that lease": by_lease[3] and [(rule["resources"], rule.get("resourceNames"), rule["verbs"])
             for rule in found["placement by a lease"]["Role", "dapr-placement"]["rules"]] == [
                 (["leases"], ["placement.dapr.io"], ["get", "watch", "update"]), (["leases"], None, ["create"])],

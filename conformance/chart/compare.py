@@ -4,7 +4,7 @@ import json
 import re
 
 # Values that Dapr's chart does not have, or fails for.
-ONLY_HERE = ("only here", "another's actors", "namespaced elsewhere", "placement by a lease")
+ONLY_HERE = ("only here", "another's actors", "namespaced elsewhere", "placement by a lease", "other ports")
 # Objects that are not rendered here: roles without rules, and whoever is switched off has no rights.
 LEFT_OUT = {
     ("ClusterRole", "dapr-placement"), ("ClusterRoleBinding", "dapr-placement"),
@@ -42,6 +42,8 @@ EXPECTED = [
      "quotes are escaped there, which no reader of JSON takes"),
     (r"StatefulSet/.*", r".*/volumeMounts/.*/readOnly", "a token is read only; what is false there is left out here"),
     (r".*/dapr-sentry", r".*/args/--oidc-server-(listen-port|tls-enabled)", "values that have no effect there"),
+    (r"Deployment/dapr-(operator|sentry)", r".*/args/--port", "targetPort is where they listen, too"),
+    (r"Service/dapr-placement-server", r".*/api/targetPort", "apiPort is the Service's alone, as sidecars ask at 50005"),
     (r".*/dapr-placement-server", r".*/podAntiAffinity", "its own high availability is spread too"),
     (r".*/dapr-sidecar-injector", r".*/env/SIDECAR_RUN_AS_USER", "0 is not told there"),
 ]

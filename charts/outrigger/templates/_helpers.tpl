@@ -28,6 +28,12 @@
 {{ .Values.global.mtls.sentryAddress | default (printf "dapr-sentry.%s.svc.cluster.local:443" .Release.Namespace) }}
 {{- end -}}
 
+{{- /* Where placement listens. Sidecars that run, and those of Dapr's injector, ask here whatever apiPort says, and a headless
+  Service translates no ports: apiPort is that of the Service alone. */ -}}
+{{- define "outrigger.placement-port" -}}
+50005
+{{- end -}}
+
 {{- define "outrigger.trust-domain" -}}
 {{ .Values.global.mtls.controlPlaneTrustDomain }}
 {{- end -}}
