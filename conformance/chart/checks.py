@@ -74,6 +74,12 @@ CASES = {
             "oidc": {"enabled": True, "allowedHosts": ["a", "b"], "tls": {"enabled": False}},
         }
     },
+    "tokens that are off": {
+        "dapr_sentry": {
+            "jwt": {"issuer": "https://issuer", "signingAlgorithm": "ES256", "keyFilename": "/k", "jwksFilename": "/j", "keyID": "k"},
+            "oidc": {"allowedHosts": ["a"], "pathPrefix": "/p"},
+        }
+    },
     "placement in memory": {"dapr_placement": {"ha": True, "cluster": {"forceInMemoryLog": True}}},
     "placement by a lease": {
         "global": {"networkPolicy": {"enabled": True}},
@@ -277,6 +283,8 @@ def particular(rendered):
         "the root stays as it was given": found["root alone"][bundle]["data"]["ca.crt"].strip() == FAKE,
         "tokens are told to sentry": {"--jwt-enabled=true", "--jwt-issuer=https://issuer", "--oidc-enabled=true",
             "--oidc-allowed-hosts=a,b", "--oidc-server-tls-enabled=false"} <= set(args("tokens", "Deployment", "dapr-sentry")),
+        "without tokens sentry is told nothing of them, which it would not start with":
+            not any(re.match("--(jwt|jwks|oidc)", arg) for arg in args("tokens that are off", "Deployment", "dapr-sentry")),
         "the scheduler keeps 16 GiB":
             found["default"]["StatefulSet", "dapr-scheduler-server"]["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]
             == {"requests": {"storage": "16Gi"}},
