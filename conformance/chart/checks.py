@@ -67,6 +67,10 @@ CASES = {
         "dapr_config": {"dapr_config_chart_included": False},
     },
     "own certificates": {"dapr_sentry": {"tls": {"issuer": {"certPEM": FAKE, "keyPEM": FAKE}, "root": {"certPEM": FAKE}}}},
+    "other names of certificates": {
+        "global": {"issuerFilenames": {"ca": "root.pem", "cert": "chain.pem", "key": "/elsewhere/chain.key"}},
+        "dapr_sentry": {"tls": {"issuer": {"certPEM": FAKE, "keyPEM": FAKE}, "root": {"certPEM": FAKE}}},
+    },
     "root alone": {"dapr_sentry": {"tls": {"root": {"certPEM": FAKE}}}},
     "tokens": {
         "dapr_sentry": {
@@ -112,7 +116,13 @@ NAMESPACED = [
     (r"Deployment/dapr-operator", r".*/args/--watch-namespace", "follows where its rights are"),
     (r"Deployment/dapr-operator", r".*/env/ENABLE_WEBHOOKS", "cannot change definitions"),
 ]
-EXPECTED_IN = {"namespaced": NAMESPACED, "namespaced, with the webhook": NAMESPACED[:1]}
+NAMES = [
+    # Without: they wait for a file that sentry never writes.
+    (r"(Deployment|StatefulSet)/.*", r".*/args/--trust-anchors-file", "is where sentry writes it"),
+    (r"Deployment/dapr-sidecar-injector", r".*/env/DAPR_TRUST_ANCHORS_FILE/value", "likewise"),
+    (r"(Secret|ConfigMap)/dapr-trust-bundle", r"/data/(root.pem|chain.pem|chain.key)", "is where sentry reads it, too"),
+]
+EXPECTED_IN = {"other names of certificates": NAMES, "namespaced": NAMESPACED, "namespaced, with the webhook": NAMESPACED[:1]}
 REFUSED = {
     "a root that is a user": ({"dapr_sidecar_injector": {"sidecarRunAsUser": 0}}, "sidecarRunAsUser"),
     "a user that is root": (
@@ -258,6 +268,14 @@ def particular(rendered):
         rules = found[case]["NetworkPolicy", name]["spec"]["ingress"]
         return [port["port"] for rule in rules for port in rule["ports"] if "from" in rule and "podSelector" in rule["from"][0]]
 
+    def anchors(case):
+        """The files of root certificates that the parts of the control plane are told, but for sentry's."""
+        told = {variables(case, "Deployment", "dapr-sidecar-injector")["DAPR_TRUST_ANCHORS_FILE"]}
+        for kind, name in (("Deployment", "dapr-operator"), ("StatefulSet", "dapr-placement-server"),
+                           ("StatefulSet", "dapr-scheduler-server")):
+            told |= set(compare.flags(args(case, kind, name))["--trust-anchors-file"])
+        return told
+
     def listens(case, app):
         """Of the first port of an app: where its process is told to listen, what its container and its policy open, and where
         its Services lead, which is all the same."""
@@ -278,6 +296,13 @@ def particular(rendered):
             "data" not in found["default"][secret] and "data" not in found["default"][bundle],
         "own certificates are all in the secret":
             set(found["own certificates"][secret]["data"]) == {"ca.crt", "issuer.crt", "issuer.key"},
+        "certificates are also where sentry is told that they are":
+            set(found["other names of certificates"][secret]["data"])
+            == {"ca.crt", "issuer.crt", "issuer.key", "root.pem", "chain.pem", "chain.key"}
+            and set(found["other names of certificates"][bundle]["data"]) == {"ca.crt", "root.pem"},
+        "the control plane reads the root where sentry writes it":
+            anchors("other names of certificates") == {"/var/run/secrets/dapr.io/tls/root.pem"}
+            and anchors("default") == {"/var/run/secrets/dapr.io/tls/ca.crt"},
         "the root alone is in the config map":
             "data" not in found["root alone"][secret] and set(found["root alone"][bundle]["data"]) == {"ca.crt"},
         "the root stays as it was given": found["root alone"][bundle]["data"]["ca.crt"].strip() == FAKE,

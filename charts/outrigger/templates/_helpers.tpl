@@ -28,6 +28,15 @@
 {{ .Values.global.mtls.sentryAddress | default (printf "dapr-sentry.%s.svc.cluster.local:443" .Release.Namespace) }}
 {{- end -}}
 
+{{- /* The root certificates in the trust bundle, under the name that sentry writes them to. */ -}}
+{{- define "outrigger.root-name" -}}
+{{ base (.Values.global.issuerFilenames.ca | default "ca.crt") }}
+{{- end -}}
+
+{{- define "outrigger.anchors" -}}
+/var/run/secrets/dapr.io/tls/{{ include "outrigger.root-name" . }}
+{{- end -}}
+
 {{- /* Where placement listens. Sidecars that run, and those of Dapr's injector, ask here whatever apiPort says, and a headless
   Service translates no ports: apiPort is that of the Service alone. */ -}}
 {{- define "outrigger.placement-port" -}}
@@ -80,7 +89,7 @@ prometheus.io/path: "/"
 {{- define "outrigger.tls-arguments" -}}
 - --tls-enabled
 - --trust-domain={{ include "outrigger.trust-domain" . }}
-- --trust-anchors-file=/var/run/secrets/dapr.io/tls/ca.crt
+- --trust-anchors-file={{ include "outrigger.anchors" . }}
 - --sentry-address={{ include "outrigger.sentry-address" . }}
 - --mode=kubernetes
 {{- end -}}
