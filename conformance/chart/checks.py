@@ -110,6 +110,31 @@ CASES = {
         "dapr_sidecar_injector": {"enableNativeSidecar": True},
     },
 }
+# Helm reads them as floats, which templates write as 1e+06 and the like.
+LARGE = 1_000_660_000
+NUMBERS = {
+    "global": {"tag": LARGE, "k8sLabels": {"build": LARGE}},
+    "dapr_operator": {"maxPodRestartsPerMinute": LARGE, "extraEnvVars": {"A": LARGE}},
+    "dapr_placement": {"ha": True, "replicationFactor": LARGE, "fsGroup": LARGE, "volumeclaims": {"storageSize": LARGE},
+                       "maxActorApiLevel": LARGE, "minActorApiLevel": LARGE},
+    "dapr_scheduler": {
+        "securityContext": {"fsGroup": LARGE}, "cluster": {"storageSize": LARGE}, "workers": LARGE,
+        **{f"etcd{name}": LARGE for name in ("SpaceQuota", "CompactionRetention", "SnapshotCount", "MaxSnapshots", "MaxWals",
+           "BackendBatchLimit", "MaxTxnOps", "DefragThresholdMB")},
+    },
+    "dapr_sidecar_injector": {"sidecarRunAsUser": LARGE, "sidecarRunAsGroup": LARGE},
+}
+CASES["large numbers"] = NUMBERS
+
+
+def changed(values, change):
+    """The values with each number changed."""
+    if isinstance(values, dict):
+        return {name: changed(value, change) for name, value in values.items()}
+    return change(values) if type(values) is int else values
+
+
+CASES["small numbers"] = changed(NUMBERS, lambda _: 7)
 # Differences from Dapr's chart with these values alone, with their reasons.
 NAMESPACED = [
     # Without: its lists of the cluster are refused, and it is never ready.
@@ -342,6 +367,11 @@ def particular(rendered):
             and variables("other ports", "Deployment", "dapr-sidecar-injector")["ACTORS_SERVICE_ADDRESS"]
             == "dapr-placement-server:50005"
             and found["other ports"]["Service", "dapr-placement-server"]["spec"]["ports"][0]["port"] == 50105,
+        "large numbers are written like small ones": [
+            str(one).replace(str(LARGE), "7") for one in rendered["large numbers"]["objects"]
+        ] == [str(one) for one in rendered["small numbers"]["objects"]],
+        "a user of a sidecar may have a large number":
+            variables("large numbers", "Deployment", "dapr-sidecar-injector")["SIDECAR_RUN_AS_USER"] == str(LARGE),
         "it may use that lease": by_lease[3] and [(rule["resources"], rule.get("resourceNames"), rule["verbs"])
             for rule in found["placement by a lease"]["Role", "dapr-placement"]["rules"]] == [
                 (["leases"], ["placement.dapr.io"], ["get", "watch", "update"]), (["leases"], None, ["create"])],

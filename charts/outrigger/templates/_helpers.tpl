@@ -1,7 +1,16 @@
 {{- /* Parts that objects of the chart share. "part" is a dict: root, component, app, values. */ -}}
 
+{{- /* A number or a text as it stands in the values. Helm reads numbers in files as floats, which templates write with an
+  exponent from a million on. */ -}}
+{{- define "outrigger.plain" -}}
+{{- if kindIs "float64" . }}
+{{- if eq . (float64 (int64 .)) }}{{ int64 . }}{{ else }}{{ . }}{{ end }}
+{{- else if not (kindIs "invalid" .) }}{{ . }}
+{{- end }}
+{{- end -}}
+
 {{- define "outrigger.tag" -}}
-{{ .Values.global.tag | default .Chart.AppVersion }}
+{{ include "outrigger.plain" (.Values.global.tag | default .Chart.AppVersion) }}
 {{- end -}}
 
 {{- /* Labels of an object of a component. */ -}}
@@ -13,7 +22,7 @@
   "app.kubernetes.io/managed-by" .root.Release.Service
   "app.kubernetes.io/component" .component -}}
 {{- range $name, $value := .root.Values.global.k8sLabels }}
-{{- $_ := set $labels $name (tpl (toString $value) $.root) }}
+{{- $_ := set $labels $name (tpl (include "outrigger.plain" $value) $.root) }}
 {{- end }}
 {{- with .app }}{{ $_ := set $labels "app" . }}{{ end }}
 {{- toYaml $labels }}
@@ -101,7 +110,7 @@ prometheus.io/path: "/"
       fieldPath: metadata.namespace
 {{- range $name, $value := .values.extraEnvVars }}
 - name: {{ $name }}
-  value: {{ $value | quote }}
+  value: {{ include "outrigger.plain" $value | quote }}
 {{- end }}
 {{- end -}}
 
@@ -246,9 +255,9 @@ spec:
   {{- $disruption := .root.Values.global.ha.disruption }}
   {{- /* Kubernetes takes one of them. */}}
   {{- if $disruption.minimumAvailable }}
-  minAvailable: {{ $disruption.minimumAvailable }}
+  minAvailable: {{ include "outrigger.plain" $disruption.minimumAvailable }}
   {{- else }}
-  maxUnavailable: {{ $disruption.maximumUnavailable }}
+  maxUnavailable: {{ include "outrigger.plain" $disruption.maximumUnavailable }}
   {{- end }}
   selector:
     matchLabels:
