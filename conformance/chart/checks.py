@@ -99,6 +99,11 @@ CASES = {
     "another's actors": {"global": {"actors": {"serviceName": "mine"}}},
     "scheduler in memory": {"dapr_scheduler": {"cluster": {"inMemoryStorage": True}}},
     "another etcd": {"dapr_scheduler": {"etcdEmbed": False, "etcdClientEndpoints": ["http://etcd:2379"], "etcdClientUsername": "u"}},
+    "lists as texts": {
+        "dapr_sentry": {"oidc": {"enabled": True, "allowedHosts": "a, b"}},
+        "dapr_scheduler": {"etcdEmbed": False, "etcdClientEndpoints": "http://one:2379,http://two:2379"},
+    },
+    "another mode, and anchors": {"x-levels": {"all": "warn"}, "dapr_sentry": {"mode": "standalone"}},
     "images by name": {"dapr_sentry": {"image": {"name": "example.com/sentry@sha256:0"}}},
     "sidecars as root": {"dapr_sidecar_injector": {"sidecarRunAsNonRoot": False, "sidecarRunAsUser": 0}},
     "only here": {
@@ -127,10 +132,12 @@ NUMBERS = {
 CASES["large numbers"] = NUMBERS
 
 
-def changed(values, change):
-    """The values with each number changed."""
+def changed(values, change, name=""):
+    """The values with each number changed, and with levels of logs in capitals."""
     if isinstance(values, dict):
-        return {name: changed(value, change) for name, value in values.items()}
+        return {name: changed(value, change, name) for name, value in values.items()}
+    if name == "logLevel":
+        return values.upper()
     return change(values) if type(values) is int else values
 
 
@@ -161,6 +168,8 @@ REFUSED = {
     "a misspelt value of all": ({"global": {"prometeus": {"enabled": False}}}, "prometeus"),
     "a misspelt value within those of all": ({"global": {"ha": {"enable": True}}}, "enable"),
     "no way to elect": ({"dapr_placement": {"leaderElection": "etcd"}}, "leaderElection"),
+    "a text of no number": ({"dapr_placement": {"replicationFactor": "1e3"}}, "replicationFactor"),
+    "a text of no port": ({"global": {"prometheus": {"port": "65536"}}}, "port"),
     "no duration": ({"global": {"mtls": {"workloadCertTTL": "soon"}}}, "workloadCertTTL"),
 }
 BINARIES = ("operator", "sentry", "injector", "placement", "scheduler")
@@ -335,6 +344,9 @@ def particular(rendered):
             "--oidc-allowed-hosts=a,b", "--oidc-server-tls-enabled=false"} <= set(args("tokens", "Deployment", "dapr-sentry")),
         "without tokens sentry is told nothing of them, which it would not start with":
             not any(re.match("--(jwt|jwks|oidc)", arg) for arg in args("tokens that are off", "Deployment", "dapr-sentry")),
+        "lists may be texts": "--oidc-allowed-hosts=a,b" in args("lists as texts", "Deployment", "dapr-sentry")
+            and compare.flags(args("lists as texts", "StatefulSet", "dapr-scheduler-server"))["--etcd-client-endpoints"]
+            == ["http://one:2379", "http://two:2379"],
         "the scheduler keeps 16 GiB":
             found["default"]["StatefulSet", "dapr-scheduler-server"]["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]
             == {"requests": {"storage": "16Gi"}},
@@ -402,6 +414,10 @@ def main():
         error = ours[name].get("error", "")
         checks.expect(f"refusing {name}", [] if word in error else [f"want an error that names {word}: {error!r}"])
     checks.expect("what values mean", particular(ours))
+    texts = changed(ours["values"]["objects"][0], str)
+    texts = render(program, chart, {"texts": texts})["texts"]
+    same = texts.get("objects") == ours["default"]["objects"]
+    checks.expect("numbers as texts and levels in capitals mean the same", [] if same else [texts.get("error", "they do not")])
     if not binaries:
         print("not checked, because no folder of binaries was named: whether they know their arguments")
     if theirs:

@@ -9,6 +9,11 @@
 {{- end }}
 {{- end -}}
 
+{{- /* A list, or a text with commas, as the latter. */ -}}
+{{- define "outrigger.joined" -}}
+{{ join "," . | nospace }}
+{{- end -}}
+
 {{- define "outrigger.tag" -}}
 {{ include "outrigger.plain" (.Values.global.tag | default .Chart.AppVersion) }}
 {{- end -}}
@@ -81,7 +86,7 @@ prometheus.io/path: "/"
 {{- /* Arguments of all processes: the log and metrics. */ -}}
 {{- define "outrigger.arguments" -}}
 - --log-level
-- {{ ternary "debug" .values.logLevel .values.debug.enabled | quote }}
+- {{ ternary "debug" .values.logLevel .values.debug.enabled | lower | quote }}
 {{- if .root.Values.global.logAsJson }}
 - --log-as-json
 {{- end }}
