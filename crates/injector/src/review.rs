@@ -25,6 +25,10 @@ const LOG: &str = "dapr.injector";
 const PATH: &str = "/mutate";
 const JSON: &str = "application/json";
 
+/// What it asks with.
+const VERSION: &str = "admission.k8s.io/v1";
+const KIND: &str = "AdmissionReview";
+
 /// Reviews pods.
 #[derive(Debug)]
 pub(crate) struct Reviewer {
@@ -44,6 +48,17 @@ pub(crate) struct Review {
     api_version: String,
     kind: String,
     pub(crate) request: AdmissionRequest,
+}
+
+impl Review {
+    /// What is wrong where it is no review, or one of another version.
+    fn foreign(&self) -> Option<String> {
+        let Self {
+            api_version, kind, ..
+        } = self;
+        (api_version != VERSION || kind != KIND)
+            .then(|| format!("cannot review a {kind} of {api_version}: send an {KIND} of {VERSION}"))
+    }
 }
 
 #[derive(Deserialize)]
@@ -98,13 +113,22 @@ impl Reviewer {
         }
         let body = match serde_json::from_slice::<Review>(request.body()) {
             Ok(review) => {
-                let verdict = self.review(&review.request).await;
+                let verdict = match review.foreign() {
+                    Some(problem) => {
+                        tracing::error!(target: LOG, "{problem}");
+                        Verdict {
+                            refused: Some(problem),
+                            ..Verdict::default()
+                        }
+                    }
+                    None => self.review(&review.request).await,
+                };
                 answer(&review, verdict)
             }
             Err(error) => {
                 tracing::error!(target: LOG, "cannot read a review: {error}");
                 let status = json!({"message": format!("cannot read the AdmissionReview: {error}")});
-                json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+                json!({"apiVersion": VERSION, "kind": KIND,
                     "response": {"uid": "", "allowed": false, "status": status}})
             }
         };

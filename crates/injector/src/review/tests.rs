@@ -238,3 +238,21 @@ async fn what_is_no_review_is_answered_as_dapr_does() {
     );
     assert!(answer["response"]["status"]["message"].is_string());
 }
+
+#[tokio::test]
+async fn reviews_of_other_kinds_and_versions_are_refused() {
+    let webhook = Webhook::start().await;
+    for (version, kind) in [
+        ("admission.k8s.io/v1beta1", "AdmissionReview"),
+        ("v1", "AdmissionReview"),
+        ("admission.k8s.io/v1", "ConversionReview"),
+    ] {
+        let review = json!({"apiVersion": version, "kind": kind, "request": {"uid": "r1", "kind": {"kind": "Pod"},
+            "namespace": "shop", "userInfo": {"uid": "u1"}, "object": enabled()}});
+        let (status, answer) = webhook.send(JSON, &review.to_string()).await;
+        let message =
+            format!("cannot review a {kind} of {version}: send an AdmissionReview of admission.k8s.io/v1");
+        let refused = json!({"uid": "r1", "allowed": false, "status": {"message": message}});
+        assert_eq!((status, &answer["response"]), (StatusCode::OK, &refused));
+    }
+}
