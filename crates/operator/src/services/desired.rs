@@ -9,25 +9,35 @@ use super::workload::{Owner, Workload};
 /// Port of the sidecar's HTTP API at its service.
 const SERVICE_HTTP_PORT: u16 = 80;
 
+/// Annotations that Prometheus reads, where the sidecar has metrics.
+const SCRAPED: [&str; 4] = [
+    "prometheus.io/probe",
+    "prometheus.io/scrape",
+    "prometheus.io/port",
+    "prometheus.io/path",
+];
+/// Names the annotations of a service that its workload asked for, with commas: those that it no longer asks for go.
+const ASKED: &str = "outrigger/service-annotations";
+
 /// The service of a workload.
 pub(super) fn service<K: Owner>(meta: &Meta, workload: &Workload<K>) -> Value {
     let mut annotations = Map::new();
     annotations.insert(APP_ID.to_owned(), workload.app_id.clone().into());
     if workload.metrics {
         let port = workload.metrics_port.to_string();
-        for (name, value) in [
-            ("probe", "true"),
-            ("scrape", "true"),
-            ("port", &port),
-            ("path", "/"),
-        ] {
-            annotations.insert(format!("prometheus.io/{name}"), value.into());
+        for (name, value) in SCRAPED.into_iter().zip(["true", "true", &port, "/"]) {
+            annotations.insert(name.to_owned(), value.into());
         }
     }
+    let mut asked = Vec::new();
     for (name, value) in &workload.annotations {
-        if !annotations.contains_key(name) {
+        if !annotations.contains_key(name) && name != ASKED {
             annotations.insert(name.clone(), value.clone().into());
+            asked.push(name.as_str());
         }
+    }
+    if !asked.is_empty() {
+        annotations.insert(ASKED.to_owned(), asked.join(",").into());
     }
     let port =
         |name: &str, port: i32| json!({"name": name, "protocol": "TCP", "port": port, "targetPort": port});
@@ -61,6 +71,22 @@ pub(super) fn service<K: Owner>(meta: &Meta, workload: &Workload<K>) -> Value {
     })
 }
 
+/// Annotations of a service that were wanted once and are no more: those of metrics, and those that its workload asked for.
+fn stale<'a>(found: &'a Value, wanted: &Value) -> Vec<&'a str> {
+    let annotations = found["metadata"]["annotations"].as_object();
+    let asked = annotations
+        .and_then(|all| all.get(ASKED)?.as_str())
+        .unwrap_or_default();
+    let asked: Vec<_> = asked.split(',').collect();
+    annotations
+        .into_iter()
+        .flat_map(Map::keys)
+        .map(String::as_str)
+        .filter(|name| *name == ASKED || SCRAPED.contains(name) || asked.contains(name))
+        .filter(|name| wanted["metadata"]["annotations"].get(name).is_none())
+        .collect()
+}
+
 /// Whether a service is not what it should be. What others added to it does not matter.
 pub(super) fn differs(found: &Value, wanted: &Value) -> bool {
     let places = [
@@ -70,12 +96,13 @@ pub(super) fn differs(found: &Value, wanted: &Value) -> bool {
         "/spec/ports",
     ];
     let spec = found["spec"]["selector"] != wanted["spec"]["selector"];
-    spec || places
-        .iter()
-        .any(|place| match (found.pointer(place), wanted.pointer(place)) {
-            (Some(found), Some(wanted)) => !covers(found, wanted),
-            _ => true,
-        })
+    spec || !stale(found, wanted).is_empty()
+        || places
+            .iter()
+            .any(|place| match (found.pointer(place), wanted.pointer(place)) {
+                (Some(found), Some(wanted)) => !covers(found, wanted),
+                _ => true,
+            })
 }
 
 /// Whether all that is wanted is there; lists item by item.
@@ -97,6 +124,10 @@ fn covers(found: &Value, wanted: &Value) -> bool {
 
 /// A service that exists, made what it should be: its version, and what the cluster gave it, stay.
 pub(super) fn onto(mut found: Value, wanted: Value) -> Value {
+    let stale: Vec<_> = stale(&found, &wanted).into_iter().map(str::to_owned).collect();
+    if let Some(annotations) = found["metadata"]["annotations"].as_object_mut() {
+        annotations.retain(|name, _| !stale.contains(name));
+    }
     for field in ["labels", "annotations"] {
         for (name, value) in wanted["metadata"][field].as_object().into_iter().flatten() {
             found["metadata"][field][name] = value.clone();

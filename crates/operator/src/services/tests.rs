@@ -31,7 +31,8 @@ fn the_service_follows_the_annotations() {
         "apiVersion": "v1", "kind": "Service",
         "metadata": {"name": "cart-dapr", "namespace": "ns", "labels": {"dapr.io/enabled": "true"},
             "annotations": {"dapr.io/app-id": "cart", "prometheus.io/probe": "true", "prometheus.io/scrape": "true",
-                "prometheus.io/port": "9191", "prometheus.io/path": "/", "a": "b"},
+                "prometheus.io/port": "9191", "prometheus.io/path": "/", "a": "b",
+                "outrigger/service-annotations": "a"},
             "ownerReferences": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "cart", "uid": "u1",
                 "controller": true, "blockOwnerDeletion": true}]},
         "spec": {"selector": {"app": "cart"}, "clusterIP": "None", "ports": [
@@ -133,6 +134,47 @@ fn what_others_added_to_a_service_stays() {
         (&json!("x"), &json!("7"))
     );
     assert_eq!(next["spec"]["ipFamilies"], json!(["IPv4"]));
+}
+
+#[test]
+fn annotations_that_a_workload_no_longer_asks_for_go() {
+    let annotations = |more: Value| {
+        let mut all = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
+        let (all_fields, more) = (all.as_object_mut().unwrap(), more.as_object().unwrap());
+        all_fields.extend(more.clone());
+        wanted(&all).unwrap()
+    };
+    let mut found = annotations(json!({"dapr.io/sidecar-svc-annotations": "a=1,b=2"}));
+    found["metadata"]["annotations"]["mine"] = "x".into();
+
+    let one = annotations(json!({"dapr.io/sidecar-svc-annotations": "b=2"}));
+    assert!(differs(&found, &one));
+    let found = onto(found, one.clone());
+    assert_eq!(
+        (found["metadata"]["annotations"].get("a"), differs(&found, &one)),
+        (None, false)
+    );
+
+    // A port of metrics that the workload asks for is not one of the sidecar's.
+    let none = annotations(
+        json!({"dapr.io/enable-metrics": "false", "dapr.io/sidecar-svc-annotations": "prometheus.io/port=1"}),
+    );
+    assert!(differs(&found, &none));
+    let found = onto(found, none.clone());
+    assert!(!differs(&found, &none));
+    assert_eq!(
+        found["metadata"]["annotations"],
+        json!({"dapr.io/app-id": "cart", "mine": "x", "prometheus.io/port": "1",
+            "outrigger/service-annotations": "prometheus.io/port"})
+    );
+
+    let quiet = annotations(json!({"dapr.io/enable-metrics": "false"}));
+    assert!(differs(&found, &quiet));
+    let found = onto(found, quiet);
+    assert_eq!(
+        found["metadata"]["annotations"],
+        json!({"dapr.io/app-id": "cart", "mine": "x"})
+    );
 }
 
 #[tokio::test]
