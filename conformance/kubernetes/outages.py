@@ -159,16 +159,39 @@ def uninjected(world):
         policy("Ignore")
 
 
+def is_off(world, name, clock):
+    """Fails unless the first line of the log of a process that was just started has the time that its clock should have."""
+    log = (world.fleet.dir / f"{name}.log").read_text(errors="replace")
+    off = calendar.timegm(time.strptime(re.search(r'time="([0-9T:-]+)', log)[1], "%Y-%m-%dT%H:%M:%S")) - time.time()
+    holds(abs(off - clock) < WRONG / 2, f"its clock is {off:.0f} s off")
+
+
 @check(f"sidecars with clocks that are {WRONG} s behind and ahead get their certificates, and call each other")
 def clocks(world):
     for name, clock in (("behind", -WRONG), ("ahead", WRONG)):
         world.expose(name)
         world.deploy(name, clock=clock, config="appconfig")
-        log = (world.fleet.dir / f"daprd-{name}.log").read_text(errors="replace")
-        off = calendar.timegm(time.strptime(re.search(r'time="([0-9T:-]+)', log)[1], "%Y-%m-%dT%H:%M:%S")) - time.time()
-        holds(abs(off - clock) < WRONG / 2, f"its clock is {off:.0f} s off")
+        is_off(world, f"daprd-{name}", clock)
     for one, other in (("behind", "ahead"), ("ahead", "behind"), ("orders", "behind"), ("ahead", "orders")):
         wait(f"{one} calls {other}", lambda one=one, other=other: world.call(one, other) == 200)
+
+
+@check(f"an operator with a clock that is {WRONG} s ahead gets its certificate, leads, and serves sidecars whose clocks are others")
+def hasty(world):
+    name = "dapr-operator-0"
+    world.fleet.end(name)
+    world.run(name, clock=WRONG)
+    try:
+        world.healthy(name)
+        is_off(world, name, WRONG)
+        wait("it leads", lambda: world.said(name, "leads (operator.dapr.io)"))
+        world.api.apply(component("hasty", "state.in-memory"))
+        for sidecar in ("orders", "behind", "ahead"):
+            wait(f"the change arrives at {sidecar}", lambda sidecar=sidecar: "hasty" in world.components(sidecar))
+    finally:
+        world.fleet.end(name)
+        world.run(name)
+        world.healthy(name)
 
 
 @check("sentry's secret is deleted: it goes on, says so when it restarts, and begins anew when the chart is applied again")

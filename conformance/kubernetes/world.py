@@ -160,10 +160,11 @@ class World:
         self.pods[name] = self.cluster.exists[name] = self.cluster.pod({"metadata": meta, "spec": spec})
         return name
 
-    def run(self, name, binaries=None):
-        """Starts the process of a pod of the control plane; `binaries` is its folder if that is another one."""
+    def run(self, name, binaries=None, clock=0):
+        """Starts the process of a pod of the control plane; `binaries` is its folder if that is another one, and its clock is
+        some seconds ahead."""
         found = self.pods[name]
-        self.cluster.start(name, found, found["spec"]["containers"][0]["name"], binaries=binaries)
+        self.cluster.start(name, found, found["spec"]["containers"][0]["name"], binaries=binaries, clock=clock)
 
     def healthy(self, name, binaries=None):
         """Waits until it is; one that ends is started again twice, as a kubelet does."""
