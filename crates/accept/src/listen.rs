@@ -59,7 +59,7 @@ pub struct BindError {
     pub address: String,
     /// The flag that sets the port.
     pub flag: &'static str,
-    /// Why.
+    /// What the operating system answered.
     pub source: io::Error,
 }
 

@@ -14,7 +14,7 @@ pub enum TimeError {
     Due {
         /// `timer` or `reminder`.
         what: &'static str,
-        /// What is wrong.
+        /// The form that was expected.
         cause: MomentError,
     },
     /// The time between two.
@@ -39,7 +39,7 @@ pub enum TimeError {
     Ttl {
         /// `timer` or `reminder`.
         what: &'static str,
-        /// What is wrong.
+        /// The form that was expected.
         cause: MomentError,
     },
     /// It would never be due.

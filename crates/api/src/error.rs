@@ -88,7 +88,7 @@ pub enum Detail {
     },
     /// `google.rpc.Help` with one link.
     Help {
-        /// Where.
+        /// Address of the page.
         url: &'static str,
         /// What is found there.
         description: &'static str,

@@ -46,7 +46,7 @@ pub enum ConfigurationError {
         store: String,
         /// The keys asked for; none means all.
         keys: Vec<String>,
-        /// Why.
+        /// The component's error, or the policy that ended the call.
         cause: Cause,
     },
     /// The values cannot be watched.
@@ -55,14 +55,14 @@ pub enum ConfigurationError {
         store: String,
         /// The keys asked for; none means all.
         keys: Vec<String>,
-        /// Why.
+        /// The component's error, or the policy that ended the call.
         cause: Cause,
     },
     /// The subscription was not ended, or there is none.
     Unsubscribe {
         /// The subscription.
         id: String,
-        /// Why.
+        /// The component's error, or the policy that ended the call.
         cause: Cause,
     },
 }

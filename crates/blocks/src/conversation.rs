@@ -46,7 +46,7 @@ pub enum ConversationError {
     Invoke {
         /// Name of the conversation component.
         component: String,
-        /// Why.
+        /// The reason, for the message.
         cause: String,
     },
 }

@@ -50,7 +50,7 @@ pub enum CryptoError {
     Key {
         /// The key.
         name: String,
-        /// Why.
+        /// The reason, for the message.
         cause: String,
     },
     /// It failed before there was any output.

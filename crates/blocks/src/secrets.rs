@@ -42,7 +42,7 @@ pub enum SecretError {
         store: String,
         /// The secret; `None` when all were asked for.
         key: Option<String>,
-        /// Why.
+        /// The component's error, or the policy that ended the call.
         cause: Cause,
     },
 }

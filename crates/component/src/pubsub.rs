@@ -107,7 +107,7 @@ pub struct BulkEntry {
 pub struct Failed {
     /// [`BulkEntry::id`].
     pub id: String,
-    /// Why.
+    /// The broker's error.
     pub error: Error,
 }
 

@@ -263,7 +263,7 @@ impl Session {
                 Some(answer) = self.values.answer() => self.answered(answer),
                 () = sleep_until(commit_at.unwrap_or_else(Instant::now)),
                     if commit_at.is_some() && self.committing.is_none() => self.commit(),
-                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() && feed.room() > 0 => {}
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() && feed.free_capacity() > 0 => {}
                 _ = look.tick(), if !draining => self.look(feed).await?,
             }
         }

@@ -169,7 +169,7 @@ async fn deliver(
             () = closed.cancelled() => return Ok(()),
             () = drain.cancelled(), if !feed.draining() => {}
             _ = feed.settled() => {}
-            message = messages.recv(), if feed.room() > 0 => match message {
+            message = messages.recv(), if feed.free_capacity() > 0 => match message {
                 None => return Ok(()),
                 Some(message) => {
                     bytes.fetch_sub(message.data.len(), Ordering::Relaxed);

@@ -171,7 +171,7 @@ impl Consumer {
         // Beside everything else: a server that is away takes seconds not to answer.
         let mut gone = pin!(gone(&stream, &name, &suspicion));
         loop {
-            while feed.room() > 0
+            while feed.free_capacity() > 0
                 && let Some(incoming) = prefetched.next(&stream)
             {
                 let message = self.message(&incoming);
@@ -202,7 +202,7 @@ impl Consumer {
                     }
                 }
                 incoming = next(&mut messages), if !prefetched.is_full() => match incoming {
-                    Some(Ok(incoming)) => prefetched.push(incoming, feed.room_in_bytes()),
+                    Some(Ok(incoming)) => prefetched.push(incoming, feed.free_bytes()),
                     Some(Err(_)) => suspicion.notify_one(),
                     None => return Err(Error::new(Kind::Unavailable, "NATS: the subscription ended")),
                 },

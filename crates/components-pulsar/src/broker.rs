@@ -43,7 +43,7 @@ pub fn add(catalog: &mut Catalog) {
 }
 
 /// What publishers and consumers of one component share.
-pub(super) struct Shared {
+pub(super) struct BrokerState {
     pub(super) settings: Arc<Settings>,
     pub(super) closed: CancellationToken,
     pub(super) component: Arc<str>,
@@ -52,7 +52,7 @@ pub(super) struct Shared {
 }
 
 struct Broker {
-    shared: Arc<Shared>,
+    shared: Arc<BrokerState>,
     /// The last used at the end.
     topics: Mutex<VecDeque<Arc<Topic>>>,
 }
@@ -85,7 +85,7 @@ impl Topic {
         Ok(Arc::clone(partitions.insert(made.collect())))
     }
 
-    async fn publish(&self, shared: &Shared, mut message: Outgoing) -> Result<()> {
+    async fn publish(&self, shared: &BrokerState, mut message: Outgoing) -> Result<()> {
         let partitions = self.partitions(&shared.settings).await?;
         let count = partitions.len();
         let number = message.partition(count);
@@ -102,7 +102,7 @@ impl Topic {
 }
 
 impl Partition {
-    async fn producer(&self, shared: &Shared) -> Result<Producer> {
+    async fn producer(&self, shared: &BrokerState) -> Result<Producer> {
         let mut producer = self.producer.lock().await;
         match &*producer {
             Some(producer) if !producer.has_ended() => Ok(producer.clone()),
@@ -117,7 +117,7 @@ impl Broker {
         // That it is the right one is to be known before anything is published.
         Connection::to_any(&settings).await?;
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(BrokerState {
                 settings,
                 closed: CancellationToken::new(),
                 component: setup.metadata.component().clone(),

@@ -18,20 +18,20 @@ use tokio::{
 };
 
 use super::{
-    broker::Shared,
+    broker::BrokerState,
     connection::Connection,
     entry::{Entry, Part},
     hand::{Again, Due, Hand, Id, Incoming},
     lookup,
-    session::{News, Order, Session, subscribe},
+    session::{Order, Session, SessionEvent, subscribe},
 };
 
 pub(super) struct Member {
-    shared: Arc<Shared>,
+    shared: Arc<BrokerState>,
     topic: Arc<str>,
     kind: SubType,
     partitions: Vec<Partition>,
-    news: UnboundedReceiver<(usize, News)>,
+    news: UnboundedReceiver<(usize, SessionEvent)>,
     prefetch: Prefetch,
     hand: Hand,
     again: Again,
@@ -55,7 +55,7 @@ fn most(queue: u16) -> NonZeroU16 {
 
 impl Member {
     /// When it returns the subscription stands.
-    pub(super) async fn join(shared: &Arc<Shared>, topic: &str, kind: SubType) -> Result<Self> {
+    pub(super) async fn join(shared: &Arc<BrokerState>, topic: &str, kind: SubType) -> Result<Self> {
         let settings = &shared.settings;
         let names = lookup::partitions(settings, &settings.topic(topic)?).await?;
         let opened: Vec<Connection> =
@@ -97,7 +97,7 @@ impl Member {
         let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
         let mut draining = false;
         loop {
-            while feed.room() > 0
+            while feed.free_capacity() > 0
                 && let Some(incoming) = self.ready.pop_front()
             {
                 if let Some(incoming) = self.again.passes(incoming) {
@@ -157,15 +157,15 @@ impl Member {
         }
     }
 
-    fn note(&mut self, number: usize, news: News) {
+    fn note(&mut self, number: usize, news: SessionEvent) {
         match news {
-            News::Up(connection) => {
+            SessionEvent::Up(connection) => {
                 let partition = &mut self.partitions[number];
                 partition.connection = connection;
                 partition.granted = 0;
             }
-            News::Unused(permits) => self.partitions[number].granted -= i64::from(permits),
-            News::Entry(entry, permits) => {
+            SessionEvent::Unused(permits) => self.partitions[number].granted -= i64::from(permits),
+            SessionEvent::Entry(entry, permits) => {
                 self.partitions[number].granted -= i64::from(permits);
                 self.take(number, *entry);
             }

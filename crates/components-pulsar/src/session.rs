@@ -38,7 +38,7 @@ pub(super) enum Order {
 }
 
 /// What the member is told. No more comes than it let flow.
-pub(super) enum News {
+pub(super) enum SessionEvent {
     /// A connection, by its number.
     Up(u64),
     /// With the permits that it took.
@@ -55,7 +55,7 @@ pub(super) struct Session {
     pub(super) number: usize,
     pub(super) kind: SubType,
     pub(super) orders: UnboundedReceiver<Order>,
-    pub(super) news: UnboundedSender<(usize, News)>,
+    pub(super) news: UnboundedSender<(usize, SessionEvent)>,
 }
 
 /// Joins the subscription on a partition.
@@ -138,7 +138,7 @@ impl Session {
     }
 
     async fn serve(&mut self, mut connection: Connection, number: u64) -> Result<()> {
-        self.tell(News::Up(number));
+        self.tell(SessionEvent::Up(number));
         loop {
             tokio::select! {
                 order = self.orders.recv() => match order {
@@ -163,7 +163,7 @@ impl Session {
         }
     }
 
-    fn tell(&self, news: News) {
+    fn tell(&self, news: SessionEvent) {
         // Where the member is gone, the end of its orders tells.
         let _ = self.news.send((self.number, news));
     }
@@ -178,7 +178,7 @@ impl Session {
         };
         let taken = permits(&payload);
         match Entry::of(&command, payload) {
-            Ok(entry) => self.tell(News::Entry(Box::new(entry), taken)),
+            Ok(entry) => self.tell(SessionEvent::Entry(Box::new(entry), taken)),
             Err(why) => {
                 let id = &command.message_id;
                 tracing::error!(
@@ -186,7 +186,7 @@ impl Session {
                     "component {}: {}: the message {}:{} is left with the broker: {why}",
                     self.shared.component, self.topic, id.ledger_id, id.entry_id
                 );
-                self.tell(News::Unused(taken));
+                self.tell(SessionEvent::Unused(taken));
             }
         }
         Ok(())

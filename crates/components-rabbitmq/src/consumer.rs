@@ -180,7 +180,7 @@ impl Consumer {
         let mut waiting = Backlog::default();
         let (mut draining, mut over) = (false, false);
         loop {
-            while feed.room() > 0
+            while feed.free_capacity() > 0
                 && let Some((_, delivery)) = waiting.ahead.pop_first()
             {
                 self.offer(feed, delivery).await?;

@@ -158,7 +158,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
     }
 
     /// How many more events may be offered now.
-    pub fn room(&self) -> usize {
+    pub fn free_capacity(&self) -> usize {
         if self.draining {
             return 0;
         }

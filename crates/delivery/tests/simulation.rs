@@ -125,7 +125,7 @@ fn run(steps: Vec<Step>) {
     for (number, step) in steps.into_iter().enumerate() {
         match step {
             Step::Offer(key) => {
-                let room = queue.room();
+                let room = queue.free_capacity();
                 match queue.offer(key, u32::try_from(number).unwrap()) {
                     Ok(id) => ledger.offered.push((id, key)),
                     Err(refused) => {

@@ -27,7 +27,7 @@ pub enum AnchorsFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the operating system answered.
         cause: std::io::Error,
     },
     /// The contents are no trust bundle.
@@ -35,7 +35,7 @@ pub enum AnchorsFileError {
     Bundle {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with the certificates in it.
         cause: BundleError,
     },
     /// Stopped while waiting for the file to appear.

@@ -45,7 +45,7 @@ pub enum TokenError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the operating system answered.
         cause: std::io::Error,
     },
     /// The file is empty.

@@ -36,11 +36,11 @@ pub const NATIVE: &str = "dapr.io/enable-native-sidecar";
 
 /// Port of a sidecar's HTTP API in a pod.
 pub const HTTP_PORT: u16 = 3500;
-/// Ports where no annotation says otherwise.
+/// Port of the gRPC API, where no annotation says otherwise.
 pub const DEFAULT_GRPC_PORT: i32 = 50001;
-/// Likewise.
+/// Port where other sidecars call, where no annotation says otherwise.
 pub const DEFAULT_INTERNAL_GRPC_PORT: i32 = 50002;
-/// Likewise.
+/// Port of the metrics, where no annotation says otherwise.
 pub const DEFAULT_METRICS_PORT: i32 = 9090;
 
 /// Longest name of a service: a DNS label (RFC 1123).

@@ -10,7 +10,7 @@ pub enum ConnectError {
     Kubeconfig {
         /// The file, or how it was looked for.
         path: String,
-        /// Why.
+        /// The reason, for the message.
         cause: String,
     },
     /// Neither in a pod, nor with a kubeconfig.

@@ -22,7 +22,7 @@ pub enum OperatorError {
         namespace: String,
         /// Name of the Configuration.
         name: String,
-        /// What is wrong.
+        /// The reason, for the message.
         cause: String,
     },
     /// The certificate.

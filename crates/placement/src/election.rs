@@ -39,7 +39,7 @@ pub enum ElectionError {
         lease: &'static str,
         /// That of this replica.
         namespace: String,
-        /// Why.
+        /// What the cluster's API answered.
         cause: ApiError,
     },
 }

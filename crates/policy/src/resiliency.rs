@@ -44,7 +44,7 @@ const DEFAULT_TARGETS: usize = 1024;
 pub struct Problem {
     /// Log as an error, not as a warning.
     pub error: bool,
-    /// What is wrong.
+    /// The reason, for the message.
     pub text: String,
     /// The line of the value that is to be corrected; without a file for a document that came from the operator.
     pub place: Source,

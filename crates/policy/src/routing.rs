@@ -53,7 +53,7 @@ pub struct Undecided {
     pub number: usize,
     /// The expression as written, or its beginning.
     pub expression: String,
-    /// Why.
+    /// The reason, for the message.
     pub reason: String,
 }
 

@@ -17,7 +17,7 @@ pub struct Problem {
     pub file: PathBuf,
     /// 1-based; 0 = the whole file.
     pub line: usize,
-    /// What is wrong.
+    /// The reason, for the message.
     pub what: String,
     /// What to do about it.
     pub remedy: String,

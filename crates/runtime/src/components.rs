@@ -69,7 +69,7 @@ pub struct Registered {
 pub struct StartError {
     /// The component.
     pub name: String,
-    /// Why.
+    /// The step that failed, with its error.
     pub error: OpenError,
 }
 

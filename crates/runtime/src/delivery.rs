@@ -220,7 +220,7 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
                 Some((id, (answer, outcome))) = running.next(), if !running.is_empty() => {
                     self.finish(id, answer, outcome);
                 }
-                offer = self.inbox.recv(), if !self.closed && self.queue.room() > 0 => match offer {
+                offer = self.inbox.recv(), if !self.closed && self.queue.free_capacity() > 0 => match offer {
                     Some(offer) => self.take(offer),
                     None => self.closed = true,
                 },

@@ -342,7 +342,7 @@ fn transaction(
     answer: &mut Answer,
 ) -> rusqlite::Result<TxnResponse> {
     use request_op::Request as Asked;
-    use response_op::Response as Told;
+    use response_op::Response as Answered;
     let mut succeeded = true;
     for compare in &request.compare {
         let pair = pairs::get(writing.connection(), &compare.key)?;
@@ -356,14 +356,14 @@ fn transaction(
     let mut responses = Vec::with_capacity(operations.len());
     for operation in operations {
         let response = match operation.request {
-            Some(Asked::RequestRange(request)) => Some(Told::ResponseRange(range(
+            Some(Asked::RequestRange(request)) => Some(Answered::ResponseRange(range(
                 writing.connection(),
                 &request,
                 answer,
             )?)),
-            Some(Asked::RequestPut(request)) => Some(Told::ResponsePut(put(writing, &request, answer)?)),
+            Some(Asked::RequestPut(request)) => Some(Answered::ResponsePut(put(writing, &request, answer)?)),
             Some(Asked::RequestDeleteRange(request)) => {
-                Some(Told::ResponseDeleteRange(delete(writing, &request, answer)?))
+                Some(Answered::ResponseDeleteRange(delete(writing, &request, answer)?))
             }
             None => None,
         };

@@ -52,9 +52,9 @@ pub enum ChildError {
     /// The data folder cannot be used.
     #[error("cannot use the data folder {path} (--etcd-data-dir) for etcd: {cause}")]
     Folder {
-        /// Where.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// What the operating system answered.
         cause: io::Error,
     },
     /// The folder is not for it.

@@ -122,9 +122,9 @@ pub enum OpenError {
     /// The data folder cannot be used.
     #[error("cannot use the data folder {path} (--etcd-data-dir): {cause}")]
     Folder {
-        /// Where.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// What the operating system answered.
         cause: std::io::Error,
     },
     /// The folder holds another product's data.
@@ -134,7 +134,7 @@ pub enum OpenError {
          the jobs again or copy them with the commands of `dapr scheduler export` and `import`"
     )]
     Etcd {
-        /// Where.
+        /// The file or folder.
         path: PathBuf,
     },
     /// The file is of a later version.
@@ -143,11 +143,11 @@ pub enum OpenError {
          it, or restore a snapshot of the time before"
     )]
     Newer {
-        /// Where.
+        /// The file or folder.
         path: PathBuf,
-        /// The file's.
+        /// The format of the file.
         found: i64,
-        /// Ours.
+        /// The newest format that this scheduler reads.
         known: i64,
     },
     /// The file belongs to another scheduler.
@@ -156,7 +156,7 @@ pub enum OpenError {
          another --etcd-data-dir"
     )]
     Id {
-        /// Where.
+        /// The file or folder.
         path: PathBuf,
         /// Whose it is.
         found: String,
@@ -168,13 +168,13 @@ pub enum OpenError {
         "the store {path} is in use by another process: end it, or give this one another --etcd-data-dir"
     )]
     InUse {
-        /// Where.
+        /// The file or folder.
         path: PathBuf,
     },
     /// Part of the file is damaged.
     #[error("the store {path} is damaged: {what}; restore a snapshot of it (scheduler --restore-from FILE)")]
     Damaged {
-        /// Where.
+        /// The file or folder.
         path: PathBuf,
         /// What is broken.
         what: String,
@@ -185,9 +185,9 @@ pub enum OpenError {
     /// SQLite cannot open it.
     #[error("cannot open the store {path}: {cause}")]
     Sqlite {
-        /// Where.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// SQLite's error.
         cause: rusqlite::Error,
     },
 }

@@ -43,7 +43,7 @@ pub enum ClusterError {
         namespace: String,
         /// Name of the Configuration.
         name: String,
-        /// Why.
+        /// What the cluster's API answered.
         cause: ApiError,
     },
     /// The files.
@@ -57,7 +57,7 @@ pub enum ClusterError {
         kind: &'static str,
         /// The namespace of sentry.
         namespace: String,
-        /// Why.
+        /// What the cluster's API answered.
         cause: ApiError,
     },
 }

@@ -33,7 +33,7 @@ pub enum SentryError {
     Namespace {
         /// Namespace of sentry, as it was configured.
         namespace: String,
-        /// Why.
+        /// The rule of SPIFFE ids that it breaks.
         cause: outrigger_identity::IdError,
     },
     /// A port is taken.

@@ -130,7 +130,7 @@ pub enum MaterialError {
         title: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason, for the message.
         problem: String,
         /// What to do, as a sentence after the problem; may be empty.
         remedy: String,
@@ -142,7 +142,7 @@ pub enum MaterialError {
         title: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the operating system answered.
         source: io::Error,
     },
     /// A file cannot be written.
@@ -155,7 +155,7 @@ pub enum MaterialError {
         title: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the operating system answered.
         source: io::Error,
     },
     /// Some of the files exist without the others; new material would not match them.

@@ -22,7 +22,7 @@ pub(crate) struct FolderWatch {
 pub struct WatchError {
     /// Folder whose files are watched.
     pub folder: PathBuf,
-    /// Why.
+    /// The system's error.
     pub source: notify::Error,
 }
 

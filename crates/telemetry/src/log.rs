@@ -93,7 +93,7 @@ pub enum LogError {
     File {
         /// The configured path.
         path: PathBuf,
-        /// Why.
+        /// What the operating system answered.
         source: std::io::Error,
     },
     /// The writer thread did not start.

@@ -10,7 +10,7 @@ use outrigger_transport::response::{bytes_response, empty_response};
 use serde::de::MapAccess;
 use serde_json::value::RawValue;
 
-use super::json::{Object, Of, parse, read, undecoded, value};
+use super::json::{JsonObject, Object, parse, read, undecoded, value};
 use super::route::{Endpoint, HandlerResult};
 use super::{Context, HttpApi};
 use crate::error::{ApiError, JSON};
@@ -52,7 +52,7 @@ impl<'de> Object<'de> for Request<'de> {
 
 /// Reads a body; the payload is rewritten as Dapr's encoder would.
 fn call(body: &Bytes) -> Result<Invoke, serde_json::Error> {
-    let Of(request) = parse::<Of<Request<'_>>>(body)?;
+    let JsonObject(request) = parse::<JsonObject<Request<'_>>>(body)?;
     let data = request.data.map_or("null", RawValue::get);
     Ok(Invoke {
         operation: request.operation,

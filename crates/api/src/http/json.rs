@@ -71,35 +71,35 @@ pub(super) fn value<'de, A: MapAccess<'de>, T: Deserialize<'de> + Default>(
 }
 
 /// A member that is an object.
-pub(super) struct Of<T>(pub(super) T);
+pub(super) struct JsonObject<T>(pub(super) T);
 
-impl<T: Default> Default for Of<T> {
+impl<T: Default> Default for JsonObject<T> {
     fn default() -> Self {
         Self(T::default())
     }
 }
 
-impl<'de, T: Object<'de>> Deserialize<'de> for Of<T> {
+impl<'de, T: Object<'de>> Deserialize<'de> for JsonObject<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         /// The members, or null.
         struct Nullable<T>(PhantomData<T>);
 
         impl<'de, T: Object<'de>> Visitor<'de> for Nullable<T> {
-            type Value = Of<T>;
+            type Value = JsonObject<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(T::NAME)
             }
 
-            fn visit_none<E>(self) -> Result<Of<T>, E> {
-                Ok(Of::default())
+            fn visit_none<E>(self) -> Result<JsonObject<T>, E> {
+                Ok(JsonObject::default())
             }
 
-            fn visit_unit<E>(self) -> Result<Of<T>, E> {
-                Ok(Of::default())
+            fn visit_unit<E>(self) -> Result<JsonObject<T>, E> {
+                Ok(JsonObject::default())
             }
 
-            fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Of<T>, D::Error> {
+            fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<JsonObject<T>, D::Error> {
                 deserializer.deserialize_map(Members(PhantomData))
             }
         }
@@ -107,20 +107,20 @@ impl<'de, T: Object<'de>> Deserialize<'de> for Of<T> {
         struct Members<T>(PhantomData<T>);
 
         impl<'de, T: Object<'de>> Visitor<'de> for Members<T> {
-            type Value = Of<T>;
+            type Value = JsonObject<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(T::NAME)
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Of<T>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonObject<T>, A::Error> {
                 let mut object = T::default();
                 while let Some(Name(name)) = map.next_key()? {
                     if !object.member(&name, &mut map)? {
                         map.next_value::<IgnoredAny>()?;
                     }
                 }
-                Ok(Of(object))
+                Ok(JsonObject(object))
             }
         }
 
@@ -193,7 +193,7 @@ mod tests {
 
     async fn labels(body: &'static [u8]) -> Option<Pairs> {
         let read = read(Bytes::from_static(body), |body| {
-            parse::<Of<Labels>>(body).map(|Of(labels)| labels.0)
+            parse::<JsonObject<Labels>>(body).map(|JsonObject(labels)| labels.0)
         });
         read.await.ok()
     }

@@ -62,7 +62,8 @@ async fn lock_request<const EXPIRES: bool>(
     if body.is_empty() {
         return Ok((store, Lease::default()));
     }
-    let json::Of(lease) = json::parse_all::<json::Of<Lease<EXPIRES>>>(&body).map_err(json::undecoded)?;
+    let json::JsonObject(lease) =
+        json::parse_all::<json::JsonObject<Lease<EXPIRES>>>(&body).map_err(json::undecoded)?;
     Ok((store, lease))
 }
 
@@ -138,13 +139,15 @@ mod tests {
     use super::*;
 
     fn lease(text: &str) -> Option<(String, String, i32)> {
-        let json::Of(Lease(lease)) = json::parse_all::<json::Of<Lease<true>>>(text.as_bytes()).ok()?;
+        let json::JsonObject(Lease(lease)) =
+            json::parse_all::<json::JsonObject<Lease<true>>>(text.as_bytes()).ok()?;
         Some((lease.resource, lease.owner, lease.expiry))
     }
 
     #[test]
     fn what_gives_a_lock_back_knows_no_expiry() {
-        let read = |text: &str| json::parse_all::<json::Of<Lease<false>>>(text.as_bytes()).map(|_| ());
+        let read =
+            |text: &str| json::parse_all::<json::JsonObject<Lease<false>>>(text.as_bytes()).map(|_| ());
         for fine in [
             r#"{"expiryInSeconds":"soon","other":[{}]}"#,
             r#"{"resourceId":"r","expiryInSeconds":{}}"#,

@@ -17,7 +17,7 @@ use serde::de::{IgnoredAny, MapAccess};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::json::{List, Object, Of, parse, read, value};
+use super::json::{JsonObject, List, Object, parse, read, value};
 use super::route::{Endpoint, Handler, HandlerResult};
 use super::{Context, HttpApi};
 use crate::error::{ApiError, json_response};
@@ -108,9 +108,11 @@ impl Entry<'_> {
 
 /// Reads a bulk: its entries, or what is wrong with the first wrong one.
 fn entries(body: &Bytes) -> Result<Result<Vec<BulkPayload>, String>, serde_json::Error> {
-    let List(entries) = parse::<Option<List<Of<Entry<'_>>>>>(body)?.unwrap_or_default();
+    let List(entries) = parse::<Option<List<JsonObject<Entry<'_>>>>>(body)?.unwrap_or_default();
     let entries = entries.into_iter();
-    Ok(entries.map(|Of(entry)| entry.into_payload(body)).collect())
+    Ok(entries
+        .map(|JsonObject(entry)| entry.into_payload(body))
+        .collect())
 }
 
 /// Reads `body` as a bulk.

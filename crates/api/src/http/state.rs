@@ -112,8 +112,8 @@ impl HttpApi {
 
     async fn bulk_get_state(&self, context: Context<'_>) -> HandlerResult {
         let (store, query, body) = self.store_and_body(context, json::undecoded).await?;
-        let read = json::read(body, |body| json::parse::<json::Of<body::BulkGet>>(body));
-        let json::Of(mut request) = read.await.map_err(json::undecoded)?;
+        let read = json::read(body, |body| json::parse::<json::JsonObject<body::BulkGet>>(body));
+        let json::JsonObject(mut request) = read.await.map_err(json::undecoded)?;
         request.metadata.extend(query.metadata);
         let found = store.bulk_get(&request.keys, request.parallelism, &request.metadata);
         let items = found.await.map_err(|error| self.state_error(error))?;

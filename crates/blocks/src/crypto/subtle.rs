@@ -13,7 +13,7 @@ use crate::outbound::Cause;
 
 type Outcome<T> = Result<T, CryptoError>;
 
-fn told(what: &'static str) -> impl Fn(Cause) -> CryptoError {
+fn hide_cause(what: &'static str) -> impl Fn(Cause) -> CryptoError {
     move |cause| {
         tracing::debug!(target: "dapr.runtime.crypto", "failed to {what}: {cause}");
         CryptoError::Operation(format!("failed to {what}"))
@@ -79,7 +79,7 @@ impl Crypto {
         let provider = self.subtle(&request.component_name)?;
         let with = parameters!(request);
         let attempt = || provider.component.encrypt(&request.plaintext, with);
-        let sealed = provider.run(attempt).await.map_err(told("encrypt"))?;
+        let sealed = provider.run(attempt).await.map_err(hide_cause("encrypt"))?;
         Ok(proto::SubtleEncryptResponse {
             ciphertext: sealed.ciphertext.into(),
             tag: sealed.tag.into(),
@@ -101,7 +101,7 @@ impl Crypto {
             tag: request.tag.to_vec(),
         };
         let attempt = || provider.component.decrypt(&sealed, with);
-        let plain = provider.run(attempt).await.map_err(told("decrypt"))?;
+        let plain = provider.run(attempt).await.map_err(hide_cause("decrypt"))?;
         Ok(proto::SubtleDecryptResponse {
             plaintext: plain.to_vec().into(),
         })
@@ -118,7 +118,7 @@ impl Crypto {
         let provider = self.subtle(&request.component_name)?;
         let with = parameters!(request);
         let attempt = || provider.component.wrap_key(&request.plaintext_key, with);
-        let wrapped = provider.run(attempt).await.map_err(told("wrap key"))?;
+        let wrapped = provider.run(attempt).await.map_err(hide_cause("wrap key"))?;
         Ok(proto::SubtleWrapKeyResponse {
             wrapped_key: wrapped.ciphertext.into(),
             tag: wrapped.tag.into(),
@@ -140,7 +140,7 @@ impl Crypto {
             tag: request.tag.to_vec(),
         };
         let attempt = || provider.component.unwrap_key(&wrapped, with);
-        let key = provider.run(attempt).await.map_err(told("unwrap key"))?;
+        let key = provider.run(attempt).await.map_err(hide_cause("unwrap key"))?;
         Ok(proto::SubtleUnwrapKeyResponse {
             plaintext_key: key.to_vec().into(),
         })
@@ -154,7 +154,7 @@ impl Crypto {
         let provider = self.subtle(&request.component_name)?;
         let (algorithm, key) = (&request.algorithm, &request.key_name);
         let attempt = || provider.component.sign(&request.digest, algorithm, key);
-        let signature = provider.run(attempt).await.map_err(told("sign"))?;
+        let signature = provider.run(attempt).await.map_err(hide_cause("sign"))?;
         Ok(proto::SubtleSignResponse {
             signature: signature.into(),
         })
@@ -169,7 +169,10 @@ impl Crypto {
         let (algorithm, key) = (&request.algorithm, &request.key_name);
         let component = &provider.component;
         let attempt = || component.verify(&request.digest, &request.signature, algorithm, key);
-        let valid = provider.run(attempt).await.map_err(told("verify signature"))?;
+        let valid = provider
+            .run(attempt)
+            .await
+            .map_err(hide_cause("verify signature"))?;
         Ok(proto::SubtleVerifyResponse { valid })
     }
 }

@@ -36,7 +36,7 @@ pub enum PublishError {
         pubsub: String,
         /// App id of the publisher.
         app_id: String,
-        /// Why.
+        /// The reason, for the message.
         cause: String,
     },
     /// The app may not publish there.
@@ -63,7 +63,7 @@ pub enum PublishError {
         pubsub: String,
         /// Topic that was published to.
         topic: String,
-        /// Why.
+        /// The component's error, or the policy that ended the call.
         cause: Cause,
         /// Of a bulk: the entries that were not published, each with its reason. The others were.
         failed: Vec<(String, String)>,

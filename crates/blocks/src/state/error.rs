@@ -31,7 +31,7 @@ pub enum StateError {
         store: String,
         /// The app's key.
         key: String,
-        /// Why.
+        /// The component's error, or the policy that ended the call.
         cause: Cause,
     },
     /// Several values could not be read.
@@ -40,21 +40,21 @@ pub enum StateError {
     Save {
         /// Name of the state store.
         store: String,
-        /// Why.
+        /// The component's error, or the policy that ended the call.
         cause: Cause,
     },
     /// A value could not be removed.
     Delete {
         /// The app's key.
         key: String,
-        /// Why.
+        /// The component's error, or the policy that ended the call.
         cause: Cause,
     },
     /// Several values could not be removed.
     BulkDelete {
         /// Name of the state store.
         store: String,
-        /// Why.
+        /// The component's error, or the policy that ended the call.
         cause: Cause,
     },
     /// The store has no transactions.
@@ -79,7 +79,7 @@ pub enum StateError {
     Outbox {
         /// App id of the caller.
         app_id: String,
-        /// Why.
+        /// The reason, for the message.
         cause: String,
     },
     /// The store cannot be queried.
@@ -91,7 +91,7 @@ pub enum StateError {
     Query {
         /// Name of the state store.
         store: String,
-        /// Why.
+        /// The component's error, or the policy that ended the call.
         cause: Cause,
     },
 }

@@ -31,7 +31,7 @@ pub enum StreamError {
     Refused {
         /// The component.
         pubsub: String,
-        /// Why.
+        /// The reason, for the message.
         cause: String,
     },
     /// There are as many as there may be.

@@ -125,7 +125,7 @@ impl Subscription {
 impl<T> Feed<T> {
     /// How many more messages may be offered now; none once draining. Where they are large that is fewer than were asked
     /// for.
-    pub fn room(&self) -> usize {
+    pub fn free_capacity(&self) -> usize {
         if self.draining() {
             return 0;
         }
@@ -137,7 +137,7 @@ impl<T> Feed<T> {
 
     /// How many bytes of messages may be offered now, for brokers that tell sizes beforehand; one message passes however
     /// large it is, where [`Feed::room`] says so.
-    pub fn room_in_bytes(&self) -> usize {
+    pub fn free_bytes(&self) -> usize {
         MAX_BYTES.saturating_sub(self.bytes)
     }
 
@@ -246,7 +246,7 @@ mod tests {
         let drain = feed.drain_token();
         let (mut texts, mut told) = (texts.iter(), Vec::new());
         loop {
-            while feed.room() > 0
+            while feed.free_capacity() > 0
                 && let Some(text) = texts.next()
             {
                 feed.offer(text, message(text));
@@ -302,19 +302,19 @@ mod tests {
         let mut subscription = Subscription::start(&request(1024), |mut feed: Feed<usize>| async move {
             let mut left = unsettled;
             for number in 0..unsettled {
-                assert!(feed.room() > 0, "for number {number}");
+                assert!(feed.free_capacity() > 0, "for number {number}");
                 let message = Message {
                     data: vec![0; size].into(),
                     ..message("")
                 };
                 feed.offer(number, message);
             }
-            let before = feed.room();
+            let before = feed.free_capacity();
             let _ = go.send(());
             while left > 0 {
                 left -= feed.settled().await.len();
             }
-            let _ = tell.send((before, feed.room()));
+            let _ = tell.send((before, feed.free_capacity()));
             Ok(())
         });
         settle.await.unwrap();
@@ -357,11 +357,15 @@ mod tests {
         let mut subscription = Subscription::start(&request(1), |mut feed: Feed<u32>| async move {
             feed.offer(1, message("a"));
             feed.forget(|_| true);
-            let before = feed.room();
+            let before = feed.free_capacity();
             feed.revoked(vec![7]).await;
             // It comes back with nothing to tell: whoever waits for room has to look again.
             let nothing = tokio::time::timeout(std::time::Duration::from_secs(10), feed.settled()).await;
-            let _ = tell.send((before, nothing.is_ok_and(|told| told.is_empty()), feed.room()));
+            let _ = tell.send((
+                before,
+                nothing.is_ok_and(|told| told.is_empty()),
+                feed.free_capacity(),
+            ));
             Ok(())
         });
         let first = delivery(&mut subscription).await;

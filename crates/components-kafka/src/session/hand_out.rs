@@ -15,7 +15,7 @@ impl Session {
     /// Hands out what there is room for: first what comes again.
     pub(super) fn offer(&mut self, feed: &mut Feed<Tracked>) {
         let now = Instant::now();
-        while feed.room() > 0 {
+        while feed.free_capacity() > 0 {
             let (taken, failed) = match self.offsets.next_due(now) {
                 Some((taken, failed)) => (taken, Some(failed)),
                 None => match self.ahead.pop_front() {

@@ -74,12 +74,12 @@ impl Consumer {
                         settle(settled, again.as_deref_mut());
                     }
                 }
-                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() && feed.room() > 0 => {
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() && feed.free_capacity() > 0 => {
                     if let Some((_, offered)) = again.pop_front() {
                         offer(&mut feed, offered);
                     }
                 }
-                incoming = self.incoming.recv(), if !draining && feed.room() > 0 => match incoming {
+                incoming = self.incoming.recv(), if !draining && feed.free_capacity() > 0 => match incoming {
                     Some(incoming) => offer(&mut feed, Offered { incoming, before: 0 }),
                     // The connection is gone for good.
                     None => break,

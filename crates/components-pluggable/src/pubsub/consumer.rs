@@ -146,7 +146,7 @@ impl Consumer {
                         permit.send(ack);
                     }
                 }
-                message = messages.message(), if feed.room() > 0 && owed.len() < MOST_ACKS => match message? {
+                message = messages.message(), if feed.free_capacity() > 0 && owed.len() < MOST_ACKS => match message? {
                     Some(message) => self.offer(feed, message),
                     None => return Ok(()),
                 },

@@ -36,11 +36,11 @@ impl Call<'_> {
 
     /// Runs it; the new ETag of the row, where it can be told.
     pub(super) async fn run(&self, pool: &Pool, session: &impl AsSession) -> Result<Option<String>> {
-        self.told(&pool.rows(session, self.sql, &self.parameters()).await?)
+        self.etag_from_rows(&pool.rows(session, self.sql, &self.parameters()).await?)
     }
 
     /// What its answer says.
-    pub(super) fn told(&self, rows: &[Row]) -> Result<Option<String>> {
+    pub(super) fn etag_from_rows(&self, rows: &[Row]) -> Result<Option<String>> {
         match rows.first() {
             None if self.guarded => Err(Error::etag_mismatch()),
             row => Ok(row.and_then(|row| row.get(0))),

@@ -132,12 +132,12 @@ impl Consumer {
                 return Ok(());
             }
             // Between two reads: together they would bring more than there is room for.
-            if reading.is_none() && due && feed.room() > 0 {
+            if reading.is_none() && due && feed.free_capacity() > 0 {
                 due = false;
                 self.claim(&mut feed).await;
             }
-            if reading.is_none() && feed.room() > 0 {
-                reading = Some(self.read(feed.room().min(options.queue_depth)));
+            if reading.is_none() && feed.free_capacity() > 0 {
+                reading = Some(self.read(feed.free_capacity().min(options.queue_depth)));
             }
             tokio::select! {
                 () = self.shared.closed.cancelled() => return self.leave(feed, reading, owed).await,
@@ -296,10 +296,10 @@ impl Consumer {
             let idle: Vec<Pending> = found
                 .into_iter()
                 .filter(|pending| pending.idle >= least && !own.contains(&pending.id))
-                .take(feed.room())
+                .take(feed.free_capacity())
                 .collect();
             self.claim_these(feed, &idle, least).await?;
-            if !full || feed.room() == 0 {
+            if !full || feed.free_capacity() == 0 {
                 return Ok(());
             }
         }

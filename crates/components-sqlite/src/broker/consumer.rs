@@ -66,8 +66,8 @@ impl Consumer {
             // Heard from here on: what is published while the database is asked is not missed.
             let published = self.shared.published.notified();
             let room = Room {
-                messages: feed.room().min(MOST_LEASED),
-                bytes: feed.room_in_bytes(),
+                messages: feed.free_capacity().min(MOST_LEASED),
+                bytes: feed.free_bytes(),
             };
             if !owed.is_empty() || (room.messages > 0 && (likely || self.visible().await)) {
                 match self.exchange(&owed, room).await {
@@ -89,7 +89,7 @@ impl Consumer {
             if feed.draining() && feed.is_settled() && owed.is_empty() {
                 return Ok(());
             }
-            let waits = feed.room() > 0 || !owed.is_empty();
+            let waits = feed.free_capacity() > 0 || !owed.is_empty();
             tokio::select! {
                 () = self.shared.closed.cancelled() => return self.leave(feed, owed).await,
                 () = drain.cancelled(), if !feed.draining() => {}

@@ -110,7 +110,7 @@ where
 
 /// Why a connection ends.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Over {
+pub(super) enum CloseReason {
     #[error("without a call")]
     NoCall,
     #[error("that has had no call for long")]
@@ -150,19 +150,19 @@ impl Calls {
     }
 
     /// Ends when the connection should.
-    pub(super) async fn over(&self) -> Over {
+    pub(super) async fn over(&self) -> CloseReason {
         loop {
             let now = Instant::now();
             let next = {
                 let mut state = self.state();
                 if !state.give_up(now) {
-                    return Over::Unread;
+                    return CloseReason::Unread;
                 }
                 let (since, limit) = state.idle;
                 match state.open {
                     0 if now.duration_since(since) < limit => since + limit,
-                    0 if limit == FIRST_CALL => return Over::NoCall,
-                    0 => return Over::Idle,
+                    0 if limit == FIRST_CALL => return CloseReason::NoCall,
+                    0 => return CloseReason::Idle,
                     _ => now + LOOK,
                 }
             };

@@ -34,7 +34,7 @@ pub enum AgentError {
     File {
         /// The file or folder.
         path: String,
-        /// What is wrong.
+        /// The reason, for the message.
         cause: String,
     },
     /// No usable TLS configuration.

@@ -39,15 +39,15 @@ pub struct Settings {
     pub reminders: Option<Service>,
     /// Whether sidecars are told the address of the scheduler.
     pub scheduler: bool,
-    /// Of the security context of sidecars.
+    /// `runAsNonRoot` of the security context of sidecars.
     pub run_as_non_root: bool,
-    /// Likewise.
+    /// `runAsUser` there.
     pub run_as_user: Option<i64>,
-    /// Likewise.
+    /// `runAsGroup` there.
     pub run_as_group: Option<i64>,
-    /// Likewise.
+    /// `readOnlyRootFilesystem` there.
     pub read_only_root: bool,
-    /// Likewise.
+    /// Whether all capabilities are dropped there.
     pub drop_capabilities: bool,
     /// Whether sidecars are told the address of their pod.
     pub downward: bool,

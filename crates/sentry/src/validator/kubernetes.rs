@@ -92,7 +92,7 @@ impl KubernetesValidator {
     /// The identity of the pod that a request's token belongs to, where it is the one that is asked for.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the refusal, as the sidecar is told it.
     pub(crate) async fn validate(&self, request: &SignCertificateRequest) -> Result<SpiffeId, String> {
         // What can be refused without the API is.
         check_common(request)?;

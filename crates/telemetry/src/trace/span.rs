@@ -69,7 +69,7 @@ pub struct SpanData {
 /// Something that happened during a span.
 #[derive(Clone, Debug)]
 pub struct SpanEvent {
-    /// What.
+    /// The name of the event.
     pub name: Text,
     /// When.
     pub time: SystemTime,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use futures::{StreamExt, stream};
 use outrigger_blocks::subscriptions::{AppSubscription, Opened, Stream, StreamError, Subscriptions};
-use outrigger_wire::runtime::v1::subscribe_topic_events_request_alpha1::SubscribeTopicEventsRequestType as Said;
-use outrigger_wire::runtime::v1::subscribe_topic_events_response_alpha1::SubscribeTopicEventsResponseType as Told;
+use outrigger_wire::runtime::v1::subscribe_topic_events_request_alpha1::SubscribeTopicEventsRequestType as RequestType;
+use outrigger_wire::runtime::v1::subscribe_topic_events_response_alpha1::SubscribeTopicEventsResponseType as ResponseType;
 use outrigger_wire::runtime::v1::{
     SubscribeTopicEventsRequestAlpha1, SubscribeTopicEventsRequestInitialAlpha1,
     SubscribeTopicEventsResponseAlpha1, SubscribeTopicEventsResponseInitialAlpha1, TopicEventRequest,
@@ -51,7 +51,7 @@ impl DaprService {
             },
             ended: false,
         };
-        let began = Told::InitialResponse(SubscribeTopicEventsResponseInitialAlpha1 {});
+        let began = ResponseType::InitialResponse(SubscribeTopicEventsResponseInitialAlpha1 {});
         let told = stream::unfold(session, Session::next);
         let all = stream::iter([Ok(response(began))]).chain(told);
         Ok(Response::new(Box::pin(all)))
@@ -59,7 +59,7 @@ impl DaprService {
 }
 
 fn initial(first: SubscribeTopicEventsRequestAlpha1) -> Result<AppSubscription, Status> {
-    let Some(Said::InitialRequest(request)) = first.subscribe_topic_events_request_type else {
+    let Some(RequestType::InitialRequest(request)) = first.subscribe_topic_events_request_type else {
         return Err(Status::unknown("initial request is required"));
     };
     let SubscribeTopicEventsRequestInitialAlpha1 {
@@ -99,9 +99,9 @@ fn closed() -> Status {
     Status::unknown("stream closed")
 }
 
-fn response(told: Told) -> SubscribeTopicEventsResponseAlpha1 {
+fn response(kind: ResponseType) -> SubscribeTopicEventsResponseAlpha1 {
     SubscribeTopicEventsResponseAlpha1 {
-        subscribe_topic_events_response_type: Some(told),
+        subscribe_topic_events_response_type: Some(kind),
     }
 }
 
@@ -143,7 +143,7 @@ impl Session {
                     Ok(None) | Err(_) => return None,
                 },
                 Some(event) = self.events.recv() => {
-                    return Some((Ok(response(Told::EventMessage(event))), self));
+                    return Some((Ok(response(ResponseType::EventMessage(event))), self));
                 }
                 () = self.open.subscriptions.stream_ended(&self.open.stream) => return self.end(closed()),
             }
@@ -156,7 +156,7 @@ impl Session {
     }
 
     fn heard(&self, said: SubscribeTopicEventsRequestAlpha1) -> Option<Status> {
-        let Some(Said::EventProcessed(processed)) = said.subscribe_topic_events_request_type else {
+        let Some(RequestType::EventProcessed(processed)) = said.subscribe_topic_events_request_type else {
             return Some(Status::unknown("duplicate initial request received"));
         };
         let status = processed.status.unwrap_or_default().status;

@@ -7,7 +7,7 @@ use outrigger_component::state::Value;
 use serde::de::MapAccess;
 use serde_json::value::RawValue;
 
-use crate::http::json::{List, Object, Of, parse, value};
+use crate::http::json::{JsonObject, List, Object, parse, value};
 use crate::http::state::Operation;
 
 #[derive(Default)]
@@ -40,10 +40,10 @@ impl<'de> Object<'de> for Request<'de> {
 
 /// The changes of a transaction; values stay parts of `body`.
 pub(super) fn operations(body: &Bytes) -> Result<Vec<StateOperation>, serde_json::Error> {
-    let List(items) = parse::<Option<List<Of<Operation<'_>>>>>(body)?.unwrap_or_default();
-    let operation = |Of(item): Of<Operation<'_>>| {
+    let List(items) = parse::<Option<List<JsonObject<Operation<'_>>>>>(body)?.unwrap_or_default();
+    let operation = |JsonObject(item): JsonObject<Operation<'_>>| {
         let request = item.request.map(|request| parse(request.get().as_bytes()));
-        let Of::<Request<'_>>(request) = match request.transpose() {
+        let JsonObject::<Request<'_>>(request) = match request.transpose() {
             Ok(request) => request.unwrap_or_default(),
             // As in Dapr, only the transaction fails with what is no request.
             Err(error) if error.is_data() => {
@@ -109,7 +109,7 @@ impl<'de> Object<'de> for Timer<'de> {
 
 /// A timer without its names, which are those of the path.
 pub(super) fn timer(body: &Bytes) -> Result<TimerRequest, serde_json::Error> {
-    let Of(timer) = parse::<Of<Timer<'_>>>(body)?;
+    let JsonObject(timer) = parse::<JsonObject<Timer<'_>>>(body)?;
     let data = timer.data.map(|data| data.get().as_bytes().to_vec());
     Ok(TimerRequest {
         data: data.unwrap_or_default(),
@@ -164,7 +164,7 @@ impl<'de> Object<'de> for Reminder<'de> {
 
 /// A reminder without its names, which are those of the path.
 pub(super) fn reminder(body: &Bytes) -> Result<ReminderRequest, serde_json::Error> {
-    let Of(reminder) = parse::<Of<Reminder<'_>>>(body)?;
+    let JsonObject(reminder) = parse::<JsonObject<Reminder<'_>>>(body)?;
     let data = reminder.data.map(|data| data.get().as_bytes().to_vec());
     Ok(ReminderRequest {
         data: data.unwrap_or_default(),

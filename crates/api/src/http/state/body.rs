@@ -9,7 +9,7 @@ use outrigger_component::{Error, Pairs};
 use serde::de::{Error as _, MapAccess};
 use serde_json::value::RawValue;
 
-use crate::http::json::{List, Object, Of, parse, value};
+use crate::http::json::{JsonObject, List, Object, parse, value};
 
 /// A value to write, or a key to remove.
 #[derive(Default)]
@@ -18,7 +18,7 @@ struct SetItem<'de> {
     value: Option<&'de RawValue>,
     etag: Option<String>,
     metadata: Pairs,
-    options: Of<Options>,
+    options: JsonObject<Options>,
     content_type: Option<String>,
 }
 
@@ -122,8 +122,8 @@ pub(super) enum SetError {
 
 /// The values of a body; its own error only where it is not such a body.
 pub(super) fn sets(body: &Bytes, metadata: &Pairs) -> Result<Result<Vec<Set>, SetError>, serde_json::Error> {
-    let List(items) = parse::<Option<List<Of<SetItem<'_>>>>>(body)?.unwrap_or_default();
-    let set = |Of(item): Of<SetItem<'_>>| {
+    let List(items) = parse::<Option<List<JsonObject<SetItem<'_>>>>>(body)?.unwrap_or_default();
+    let set = |JsonObject(item): JsonObject<SetItem<'_>>| {
         if item.key.is_empty() {
             return Err(SetError::NoKey);
         }
@@ -137,9 +137,9 @@ pub(super) fn steps(
     body: &Bytes,
     metadata: &Pairs,
 ) -> Result<Result<(Vec<Step>, Pairs), StateError>, serde_json::Error> {
-    let Of(request) = parse::<Of<Transaction<'_>>>(body)?;
+    let JsonObject(request) = parse::<JsonObject<Transaction<'_>>>(body)?;
     let mut steps = Vec::with_capacity(request.operations.len());
-    for Of(operation) in request.operations {
+    for JsonObject(operation) in request.operations {
         match operation.into_step(body, metadata) {
             Ok(step) => steps.push(step),
             Err(StepError::Malformed(error)) => return Err(error),
@@ -179,7 +179,7 @@ impl<'de> Object<'de> for BulkGet {
 /// Steps to take together.
 #[derive(Default)]
 struct Transaction<'de> {
-    operations: Vec<Of<Operation<'de>>>,
+    operations: Vec<JsonObject<Operation<'de>>>,
     metadata: Pairs,
 }
 
@@ -232,7 +232,7 @@ enum StepError {
 impl Operation<'_> {
     fn into_step(self, body: &Bytes, metadata: &Pairs) -> Result<Step, StepError> {
         let text = self.request.map_or("{}", RawValue::get).as_bytes();
-        let item = || parse::<Of<SetItem<'_>>>(text).map_err(StepError::Malformed);
+        let item = || parse::<JsonObject<SetItem<'_>>>(text).map_err(StepError::Malformed);
         let failed = |error: Error| StepError::State(StateError::Transaction(Cause::from(error)));
         match StepKind::named(&self.operation).map_err(StepError::State)? {
             StepKind::Upsert => item()?.0.into_set(body, metadata).map(Step::Set).map_err(failed),
@@ -254,19 +254,19 @@ pub fn fuzz_bodies(body: &Bytes) {
             assert!(value == "null" || body.as_ptr_range().contains(&value.as_ptr()));
         }
     };
-    for Of(item) in parse::<Vec<Of<SetItem<'_>>>>(body).unwrap_or_default() {
+    for JsonObject(item) in parse::<Vec<JsonObject<SetItem<'_>>>>(body).unwrap_or_default() {
         if let Ok(set) = item.into_set(body, &metadata) {
             within(&set);
         }
     }
-    if let Ok(Of(transaction)) = parse::<Of<Transaction<'_>>>(body) {
-        for Of(operation) in transaction.operations {
+    if let Ok(JsonObject(transaction)) = parse::<JsonObject<Transaction<'_>>>(body) {
+        for JsonObject(operation) in transaction.operations {
             if let Ok(Step::Set(set)) = operation.into_step(body, &metadata) {
                 within(&set);
             }
         }
     }
-    let _read = parse::<Of<BulkGet>>(body);
+    let _read = parse::<JsonObject<BulkGet>>(body);
 }
 
 #[cfg(test)]

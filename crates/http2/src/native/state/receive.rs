@@ -47,7 +47,7 @@ impl Incomplete {
 struct Data {
     stream: u32,
     /// Bytes of the payload to come, padding included.
-    left: usize,
+    remaining: usize,
     /// Bytes of padding at the end; `None` until the Pad Length, the first byte, is here.
     padding: Option<usize>,
     ended: bool,
@@ -194,12 +194,12 @@ impl State {
         }
         let data = Data {
             stream: head.stream,
-            left: head.length,
+            remaining: head.length,
             padding: (!padded).then_some(0),
             ended: head.has(flag::END_STREAM),
         };
         self.admit_data(data, length)?;
-        if data.left == 0 {
+        if data.remaining == 0 {
             return self.piece(data, &[]);
         }
         self.incomplete.data = Some(data);
@@ -242,14 +242,14 @@ impl State {
         let Some(padding) = data.padding else {
             return self.begin_padded(data, bytes);
         };
-        let (now, rest) = bytes.split_at(data.left.min(bytes.len()));
-        let before = data.left.saturating_sub(padding);
-        data.left -= now.len();
-        self.incomplete.data = (data.left > 0).then_some(data);
-        self.timers.complete += u64::from(data.left == 0);
+        let (now, rest) = bytes.split_at(data.remaining.min(bytes.len()));
+        let before = data.remaining.saturating_sub(padding);
+        data.remaining -= now.len();
+        self.incomplete.data = (data.remaining > 0).then_some(data);
+        self.timers.complete += u64::from(data.remaining == 0);
         let useful = &now[..before.min(now.len())];
         if !useful.is_empty() {
-            data.left = before - useful.len();
+            data.remaining = before - useful.len();
             self.piece(data, useful)?;
         }
         Ok(rest)
@@ -260,32 +260,32 @@ impl State {
             return Ok(bytes);
         };
         let padding = usize::from(*padding);
-        data.left -= 1;
-        if padding > data.left {
+        data.remaining -= 1;
+        if padding > data.remaining {
             return Err(ConnectionError::protocol("more padding than payload"));
         }
         data.padding = Some(padding);
         // Nobody has to read it before there is room again.
         self.release_capacity(data.stream, padding + 1);
-        self.incomplete.data = (data.left > 0).then_some(data);
-        if data.left == padding {
+        self.incomplete.data = (data.remaining > 0).then_some(data);
+        if data.remaining == padding {
             if !data.ended {
                 self.charge("too many DATA frames of nothing but padding")?;
             }
-            data.left = 0;
+            data.remaining = 0;
             self.piece(data, &[])?;
         }
         Ok(rest)
     }
 
-    /// A piece of a body; the frame's last when `data.left` is zero.
+    /// A piece of a body; the frame's last when `data.remaining` is zero.
     fn piece(&mut self, data: Data, bytes: &[u8]) -> Result<(), ConnectionError> {
         let stream = self.streams.get_mut(&data.stream);
         let Some(stream) = stream.filter(|stream| stream.state.is_recv_open()) else {
             self.release_connection_capacity(bytes.len());
             return Ok(());
         };
-        let ended = data.ended && data.left == 0;
+        let ended = data.ended && data.remaining == 0;
         if !stream.count_content(bytes.len() as u64, ended) {
             self.release_connection_capacity(bytes.len());
             self.charge("too many bodies that contradict their content-length")?;

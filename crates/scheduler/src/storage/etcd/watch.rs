@@ -12,7 +12,7 @@ use tonic::metadata::MetadataValue;
 use super::client::Client;
 use super::pair;
 use crate::proto::etcd::{
-    Event as Told, WatchCreateRequest, WatchRequest, WatchResponse, event::EventType, watch_request,
+    Event as EtcdEvent, WatchCreateRequest, WatchRequest, WatchResponse, event::EventType, watch_request,
 };
 use crate::storage::StorageError;
 use crate::storage::pair::Range;
@@ -74,7 +74,7 @@ impl EtcdWatch {
         })
     }
 
-    fn events(&mut self, told: Vec<Told>) -> Vec<Event> {
+    fn events(&mut self, told: Vec<EtcdEvent>) -> Vec<Event> {
         let mut events = Vec::with_capacity(told.len());
         for told in told {
             let is_delete = told.r#type() == EventType::Delete;

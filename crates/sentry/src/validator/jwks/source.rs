@@ -60,7 +60,7 @@ pub enum JwksError {
     Fetch {
         /// Where the key set was asked for.
         url: String,
-        /// Why.
+        /// The step of the request that failed.
         source: reqwest::Error,
     },
     /// The answer is too large.
@@ -71,7 +71,7 @@ pub enum JwksError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the operating system answered.
         source: io::Error,
     },
     /// The contents are no key set.

@@ -4,13 +4,13 @@
 /// How far a body has come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Chunks {
-    at: At,
+    at: Position,
     /// Bytes of the chunk that are still to come.
     size: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum At {
+enum Position {
     #[default]
     Size,
     Extension,
@@ -28,7 +28,7 @@ impl Chunks {
     /// Whether the body is over.
     #[inline]
     pub(super) fn ended(self) -> bool {
-        self.at == At::Ended
+        self.at == Position::Ended
     }
 
     /// How many of `bytes` belong to the body.
@@ -39,13 +39,13 @@ impl Chunks {
     pub(super) fn follow(&mut self, bytes: &[u8]) -> Result<usize, &'static str> {
         let mut taken = 0;
         while let Some(&byte) = bytes.get(taken).filter(|_| !self.ended()) {
-            if self.at == At::Data {
+            if self.at == Position::Data {
                 let there = (bytes.len() - taken) as u64;
                 let data = self.size.min(there);
                 self.size -= data;
                 taken += usize::try_from(data).unwrap_or(usize::MAX);
                 if self.size == 0 {
-                    self.at = At::DataEnd;
+                    self.at = Position::DataEnd;
                 }
                 continue;
             }
@@ -56,27 +56,27 @@ impl Chunks {
     }
 
     #[inline]
-    fn step(&mut self, byte: u8) -> Result<At, &'static str> {
+    fn step(&mut self, byte: u8) -> Result<Position, &'static str> {
         const LINE: &str = "a line of the chunked body does not end with CR LF";
         Ok(match (self.at, byte) {
-            (At::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
+            (Position::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
                 let digit = u64::from(char::from(byte).to_digit(16).unwrap_or_default());
                 let size = self.size.checked_mul(16).and_then(|size| size.checked_add(digit));
                 self.size = size.ok_or("the size of a chunk is too large")?;
-                At::Size
+                Position::Size
             }
-            (At::Size, b';' | b' ' | b'\t') => At::Extension,
-            (At::Size | At::Extension, b'\r') => At::SizeEnd,
-            (At::Extension, byte) if byte != b'\n' => At::Extension,
-            (At::SizeEnd, b'\n') if self.size == 0 => At::Trailer(true),
-            (At::SizeEnd, b'\n') => At::Data,
-            (At::DataEnd, b'\r') => At::DataEndLf,
-            (At::DataEndLf, b'\n') => At::Size,
-            (At::Trailer(empty), b'\r') => At::TrailerLf(empty),
-            (At::TrailerLf(true), b'\n') => At::Ended,
-            (At::TrailerLf(false), b'\n') => At::Trailer(true),
-            (At::Trailer(_), byte) if byte != b'\n' => At::Trailer(false),
-            (At::Size, byte) if byte != b'\n' => {
+            (Position::Size, b';' | b' ' | b'\t') => Position::Extension,
+            (Position::Size | Position::Extension, b'\r') => Position::SizeEnd,
+            (Position::Extension, byte) if byte != b'\n' => Position::Extension,
+            (Position::SizeEnd, b'\n') if self.size == 0 => Position::Trailer(true),
+            (Position::SizeEnd, b'\n') => Position::Data,
+            (Position::DataEnd, b'\r') => Position::DataEndLf,
+            (Position::DataEndLf, b'\n') => Position::Size,
+            (Position::Trailer(empty), b'\r') => Position::TrailerLf(empty),
+            (Position::TrailerLf(true), b'\n') => Position::Ended,
+            (Position::TrailerLf(false), b'\n') => Position::Trailer(true),
+            (Position::Trailer(_), byte) if byte != b'\n' => Position::Trailer(false),
+            (Position::Size, byte) if byte != b'\n' => {
                 return Err("the size of a chunk is not a hexadecimal number");
             }
             _ => return Err(LINE),
