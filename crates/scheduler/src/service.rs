@@ -265,6 +265,7 @@ impl From<StorageError> for Status {
                 Self::unavailable(text)
             }
             StorageError::Unknown(_) => Self::unknown(text),
+            StorageError::Damaged(_) => Self::data_loss(text),
             StorageError::Failed(_) => Self::internal(text),
         }
     }

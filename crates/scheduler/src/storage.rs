@@ -209,6 +209,12 @@ pub enum StorageError {
          call"
     )]
     AnswerTooLarge(usize),
+    /// What is stored is not what was written.
+    #[error(
+        "the store is damaged: {0}; schedule the job anew or delete it, or restore a snapshot of the store (scheduler \
+         --restore-from FILE)"
+    )]
+    Damaged(String),
     /// The scheduler ends.
     #[error("the scheduler is shutting down: try another one, or again later")]
     Closed,

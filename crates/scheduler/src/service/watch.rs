@@ -21,10 +21,11 @@ use tonic::{Status, Streaming};
 
 use super::{Service, check, check_type};
 use crate::names;
-use crate::storage::{Hosts, JobRef, Storage};
+use crate::storage::{Hosts, JobRef, Storage, StorageError};
 use crate::stored;
 use crate::triggers::{Connection, Delivery};
 
+const LOG: &str = "dapr.scheduler.triggers";
 /// Time for the first message of a stream.
 const INITIAL: Duration = Duration::from_secs(10);
 /// Triggers that wait for the sidecar to read them; the others wait without their payload.
@@ -163,7 +164,7 @@ async fn send(
             name: Arc::clone(&delivery.name),
             revision: Some(delivery.revision),
         });
-        let jobs = match storage.get(wanted.collect()).await {
+        let jobs = match due_jobs(storage, wanted.collect()).await {
             Ok(jobs) => jobs,
             Err(error) => return Some(error.into()),
         };
@@ -185,6 +186,27 @@ async fn send(
             }
         }
     }
+}
+
+/// As [`Storage::get`]; one that is damaged does not hold up the others.
+async fn due_jobs(storage: &dyn Storage, wanted: Vec<JobRef>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
+    match storage.get(wanted.clone()).await {
+        Err(StorageError::Damaged(_)) => {}
+        got => return got,
+    }
+    let mut jobs = Vec::with_capacity(wanted.len());
+    for one in wanted {
+        let name = Arc::clone(&one.name);
+        match storage.get(vec![one]).await {
+            Ok(got) => jobs.extend(got),
+            Err(error @ StorageError::Damaged(_)) => {
+                tracing::error!(target: LOG, "The job {name:?} will not be triggered: {error}");
+                jobs.push(None);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(jobs)
 }
 
 fn payload(job: &[u8]) -> Option<(Option<Any>, outrigger_wire::scheduler::v1::JobMetadata)> {

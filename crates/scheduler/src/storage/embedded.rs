@@ -5,6 +5,7 @@ mod copy;
 mod file;
 mod log;
 pub(crate) mod pairs;
+mod sums;
 mod writer;
 
 use std::collections::HashMap;
@@ -58,7 +59,7 @@ impl Embedded {
         location.clean();
         log::look(location);
         let connection = location.open()?;
-        check_jobs(location, &connection)?;
+        location.check(&connection)?;
         let (changes, told) = mpsc::channel(CHANGES);
         let (writes, queue) = queue::channel();
         // They end when nobody can ask for anything any more; `close` waits until all that was given to them is on disk.
@@ -162,25 +163,6 @@ async fn ask<T: Send + 'static>(
     queue.send(read).map_err(|_| StorageError::Closed)?;
     let outcome = answer.await.map_err(|_| StorageError::Closed)?;
     outcome.map_err(|error| failure(&error))
-}
-
-/// Every job has to be readable: one that is not would never be triggered, and nobody would know.
-fn check_jobs(location: &Location, connection: &Connection) -> Result<(), OpenError> {
-    let (mut broken, mut reader) = (None, crate::stored::Reader::default());
-    let scanned = pairs::load(connection, |name, _, job, counter| {
-        if let Err(error) = reader.read(&job, counter.as_deref()) {
-            broken = Some(format!("the job {name:?}: {error}"));
-        }
-        broken.is_none()
-    });
-    scanned.map_err(|error| file::failure(&location.file(), error))?;
-    match broken {
-        Some(what) => Err(OpenError::Damaged {
-            path: location.file(),
-            what,
-        }),
-        None => Ok(()),
-    }
 }
 
 /// Whether anybody listens still.

@@ -1,4 +1,4 @@
-//! A disk that is full. The invariant: what was acknowledged is kept, what was refused is not there, and the store goes on as
+//! A disk that changes bytes, and one that is full. The invariant of the latter: what was acknowledged is kept, what was refused is not there, and the store goes on as
 //! soon as there is room.
 
 use std::fs;
@@ -10,7 +10,7 @@ use outrigger_wire::scheduler::v1::{GetJobRequest, Job};
 use prost_types::Any;
 use tonic::Code;
 
-use crate::running::{app, arguments, client, due, schedule};
+use crate::running::{Sidecar, app, arguments, client, due, schedule, start};
 
 /// Puts a disk of 2 MiB with a file of 512 KiB at its first argument, and runs the rest twice, one after the other.
 const RUN: &str = r#"mount -t tmpfs -o size=2m none "$0" && head -c 524288 /dev/zero > "$0/ballast" || exit 1
@@ -143,4 +143,38 @@ async fn a_full_disk_loses_nothing_that_was_acknowledged() {
         scheduler.get_job(get(name)).await.unwrap();
     }
     assert!(scheduler.get_job(get(&missing)).await.is_err());
+}
+
+/// Invariant: a job whose bytes have changed is neither handed out nor triggered, and those that are due with it are.
+#[tokio::test]
+async fn a_damaged_job_holds_up_no_other() {
+    let running = start().await;
+    let mut client = running.client().await;
+    for name in ["a", "damaged", "z"] {
+        let job = schedule(name, app("app"), due("1s"));
+        client.schedule_job(job).await.unwrap();
+    }
+    let key = "dapr/jobs/app||ns||app||damaged".as_bytes();
+    let changed = rusqlite::Connection::open(running.store())
+        .unwrap()
+        .execute(
+            "UPDATE pairs SET value = CAST(value || x'00' AS BLOB) WHERE key = ?1",
+            [key],
+        )
+        .unwrap();
+    assert_eq!(changed, 1);
+    let get = GetJobRequest {
+        name: "damaged".to_owned(),
+        metadata: app("app"),
+    };
+    let error = client.get_job(get).await.unwrap_err();
+    assert_eq!(error.code(), Code::DataLoss, "{error}");
+    assert!(error.message().contains("app||ns||app||damaged"), "{error}");
+    assert!(error.message().contains("--restore-from"), "{error}");
+    // They have become due by now, and come together.
+    tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+    let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
+    let mut came = [sidecar.next().await.name, sidecar.next().await.name];
+    came.sort();
+    assert_eq!(came, ["a", "z"]);
 }

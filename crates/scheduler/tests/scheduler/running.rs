@@ -41,7 +41,7 @@ pub(crate) fn arguments(folder: &std::path::Path) -> Vec<String> {
 /// A running scheduler; it ends when this is dropped.
 pub(crate) struct Running {
     pub(crate) addresses: Addresses,
-    _folder: TempDir,
+    folder: TempDir,
     stop: DropGuard,
     ended: JoinHandle<()>,
 }
@@ -64,7 +64,7 @@ pub(crate) async fn start_with(more: &[String]) -> Running {
     let ended = tokio::spawn(async move { scheduler.run().await.unwrap() });
     Running {
         addresses,
-        _folder: folder,
+        folder,
         stop: drain.drop_guard(),
         ended,
     }
@@ -80,6 +80,11 @@ impl Running {
     pub(crate) async fn stop(self) {
         drop(self.stop);
         self.ended.await.unwrap();
+    }
+
+    /// The file of its store.
+    pub(crate) fn store(&self) -> std::path::PathBuf {
+        self.folder.path().join("default-dapr-scheduler-server-0/jobs.db")
     }
 
     pub(crate) async fn client(&self) -> SchedulerClient<Channel> {

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
-use crate::storage::OpenError;
+use super::{pairs, sums, writer};
+use crate::storage::{OpenError, StorageError};
+use crate::stored;
 
 /// The file in the data folder.
 const FILE: &str = "jobs.db";
@@ -15,8 +17,8 @@ const LOCK: &str = "lock";
 /// Folders in it, of stores that are not complete yet.
 pub(super) const MIGRATING: &str = "migrating";
 const RESTORING: &str = "restoring";
-/// Format of the file. A later one may have what this code does not know.
-const FORMAT: i64 = 1;
+/// Format of the file. A later one may have what this code does not know; the first had no sums.
+const FORMAT: i64 = 2;
 /// Marks the file as ours (`application_id`): "OutJ".
 const APPLICATION: i64 = 0x4f75_744a;
 /// Time for another connection of this process to let go.
@@ -31,7 +33,8 @@ pub(super) const SCHEMA: &str = "
         created INTEGER NOT NULL,
         modified INTEGER NOT NULL,
         version INTEGER NOT NULL,
-        value BLOB NOT NULL
+        value BLOB NOT NULL,
+        sum INTEGER NOT NULL
     );
     INSERT INTO meta VALUES ('revision', 1);
 ";
@@ -138,11 +141,6 @@ impl Location {
             "PRAGMA page_size = {PAGE}; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL;
              PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 67108864; PRAGMA temp_store = MEMORY;"
         ))?;
-        connection.pragma_update(
-            None,
-            "max_page_count",
-            (self.quota / PAGE).clamp(16, 4_294_967_294),
-        )?;
         if tables == 0 {
             connection.execute_batch(&format!(
                 "BEGIN IMMEDIATE; {SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT}; COMMIT;"
@@ -153,7 +151,33 @@ impl Location {
                 return Err(Prepare::Open(OpenError::Damaged { path, what: report }));
             }
         }
-        self.claim(connection)
+        self.claim(connection)?;
+        if tables > 0 && format < FORMAT {
+            sums::add(connection, FORMAT)?;
+        }
+        // Only now: a file that is full still gets its sums.
+        let pages = (self.quota / PAGE).clamp(16, 4_294_967_294);
+        connection.pragma_update(None, "max_page_count", pages)?;
+        Ok(())
+    }
+
+    /// Every job has to be as it was written, and readable: one that is not would never be triggered, and nobody would know.
+    pub(super) fn check(&self, connection: &Connection) -> Result<(), OpenError> {
+        let (mut broken, mut reader) = (None, stored::Reader::default());
+        let scanned = pairs::load(connection, |name, _, job, counter| {
+            if let Err(error) = reader.read(&job, counter.as_deref()) {
+                broken = Some(format!("the job {name:?}: {error}"));
+            }
+            broken.is_none()
+        });
+        scanned.map_err(|error| failure(&self.file(), error))?;
+        match broken {
+            Some(what) => Err(OpenError::Damaged {
+                path: self.file(),
+                what,
+            }),
+            None => Ok(()),
+        }
     }
 
     /// The store is this scheduler's from its first start on.
@@ -175,7 +199,7 @@ impl Location {
         }
     }
 
-    /// Copies the store as it is at one moment, also while a scheduler runs on it.
+    /// Copies the store as it is at one moment, also while a scheduler runs on it. A copy of damaged jobs is none.
     pub(crate) fn snapshot(&self, to: &Path) -> Result<(), OpenError> {
         if to.exists() {
             return Err(OpenError::Exists(to.to_owned()));
@@ -185,7 +209,25 @@ impl Location {
         connection
             .execute("VACUUM INTO ?1", [name.as_ref()])
             .map_err(|error| failure(&self.file(), error))?;
-        Ok(())
+        let checked = self.check_copy(to);
+        if checked.is_err() {
+            // Whoever finds it there would take it for one.
+            let _ = fs::remove_file(to);
+        }
+        checked
+    }
+
+    /// A copy of an earlier format has no sums to be checked.
+    fn check_copy(&self, copy: &Path) -> Result<(), OpenError> {
+        let open = || -> rusqlite::Result<_> {
+            let connection = Connection::open_with_flags(copy, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+            let format = pragma(&connection, "user_version")?;
+            Ok((connection, format))
+        };
+        match open().map_err(|error| failure(copy, error))? {
+            (connection, FORMAT) => self.check(&connection),
+            _ => Ok(()),
+        }
     }
 
     /// Puts a snapshot in the place of a store that there is not, after it was checked.
@@ -211,7 +253,7 @@ impl Location {
             path: from.to_owned(),
             cause,
         })?;
-        let checked = location.open().map(drop);
+        let checked = location.open().and_then(|connection| location.check(&connection));
         let moved = checked.and_then(|()| fs::rename(location.file(), &to).map_err(cause));
         // What is left of the check is of no use, and harms nobody.
         let _ = fs::remove_dir_all(&part);
@@ -236,6 +278,9 @@ fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
 
 pub(super) fn failure(path: &Path, error: rusqlite::Error) -> OpenError {
     let path = path.to_owned();
+    if let StorageError::Damaged(what) = writer::failure(&error) {
+        return OpenError::Damaged { path, what };
+    }
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => OpenError::InUse { path },
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => OpenError::Damaged {

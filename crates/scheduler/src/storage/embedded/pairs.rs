@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::sums::{self, sum};
 pub(crate) use crate::storage::pair::{Pair, Range};
-use crate::storage::pair::{job_key, job_name};
+use crate::storage::pair::{counter_key, job_key, job_name};
 use crate::storage::{Advance, COUNTERS, Change, JOBS};
 use crate::stored;
 
@@ -18,13 +19,15 @@ pub(crate) enum Names<'n> {
 }
 
 fn pair(row: &Row<'_>) -> rusqlite::Result<Pair> {
-    Ok(Pair {
+    let pair = Pair {
         key: row.get(0)?,
         created: row.get(1)?,
         modified: row.get(2)?,
         version: row.get(3)?,
         value: row.get(4)?,
-    })
+    };
+    sums::check(&pair.key, pair.modified, &pair.value, row.get(5)?)?;
+    Ok(pair)
 }
 
 /// The condition for keys of a range, with its ends as parameters 1 and 2. One condition for both would have no upper end
@@ -39,8 +42,17 @@ fn within(range: &Range) -> &'static str {
 /// One pair.
 pub(crate) fn get(connection: &Connection, key: &[u8]) -> rusqlite::Result<Option<Pair>> {
     let mut statement = connection
-        .prepare_cached("SELECT key, created, modified, version, value FROM pairs WHERE key = ?1")?;
+        .prepare_cached("SELECT key, created, modified, version, value, sum FROM pairs WHERE key = ?1")?;
     statement.query_row([key], pair).optional()
+}
+
+/// When the value of a key was written.
+fn modified(connection: &Connection, key: &[u8]) -> rusqlite::Result<Option<u64>> {
+    let mut statement = connection.prepare_cached("SELECT modified FROM pairs WHERE key = ?1")?;
+    let found = statement
+        .query_row([key], |row| row.get::<_, i64>(0))
+        .optional()?;
+    Ok(found.map(i64::unsigned_abs))
 }
 
 /// Pairs by key, until `take` wants no more.
@@ -50,7 +62,7 @@ pub(crate) fn scan(
     mut take: impl FnMut(Pair) -> bool,
 ) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(&format!(
-        "SELECT key, created, modified, version, value FROM pairs WHERE {} ORDER BY key",
+        "SELECT key, created, modified, version, value, sum FROM pairs WHERE {} ORDER BY key",
         within(range)
     ))?;
     let mut rows = statement.query(params![range.from, range.below])?;
@@ -119,11 +131,11 @@ impl<'c> Writing<'c> {
     fn write(&mut self, key: &[u8], value: &[u8]) -> rusqlite::Result<()> {
         self.revision += 1;
         let mut statement = self.connection.prepare_cached(
-            "INSERT INTO pairs (key, created, modified, version, value) VALUES (?1, ?2, ?2, 1, ?3)
+            "INSERT INTO pairs (key, created, modified, version, value, sum) VALUES (?1, ?2, ?2, 1, ?3, ?4)
              ON CONFLICT (key) DO UPDATE SET modified = excluded.modified, version = version + 1,
-             value = excluded.value",
+             value = excluded.value, sum = excluded.sum",
         )?;
-        statement.execute(params![key, self.revision, value])?;
+        statement.execute(params![key, self.revision, value, sum(key, self.revision, value)])?;
         Ok(())
     }
 
@@ -165,8 +177,8 @@ impl<'c> Writing<'c> {
             progress,
             ..
         } = advance;
-        let job = get(self.connection, &job_key(name))?
-            .filter(|job| job.modified.unsigned_abs() == version.revision);
+        // Not its value: one that is damaged must not hold up what shares the transaction.
+        let job = modified(self.connection, &job_key(name))?.filter(|at| *at == version.revision);
         match (job, progress) {
             (None, _) => Ok(()),
             (Some(_), Some(progress)) => {
@@ -213,13 +225,13 @@ impl<'c> Writing<'c> {
     }
 }
 
-/// Tells `take` of all jobs with their counters, until it wants no more.
+/// Tells `take` of all jobs with their counters, until it wants no more; one that is damaged is an error.
 pub(super) fn load(
     connection: &Connection,
     mut take: impl FnMut(Arc<str>, i64, Vec<u8>, Option<Vec<u8>>) -> bool,
 ) -> rusqlite::Result<()> {
     let mut statement = connection.prepare(
-        "SELECT j.key, j.modified, j.value, c.value FROM pairs j
+        "SELECT j.key, j.modified, j.value, j.sum, c.modified, c.value, c.sum FROM pairs j
          LEFT JOIN pairs c ON c.key = CAST(?3 || CAST(substr(j.key, ?4) AS TEXT) AS BLOB)
          WHERE j.key >= ?1 AND j.key < ?2 ORDER BY j.key",
     )?;
@@ -228,7 +240,12 @@ pub(super) fn load(
     while let Some(row) = rows.next()? {
         let (key, modified): (Vec<u8>, i64) = (row.get(0)?, row.get(1)?);
         let Some(name) = job_name(&key) else { continue };
-        if !take(name.into(), modified, row.get(2)?, row.get(3)?) {
+        let (job, counter): (Vec<u8>, Option<Vec<u8>>) = (row.get(2)?, row.get(5)?);
+        sums::check(&key, modified, &job, row.get(3)?)?;
+        if let Some(counter) = &counter {
+            sums::check(&counter_key(name), row.get(4)?, counter, row.get(6)?)?;
+        }
+        if !take(name.into(), modified, job, counter) {
             break;
         }
     }

@@ -8,6 +8,7 @@ use prost::Message;
 use super::*;
 use crate::backlog::Backlog;
 
+mod damage;
 mod log;
 
 fn location(folder: &std::path::Path) -> Location {
@@ -245,7 +246,7 @@ async fn a_folder_that_is_not_ours_is_refused() {
         .unwrap()
         .pragma_update(None, "user_version", 99)
         .unwrap();
-    assert!(refused(&location(folder.path())).contains("has format 99, and this scheduler knows 1"));
+    assert!(refused(&location(folder.path())).contains("has format 99, and this scheduler knows 2"));
 
     let etcd = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(etcd.path().join("dapr-0.1/member")).unwrap();
@@ -258,46 +259,6 @@ async fn a_folder_that_is_not_ours_is_refused() {
         .execute_batch("CREATE TABLE t (a)")
         .unwrap();
     assert!(refused(&location).contains("another program"));
-}
-
-/// Invariant: a store with changed bytes is not used; the message names what is broken and what to do.
-#[tokio::test]
-async fn damage_is_found_and_named() {
-    let folder = tempfile::tempdir().unwrap();
-    filled(folder.path(), 500).await;
-    let location = location(folder.path());
-    let snapshot = folder.path().join("snapshot.db");
-    location.snapshot(&snapshot).unwrap();
-    let written = std::fs::read(&snapshot).unwrap();
-
-    // A value that is no job.
-    Connection::open(location.file())
-        .unwrap()
-        .execute(
-            "UPDATE pairs SET value = x'ff' WHERE key = CAST('dapr/jobs/app||ns||app||0007' AS BLOB)",
-            [],
-        )
-        .unwrap();
-    let text = refused(&location);
-    assert!(
-        text.contains("the job \"app||ns||app||0007\": it cannot be decoded"),
-        "{text}"
-    );
-    assert!(text.contains("--restore-from"), "{text}");
-
-    // Pages that are torn.
-    let mut torn = written.clone();
-    let middle = torn.len() / 2;
-    torn[middle..middle + 4096].fill(0xa5);
-    std::fs::write(location.file(), torn).unwrap();
-    assert!(refused(&location).contains("is damaged"));
-
-    assert!(matches!(location.restore(&snapshot), Err(OpenError::Exists(_))));
-    std::fs::remove_file(location.file()).unwrap();
-    location.restore(&snapshot).unwrap();
-    let (store, mut changes) = Embedded::open(&location).unwrap();
-    assert_eq!(loaded(&mut changes).await.len(), 500);
-    drop(store);
 }
 
 /// Invariant: a log that ends anywhere, as a kill or a loss of power leaves it, gives every call that was answered before that
