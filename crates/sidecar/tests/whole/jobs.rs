@@ -134,6 +134,7 @@ async fn what_is_no_job_has_the_code_of_the_contract() {
             "DAPR_SCHEDULER_JOB_NAME",
         ),
         ("a", json!({}), 400, "DAPR_SCHEDULER_SCHEDULE_EMPTY"),
+        ("a%7Cb", kept.clone(), 400, "DAPR_SCHEDULER_JOB_NAME_EMPTY"),
         (
             "a",
             json!({"schedule": "every tide"}),
