@@ -28,7 +28,7 @@ use crate::migrate::migrate;
 use crate::namespaces::Namespaces;
 use crate::opened::{Opened, location};
 use crate::proto::etcd::kv_server::KvServer;
-use crate::service::Service;
+use crate::service::{Service, size};
 use crate::storage::Storage;
 use crate::storage::embedded::Embedded;
 use crate::storage::etcd::Client as EtcdClient;
@@ -226,7 +226,10 @@ impl Scheduler {
             streams.wait().await;
             Ok(())
         });
-        let service = SchedulerServer::new(self.service).max_decoding_message_size(MAX_REQUEST);
+        let service = size::Named {
+            service: SchedulerServer::new(self.service).max_decoding_message_size(MAX_REQUEST),
+            limit: MAX_REQUEST,
+        };
         tasks.spawn(fine(grpc::serve(
             self.grpc,
             GRPC,

@@ -1,5 +1,6 @@
 //! The gRPC service, `dapr.proto.scheduler.v1.Scheduler`.
 
+pub(crate) mod size;
 mod watch;
 
 use std::sync::Arc;

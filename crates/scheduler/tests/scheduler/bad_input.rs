@@ -87,6 +87,8 @@ async fn calls_that_make_no_sense_are_refused() {
         .await
         .unwrap_err();
     assert_eq!(error.code(), Code::OutOfRange, "{error}");
+    let text = "the request with its job.data is larger than 16 MiB: give the job a smaller job.data";
+    assert!(error.message().starts_with(text), "{error}");
 }
 
 #[tokio::test]

@@ -1,0 +1,63 @@
+//! What a caller is told of a job that is too large. The limit is kept where requests are decoded, before anything of the
+//! message is in memory, and says nothing of what is too large in it.
+
+use std::convert::Infallible;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use tonic::body::Body;
+use tonic::codegen::BoxFuture;
+use tonic::{Code, Status};
+use tower::Service;
+
+const SCHEDULE_JOB: &str = "/dapr.proto.scheduler.v1.Scheduler/ScheduleJob";
+
+/// Names the field, the limit and the remedy in the refusals of a service.
+#[derive(Clone)]
+pub(crate) struct Named<S> {
+    pub(crate) service: S,
+    /// Bytes of a request.
+    pub(crate) limit: usize,
+}
+
+impl<S> Service<Request<Body>> for Named<S>
+where
+    S: Service<
+            Request<Body>,
+            Response = Response<Body>,
+            Error = Infallible,
+            Future = BoxFuture<Response<Body>, Infallible>,
+        >,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.service.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let is_schedule = request.uri().path() == SCHEDULE_JOB;
+        let answer = self.service.call(request);
+        if !is_schedule {
+            return answer;
+        }
+        let limit = self.limit >> 20;
+        Box::pin(async move {
+            let mut answer = answer.await?;
+            // Nothing else refuses a job with this code.
+            if Status::from_header_map(answer.headers())
+                .is_some_and(|status| status.code() == Code::OutOfRange)
+            {
+                let text = format!(
+                    "the request with its job.data is larger than {limit} MiB: give the job a smaller job.data, for example \
+                     the place where the rest is kept"
+                );
+                // It is text.
+                let _ = Status::out_of_range(text).add_header(answer.headers_mut());
+            }
+            Ok(answer)
+        })
+    }
+}
