@@ -44,10 +44,10 @@ const CONNECTIONS: Limits = Limits {
     connections: 16_384,
     per_source: 8_192,
 };
-/// Silence after which a peer is asked whether it is still there.
-const PING_AFTER: Duration = Duration::from_secs(10);
+/// Silence after which a peer is asked whether it is still there. The triggers of one that is gone go to another.
+const PING_AFTER: Duration = Duration::from_secs(3);
 /// Time limit of its answer.
-const PING_TIMEOUT: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Calls at the same time on one connection.
 const MAX_STREAMS: u32 = 1024;
 /// What clients of the gRPC server may have.

@@ -41,7 +41,7 @@ impl Host {
             }
             None => Dialer::plain(address, CONNECT_TIMEOUT),
         };
-        let channel = Channel::new(H2Pool::new(dialer, Some(KeepAlive::OF_SERVERS)));
+        let channel = Channel::new(H2Pool::new(dialer, Some(KeepAlive::OF_SCHEDULERS)));
         let limit = settings.max_message.max(MAX_MESSAGE);
         Self {
             address: address.to_owned(),
@@ -177,5 +177,32 @@ impl Scheduler {
             }
             !same
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Seven times what it takes, and less than a server of anybody's is waited for.
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_scheduler_that_is_silent_is_given_up() {
+        let silent = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let settings = Settings {
+            app_id: "app".into(),
+            namespace: "ns".into(),
+            addresses: Vec::new(),
+            streams: 1,
+            identity: None,
+            max_message: 0,
+        };
+        let host = Host::new(&silent.local_addr().unwrap().to_string(), &settings);
+        let mut client = host.client();
+        let asked = timeout(LONG, client.watch_hosts(WatchHostsRequest {})).await;
+        asked.expect("it is still waited for").unwrap_err();
     }
 }

@@ -1,5 +1,6 @@
 //! From a job to its triggers and what is left of it.
 
+use outrigger_components_testing::proxy::Proxy;
 use outrigger_wire::common::v1::{
     JobFailurePolicy, JobFailurePolicyConstant, JobFailurePolicyDrop, job_failure_policy,
 };
@@ -9,7 +10,7 @@ use outrigger_wire::scheduler::v1::{
 };
 use tonic::Code;
 
-use crate::running::{Running, Sidecar, TIMEOUT, actor, app, due, schedule, start, until};
+use crate::running::{Running, Sidecar, TIMEOUT, actor, app, client, due, schedule, start, until};
 
 async fn jobs(running: &Running, app_id: &str) -> Vec<String> {
     let request = ListJobsRequest {
@@ -221,4 +222,25 @@ async fn sidecars_are_told_where_it_is() {
     let told: Vec<_> = list.hosts.into_iter().map(|host| host.address).collect();
     assert_eq!(told, [running.addresses.grpc.to_string()]);
     assert_eq!(running.addresses.broadcast, told[0]);
+}
+
+/// Invariant: a trigger whose sidecar is cut off without a word goes to another one, about 8 seconds later.
+#[tokio::test]
+async fn the_trigger_of_a_sidecar_that_is_cut_off_goes_to_another() {
+    let running = start().await;
+    let way = Proxy::start(running.addresses.grpc.port()).await;
+    let mut over = client(format!("127.0.0.1:{}", way.port)).await;
+    let mut cut_off = Sidecar::connect(&mut over, "app", &[]).await;
+    let mut direct = running.client().await;
+    direct
+        .schedule_job(schedule("a", app("app"), due("0s")))
+        .await
+        .unwrap();
+    assert_eq!(cut_off.next().await.name, "a");
+    way.lose();
+    let mut other = Sidecar::connect(&mut direct, "app", &[]).await;
+    let next = tokio::time::timeout(TIMEOUT / 2, other.next()).await;
+    let trigger = next.expect("it is still with the one that is cut off");
+    assert_eq!(trigger.name, "a");
+    other.succeed(trigger.id);
 }

@@ -34,6 +34,9 @@ const PEER_PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from
 const SERVER_PING: (Duration, Duration) = (Duration::from_secs(310), Duration::from_secs(20));
 /// Pings to placement, which sends its own every 2 s: who has not heard of it for so long is not in its tables any more.
 const PLACEMENT_PING: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(1));
+/// Pings to schedulers, which send their own every 3 s. Who asks a scheduler of Dapr as often has its connection closed, so only
+/// one that is silent for longer is asked; it is given up after 8 s, as the contract has it.
+const SCHEDULER_PING: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(3));
 /// Flow-control window of a stream, bytes.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONFIG: Config = Config {
@@ -65,6 +68,9 @@ impl KeepAlive {
 
     /// Placement, whose silence means that others have taken over.
     pub const OF_PLACEMENT: Self = Self::new(PLACEMENT_PING, true);
+
+    /// Schedulers, whose triggers and answers come over connections that are silent for long.
+    pub const OF_SCHEDULERS: Self = Self::new(SCHEDULER_PING, true);
 
     const fn new((interval, timeout): (Duration, Duration), idle: bool) -> Self {
         Self {
