@@ -90,9 +90,15 @@ pub(super) async fn sweep(sessions: Arc<Sessions>) {
     }
 }
 
+/// Whether there are leases that have ended; those that would go on for longer than they may are shortened.
 async fn any_ended(sessions: &Sessions) -> Result<bool, StorageError> {
     let session = sessions.get().await?;
-    let sql = "SELECT EXISTS (SELECT FROM scheduler_leases WHERE ends <= clock_timestamp())";
+    // None ends later than if it had been kept just now: where one does, the server's clock was set back meanwhile. Its
+    // scheduler goes by a clock of its own, and has not kept it later than that.
+    let sql = "WITH bounded AS (
+                   UPDATE scheduler_leases SET ends = clock_timestamp() + lifetime
+                   WHERE ends > clock_timestamp() + lifetime
+               ) SELECT EXISTS (SELECT FROM scheduler_leases WHERE ends <= clock_timestamp())";
     let statement = session.client().prepare_cached(sql).await?;
     let row = session.client().query_one(&statement, &[]).await?;
     session.keep();

@@ -192,6 +192,44 @@ async fn no_job_is_lost_with_a_member_that_is_killed_or_a_server_that_crashes() 
     .await;
 }
 
+/// Invariant: no job waits until the server's clock shows again what it showed when the lease of its member was kept last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_of_a_member_that_is_killed_do_not_wait_for_a_clock_that_was_set_back() {
+    let Some(server) = Postgres::start() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let with = |id: &str| [arguments(folder.path()), flags(&server, id)].concat();
+    let [first, killed] = ["a", "b"].map(|id| Process::start_with(&with(id)));
+    Hosts::of(&first.address).await.are(2).await;
+    let served = App::default();
+    let mut serving = Vec::new();
+    for process in [&first, &killed] {
+        serving.push(served.serve(&process.address).await);
+    }
+    let mut client = crate::running::client(&first.address).await;
+    let mut dues = Vec::new();
+    for at in 0..20 {
+        let due_at = Timestamp::now() + Duration::from_secs(3);
+        let name = format!("job-{at}");
+        client
+            .schedule_job(schedule(&name, app("app"), due(&due_at.to_string())))
+            .await
+            .unwrap();
+        dues.push((name, due_at));
+    }
+    drop(killed);
+    // What a clock that is set back by an hour makes of them.
+    let database = sql(&server).await;
+    database
+        .batch_execute("UPDATE scheduler_leases SET ends = ends + interval '1 hour'")
+        .await
+        .unwrap();
+    served.has(dues.iter().map(|(name, _)| name.clone())).await;
+    served.tally(
+        dues.iter().map(|(name, due)| (name, due)),
+        "one of two killed, and PostgreSQL's clock set back an hour",
+    );
+}
+
 #[tokio::test]
 async fn tables_of_a_later_format_are_refused() {
     let Some(server) = Postgres::start() else { return };
