@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use futures::future::join_all;
 use outrigger_component::offload::offload;
 use outrigger_policy::resiliency::Outcome;
 use outrigger_runtime::app::AppChannel;
@@ -33,7 +34,7 @@ const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Attempts that wait for company.
 pub(super) struct Collector {
     bulk: Bulk,
-    /// Events that may be under way at once: a bulk that has them all waits for nobody.
+    /// Events that may be under way at once: bulks that have them all between them wait for nobody.
     in_flight: AtomicUsize,
     waiting: Mutex<OpenBatches>,
 }
@@ -59,8 +60,8 @@ struct Member {
 
 /// What an attempt has to do for its batch.
 enum BatchRole {
-    /// It makes the call now.
-    Call(Batch),
+    /// It makes these calls now.
+    Call(Vec<Batch>),
     /// It was the first, and makes the call when the others had their time.
     Lead(u64),
     /// Another makes the call.
@@ -93,32 +94,29 @@ impl Collector {
         limit: Attempt,
         ending: &CancellationToken,
     ) -> (Handled, Outcome) {
-        let (answer, answered) = oneshot::channel();
+        let (answer, mut answered) = oneshot::channel();
         let path = event.path.clone();
-        let batch = match self.join(Member { event, answer }) {
-            BatchRole::Call(batch) => Some(batch),
-            BatchRole::Follow => None,
+        let batches = match self.join(Member { event, answer }) {
+            BatchRole::Call(batches) => batches,
+            BatchRole::Follow => Vec::new(),
             BatchRole::Lead(number) => {
-                let company = async {
-                    tokio::select! {
-                        () = tokio::time::sleep(self.bulk.wait) => {}
-                        () = ending.cancelled() => {}
-                    }
-                };
-                company.await;
-                self.take(&path, number)
+                tokio::select! {
+                    // Its batch was complete before its time was up.
+                    said = &mut answered => return said.unwrap_or_else(|_| given_up()),
+                    () = tokio::time::sleep(self.bulk.wait) => {}
+                    () = ending.cancelled() => {}
+                }
+                self.take(&path, number).into_iter().collect()
             }
         };
-        if let Some(batch) = batch {
-            call(target, app, batch.members, limit).await;
-        }
-        answered
-            .await
-            .unwrap_or_else(|_| Handled::failed("the bulk was given up", None))
+        let calls = batches
+            .into_iter()
+            .map(|batch| call(target, app, batch.members, limit));
+        join_all(calls).await;
+        answered.await.unwrap_or_else(|_| given_up())
     }
 
     fn join(&self, member: Member) -> BatchRole {
-        let count = self.bulk.count.min(self.in_flight.load(Ordering::Relaxed));
         let mut waiting = self.waiting();
         let number = waiting.next;
         let path = member.event.path.clone();
@@ -130,13 +128,18 @@ impl Collector {
         batch.bytes += member.event.payload.len();
         batch.members.push(member);
         // The broker keeps what would make it larger.
-        let is_whole = batch.members.len() >= count || batch.bytes >= MAX_BATCH_BYTES;
+        let is_whole = batch.members.len() >= self.bulk.count || batch.bytes >= MAX_BATCH_BYTES;
         let own = batch.number == number;
         if own {
             waiting.next += 1;
         }
         if is_whole && let Some(batch) = waiting.batches.remove(&path) {
-            return BatchRole::Call(batch);
+            return BatchRole::Call(vec![batch]);
+        }
+        // With nothing but waiting events in flight no other can come: none of the bulks has company to wait for.
+        let members = waiting.batches.values().map(|batch| batch.members.len());
+        if members.sum::<usize>() >= self.in_flight.load(Ordering::Relaxed) {
+            return BatchRole::Call(waiting.batches.drain().map(|(_, batch)| batch).collect());
         }
         if own {
             BatchRole::Lead(number)
@@ -154,6 +157,10 @@ impl Collector {
             .is_some_and(|batch| batch.number == number);
         is_it.then(|| waiting.batches.remove(path)).flatten()
     }
+}
+
+fn given_up() -> (Handled, Outcome) {
+    Handled::failed("the bulk was given up", None)
 }
 
 /// Hands a batch to the app, and tells each attempt what came of its event.
@@ -336,6 +343,10 @@ mod tests {
         }
     }
 
+    fn sizes(batches: &[Batch]) -> Vec<usize> {
+        batches.iter().map(|batch| batch.members.len()).collect()
+    }
+
     #[test]
     fn a_batch_of_large_events_is_complete_before_its_count() {
         let collector = Collector::new(Bulk {
@@ -361,18 +372,18 @@ mod tests {
         });
         assert!(matches!(collector.join(member("/a")), BatchRole::Lead(0)));
         assert!(matches!(collector.join(member("/b")), BatchRole::Lead(1)));
-        let BatchRole::Call(batch) = collector.join(member("/a")) else {
+        let BatchRole::Call(batches) = collector.join(member("/a")) else {
             panic!("two are a batch")
         };
-        assert_eq!(batch.members.len(), 2);
+        assert_eq!(sizes(&batches), [2]);
         assert!(collector.take("/a", 0).is_none(), "it is under way");
         assert!(matches!(collector.join(member("/a")), BatchRole::Lead(2)));
         assert!(collector.take("/a", 0).is_none(), "that one is another");
         assert_eq!(collector.take("/b", 1).map(|batch| batch.members.len()), Some(1));
-        collector.limit(1);
-        assert!(
-            matches!(collector.join(member("/b")), BatchRole::Call(_)),
-            "nobody else can come"
-        );
+        collector.limit(2);
+        let BatchRole::Call(batches) = collector.join(member("/b")) else {
+            panic!("nobody else can come")
+        };
+        assert_eq!(sizes(&batches), [1, 1], "of both paths");
     }
 }

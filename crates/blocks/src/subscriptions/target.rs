@@ -21,7 +21,7 @@ use super::attempt::Handled;
 use super::bulk::Collector;
 use super::incoming::{CONTENT_TYPE, Dropped, Incoming, PUBSUB_NAME, Prepared, prepared};
 use super::metrics::{IngressMetrics, Status};
-use super::spec::{AppSubscription, SubscriptionType};
+use super::spec::{AppSubscription, Bulk, SubscriptionType};
 use super::stream::Stream;
 use super::{Dependencies, LOG, Subscriptions};
 use crate::pubsub::{Broker, Protocol};
@@ -173,13 +173,7 @@ impl Target {
 
     /// Delivers what comes until `stop`, or until the subscription ends by itself: then `false`.
     async fn deliver(&self, subscription: Subscription, stop: &CancellationToken) -> bool {
-        let wanted = subscription
-            .concurrency()
-            .map_or(MAX_IN_FLIGHT, NonZeroUsize::get);
-        let limits = Limits {
-            in_flight: wanted.min(MAX_HELD),
-            held: MAX_HELD,
-        };
+        let limits = limits(subscription.concurrency(), self.wanted.bulk.as_ref());
         if let Some(collector) = &self.collector {
             collector.limit(limits.in_flight);
         }
@@ -386,6 +380,18 @@ impl Consumer for Target {
             }
             DeadLettering::Failed | DeadLettering::Nowhere => self.return_to_broker(&topic, &failed, receipt),
         }
+    }
+}
+
+/// How many messages are taken at once: what the component says, else enough for one bulk at least.
+fn limits(concurrency: Option<NonZeroUsize>, bulk: Option<&Bulk>) -> Limits {
+    let in_flight = match concurrency {
+        Some(concurrency) => concurrency.get(),
+        None => MAX_IN_FLIGHT.max(bulk.map_or(0, |bulk| bulk.count)),
+    };
+    Limits {
+        in_flight: in_flight.min(MAX_HELD),
+        held: MAX_HELD,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Targets between a broker that does what the test says and a client that answers what the test says.
 
+mod bulks;
+
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
@@ -42,6 +44,7 @@ struct Fake {
     /// Topics and payloads.
     published: Mutex<Vec<(String, String)>>,
     refuses: AtomicBool,
+    concurrency: Option<NonZeroUsize>,
 }
 
 #[async_trait]
@@ -82,7 +85,7 @@ impl PubSub for Fake {
             }
             Ok(())
         };
-        Ok(Subscription::start(&request, run))
+        Ok(Subscription::start(&request, run).with_concurrency(self.concurrency))
     }
 
     async fn ping(&self) -> ComponentResult<()> {
@@ -116,6 +119,15 @@ struct Scene {
 impl Scene {
     /// `policy`: a Resiliency resource.
     async fn new(policy: &str, wanted: AppSubscription) -> Self {
+        Self::with_concurrency(policy, wanted, None).await
+    }
+
+    /// `concurrency`: of the broker's component.
+    async fn with_concurrency(
+        policy: &str,
+        wanted: AppSubscription,
+        concurrency: Option<NonZeroUsize>,
+    ) -> Self {
         let resources = text(policy, "app").unwrap().resiliency;
         let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
         let resilience = Arc::new(Resilience::new(Resiliency::build(&resources, "app").0, metrics));
@@ -127,6 +139,7 @@ impl Scene {
             settled: tell,
             published: Mutex::default(),
             refuses: AtomicBool::new(false),
+            concurrency,
         });
         let component: Arc<dyn PubSub> = fake.clone();
         let registration = pubsubs.insert("broker", component, Topics::default(), String::new());
