@@ -1,5 +1,6 @@
 use std::{pin::pin, sync::Arc, time::Duration};
 
+use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::{
     AckKind, ErrorCode, Message as Incoming,
     consumer::{self, push},
@@ -20,7 +21,7 @@ use super::{
     settings::renewal,
 };
 
-/// Before a message that was returned comes again.
+/// Before a message that was returned comes again, without `ackWait`.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often it is looked whether the server still has the consumer.
 const LOOK: Duration = Duration::from_secs(5);
@@ -42,6 +43,8 @@ struct Session {
     stream: Stream,
     name: String,
     messages: push::Messages,
+    /// Deliveries of one message that the server makes; the consumer may be older than the settings. -1: any number.
+    max_deliver: i64,
 }
 
 impl Consumer {
@@ -86,6 +89,7 @@ impl Consumer {
             }
         };
         let name = bound.cached_info().name.clone();
+        let max_deliver = bound.cached_info().config.max_deliver;
         let messages = bound.messages().await.map_err(|error| lost(&error))?;
         // The server knows of the subscription before it is asked anything else.
         self.shared.client.flush().await.map_err(|error| lost(&error))?;
@@ -94,6 +98,7 @@ impl Consumer {
             stream,
             name,
             messages,
+            max_deliver,
         })
     }
 
@@ -162,10 +167,13 @@ impl Consumer {
             stream,
             name,
             messages,
+            max_deliver,
         } = session;
+        let ack_wait = self.shared.settings.consumer.ack_wait;
+        let again = if ack_wait.is_zero() { AGAIN } else { ack_wait };
         let mut messages = Some(messages);
         let mut prefetched = Prefetched::default();
-        let mut renewal = interval(renewal(self.shared.settings.consumer.ack_wait));
+        let mut renewal = interval(renewal(ack_wait));
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let suspicion = Notify::new();
         // Beside everything else: a server that is away takes seconds not to answer.
@@ -182,21 +190,21 @@ impl Consumer {
             }
             tokio::select! {
                 () = closed.cancelled() => {
-                    self.give_back(feed).await;
+                    self.give_back(feed, max_deliver).await;
                     break;
                 }
                 () = drain.cancelled(), if messages.is_some() => {
                     messages = None;
-                    self.release(&mut prefetched).await;
+                    self.release(&mut prefetched, max_deliver).await;
                 }
                 settled = feed.settled() => {
-                    let pause = (!feed.draining()).then_some(AGAIN);
+                    let pause = (!feed.draining()).then_some(again);
                     for settled in settled {
-                        self.settle(settled, pause).await;
+                        self.settle(settled, pause, max_deliver).await;
                     }
                 }
                 read = prefetched.read_again() => {
-                    if let Some(incoming) = self.read_again(read).await {
+                    if let Some(incoming) = self.read_again(read, max_deliver).await {
                         let message = self.message(&incoming);
                         feed.offer(incoming, message);
                     }
@@ -216,24 +224,28 @@ impl Consumer {
                 }
             }
         }
-        self.release(&mut prefetched).await;
+        self.release(&mut prefetched, max_deliver).await;
         // An answer to this comes after what was said before.
         let _late = timeout(FLUSH, stream.consumer_info(&name)).await;
         Ok(())
     }
 
     /// Says what became of the messages that the app had, at the end of the component.
-    async fn give_back(&self, feed: &mut Feed<Incoming>) {
+    async fn give_back(&self, feed: &mut Feed<Incoming>, max_deliver: i64) {
         for settled in feed.settled().now_or_never().unwrap_or_default() {
-            self.settle(settled, None).await;
+            self.settle(settled, None, max_deliver).await;
         }
         for incoming in feed.unsettled() {
-            self.say(incoming, AckKind::Nak(None)).await;
+            self.refuse(incoming, None, max_deliver).await;
         }
     }
 
     /// A message whose payload was read again, unless it is lost: then the server is told.
-    async fn read_again(&self, read: std::result::Result<Incoming, (Incoming, Lost)>) -> Option<Incoming> {
+    async fn read_again(
+        &self,
+        read: std::result::Result<Incoming, (Incoming, Lost)>,
+        max_deliver: i64,
+    ) -> Option<Incoming> {
         match read {
             Ok(incoming) => return Some(incoming),
             Err((incoming, Lost::Deleted)) => self.say(&incoming, AckKind::Term).await,
@@ -243,25 +255,56 @@ impl Consumer {
                     "component {}: topic {}: a message cannot be read again: {error}; the server sends it again",
                     self.shared.component, self.topic
                 );
-                self.say(&incoming, AckKind::Nak(Some(AGAIN))).await;
+                self.refuse(&incoming, Some(AGAIN), max_deliver).await;
             }
         }
         None
     }
 
     /// Gives back what the app never had.
-    async fn release(&self, prefetched: &mut Prefetched) {
+    async fn release(&self, prefetched: &mut Prefetched, max_deliver: i64) {
         for incoming in prefetched.messages() {
-            self.say(incoming, AckKind::Nak(None)).await;
+            self.refuse(incoming, None, max_deliver).await;
         }
         *prefetched = Prefetched::default();
     }
 
-    async fn settle(&self, (incoming, settlement): (Incoming, Settlement), pause: Option<Duration>) {
+    async fn settle(
+        &self,
+        (incoming, settlement): (Incoming, Settlement),
+        pause: Option<Duration>,
+        max_deliver: i64,
+    ) {
         match settlement {
             Settlement::Acknowledge => self.say(&incoming, AckKind::Ack).await,
-            Settlement::Return => self.say(&incoming, AckKind::Nak(pause)).await,
+            Settlement::Return => self.refuse(&incoming, pause, max_deliver).await,
         }
+    }
+
+    /// Has the server send a message again, after `pause`. When it has done so as often as it may, the server tells nobody.
+    async fn refuse(&self, incoming: &Incoming, pause: Option<Duration>, max_deliver: i64) {
+        if self.shared.settings.acknowledges()
+            && let Ok(info) = incoming.info()
+            && max_deliver > 0
+            && info.delivered >= max_deliver
+        {
+            let id = incoming.headers.as_ref();
+            let id = id.and_then(|headers| headers.get(NATS_MESSAGE_ID));
+            tracing::error!(
+                target: LOG,
+                "component {}: topic {}: message {} (sequence {} of the stream {}) was not handled in {} deliveries, and \
+                 the server does not deliver it again: it stays in the stream. Set maxDeliver {max_deliver} of the consumer \
+                 {} higher, or a deadLetterTopic in the subscription",
+                self.shared.component,
+                incoming.subject,
+                id.map_or("without an id", |id| id.as_str()),
+                info.stream_sequence,
+                info.stream,
+                info.delivered,
+                info.consumer
+            );
+        }
+        self.say(incoming, AckKind::Nak(pause)).await;
     }
 
     /// Tells the server about a message. Where that is lost, the server sends the message again.

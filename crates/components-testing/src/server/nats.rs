@@ -22,15 +22,25 @@ pub struct Nats {
 impl Nats {
     /// With an empty store, for clients with `token`; any, where it is empty.
     pub fn start(token: &str) -> Option<Self> {
-        let program = find("nats-server", "nats-server", &["/usr/sbin", "/usr/bin"])?;
-        let folder = tempfile::tempdir().unwrap();
-        let port = free_port();
         let access = match token {
             "" => String::new(),
             token => format!("authorization {{ token: \"{token}\" }}\n"),
         };
+        Self::configured("", &access)
+    }
+
+    /// With an empty store, for any client, in a domain of JetStream.
+    pub fn in_domain(domain: &str) -> Option<Self> {
+        Self::configured(&format!(", domain: {domain}"), "")
+    }
+
+    /// `jetstream`, `more`: settings of JetStream and of the server.
+    fn configured(jetstream: &str, more: &str) -> Option<Self> {
+        let program = find("nats-server", "nats-server", &["/usr/sbin", "/usr/bin"])?;
+        let folder = tempfile::tempdir().unwrap();
+        let port = free_port();
         let text = format!(
-            "listen: 127.0.0.1:{port}\njetstream {{ store_dir: \"{}\" }}\n{access}",
+            "listen: 127.0.0.1:{port}\njetstream {{ store_dir: \"{}\"{jetstream} }}\n{more}",
             folder.path().display()
         );
         fs::write(folder.path().join("conf"), text).unwrap();

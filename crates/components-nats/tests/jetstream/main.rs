@@ -1,6 +1,9 @@
 //! Publish/subscribe on a real NATS server.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod delivery;
+mod settings;
+
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use async_nats::jetstream::{self, stream};
@@ -41,6 +44,11 @@ async fn open(url: &str, group: &str, more: &[(&str, &str)]) -> Result<Arc<dyn P
 /// A server with a stream for the topics of all tests.
 async fn started() -> Option<Nats> {
     let server = Nats::start("")?;
+    make_stream(&server).await;
+    Some(server)
+}
+
+async fn make_stream(server: &Nats) {
     let client = async_nats::connect(server.url()).await.unwrap();
     let config = stream::Config {
         name: "all".to_owned(),
@@ -48,7 +56,6 @@ async fn started() -> Option<Nats> {
         ..stream::Config::default()
     };
     jetstream::new(client).create_stream(config).await.unwrap();
-    Some(server)
 }
 
 fn message(topic: &str, data: &str) -> Publish {
@@ -265,48 +272,6 @@ async fn a_slow_handler_keeps_its_message() {
     subscription.ended().await.unwrap();
     broker.close().await;
     other.close().await;
-}
-
-/// Without a durable name each subscription gets all, from where `deliverPolicy` says.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deliver_policies_say_where_to_begin() {
-    let Some(server) = started().await else { return };
-    let url = server.url();
-    let publisher = open(&url, "app", &[]).await.unwrap();
-    for text in ["1", "2", "3"] {
-        publisher.publish(&message("orders", text)).await.unwrap();
-    }
-    let properties = |more: &[(&'static str, &'static str)]| {
-        let mut properties = vec![("natsURL", url.as_str()), ("concurrencyMode", "parallel")];
-        properties.extend_from_slice(more);
-        let properties: Vec<_> = properties.into_iter().collect();
-        async move {
-            Components::of(outrigger_components_nats::add)
-                .pubsub("pubsub.jetstream", "v1", &properties)
-                .await
-                .unwrap()
-        }
-    };
-    for (more, expected) in [
-        (vec![], vec!["1", "2", "3"]),
-        (vec![("deliverPolicy", "last")], vec!["3"]),
-        (
-            vec![("deliverPolicy", "sequence"), ("startSequence", "2")],
-            vec!["2", "3"],
-        ),
-        (vec![("deliverPolicy", "new")], vec![]),
-    ] {
-        let broker = properties(&more).await;
-        let mut subscription = subscribe(&broker, "orders").await.unwrap();
-        assert_eq!(subscription.concurrency(), None);
-        for text in expected {
-            let delivery = next(&mut subscription).await;
-            assert_eq!(delivery.message.data, text, "{more:?}");
-            delivery.receipt.acknowledge();
-        }
-        quiet(&mut subscription, Duration::from_millis(300)).await;
-        broker.close().await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,130 @@
+//! What settings say to a real server.
+
+use std::time::SystemTime;
+
+use super::*;
+
+/// A component without a durable name.
+async fn anonymous(url: &str, more: &[(&str, &str)]) -> Arc<dyn PubSub> {
+    let mut properties = vec![("natsURL", url), ("concurrencyMode", "parallel")];
+    properties.extend_from_slice(more);
+    Components::of(outrigger_components_nats::add)
+        .pubsub("pubsub.jetstream", "v1", &properties)
+        .await
+        .unwrap()
+}
+
+/// Without a durable name each subscription gets all, from where `deliverPolicy` says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deliver_policies_say_where_to_begin() {
+    let Some(server) = started().await else { return };
+    let url = server.url();
+    let publisher = open(&url, "app", &[]).await.unwrap();
+    for text in ["1", "2"] {
+        publisher.publish(&message("orders", text)).await.unwrap();
+    }
+    // What the server has from a whole second on is newer than these.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.unwrap().as_secs().to_string();
+    publisher.publish(&message("orders", "3")).await.unwrap();
+    for (more, expected) in [
+        (vec![], vec!["1", "2", "3"]),
+        (vec![("deliverPolicy", "last")], vec!["3"]),
+        (
+            vec![("deliverPolicy", "sequence"), ("startSequence", "2")],
+            vec!["2", "3"],
+        ),
+        (
+            vec![("deliverPolicy", "time"), ("startTime", now.as_str())],
+            vec!["3"],
+        ),
+        (vec![("deliverPolicy", "new")], vec![]),
+    ] {
+        let broker = anonymous(&url, &more).await;
+        let mut subscription = subscribe(&broker, "orders").await.unwrap();
+        assert_eq!(subscription.concurrency(), None);
+        for text in expected {
+            let delivery = next(&mut subscription).await;
+            assert_eq!(delivery.message.data, text, "{more:?}");
+            delivery.receipt.acknowledge();
+        }
+        quiet(&mut subscription, Duration::from_millis(300)).await;
+        broker.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn consumers_are_made_as_the_settings_say() {
+    let Some(server) = started().await else { return };
+    let url = server.url();
+    let more = [
+        ("memoryStorage", "true"),
+        ("maxDeliver", "7"),
+        ("maxAckPending", "9"),
+        ("replicas", "1"),
+        ("rateLimit", "1000000"),
+        ("heartbeat", "20s"),
+        ("flowControl", "true"),
+        ("backOff", "4s,5s"),
+    ];
+    // Consumers of deliver groups have neither flow control nor heartbeats.
+    let alone = ("queueGroupName", "");
+    let set = open(&url, "set", &[&more[..], &[alone]].concat()).await.unwrap();
+    let unset = open(&url, "unset", &[alone]).await.unwrap();
+    let client = async_nats::connect(&url).await.unwrap();
+    let stream = jetstream::new(client).get_stream("all").await.unwrap();
+    let mut made = Vec::new();
+    for (broker, name) in [(&set, "set"), (&unset, "unset")] {
+        let subscription = subscribe(broker, "orders").await.unwrap();
+        made.push(stream.consumer_info(name).await.unwrap().config);
+        subscription.ended().await.unwrap();
+        broker.close().await;
+    }
+    let seconds = |numbers: &[u64]| {
+        numbers
+            .iter()
+            .copied()
+            .map(Duration::from_secs)
+            .collect::<Vec<_>>()
+    };
+    let [set, unset] = &made[..] else { unreachable!() };
+    assert_eq!((set.memory_storage, unset.memory_storage), (true, false));
+    assert_eq!((set.max_deliver, unset.max_deliver), (7, -1));
+    assert_eq!((set.max_ack_pending, unset.max_ack_pending), (9, 1000));
+    assert_eq!((set.num_replicas, unset.num_replicas), (1, 0));
+    assert_eq!((set.rate_limit, unset.rate_limit), (1_000_000, 0));
+    assert_eq!(set.idle_heartbeat, Duration::from_secs(20));
+    assert_eq!(unset.idle_heartbeat, Duration::ZERO);
+    assert_eq!((set.flow_control, unset.flow_control), (true, false));
+    assert_eq!((&set.backoff, &unset.backoff), (&seconds(&[4, 5]), &seconds(&[])));
+    assert_eq!(unset.ack_wait, Duration::from_secs(3));
+}
+
+/// A domain and a prefix say by which subjects JetStream is asked: under others it does not answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn domains_and_prefixes_say_where_jetstream_is() {
+    let Some(server) = Nats::in_domain("hub") else {
+        return;
+    };
+    make_stream(&server).await;
+    let url = server.url();
+    for (setting, answers) in [
+        (("domain", "hub"), true),
+        (("apiPrefix", "$JS.hub.API"), true),
+        (("domain", "elsewhere"), false),
+        (("apiPrefix", "$JS.elsewhere.API"), false),
+    ] {
+        let broker = anonymous(&url, &[setting, ("deliverPolicy", "new")]).await;
+        match subscribe(&broker, "orders").await {
+            Ok(mut subscription) => {
+                broker.publish(&message("orders", "x")).await.unwrap();
+                next(&mut subscription).await.receipt.acknowledge();
+                subscription.ended().await.unwrap();
+                assert!(answers, "{setting:?}");
+            }
+            Err(error) => assert!(!answers, "{setting:?}: {error}"),
+        }
+        broker.close().await;
+    }
+}
