@@ -30,6 +30,7 @@ pub(super) struct IngressMetrics {
     bulk_events: Family<Counter, 3>,
     bulk_latencies: Family<Histogram<Millis>, 3>,
     dead_letters: Family<Counter, 3>,
+    redelivered: Family<Counter, 2>,
     lag: Family<Gauge, 2>,
 }
 
@@ -69,6 +70,11 @@ impl IngressMetrics {
                 "Messages that were published to a dead-letter topic.",
                 ["component", "success", "topic"],
             ),
+            redelivered: registry.counter(
+                "component_pubsub_redelivered_count",
+                "Messages taken from a broker that says it has delivered them before.",
+                ["component", "topic"],
+            ),
             lag: registry.gauge(
                 "component_pubsub_ingress_lag",
                 "Milliseconds between the publishing of the event that the app got last and that moment.",
@@ -101,6 +107,11 @@ impl IngressMetrics {
         let elapsed = Timestamp::now().as_millisecond() - published.as_millisecond();
         // Clocks of different machines differ.
         self.lag.with([pubsub, topic]).set(elapsed.max(0));
+    }
+
+    /// A broker delivered a message again.
+    pub(super) fn redelivered(&self, pubsub: &str, topic: &str) {
+        self.redelivered.with([pubsub, topic]).inc();
     }
 
     /// A message was published to the dead-letter topic of a subscription, or not.

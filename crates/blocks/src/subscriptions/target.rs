@@ -317,6 +317,9 @@ impl Consumer for Target {
 
     async fn offer(&self, inbox: &Inbox<Order, Incoming, Handled>, message: &Message) -> Disposition {
         let topic = self.app_topic(&message.topic);
+        if message.redelivered.is_some_and(|before| before > 0) {
+            self.metrics().redelivered(&self.wanted.pubsub, &topic);
+        }
         match prepared(&self.wanted, self.broker.name(), topic, message).await {
             Prepared::Ready(incoming) => match inbox.offer(self.order(message), *incoming).await {
                 Ok(pending) => Disposition::Pending(pending),

@@ -2,6 +2,7 @@
 
 mod bulks;
 
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
@@ -15,7 +16,7 @@ use outrigger_resources::subscription::{Routes as Rules, Rule};
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::registry::Registration;
 use outrigger_runtime::resilience::Resilience;
-use outrigger_telemetry::metrics::Metrics;
+use outrigger_telemetry::metrics::{Format, Metrics};
 use outrigger_telemetry::trace::Tracer;
 use outrigger_wire::runtime::v1::topic_event_response::TopicEventResponseStatus as Said;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
@@ -67,11 +68,17 @@ impl PubSub for Fake {
         let told = self.settled.clone();
         let run = move |mut feed: outrigger_component::pubsub::Feed<String>| async move {
             let drain = feed.drain_token();
+            let mut delivered: HashMap<&str, u32> = HashMap::new();
             while !feed.draining() || !feed.is_settled() {
                 tokio::select! {
                     () = drain.cancelled(), if !feed.draining() || feed.is_settled() => {}
                     Some(step) = steps.recv() => match step {
-                        Step::Deliver(data, lane) => feed.offer(data.to_owned(), message(data, lane)),
+                        Step::Deliver(data, lane) => {
+                            let before = delivered.entry(data).or_default();
+                            let message = Message { redelivered: Some(*before), ..message(data, lane) };
+                            *before += 1;
+                            feed.offer(data.to_owned(), message);
+                        }
                         Step::Revoke(partition, noted) => {
                             feed.revoked(vec![partition]).await;
                             noted.send(()).unwrap();
@@ -129,7 +136,7 @@ impl Scene {
         concurrency: Option<NonZeroUsize>,
     ) -> Self {
         let resources = text(policy, "app").unwrap().resiliency;
-        let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
+        let metrics = Arc::new(SidecarMetrics::new(Metrics::new(&Default::default()).unwrap()));
         let resilience = Arc::new(Resilience::new(Resiliency::build(&resources, "app").0, metrics));
         let pubsubs = PubSubs::new("app".into(), Arc::clone(&resilience), Tracer::off());
         let (steps, to_do) = mpsc::unbounded_channel();
@@ -350,6 +357,32 @@ async fn an_unknown_status_of_a_stream_is_a_failure() {
         assert_eq!(scene.settlement().await, Settlement::Acknowledge);
     }
     assert_eq!(scene.dead_letters().len(), 3, "each is parked");
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn what_a_broker_delivers_again_is_counted() {
+    let mut scene = Scene::new("", wanted()).await;
+    let counted = |scene: &Scene| {
+        let text = scene.subscriptions.dependencies.resilience.metrics.all();
+        let text = text.render(Format::negotiate(None));
+        let mut lines = text.lines();
+        let line = lines.find(|line| line.starts_with("dapr_component_pubsub_redelivered_count{"))?;
+        for label in [
+            "component=\"broker\"",
+            "topic=\"orders\"",
+            "namespace=",
+            "app_id=",
+        ] {
+            assert!(line.contains(label), "{label}: {line}");
+        }
+        Some(line.rsplit_once(' ').unwrap().1.to_owned())
+    };
+    for expected in [None, Some("1"), Some("2")] {
+        scene.deliver("no event", None);
+        scene.settlement().await;
+        assert_eq!(counted(&scene).as_deref(), expected);
+    }
     scene.end().await;
 }
 
