@@ -73,6 +73,28 @@ async fn a_file_keeps_the_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_group_begins_with_what_is_published_from_then_on() {
+    let file = File::new();
+    let old = file.open("old", &[]).await.unwrap();
+    let mut first = subscribe(&old).await;
+    old.publish(&message("before")).await.unwrap();
+    let new = file.open("new", &[]).await.unwrap();
+    let mut second = subscribe(&new).await;
+    old.publish(&message("after")).await.unwrap();
+    for (subscription, texts) in [(&mut first, &["before", "after"][..]), (&mut second, &["after"])] {
+        for text in texts {
+            let delivery = next(subscription).await;
+            assert_eq!(delivery.message.data, *text);
+            delivery.receipt.acknowledge();
+        }
+    }
+    first.ended().await.unwrap();
+    second.ended().await.unwrap();
+    old.close().await;
+    new.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn consumers_may_hang_refuse_and_go() {
     let file = File::new();
     conformance::pubsub_members(RULES, async |group: &str| file.open(group, &[]).await).await;

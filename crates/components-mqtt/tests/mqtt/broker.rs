@@ -182,6 +182,35 @@ both! {
         broker.close().await;
     }
 
+    /// What the app has not finished when its sidecar ends, and what comes while there is none, is lost; with QoS 1 it is not.
+    async fn with_qos_0_messages_come_at_most_once(kind: &str) {
+        let Some(server) = Mosquitto::start() else { return };
+        let url = server.url();
+        for (qos, again) in [("0", false), ("1", true)] {
+            let settings = [("qos", qos)];
+            let broker = open(kind, &url, qos, &settings).await.unwrap();
+            let publisher = open(kind, &url, "publisher", &settings).await.unwrap();
+            assert_eq!(broker.features().at_least_once, again);
+            let mut subscription = subscribe(&broker, qos, &[]).await;
+            publisher.publish(&message(qos, "held", &[])).await.unwrap();
+            let held = next(&mut subscription).await;
+            broker.close().await;
+            drop((held, subscription));
+            publisher.publish(&message(qos, "missed", &[])).await.unwrap();
+            let broker = open(kind, &url, qos, &settings).await.unwrap();
+            let mut subscription = subscribe(&broker, qos, &[]).await;
+            for text in ["held", "missed"].into_iter().filter(|_| again) {
+                let delivery = next(&mut subscription).await;
+                assert_eq!(delivery.message.data, text);
+                delivery.receipt.acknowledge();
+            }
+            quiet(&mut subscription).await;
+            subscription.ended().await.unwrap();
+            broker.close().await;
+            publisher.close().await;
+        }
+    }
+
     /// With `$share/<group>/<topic>` consumers of different names share messages.
     async fn shared_subscriptions_are_consumer_groups(kind: &str) {
         let Some(server) = Mosquitto::start() else { return };
@@ -270,6 +299,30 @@ both! {
         quiet(&mut orders).await;
         broker.close().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clean_session_keeps_nothing() {
+    const MQTT3: &str = "pubsub.mqtt3";
+    let Some(server) = Mosquitto::start() else { return };
+    let url = server.url();
+    let publisher = open(MQTT3, &url, "publisher", &[]).await.unwrap();
+    let (kept, clean) = (&[][..], &[("cleanSession", "true")][..]);
+    for (settings, then, comes) in [(kept, kept, true), (kept, clean, false), (clean, kept, false)] {
+        let broker = open(MQTT3, &url, "app", settings).await.unwrap();
+        subscribe(&broker, "orders", &[]).await.ended().await.unwrap();
+        broker.close().await;
+        publisher.publish(&message("orders", "x", &[])).await.unwrap();
+        let broker = open(MQTT3, &url, "app", then).await.unwrap();
+        let mut subscription = subscribe(&broker, "orders", &[]).await;
+        if comes {
+            next(&mut subscription).await.receipt.acknowledge();
+        }
+        quiet(&mut subscription).await;
+        subscription.ended().await.unwrap();
+        broker.close().await;
+    }
+    publisher.close().await;
 }
 
 /// The more exact of two subscriptions gets a message; one that has ended leaves what it did not settle to the next.

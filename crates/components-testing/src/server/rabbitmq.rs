@@ -106,6 +106,11 @@ impl RabbitMq {
         self.port
     }
 
+    /// What it has written.
+    pub fn log(&self) -> String {
+        self.node.log()
+    }
+
     /// Without TLS.
     pub fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}", self.port)

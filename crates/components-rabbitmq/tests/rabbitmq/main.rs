@@ -1,6 +1,8 @@
 //! Publish/subscribe on a real RabbitMQ, which is started once: it takes long.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod settings;
+
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use lapin::{
@@ -86,6 +88,7 @@ async fn rabbitmq_keeps_the_rules() {
     what_the_app_failed_becomes_a_dead_letter(&url).await;
     routing_keys_choose(&url).await;
     other_properties_are_named(&url).await;
+    settings::mean_what_they_say(&url, &rabbit).await;
     what_is_too_large_is_refused_alone(&url).await;
     credentials_that_are_refused_are_told(&rabbit).await;
     tls_protects_the_connection(&rabbit.tls_url(), &certificates).await;

@@ -1,0 +1,187 @@
+//! What settings of components and subscriptions come to at a real broker.
+
+use super::*;
+
+/// A component whose queues outlive their consumers, with more settings.
+async fn lasting(url: &str, group: &str, more: &[(&str, &str)]) -> Arc<dyn PubSub> {
+    open(url, group, &[&LASTING[..], more].concat()).await.unwrap()
+}
+
+/// Ready messages and consumers of a queue, as the broker counts them.
+async fn queue(url: &str, name: &str) -> (u32, u32) {
+    let connection = Connection::connect(url, ConnectionProperties::default())
+        .await
+        .unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    let passive = QueueDeclareOptions {
+        passive: true,
+        ..QueueDeclareOptions::default()
+    };
+    let queue = channel.queue_declare(name.into(), passive, FieldTable::default());
+    let queue = queue.await.unwrap();
+    connection.close(200, "OK".into()).await.unwrap();
+    (queue.message_count(), queue.consumer_count())
+}
+
+async fn quiet(subscription: &mut Subscription, time: Duration) {
+    let event = tokio::time::timeout(time, subscription.next()).await;
+    assert!(event.is_err(), "{event:?}");
+}
+
+async fn publish(broker: &Arc<dyn PubSub>, topic: &str, texts: &[&str]) {
+    for text in texts {
+        broker.publish(&message(topic, text, &[])).await.unwrap();
+    }
+}
+
+async fn comes(subscription: &mut Subscription, texts: &[&str]) {
+    for text in texts {
+        let delivery = next(subscription).await;
+        assert_eq!(delivery.message.data, *text);
+        delivery.receipt.acknowledge();
+    }
+}
+
+pub(super) async fn mean_what_they_say(url: &str, rabbit: &RabbitMq) {
+    with_auto_ack_messages_come_at_most_once(url).await;
+    one_active_consumer_gets_all(url).await;
+    a_new_group_begins_with_what_is_published_from_then_on(url).await;
+    what_failed_is_queued_again_beside_dead_letters(url).await;
+    a_queue_has_the_name_that_is_said(url).await;
+    higher_priorities_come_first(url).await;
+    a_queue_is_bounded_in_bytes(url).await;
+    no_more_is_sent_ahead_than_is_said(url).await;
+    let broker = open(url, "named", &[("clientName", "a client of the tests")]).await;
+    broker.unwrap().close().await;
+    assert!(rabbit.log().contains("a client of the tests"));
+}
+
+async fn with_auto_ack_messages_come_at_most_once(url: &str) {
+    let broker = lasting(url, "once", &[("autoAck", "true")]).await;
+    assert!(!broker.features().at_least_once);
+    let mut subscription = subscribe(&broker, "once", &[]).await.unwrap();
+    publish(&broker, "once", &["refused", "held"]).await;
+    next(&mut subscription).await.receipt.give_back();
+    let held = next(&mut subscription).await;
+    assert_eq!(held.message.data, "held");
+    // What is returned would be queued again after a second.
+    quiet(&mut subscription, Duration::from_secs(2)).await;
+    drop((subscription, held));
+    broker.close().await;
+    assert_eq!(queue(url, "once-once").await, (0, 0));
+}
+
+async fn one_active_consumer_gets_all(url: &str) {
+    let (one, two) = (
+        lasting(url, "single", &[]).await,
+        lasting(url, "single", &[]).await,
+    );
+    let metadata = [("singleActiveConsumer", "true")];
+    let mut first = subscribe(&one, "single", &metadata).await.unwrap();
+    let mut second = subscribe(&two, "single", &metadata).await.unwrap();
+    let texts: Vec<String> = (0..20).map(|number| number.to_string()).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    publish(&one, "single", &texts).await;
+    comes(&mut first, &texts).await;
+    quiet(&mut second, Duration::from_millis(300)).await;
+    first.ended().await.unwrap();
+    publish(&one, "single", &texts).await;
+    comes(&mut second, &texts).await;
+    second.ended().await.unwrap();
+    one.close().await;
+    two.close().await;
+}
+
+async fn a_new_group_begins_with_what_is_published_from_then_on(url: &str) {
+    let old = lasting(url, "old", &[]).await;
+    let mut first = subscribe(&old, "begun", &[]).await.unwrap();
+    publish(&old, "begun", &["before"]).await;
+    let new = lasting(url, "new", &[]).await;
+    let mut second = subscribe(&new, "begun", &[]).await.unwrap();
+    publish(&old, "begun", &["after"]).await;
+    comes(&mut first, &["before", "after"]).await;
+    comes(&mut second, &["after"]).await;
+    first.ended().await.unwrap();
+    second.ended().await.unwrap();
+    old.close().await;
+    new.close().await;
+}
+
+async fn what_failed_is_queued_again_beside_dead_letters(url: &str) {
+    let more = [("enableDeadLetter", "true"), ("requeueInFailure", "true")];
+    let broker = lasting(url, "again", &more).await;
+    let mut subscription = subscribe(&broker, "again", &[]).await.unwrap();
+    publish(&broker, "again", &["x"]).await;
+    next(&mut subscription).await.receipt.give_back();
+    let again = next(&mut subscription).await;
+    assert_eq!(again.message.redelivered, Some(1));
+    again.receipt.acknowledge();
+    subscription.ended().await.unwrap();
+    broker.close().await;
+    assert_eq!(queue(url, "dlq-again-again").await, (0, 0));
+}
+
+async fn a_queue_has_the_name_that_is_said(url: &str) {
+    let broker = lasting(url, "app", &[]).await;
+    let mut subscription = subscribe(&broker, "called", &[("queueName", "of-its-own")])
+        .await
+        .unwrap();
+    assert_eq!(queue(url, "of-its-own").await, (0, 1));
+    publish(&broker, "called", &["x"]).await;
+    comes(&mut subscription, &["x"]).await;
+    subscription.ended().await.unwrap();
+    broker.close().await;
+}
+
+async fn higher_priorities_come_first(url: &str) {
+    let broker = lasting(url, "app", &[]).await;
+    let metadata = [("maxPriority", "9")];
+    let made = subscribe(&broker, "ranked", &metadata).await.unwrap();
+    made.ended().await.unwrap();
+    for (text, priority) in [("low", "1"), ("high", "9"), ("middle", "5")] {
+        let ranked = message("ranked", text, &[("priority", priority)]);
+        broker.publish(&ranked).await.unwrap();
+    }
+    let mut subscription = subscribe(&broker, "ranked", &metadata).await.unwrap();
+    comes(&mut subscription, &["high", "middle", "low"]).await;
+    subscription.ended().await.unwrap();
+    broker.close().await;
+}
+
+/// The oldest messages make room.
+async fn a_queue_is_bounded_in_bytes(url: &str) {
+    let bounds = [("maxLenBytes", "10")];
+    for (group, of_component, of_subscription) in [
+        ("component", &bounds[..], &[][..]),
+        ("subscription", &[], &bounds),
+    ] {
+        let broker = lasting(url, group, of_component).await;
+        let made = subscribe(&broker, "narrow", of_subscription).await.unwrap();
+        made.ended().await.unwrap();
+        publish(&broker, "narrow", &["11111", "22222", "33333"]).await;
+        assert_eq!(queue(url, &format!("{group}-narrow")).await, (2, 0), "{group}");
+        let mut subscription = subscribe(&broker, "narrow", of_subscription).await.unwrap();
+        comes(&mut subscription, &["22222", "33333"]).await;
+        subscription.ended().await.unwrap();
+        broker.close().await;
+    }
+}
+
+async fn no_more_is_sent_ahead_than_is_said(url: &str) {
+    let broker = lasting(url, "few", &[("prefetchCount", "2")]).await;
+    let mut subscription = subscribe(&broker, "few", &[]).await.unwrap();
+    publish(&broker, "few", &["1", "2", "3", "4"]).await;
+    let (first, second) = (next(&mut subscription).await, next(&mut subscription).await);
+    quiet(&mut subscription, Duration::from_millis(300)).await;
+    assert_eq!(
+        queue(url, "few-few").await,
+        (2, 1),
+        "the others stay in the queue"
+    );
+    first.receipt.acknowledge();
+    comes(&mut subscription, &["3"]).await;
+    second.receipt.acknowledge();
+    comes(&mut subscription, &["4"]).await;
+    subscription.ended().await.unwrap();
+    broker.close().await;
+}
