@@ -17,7 +17,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 const REQUEST: Duration = Duration::from_secs(10);
 /// How long a record is tried until the publisher is told that it failed.
 const DELIVERY: Duration = Duration::from_secs(15);
-/// Until an idle connection is probed, unless the settings say.
+/// Until an idle connection is probed, unless the settings say: what Go's dialer makes of Dapr's default, 0.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 impl Settings {

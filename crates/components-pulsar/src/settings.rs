@@ -254,7 +254,7 @@ fn hosts(metadata: &Metadata) -> Result<Vec<Url>, MetadataError> {
 }
 
 fn publishing(metadata: &Metadata) -> Result<Publishing, MetadataError> {
-    let delay = metadata.duration(&["batchingMaxPublishDelay"], Unit::Milliseconds)?;
+    let delay = metadata.duration(&["batchingMaxPublishDelay"], Unit::Seconds)?;
     let messages = metadata.number::<usize>(&["batchingMaxMessages"])?;
     let bytes = metadata.number::<usize>(&["batchingMaxSize"])?;
     let batches = Batches {
@@ -313,6 +313,15 @@ mod tests {
         };
         assert_eq!(read(&[]).unwrap().consuming(&Pairs::new()).unwrap(), consuming);
         assert_eq!(HANDLERS.get(), 100);
+    }
+
+    #[test]
+    fn batches_are_sent_after_seconds_where_there_is_no_unit() {
+        for (text, millis) in [("2", 2000), ("2ms", 2), ("0", 10)] {
+            let settings = read(&[("batchingMaxPublishDelay", text)]).unwrap();
+            let delay = settings.publishing.batches.unwrap().delay;
+            assert_eq!(delay, Duration::from_millis(millis), "{text}");
+        }
     }
 
     #[test]
