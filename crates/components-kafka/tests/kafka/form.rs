@@ -161,3 +161,46 @@ pub(super) async fn settings_are_kept(address: &str, admin: &AdminClient) {
     assert!(error.to_string().contains("no such topic!"), "{error}");
     broker.close().await;
 }
+
+/// Of transactions, `readCommitted` gives the app what was committed.
+pub(super) async fn transactions_are_isolated_as_the_settings_say(address: &str, admin: &AdminClient) {
+    make_topic(admin, "isolated", 1).await;
+    let writer = client(address).await.producer();
+    let writer = writer.build_transactional("isolated").await.unwrap();
+    let begin = async |text: &str| {
+        writer.begin().unwrap();
+        let record = krafka::Record::new("isolated", text.to_owned());
+        let _sent = writer.send(record).await.unwrap();
+    };
+    begin("aborted").await;
+    writer.abort().await.unwrap();
+    begin("committed").await;
+    writer.commit().await.unwrap();
+    begin("open").await;
+    let mut readers = Vec::new();
+    for (level, texts) in [
+        ("readUncommitted", &["aborted", "committed", "open"][..]),
+        ("readCommitted", &["committed"]),
+    ] {
+        let more = [("isolationLevel", level), ("initialOffset", "oldest")];
+        let broker = open(address, level, &more).await.unwrap();
+        let mut subscription = subscribe(&broker, "isolated", 8).await;
+        for expected in texts {
+            let delivery = next(&mut subscription).await;
+            assert_eq!(text(&delivery), *expected, "{level}");
+            delivery.receipt.acknowledge();
+        }
+        quiet(&mut subscription).await;
+        readers.push((broker, subscription));
+    }
+    writer.commit().await.unwrap();
+    let delivery = next(&mut readers[1].1).await;
+    assert_eq!(text(&delivery), "open");
+    delivery.receipt.acknowledge();
+    quiet(&mut readers[0].1).await;
+    for (broker, subscription) in readers {
+        subscription.ended().await.unwrap();
+        broker.close().await;
+    }
+    writer.close().await.unwrap();
+}

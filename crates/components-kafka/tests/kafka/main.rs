@@ -148,6 +148,7 @@ async fn kafka_keeps_the_rules() {
     form::records_are_those_of_dapr(&address, &admin).await;
     form::payloads_may_be_compressed_and_none(&address).await;
     form::settings_are_kept(&address, &admin).await;
+    form::transactions_are_isolated_as_the_settings_say(&address, &admin).await;
     group::positions_are_committed_when_the_app_is_done(&address, &admin).await;
     group::poison_holds_back_its_key_alone(&address).await;
     group::what_fails_too_often_is_passed_over(&address).await;
