@@ -6,7 +6,7 @@ use std::fmt;
 use crate::journey::Kind;
 
 /// Measured cost over allowed cost that still passes.
-pub(crate) const TOLERANCE: f64 = 1.03;
+pub(crate) const TOLERANCE: f64 = 1.02;
 
 /// What one call takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

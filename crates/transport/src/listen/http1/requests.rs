@@ -133,7 +133,7 @@ impl Exchange {
 
 /// Where in the conversation the reader is.
 #[derive(Debug, Clone, Copy)]
-enum At {
+enum ReaderState {
     /// Before a head, or in it; so many bytes have been looked at.
     Head(usize),
     /// In a whole head, with so many bytes of it to give.
@@ -154,7 +154,7 @@ pub(super) struct Requests<I> {
     io: I,
     /// Read and not given to hyper yet.
     ahead: BytesMut,
-    at: At,
+    at: ReaderState,
     /// Whether there was a request before.
     served: bool,
     exchange: Arc<Exchange>,
@@ -176,7 +176,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         Self {
             io,
             ahead: BytesMut::new(),
-            at: At::Head(0),
+            at: ReaderState::Head(0),
             served: false,
             exchange,
             limit,
@@ -215,7 +215,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
     /// The connection for something else than HTTP/1.1, with everything behind the last request; `read` is what hyper has
     /// of that.
     pub(super) fn into_raw(mut self, read: &[u8]) -> Self {
-        self.at = At::Raw;
+        self.at = ReaderState::Raw;
         let ahead = std::mem::take(&mut self.ahead);
         self.ahead.extend_from_slice(read);
         self.ahead.extend_from_slice(&ahead);
@@ -238,41 +238,43 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
     fn poll_give(&mut self, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             match self.at {
-                At::Head(seen) => {
+                ReaderState::Head(seen) => {
                     if ready!(self.poll_head(seen, cx, space)?) {
                         return Poll::Ready(Ok(()));
                     }
                 }
-                At::Whole(left) => {
+                ReaderState::Whole(left) => {
                     let given = self.give(left, space);
                     self.at = match left - given {
-                        0 => At::Behind,
-                        left => At::Whole(left),
+                        0 => ReaderState::Behind,
+                        left => ReaderState::Whole(left),
                     };
                     return Poll::Ready(Ok(()));
                 }
-                At::Behind => self.at = self.behind()?,
-                At::Body(left) => {
+                ReaderState::Behind => self.at = self.behind()?,
+                ReaderState::Body(left) => {
                     let given = ready!(self.poll_body(cx, space, |new| Ok(left.min(new.len() as u64)))?);
                     self.at = match left.saturating_sub(given as u64) {
-                        0 => At::Head(0),
-                        left => At::Body(left),
+                        0 => ReaderState::Head(0),
+                        left => ReaderState::Body(left),
                     };
                     return Poll::Ready(Ok(()));
                 }
-                At::Chunks(mut chunks) => {
+                ReaderState::Chunks(mut chunks) => {
                     ready!(self.poll_body(cx, space, |new| {
                         let taken = chunks.follow(new).map_err(invalid)?;
                         Ok(taken as u64)
                     })?);
                     self.at = match chunks.ended() {
-                        true => At::Head(0),
-                        false => At::Chunks(chunks),
+                        true => ReaderState::Head(0),
+                        false => ReaderState::Chunks(chunks),
                     };
                     return Poll::Ready(Ok(()));
                 }
-                At::Raw if self.ahead.is_empty() => return Pin::new(&mut self.io).poll_read(cx, space),
-                At::Raw => {
+                ReaderState::Raw if self.ahead.is_empty() => {
+                    return Pin::new(&mut self.io).poll_read(cx, space);
+                }
+                ReaderState::Raw => {
                     self.give(usize::MAX, space);
                     return Poll::Ready(Ok(()));
                 }
@@ -289,16 +291,16 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
     }
 
     /// What follows a head.
-    fn behind(&mut self) -> io::Result<At> {
+    fn behind(&mut self) -> io::Result<ReaderState> {
         self.served = true;
         self.reading.renew();
         let (framing, interim) = self.exchange.framing();
         // A client that has gone resets the connection upon the first; the second is refused by the kernel then.
         self.probes = if interim { 2 } else { 0 };
         Ok(match framing {
-            Some(Framing::Length(0)) => At::Head(0),
-            Some(Framing::Length(length)) => At::Body(length),
-            Some(Framing::Chunks) => At::Chunks(Chunks::default()),
+            Some(Framing::Length(0)) => ReaderState::Head(0),
+            Some(Framing::Length(length)) => ReaderState::Body(length),
+            Some(Framing::Chunks) => ReaderState::Chunks(Chunks::default()),
             None => return Err(invalid("a head that ends in two places")),
         })
     }
@@ -324,7 +326,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
                     .head(head::has_two_framings(&new[..end]), new.len() - end);
                 self.ahead.extend_from_slice(&new[end..]);
                 space.set_filled(before + end);
-                self.at = At::Behind;
+                self.at = ReaderState::Behind;
                 return Poll::Ready(Ok(true));
             }
             self.ahead.extend_from_slice(new);
@@ -342,15 +344,15 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
             }
             let two_framings = head::has_two_framings(&self.ahead[..whole]);
             self.exchange.head(two_framings, self.ahead.len() - whole);
-            self.at = At::Whole(whole);
+            self.at = ReaderState::Whole(whole);
             return Poll::Ready(Ok(false));
         }
         if self.ahead.len() > self.limit {
             // hyper refuses it, with the right answer.
-            self.at = At::Raw;
+            self.at = ReaderState::Raw;
             return Poll::Ready(Ok(false));
         }
-        self.at = At::Head(self.ahead.len());
+        self.at = ReaderState::Head(self.ahead.len());
         self.ahead.reserve(READ);
         if self.ended {
             return self.poll_end(cx);
@@ -390,7 +392,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         self.probes = 0;
         let unwritten = written.is_pending();
         self.exchange.unwritten.store(unwritten, Ordering::Relaxed);
-        if matches!(self.at, At::Head(_)) && !self.is_calling() {
+        if matches!(self.at, ReaderState::Head(_)) && !self.is_calling() {
             self.call_ended(cx);
         }
         self.writing.of_write(written, cx)
@@ -440,9 +442,9 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
     fn poll_stalled<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let (limit, what) = match self.at {
             // It is for us to speak.
-            At::Head(_) if self.is_calling() => return Poll::Pending,
-            At::Head(_) if self.served && self.ahead.is_empty() => (self.times.idle, "no request"),
-            At::Body(_) | At::Chunks(_) => (self.times.body, "no more of a request's body"),
+            ReaderState::Head(_) if self.is_calling() => return Poll::Pending,
+            ReaderState::Head(_) if self.served && self.ahead.is_empty() => (self.times.idle, "no request"),
+            ReaderState::Body(_) | ReaderState::Chunks(_) => (self.times.body, "no more of a request's body"),
             _ => (self.times.head, "no whole head of a request"),
         };
         let late = ready!(self.reading.poll(limit, what, cx));
