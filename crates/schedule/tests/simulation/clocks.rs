@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::world::{Kind, World};
+use crate::world::{Kind, Tally, World};
 
 #[test]
 fn a_clock_that_is_set_back_holds_up_nobody() {
@@ -59,13 +59,14 @@ fn a_clock_that_jumps_an_hour_ahead_makes_late_and_not_early() {
     assert!(world.done().is_empty());
     world.pass(180_000);
     assert_eq!(world.done(), [("job4".to_owned(), at(began, 16 * 240))]);
-    world.complete();
+    world.complete().told("core: the clock jumps an hour ahead");
 }
 
 /// Invariant: when the clock is set back an hour, what was done does not come again, also not to a process that starts by
 /// that clock, and what is due waits for its time: late by the hour, once, and not early.
 #[test]
 fn a_clock_that_is_set_back_an_hour_repeats_nothing_and_is_not_early() {
+    let mut total = Tally::default();
     for restarted in [false, true] {
         let mut world = World::new();
         let began = world.now;
@@ -98,5 +99,7 @@ fn a_clock_that_is_set_back_an_hour_repeats_nothing_and_is_not_early() {
         world.pass(60_000);
         assert_eq!(world.done(), [("job3".to_owned(), at(began, 240))]);
         assert!(world.store.is_empty(), "all have had their ticks");
+        total.add(world.complete());
     }
+    total.told("core: the clock is set back an hour");
 }

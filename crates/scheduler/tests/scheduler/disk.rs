@@ -1,16 +1,20 @@
 //! A disk that changes bytes, and one that is full. The invariant of the latter: what was acknowledged is kept, what was refused is not there, and the store goes on as
 //! soon as there is room.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
+use jiff::Timestamp;
 use outrigger_wire::scheduler::v1::{GetJobRequest, Job};
 use prost_types::Any;
 use tonic::Code;
 
 use crate::running::{Sidecar, app, arguments, client, due, schedule, start};
+use crate::tally::Tally;
 
 /// Puts a disk of 2 MiB with a file of 512 KiB at its first argument, and runs the rest twice, one after the other.
 const RUN: &str = r#"mount -t tmpfs -o size=2m none "$0" && head -c 524288 /dev/zero > "$0/ballast" || exit 1
@@ -112,6 +116,14 @@ async fn a_full_disk_loses_nothing_that_was_acknowledged() {
         }),
         ..due("1h")
     };
+    let begun = Timestamp::now();
+    let mut soon = Vec::new();
+    for at in 0..20_u32 {
+        let (name, due_at) = (format!("soon-{at}"), begun + Duration::from_millis(200) * at);
+        let request = schedule(&name, app("soon"), due(&due_at.to_string()));
+        scheduler.schedule_job(request).await.unwrap();
+        soon.push((name, due_at));
+    }
     let mut stored = Vec::new();
     let refused = loop {
         let name = format!("job-{}", stored.len());
@@ -143,6 +155,16 @@ async fn a_full_disk_loses_nothing_that_was_acknowledged() {
         scheduler.get_job(get(name)).await.unwrap();
     }
     assert!(scheduler.get_job(get(&missing)).await.is_err());
+
+    let mut sidecar = Sidecar::connect(&mut scheduler, "soon", &[]).await;
+    let mut times = HashMap::<String, Vec<Timestamp>>::new();
+    for _ in &soon {
+        let trigger = sidecar.next().await;
+        sidecar.succeed(trigger.id);
+        times.entry(trigger.name).or_default().push(Timestamp::now());
+    }
+    let soon = soon.iter().map(|(name, due)| (name, due));
+    Tally::of(soon, |name| times.get(name).cloned().unwrap_or_default()).told("full disk, and a kill");
 }
 
 /// Invariant: a job whose bytes have changed is neither handed out nor triggered, and those that are due with it are.
@@ -172,7 +194,7 @@ async fn a_damaged_job_holds_up_no_other() {
     assert!(error.message().contains("app||ns||app||damaged"), "{error}");
     assert!(error.message().contains("--restore-from"), "{error}");
     // They have become due by now, and come together.
-    tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+    tokio::time::sleep(Duration::from_millis(1100)).await;
     let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
     let mut came = [sidecar.next().await.name, sidecar.next().await.name];
     came.sort();

@@ -1,6 +1,9 @@
 //! From a job to its triggers and what is left of it.
 
 use outrigger_components_testing::proxy::Proxy;
+use std::collections::HashMap;
+
+use jiff::Timestamp;
 use outrigger_wire::common::v1::{
     JobFailurePolicy, JobFailurePolicyConstant, JobFailurePolicyDrop, job_failure_policy,
 };
@@ -11,6 +14,7 @@ use outrigger_wire::scheduler::v1::{
 use tonic::Code;
 
 use crate::running::{Running, Sidecar, TIMEOUT, actor, app, client, due, schedule, start, until};
+use crate::tally::Tally;
 
 async fn jobs(running: &Running, app_id: &str) -> Vec<String> {
     let request = ListJobsRequest {
@@ -104,13 +108,16 @@ async fn failures_follow_the_policy() {
         interval: None,
         max_retries: Some(2),
     });
+    let begun = Timestamp::now();
     client
         .schedule_job(schedule("twice", app("app"), with(twice)))
         .await
         .unwrap();
+    let mut times = HashMap::<String, Vec<Timestamp>>::new();
     for _ in 0..3 {
         let trigger = sidecar.next().await;
         sidecar.fail(trigger.id);
+        times.entry(trigger.name).or_default().push(Timestamp::now());
     }
     until("it is given up", || async {
         jobs(&running, "app").await.is_empty()
@@ -123,27 +130,54 @@ async fn failures_follow_the_policy() {
         .unwrap();
     let trigger = sidecar.next().await;
     sidecar.fail(trigger.id);
+    times.entry(trigger.name).or_default().push(Timestamp::now());
     until("it is dropped", || async {
         jobs(&running, "app").await.is_empty()
     })
     .await;
+    let failed = ["twice", "dropped"].map(str::to_owned);
+    Tally::of(failed.iter().map(|name| (name, &begun)), |name| {
+        times.get(name).cloned().unwrap_or_default()
+    })
+    .told("an app that answers failure");
 }
 
+/// Invariant: what a sidecar was killed over goes to another one.
 #[tokio::test]
 async fn what_a_lost_sidecar_had_goes_to_another() {
     let running = start().await;
     let mut client = running.client().await;
     let mut first = Sidecar::connect(&mut client, "app", &["type"]).await;
-    client
-        .schedule_job(schedule("r", actor("other", "type", "1"), due("0s")))
-        .await
-        .unwrap();
-    assert_eq!(first.next().await.name, "r");
+    let mut dues = Vec::new();
+    for at in 0..20 {
+        let (name, now) = (format!("r{at}"), Timestamp::now());
+        let job = due(&now.to_string());
+        client
+            .schedule_job(schedule(&name, actor("other", "type", "1"), job))
+            .await
+            .unwrap();
+        dues.push((name, now));
+    }
+    let mut times = HashMap::<String, Vec<Timestamp>>::new();
+    for _ in &dues {
+        let name = first.next().await.name;
+        times.entry(name).or_default().push(Timestamp::now());
+    }
     let mut second = Sidecar::connect(&mut client, "third", &["type"]).await;
     drop(first);
-    let trigger = second.next().await;
-    assert_eq!(trigger.metadata, actor("other", "type", "1"));
-    second.succeed(trigger.id);
+    for _ in &dues {
+        let trigger = second.next().await;
+        assert_eq!(trigger.metadata, actor("other", "type", "1"));
+        second.succeed(trigger.id);
+        times.entry(trigger.name).or_default().push(Timestamp::now());
+    }
+    assert!(
+        times.values().all(|times| times.len() == 2),
+        "each came once more"
+    );
+    let dues = dues.iter().map(|(name, due)| (name, due));
+    Tally::of(dues, |name| times.get(name).cloned().unwrap_or_default())
+        .told("a sidecar killed over its triggers");
 }
 
 #[tokio::test]

@@ -107,6 +107,17 @@ async fn three_of_them_outlive_one_and_its_etcd() {
     let [before] = processes(&path)[..] else {
         panic!("{:?} are at {path}", processes(&path));
     };
+    // Before, while there is none, and after.
+    let begun = Timestamp::now() + Duration::from_secs(1);
+    let mut dues = Vec::new();
+    for at in 0..30_u32 {
+        let (name, due_at) = (format!("meanwhile-{at}"), begun + Duration::from_millis(100) * at);
+        client
+            .schedule_job(schedule(&name, app("app"), due(&due_at.to_string())))
+            .await
+            .unwrap();
+        dues.push((name, due_at));
+    }
     kill(before);
     until("another one is started", || async {
         processes(&path).first().is_some_and(|id| *id != before)
@@ -116,6 +127,11 @@ async fn three_of_them_outlive_one_and_its_etcd() {
         get(&second.address, "kept").await.is_ok()
     })
     .await;
+    served.has(dues.iter().map(|(name, _)| name.clone())).await;
+    served.tally(
+        dues.iter().map(|(name, due)| (name, due)),
+        "the etcd that one of three runs killed",
+    );
 
     // A scheduler that is killed takes its etcd along; the others go on, and it comes back with its data.
     let path = path.replace("server-1/", "server-2/");
