@@ -5,6 +5,7 @@ use prost::Message as _;
 
 use crate::event::{Awaited, is_timer};
 use crate::instance::{Additions, Instance};
+use crate::payload::Limit;
 use crate::stored::Change;
 use crate::turn::Outcome;
 
@@ -17,9 +18,9 @@ impl Instance {
     }
 
     /// As [`Instance::commit`], and adds events that came while it was not stored: all of it is one change.
-    pub fn commit_with(&mut self, outcome: Outcome, events: Vec<HistoryEvent>) -> Additions {
+    pub fn commit_with(&mut self, outcome: Outcome, events: Vec<HistoryEvent>, limit: Limit) -> Additions {
         let (history, inbox) = self.absorb(outcome);
-        let mut additions = self.take_in(events);
+        let mut additions = self.take_in(events, limit);
         additions.change = self.change_from(history, inbox);
         additions
     }

@@ -1,5 +1,7 @@
 //! Why something was not done. The texts are those that clients compare.
 
+use crate::payload::Limit;
+
 /// What clients look for where there is no instance.
 pub const NO_INSTANCE: &str = "no such instance exists";
 
@@ -29,6 +31,14 @@ pub enum AddError {
     /// As many events as an instance may have wait for a turn already.
     #[error("workflow has {most} events that no turn has taken yet: it takes no more", most = crate::stored::MAX_ENTRIES)]
     Full,
+    /// It was raised, and would stall the instance.
+    #[error("{}", .limit.with_event(*.size))]
+    TooLarge {
+        /// Size of the instance with it, bytes.
+        size: usize,
+        /// What it may be.
+        limit: Limit,
+    },
 }
 
 /// Why an instance was not purged.

@@ -13,6 +13,7 @@ use crate::event::{Awaited, ends, is_sent_again, is_timer, raised_at};
 use crate::facts::Facts;
 use crate::history::History;
 use crate::names::{activity_id, event_reminder};
+use crate::payload::Limit;
 use crate::stored::{Change, Counts, MAX_ENTRIES};
 
 /// A workflow instance as it is stored, between two turns.
@@ -223,11 +224,11 @@ impl Instance {
         Ok(Added::New)
     }
 
-    /// Adds those of `events` that may be added. Who cannot ensure the run, or store the change, has to read the instance
-    /// anew.
-    pub fn add(&mut self, events: Vec<HistoryEvent>) -> Additions {
+    /// Adds those of `events` that may be added; what was raised only as long as there is room for it. Who cannot ensure the
+    /// run, or store the change, has to read the instance anew.
+    pub fn add(&mut self, events: Vec<HistoryEvent>, limit: Limit) -> Additions {
         let before = self.inbox.len();
-        let mut additions = self.take_in(events);
+        let mut additions = self.take_in(events, limit);
         if self.inbox.len() > before {
             additions.change = self.change();
         }
@@ -235,7 +236,7 @@ impl Instance {
     }
 
     /// As [`Instance::add`], without what has to be stored.
-    pub(crate) fn take_in(&mut self, events: Vec<HistoryEvent>) -> Additions {
+    pub(crate) fn take_in(&mut self, events: Vec<HistoryEvent>, limit: Limit) -> Additions {
         let mut additions = Additions {
             added: Vec::with_capacity(events.len()),
             run: None,
@@ -244,13 +245,20 @@ impl Instance {
         // Looked through once, however many events come.
         let mut waiting: HashSet<_> = self.inbox.iter().filter_map(ends).collect();
         let mut times: HashSet<_> = self.inbox.iter().filter_map(raised_at).collect();
+        let mut size = self.size();
         for event in events {
             let is_waiting = |event: &HistoryEvent| {
                 ends(event).is_some_and(|end| waiting.contains(&end))
                     || raised_at(event).is_some_and(|at| times.contains(&at))
                         && self.inbox.iter().any(|waiting| is_sent_again(event, waiting))
             };
-            let checked = self.check_against(&event, is_waiting);
+            let mut checked = self.check_against(&event, is_waiting);
+            let grown = size + event.encoded_len();
+            // Results and what a client commands cannot be sent smaller: only what was raised is refused.
+            let is_raised = matches!(event.event_type, Some(EventType::EventRaised(_)));
+            if checked == Ok(Added::New) && is_raised && !self.is_completed() {
+                checked = limit.check_event(grown).map(|()| Added::New);
+            }
             // Who has ended takes nothing in any more.
             let is_idle = self.is_completed() || checked == Ok(Added::Foreign);
             if !is_idle && checked.is_ok() {
@@ -265,6 +273,7 @@ impl Instance {
                     );
                     waiting.extend(ends(&event));
                     times.extend(raised_at(&event));
+                    size = grown;
                     self.inbox.push(event);
                 }
             }
@@ -314,172 +323,4 @@ impl Instance {
 }
 
 #[cfg(test)]
-mod tests {
-    use outrigger_wire::durabletask::{
-        EventRaisedEvent, ExecutionCompletedEvent, ExecutionStalledEvent, TaskCompletedEvent,
-        TaskScheduledEvent,
-    };
-
-    use super::*;
-    use crate::event::event;
-
-    const AT: Timestamp = Timestamp { seconds: 9, nanos: 0 };
-
-    fn began() -> Instance {
-        let mut instance = Instance::new("one");
-        instance.append(&event(
-            -1,
-            AT,
-            EventType::ExecutionStarted(ExecutionStartedEvent {
-                name: "order".to_owned(),
-                input: Some("1".to_owned()),
-                ..ExecutionStartedEvent::default()
-            }),
-        ));
-        instance
-    }
-
-    fn result(id: i32) -> HistoryEvent {
-        let result = TaskCompletedEvent {
-            task_scheduled_id: id,
-            ..TaskCompletedEvent::default()
-        };
-        event(-1, AT, EventType::TaskCompleted(result))
-    }
-
-    fn raised() -> HistoryEvent {
-        event(-1, AT, EventType::EventRaised(EventRaisedEvent::default()))
-    }
-
-    #[test]
-    fn a_result_is_taken_once() {
-        let mut instance = began();
-        instance.append(&event(
-            2,
-            AT,
-            EventType::TaskScheduled(TaskScheduledEvent::default()),
-        ));
-        assert_eq!(instance.check(&result(2)), Ok(Added::New));
-        instance.push(result(2));
-        assert_eq!(instance.check(&result(2)), Ok(Added::Repeated));
-        assert_eq!(instance.check(&result(3)), Ok(Added::New));
-        instance.inbox.clear();
-        instance.append(&result(2));
-        assert_eq!(instance.check(&result(2)), Ok(Added::Repeated));
-    }
-
-    #[test]
-    fn an_event_that_is_sent_again_is_taken_once_and_one_that_is_raised_again_twice() {
-        let named = |name: &str, nanos| {
-            let raised = EventRaisedEvent {
-                name: name.to_owned(),
-                input: Some("1".to_owned()),
-            };
-            let at = Timestamp { nanos, ..AT };
-            event(-1, at, EventType::EventRaised(raised))
-        };
-        let mut instance = began();
-        let added = instance.add(vec![
-            named("paid", 1),
-            named("paid", 1),
-            named("paid", 2),
-            named("sent", 1),
-        ]);
-        let (new, repeated) = (Ok(Added::New), Ok(Added::Repeated));
-        assert_eq!(added.added, [new, repeated, new, new]);
-        assert_eq!(instance.check(&named("paid", 1)), repeated);
-        // It is known when a turn has taken it, too, as long as there were not too many others.
-        instance.inbox.clear();
-        instance.append(&named("paid", 1));
-        assert_eq!(
-            instance.add(vec![named("paid", 1), named("paid", 2)]).added,
-            [repeated, new]
-        );
-        for nanos in 10..150 {
-            instance.append(&named("other", nanos));
-        }
-        assert_eq!(instance.check(&named("paid", 1)), new);
-        assert_eq!(instance.check(&named("other", 149)), repeated);
-        // What a workflow carries on with has no time: each is an event.
-        let mut carried = named("paid", 1);
-        carried.timestamp = Some(Timestamp::default());
-        assert_eq!(instance.add(vec![carried.clone(), carried]).added, [new, new]);
-    }
-
-    #[test]
-    fn events_that_come_together_are_one_change_and_one_run() {
-        let mut instance = began();
-        drop(instance.change());
-        let names = |additions: &Additions| {
-            let run = additions.run.as_ref().map(|run| run.reminder.clone());
-            let keys = additions.change.upserts.iter().map(|(key, _)| key.clone());
-            (run, keys.collect::<Vec<_>>())
-        };
-        let added = instance.add(vec![result(2), result(3), result(2), raised()]);
-        let (new, repeated) = (Ok(Added::New), Ok(Added::Repeated));
-        assert_eq!(added.added, [new, new, repeated, new]);
-        let keys = ["inbox-000000", "inbox-000001", "inbox-000002", "metadata"].map(str::to_owned);
-        assert_eq!(names(&added), (Some("new-event-tc-2".to_owned()), keys.to_vec()));
-        assert_eq!(added.run.unwrap().due, Some(AT));
-        assert_eq!(instance.inbox().len(), 3);
-        // What is there already has its run ensured, and nothing stored.
-        let added = instance.add(vec![result(3)]);
-        assert_eq!(added.added, [repeated]);
-        assert_eq!(names(&added), (Some("new-event-tc-3".to_owned()), vec![]));
-        // Who has ended takes nothing in.
-        let completed = ExecutionCompletedEvent::default();
-        instance.append(&event(1, AT, EventType::ExecutionCompleted(completed)));
-        let added = instance.add(vec![result(4)]);
-        assert_eq!(names(&added), (None, vec![]));
-        let added = Instance::new("x").add(vec![result(4)]);
-        assert_eq!(added.added, [Err(AddError::Unknown)]);
-        assert_eq!(names(&added), (None, vec![]));
-    }
-
-    #[test]
-    fn unknown_and_stalled_instances_take_no_events() {
-        assert_eq!(Instance::new("x").check(&raised()), Err(AddError::Unknown));
-        let mut stalled = began();
-        stalled.append(&event(
-            -1,
-            AT,
-            EventType::ExecutionStalled(ExecutionStalledEvent::default()),
-        ));
-        assert_eq!(stalled.check(&raised()), Err(AddError::Stalled));
-        assert_eq!(stalled.check(&result(1)), Ok(Added::New));
-    }
-
-    #[test]
-    fn only_what_has_ended_is_purged() {
-        assert_eq!(Instance::new("x").purge(), Err(PurgeError::Unknown));
-        let mut instance = began();
-        assert_eq!(instance.purge(), Err(PurgeError::NotCompleted));
-        instance.append(&event(
-            -1,
-            AT,
-            EventType::ExecutionStalled(ExecutionStalledEvent::default()),
-        ));
-        assert_eq!(instance.purge(), Err(PurgeError::Stalled));
-        let completed = ExecutionCompletedEvent::default();
-        instance.append(&event(1, AT, EventType::ExecutionCompleted(completed)));
-        assert_eq!(instance.purge(), Ok(()));
-    }
-
-    #[test]
-    fn what_is_pending_has_a_name_and_an_input() {
-        let mut instance = Instance::new("two");
-        let start = ExecutionStartedEvent {
-            name: "order".to_owned(),
-            input: Some("5".to_owned()),
-            ..ExecutionStartedEvent::default()
-        };
-        instance.push(event(-1, AT, EventType::ExecutionStarted(start)));
-        let metadata = instance.metadata();
-        assert_eq!(
-            (metadata.name.as_str(), metadata.input.as_deref()),
-            ("order", Some("5"))
-        );
-        assert_eq!(metadata.runtime_status(), OrchestrationStatus::Pending);
-        assert_eq!(metadata.created_at, Some(AT));
-    }
-}
+mod tests;

@@ -3,6 +3,7 @@
 use outrigger_wire::durabletask::{ExecutionStalledEvent, HistoryEvent, StalledReason};
 use prost::Message as _;
 
+use crate::error::AddError;
 use crate::stored::MAX_ENTRIES;
 
 /// Part of the largest body, in per cent, that an instance may fill.
@@ -25,6 +26,24 @@ impl Limit {
     #[must_use]
     pub fn stalls(self, size: usize) -> Option<ExecutionStalledEvent> {
         self.exceeded("history and inbox of the workflow", size)
+    }
+
+    /// Whether an instance may take an event that was raised, and would be of this size then.
+    ///
+    /// # Errors
+    /// [`AddError::TooLarge`] where it could not go on.
+    pub(crate) fn check_event(self, size: usize) -> Result<(), AddError> {
+        match self.stalls(size) {
+            Some(_) => Err(AddError::TooLarge { size, limit: self }),
+            None => Ok(()),
+        }
+    }
+
+    /// Why an instance does not take an event that would make it this large.
+    pub(crate) fn with_event(self, size: usize) -> String {
+        let stalled = self.exceeded("history and inbox of the workflow with this event", size);
+        let text = stalled.and_then(|stalled| stalled.description);
+        text.unwrap_or_default()
     }
 
     /// Why an instance that schedules this activity cannot go on.

@@ -178,7 +178,7 @@ impl Held<'_> {
             Err(error) => return all(error),
         };
         self.came(&events);
-        let Additions { added, run, change } = loaded.instance.add(events);
+        let Additions { added, run, change } = loaded.instance.add(events, self.all.engine.limit);
         if let Some(run) = run {
             let engine = Arc::clone(&self.all.engine);
             let kind = &engine.types.workflow;
@@ -459,7 +459,9 @@ pub(super) fn answer(added: Result<Added, AddError>) -> Result<(), Status> {
     match added {
         Ok(_) => Ok(()),
         Err(error @ AddError::Unknown) => Err(Status::not_found(error.to_string())),
-        Err(error @ AddError::Full) => Err(Status::resource_exhausted(error.to_string())),
+        Err(error @ (AddError::Full | AddError::TooLarge { .. })) => {
+            Err(Status::resource_exhausted(error.to_string()))
+        }
         Err(error @ AddError::Stalled) => Err(Status::failed_precondition(error.to_string())),
     }
 }

@@ -77,7 +77,10 @@ impl Held<'_> {
             .filter(|(_, event)| outrigger_workflow::event::ends(event).is_none())
             .map(|(ticket, _)| *ticket)
             .collect();
-        let Additions { added, change, .. } = loaded.instance.commit_with(outcome, events);
+        let Additions { added, change, .. } =
+            loaded
+                .instance
+                .commit_with(outcome, events, self.all.engine.limit);
         // One of the events may be what the store does not take: who sent a result is told so in a turn of its own. Who raised
         // an event decides whether to raise it again.
         self.slot.stores_alone = true;

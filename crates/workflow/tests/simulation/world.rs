@@ -386,7 +386,7 @@ impl World {
     /// Adds events that come together.
     fn add(&mut self, id: &str, events: Vec<HistoryEvent>) -> Result<(), Crash> {
         let mut instance = self.load(id).expect("somebody has created it");
-        let Additions { added, run, change } = instance.add(events);
+        let Additions { added, run, change } = instance.add(events, Limit::default());
         assert!(added.iter().all(Result::is_ok), "it can go on: {added:?}");
         if let Some(run) = run {
             self.remind(self.now, id, &run.reminder, Due::Run);

@@ -230,7 +230,7 @@ impl World {
             self.run_again(&id);
         }
         let (senders, events): (Vec<_>, Vec<_>) = came.into_iter().unzip();
-        let Additions { added, change, .. } = instance.commit_with(outcome, events);
+        let Additions { added, change, .. } = instance.commit_with(outcome, events, Limit::default());
         assert!(added.iter().all(Result::is_ok), "it can go on: {added:?}");
         self.save(instance, change)?;
         self.stored_together += 1;

@@ -1,0 +1,214 @@
+//! Instances without a store.
+
+use outrigger_wire::durabletask::{
+    EventRaisedEvent, ExecutionCompletedEvent, ExecutionStalledEvent, TaskCompletedEvent, TaskScheduledEvent,
+};
+
+use super::*;
+use crate::event::event;
+
+const AT: Timestamp = Timestamp { seconds: 9, nanos: 0 };
+
+fn began() -> Instance {
+    let mut instance = Instance::new("one");
+    instance.append(&event(
+        -1,
+        AT,
+        EventType::ExecutionStarted(ExecutionStartedEvent {
+            name: "order".to_owned(),
+            input: Some("1".to_owned()),
+            ..ExecutionStartedEvent::default()
+        }),
+    ));
+    instance
+}
+
+fn result(id: i32) -> HistoryEvent {
+    let result = TaskCompletedEvent {
+        task_scheduled_id: id,
+        ..TaskCompletedEvent::default()
+    };
+    event(-1, AT, EventType::TaskCompleted(result))
+}
+
+fn raised() -> HistoryEvent {
+    event(-1, AT, EventType::EventRaised(EventRaisedEvent::default()))
+}
+
+#[test]
+fn a_result_is_taken_once() {
+    let mut instance = began();
+    instance.append(&event(
+        2,
+        AT,
+        EventType::TaskScheduled(TaskScheduledEvent::default()),
+    ));
+    assert_eq!(instance.check(&result(2)), Ok(Added::New));
+    instance.push(result(2));
+    assert_eq!(instance.check(&result(2)), Ok(Added::Repeated));
+    assert_eq!(instance.check(&result(3)), Ok(Added::New));
+    instance.inbox.clear();
+    instance.append(&result(2));
+    assert_eq!(instance.check(&result(2)), Ok(Added::Repeated));
+}
+
+#[test]
+fn an_event_that_is_sent_again_is_taken_once_and_one_that_is_raised_again_twice() {
+    let named = |name: &str, nanos| {
+        let raised = EventRaisedEvent {
+            name: name.to_owned(),
+            input: Some("1".to_owned()),
+        };
+        let at = Timestamp { nanos, ..AT };
+        event(-1, at, EventType::EventRaised(raised))
+    };
+    let mut instance = began();
+    let added = instance.add(
+        vec![
+            named("paid", 1),
+            named("paid", 1),
+            named("paid", 2),
+            named("sent", 1),
+        ],
+        Limit::default(),
+    );
+    let (new, repeated) = (Ok(Added::New), Ok(Added::Repeated));
+    assert_eq!(added.added, [new, repeated, new, new]);
+    assert_eq!(instance.check(&named("paid", 1)), repeated);
+    // It is known when a turn has taken it, too, as long as there were not too many others.
+    instance.inbox.clear();
+    instance.append(&named("paid", 1));
+    assert_eq!(
+        instance
+            .add(vec![named("paid", 1), named("paid", 2)], Limit::default())
+            .added,
+        [repeated, new]
+    );
+    for nanos in 10..150 {
+        instance.append(&named("other", nanos));
+    }
+    assert_eq!(instance.check(&named("paid", 1)), new);
+    assert_eq!(instance.check(&named("other", 149)), repeated);
+    // What a workflow carries on with has no time: each is an event.
+    let mut carried = named("paid", 1);
+    carried.timestamp = Some(Timestamp::default());
+    assert_eq!(
+        instance
+            .add(vec![carried.clone(), carried], Limit::default())
+            .added,
+        [new, new]
+    );
+}
+
+#[test]
+fn events_that_come_together_are_one_change_and_one_run() {
+    let mut instance = began();
+    drop(instance.change());
+    let names = |additions: &Additions| {
+        let run = additions.run.as_ref().map(|run| run.reminder.clone());
+        let keys = additions.change.upserts.iter().map(|(key, _)| key.clone());
+        (run, keys.collect::<Vec<_>>())
+    };
+    let added = instance.add(vec![result(2), result(3), result(2), raised()], Limit::default());
+    let (new, repeated) = (Ok(Added::New), Ok(Added::Repeated));
+    assert_eq!(added.added, [new, new, repeated, new]);
+    let keys = ["inbox-000000", "inbox-000001", "inbox-000002", "metadata"].map(str::to_owned);
+    assert_eq!(names(&added), (Some("new-event-tc-2".to_owned()), keys.to_vec()));
+    assert_eq!(added.run.unwrap().due, Some(AT));
+    assert_eq!(instance.inbox().len(), 3);
+    // What is there already has its run ensured, and nothing stored.
+    let added = instance.add(vec![result(3)], Limit::default());
+    assert_eq!(added.added, [repeated]);
+    assert_eq!(names(&added), (Some("new-event-tc-3".to_owned()), vec![]));
+    // Who has ended takes nothing in.
+    let completed = ExecutionCompletedEvent::default();
+    instance.append(&event(1, AT, EventType::ExecutionCompleted(completed)));
+    let added = instance.add(vec![result(4)], Limit::default());
+    assert_eq!(names(&added), (None, vec![]));
+    let added = Instance::new("x").add(vec![result(4)], Limit::default());
+    assert_eq!(added.added, [Err(AddError::Unknown)]);
+    assert_eq!(names(&added), (None, vec![]));
+}
+
+#[test]
+fn unknown_and_stalled_instances_take_no_events() {
+    assert_eq!(Instance::new("x").check(&raised()), Err(AddError::Unknown));
+    let mut stalled = began();
+    stalled.append(&event(
+        -1,
+        AT,
+        EventType::ExecutionStalled(ExecutionStalledEvent::default()),
+    ));
+    assert_eq!(stalled.check(&raised()), Err(AddError::Stalled));
+    assert_eq!(stalled.check(&result(1)), Ok(Added::New));
+}
+
+#[test]
+fn only_what_has_ended_is_purged() {
+    assert_eq!(Instance::new("x").purge(), Err(PurgeError::Unknown));
+    let mut instance = began();
+    assert_eq!(instance.purge(), Err(PurgeError::NotCompleted));
+    instance.append(&event(
+        -1,
+        AT,
+        EventType::ExecutionStalled(ExecutionStalledEvent::default()),
+    ));
+    assert_eq!(instance.purge(), Err(PurgeError::Stalled));
+    let completed = ExecutionCompletedEvent::default();
+    instance.append(&event(1, AT, EventType::ExecutionCompleted(completed)));
+    assert_eq!(instance.purge(), Ok(()));
+}
+
+#[test]
+fn what_is_pending_has_a_name_and_an_input() {
+    let mut instance = Instance::new("two");
+    let start = ExecutionStartedEvent {
+        name: "order".to_owned(),
+        input: Some("5".to_owned()),
+        ..ExecutionStartedEvent::default()
+    };
+    instance.push(event(-1, AT, EventType::ExecutionStarted(start)));
+    let metadata = instance.metadata();
+    assert_eq!(
+        (metadata.name.as_str(), metadata.input.as_deref()),
+        ("order", Some("5"))
+    );
+    assert_eq!(metadata.runtime_status(), OrchestrationStatus::Pending);
+    assert_eq!(metadata.created_at, Some(AT));
+}
+
+#[test]
+fn a_raised_event_that_would_stall_the_instance_is_refused_and_results_are_not() {
+    let mut instance = began();
+    let large = |input: usize| {
+        let raised = EventRaisedEvent {
+            name: "paid".to_owned(),
+            input: Some("x".repeat(input)),
+        };
+        event(-1, AT, EventType::EventRaised(raised))
+    };
+    let (mut instance_of, limit) = (began(), Limit(1000));
+    let room = 950 - instance_of.size();
+    let empty = large(400).encoded_len() - 400;
+    let fits = large(room - empty);
+    assert_eq!(instance_of.add(vec![fits.clone()], limit).added, [Ok(Added::New)]);
+    assert_eq!(limit.stalls(instance_of.size()), None);
+    // One byte more, alone and behind others; what came before it is taken, and what comes after it.
+    for (before, input) in [(0, room - empty + 1), (1, room - empty)] {
+        let small = vec![large(0); before];
+        let events = [&small[..], &[large(input), result(7)]].concat();
+        let mut additions = instance.clone().add(events, limit);
+        assert_eq!(additions.added.pop(), Some(Ok(Added::New)));
+        let refused = additions.added.pop().unwrap().unwrap_err();
+        let text = refused.to_string();
+        assert!(
+            text.contains("Payload size exceeded") && text.contains("--max-body-size"),
+            "{text}"
+        );
+        assert!(additions.added.iter().all(Result::is_ok));
+    }
+    // The second time it is known, whatever there is room for.
+    assert_eq!(instance_of.add(vec![fits], limit).added, [Ok(Added::Repeated)]);
+    let turn = instance.begin("shop", None, AT, limit);
+    assert!(!matches!(turn, crate::Begun::Stalled(_)));
+}
