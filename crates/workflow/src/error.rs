@@ -134,11 +134,14 @@ pub enum RerunError {
     Unexpected(String),
 }
 
+/// What helps where the stored state of an instance is broken.
+const BROKEN: &str = "restore it from a backup, or have PurgeInstances purge the workflow by force";
+
 /// Why the stored state of an instance cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoredError {
     /// A key's value is nothing that was stored there.
-    #[error("workflow '{instance}': the stored value of key '{key}' cannot be read: {why}")]
+    #[error("workflow '{instance}': the stored value of key '{key}' cannot be read: {why}; {BROKEN}")]
     Malformed {
         /// Id of the workflow instance.
         instance: String,
@@ -148,7 +151,7 @@ pub enum StoredError {
         why: String,
     },
     /// An entry that the metadata count is not there.
-    #[error("workflow '{instance}': the stored key '{key}' is missing")]
+    #[error("workflow '{instance}': the stored key '{key}' is missing; {BROKEN}")]
     Missing {
         /// Id of the workflow instance.
         instance: String,

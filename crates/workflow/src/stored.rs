@@ -219,6 +219,20 @@ impl Instance {
         )
     }
 
+    /// Of one whose stored state is broken: as much as is needed to remove it, from the entries that can be read.
+    #[must_use]
+    pub fn salvage(id: &str, counts: Counts, mut value: impl FnMut(&str) -> Option<Bytes>) -> Self {
+        let mut instance = Self::new(id);
+        instance.generation = counts.generation;
+        for key in (0..counts.history).map(history_key) {
+            if let Some(event) = value(&key).and_then(|encoded| HistoryEvent::decode(encoded).ok()) {
+                instance.facts.add(&event);
+            }
+        }
+        instance.stored = Some(counts);
+        instance
+    }
+
     /// As [`Instance::change`], after entries from these on were replaced.
     pub(crate) fn change_from(&mut self, history: usize, inbox: usize) -> Change {
         let mut change = Change {
@@ -290,163 +304,4 @@ fn custom_status(instance: &str, value: &[u8]) -> Result<Option<String>, StoredE
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use outrigger_wire::durabletask::EventRaisedEvent;
-    use outrigger_wire::durabletask::ExecutionStartedEvent;
-    use outrigger_wire::durabletask::history_event::EventType;
-    use prost_types::Timestamp;
-
-    use super::*;
-    use crate::event::event;
-
-    type Store = BTreeMap<String, Bytes>;
-
-    fn store(store: &mut Store, change: Change) {
-        for key in change.deletes {
-            assert!(store.remove(&key).is_some(), "{key} was never stored");
-        }
-        store.extend(change.upserts);
-    }
-
-    fn read(store: &Store) -> Instance {
-        let counts = Counts::read("a", &store[METADATA]).unwrap();
-        let known: Vec<_> = counts.keys().collect();
-        assert!(store.keys().all(|key| key == METADATA || known.contains(key)));
-        Instance::read("a", counts, |key| store.get(key).cloned()).unwrap()
-    }
-
-    fn raised(name: &str) -> HistoryEvent {
-        let raised = EventRaisedEvent {
-            name: name.to_owned(),
-            input: None,
-        };
-        event(-1, Timestamp::default(), EventType::EventRaised(raised))
-    }
-
-    #[test]
-    fn only_what_is_new_is_written_and_what_is_gone_is_deleted() {
-        let mut stored = Store::new();
-        let mut instance = Instance::new("a");
-        let start = EventType::ExecutionStarted(ExecutionStartedEvent::default());
-        store(&mut stored, instance.push(event(-1, Timestamp::default(), start)));
-        let change = instance.push(raised("b"));
-        assert_eq!(change.upserts.len(), 2);
-        store(&mut stored, change);
-        assert_eq!(read(&stored).inbox, instance.inbox);
-
-        for event in std::mem::take(&mut instance.inbox) {
-            instance.append(&event);
-        }
-        instance.custom_status = Some("half".to_owned());
-        store(&mut stored, instance.change());
-        assert_eq!(stored.len(), 4);
-        instance.append(&raised("c"));
-        let change = instance.change();
-        let keys: Vec<_> = change.upserts.iter().map(|(key, _)| key.as_str()).collect();
-        assert_eq!(keys, ["history-000002", CUSTOM_STATUS, METADATA]);
-        store(&mut stored, change);
-        let found = read(&stored);
-        assert_eq!(found.history(), instance.history());
-        assert_eq!(found.custom_status, instance.custom_status);
-        assert_eq!(found.size(), instance.size());
-        store(&mut stored, found.removal());
-        assert!(stored.is_empty());
-    }
-
-    /// Every prefix of the transactions leaves the instance of before or of after.
-    fn in_parts(stored: &Store, most: usize, next: &Instance, change: Change) -> Store {
-        let old = stored.contains_key(METADATA).then(|| read(stored).history());
-        let mut stored = stored.clone();
-        let changes = change.split(most);
-        assert!(changes.len() > 1, "it fits");
-        for change in changes {
-            assert!(change.len() <= most, "{change:?}");
-            for key in change.deletes {
-                stored.remove(&key);
-            }
-            stored.extend(change.upserts);
-            let Some(metadata) = stored.get(METADATA) else {
-                continue;
-            };
-            let counts = Counts::read("a", metadata).unwrap();
-            let found = Instance::read("a", counts, |key| stored.get(key).cloned()).unwrap();
-            let found = found.history();
-            assert!(
-                Some(&found) == old.as_ref() || found == next.history(),
-                "{found:?}"
-            );
-        }
-        stored
-    }
-
-    #[test]
-    fn a_change_that_is_split_is_seen_whole_or_not_at_all() {
-        let mut instance = Instance::new("a");
-        let start = EventType::ExecutionStarted(ExecutionStartedEvent::default());
-        instance
-            .inbox
-            .push(event(-1, Timestamp::default(), start.clone()));
-        instance.inbox.extend((0..40).map(|n| raised(&n.to_string())));
-        let change = instance.change();
-        let mut stored = in_parts(&Store::new(), 10, &instance, change);
-        assert_eq!(read(&stored).inbox, instance.inbox);
-        for event in std::mem::take(&mut instance.inbox) {
-            instance.append(&event);
-        }
-        let change = instance.change();
-        stored = in_parts(&stored, 10, &instance, change);
-        assert_eq!(read(&stored).history(), instance.history());
-        assert_eq!(stored.len(), 43);
-        // It continues as new: what is left of its history goes after what took its place is there.
-        instance.reset();
-        instance.append(&event(-1, Timestamp::default(), start));
-        let change = instance.change_from(0, 0);
-        stored = in_parts(&stored, 10, &instance, change);
-        assert_eq!(stored.len(), 3);
-        (0..40).for_each(|n| instance.append(&raised(&n.to_string())));
-        store(&mut stored, instance.change());
-        let removal = instance.removal().split(10);
-        assert_eq!(removal[0].deletes[0], METADATA);
-        assert!(removal.iter().all(|change| change.len() <= 10));
-        assert_eq!(removal.iter().map(Change::len).sum::<usize>(), stored.len());
-    }
-
-    #[test]
-    fn the_old_form_is_read() {
-        let old = br#"{"InboxLength":1,"HistoryLength":2,"Generation":3}"#;
-        let counts = Counts::read("a", old).unwrap();
-        assert_eq!((counts.inbox, counts.history, counts.generation), (1, 2, 3));
-        assert_eq!(
-            custom_status("a", br#""so \"far\"""#).unwrap().as_deref(),
-            Some("so \"far\"")
-        );
-        let new = "x".to_owned().encode_to_vec();
-        assert_eq!(custom_status("a", &new).unwrap().as_deref(), Some("x"));
-        // As long as the quotation mark's code.
-        let long = "y".repeat(34);
-        assert_eq!(custom_status("a", &long.encode_to_vec()).unwrap(), Some(long));
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_named() {
-        let counts = Counts {
-            history: 1,
-            ..Counts::default()
-        };
-        let missing = Instance::read("a", counts, |_| None).unwrap_err();
-        assert_eq!(
-            missing.to_string(),
-            "workflow 'a': the stored key 'history-000000' is missing"
-        );
-        let malformed = Instance::read("a", counts, |_| Some(Bytes::from_static(b"\xff"))).unwrap_err();
-        assert!(matches!(malformed, StoredError::Malformed { .. }));
-        assert!(Counts::read("a", b"{").is_err());
-        let endless = WorkflowStateMetadata {
-            history_length: u64::MAX,
-            ..WorkflowStateMetadata::default()
-        };
-        assert!(Counts::read("a", &endless.encode_to_vec()).is_err());
-    }
-}
+mod tests;

@@ -9,6 +9,7 @@ use outrigger_resources::configuration::Retention;
 use outrigger_telemetry::trace::Tracer;
 use outrigger_wire::durabletask::HistoryEvent;
 use outrigger_workflow::Limit;
+use outrigger_workflow::error::StoredError;
 use outrigger_workflow::names::ActorTypes;
 use prost::Message as _;
 use prost_types::{Any, Timestamp};
@@ -219,6 +220,16 @@ pub(super) fn decode<M: prost::Message + Default>(what: &str, body: impl bytes::
 /// A failure without a code of its own.
 pub(super) fn plain(error: impl std::fmt::Display) -> Status {
     Status::unknown(error.to_string())
+}
+
+/// What is stored of an instance cannot be used: no repetition mends that.
+pub(super) fn broken(error: &StoredError) -> Status {
+    Status::data_loss(error.to_string())
+}
+
+/// Whether that is what an error says.
+pub(super) fn is_broken(code: Code) -> bool {
+    code == Code::DataLoss
 }
 
 /// Something did not work now; the reminder comes again.

@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 
 use super::LOG;
 use super::arrivals::{Arrivals, Arriving};
-use super::engine::{Engine, RETENTION_CALL, again, decode, methods, new_id, now, plain};
+use super::engine::{Engine, RETENTION_CALL, again, decode, is_broken, methods, new_id, now, plain};
 use super::kept::{Gauges, Slot, Slots};
 use super::store::Loaded;
 use super::watching::Watchers;
@@ -421,13 +421,15 @@ impl Instances {
                 Some(decode::<DurableTimer>("the data of the timer", data)?)
             }
             Some(Purpose::ActivityResult) => {
-                return held.add_event(data.map_or(&[][..], |data| &data.value)).await;
+                let added = held.add_event(data.map_or(&[][..], |data| &data.value)).await;
+                return added.inspect_err(|error| self.note_broken(id, error));
             }
             Some(Purpose::Rerun) => {
                 let data = data.map_or(&[][..], |data| &data.value);
                 let made =
                     Counts::read(id, data).map_err(|error| Status::invalid_argument(error.to_string()))?;
-                return held.begin_rerun(made).await;
+                let begun = held.begin_rerun(made).await;
+                return begun.inspect_err(|error| self.note_broken(id, error));
             }
             None => {
                 return Err(Status::invalid_argument(format!(
@@ -443,9 +445,19 @@ impl Instances {
         let ran = held.run(fired).await;
         match &ran {
             Ok(()) => drop(troubles.over(id)),
-            Err(error) => drop(troubles.failed(id, error.message())),
+            Err(error) => {
+                self.note_broken(id, error);
+                troubles.failed(id, error.message());
+            }
         }
         ran
+    }
+
+    /// What is stored of an instance does not mend itself: it comes ever more seldom.
+    fn note_broken(&self, id: &str, error: &Status) {
+        if is_broken(error.code()) {
+            drop(self.engine.refused(id, error.message()));
+        }
     }
 }
 

@@ -1,21 +1,24 @@
 //! Purging instances: one, or one with all its children.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use outrigger_runtime::scheduler::SchedulerError;
-use outrigger_workflow::Instance;
 use outrigger_workflow::error::NO_INSTANCE;
-use outrigger_workflow::names::{METADATA, RUN_ACTIVITY};
+use outrigger_workflow::names::{ActorTypes, METADATA, RUN_ACTIVITY, history_key, inbox_key};
+use outrigger_workflow::{Counts, Instance};
 use tonic::Status;
 
-use super::Workflows;
-use super::engine::methods;
+use super::engine::{is_broken, methods};
 use super::metrics::Operation;
+use super::{Workflows, is_unknown};
 use crate::actors::internal::PROTOBUF;
-use crate::actors::{ActorError, ReminderError};
+use crate::actors::{ActorCall, ActorError, ReminderError};
 
 /// Instances that one call purges at most.
 const MAX_PURGED: usize = 100_000;
+
+/// Keys of an instance that are looked for at once, where nothing says how many there are.
+const LOOKED_FOR: usize = 1000;
 
 /// How much was purged, and why not all.
 pub struct Purged {
@@ -25,73 +28,156 @@ pub struct Purged {
     pub error: Option<ActorError>,
 }
 
+/// What is purged together.
+#[derive(Default)]
+struct Family {
+    /// Ids of this app's instances, each before those that it created.
+    here: Vec<String>,
+    /// Children in other apps: those, and the ids there.
+    elsewhere: Vec<(String, String)>,
+}
+
 impl Workflows {
     /// Purges an instance that has ended; `recursive`: its children first, `force`: without their actors, whether they
     /// have ended or not.
     pub async fn purge(&self, id: &str, recursive: bool, force: bool) -> Purged {
-        let all = match recursive {
-            true => self.family(id).await,
-            false => Ok(vec![id.to_owned()]),
-        };
-        let all = match all {
-            Ok(all) => all,
-            Err(error) => {
-                return Purged {
-                    count: 0,
-                    error: Some(error),
-                };
-            }
-        };
         let mut count = 0;
+        let error = self.purge_all(id, recursive, force, &mut count).await.err();
+        Purged { count, error }
+    }
+
+    async fn purge_all(
+        &self,
+        id: &str,
+        recursive: bool,
+        force: bool,
+        count: &mut usize,
+    ) -> Result<(), ActorError> {
+        let family = match recursive {
+            true => self.family(id, force).await?,
+            false => Family {
+                here: vec![id.to_owned()],
+                ..Family::default()
+            },
+        };
+        // Only their apps know whether they have ended. Nothing of this app goes where one of them has not.
+        for (app, child) in &family.elsewhere {
+            *count += usize::from(self.purge_elsewhere(app, child, force).await?);
+        }
         // Parents were found before their children.
-        for id in all.iter().rev() {
+        for member in family.here.iter().rev() {
             let purged = async {
                 match force {
-                    true => self.purge_stored(id).await,
+                    true => self.purge_stored(member).await,
                     false => {
-                        let call = self.request(methods::PURGE, id, Vec::new(), PROTOBUF);
+                        let call = self.request(methods::PURGE, member, Vec::new(), PROTOBUF);
                         self.with.actors.invoke(&call).await.map(|_| ())
                     }
                 }
             };
-            if let Err(error) = self.counted(Operation::Purge, purged).await {
-                return Purged {
-                    count,
-                    error: Some(error),
-                };
+            match self.counted(Operation::Purge, purged).await {
+                Ok(()) => *count += 1,
+                // Its time was over meanwhile.
+                Err(error) if member != id && is_unknown(&error) => {}
+                Err(error) => return Err(error),
             }
-            count += 1;
         }
-        Purged { count, error: None }
+        Ok(())
     }
 
-    /// An instance and what it has created, all of which has to have ended.
-    async fn family(&self, id: &str) -> Result<Vec<String>, ActorError> {
-        let refused = |text: &str| ActorError::Internal(Status::failed_precondition(text));
-        let mut found = vec![id.to_owned()];
-        let mut known = HashSet::from([id.to_owned()]);
-        let mut at = 0;
-        while let Some(id) = found.get(at).cloned() {
-            at += 1;
-            let instance: Instance = match self.load(&id).await? {
-                Some(instance) if instance.start_event().is_some() => instance,
-                _ => return Err(ActorError::Internal(Status::not_found(NO_INSTANCE))),
-            };
-            if !instance.is_completed() {
-                return Err(refused("orchestration has not yet completed"));
+    /// Has another app purge a child; whether there was one. Where nobody hosts the app's workflows it stays, and by force it
+    /// stays too where the app refuses: what it stored is not this app's to remove.
+    async fn purge_elsewhere(&self, app: &str, id: &str, force: bool) -> Result<bool, ActorError> {
+        let call = ActorCall {
+            kind: ActorTypes::of(&self.with.namespace, app).workflow,
+            ..self.request(methods::PURGE, id, Vec::new(), PROTOBUF)
+        };
+        let purged = async { self.with.actors.invoke(&call).await.map(|_| ()) };
+        match self.counted(Operation::Purge, purged).await {
+            Ok(()) => Ok(true),
+            Err(error) if is_unknown(&error) => Ok(false),
+            Err(error) if force || matches!(error, ActorError::NoAddress { .. }) => {
+                tracing::warn!(
+                    target: super::LOG,
+                    "child workflow '{id}' of app '{app}' is not purged with its parent, purge it there: {error}"
+                );
+                Ok(false)
             }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// An instance and what it has created, all of which has to have ended. Children that are gone are no part of it.
+    async fn family(&self, id: &str, force: bool) -> Result<Family, ActorError> {
+        let refused = |text: &str| ActorError::Internal(Status::failed_precondition(text));
+        let mut family = Family::default();
+        let mut known = HashSet::from([(None, id.to_owned())]);
+        let mut found = VecDeque::from([id.to_owned()]);
+        while let Some(member) = found.pop_front() {
+            let instance: Instance = match self.load(&member).await {
+                Ok(Some(instance)) if instance.start_event().is_some() => {
+                    if !instance.is_completed() {
+                        return Err(refused("orchestration has not yet completed"));
+                    }
+                    instance
+                }
+                Ok(_) if member == id => return Err(ActorError::Internal(Status::not_found(NO_INSTANCE))),
+                Ok(_) => continue,
+                // Whether it has ended cannot be told.
+                Err(error) if force && says_broken(&error) => self.salvaged(&member).await?,
+                Err(error) => return Err(error),
+            };
             for child in instance.facts().children() {
-                if known.insert(child.id.clone()) {
-                    found.push(child.id.clone());
+                let app = child.app.clone().filter(|app| **app != *self.with.app_id);
+                if !known.insert((app.clone(), child.id.clone())) {
+                    continue;
+                }
+                match app {
+                    Some(app) => family.elsewhere.push((app, child.id.clone())),
+                    None => found.push_back(child.id.clone()),
                 }
             }
-            if found.len() > MAX_PURGED {
-                let text =
-                    format!("'{id}' and its children are more than {MAX_PURGED}; purge the children first");
+            if known.len() > MAX_PURGED {
+                let text = format!(
+                    "'{member}' and its children are more than {MAX_PURGED}; purge the children first"
+                );
                 return Err(refused(&text));
             }
+            family.here.push(member);
         }
-        Ok(found)
+        Ok(family)
+    }
+
+    /// What can be found of an instance whose stored state is broken.
+    async fn salvaged(&self, id: &str) -> Result<Instance, ActorError> {
+        let (actors, kind) = (&self.with.actors, &self.types.workflow);
+        let metadata = actors.state(kind, id, METADATA).await?;
+        let counts = metadata.and_then(|metadata| Counts::read(id, &metadata.data).ok());
+        let counts = match counts {
+            Some(counts) => counts,
+            None => Counts {
+                history: self.stored_entries(id, history_key).await?,
+                inbox: self.stored_entries(id, inbox_key).await?,
+                generation: 0,
+            },
+        };
+        let mut values = actors.states(kind, id, counts.keys().collect()).await?;
+        Ok(Instance::salvage(id, counts, |key| values.remove(key)))
+    }
+
+    /// How many entries are stored, where the metadata do not say so.
+    async fn stored_entries(&self, id: &str, key: fn(usize) -> String) -> Result<usize, ActorError> {
+        let mut count = 0;
+        for first in (0..).step_by(LOOKED_FOR) {
+            let keys: Vec<_> = (first..first + LOOKED_FOR).map(key).collect();
+            let stored = self.with.actors.states(&self.types.workflow, id, keys.clone());
+            let stored = stored.await?;
+            let Some(last) = keys.iter().rposition(|key| stored.contains_key(key)) else {
+                break;
+            };
+            count = first + last + 1;
+        }
+        Ok(count)
     }
 
     /// Removes what is stored of an instance, and its reminders.
@@ -100,8 +186,11 @@ impl Workflows {
             target: super::LOG,
             "workflow '{id}' is purged by force: if it still runs, what it does from now on is lost"
         );
-        let Some(instance) = self.load(id).await? else {
-            return Err(ActorError::Internal(Status::not_found(NO_INSTANCE)));
+        let instance = match self.load(id).await {
+            Ok(Some(instance)) => instance,
+            Ok(None) => return Err(ActorError::Internal(Status::not_found(NO_INSTANCE))),
+            Err(error) if says_broken(&error) => self.salvaged(id).await?,
+            Err(error) => return Err(error),
         };
         let actors = &self.with.actors;
         let mut keys = instance.removal().deletes;
@@ -118,6 +207,12 @@ impl Workflows {
             let deleted = actors.delete_reminder(&types.activity, &activity, RUN_ACTIVITY);
             deleted.await.map_err(failed)?;
         }
+        self.troubles.over(id);
         Ok(())
     }
+}
+
+/// Whether an error is about what is stored of an instance.
+fn says_broken(error: &ActorError) -> bool {
+    error.said().is_some_and(|(code, _)| is_broken(code))
 }

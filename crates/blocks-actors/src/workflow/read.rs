@@ -8,9 +8,9 @@ use outrigger_wire::durabletask::HistoryEvent;
 use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
 use outrigger_workflow::names::METADATA;
 use outrigger_workflow::{Counts, Instance};
-use tonic::Status;
 
 use super::Workflows;
+use super::engine::broken;
 use crate::actors::ActorError;
 
 /// Ids of instances that one answer has, where the client does not say how many.
@@ -83,12 +83,11 @@ impl Workflows {
 
     /// The instance that its metadata tells of.
     async fn assemble(&self, id: &str, metadata: &[u8]) -> Result<Instance, ActorError> {
-        let unreadable =
-            |error: &dyn std::fmt::Display| ActorError::Internal(Status::internal(error.to_string()));
-        let counts = Counts::read(id, metadata).map_err(|error| unreadable(&error))?;
+        let unreadable = |error| ActorError::Internal(broken(&error));
+        let counts = Counts::read(id, metadata).map_err(unreadable)?;
         let keys: Vec<String> = counts.keys().collect();
         let states = self.with.actors.states(&self.types.workflow, id, keys);
         let mut values: HashMap<String, _> = states.await?;
-        Instance::read(id, counts, |key| values.remove(key)).map_err(|error| unreadable(&error))
+        Instance::read(id, counts, |key| values.remove(key)).map_err(unreadable)
     }
 }

@@ -7,7 +7,7 @@ use outrigger_workflow::names::{METADATA, history_key};
 use outrigger_workflow::{Change, Counts, Instance};
 use tonic::Status;
 
-use super::engine::{Engine, again, decode, plain};
+use super::engine::{Engine, again, broken, decode};
 use crate::actors::{ActorError, StateOperation, StateStep};
 
 /// An instance that is in memory.
@@ -60,7 +60,7 @@ impl Engine {
             return Ok(None);
         };
         Ok(Some(Found {
-            counts: Counts::read(id, &metadata.data).map_err(plain)?,
+            counts: Counts::read(id, &metadata.data).map_err(|error| broken(&error))?,
             etag: metadata.etag,
         }))
     }
@@ -71,7 +71,8 @@ impl Engine {
         let keys = found.counts.keys().collect();
         let values = actors.states(&self.types.workflow, id, keys).await;
         let mut values = values.map_err(|error| failed(&error))?;
-        let instance = Instance::read(id, found.counts, |key| values.remove(key)).map_err(plain)?;
+        let instance = Instance::read(id, found.counts, |key| values.remove(key));
+        let instance = instance.map_err(|error| broken(&error))?;
         Ok(Loaded {
             instance,
             etag: found.etag,

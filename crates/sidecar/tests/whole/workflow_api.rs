@@ -55,6 +55,11 @@ impl World {
         self.control.with_scheduler(plan).flag(&self.placement.flag())
     }
 
+    /// The database of the store.
+    pub fn database(&self) -> rusqlite::Connection {
+        rusqlite::Connection::open(self.folder.path().join("state.db")).unwrap()
+    }
+
     pub async fn hosts(&self, count: usize) {
         eventually(async || self.placement.has(KIND, count)).await;
     }
@@ -122,7 +127,7 @@ impl Worker {
     }
 }
 
-async fn hub(port: u16, method: &str, message: &impl Message) -> Outcome {
+pub async fn hub(port: u16, method: &str, message: &impl Message) -> Outcome {
     grpc::unary(port, &format!("/TaskHubSidecarService/{method}"), &[], message).await
 }
 

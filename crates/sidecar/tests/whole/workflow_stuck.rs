@@ -4,10 +4,11 @@ use std::time::Instant;
 
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Do;
+use outrigger_wire::durabletask::purge_instances_request::Request as Purged;
 use outrigger_wire::durabletask::work_item::Request as Work;
 use outrigger_wire::durabletask::{
     CreateSubOrchestrationAction, OrchestratorAction, OrchestratorVersionNotAvailableAction,
-    ScheduleTaskAction,
+    PurgeInstancesRequest, PurgeInstancesResponse, ScheduleTaskAction,
 };
 use outrigger_wire::scheduler::v1::job_target_metadata::Type;
 use outrigger_wire::scheduler::v1::{
@@ -15,7 +16,7 @@ use outrigger_wire::scheduler::v1::{
 };
 
 use crate::common::{Node, eventually, get, grpc, post};
-use crate::workflow_api::{KIND, Worker, World};
+use crate::workflow_api::{KIND, Worker, World, hub};
 
 /// How long it is until the reminders of the instance `a` come, seconds.
 async fn due(world: &World) -> Vec<i64> {
@@ -172,4 +173,68 @@ async fn an_instance_whose_child_cannot_be_made_comes_ever_more_seldom() {
     worker.complete("a", &token, "1").await;
     eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
     eventually(async || kept().await == 0.0).await;
+}
+
+async fn purge_by_force(node: &Node) -> i32 {
+    let request = PurgeInstancesRequest {
+        request: Some(Purged::InstanceId("a".to_owned())),
+        recursive: true,
+        force: Some(true),
+        ..PurgeInstancesRequest::default()
+    };
+    let purged = hub(node.ports.grpc, "PurgeInstances", &request).await;
+    assert_eq!(purged.status.code(), tonic::Code::Ok, "{:?}", purged.status);
+    let purged: PurgeInstancesResponse = purged.message();
+    purged.deleted_instance_count
+}
+
+/// Invariant: an instance whose stored state is broken comes ever more seldom, says why, and can be removed.
+#[tokio::test]
+async fn an_instance_that_cannot_be_read_comes_seldom_and_is_purged_by_force() {
+    let world = World::new().await;
+    let node = world.sidecar().await;
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    begun(&node).await;
+    worker.turn().await;
+    drop(worker);
+    world.hosts(0).await;
+    let database = world.database();
+    let change = |sql: &str, key: &str| {
+        let changed = database.execute(sql, [format!("shop||{KIND}||a||{key}")]);
+        assert_eq!(changed.unwrap(), 1, "{key}");
+    };
+    change("DELETE FROM state WHERE key = ?1", "inbox-000000");
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    eventually(async || {
+        let due = due(&world).await;
+        matches!(due[..], [due] if due > 2)
+    })
+    .await;
+    for what in ["terminate", "purge"] {
+        let path = format!("/v1.0/workflows/dapr/a/{what}");
+        let refused = node.ask(post(&path, "")).await;
+        assert_eq!(refused.status, 500, "{what}");
+        let text = refused.text();
+        assert!(
+            text.contains("'inbox-000000' is missing") && text.contains("by force"),
+            "{text}"
+        );
+    }
+    assert_eq!(purge_by_force(&node).await, 1);
+    eventually(async || due(&world).await.is_empty()).await;
+    begun(&node).await;
+    let (_, token) = worker.turn().await;
+    worker.complete("a", &token, "1").await;
+    eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
+    // Nothing says how many entries there are.
+    change("UPDATE state SET value = 'ew==' WHERE key = ?1", "metadata");
+    assert_eq!(purge_by_force(&node).await, 1);
+    let left: i64 = database
+        .query_row("SELECT count(*) FROM state WHERE key LIKE 'shop||%'", [], |row| {
+            row.get(0)
+        })
+        .unwrap();
+    assert_eq!(left, 0);
 }
