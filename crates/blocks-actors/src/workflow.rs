@@ -369,6 +369,14 @@ pub fn is_unknown(error: &ActorError) -> bool {
 }
 
 /// Whether a status is final.
+/// Whether an error says that an instance is stalled: as here, or in the words of Dapr's sidecars.
+fn is_stalled(error: &ActorError) -> bool {
+    let text = error.to_string();
+    ["workflow is stalled", "actor is stalled"]
+        .iter()
+        .any(|said| text.ends_with(said))
+}
+
 pub fn is_final(status: OrchestrationStatus) -> bool {
     use OrchestrationStatus as S;
     matches!(status, S::Completed | S::Failed | S::Terminated | S::Canceled)
@@ -449,6 +457,7 @@ mod tests {
         assert!(is_unknown(&ActorError::Peer(wrapped.clone())));
         assert!(is_unknown(&ActorError::Invoke(wrapped.message().to_owned())));
         let stalled = Status::failed_precondition(outrigger_workflow::error::AddError::Stalled.to_string());
-        assert!(!is_unknown(&ActorError::Internal(stalled)));
+        let stalled = ActorError::Internal(stalled);
+        assert!(!is_unknown(&stalled) && is_stalled(&stalled));
     }
 }

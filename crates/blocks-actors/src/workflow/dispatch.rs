@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt};
 use outrigger_wire::durabletask::HistoryEvent;
 use outrigger_wire::durabletask::backend::v1::{CreateWorkflowInstanceRequest, DurableTimer};
+use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_workflow::event::{nanos, other_app};
 use outrigger_workflow::{Message, Outcome, Timer, names};
 use prost::Message as _;
@@ -14,7 +15,7 @@ use tonic::Status;
 
 use super::LOG;
 use super::engine::{DUE_TIME, Engine, again, any, metadata, methods, now};
-use super::is_unknown;
+use super::{is_stalled, is_unknown};
 use crate::actors::ActorError;
 
 /// Calls that are made at once for one turn.
@@ -105,7 +106,7 @@ impl Engine {
     /// Sends to other instances.
     pub(super) async fn send(&self, from: &str, messages: &[Message]) -> Failures {
         let sent = messages.iter().map(|message| async move {
-            let error = self.send_one(message).await.err()?;
+            let error = self.send_one(from, message).await.err()?;
             let app = message.app.as_deref();
             let what = if message.creates() {
                 format!(
@@ -123,14 +124,27 @@ impl Engine {
         all(sent.collect()).await
     }
 
-    async fn send_one(&self, message: &Message) -> Result<(), ActorError> {
+    async fn send_one(&self, from: &str, message: &Message) -> Result<(), ActorError> {
         let app = message.app.as_deref();
         if !message.creates() {
             // The other one may wait for this instance meanwhile: a parent that creates its child a second time.
             let sent = timeout(TELL, self.add_event(app, &message.target, &message.event)).await;
             let sent = sent.unwrap_or(Err(ActorError::Timeout));
-            // A parent that was purged waits for nothing; a child that is gone has ended.
-            return sent.or_else(|error| if is_unknown(&error) { Ok(()) } else { Err(error) });
+            return match sent {
+                // A parent that was purged waits for nothing; a child that is gone has ended.
+                Err(error) if is_unknown(&error) => Ok(()),
+                // It does nothing any more, and takes nothing in: its parent can end all the same.
+                Err(error) if is_end(&message.event) && is_stalled(&error) => {
+                    tracing::warn!(
+                        target: LOG,
+                        "workflow '{from}' ends without its child '{}', which is stalled: purge the child by force, or terminate \
+                         it when its code fits",
+                        message.target
+                    );
+                    Ok(())
+                }
+                sent => sent,
+            };
         }
         let kind = self.types_of(app).workflow;
         let request = CreateWorkflowInstanceRequest {
@@ -186,8 +200,11 @@ async fn all(calls: Vec<impl Future<Output = Option<(Option<i32>, bool, String)>
     Failures::of(calls.filter_map(std::future::ready).collect().await)
 }
 
+fn is_end(event: &HistoryEvent) -> bool {
+    matches!(event.event_type, Some(EventType::ExecutionTerminated(_)))
+}
+
 fn name(task: &HistoryEvent) -> &str {
-    use outrigger_wire::durabletask::history_event::EventType;
     match &task.event_type {
         Some(EventType::TaskScheduled(task)) => &task.name,
         _ => "",

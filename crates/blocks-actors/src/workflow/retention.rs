@@ -8,8 +8,8 @@ use prost_types::Any;
 use tonic::Status;
 
 use super::engine::{Engine, RETENTION_CALL, again, metadata, methods};
-use super::is_unknown;
-use crate::actors::{ActorCall, InternalActors};
+use super::{is_stalled, is_unknown};
+use crate::actors::{ActorCall, ActorError, InternalActors};
 
 pub(super) struct Retentioners {
     engine: Arc<Engine>,
@@ -36,7 +36,9 @@ impl InternalActors for Retentioners {
             .await;
         match purged {
             // Gone, begun anew, or unable to end: in none of these is it time to purge it.
-            Err(error) if !is_unknown(&error) && !is_refusal(&error.to_string()) => Err(again(error)),
+            Err(error) if !is_unknown(&error) && !is_stalled(&error) && !is_early(&error) => {
+                Err(again(error))
+            }
             _ => Ok(()),
         }
     }
@@ -48,8 +50,6 @@ impl InternalActors for Retentioners {
     }
 }
 
-fn is_refusal(text: &str) -> bool {
-    ["orchestration has not yet completed", "is stalled"]
-        .iter()
-        .any(|refusal| text.ends_with(refusal))
+fn is_early(error: &ActorError) -> bool {
+    error.to_string().ends_with("orchestration has not yet completed")
 }

@@ -2,6 +2,7 @@
 //! and what becomes of them when workers and sidecars go.
 
 mod counts;
+mod family;
 mod kills;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,0 +1,90 @@
+//! Parents and children that do not go the same way.
+
+use super::*;
+
+async fn purged(node: &Node, id: &str) -> u16 {
+    let purged = node.ask(post(&format!("/v1.0/workflows/dapr/{id}/purge"), ""));
+    purged.await.status.as_u16()
+}
+
+async fn is_gone(node: &Node, id: &str) -> bool {
+    node.ask(get(&format!("/v1.0/workflows/dapr/{id}"))).await.status == 404
+}
+
+/// A parent with a child here and one in another app.
+fn split(tasks: Tasks) -> Tasks {
+    tasks.workflow("split", |context| {
+        let here = context.begin_child("chain", "", "1");
+        context.app = Some("bank".to_owned());
+        let there = context.begin_child("chain", "", "1");
+        let (here, there) = (context.wait(here)?, context.wait(there)?);
+        Some(End::Completed(here.unwrap() + &there.unwrap()))
+    })
+}
+
+/// Invariant: what is left of a family can be purged, whichever of its children are gone, or not here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parent_is_purged_whose_children_are_gone_or_elsewhere() {
+    let world = World::new().await;
+    let tasks = split(chain(Tasks::default())).workflow("leaver", |context| {
+        context.app = Some("bank".to_owned());
+        context.begin_child("sleeper", "asleep", "");
+        Some(End::Completed(String::new()))
+    });
+    let (shop, _worker, _) = world.with_worker("shop", tasks).await;
+    let tasks = chain(Tasks::default()).workflow("sleeper", |context| {
+        context.event("wake")?;
+        Some(End::Completed(String::new()))
+    });
+    let (bank, worker, _) = world.with_worker("bank", tasks).await;
+    for parent in ["a", "b"] {
+        start(&shop, "split", parent, "").await;
+        assert_eq!(output(&shop, parent).await, "88");
+    }
+    // The one here was purged by itself, that of the other app goes with its parent.
+    assert_eq!(purged(&shop, "a:0000").await, 202);
+    assert!(!is_gone(&bank, "a:0001").await);
+    assert_eq!(purged(&shop, "a").await, 202);
+    assert!(is_gone(&shop, "a").await && is_gone(&bank, "a:0001").await);
+    // Where the other app refuses nothing goes.
+    start(&shop, "leaver", "l", "").await;
+    output(&shop, "l").await;
+    eventually(async || status(&bank, "asleep").await == "RUNNING").await;
+    assert_eq!(purged(&shop, "l").await, 500);
+    assert!(!is_gone(&shop, "l").await);
+    // Where nobody hosts it, its children stay.
+    worker.leave().await;
+    world.hosts("bank", 0).await;
+    assert_eq!(purged(&shop, "b").await, 202);
+    assert!(is_gone(&shop, "b").await && is_gone(&shop, "b:0000").await);
+    assert!(!is_gone(&bank, "b:0001").await);
+    assert_eq!(purged(&shop, "b").await, 404, "it is not there itself");
+}
+
+/// Invariant: a parent that is terminated ends, though its child is stalled and takes no event.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parent_is_terminated_whose_child_is_stalled() {
+    let world = World::new().await;
+    let tasks = Tasks::default()
+        .activity("large", |_| Ok("x".repeat(6_000)))
+        .workflow("grower", |context| {
+            for _ in 0..3 {
+                context.activity("large", "")?.ok();
+            }
+            Some(End::Completed(String::new()))
+        })
+        .workflow("guardian", |context| {
+            let child = context.begin_child("grower", "grower", "");
+            context.wait(child)?.ok();
+            Some(End::Completed(String::new()))
+        });
+    let node = world.sidecar("shop").flag("--max-body-size=16000").start().await;
+    let _worker = Worker::connect(&node, &Arc::new(tasks)).await;
+    world.hosts("shop", 1).await;
+    start(&node, "guardian", "g", "").await;
+    eventually(async || status(&node, "grower").await == "UNKNOWN").await;
+    let terminate = node.ask(post("/v1.0/workflows/dapr/g/terminate", "")).await;
+    assert_eq!(terminate.status, 202, "{}", terminate.text());
+    eventually(async || status(&node, "g").await == "TERMINATED").await;
+    assert_eq!(status(&node, "grower").await, "UNKNOWN");
+}
