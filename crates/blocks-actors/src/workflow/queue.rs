@@ -8,9 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use outrigger_wire::durabletask::{ActivityRequest, ActivityResponse, OrchestratorResponse};
-use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::item::{Item, Task};
+
+mod permits;
+pub use permits::Unsent;
 
 /// Work that waits or is with workers, at most; what comes beyond is refused, and comes again with its reminder.
 pub const MAX_WORK: usize = 1 << 16;
@@ -76,6 +79,8 @@ struct Work {
     pieces: HashMap<u64, PendingWork>,
     /// All who want work done, those too who wait until more may be with workers.
     wanted: usize,
+    /// How many wait until more may be with workers.
+    held: HashMap<Key, usize>,
     /// The latest piece of each key: the one that an answer without a token is for.
     by_key: HashMap<Key, u64>,
     /// Pieces that no stream has taken, in the order in which they came, and some that were withdrawn.
@@ -128,6 +133,7 @@ pub struct WorkQueue {
     work: Mutex<Work>,
     /// There is work that no stream has taken.
     arrived: Notify,
+    limits: Limits,
     turns: Option<Semaphore>,
     activities: Option<Semaphore>,
     streams: AtomicUsize,
@@ -140,6 +146,7 @@ impl WorkQueue {
             origin: format!("{:016x}-", rand::random::<u64>()),
             work: Mutex::default(),
             arrived: Notify::new(),
+            limits,
             turns: limits.turns.map(Semaphore::new),
             activities: limits.activities.map(Semaphore::new),
             streams: AtomicUsize::new(0),
@@ -158,8 +165,8 @@ impl WorkQueue {
         relay: impl Future<Output = Cancelled>,
     ) -> Result<OrchestratorResponse, Cancelled> {
         let _wanted = self.want()?;
-        let _permit = permit(self.turns.as_ref()).await?;
         let key = Key::Turn(instance.to_owned());
+        let _permit = self.permit(self.turns.as_ref(), &key).await?;
         match self.work(key, Task::Turn(request), relay).await? {
             WorkerResponse::Turn(response) => Ok(response),
             // Keys of the two kinds are never the same.
@@ -177,10 +184,10 @@ impl WorkQueue {
         relay: impl Future<Output = Cancelled>,
     ) -> Result<ActivityResponse, Cancelled> {
         let _wanted = self.want()?;
-        let _permit = permit(self.activities.as_ref()).await?;
         let instance = request.orchestration_instance.as_ref();
         let instance = instance.map(|instance| instance.instance_id.clone());
         let key = Key::Activity(instance.unwrap_or_default(), request.task_id);
+        let _permit = self.permit(self.activities.as_ref(), &key).await?;
         let task = Task::Activity(Box::new(request));
         match self.work(key, task, relay).await? {
             WorkerResponse::Activity(response) => Ok(response),
@@ -299,9 +306,10 @@ impl WorkQueue {
         self.streams.load(Ordering::Acquire)
     }
 
-    /// How much work waits for a stream to take it.
+    /// How much work waits for a stream to take it, or until more may be with workers.
     pub fn waiting(&self) -> usize {
-        self.locked().unsent
+        let work = self.locked();
+        work.unsent + work.held.values().sum::<usize>()
     }
 
     /// Cancels all work, and takes no more.
@@ -322,14 +330,6 @@ impl WorkQueue {
 
     fn locked(&self) -> MutexGuard<'_, Work> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-async fn permit(limit: Option<&Semaphore>) -> Result<Option<SemaphorePermit<'_>>, Cancelled> {
-    match limit {
-        None => Ok(None),
-        // It is never closed.
-        Some(limit) => limit.acquire().await.map(Some).map_err(|_| Cancelled::Ended),
     }
 }
 

@@ -7,6 +7,7 @@ use prost_types::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::Workflows;
+use super::queue::Unsent;
 use crate::actors::ActorError;
 
 /// What an instance waits for, and where.
@@ -92,6 +93,11 @@ impl Workflows {
                     tell("why", json!(trouble.why));
                     tell("failures", json!(trouble.count));
                     tell("lastFailure", time(Some(trouble.at.into())));
+                } else if let Some(unsent) = self.queue.unsent_turn(instance) {
+                    tell(
+                        "why",
+                        json!(text(unsent, "turns", "maxConcurrentWorkflowInvocations")),
+                    );
                 }
             }
             Wait::Activity { id, name, app, since } => {
@@ -107,6 +113,9 @@ impl Workflows {
                         "why",
                         json!(format!("no sidecar of app '{app}' has a worker connected")),
                     );
+                } else if let Some(unsent) = self.queue.unsent_activity(instance, id) {
+                    let why = text(unsent, "activities", "maxConcurrentActivityInvocations");
+                    tell("why", json!(why));
                 }
                 tell("appID", json!(app));
                 tell("host", json!(host));
@@ -148,6 +157,18 @@ impl Workflows {
             }
         }
         Value::Object(told)
+    }
+}
+
+/// Why work of this sidecar is with no worker.
+fn text(unsent: Unsent, what: &str, setting: &str) -> String {
+    match unsent {
+        Unsent::Limit(limit) => {
+            format!(
+                "{limit} {what} are with this sidecar's workers, as many as {setting} lets be: raise it, or wait"
+            )
+        }
+        Unsent::Untaken => "no worker of this sidecar has taken it yet".to_owned(),
     }
 }
 

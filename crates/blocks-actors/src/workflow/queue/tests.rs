@@ -162,12 +162,24 @@ async fn limits_hold_work_back() {
     let mut two = std::pin::pin!(queue.execute(activity("a", 2), pending()));
     assert!(one.as_mut().now_or_never().is_none());
     assert!(two.as_mut().now_or_never().is_none());
+    let unsent = || [1, 2, 3].map(|task| queue.unsent_activity("a", task));
+    let held = Some(Unsent::Limit(1));
+    assert_eq!(
+        (unsent(), queue.waiting()),
+        ([Some(Unsent::Untaken), held, None], 2)
+    );
     stream.next().await;
     assert!(stream.next().now_or_never().is_none());
+    assert_eq!((unsent(), queue.waiting()), ([None, held, None], 1));
     assert!(queue.activity_done(acted("a", 1)).is_none());
     assert!(one.await.is_ok());
     assert!(two.as_mut().now_or_never().is_none());
+    assert_eq!(
+        (unsent(), queue.waiting()),
+        ([None, Some(Unsent::Untaken), None], 1)
+    );
     stream.next().await;
+    assert_eq!((unsent(), queue.waiting()), ([None; 3], 0));
     assert!(queue.activity_done(acted("a", 2)).is_none());
     assert!(two.await.is_ok());
 }
@@ -186,13 +198,13 @@ async fn what_a_limit_holds_back_counts_as_work() {
     let mut held: Vec<_> = (0..MAX_WORK)
         .map(|task| want(i32::try_from(task).unwrap()).unwrap())
         .collect();
-    assert_eq!(queue.waiting(), 1);
+    assert_eq!(queue.waiting(), MAX_WORK);
     let beyond = queue.execute(activity("b", 1), pending()).now_or_never();
     assert_eq!(beyond.unwrap().unwrap_err(), Cancelled::TooMuch);
     held.pop();
     held.push(want(-1).unwrap());
     drop(held);
-    assert_eq!(queue.locked().wanted, 0);
+    assert_eq!((queue.locked().wanted, queue.waiting()), (0, 0));
 }
 
 #[tokio::test]
