@@ -22,6 +22,7 @@ pub mod queue;
 mod read;
 mod relay;
 mod reminders;
+mod rerun;
 mod retention;
 mod run;
 mod spans;
@@ -368,7 +369,6 @@ pub fn is_unknown(error: &ActorError) -> bool {
     error.to_string().ends_with(NO_INSTANCE)
 }
 
-/// Whether a status is final.
 /// Whether an error says that an instance is stalled: as here, or in the words of Dapr's sidecars.
 fn is_stalled(error: &ActorError) -> bool {
     let text = error.to_string();
@@ -377,6 +377,7 @@ fn is_stalled(error: &ActorError) -> bool {
         .any(|said| text.ends_with(said))
 }
 
+/// Whether a status is final.
 pub fn is_final(status: OrchestrationStatus) -> bool {
     use OrchestrationStatus as S;
     matches!(status, S::Completed | S::Failed | S::Terminated | S::Canceled)

@@ -309,7 +309,8 @@ impl Instance {
     /// # Errors
     /// [`PurgeError`].
     pub fn purge(&self) -> Result<(), PurgeError> {
-        if self.start_event().is_none() {
+        // Of one that was removed in part, its end may be all that is left.
+        if self.start_event().is_none() && !self.is_completed() {
             return Err(PurgeError::Unknown);
         }
         if self.facts.stalled.is_some() {

@@ -42,27 +42,35 @@ impl Change {
     /// come first, then one transaction with everything that is seen, then the removal of what is counted no more.
     /// Each has [`METADATA`], whose ETag keeps out a host that has lost the instance.
     ///
+    /// A removal has no such moment: [`METADATA`] and the last event of the history, which says that the instance has ended,
+    /// go last. What a crash leaves cannot be read, but [`Instance::salvage`] finds that it may be removed, and all its keys.
+    ///
     /// What is seen and changes is never split: a transaction may be larger than `most` where a workflow continues as new
     /// with more events than that.
     #[must_use]
-    pub fn split(mut self, most: usize) -> Vec<Self> {
+    pub fn split(self, most: usize) -> Vec<Self> {
         if self.len() <= most {
             return vec![self];
         }
         let at_once = most.saturating_sub(1).max(1);
         let mut changes = Vec::new();
         let is_metadata = |key: &String| key == METADATA;
-        if let Some(index) = self.deletes.iter().position(is_metadata) {
-            // What nobody finds any more is removed bit by bit.
-            let metadata = self.deletes.remove(index);
-            self.deletes.insert(0, metadata);
-            let parts = self.deletes.chunks(most.max(1));
-            return parts.map(|keys| Self::of(Vec::new(), keys.to_vec())).collect();
-        }
         let before = self.before.unwrap_or_default();
+        let old = self.before.map(|before| (METADATA.to_owned(), before.encoded()));
+        if self.deletes.iter().any(is_metadata) {
+            let end = before.history.checked_sub(1).map(history_key);
+            let is_last = |key: &String| is_metadata(key) || Some(key) == end.as_ref();
+            let (last, first): (Vec<_>, Vec<_>) = self.deletes.into_iter().partition(is_last);
+            let parts = first
+                .chunks(at_once)
+                .map(|part| (old.iter().cloned().collect(), part.to_vec()));
+            let parts = parts.chain([(Vec::new(), last)]);
+            return parts
+                .map(|(upserts, deletes)| Self::of(upserts, deletes))
+                .collect();
+        }
         let is_hidden = |(key, _): &(String, Bytes)| !before.has(key);
         let (hidden, seen): (Vec<_>, Vec<_>) = self.upserts.into_iter().partition(is_hidden);
-        let old = self.before.map(|before| (METADATA.to_owned(), before.encoded()));
         let new = seen.iter().find(|(key, _)| is_metadata(key)).cloned();
         for part in hidden.chunks(at_once) {
             let upserts = part.iter().chain(&old).cloned().collect();
@@ -211,14 +219,6 @@ impl Instance {
         Ok(instance)
     }
 
-    /// What changed since it was stored; counts as stored from now on. Who fails to store it has to read it anew.
-    pub(crate) fn change(&mut self) -> Change {
-        self.change_from(
-            self.stored().history.min(self.history.len()),
-            self.stored().inbox.min(self.inbox.len()),
-        )
-    }
-
     /// Of one whose stored state is broken: as much as is needed to remove it, from the entries that can be read.
     #[must_use]
     pub fn salvage(id: &str, counts: Counts, mut value: impl FnMut(&str) -> Option<Bytes>) -> Self {
@@ -231,6 +231,14 @@ impl Instance {
         }
         instance.stored = Some(counts);
         instance
+    }
+
+    /// What changed since it was stored; counts as stored from now on. Who fails to store it has to read it anew.
+    pub(crate) fn change(&mut self) -> Change {
+        self.change_from(
+            self.stored().history.min(self.history.len()),
+            self.stored().inbox.min(self.inbox.len()),
+        )
     }
 
     /// As [`Instance::change`], after entries from these on were replaced.
@@ -282,7 +290,10 @@ impl Counts {
     /// Removes everything that is stored.
     #[must_use]
     pub fn removal(&self) -> Change {
-        Change::of(Vec::new(), self.keys().chain([METADATA.to_owned()]).collect())
+        Change {
+            before: Some(*self),
+            ..Change::of(Vec::new(), self.keys().chain([METADATA.to_owned()]).collect())
+        }
     }
 }
 

@@ -6,19 +6,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use outrigger_wire::durabletask::HistoryEvent;
-use outrigger_wire::durabletask::RerunWorkflowFromEventRequest;
-use outrigger_wire::durabletask::backend::v1::{CreateWorkflowInstanceRequest, DurableTimer, WorkflowState};
-use outrigger_workflow::error::{AddError, RerunError};
+use outrigger_wire::durabletask::backend::v1::{CreateWorkflowInstanceRequest, DurableTimer};
+use outrigger_workflow::error::AddError;
 use outrigger_workflow::event::Awaited;
 use outrigger_workflow::names::{self, Purpose};
-use outrigger_workflow::{Added, Additions, Change, Counts, Creation, Instance, Rerun, create};
-use prost::Message as _;
+use outrigger_workflow::{Added, Additions, Change, Counts, Creation, create};
 use prost_types::Any;
 use tonic::{Code, Status};
 
-use super::LOG;
 use super::arrivals::{Arrivals, Arriving};
-use super::engine::{Engine, RETENTION_CALL, again, decode, is_broken, methods, new_id, now, plain};
+use super::engine::{Engine, RETENTION_CALL, again, decode, is_broken, methods, plain};
 use super::kept::{Gauges, Slot, Slots};
 use super::store::Loaded;
 use super::watching::Watchers;
@@ -210,7 +207,10 @@ impl Held<'_> {
     }
 
     async fn purge(&mut self, by_retention: bool) -> Result<(), Status> {
-        let loaded = self.take().await?;
+        let loaded = match self.slot.loaded.take() {
+            Some(loaded) => Some(loaded),
+            None => self.all.engine.load_rest(self.id).await?,
+        };
         let instance = loaded.as_ref().map(|loaded| &loaded.instance);
         let purged = instance.map_or(Err(outrigger_workflow::error::PurgeError::Unknown), |instance| {
             instance.purge()
@@ -225,85 +225,13 @@ impl Held<'_> {
             }
             return Err(Status::new(code, error.to_string()));
         }
-        let Some(loaded) = loaded else { return Ok(()) };
+        let Some(mut loaded) = loaded else { return Ok(()) };
         let engine = Arc::clone(&self.all.engine);
-        engine.remove(&loaded).await?;
+        engine.remove(&mut loaded).await?;
         self.slot = Slot::default();
         engine
             .forget_instance(self.id, loaded.instance.activities(), !by_retention)
             .await
-    }
-
-    async fn fork(&mut self, body: &Bytes) -> Result<(), Status> {
-        let request: RerunWorkflowFromEventRequest = decode("the request to rerun a workflow", body.clone())?;
-        let loaded = self.take().await?;
-        let none = || RerunError::NoSource(self.id.to_owned());
-        let forked = loaded
-            .as_ref()
-            .ok_or_else(none)
-            .and_then(|loaded| loaded.instance.fork(&request));
-        if let Some(loaded) = loaded {
-            self.keep(loaded);
-        }
-        let state = forked.map_err(|error| rerun_status(&error))?;
-        let engine = &self.all.engine;
-        let target = request.new_instance_id.unwrap_or_default();
-        let body = state.encode_to_vec().into();
-        let kind = engine.types.workflow.clone();
-        let sent = engine.call(&kind, &target, methods::RERUN, http::HeaderMap::new(), body);
-        sent.await.map_err(|error| match error.said() {
-            Some((code, text)) => Status::new(code, text),
-            None => plain(error),
-        })
-    }
-
-    async fn rerun(&mut self, body: &Bytes) -> Result<(), Status> {
-        let state: WorkflowState = decode("the state of the workflow to rerun", body.clone())?;
-        if let Some(loaded) = self.take().await? {
-            self.keep(loaded);
-            return Err(rerun_status(&RerunError::TargetExists(self.id.to_owned())));
-        }
-        let engine = Arc::clone(&self.all.engine);
-        let made = Instance::from_fork(self.id, state, now());
-        let (instance, change) = made.map_err(|error| rerun_status(&error))?;
-        let name = names::rerun_reminder(random());
-        let data = Any {
-            type_url: "type.googleapis.com/durabletask.protos.backend.v1.WorkflowStateMetadata".to_owned(),
-            value: instance.stored().encoded().into(),
-        };
-        engine
-            .remind(&engine.types.workflow, self.id, &name, None, Some(data))
-            .await?;
-        // Whatever was wrong with one of this id is not wrong with this one.
-        engine.troubles.over(self.id);
-        self.slot.awaited.clear();
-        self.slot.is_stalled = false;
-        self.save(Loaded::made(instance), change).await
-    }
-
-    /// Begins what [`Held::rerun`] left to its reminder.
-    async fn begin_rerun(&mut self, made: Counts) -> Result<(), Status> {
-        let Some(loaded) = self.take().await? else {
-            tracing::warn!(target: LOG, "workflow '{}' was not begun again: its state was not stored", self.id);
-            return Ok(());
-        };
-        let engine = Arc::clone(&self.all.engine);
-        let instance = &loaded.instance;
-        let rerun = instance.rerun(made, &engine.app_id, now(), &mut new_id);
-        let (generation, due) = (instance.generation, instance.first_at());
-        self.keep(loaded);
-        let Rerun {
-            tasks,
-            timers,
-            children,
-        } = rerun;
-        self.slot.awaited.extend(tasks.iter().map(|task| task.event_id));
-        engine.set_timers(self.id, generation, &timers).await?;
-        let (started, sent) = tokio::join!(
-            engine.start(self.id, generation, due, &tasks),
-            engine.send(self.id, &children),
-        );
-        started.and(sent).into_result(&engine, self.id)
     }
 }
 
@@ -476,15 +404,6 @@ pub(super) fn answer(added: Result<Added, AddError>) -> Result<(), Status> {
         }
         Err(error @ AddError::Stalled) => Err(Status::failed_precondition(error.to_string())),
     }
-}
-
-fn rerun_status(error: &RerunError) -> Status {
-    let code = match error {
-        RerunError::NoSource(_) | RerunError::NoEvent(_) | RerunError::NotScheduled(..) => Code::NotFound,
-        RerunError::TargetExists(_) => Code::AlreadyExists,
-        _ => Code::InvalidArgument,
-    };
-    Status::new(code, error.to_string())
 }
 
 /// A part of a name that tells reminders of one purpose apart.

@@ -123,8 +123,14 @@ impl Workflows {
                 }
                 Ok(_) if member == id => return Err(ActorError::Internal(Status::not_found(NO_INSTANCE))),
                 Ok(_) => continue,
-                // Whether it has ended cannot be told.
-                Err(error) if force && says_broken(&error) => self.salvaged(&member).await?,
+                Err(error) if says_broken(&error) => {
+                    // A removal may have left it in part; of others it cannot be told whether they have ended.
+                    let rest = self.salvaged(&member).await?;
+                    if !force && !rest.is_completed() {
+                        return Err(error);
+                    }
+                    rest
+                }
                 Err(error) => return Err(error),
             };
             for child in instance.facts().children() {

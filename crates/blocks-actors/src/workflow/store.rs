@@ -7,7 +7,7 @@ use outrigger_workflow::names::{METADATA, history_key};
 use outrigger_workflow::{Change, Counts, Instance};
 use tonic::Status;
 
-use super::engine::{Engine, again, broken, decode};
+use super::engine::{Engine, again, broken, decode, is_broken};
 use crate::actors::{ActorError, StateOperation, StateStep};
 
 /// An instance that is in memory.
@@ -119,16 +119,47 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes everything that is stored of an instance.
-    pub(super) async fn remove(&self, loaded: &Loaded) -> Result<(), Status> {
+    /// Removes everything that is stored of an instance. Who fails has to read the instance anew.
+    pub(super) async fn remove(&self, loaded: &mut Loaded) -> Result<(), Status> {
         let actors = self.actors().map_err(|error| failed(&error))?;
+        let (kind, id) = (&self.types.workflow, loaded.instance.id.as_str());
         let most = actors.max_operations().await.map_err(|error| failed(&error))?;
         for change in loaded.instance.removal().split(most) {
+            let stays = change.upserts.iter().any(|(key, _)| key == METADATA);
             let operations = loaded.operations(change);
-            let removed = actors.change_state(&self.types.workflow, &loaded.instance.id, operations);
-            removed.await.map_err(|error| failed(&error))?;
+            if stays {
+                let etag = actors.change_state_etag(kind, id, operations, METADATA).await;
+                loaded.etag = etag.map_err(|error| failed(&error))?;
+            } else {
+                let removed = actors.change_state(kind, id, operations).await;
+                removed.map_err(|error| failed(&error))?;
+            }
         }
         Ok(())
+    }
+
+    /// As [`Engine::load`]; what a removal has left of an instance is read as far as it can be.
+    pub(super) async fn load_rest(&self, id: &str) -> Result<Option<Loaded>, Status> {
+        let error = match self.load(id).await {
+            Err(error) if is_broken(error.code()) => error,
+            loaded => return loaded,
+        };
+        let Some(found) = self.find(id).await? else {
+            return Ok(None);
+        };
+        let actors = self.actors().map_err(|error| failed(&error))?;
+        let keys = found.counts.keys().collect();
+        let values = actors.states(&self.types.workflow, id, keys).await;
+        let mut values = values.map_err(|error| failed(&error))?;
+        let instance = Instance::salvage(id, found.counts, |key| values.remove(key));
+        if !instance.is_completed() {
+            return Err(error);
+        }
+        Ok(Some(Loaded {
+            instance,
+            etag: found.etag,
+            is_new: false,
+        }))
     }
 }
 
@@ -215,7 +246,12 @@ mod tests {
         assert_eq!(guards(&operations), [(METADATA, true, None)]);
         loaded.is_new = false;
         loaded.etag = Some("7".to_owned());
-        let removal = loaded.operations(loaded.instance.removal());
-        assert_eq!(guards(&removal), [(METADATA, false, Some("7"))]);
+        // Each part of a removal, too, whichever there are.
+        for most in [2, usize::MAX] {
+            for part in loaded.instance.removal().split(most) {
+                let removal = loaded.operations(part);
+                assert_eq!(guards(&removal), [(METADATA, false, Some("7"))]);
+            }
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
-    EventRaisedEvent, ExecutionStartedEvent, TaskScheduledEvent,
+    EventRaisedEvent, ExecutionCompletedEvent, ExecutionStartedEvent, TaskScheduledEvent,
 };
 use prost_types::Timestamp;
 
@@ -115,12 +115,44 @@ fn a_change_that_is_split_is_seen_whole_or_not_at_all() {
     let change = instance.change_from(0, 0);
     stored = in_parts(&stored, 10, &instance, change);
     assert_eq!(stored.len(), 3);
-    (0..40).for_each(|n| instance.append(&raised(&n.to_string())));
-    store(&mut stored, instance.change());
-    let removal = instance.removal().split(10);
-    assert_eq!(removal[0].deletes[0], METADATA);
-    assert!(removal.iter().all(|change| change.len() <= 10));
-    assert_eq!(removal.iter().map(Change::len).sum::<usize>(), stored.len());
+}
+
+#[test]
+fn a_removal_in_parts_can_be_gone_on_with_until_nothing_is_left() {
+    let mut instance = Instance::new("a");
+    let start = EventType::ExecutionStarted(ExecutionStartedEvent::default());
+    instance.append(&event(-1, Timestamp::default(), start));
+    (0..30).for_each(|n| instance.append(&raised(&n.to_string())));
+    let end = EventType::ExecutionCompleted(ExecutionCompletedEvent::default());
+    instance.append(&event(30, Timestamp::default(), end));
+    instance.inbox.push(raised("late"));
+    let mut all = Store::new();
+    store(&mut all, instance.change());
+    for most in [2, 3, 10] {
+        let mut stored = all.clone();
+        let parts = instance.removal().split(most);
+        let last = parts.len() - 1;
+        for (index, part) in parts.into_iter().enumerate() {
+            assert!(part.len() <= most, "{part:?}");
+            // Its ETag guards each of them, and it goes with the last.
+            let has_metadata = |key: &String| key == METADATA;
+            assert_eq!(
+                part.upserts.iter().any(|(key, _)| has_metadata(key)),
+                index < last
+            );
+            assert_eq!(part.deletes.iter().any(has_metadata), index == last);
+            store(&mut stored, part);
+            let Some(metadata) = stored.get(METADATA) else {
+                continue;
+            };
+            let counts = Counts::read("a", metadata).unwrap();
+            let rest = Instance::salvage("a", counts, |key| stored.get(key).cloned());
+            assert_eq!(rest.purge(), Ok(()));
+            let left = rest.removal().deletes;
+            assert!(stored.keys().all(|key| left.contains(key)), "{stored:?}");
+        }
+        assert!(stored.is_empty(), "{stored:?}");
+    }
 }
 
 #[test]

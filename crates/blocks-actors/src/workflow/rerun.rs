@@ -1,0 +1,100 @@
+//! Instances that go on from an event of another.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use outrigger_wire::durabletask::RerunWorkflowFromEventRequest;
+use outrigger_wire::durabletask::backend::v1::WorkflowState;
+use outrigger_workflow::error::RerunError;
+use outrigger_workflow::{Counts, Instance, Rerun, names};
+use prost::Message as _;
+use prost_types::Any;
+use tonic::{Code, Status};
+
+use super::LOG;
+use super::engine::{decode, methods, new_id, now, plain};
+use super::instance::{Held, random};
+use super::store::Loaded;
+
+impl Held<'_> {
+    pub(super) async fn fork(&mut self, body: &Bytes) -> Result<(), Status> {
+        let request: RerunWorkflowFromEventRequest = decode("the request to rerun a workflow", body.clone())?;
+        let loaded = self.take().await?;
+        let none = || RerunError::NoSource(self.id.to_owned());
+        let forked = loaded
+            .as_ref()
+            .ok_or_else(none)
+            .and_then(|loaded| loaded.instance.fork(&request));
+        if let Some(loaded) = loaded {
+            self.keep(loaded);
+        }
+        let state = forked.map_err(|error| rerun_status(&error))?;
+        let engine = &self.all.engine;
+        let target = request.new_instance_id.unwrap_or_default();
+        let body = state.encode_to_vec().into();
+        let kind = engine.types.workflow.clone();
+        let sent = engine.call(&kind, &target, methods::RERUN, http::HeaderMap::new(), body);
+        sent.await.map_err(|error| match error.said() {
+            Some((code, text)) => Status::new(code, text),
+            None => plain(error),
+        })
+    }
+
+    pub(super) async fn rerun(&mut self, body: &Bytes) -> Result<(), Status> {
+        let state: WorkflowState = decode("the state of the workflow to rerun", body.clone())?;
+        if let Some(loaded) = self.take().await? {
+            self.keep(loaded);
+            return Err(rerun_status(&RerunError::TargetExists(self.id.to_owned())));
+        }
+        let engine = Arc::clone(&self.all.engine);
+        let made = Instance::from_fork(self.id, state, now());
+        let (instance, change) = made.map_err(|error| rerun_status(&error))?;
+        let name = names::rerun_reminder(random());
+        let data = Any {
+            type_url: "type.googleapis.com/durabletask.protos.backend.v1.WorkflowStateMetadata".to_owned(),
+            value: instance.stored().encoded().into(),
+        };
+        engine
+            .remind(&engine.types.workflow, self.id, &name, None, Some(data))
+            .await?;
+        // Whatever was wrong with one of this id is not wrong with this one.
+        engine.troubles.over(self.id);
+        self.slot.awaited.clear();
+        self.slot.is_stalled = false;
+        self.save(Loaded::made(instance), change).await
+    }
+
+    /// Begins what [`Held::rerun`] left to its reminder.
+    pub(super) async fn begin_rerun(&mut self, made: Counts) -> Result<(), Status> {
+        let Some(loaded) = self.take().await? else {
+            tracing::warn!(target: LOG, "workflow '{}' was not begun again: its state was not stored", self.id);
+            return Ok(());
+        };
+        let engine = Arc::clone(&self.all.engine);
+        let instance = &loaded.instance;
+        let rerun = instance.rerun(made, &engine.app_id, now(), &mut new_id);
+        let (generation, due) = (instance.generation, instance.first_at());
+        self.keep(loaded);
+        let Rerun {
+            tasks,
+            timers,
+            children,
+        } = rerun;
+        self.slot.awaited.extend(tasks.iter().map(|task| task.event_id));
+        engine.set_timers(self.id, generation, &timers).await?;
+        let (started, sent) = tokio::join!(
+            engine.start(self.id, generation, due, &tasks),
+            engine.send(self.id, &children),
+        );
+        started.and(sent).into_result(&engine, self.id)
+    }
+}
+
+fn rerun_status(error: &RerunError) -> Status {
+    let code = match error {
+        RerunError::NoSource(_) | RerunError::NoEvent(_) | RerunError::NotScheduled(..) => Code::NotFound,
+        RerunError::TargetExists(_) => Code::AlreadyExists,
+        _ => Code::InvalidArgument,
+    };
+    Status::new(code, error.to_string())
+}
