@@ -32,26 +32,54 @@ pub(crate) enum Step {
     Fail,
 }
 
+/// What a client sends to the workflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// The event of this number.
+    Event(u32),
+    /// It is to take no step until it is resumed.
+    Suspend(u32),
+    Resume(u32),
+}
+
+impl Sent {
+    /// Whether it comes at once, whatever else is to be done.
+    pub(crate) fn is_early(self) -> bool {
+        let (Self::Event(number) | Self::Suspend(number) | Self::Resume(number)) = self;
+        number.is_multiple_of(3)
+    }
+}
+
 /// What a simulation runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
+    /// In this order.
+    pub(crate) sent: Vec<Sent>,
 }
 
 impl Program {
     pub(crate) fn random(random: &mut StdRng) -> Self {
         let mut events = 0;
         let steps = steps(random, 0, &mut events);
-        Self { steps }
-    }
-
-    /// Events that the workflow itself waits for.
-    pub(crate) fn events(&self) -> Vec<u32> {
+        // Those that the workflow itself waits for.
         let number = |step: &Step| match step {
-            Step::Event(number) | Step::LimitedEvent(number) => Some(*number),
+            Step::Event(number) | Step::LimitedEvent(number) => Some(Sent::Event(*number)),
             _ => None,
         };
-        self.steps.iter().filter_map(number).collect()
+        let mut sent: Vec<_> = steps.iter().filter_map(number).collect();
+        for _ in 0..random.random_range(0..4_u32).saturating_sub(1) {
+            let (first, second) = (random.random_range(0..9), random.random_range(0..9));
+            let at = random.random_range(0..=sent.len());
+            sent.insert(at, Sent::Suspend(first));
+            let at = random.random_range(at + 1..=sent.len());
+            sent.insert(at, Sent::Resume(second));
+        }
+        // Whatever lies within another pair: the last one has it go on.
+        if sent.iter().any(|sent| matches!(sent, Sent::Suspend(_))) {
+            sent.push(Sent::Resume(1));
+        }
+        Self { steps, sent }
     }
 }
 

@@ -9,9 +9,9 @@ use bytes::Bytes;
 use outrigger_wire::durabletask::backend::v1::CreateWorkflowInstanceRequest;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
-    EventRaisedEvent, ExecutionStartedEvent, HistoryEvent, OrchestrationInstance, OrchestrationStatus,
-    OrchestratorRequest, RerunWorkflowFromEventRequest, TaskCompletedEvent, TaskFailedEvent,
-    TaskFailureDetails,
+    EventRaisedEvent, ExecutionResumedEvent, ExecutionStartedEvent, ExecutionSuspendedEvent, HistoryEvent,
+    OrchestrationInstance, OrchestrationStatus, OrchestratorRequest, RerunWorkflowFromEventRequest,
+    TaskCompletedEvent, TaskFailedEvent, TaskFailureDetails,
 };
 use outrigger_workflow::event::event;
 use outrigger_workflow::names::{METADATA, timer_reminder};
@@ -23,7 +23,7 @@ use prost_types::Timestamp;
 use rand::RngExt;
 use rand::rngs::StdRng;
 
-use super::program::{self, Program};
+use super::program::{self, Program, Sent};
 use super::replay;
 
 /// When the process that hosts everything crashes.
@@ -52,7 +52,7 @@ enum Ran {
 enum Came {
     /// The activity of a reminder.
     Result((i64, String, String)),
-    Raised(u32),
+    Client,
 }
 
 /// What a reminder is for; its key is what it overwrites.
@@ -82,9 +82,12 @@ pub(crate) struct World {
     lingering: Option<(StdRng, f64)>,
     /// Turns that were stored together with what came after them.
     pub(crate) stored_together: u32,
+    /// Operations that the store takes at once, and how often that was too few.
+    most: usize,
+    pub(crate) splits: usize,
     /// What clients do, which retry until it is done.
     to_start: bool,
-    to_raise: Vec<u32>,
+    to_send: Vec<Sent>,
     to_rerun: bool,
 }
 
@@ -97,7 +100,7 @@ const TOGETHER: usize = 3;
 
 impl World {
     pub(crate) fn new(program: Program, crashing: Crashes, lingering: Option<(StdRng, f64)>) -> Self {
-        let to_raise = program.events();
+        let to_send = program.sent.clone();
         Self {
             program,
             crashes: 0,
@@ -110,11 +113,19 @@ impl World {
             crashing,
             lingering,
             stored_together: 0,
+            splits: 0,
             to_start: true,
-            // One that waits for what was raised before would wait for ever.
-            to_rerun: to_raise.is_empty(),
-            to_raise,
+            // One that waits for what was sent before would wait for ever.
+            to_rerun: to_send.is_empty(),
+            to_send,
+            most: usize::MAX,
         }
+    }
+
+    /// Has a store that takes so many operations at once.
+    pub(crate) fn splitting(mut self, most: usize) -> Self {
+        self.most = most;
+        self
     }
 
     /// Runs until nothing is left to do.
@@ -165,16 +176,16 @@ impl World {
             };
             let start = event(-1, self.at(), EventType::ExecutionStarted(started));
             // Who does not know whether it was created asks again, and hears that it is there.
-            if !self.store.contains_key(ROOT) {
+            if !self.is_stored(ROOT) {
                 self.create(ROOT, start)?;
             }
             self.to_start = false;
             return Ok(true);
         }
-        if let Some(number) = self.next_event() {
-            let raised = self.raised(number);
-            self.add(ROOT, vec![raised])?;
-            self.to_raise.retain(|other| *other != number);
+        if let Some(next) = self.next_sent() {
+            let sent = self.sent(next);
+            self.add(ROOT, vec![sent])?;
+            self.to_send.remove(0);
             return Ok(true);
         }
         let Some((key, due)) = self
@@ -213,19 +224,23 @@ impl World {
         Ok(true)
     }
 
-    /// Events come one after the other, each some time after the last.
-    fn next_event(&mut self) -> Option<u32> {
-        let next = *self.to_raise.first()?;
+    /// What clients send comes one after the other, each some time after the last.
+    fn next_sent(&self) -> Option<Sent> {
+        let next = *self.to_send.first()?;
         let is_quiet = self.reminders.keys().all(|key| key.0 > self.now);
-        (is_quiet || next % 3 == 0).then_some(next)
+        (is_quiet || next.is_early()).then_some(next)
     }
 
-    fn raised(&self, number: u32) -> HistoryEvent {
-        let raised = EventRaisedEvent {
-            name: format!("eVent{number}"),
-            input: Some(format!("raised {number}")),
+    fn sent(&self, sent: Sent) -> HistoryEvent {
+        let what = match sent {
+            Sent::Event(number) => EventType::EventRaised(EventRaisedEvent {
+                name: format!("eVent{number}"),
+                input: Some(format!("raised {number}")),
+            }),
+            Sent::Suspend(_) => EventType::ExecutionSuspended(ExecutionSuspendedEvent::default()),
+            Sent::Resume(_) => EventType::ExecutionResumed(ExecutionResumedEvent::default()),
         };
-        event(-1, self.at(), EventType::EventRaised(raised))
+        event(-1, self.at(), what)
     }
 
     fn remind(&mut self, at: i64, actor: &str, name: &str, due: Due) {
@@ -242,28 +257,45 @@ impl World {
         self.remind(self.now, id, &name, Due::Run);
     }
 
+    /// Whether there is an instance, and not only a part of it that nothing counts.
+    fn is_stored(&self, id: &str) -> bool {
+        let stored = self.store.get(id);
+        stored.is_some_and(|stored| stored.contains_key(METADATA))
+    }
+
     fn load(&mut self, id: &str) -> Option<Instance> {
         if let Some(instance) = self.memory.remove(id) {
             return Some(instance);
         }
         let stored = self.store.get(id)?;
-        let counts = Counts::read(id, &stored[METADATA]).unwrap();
+        let counts = Counts::read(id, stored.get(METADATA)?).unwrap();
         Some(Instance::read(id, counts, |key| stored.get(key).cloned()).unwrap())
     }
 
     fn save(&mut self, instance: Instance, change: Change) -> Result<(), Crash> {
-        self.may_crash()?;
-        let stored = self.store.entry(instance.id.clone()).or_default();
-        for key in &change.deletes {
-            assert!(stored.remove(key).is_some(), "{key} was never stored");
+        let id = instance.id.clone();
+        let parts = change.split(self.most);
+        self.splits += usize::from(parts.len() > 1);
+        for part in parts {
+            self.may_crash()?;
+            let stored = self.store.entry(id.clone()).or_default();
+            for key in &part.deletes {
+                assert!(stored.remove(key).is_some(), "{key} was never stored");
+            }
+            stored.extend(part.upserts);
         }
-        stored.extend(change.upserts);
-        let history = stored.keys().filter(|key| key.starts_with("history-")).count();
+        let stored = &self.store[&id];
+        let counts = Counts::read(&id, &stored[METADATA]).unwrap();
         assert_eq!(
-            history,
+            counts.history,
             instance.facts().len,
             "what is stored is what is in memory"
         );
+        // A crash between two parts leaves entries that nothing counts.
+        if self.most == usize::MAX {
+            let history = stored.keys().filter(|key| key.starts_with("history-")).count();
+            assert_eq!(history, counts.history);
+        }
         self.memory.insert(instance.id.clone(), instance);
         self.may_crash()
     }
@@ -303,7 +335,7 @@ impl World {
         let mut scheduled: Vec<_> = scheduled.map(|event| event.event_id).collect();
         scheduled.sort_unstable();
         // Who does not know whether it was made asks again, and hears that it is there.
-        if !scheduled.is_empty() && !self.store.contains_key(AGAIN) {
+        if !scheduled.is_empty() && !self.is_stored(AGAIN) {
             let request = RerunWorkflowFromEventRequest {
                 source_instance_id: ROOT.to_owned(),
                 event_id: u32::try_from(scheduled[scheduled.len() / 2]).unwrap(),

@@ -209,9 +209,9 @@ impl World {
             came.push((Came::Result(key), self.run_activity(&task)?));
         }
         if id == ROOT
-            && let Some(number) = self.next_event()
+            && let Some(next) = self.next_sent()
         {
-            came.push((Came::Raised(number), self.raised(number)));
+            came.push((Came::Client, self.sent(next)));
         }
         Ok(came)
     }
@@ -238,7 +238,7 @@ impl World {
             self.may_crash()?;
             match sender {
                 Came::Result(key) => drop(self.reminders.remove(&key)),
-                Came::Raised(number) => self.to_raise.retain(|other| *other != number),
+                Came::Client => drop(self.to_send.remove(0)),
             }
         }
         Ok(Ran::TookMore)
