@@ -52,6 +52,13 @@ impl Period {
             .sum()
     }
 
+    fn cancel(&self) {
+        for lane in &self.lanes {
+            lane.cancelled.store(true, Ordering::SeqCst);
+            lane.look.notify_waiters();
+        }
+    }
+
     async fn empty(&self) {
         while self.calls() > 0 {
             self.ended.notified().await;
@@ -99,17 +106,29 @@ impl Drop for Claim {
 pub(super) struct Draining(Arc<Period>);
 
 impl Draining {
+    /// The way to end what runs longer than they do.
+    pub(super) fn fence(&self) -> Fence {
+        Fence(Arc::clone(&self.0))
+    }
+
     /// Lets them go on for `time`, and ends those that are left.
     pub(super) async fn end(self, time: Duration) {
         let period = self.0;
         if !time.is_zero() && tokio::time::timeout(time, period.empty()).await.is_ok() {
             return;
         }
-        for lane in &period.lanes {
-            lane.cancelled.store(true, Ordering::SeqCst);
-            lane.look.notify_waiters();
-        }
+        period.cancel();
         period.empty().await;
+    }
+}
+
+/// What belongs to the time before the gate was closed.
+pub(super) struct Fence(Arc<Period>);
+
+impl Fence {
+    /// Ends all of it that runs, and at once what begins in it from now on, as parts of calls and the end of actors do.
+    pub(super) fn cut(&self) {
+        self.0.cancel();
     }
 }
 
@@ -243,6 +262,23 @@ mod tests {
         let ((), cancelled) = tokio::join!(draining, work);
         assert!(!cancelled);
         assert_eq!(began.elapsed(), Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn behind_the_fence_no_part_of_a_call_goes_on_or_begins() {
+        let gate = Gate::new();
+        gate.open();
+        let draining = gate.close();
+        let fence = draining.fence();
+        // Nothing runs that has to be ended.
+        draining.end(Duration::from_secs(2)).await;
+        let part = gate.enter_within(0);
+        assert!(part.cancelled().now_or_never().is_none());
+        fence.cut();
+        assert!(part.cancelled().now_or_never().is_some());
+        assert!(gate.enter_within(3).cancelled().now_or_never().is_some());
+        gate.open();
+        assert!(gate.enter_within(3).cancelled().now_or_never().is_none());
     }
 
     #[tokio::test(start_paused = true)]

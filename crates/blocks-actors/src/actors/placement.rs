@@ -1,7 +1,7 @@
 //! The stream to placement: says what this sidecar hosts, and follows the table through its rounds.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -120,13 +120,26 @@ impl Actors {
         }
     }
 
-    /// Lets no call begin, ends those that run, and all actors. `fenced`: others take over at any time.
+    /// Lets no call begin, ends those that run, and all actors. `fenced`: others take over at any time, so that behind
+    /// [`FENCE`] no call and no app that is told of an actor's end writes state, however long it takes.
     pub(super) async fn close(&self, fenced: bool) {
         self.is_connected.store(false, Ordering::Release);
         let drain = self.drain_time();
         let drain = if fenced { drain.min(FENCE) } else { drain };
-        self.gate.close().end(drain).await;
-        self.halt_here(|_, _| true).await;
+        let draining = self.gate.close();
+        let fence = draining.fence();
+        let mut ending = pin!(async {
+            draining.end(drain).await;
+            self.halt_here(|_, _| true).await;
+        });
+        if !fenced {
+            return ending.await;
+        }
+        let ended = timeout(FENCE, &mut ending).await;
+        fence.cut();
+        if ended.is_err() {
+            ending.await;
+        }
     }
 
     fn drain_time(&self) -> Duration {

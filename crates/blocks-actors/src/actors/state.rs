@@ -63,8 +63,9 @@ impl Actors {
         let metadata = Pairs::from([("partitionKey".to_owned(), partition)]);
         let found = store.get_whole(stored, Consistency::Unspecified, metadata);
         tokio::select! {
-            found = found => found.map_err(|cause| ActorError::StateGet(cause.to_string())),
+            biased;
             () = claim.cancelled() => Err(ActorError::StateGet(ActorError::Disseminating.to_string())),
+            found = found => found.map_err(|cause| ActorError::StateGet(cause.to_string())),
         }
     }
 
@@ -125,8 +126,10 @@ impl Actors {
         let metadata = Pairs::from([("partitionKey".to_owned(), partition)]);
         let saved = store.transact_whole(operations, metadata, told.as_deref());
         tokio::select! {
-            saved = saved => saved.map_err(|cause| ActorError::StateSave(cause.to_string())),
+            // Another host may have the actor by then: a store that is quick does not make that right.
+            biased;
             () = claim.cancelled() => Err(ActorError::StateSave(ActorError::Disseminating.to_string())),
+            saved = saved => saved.map_err(|cause| ActorError::StateSave(cause.to_string())),
         }
     }
 
@@ -154,10 +157,11 @@ impl Actors {
             let stored = keys.iter().map(|key| format!("{partition}{SEPARATOR}{key}"));
             let found = store.get_all_whole(stored.collect(), metadata.clone());
             let found = tokio::select! {
-                found = found => found.map_err(|cause| ActorError::StateGet(cause.to_string()))?,
+                biased;
                 () = claim.cancelled() => {
                     return Err(ActorError::StateGet(ActorError::Disseminating.to_string()));
                 }
+                found = found => found.map_err(|cause| ActorError::StateGet(cause.to_string()))?,
             };
             for (key, item) in keys.iter().zip(found) {
                 if let Some(item) = item {
@@ -188,7 +192,7 @@ impl Actors {
     pub async fn remove_state(&self, kind: &str, id: &str, keys: Vec<String>) -> Result<(), ActorError> {
         check(kind, id)?;
         self.known(kind).await?;
-        let _claim = self.claim(kind, id).await?;
+        let claim = self.claim(kind, id).await?;
         let store = self.store(ActorError::StateSave)?;
         let partition = self.partition(kind, id);
         let metadata = Pairs::from([("partitionKey".to_owned(), partition.clone())]);
@@ -204,8 +208,14 @@ impl Actors {
             let operations = keys.iter().map(|key| self.operation(delete(key), &partition));
             let operations = operations.collect::<Result<Vec<_>, _>>();
             let operations = operations.map_err(ActorError::StateSave)?;
-            let saved = store.transact_whole(operations, metadata.clone(), None).await;
-            saved.map_err(|cause| ActorError::StateSave(cause.to_string()))?;
+            let saved = store.transact_whole(operations, metadata.clone(), None);
+            tokio::select! {
+                biased;
+                () = claim.cancelled() => {
+                    return Err(ActorError::StateSave(ActorError::Disseminating.to_string()));
+                }
+                saved = saved => saved.map_err(|cause| ActorError::StateSave(cause.to_string()))?,
+            };
         }
         Ok(())
     }
