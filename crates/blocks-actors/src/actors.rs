@@ -77,6 +77,8 @@ pub struct Dependencies {
     pub address: String,
     /// Whether there is a placement service.
     pub placement: bool,
+    /// Whether actors are handed over to their new hosts, where placement and all other sidecars do so.
+    pub handover: bool,
     /// Whether a namespace is missing that has to be there.
     pub namespace_missing: bool,
     /// The app beside us; `None` without app port.

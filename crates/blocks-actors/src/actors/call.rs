@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use super::gate::Claim;
 use super::host::{Entrance, Hosted};
+use super::internal::is_reserved;
 use super::{ActorError, Actors, REENTRANCY_ID, check};
 
 /// How long a call of another sidecar waits here while calls may not begin: longer than it takes to elect another leader of
@@ -248,9 +249,25 @@ impl Actors {
             biased;
             result = here => result.map(tried),
             () = claim.cancelled_or(evicted) => match entrance.begun.load(Ordering::SeqCst) {
-                true => Err(ActorError::Disseminating),
+                true => Err(self.interrupted(message)),
                 false => Ok(CallOutcome::Again),
             },
+        }
+    }
+
+    /// A turn was cut off after it had begun. By the contract the call is made again, also where the app has done it. Where
+    /// actors are handed over, only who called decides that, as when a connection breaks; reminders come until they
+    /// succeed, and actors of the sidecar know what they have done.
+    fn interrupted(&self, message: &Message<'_>) -> ActorError {
+        match message {
+            Message::Call(call) if self.with.handover && !is_reserved(&call.kind) => {
+                ActorError::Invoke(format!(
+                    "the turn of actor {}||{} was cut off, because its host gives the actor up and it took longer than \
+                     drainOngoingCallTimeout: it may have been done; call again if it can be done twice",
+                    call.kind, call.id
+                ))
+            }
+            _ => ActorError::Disseminating,
         }
     }
 

@@ -7,7 +7,6 @@ use outrigger_transport::conn::{DialErrorKind, SendError};
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 
-use super::placement::Placement;
 use super::{Actors, LOG};
 
 /// Between two looks for a leader while there is none.
@@ -81,8 +80,8 @@ where
 
 impl Actors {
     /// A stream was lost. Where hosts hand over, it may be that there is no leader any more; otherwise all actors end.
-    pub(super) async fn begin_outage(&self, placement: &Placement, lost: &LostStream) -> Option<Outage> {
-        if placement.handover && lost.may_outlast {
+    pub(super) async fn begin_outage(&self, lost: &LostStream) -> Option<Outage> {
+        if self.with.handover && lost.may_outlast {
             self.is_connected.store(false, Ordering::Release);
             let _runs_on = self.gate.close();
             return Some(Outage::default());

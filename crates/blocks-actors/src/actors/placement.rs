@@ -50,8 +50,6 @@ pub struct Placement {
     pub by_name: bool,
     /// Who this is, and who placement has to be; `None` without mTLS.
     pub identity: Option<(Identity, SpiffeId)>,
-    /// Whether actors are handed over to their new hosts, where placement and all other sidecars do so.
-    pub handover: bool,
     /// Met with the first table.
     pub ready: Condition,
 }
@@ -105,7 +103,7 @@ impl Actors {
                 }
                 _ => {
                     replicas.begin_outage();
-                    self.begin_outage(placement, &lost).await
+                    self.begin_outage(&lost).await
                 }
             };
             let pause = match &outage {
@@ -181,7 +179,6 @@ impl Actors {
                 let mut session = Session {
                     actors: self,
                     ready: &placement.ready,
-                    handover: placement.handover,
                     reports,
                     round: Round::default(),
                     hands_over_now: false,
@@ -210,7 +207,7 @@ impl Actors {
         let mut client = PlacementClient::new(channel).max_decoding_message_size(MAX_TABLE);
         let reported = self.types.borrow().clone().unwrap_or_default();
         // There is room: nothing was sent yet.
-        let _sent = reports.try_send(self.report(&reported, placement.handover && !is_outage));
+        let _sent = reports.try_send(self.report(&reported, self.with.handover && !is_outage));
         let opened = client.report_dapr_status(tokio_stream_of(outgoing)).await;
         Ok(Stream {
             reports,
@@ -278,7 +275,6 @@ struct Stream {
 struct Session<'a> {
     actors: &'a Actors,
     ready: &'a Condition,
-    handover: bool,
     reports: mpsc::Sender<wire::Host>,
     round: Round,
     /// The last order was of a round in which only what moves stops.
@@ -385,7 +381,8 @@ impl Session<'_> {
         self.actors.is_connected.store(false, Ordering::Release);
         self.actors.with.scheduler.take_reminders_of(Vec::new());
         self.reported = Arc::default();
-        self.send(self.actors.report(&[], self.handover)).await
+        self.send(self.actors.report(&[], self.actors.with.handover))
+            .await
     }
 
     /// Whether all know that nothing is hosted here any more.
@@ -402,8 +399,8 @@ impl Session<'_> {
             return Ok(());
         }
         self.actors.is_connected.store(false, Ordering::Release);
-        self.send(self.actors.report(&names, self.handover && self.outage.is_none()))
-            .await?;
+        let hands_over = self.actors.with.handover && self.outage.is_none();
+        self.send(self.actors.report(&names, hands_over)).await?;
         self.reported = names;
         Ok(())
     }
@@ -425,7 +422,11 @@ impl Session<'_> {
             .into());
         };
         // Not 0: calls of what does not move go on.
-        let handover = if self.handover { order.handover } else { 0 };
+        let handover = if self.actors.with.handover {
+            order.handover
+        } else {
+            0
+        };
         self.hands_over_now = handover != 0;
         self.settles = order.settles;
         match self.round.order(kind, version, std::time::Instant::now()) {
@@ -476,7 +477,7 @@ impl Session<'_> {
             .await?;
         // From this table on, actors can be handed over as before.
         match self.outage.take() {
-            Some(_) if self.handover && self.leaving.is_none() => {
+            Some(_) if actors.with.handover && self.leaving.is_none() => {
                 let report = actors.report(&self.reported, true);
                 self.send(report).await
             }

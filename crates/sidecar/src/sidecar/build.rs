@@ -306,7 +306,6 @@ fn placement(
         addresses,
         by_name: config.mode == Mode::Kubernetes,
         identity,
-        handover: config.control_plane.handover,
         ready: readiness.condition("internal-placement-service"),
     })
 }

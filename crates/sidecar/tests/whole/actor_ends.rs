@@ -80,3 +80,30 @@ async fn a_host_that_is_fenced_writes_no_state() {
         assert_eq!(answer.status, 500, "{}", answer.text());
     }
 }
+
+/// Invariant: where actors are handed over, no turn runs twice: who called one that was cut off by a move is told so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_that_a_move_cut_off_is_not_run_again() {
+    let (net, control, asked) = (Net::plain(), Control::with_handover().await, Asked::default());
+    let settings = json!({"entities": ["T"], "drainOngoingCallTimeout": "100ms"});
+    let (app, other) = (host(settings.clone(), &asked).await, host(settings, &asked).await);
+    let plan = |id| {
+        let plan = net.sidecar(id).resource(ACTOR_STORE).flag("--actors-handover");
+        control.with_both(plan)
+    };
+    let _first = plan("host").app(app.port).start().await;
+    let caller = Arc::new(plan("caller").start().await);
+    eventually(async || invoke(&caller, "1", "m").await.status == 200).await;
+    let mut turns = JoinSet::new();
+    for id in 0..12 {
+        let caller = Arc::clone(&caller);
+        turns.spawn(async move { (id, invoke(&caller, &id.to_string(), "hang").await) });
+    }
+    let hang = |id: i32| format!("PUT /actors/T/{id}/method/hang");
+    eventually(async || (0..12).all(|id| times(&asked, &hang(id)) == 1)).await;
+    let _second = plan("host").app(other.port).start().await;
+    let (id, answer) = within(turns.join_next()).await.unwrap().unwrap();
+    assert_eq!(answer.status, 500, "{}", answer.text());
+    assert!(answer.text().contains("was cut off"), "{}", answer.text());
+    assert_eq!(times(&asked, &hang(id)), 1);
+}

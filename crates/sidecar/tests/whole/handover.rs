@@ -153,12 +153,12 @@ async fn nobody_waits_for_the_long_turns_of_others() {
     let (_app, _first) = fleet.host("first").await;
     let caller = Arc::new(fleet.caller().await);
     eventually(async || call(&caller, 0, "").await.status == 200).await;
-    // Those of them that move are cut off after 20 s.
+    // Those of them that move may be cut off, and are not made again then.
     let mut turns = JoinSet::new();
     for actor in 0..ACTORS {
         let caller = Arc::clone(&caller);
         let path = format!("/v1.0/actors/T/long-{actor}/method/hang");
-        turns.spawn(async move { caller.ask(post(&path, "")).await.status });
+        turns.spawn(async move { caller.ask(post(&path, "")).await });
     }
     eventually(async || fleet.seen.places.lock().unwrap().len() > ACTORS).await;
     let load = Load::start(&caller);
@@ -169,8 +169,10 @@ async fn nobody_waits_for_the_long_turns_of_others() {
     assert!(longest < Duration::from_secs(10), "a call took {longest:?}");
     fleet.seen.check();
     let release = async {
-        while let Some(status) = turns.join_next().await {
-            assert_eq!(status.unwrap(), 200);
+        while let Some(answer) = turns.join_next().await {
+            let answer = answer.unwrap();
+            let cut = answer.status == 500 && answer.text().contains("was cut off");
+            assert!(cut || answer.status == 200, "{}", answer.text());
         }
     };
     let mut release = std::pin::pin!(within(release));

@@ -1,9 +1,9 @@
 //! A simulated fleet with calls: placement as it is, and hosts that decide with `outrigger_actors` as sidecars do, over
 //! connections with delays, by a seed. Hosts come, leave, are killed and cut off, turns are slow, leaders die.
 //!
-//! Whatever happens: an actor is active on one host at a time, one call runs at a time, no call runs twice, and none is
-//! lost. Where nothing breaks, none fails either, and no host that hands over stops what does not move. In some fleets
-//! placement lets nobody hand over, as by default.
+//! Whatever happens: an actor is active on one host at a time, one call runs at a time, no call runs twice unless a host
+//! without handover cut it off, and none is lost. Where nothing breaks, none fails either, and no host that hands over
+//! stops what does not move. In some fleets placement lets nobody hand over, as by default.
 
 mod calls;
 mod hosts;

@@ -34,6 +34,8 @@ pub(super) struct Call {
     /// What was meant for an earlier step is void.
     pub(super) step: u32,
     runs: u32,
+    /// How often it was cut off when it ran at a host without handover, and by the contract is made again.
+    cut: u32,
 }
 
 impl Call {
@@ -73,6 +75,7 @@ impl World {
             ticket: None,
             step: 0,
             runs: 0,
+            cut: 0,
         });
         self.visit(self.calls.len() - 1);
     }
@@ -176,7 +179,7 @@ impl World {
         assert_eq!(others.count(), 1, "two calls of actor {actor} at a time");
         let call_state = &mut self.calls[call];
         call_state.runs += 1;
-        assert_eq!(call_state.runs, 1, "call {call} ran before");
+        assert_eq!(call_state.runs, 1 + call_state.cut, "call {call} ran before");
         let step = call_state.step;
         let length = match self.hosts[at].slow && self.random.random_bool(0.2) {
             true => Duration::from_millis(self.random.random_range(0..6000)),
@@ -239,7 +242,13 @@ impl World {
             self.leave_turn(*call, Stage::AtGate);
         }
         for call in running {
-            self.leave_turn(call, Stage::Failed);
+            if self.hosts[host].hands_over {
+                self.leave_turn(call, Stage::Failed);
+            } else {
+                self.calls[call].cut += 1;
+                self.leave_turn(call, Stage::Travels);
+                self.retry(call);
+            }
         }
         for call in queued {
             self.visit(call);

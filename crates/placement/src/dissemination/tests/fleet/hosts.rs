@@ -53,7 +53,7 @@ enum WaitsFor {
 
 pub(super) struct Member {
     pub(super) name: String,
-    hands_over: bool,
+    pub(super) hands_over: bool,
     life: u32,
     pub(super) is_up: bool,
     pub(super) slow: bool,
