@@ -205,11 +205,6 @@ impl Actors {
 
     /// Says what the app hosts.
     pub fn register(&self, settings: &Settings) {
-        self.replace(settings);
-    }
-
-    /// What the app hosted before comes back.
-    fn replace(&self, settings: &Settings) -> Vec<Arc<HostedType>> {
         for warning in &settings.warnings {
             tracing::warn!(target: LOG, "{warning}");
         }
@@ -237,20 +232,31 @@ impl Actors {
             ))
         };
         let types = of_app.map(make).collect();
-        let mut old = Vec::new();
         self.change_types(|known| {
             known.drain = settings.drain;
-            old = known.app.replace(types).unwrap_or_default();
+            known.app = Some(types);
         });
         self.app_known.send_replace(true);
-        old
     }
 
-    /// The app cannot be called any more: its actors end, and it hosts none.
+    /// The app cannot be called any more: its actors end, and it hosts none. Until they have ended, its types are kept, so
+    /// that a table which gives them to others is not answered before.
     pub async fn unregister(&self) {
         tracing::info!(target: LOG, "Unregistering hosted actors");
-        let old = self.replace(&Settings::none());
-        self.halt(&old, |_, _| true).await;
+        let mut going = Vec::new();
+        self.change_types(|known| {
+            going = known.app.replace(Vec::new()).unwrap_or_default();
+            going.iter().for_each(|kind| kind.goes());
+            known.going.extend(going.iter().cloned());
+        });
+        self.app_known.send_replace(true);
+        let drain = self.hosted.load().drain;
+        self.end_within(drain, &going, |_, _| true).await;
+        self.change_types(|known| {
+            known
+                .going
+                .retain(|kind| !going.iter().any(|gone| Arc::ptr_eq(kind, gone)))
+        });
     }
 
     /// Takes reminders that are due from now on.

@@ -156,7 +156,10 @@ impl Actors {
     }
 
     fn lane(&self, kind: &str, id: &str) -> usize {
-        self.hosted.load().get(kind).map_or(0, |kind| kind.lane(id))
+        self.hosted
+            .load()
+            .with_actors(kind)
+            .map_or(0, |kind| kind.lane(id))
     }
 
     async fn once(&self, message: &Message<'_>, origin: Origin) -> Result<Reply, ActorError> {
@@ -228,7 +231,7 @@ impl Actors {
     ) -> Result<CallOutcome, ActorError> {
         let (name, id) = (message.kind(), message.id());
         let hosted = self.hosted.load_full();
-        let kind = hosted.get(name);
+        let kind = hosted.with_actors(name);
         let stays = || {
             let now = self.routes.load();
             owned && (Arc::ptr_eq(&now, routes) || now.route(Origin::Own, name, id) == Route::Local)
@@ -241,8 +244,9 @@ impl Actors {
             return self.here(&hosted, message, &entrance).await.map(tried);
         }
         let evicted = || {
-            let concerned = owned || entrance.begun.load(Ordering::SeqCst);
-            concerned && kind.is_some_and(|kind| kind.is_evicted(id))
+            let begun = entrance.begun.load(Ordering::SeqCst);
+            // Who only waits for the end of an actor that nobody else has yet finds nothing new by looking again.
+            kind.is_some_and(|kind| (begun || (owned && !kind.is_going())) && kind.is_evicted(id))
         };
         let here = pin!(self.here(&hosted, message, &entrance));
         tokio::select! {
@@ -279,7 +283,7 @@ impl Actors {
         entrance: &Entrance<'_>,
     ) -> Result<Option<Reply>, ActorError> {
         // The table may be of a time when another set of types was hosted.
-        let Some(kind) = hosted.get(message.kind()) else {
+        let Some(kind) = hosted.with_actors(message.kind()) else {
             return match (entrance.stays)() {
                 true => Err(no_address(message.kind(), message.id())),
                 false => Ok(None),
@@ -295,7 +299,11 @@ impl Actors {
         };
         let reentry = made.as_deref().or(given);
         let Some(_turn) = kind.turn(message.id(), reentry, entrance).await? else {
-            return Ok(None);
+            // By a table that does not know yet that the type goes, there is nobody else to ask.
+            return match kind.is_going() && (entrance.stays)() {
+                true => Err(no_address(message.kind(), message.id())),
+                false => Ok(None),
+            };
         };
         self.call_app(message, made.as_deref()).await.map(Some)
     }

@@ -21,8 +21,8 @@ pub(super) struct Gate {
 struct Period {
     lanes: [Lane; LANES],
     closed: AtomicBool,
-    /// Some actors want their calls to end.
-    evicts: AtomicBool,
+    /// How many want calls of some actors to end.
+    evicts: AtomicUsize,
     /// A call ended after the gate was closed.
     ended: Notify,
 }
@@ -40,7 +40,7 @@ impl Period {
         Arc::new(Self {
             lanes: Default::default(),
             closed: AtomicBool::new(closed),
-            evicts: AtomicBool::new(false),
+            evicts: AtomicUsize::new(0),
             ended: Notify::new(),
         })
     }
@@ -78,13 +78,13 @@ impl Claim {
         self.cancelled_or(|| false).await;
     }
 
-    /// The same, or when `evicted` says so, which is asked while [`Gate::evict`] holds.
+    /// The same, or when `evicted` says so, which is asked while there is an [`Evicting`].
     pub(super) async fn cancelled_or(&self, evicted: impl Fn() -> bool) {
         let lane = &self.period.lanes[self.lane];
         loop {
             let mut look = std::pin::pin!(lane.look.notified());
             look.as_mut().enable();
-            let asked = self.period.evicts.load(Ordering::SeqCst);
+            let asked = self.period.evicts.load(Ordering::SeqCst) > 0;
             if lane.cancelled.load(Ordering::SeqCst) || (asked && evicted()) {
                 return;
             }
@@ -119,6 +119,15 @@ impl Draining {
         }
         period.cancel();
         period.empty().await;
+    }
+}
+
+/// Calls ask whether they have to end.
+pub(super) struct Evicting(Arc<Period>);
+
+impl Drop for Evicting {
+    fn drop(&mut self) {
+        self.0.evicts.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -184,13 +193,12 @@ impl Gate {
         !self.current.load().closed.load(Ordering::SeqCst)
     }
 
-    /// Makes calls ask whether they have to end, now and as long as this holds.
-    pub(super) fn evict(&self, evicts: bool) {
+    /// Makes calls ask whether they have to end, now and as long as this is there.
+    pub(super) fn evict(&self) -> Evicting {
         let period = self.current.load_full();
-        period.evicts.store(evicts, Ordering::SeqCst);
-        if evicts {
-            period.lanes.iter().for_each(|lane| lane.look.notify_waiters());
-        }
+        period.evicts.fetch_add(1, Ordering::SeqCst);
+        period.lanes.iter().for_each(|lane| lane.look.notify_waiters());
+        Evicting(period)
     }
 
     /// Completes when the gate is closed: what is only watched does not hold up a new table.

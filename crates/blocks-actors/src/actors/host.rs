@@ -21,8 +21,9 @@ type Waker = oneshot::Sender<()>;
 /// The types that are hosted here.
 #[derive(Default)]
 pub(super) struct Hosted {
+    /// With those that go.
     types: HashMap<Arc<str>, Arc<HostedType>>,
-    /// Their names, sorted.
+    /// The names of those that stay, sorted.
     pub(super) names: Arc<[String]>,
     /// How long calls may go on when actors move.
     pub(super) drain: Duration,
@@ -33,6 +34,8 @@ pub(super) struct Hosted {
 pub(super) struct Types {
     /// Those of the app; `None` until it is known what it hosts.
     pub(super) app: Option<Vec<Arc<HostedType>>>,
+    /// Those that the app hosts no more, until their actors have ended.
+    pub(super) going: Vec<Arc<HostedType>>,
     /// Those of the sidecar, by name.
     pub(super) internal: HashMap<String, Arc<HostedType>>,
     /// How long calls may go on when actors move.
@@ -42,12 +45,14 @@ pub(super) struct Types {
 impl Hosted {
     /// Of the types that there are now.
     pub(super) fn new(known: &Types) -> Self {
-        let all = known.app.iter().flatten().chain(known.internal.values());
-        let types: HashMap<_, _> = all
+        let stay = known.app.iter().flatten().chain(known.internal.values());
+        let mut names: Vec<_> = stay.clone().map(|kind| kind.name.to_string()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let types = known.going.iter().chain(stay);
+        let types = types
             .map(|kind| (Arc::clone(&kind.name), Arc::clone(kind)))
             .collect();
-        let mut names: Vec<_> = types.keys().map(ToString::to_string).collect();
-        names.sort_unstable();
         Self {
             types,
             names: names.into(),
@@ -57,10 +62,20 @@ impl Hosted {
 
     /// The type of this name.
     pub(super) fn get(&self, kind: &str) -> Option<&Arc<HostedType>> {
+        self.with_actors(kind).filter(|kind| !kind.is_going())
+    }
+
+    /// The type of this name, also where only what is left of its actors is here.
+    pub(super) fn with_actors(&self, kind: &str) -> Option<&Arc<HostedType>> {
         self.types.get(kind)
     }
 
-    /// All types, in the order of their names.
+    /// All types that have actors here.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<HostedType>> {
+        self.types.values()
+    }
+
+    /// The types that stay, in the order of their names.
     pub(super) fn types(&self) -> impl Iterator<Item = &Arc<HostedType>> {
         self.names.iter().filter_map(|name| self.types.get(name.as_str()))
     }
@@ -118,6 +133,8 @@ pub(super) struct HostedType {
     /// Their code, where it is not the app's.
     pub(super) internal: Option<Internal>,
     shards: [Mutex<Shard<Waker>>; LANES],
+    /// No turn begins any more: the actors end.
+    is_going: AtomicBool,
     looks: Arc<IdleScan>,
     hasher: RandomState,
 }
@@ -161,6 +178,7 @@ impl HostedType {
             metrics,
             internal: None,
             shards: std::array::from_fn(|_| Mutex::new(Shard::new(settings.idle))),
+            is_going: AtomicBool::new(false),
             looks: Arc::clone(looks),
             hasher: RandomState::new(),
         }
@@ -187,6 +205,17 @@ impl HostedType {
         }
     }
 
+    /// From now on no actor becomes active, and only calls of a turn that runs begin. Whoever looks for active actors
+    /// behind this finds all that there will be.
+    pub(super) fn goes(&self) {
+        self.is_going.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the app hosts the type no more.
+    pub(super) fn is_going(&self) -> bool {
+        self.is_going.load(Ordering::SeqCst)
+    }
+
     /// Which of the lanes an actor is in.
     pub(super) fn lane(&self, id: &str) -> usize {
         usize::try_from(self.hasher.hash_one(id) % LANES as u64).unwrap_or_default()
@@ -209,7 +238,7 @@ impl HostedType {
         let reentry = reentry.map(|(id, depth)| Reentry { id, depth });
         let entry = {
             let mut shard = self.shard(self.lane(id));
-            let stays = (entrance.stays)();
+            let stays = !self.is_going() && (entrance.stays)();
             let entry = shard.enter(id, reentry, stays, self.looks.now(), || waker)?;
             self.looks.ask(shard.next_look());
             entry

@@ -112,30 +112,39 @@ impl Actors {
     /// Ends the actors that are another sidecar's by the table of now, while the others go on. Calls of theirs that take
     /// longer than `drain` are cut off.
     pub(super) async fn hand_over(&self, drain: Duration) {
-        let routes = self.routes.load_full();
-        let moves = |kind: &str, id: &str| !routes.owns(kind, id);
+        let (routes, hosted) = (self.routes.load_full(), self.hosted.load_full());
+        let types: Vec<_> = hosted.all().cloned().collect();
+        self.end_within(drain, &types, |kind, id| !routes.owns(kind, id))
+            .await;
+    }
+
+    /// Ends the active actors that are named by `wanted`. Calls of theirs that take longer than `drain` are cut off.
+    pub(super) async fn end_within(
+        &self,
+        drain: Duration,
+        types: &[Arc<HostedType>],
+        wanted: impl Fn(&str, &str) -> bool,
+    ) {
         let evict = async {
             sleep(drain).await;
-            let hosted = self.hosted.load_full();
-            for kind in hosted.types() {
-                for id in kind.ids(|id| moves(&kind.name, id)) {
+            for kind in types {
+                for id in kind.ids(|id| wanted(&kind.name, id)) {
                     kind.evict(&id);
                 }
             }
-            self.gate.evict(true);
+            let _evicting = self.gate.evict();
             std::future::pending().await
         };
         tokio::select! {
-            () = self.halt_here(moves) => {}
+            () = self.halt(types, &wanted) => {}
             () = evict => {}
         }
-        self.gate.evict(false);
     }
 
     /// Ends those of all actors here that are named by `wanted`.
     pub(super) async fn halt_here(&self, wanted: impl Fn(&str, &str) -> bool) {
         let hosted = self.hosted.load_full();
-        let types: Vec<_> = hosted.types().cloned().collect();
+        let types: Vec<_> = hosted.all().cloned().collect();
         self.halt(&types, wanted).await;
     }
 

@@ -51,9 +51,9 @@ impl Actors {
     pub async fn state(&self, kind: &str, id: &str, key: &str) -> Result<Option<Item>, ActorError> {
         check(kind, id)?;
         let hosted = self.known(kind).await?;
-        let lane = hosted.get(kind).map_or(0, |kind| kind.lane(id));
+        let lane = hosted.with_actors(kind).map_or(0, |kind| kind.lane(id));
         // Calls that run may need their state until they end.
-        let claim = match hosted.get(kind) {
+        let claim = match hosted.with_actors(kind) {
             Some(kind) if kind.is_active(id) => self.gate.enter_within(lane),
             _ => self.gate.enter(lane).await,
         };
@@ -110,7 +110,7 @@ impl Actors {
     ) -> Result<Option<String>, ActorError> {
         check(kind, id)?;
         let hosted = self.known(kind).await?;
-        let active = hosted.get(kind).filter(|kind| kind.is_active(id));
+        let active = hosted.with_actors(kind).filter(|kind| kind.is_active(id));
         let claim = match active {
             Some(kind) => self.gate.enter_within(kind.lane(id)),
             None => return Err(ActorError::NotActive),
@@ -145,7 +145,7 @@ impl Actors {
     ) -> Result<HashMap<String, Bytes>, ActorError> {
         check(kind, id)?;
         let hosted = self.known(kind).await?;
-        let claim = match hosted.get(kind) {
+        let claim = match hosted.with_actors(kind) {
             Some(kind) if kind.is_active(id) => self.gate.enter_within(kind.lane(id)),
             _ => self.claim(kind, id).await?,
         };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::common::fleet::{ACTORS, Fleet, HANDOVER, Load, call};
+use crate::common::fleet::{ACTORS, Fleet, HANDOVER, HANDOVER_WHILE_WELL, Load, call};
 use crate::common::{Control, Node, Replicas, eventually, get, post, within};
 use crate::placements::is_of_contract;
 
@@ -88,7 +88,7 @@ async fn a_host_killed_in_a_turn_fails_that_call_alone() {
     eventually(async || fleet.seen.hanging.swap(false, Ordering::SeqCst)).await;
     drop(first);
     drop(app);
-    fleet.seen.killed("first");
+    fleet.seen.gone("first");
     let answer = within(hanging).await.unwrap();
     assert_eq!(answer.status, 500, "{}", answer.text());
     // Later than that: the actor would move here, if this is its place, and its turn be cut off and begun again.
@@ -182,6 +182,47 @@ async fn nobody_waits_for_the_long_turns_of_others() {
             () = tokio::time::sleep(Duration::from_millis(10)) => fleet.seen.release.notify_waiters(),
         }
     }
+}
+
+/// Invariant: an app that is not well any more keeps its actors until their turns have ended; only then others have them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_app_that_is_not_well_ends_its_turns_before_others_begin() {
+    let mut fleet = Fleet::new().await;
+    fleet.flags = HANDOVER_WHILE_WELL;
+    let (_app, first) = fleet.host("first").await;
+    let (_other_app, _second) = fleet.host("second").await;
+    let caller = Arc::new(fleet.caller().await);
+    eventually(async || {
+        for actor in 0..ACTORS {
+            call(&caller, actor, "").await;
+        }
+        !fleet.seen.on("first").is_empty() && !fleet.seen.on("second").is_empty()
+    })
+    .await;
+    let actor: usize = fleet.seen.on("first")[0].parse().unwrap();
+    let hanging = tokio::spawn({
+        let (caller, path) = (Arc::clone(&caller), format!("/v1.0/actors/T/{actor}/method/hang"));
+        async move { caller.ask(post(&path, "")).await.status }
+    });
+    eventually(async || fleet.seen.hanging.load(Ordering::SeqCst)).await;
+    fleet.seen.unwell.lock().unwrap().insert("first".to_owned());
+    // It is not told of their end any more.
+    fleet.seen.gone("first");
+    let hosted =
+        async || first.ask(get("/v1.0/metadata")).await.json()["actorRuntime"]["activeActors"].clone();
+    eventually(async || hosted().await.as_array().is_none_or(Vec::is_empty)).await;
+    let moved = tokio::spawn({
+        let caller = Arc::clone(&caller);
+        async move { call(&caller, actor, "").await }
+    });
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(!moved.is_finished(), "its turn runs");
+    fleet.seen.check();
+    fleet.seen.release.notify_waiters();
+    assert_eq!(within(hanging).await.unwrap(), 200);
+    let answer = within(moved).await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.text()), (200, "second"));
+    fleet.seen.check();
 }
 
 /// Invariant: one sidecar that does not hand over brings all back to rounds as Dapr has them, in which calls wait.

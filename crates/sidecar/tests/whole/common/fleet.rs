@@ -1,6 +1,6 @@
 //! Fleets of sidecars that host actors, with what their apps see, and calls to them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,6 +17,13 @@ use super::{Answer, App, Control, Net, Node, Plan, app, eventually, post, within
 pub const ACTORS: usize = 40;
 /// Flags of sidecars that hand over.
 pub const HANDOVER: &[&str] = &["--actors-handover"];
+/// The same, for those that also ask their apps whether they are well.
+pub const HANDOVER_WHILE_WELL: &[&str] = &[
+    "--actors-handover",
+    "--enable-app-health-check",
+    "--app-health-probe-interval=1",
+    "--app-health-threshold=1",
+];
 
 /// What the apps of all hosts see.
 #[derive(Default)]
@@ -34,6 +41,8 @@ pub struct Seen {
     /// Calls of the method `hang` wait for it.
     pub release: Notify,
     pub hanging: AtomicBool,
+    /// Hosts whose app says that it is not well, where it is asked.
+    pub unwell: Mutex<HashSet<String>>,
 }
 
 /// A turn, until it is dropped, as it is when its sidecar gives it up.
@@ -89,8 +98,8 @@ impl Seen {
         }
     }
 
-    /// A host was killed: nothing is active there.
-    pub fn killed(&self, host: &str) {
+    /// A host was killed, or its app is not told any more: nothing is active there.
+    pub fn gone(&self, host: &str) {
         self.places.lock().unwrap().retain(|_, place| place != host);
     }
 
@@ -108,6 +117,10 @@ async fn host(name: &str, seen: &Arc<Seen>) -> App {
             let path = request.uri().path().to_owned();
             if path == "/dapr/config" {
                 return app::text(200, r#"{"entities":["T"],"drainOngoingCallTimeout":"20s"}"#);
+            }
+            if path == "/healthz" {
+                let well = !seen.unwell.lock().unwrap().contains(&name);
+                return app::text(if well { 200 } else { 500 }, "");
             }
             if request.method() == Method::GET {
                 return app::text(404, "");
