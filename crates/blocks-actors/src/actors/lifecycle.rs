@@ -3,70 +3,71 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{self, StreamExt};
-use tokio::time::{sleep, sleep_until, timeout};
+use futures::stream::{self, FuturesUnordered, StreamExt};
+use outrigger_actors::turns::Ticket;
+use tokio::time::{sleep, timeout};
 
-use super::gate::LANES;
+use super::gate::{Claim, LANES};
 use super::host::{HostedType, Turn};
-use super::{Actors, LOG};
+use super::placement::until;
+use super::{ActorError, Actors, LOG};
 
 /// Actors that are deactivated at once.
 const AT_ONCE: usize = 64;
 /// Between two looks for idle actors at least.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long an actor that moves may take to end. After that placement goes on without this sidecar.
+/// How long an actor that moves may take to end, and an app to answer when it is told of an actor's end. After that
+/// placement goes on without this sidecar.
 const HALT: Duration = Duration::from_secs(8);
 
 impl Actors {
     /// Deactivates the actors that are idle, for as long as the sidecar runs.
     pub(super) async fn end_idle(&self) {
         let mut types = self.types.subscribe();
+        // One app that does not answer holds up nobody else.
+        let mut ending = FuturesUnordered::new();
         loop {
             types.mark_unchanged();
             let hosted = self.hosted.load_full();
             let looks = &self.looks;
-            match looks.take() {
-                Some(next) => tokio::select! {
-                    () = sleep_until(next) => {}
-                    () = looks.earlier.notified() => continue,
-                    _ = types.changed() => continue,
-                },
-                None => {
-                    tokio::select! {
-                        () = looks.earlier.notified() => {}
-                        _ = types.changed() => {}
-                    }
-                    continue;
-                }
+            tokio::select! {
+                () = until(looks.take()) => {}
+                () = looks.earlier.notified() => continue,
+                _ = types.changed() => continue,
+                Some(()) = ending.next() => continue,
             }
             looks.begin();
             for kind in hosted.types() {
                 for lane in 0..LANES {
-                    if kind.has_idle(lane) {
-                        self.end_idle_of(kind, lane).await;
+                    if !kind.has_idle(lane) {
+                        continue;
+                    }
+                    // While actors are spread anew nobody is found idle: who moves ends anyway.
+                    let claim = Arc::new(meanwhile(&mut ending, self.gate.enter(lane)).await);
+                    for (id, ticket) in kind.take_idle(lane) {
+                        if let Some(internal) = &kind.internal {
+                            internal.rest(&id, kind.taken(&id, ticket));
+                            continue;
+                        }
+                        if ending.len() >= AT_ONCE {
+                            ending.next().await;
+                        }
+                        ending.push(self.end_idle_one(Arc::clone(kind), Arc::clone(&claim), id, ticket));
                     }
                 }
             }
-            sleep(PAUSE).await;
+            meanwhile(&mut ending, sleep(PAUSE)).await;
         }
     }
 
-    /// While actors are spread anew nobody is found idle: who moves ends anyway.
-    async fn end_idle_of(&self, kind: &Arc<HostedType>, lane: usize) {
-        let claim = &self.gate.enter(lane).await;
-        let idle = kind.take_idle(lane);
-        let ended = stream::iter(idle).for_each_concurrent(AT_ONCE, |(id, ticket)| async move {
-            let turn = kind.taken(&id, ticket);
-            if let Some(internal) = &kind.internal {
-                return internal.rest(&id, turn);
-            }
-            tokio::select! {
-                () = self.deactivate(kind, &id, turn) => {}
-                // It stays active, and may be idle again.
-                () = claim.cancelled() => {}
-            }
-        });
-        ended.await;
+    async fn end_idle_one(&self, kind: Arc<HostedType>, claim: Arc<Claim>, id: Arc<str>, ticket: Ticket) {
+        let turn = kind.taken(&id, ticket);
+        tokio::select! {
+            biased;
+            // It stays active, and may be idle again.
+            () = claim.cancelled() => {}
+            () = self.deactivate(&kind, &id, turn) => {}
+        }
     }
 
     async fn deactivate(&self, kind: &HostedType, id: &str, turn: Turn<'_>) {
@@ -75,7 +76,14 @@ impl Actors {
             turn.deactivated();
             return;
         }
-        match self.deactivate_in_app(&kind.name, id).await {
+        let told = timeout(HALT, self.deactivate_in_app(&kind.name, id));
+        let told = told.await.unwrap_or_else(|_| {
+            Err(ActorError::Invoke(format!(
+                "the app did not answer to the DELETE of the actor within {} s",
+                HALT.as_secs()
+            )))
+        });
+        match told {
             Ok(()) => kind.metrics.deactivated.inc(),
             Err(error) => {
                 kind.metrics.deactivation_failed.inc();
@@ -152,6 +160,20 @@ impl Actors {
         if let Some(turn) = kind.last(id).await {
             kind.metrics.rebalanced.inc();
             self.deactivate(kind, id, turn).await;
+        }
+    }
+}
+
+/// Waits for something while others go on.
+async fn meanwhile<T>(
+    others: &mut FuturesUnordered<impl Future<Output = ()>>,
+    awaited: impl Future<Output = T>,
+) -> T {
+    let mut awaited = std::pin::pin!(awaited);
+    loop {
+        tokio::select! {
+            reached = &mut awaited => return reached,
+            Some(()) = others.next() => {}
         }
     }
 }

@@ -502,7 +502,7 @@ impl Session<'_> {
     }
 }
 
-async fn until(time: Option<Instant>) {
+pub(super) async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
         None => std::future::pending().await,

@@ -107,3 +107,25 @@ async fn a_turn_that_a_move_cut_off_is_not_run_again() {
     assert!(answer.text().contains("was cut off"), "{}", answer.text());
     assert_eq!(times(&asked, &hang(id)), 1);
 }
+
+/// Invariant: an app that does not answer when it is told of one actor's end holds up that of no other, and the one counts
+/// as ended in time.
+#[tokio::test]
+async fn an_idle_actor_that_does_not_end_holds_up_no_other() {
+    let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
+    let app = host(json!({"entities": ["T"], "actorIdleTimeout": "100ms"}), &asked).await;
+    let node = sidecar(&net, &placement, &app).await;
+    eventually(async || placement.has("T", 1)).await;
+    assert_eq!(invoke(&node, "stuck", "m").await.status, 200);
+    eventually(async || times(&asked, "DELETE /actors/T/stuck") == 1).await;
+    // Enough for each lane.
+    for id in 0..100 {
+        assert_eq!(invoke(&node, &id.to_string(), "m").await.status, 200);
+    }
+    let ended = eventually(async || (0..100).all(|id| times(&asked, &format!("DELETE /actors/T/{id}")) > 0));
+    timeout(Duration::from_secs(6), ended)
+        .await
+        .expect("before the one is given up");
+    let runtime = async || node.ask(get("/v1.0/metadata")).await.json()["actorRuntime"].clone();
+    eventually(async || runtime().await["activeActors"] == json!([{"type": "T"}])).await;
+}
