@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 
 use super::call::Message;
 use super::internal::is_reserved;
-use super::{ActorCall, ActorError, Actors};
+use super::{ActorCall, ActorError, Actors, CANCEL};
 
 const CALL_ACTOR: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActor";
 const CALL_ACTOR_REMINDER: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActorReminder";
@@ -97,7 +97,7 @@ impl Actors {
             });
         let answer = match sent.await {
             Ok(answer) => answer,
-            Err(failed) if failed.error.message() == CANCELLED => return Ok(empty()),
+            Err(failed) if failed.error.message() == CANCELLED => return Ok(cancelled()),
             Err(failed) => {
                 let error = ActorError::Peer(failed.error);
                 let of_app = matches!(message, Message::Call(call) if !is_reserved(&call.kind));
@@ -128,6 +128,13 @@ pub(super) fn failed(error: Status) -> Failed<Status> {
 /// A reply without anything.
 pub(super) fn empty() -> Reply {
     Reply::new(AppStatus::Http(200), outrigger_transport::body::Body::Empty)
+}
+
+/// The reply of an actor that wants no more of a timer or reminder.
+fn cancelled() -> Reply {
+    let mut reply = empty();
+    reply.headers.insert(CANCEL, HeaderValue::from_static("true"));
+    reply
 }
 
 pub(super) fn request(call: &ActorCall) -> outrigger_wire::internals::v1::InternalInvokeRequest {

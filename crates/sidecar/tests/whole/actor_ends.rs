@@ -129,3 +129,32 @@ async fn an_idle_actor_that_does_not_end_holds_up_no_other() {
     let runtime = async || node.ask(get("/v1.0/metadata")).await.json()["actorRuntime"].clone();
     eventually(async || runtime().await["activeActors"] == json!([{"type": "T"}])).await;
 }
+
+/// Invariant: a timer whose actor lives elsewhere is cancelled by its answer like any other.
+#[tokio::test]
+async fn a_timer_whose_actor_has_moved_is_cancelled_by_its_answer() {
+    let (net, placement) = (Net::plain(), Placement::start().await);
+    let (here, there) = (Asked::default(), Asked::default());
+    let settings = json!({"entities": ["T"]});
+    let (app, other) = (host(settings.clone(), &here).await, host(settings, &there).await);
+    let (first, _second) = (
+        sidecar(&net, &placement, &app).await,
+        sidecar(&net, &placement, &other).await,
+    );
+    eventually(async || placement.has("T", 2)).await;
+    let mut ids = (0..100).map(|id| id.to_string());
+    let id = loop {
+        let id = ids.next().expect("some live there");
+        assert_eq!(invoke(&first, &id, "m").await.status, 200);
+        if times(&there, &format!("PUT /actors/T/{id}/method/m")) == 1 {
+            break id;
+        }
+    };
+    let timer = json!({"dueTime": "0s", "period": "50ms"}).to_string();
+    let path = format!("/v1.0/actors/T/{id}/timers/t");
+    assert_eq!(first.ask(post(&path, timer)).await.status, 204);
+    let fired = format!("PUT /actors/T/{id}/method/timer/t");
+    eventually(async || times(&there, &fired) > 0).await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(times(&there, &fired), 1);
+}
