@@ -9,7 +9,7 @@ use super::ReminderError;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ActorError {
     /// There is no placement service.
-    #[error("placement service is not configured")]
+    #[error("placement service is not configured: name it with --placement-host-address")]
     NoPlacement,
     /// Kubernetes without a namespace.
     #[error("actors must have a namespace configured when running in Kubernetes mode")]
@@ -40,7 +40,7 @@ pub enum ActorError {
     #[error("placement is disseminating")]
     Disseminating,
     /// The app does not know the method.
-    #[error("actor method not found: {0}")]
+    #[error("actor method not found: {0}: the app answered 404; see that its actor type has the method")]
     NoMethod(String),
     /// The call was not made, or failed; the text says why.
     #[error("{0}")]

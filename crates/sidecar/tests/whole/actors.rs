@@ -156,7 +156,11 @@ async fn failures_of_actors_have_the_codes_of_the_contract() {
             "m",
             "rpc error: code = Internal desc = error invoke actor method: error from actor service: (418) teapot",
         ),
-        (&node, "none", "actor method not found: actors/T/1/method/none"),
+        (
+            &node,
+            "none",
+            "actor method not found: actors/T/1/method/none: the app answered 404; see that its actor type has the method",
+        ),
     ] {
         let message = invoke(node, "1", method).await.error(500, code);
         assert_eq!(message, format!("error invoke actor method: {expected}"));
@@ -172,7 +176,10 @@ async fn failures_of_actors_have_the_codes_of_the_contract() {
     assert_eq!(app.calls(), calls);
     let bare = net.sidecar("bare").start().await;
     let message = invoke(&bare, "1", "m").await.error(400, "ERR_ACTOR_NO_PLACEMENT");
-    assert_eq!(message, "placement service is not configured");
+    assert_eq!(
+        message,
+        "placement service is not configured: name it with --placement-host-address"
+    );
     let missing = Request::builder().method("POST").uri("/v1.0/actors/U/1/method/m");
     let message = node.ask(missing.body(Body::Empty).unwrap()).await;
     let message = message.error(500, code);
