@@ -149,7 +149,7 @@ fn secret(metadata: &Metadata) -> Result<String, MetadataError> {
         return metadata.required(&["oauth2ClientSecret"]).map(str::to_owned);
     };
     let text = String::from_utf8(read(metadata, PATH, path)?);
-    let text = text.map_err(|_| metadata.wrong(PATH, "the file is no text"))?;
+    let text = text.map_err(|_| metadata.wrong(PATH, "the file is not UTF-8 text"))?;
     Ok(text.trim().to_owned())
 }
 

@@ -12,7 +12,7 @@ use crate::storage::embedded::{Embedded, Location};
 use crate::storage::etcd::{Client, Etcd};
 use crate::storage::postgres::Postgres;
 use crate::storage::shared::backend::Backend;
-use crate::storage::shared::{Own, SharedStorage};
+use crate::storage::shared::{SelfMember, SharedStorage};
 use crate::storage::{Change, Hosts, Storage};
 
 /// A store, what it tells, and who shares it.
@@ -61,7 +61,7 @@ impl Opened {
     }
 
     fn shared(config: &Config, address: &str, backend: Arc<dyn Backend>, at: String) -> Self {
-        let own = Own {
+        let own = SelfMember {
             id: config.id.clone(),
             address: address.to_owned(),
         };

@@ -99,7 +99,7 @@ impl InternalActors for Activities {
         let joined = tokio::select! {
             biased;
             joined = self.executions.join(key, work) => joined,
-            () = unwell.cancelled() => return Err(again("the app is unwell")),
+            () = unwell.cancelled() => return Err(again("the app is unhealthy")),
         };
         waiting.is_over = true;
         joined

@@ -193,7 +193,7 @@ impl Executions {
 async fn execute<S: Step>(running: Running, step: S) {
     let ran = tokio::select! {
         ran = step.run() => ran,
-        () = alone(&running.sender) => Err(Status::cancelled("nobody waits for the activity any more")),
+        () = alone(&running.sender) => Err(Status::cancelled("the activity was cancelled: its caller has gone")),
     };
     let (over, ended) = match ran {
         Err(error) => (None, Err(error)),

@@ -16,7 +16,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// What is wrong with an instance.
 #[derive(Clone, Debug)]
-pub(super) struct Trouble {
+pub(super) struct FailureRecord {
     /// Why its last run failed.
     pub(super) why: String,
     /// How many have failed since one was well.
@@ -32,10 +32,10 @@ pub(super) struct Trouble {
 
 /// The instances of this sidecar whose runs fail.
 #[derive(Default)]
-pub(super) struct Troubles(Mutex<HashMap<String, Trouble>>);
+pub(super) struct Troubles(Mutex<HashMap<String, FailureRecord>>);
 
 impl Troubles {
-    fn locked(&self) -> MutexGuard<'_, HashMap<String, Trouble>> {
+    fn locked(&self) -> MutexGuard<'_, HashMap<String, FailureRecord>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -45,7 +45,7 @@ impl Troubles {
         if all.len() >= MAX_TOLD && !all.contains_key(id) {
             return true;
         }
-        let trouble = all.entry(id.to_owned()).or_insert_with(|| Trouble {
+        let trouble = all.entry(id.to_owned()).or_insert_with(|| FailureRecord {
             why: String::new(),
             count: 0,
             at: SystemTime::UNIX_EPOCH,
@@ -152,7 +152,7 @@ impl Troubles {
     }
 
     /// What is wrong with an instance; `None` where nothing is known to be.
-    pub(super) fn of(&self, id: &str) -> Option<Trouble> {
+    pub(super) fn of(&self, id: &str) -> Option<FailureRecord> {
         self.locked().get(id).cloned()
     }
 }

@@ -38,7 +38,7 @@ const FULL_PAUSE: Duration = Duration::from_secs(1);
 const LISTS: usize = 4;
 
 /// Who this scheduler is among those that share the store.
-pub(crate) struct Own {
+pub(crate) struct SelfMember {
     pub(crate) id: String,
     /// What sidecars are told.
     pub(crate) address: String,

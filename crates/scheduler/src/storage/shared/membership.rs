@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::advances::Advances;
 use super::backend::{Backend, Condition, Watch, Write};
 use super::follow::follow;
-use super::{FIRST_PAUSE, FULL_PAUSE, Own};
+use super::{FIRST_PAUSE, FULL_PAUSE, SelfMember};
 use crate::fault;
 use crate::proto::stored::Leadership;
 use crate::storage::pair::{Pair, Range};
@@ -43,7 +43,7 @@ const HOST_TYPE: &str = "type.googleapis.com/dapr.proto.scheduler.v1.Host";
 /// See the module's documentation.
 pub(super) struct Membership {
     backend: Arc<dyn Backend>,
-    own: Own,
+    own: SelfMember,
     /// Tells this process from others of the same id.
     uid: u64,
     changes: mpsc::Sender<Change>,
@@ -80,7 +80,7 @@ enum Woken {
 impl Membership {
     pub(super) fn new(
         backend: Arc<dyn Backend>,
-        own: Own,
+        own: SelfMember,
         changes: mpsc::Sender<Change>,
         hosts: watch::Sender<Hosts>,
         advances: Advances,

@@ -209,7 +209,7 @@ async fn a_job_is_stored_once_where_postgresql_does_not_answer() {
 /// Invariant: a member that joined again does not lose its place with a lease that it no longer keeps, which would give its jobs
 /// to others while it has them.
 async fn an_entry_ends_with_the_lease_that_is_kept(store: &Arc<Unsteady>) {
-    let own = Own {
+    let own = SelfMember {
         id: "a".to_owned(),
         address: "localhost:1".to_owned(),
     };
