@@ -62,7 +62,7 @@ pub(crate) struct SharedEvents {
 
 impl SharedStorage {
     /// Joins the schedulers of the store, as soon as it answers.
-    pub(crate) fn join(backend: Arc<dyn Backend>, own: Own) -> (Arc<Self>, SharedEvents) {
+    pub(crate) fn join(backend: Arc<dyn Backend>, own: SelfMember) -> (Arc<Self>, SharedEvents) {
         let (changes, changed) = mpsc::channel(CHANGES);
         let (hosts, told) = watch::channel(Hosts::from([]));
         let stop = CancellationToken::new();
