@@ -180,7 +180,6 @@ async fn purge_by_force(node: &Node) -> i32 {
         request: Some(Purged::InstanceId("a".to_owned())),
         recursive: true,
         force: Some(true),
-        ..PurgeInstancesRequest::default()
     };
     let purged = hub(node.ports.grpc, "PurgeInstances", &request).await;
     assert_eq!(purged.status.code(), tonic::Code::Ok, "{:?}", purged.status);
