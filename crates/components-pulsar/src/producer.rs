@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    broker::Shared,
+    broker::BrokerState,
     command,
     connection::{CALL_TIMEOUT, Connection},
     lookup,
@@ -64,7 +64,7 @@ struct Work {
 }
 
 impl Producer {
-    pub(super) async fn open(shared: &Shared, topic: &str) -> Result<Self> {
+    pub(super) async fn open(shared: &BrokerState, topic: &str) -> Result<Self> {
         let settings = &shared.settings;
         let mut connection = lookup::open(settings, topic).await?;
         let request = connection.request();

@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    broker::{LOG, Shared},
+    broker::{BrokerState, LOG},
     command::{self, ID},
     connection::Connection,
     entry::{Entry, permits},
@@ -48,7 +48,7 @@ pub(super) enum SessionEvent {
 }
 
 pub(super) struct Session {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<BrokerState>,
     /// The partition, by its full name.
     pub(super) topic: String,
     /// Among those of the topic.
@@ -59,7 +59,7 @@ pub(super) struct Session {
 }
 
 /// Joins the subscription on a partition.
-pub(super) async fn subscribe(shared: &Arc<Shared>, topic: &str, kind: SubType) -> Result<Connection> {
+pub(super) async fn subscribe(shared: &Arc<BrokerState>, topic: &str, kind: SubType) -> Result<Connection> {
     let settings = &shared.settings;
     let mut connection = lookup::open(settings, topic).await?;
     let request = connection.request();
