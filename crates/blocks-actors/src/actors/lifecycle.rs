@@ -16,15 +16,15 @@ use super::{ActorError, Actors, LOG};
 const AT_ONCE: usize = 64;
 /// Between two looks for idle actors at least.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long an actor that moves may take to end, and an app to answer when it is told of an actor's end. After that
-/// placement goes on without this sidecar.
+/// How long an actor that moves may take to end, after which placement goes on without this sidecar; and an app to answer
+/// that it has ended an idle one, after which that counts as ended.
 const HALT: Duration = Duration::from_secs(8);
 
 impl Actors {
     /// Deactivates the actors that are idle, for as long as the sidecar runs.
     pub(super) async fn end_idle(&self) {
         let mut types = self.types.subscribe();
-        // One app that does not answer holds up nobody else.
+        // An actor whose app does not answer holds up no other, up to [`AT_ONCE`] of them.
         let mut ending = FuturesUnordered::new();
         loop {
             types.mark_unchanged();

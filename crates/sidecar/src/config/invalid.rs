@@ -47,9 +47,10 @@ pub enum Exit {
     Syntax(Vec<Invalid>),
     /// Well-formed settings that cannot be used.
     Settings {
-        /// Those.
+        /// What is wrong with each.
         invalid: Vec<Invalid>,
-        /// All others, from which the Configuration and the resources can be checked as well.
+        /// The rest, with defaults in the place of these, from which the Configuration and the resources can be checked as
+        /// well; `None` where it was not read.
         config: Option<Box<Config>>,
     },
 }
