@@ -195,7 +195,7 @@ impl Consumer {
                 }
                 () = drain.cancelled(), if messages.is_some() => {
                     messages = None;
-                    self.release(&mut prefetched, max_deliver).await;
+                    self.release(&mut prefetched).await;
                 }
                 settled = feed.settled() => {
                     let pause = (!feed.draining()).then_some(again);
@@ -224,7 +224,7 @@ impl Consumer {
                 }
             }
         }
-        self.release(&mut prefetched, max_deliver).await;
+        self.release(&mut prefetched).await;
         // An answer to this comes after what was said before.
         let _late = timeout(FLUSH, stream.consumer_info(&name)).await;
         Ok(())
@@ -262,9 +262,9 @@ impl Consumer {
     }
 
     /// Gives back what the app never had.
-    async fn release(&self, prefetched: &mut Prefetched, max_deliver: i64) {
+    async fn release(&self, prefetched: &mut Prefetched) {
         for incoming in prefetched.messages() {
-            self.refuse(incoming, None, max_deliver).await;
+            self.say(incoming, AckKind::Nak(None)).await;
         }
         *prefetched = Prefetched::default();
     }

@@ -4,7 +4,7 @@ mod cluster;
 mod flags;
 mod store;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use outrigger_accept::Listen;
 use outrigger_controlplane::TlsConfig;
@@ -111,7 +111,6 @@ impl Config {
             .or_else(|| env(POSTGRES).filter(|text| !text.is_empty()));
         let store = store(
             &mut reader,
-            &data,
             postgres,
             &Named {
                 flags,
@@ -171,7 +170,7 @@ fn kubernetes(reader: &mut Reader<'_>, mode: Mode) -> Option<Kubernetes> {
     }
 }
 
-fn store(reader: &mut Reader<'_>, data: &Path, postgres: Option<String>, named: &Named<'_>) -> Store {
+fn store(reader: &mut Reader<'_>, postgres: Option<String>, named: &Named<'_>) -> Store {
     let endpoints = reader.flags.list("etcd-client-endpoints");
     if let Some(connection) = postgres {
         if !reader.flags.boolean("etcd-embed") || !endpoints.is_empty() {
@@ -210,14 +209,14 @@ fn store(reader: &mut Reader<'_>, data: &Path, postgres: Option<String>, named: 
             ));
         }
     }
-    if named.members.len() > 1 && data.join("jobs.db").exists() {
+    if named.members.len() > 1 && named.data.join("jobs.db").exists() {
         reader.problem(format!(
             "--etcd-initial-cluster names several schedulers, and {} holds the jobs of a single one: move them \
              with --migrate embedded etcd://..., then move that file away",
-            data.join("jobs.db").display()
+            named.data.join("jobs.db").display()
         ));
     }
-    match named.members.len() > 1 || holds_etcd(data) {
+    match named.members.len() > 1 || holds_etcd(named.data) {
         true => Cluster::read(named).map_or(Store::Embedded, |cluster| Store::Cluster(Box::new(cluster))),
         false => Store::Embedded,
     }

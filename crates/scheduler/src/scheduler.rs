@@ -226,7 +226,7 @@ impl Scheduler {
             streams.wait().await;
             Ok(())
         });
-        let service = size::Named {
+        let service = size::ExplainSize {
             service: SchedulerServer::new(self.service).max_decoding_message_size(MAX_REQUEST),
             limit: MAX_REQUEST,
         };

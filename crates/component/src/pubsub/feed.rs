@@ -29,7 +29,7 @@ pub struct Subscription {
 
 /// The adapter's side of a subscription. `T` names a message to the broker.
 ///
-/// No method waits for the engine: [`Feed::room`] says how many messages may be offered.
+/// No method waits for the engine: [`Feed::free_capacity`] says how many messages may be offered.
 #[derive(Debug)]
 pub struct Feed<T> {
     events: UnboundedSender<Event>,
@@ -136,7 +136,7 @@ impl<T> Feed<T> {
     }
 
     /// How many bytes of messages may be offered now, for brokers that tell sizes beforehand; one message passes however
-    /// large it is, where [`Feed::room`] says so.
+    /// large it is, where [`Feed::free_capacity`] says so.
     pub fn free_bytes(&self) -> usize {
         MAX_BYTES.saturating_sub(self.bytes)
     }
@@ -157,7 +157,7 @@ impl<T> Feed<T> {
     }
 
     /// Waits for settlements; those that have come, in the order they did, with the broker's names. There are none where
-    /// the engine let go of forgotten messages alone: [`Feed::room`] has grown. Can be abandoned without losing any.
+    /// the engine let go of forgotten messages alone: [`Feed::free_capacity`] has grown. Can be abandoned without losing any.
     pub async fn settled(&mut self) -> Vec<(T, Settlement)> {
         let mut found = Vec::new();
         // Never `None`: this side has a sender too.

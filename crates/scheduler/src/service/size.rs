@@ -14,13 +14,13 @@ const SCHEDULE_JOB: &str = "/dapr.proto.scheduler.v1.Scheduler/ScheduleJob";
 
 /// Names the field, the limit and the remedy in the refusals of a service.
 #[derive(Clone)]
-pub(crate) struct Named<S> {
+pub(crate) struct ExplainSize<S> {
     pub(crate) service: S,
     /// Bytes of a request.
     pub(crate) limit: usize,
 }
 
-impl<S> Service<Request<Body>> for Named<S>
+impl<S> Service<Request<Body>> for ExplainSize<S>
 where
     S: Service<
             Request<Body>,
