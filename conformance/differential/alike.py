@@ -157,3 +157,8 @@ def code(text):
 def unformatted(text):
     """A text without what Go adds where a format has no place for a value."""
     return re.sub(r"%!\(EXTRA .*?\)(?=\"|$)", "", text)
+
+
+def without_remedy(text):
+    """An error of actors without what ours says to do."""
+    return re.sub(r": (the app answered 404; see that .*?|name it with --.*?)(?=\"|$)", "", text)
