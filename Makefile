@@ -70,10 +70,11 @@ mixed: build ## our sidecars and control plane mixed with Dapr's (builds Dapr's 
 	scripts/build checks
 	conformance/kubernetes/mixed $(RELEASE) $(PEER_BIN)
 
-kubernetes: ## the chart, control plane and sidecars against a real kube-apiserver (builds one once: 20 minutes, 3 GB)
+kubernetes: ## the chart, control plane and sidecars against a real kube-apiserver, Dapr's chart upgraded to ours (builds one once: 20 minutes, 3 GB)
 	@scripts/need cargo cc make python3 etcd
 	scripts/build checks
 	conformance/kubernetes/run $(RELEASE)
+	conformance/kubernetes/switch
 
 measurekubernetes: ## the operator and the injector at scale, and Dapr's after them, each on an API server of its own (half an hour)
 	@scripts/need cargo cc make python3 venv etcd
