@@ -93,7 +93,7 @@ def started(world):
 @check("sentry fills the trust bundle: the secret, and what is public in the config map")
 def bundle(world):
     secret = world.api.get(SECRET)["data"]
-    same(set(secret), {"ca.crt", "issuer.crt", "issuer.key"}, "keys of the secret")
+    same(set(secret), {"ca.crt", "issuer.crt", "issuer.key", "ca-rotation.json"}, "keys of the secret")
     same(base64.b64decode(secret["ca.crt"]).decode(), world.anchors(), "ca.crt")
     public = world.api.get(f"/api/v1/namespaces/{SYSTEM}/configmaps/dapr-trust-bundle")["data"]
     same(set(public), {"ca.crt"}, "keys of the config map")
