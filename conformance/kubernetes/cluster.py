@@ -95,6 +95,8 @@ class Cluster:
         self.unready = []
         # Of pods, by namespace and name.
         self.addresses, self.links = {}, 0
+        # The link of the last process at an address.
+        self.plugged = {}
         # What config maps, secrets and tokens are written to: folders, and of which pod and volume.
         self.volumes = {}
 
@@ -393,12 +395,19 @@ class Cluster:
             "env", "-i", *(f"{key}={value}" for key, value in variables.items()), *words])
         ours = os.readlink("/proc/self/ns/net")
         wait("it has a network of its own", lambda: os.readlink(f"/proc/{process.pid}/ns/net") != ours)
+        self._unplug(address)
         self.links += 1
+        self.plugged[address] = f"veth{self.links}"
         # The same for a pod at all times: neighbours remember it.
         mac = ":".join(f"{int(part):02x}" for part in ("2", "0", *address.split(".")))
         ip(f"link add name veth{self.links} type veth peer name eth0 address {mac} netns {process.pid}",
            f"link set veth{self.links} master br0 up")
         self.pods[name] = pod
+
+    def _unplug(self, address):
+        """Takes the link of who had an address before: its network ends some time after its processes, and answers until then."""
+        if link := self.plugged.pop(address, None):
+            subprocess.run(["ip", "link", "delete", link], capture_output=True)
 
     def _clock(self):
         """The folder of the library with the other clock."""
