@@ -16,7 +16,6 @@
 //! handed over as a value, and becomes stream 1. The tests are conversations byte by byte.
 
 mod body;
-mod chunks;
 #[cfg(feature = "fuzzing")]
 mod fuzzing;
 mod head;

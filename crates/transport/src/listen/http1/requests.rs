@@ -16,8 +16,8 @@ use http::Version;
 use outrigger_http2::frame::PREFACE;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-use super::chunks::Chunks;
 use super::head;
+use crate::chunks::Chunks;
 use crate::stall::StallTimer;
 
 /// Bytes that a read into a buffer of our own may bring.

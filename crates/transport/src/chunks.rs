@@ -1,9 +1,9 @@
-//! The lines between the chunks of a request's body (RFC 9112 section 7.1). hyper decodes them; here they are only
+//! The lines between the chunks of a body (RFC 9112 section 7.1). hyper decodes them; here they are only
 //! followed, because it takes a line feed alone for a part of a trailer, where others see the end of the body.
 
 /// How far a body has come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Chunks {
+pub(crate) struct Chunks {
     at: Position,
     /// Bytes of the chunk that are still to come.
     size: u64,
@@ -27,7 +27,7 @@ enum Position {
 impl Chunks {
     /// Whether the body is over.
     #[inline]
-    pub(super) fn ended(self) -> bool {
+    pub(crate) fn ended(self) -> bool {
         self.at == Position::Ended
     }
 
@@ -36,7 +36,7 @@ impl Chunks {
     /// # Errors
     /// What is wrong with it.
     #[inline]
-    pub(super) fn follow(&mut self, bytes: &[u8]) -> Result<usize, &'static str> {
+    pub(crate) fn follow(&mut self, bytes: &[u8]) -> Result<usize, &'static str> {
         let mut taken = 0;
         while let Some(&byte) = bytes.get(taken).filter(|_| !self.ended()) {
             if self.at == Position::Data {
