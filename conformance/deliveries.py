@@ -135,7 +135,7 @@ class World:
 
     def until_taken(self, part):
         of = int(self.count * part)
-        self.until(lambda: f"{of} of {self.count} handled, but {len(self.numbers('end'))}",
+        self.until(lambda: f"{of} of {self.count} handled, but {len(self.numbers('end'))}, with {len(self.told)} published",
                    lambda: len(self.numbers("end")) >= of)
 
     def check(self, loading, poisons=frozenset()):
@@ -248,7 +248,7 @@ QUICK = {"sqlite sidecars killed", "redis sidecars killed", "redis broker killed
 def checks():
     """What there is to check: how it is run with a fleet and a count, and its name."""
     for broker, fault in itertools.product(BROKERS, FAULTS):
-        if fault is broker_killed and not broker.process:
+        if fault is broker_killed and not (broker.process and broker.keeps_groups):
             continue
         if fault in (rolling_restart, slow_beside_fast) and not broker.has_groups:
             continue

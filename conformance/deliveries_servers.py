@@ -82,6 +82,9 @@ class Broker(Server):
     keeps_order = False
     # Several sidecars share the events.
     has_groups = True
+    # It knows of its groups when it comes back from a kill. Mosquitto keeps sessions on its disk, but not who shares
+    # subscriptions: what is published before the first of them is back is for nobody.
+    keeps_groups = True
 
 
 class SqliteBroker(Broker):
@@ -132,6 +135,26 @@ class Mqtt(Broker):
         self.properties = {"url": server.url, "qos": "1", "cleanSession": "false", "consumerID": "deliveries-{member}"}
 
 
+class Mqtt5(Broker):
+    name, kind, process, has_groups = "mqtt5", "mqtt5", "app-mosquitto", False
+
+    def __init__(self, fleet, topics=()):
+        super().__init__(fleet, topics)
+        server = servers.Mosquitto(fleet)
+        self.port = server.port
+        self.properties = {"url": server.url, "qos": "1", "consumerID": "{group}", "clientID": "deliveries-{member}"}
+
+
+class Mqtt5Shared(Mqtt5):
+    """Replicas share; each keeps its session, and what the broker has sent to one waits for it."""
+
+    name, has_groups, keeps_groups = "mqtt5 shared", True, False
+
+    def __init__(self, fleet, topics=()):
+        super().__init__(fleet, topics)
+        self.properties["sharedSubscriptions"] = "true"
+
+
 class Kafka(Broker):
     name, kind, process, keeps_order = "kafka", "kafka", "app-kafka", True
 
@@ -180,4 +203,4 @@ class Etcd(Server):
         self.properties = {"endpoints": server.address}
 
 
-BROKERS = [SqliteBroker, RedisBroker, RabbitMq, JetStream, Mqtt, Kafka]
+BROKERS = [SqliteBroker, RedisBroker, RabbitMq, JetStream, Mqtt, Mqtt5, Mqtt5Shared, Kafka]

@@ -30,6 +30,11 @@ impl Filter {
         u32::try_from(hasher.finish() % NUMBERS + 1).unwrap_or(1)
     }
 
+    /// Whether a group shares what matches.
+    pub(super) fn is_shared(&self) -> bool {
+        self.topic.len() < self.asked.len()
+    }
+
     /// Whether it is this very topic.
     pub(super) fn is(&self, topic: &str) -> bool {
         self.topic == topic
@@ -80,6 +85,7 @@ mod tests {
             assert_eq!(Filter::new(filter).matches(topic), matches, "{filter} {topic}");
         }
         assert!(Filter::new("$share/group/orders").is("orders"));
+        assert!(Filter::new("$share/group/orders").is_shared() && !Filter::new("orders/+").is_shared());
     }
 
     #[test]

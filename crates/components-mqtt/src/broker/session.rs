@@ -203,12 +203,14 @@ impl Session {
         self.backoff.reset();
         if !resumed {
             self.held.forgotten();
-            for route in &self.routes {
-                let mut options = route.options;
-                options.number = options.number.filter(|_| limits.numbers);
-                // What the client cannot take now it could not take before either.
-                let _refused = self.client.try_subscribe(&route.filter.asked, self.qos, options);
-            }
+        }
+        // Brokers that were restarted with the sessions on their disk may have forgotten who shares subscriptions, as
+        // Mosquitto does: being asked again changes nothing where they have not.
+        for route in (self.routes.iter()).filter(|route| !resumed || route.filter.is_shared()) {
+            let mut options = route.options;
+            options.number = options.number.filter(|_| limits.numbers);
+            // What the client cannot take now it could not take before either.
+            let _refused = self.client.try_subscribe(&route.filter.asked, self.qos, options);
         }
         self.link.send_replace(Link::Up(limits));
     }

@@ -123,6 +123,27 @@ both! {
         .await;
     }
 
+    /// Mosquitto keeps sessions on its disk, but not who shares subscriptions in them.
+    async fn a_group_goes_on_when_the_broker_has_forgotten_it(kind: &str) {
+        let Some(mut broker) = Mosquitto::start() else { return };
+        let member = open(kind, &broker.url(), "app", &[]).await.unwrap();
+        let mut subscription = subscribe(&member, "$share/group/orders", &[]).await;
+        broker.cut();
+        broker.restore();
+        let delivery = tokio::time::timeout(SOON, async {
+            loop {
+                // What is published before the member is back is for nobody.
+                let _away = member.publish(&message("orders", "after", &[])).await;
+                let waiting = tokio::time::timeout(Duration::from_millis(200), next(&mut subscription));
+                if let Ok(delivery) = waiting.await {
+                    break delivery;
+                }
+            }
+        });
+        delivery.await.unwrap().receipt.acknowledge();
+        member.close().await;
+    }
+
     async fn nothing_is_lost_when_connections_are_cut(kind: &str) {
         let Some(broker) = Mosquitto::start() else { return };
         let mut proxy = Proxy::start(broker.port()).await;
