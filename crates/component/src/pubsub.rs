@@ -21,7 +21,7 @@ use outrigger_resources::value::{go_nanos, truthy};
 use tokio::{sync::oneshot, task::unconstrained};
 
 pub use self::{
-    feed::{Feed, Subscription},
+    feed::{Feed, Subscription, Window},
     prefetch::Prefetch,
     receipt::{Receipt, Settlement},
 };

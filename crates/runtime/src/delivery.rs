@@ -111,6 +111,9 @@ pub enum OnStop {
     FinishAttempts,
 }
 
+/// Hears of the attempts in flight, and of the events held in all, before each attempt goes on.
+pub type Tell<'p> = Box<dyn Fn(usize, usize) + Send + 'p>;
+
 /// Delivers the events of one source.
 pub struct Engine<'p, K, E, A> {
     inbox: mpsc::Receiver<Offer<K, E, A>>,
@@ -125,6 +128,8 @@ pub struct Engine<'p, K, E, A> {
     health: Option<Health>,
     /// Where it is shown how full it is.
     depth: Option<Depth>,
+    /// Who is told how full it is.
+    told: Option<Tell<'p>>,
     /// No more events come.
     closed: bool,
 }
@@ -156,6 +161,7 @@ pub fn engine<'p, K: Clone + Eq + Hash, E, A>(
         metrics,
         health: None,
         depth: None,
+        told: None,
         closed: false,
     };
     let inbox = Inbox {
@@ -187,6 +193,13 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         self
     }
 
+    /// Tells how full it is, whenever that has changed.
+    #[must_use]
+    pub fn telling(mut self, tell: Tell<'p>) -> Self {
+        self.told = Some(tell);
+        self
+    }
+
     /// Delivers with `attempt` until every inbox is dropped or `stop` is cancelled, and every event is settled.
     pub async fn run<F>(
         mut self,
@@ -206,6 +219,9 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
             }
             if let Some(depth) = &mut self.depth {
                 depth.show(self.queue.in_flight(), self.queue.held());
+            }
+            if let Some(tell) = &self.told {
+                tell(self.queue.in_flight(), self.queue.held());
             }
             if self.closed && self.queue.held() == 0 {
                 return;

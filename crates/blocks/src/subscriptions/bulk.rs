@@ -8,17 +8,17 @@ mod http;
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use futures::future::join_all;
 use outrigger_component::offload::offload;
+use outrigger_component::pubsub::Window;
 use outrigger_policy::resiliency::Outcome;
 use outrigger_runtime::app::AppChannel;
 use outrigger_runtime::resilience::Attempt;
 use outrigger_telemetry::trace::{Parent, Span};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::LOG;
@@ -34,16 +34,38 @@ const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Attempts that wait for company.
 pub(super) struct Collector {
     bulk: Bulk,
-    /// Events that may be under way at once: bulks that have them all between them wait for nobody.
-    in_flight: AtomicUsize,
     waiting: Mutex<OpenBatches>,
+    /// Bulks are complete as nothing else can come.
+    complete: Notify,
 }
 
-#[derive(Default)]
 struct OpenBatches {
     /// By path.
     batches: HashMap<String, Batch>,
     next: u64,
+    room: Room,
+}
+
+/// How many events the engine has, and how many it may have.
+struct Room {
+    /// Events that may be under way at once.
+    limit: usize,
+    /// What the broker sends before it hears of one.
+    window: Window,
+    in_flight: usize,
+    /// In all, those in flight included.
+    held: usize,
+}
+
+impl OpenBatches {
+    /// Whether none of the bulks has company to wait for, because no other event can come before one of them is done: they
+    /// have all that may be under way between them, or the broker waits for their outcome, and so does whatever else is here.
+    fn are_complete(&self) -> bool {
+        let members = self.batches.values().map(|batch| batch.members.len());
+        let (members, room) = (members.sum::<usize>(), &self.room);
+        let is_closed = room.held >= room.window.get() && members >= room.in_flight;
+        members >= room.limit || is_closed
+    }
 }
 
 struct Batch {
@@ -72,14 +94,37 @@ impl Collector {
     pub(super) fn new(bulk: Bulk) -> Self {
         Self {
             bulk,
-            in_flight: AtomicUsize::new(usize::MAX),
-            waiting: Mutex::default(),
+            waiting: Mutex::new(OpenBatches {
+                batches: HashMap::new(),
+                next: 0,
+                room: Room {
+                    limit: usize::MAX,
+                    window: Window::default(),
+                    in_flight: 0,
+                    held: 0,
+                },
+            }),
+            complete: Notify::new(),
         }
     }
 
-    /// No more than this many events are under way at once.
-    pub(super) fn limit(&self, in_flight: usize) {
-        self.in_flight.store(in_flight, Ordering::Relaxed);
+    /// No more than `limit` events are under way at once, and the broker has this window.
+    pub(super) fn limit(&self, limit: usize, window: Window) {
+        self.waiting().room = Room {
+            limit,
+            window,
+            in_flight: 0,
+            held: 0,
+        };
+    }
+
+    /// So many events are in flight now, and held in all. Bulks that have become complete by that go to the app.
+    pub(super) fn tell(&self, in_flight: usize, held: usize) {
+        let mut waiting = self.waiting();
+        (waiting.room.in_flight, waiting.room.held) = (in_flight, held);
+        if !waiting.batches.is_empty() && waiting.are_complete() {
+            self.complete.notify_waiters();
+        }
     }
 
     fn waiting(&self) -> MutexGuard<'_, OpenBatches> {
@@ -103,6 +148,7 @@ impl Collector {
                 tokio::select! {
                     // Its batch was complete before its time was up.
                     said = &mut answered => return said.unwrap_or_else(|_| given_up()),
+                    () = self.complete.notified() => {}
                     () = tokio::time::sleep(self.bulk.wait) => {}
                     () = ending.cancelled() => {}
                 }
@@ -136,9 +182,7 @@ impl Collector {
         if is_whole && let Some(batch) = waiting.batches.remove(&path) {
             return BatchRole::Call(vec![batch]);
         }
-        // With nothing but waiting events in flight no other can come: none of the bulks has company to wait for.
-        let members = waiting.batches.values().map(|batch| batch.members.len());
-        if members.sum::<usize>() >= self.in_flight.load(Ordering::Relaxed) {
+        if waiting.are_complete() {
             return BatchRole::Call(waiting.batches.drain().map(|(_, batch)| batch).collect());
         }
         if own {
@@ -311,79 +355,4 @@ fn dropped(entry: &str) -> (Handled, Outcome) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use bytes::Bytes;
-    use outrigger_component::Pairs;
-
-    use super::*;
-
-    fn event(path: &str) -> Arc<Incoming> {
-        Arc::new(Incoming {
-            id: "1".to_owned(),
-            topic: "t".into(),
-            path: path.to_owned(),
-            data: Bytes::new(),
-            payload: Bytes::new(),
-            metadata: Pairs::new(),
-            content_type: None,
-            trace: Parent::default(),
-            names_trace: false,
-            binary: None,
-            published: None,
-        })
-    }
-
-    fn member(path: &str) -> Member {
-        let (answer, _) = oneshot::channel();
-        Member {
-            event: event(path),
-            answer,
-        }
-    }
-
-    fn sizes(batches: &[Batch]) -> Vec<usize> {
-        batches.iter().map(|batch| batch.members.len()).collect()
-    }
-
-    #[test]
-    fn a_batch_of_large_events_is_complete_before_its_count() {
-        let collector = Collector::new(Bulk {
-            count: 100,
-            wait: Duration::from_secs(1),
-        });
-        let large = || {
-            let (answer, _) = oneshot::channel();
-            let event = Arc::into_inner(event("/a")).unwrap();
-            let payload = vec![0; MAX_BATCH_BYTES / 2].into();
-            let event = Arc::new(Incoming { payload, ..event });
-            Member { event, answer }
-        };
-        assert!(matches!(collector.join(large()), BatchRole::Lead(0)));
-        assert!(matches!(collector.join(large()), BatchRole::Call(_)));
-    }
-
-    #[test]
-    fn a_batch_is_complete_with_its_count_and_by_path() {
-        let collector = Collector::new(Bulk {
-            count: 2,
-            wait: Duration::from_secs(1),
-        });
-        assert!(matches!(collector.join(member("/a")), BatchRole::Lead(0)));
-        assert!(matches!(collector.join(member("/b")), BatchRole::Lead(1)));
-        let BatchRole::Call(batches) = collector.join(member("/a")) else {
-            panic!("two are a batch")
-        };
-        assert_eq!(sizes(&batches), [2]);
-        assert!(collector.take("/a", 0).is_none(), "it is under way");
-        assert!(matches!(collector.join(member("/a")), BatchRole::Lead(2)));
-        assert!(collector.take("/a", 0).is_none(), "that one is another");
-        assert_eq!(collector.take("/b", 1).map(|batch| batch.members.len()), Some(1));
-        collector.limit(2);
-        let BatchRole::Call(batches) = collector.join(member("/b")) else {
-            panic!("nobody else can come")
-        };
-        assert_eq!(sizes(&batches), [1, 1], "of both paths");
-    }
-}
+mod tests;

@@ -175,12 +175,16 @@ impl Target {
     async fn deliver(&self, subscription: Subscription, stop: &CancellationToken) -> bool {
         let limits = limits(subscription.concurrency(), self.wanted.bulk.as_ref());
         if let Some(collector) = &self.collector {
-            collector.limit(limits.in_flight);
+            collector.limit(limits.in_flight, subscription.window());
         }
         let metrics = self.resilience_metrics();
         let (inbox, engine) = delivery::engine(limits, None, metrics);
         let engine = engine.under(&self.policy);
         let engine = engine.showing(Depth::of_topic(metrics, &self.wanted.pubsub, &self.wanted.topic));
+        let engine = match &self.collector {
+            Some(collector) => engine.telling(Box::new(|in_flight, held| collector.tell(in_flight, held))),
+            None => engine,
+        };
         let ending = CancellationToken::new();
         let tokens = StopTokens {
             stop,

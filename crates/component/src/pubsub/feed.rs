@@ -2,6 +2,10 @@ use std::{
     collections::{BTreeMap, HashMap},
     future::Future,
     num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use tokio::sync::{
@@ -18,6 +22,23 @@ const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// How large messages are thought to be until some have come, bytes.
 const FIRST_SIZE: usize = 2 * 1024 * 1024;
 
+/// How many messages the broker sends before it hears what became of one of them: with so many unsettled no other comes.
+#[derive(Debug, Clone)]
+pub struct Window(Arc<AtomicUsize>);
+
+impl Default for Window {
+    fn default() -> Self {
+        Self(Arc::new(AtomicUsize::new(usize::MAX)))
+    }
+}
+
+impl Window {
+    /// At this moment; `usize::MAX` where the broker has no bound, or does not tell.
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A running subscription. Dropped, it ends at once: what is unsettled is delivered again later.
 #[derive(Debug)]
 pub struct Subscription {
@@ -25,6 +46,7 @@ pub struct Subscription {
     drain: CancellationToken,
     task: AbortOnDropHandle<Result<()>>,
     concurrency: Option<NonZeroUsize>,
+    window: Window,
 }
 
 /// The adapter's side of a subscription. `T` names a message to the broker.
@@ -36,6 +58,7 @@ pub struct Feed<T> {
     settled: UnboundedReceiver<(u64, Settlement)>,
     settling: UnboundedSender<(u64, Settlement)>,
     drain: CancellationToken,
+    window: Window,
     limit: usize,
     next: u64,
     /// By the number of its receipt. Numbers rise: this is the order of delivery.
@@ -58,11 +81,13 @@ impl Subscription {
         let (events, taken) = mpsc::unbounded_channel();
         let (settling, settled) = mpsc::unbounded_channel();
         let drain = CancellationToken::new();
+        let window = Window::default();
         let feed = Feed {
             events,
             settled,
             settling,
             drain: drain.clone(),
+            window: window.clone(),
             limit: request.in_flight.get(),
             next: 0,
             unsettled: BTreeMap::new(),
@@ -75,6 +100,7 @@ impl Subscription {
             drain,
             task: AbortOnDropHandle::new(tokio::spawn(run(feed))),
             concurrency: None,
+            window,
         }
     }
 
@@ -88,6 +114,11 @@ impl Subscription {
     /// How many messages the component's settings want handled at once; `None` = they do not say.
     pub fn concurrency(&self) -> Option<NonZeroUsize> {
         self.concurrency
+    }
+
+    /// The broker's window, which may change.
+    pub fn window(&self) -> Window {
+        self.window.clone()
     }
 
     /// The next event; `None` once the subscription has ended.
@@ -139,6 +170,12 @@ impl<T> Feed<T> {
     /// large it is, where [`Feed::free_capacity`] says so.
     pub fn free_bytes(&self) -> usize {
         MAX_BYTES.saturating_sub(self.bytes)
+    }
+
+    /// The broker sends so many messages before it hears what became of one of them; those count that are returned and that it
+    /// has not heard of yet. Not called, there is no such bound.
+    pub fn set_window(&self, count: usize) {
+        self.window.0.store(count.max(1), Ordering::Relaxed);
     }
 
     /// Hands a message to the engine.

@@ -5,6 +5,7 @@ use outrigger_component::{
     Result,
     pubsub::{Feed, Message, Settlement},
 };
+use rumqttc::QoS;
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, sleep_until},
@@ -15,7 +16,7 @@ use super::{
     properties::{self, RETAINED},
     session::{Command, Incoming},
 };
-use crate::client::Received;
+use crate::{client::Received, settings::Version};
 
 /// Takes what comes for one subscription.
 pub(super) struct Consumer {
@@ -49,6 +50,13 @@ fn message(received: &Received, before: u32) -> Message {
 impl Consumer {
     pub(super) async fn run(mut self, mut feed: Feed<Offered>) -> Result<()> {
         let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
+        let connection = &self.shared.sender.connection;
+        // It is for all subscriptions together: one that has it all gets no more.
+        if let Version::V5(session) = connection.version
+            && connection.qos != QoS::AtMostOnce
+        {
+            feed.set_window(session.window.into());
+        }
         // What was returned, by when it is due.
         let mut again: VecDeque<(Instant, Offered)> = VecDeque::new();
         let mut draining = false;

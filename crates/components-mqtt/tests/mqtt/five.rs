@@ -319,6 +319,7 @@ async fn the_broker_sends_no_more_than_the_window() {
             .unwrap();
     }
     let held = [next(&mut subscription).await, next(&mut subscription).await];
+    assert_eq!(subscription.window().get(), held.len());
     quiet(&mut subscription).await;
     for delivery in held {
         delivery.receipt.acknowledge();

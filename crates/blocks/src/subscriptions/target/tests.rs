@@ -46,6 +46,8 @@ struct Fake {
     published: Mutex<Vec<(String, String)>>,
     refuses: AtomicBool,
     concurrency: Option<NonZeroUsize>,
+    /// What it sends before it hears of one of them, if it tells.
+    window: Option<usize>,
 }
 
 #[async_trait]
@@ -65,8 +67,11 @@ impl PubSub for Fake {
 
     async fn subscribe(&self, request: Subscribe) -> ComponentResult<Subscription> {
         let mut steps = self.steps.lock().unwrap().take().unwrap();
-        let told = self.settled.clone();
+        let (told, window) = (self.settled.clone(), self.window);
         let run = move |mut feed: outrigger_component::pubsub::Feed<String>| async move {
+            if let Some(window) = window {
+                feed.set_window(window);
+            }
             let drain = feed.drain_token();
             let mut delivered: HashMap<&str, u32> = HashMap::new();
             while !feed.draining() || !feed.is_settled() {
@@ -126,14 +131,15 @@ struct Scene {
 impl Scene {
     /// `policy`: a Resiliency resource.
     async fn new(policy: &str, wanted: AppSubscription) -> Self {
-        Self::with_concurrency(policy, wanted, None).await
+        Self::of_broker(policy, wanted, None, None).await
     }
 
-    /// `concurrency`: of the broker's component.
-    async fn with_concurrency(
+    /// `concurrency` and `window`: of the broker's component.
+    async fn of_broker(
         policy: &str,
         wanted: AppSubscription,
         concurrency: Option<NonZeroUsize>,
+        window: Option<usize>,
     ) -> Self {
         let resources = text(policy, "app").unwrap().resiliency;
         let metrics = Arc::new(SidecarMetrics::new(Metrics::new(&Default::default()).unwrap()));
@@ -147,6 +153,7 @@ impl Scene {
             published: Mutex::default(),
             refuses: AtomicBool::new(false),
             concurrency,
+            window,
         });
         let component: Arc<dyn PubSub> = fake.clone();
         let registration = pubsubs.insert("broker", component, Topics::default(), String::new());

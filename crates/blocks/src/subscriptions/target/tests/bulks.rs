@@ -9,7 +9,10 @@ use tokio::net::TcpListener;
 use super::super::super::spec::Bulk;
 use super::*;
 
-/// An app that drops every bulk, and tells how many events each has.
+/// An event that the app refuses, with all of its bulk.
+const REFUSED: &str = r#"{"id":"refused","type":"t","source":"s","specversion":"1.0","data":1}"#;
+
+/// An app that drops every bulk but those with what it refuses, and tells how many events each has.
 async fn app() -> (Arc<AppChannel>, UnboundedReceiver<usize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let config = App {
@@ -50,56 +53,175 @@ async fn serve(mut stream: BufReader<tokio::net::TcpStream>, sizes: UnboundedSen
         }
         let mut body = vec![0; length];
         stream.read_exact(&mut body).await.unwrap();
-        sizes
-            .send(String::from_utf8(body).unwrap().matches("entryId").count())
-            .unwrap();
-        let answer = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
-        stream.get_mut().write_all(answer).await.unwrap();
+        let body = String::from_utf8(body).unwrap();
+        sizes.send(body.matches("entryId").count()).unwrap();
+        let status = if body.contains("refused") {
+            "500 Internal Server Error"
+        } else {
+            "404 Not Found"
+        };
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+        stream.get_mut().write_all(answer.as_bytes()).await.unwrap();
     }
 }
 
-/// The sizes of the bulks by which the app gets so many events, for which nobody may wait.
-async fn bulks(concurrency: Option<usize>, count: usize, events: usize) -> Vec<usize> {
-    let concurrency = concurrency.and_then(NonZeroUsize::new);
-    let mut scene = Scene::with_concurrency("", wanted(), concurrency).await;
-    let (app, mut sizes) = app().await;
-    let wanted = AppSubscription {
-        origin: SubscriptionType::Declared,
-        dead_letter: None,
-        bulk: Some(Bulk {
-            count,
-            wait: Duration::from_secs(3600),
-        }),
-        ..wanted()
-    };
-    // The broker has steps for this subscription too.
-    let subscriptions = Arc::clone(&scene.subscriptions);
-    let broker = subscriptions.dependencies.pubsubs.broker("broker").unwrap();
-    let (steps, to_do) = mpsc::unbounded_channel();
-    *scene.fake.steps.lock().unwrap() = Some(to_do);
-    let target = Target::new(subscriptions, Arc::new(wanted), broker, Sink::App(app));
-    let stop = CancellationToken::new();
-    let stopped = stop.clone();
-    let running = tokio::spawn(async move { target.run(&stopped, &CancellationToken::new(), None).await });
-    for _ in 0..events {
-        assert!(steps.send(Step::Deliver(EVENT, None)).is_ok());
+/// How a broker and the policy of its component are set, and what a bulk may have.
+#[derive(Default)]
+struct Setting {
+    concurrency: Option<usize>,
+    window: Option<usize>,
+    policy: &'static str,
+    count: usize,
+}
+
+/// A broker and an app with bulks between them, for which nobody may wait.
+struct Bulks {
+    scene: Scene,
+    steps: UnboundedSender<Step>,
+    sizes: UnboundedReceiver<usize>,
+    stop: CancellationToken,
+    running: tokio::task::JoinHandle<()>,
+}
+
+impl Bulks {
+    async fn start(setting: Setting) -> Self {
+        let concurrency = setting.concurrency.and_then(NonZeroUsize::new);
+        let scene = Scene::of_broker(setting.policy, wanted(), concurrency, setting.window).await;
+        let (app, sizes) = app().await;
+        let wanted = AppSubscription {
+            origin: SubscriptionType::Declared,
+            dead_letter: None,
+            bulk: Some(Bulk {
+                count: setting.count,
+                wait: Duration::from_secs(3600),
+            }),
+            ..wanted()
+        };
+        // The broker has steps for this subscription too.
+        let subscriptions = Arc::clone(&scene.subscriptions);
+        let broker = subscriptions.dependencies.pubsubs.broker("broker").unwrap();
+        let (steps, to_do) = mpsc::unbounded_channel();
+        *scene.fake.steps.lock().unwrap() = Some(to_do);
+        let target = Target::new(subscriptions, Arc::new(wanted), broker, Sink::App(app));
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let running = tokio::spawn(async move {
+            target.run(&stopped, &CancellationToken::new(), None).await;
+        });
+        Self {
+            scene,
+            steps,
+            sizes,
+            stop,
+            running,
+        }
     }
-    for _ in 0..events {
-        assert_eq!(scene.settlement().await, Settlement::Acknowledge);
+
+    fn deliver(&self, event: &'static str, key: Option<&'static str>) {
+        let lane = key.map(|key| Lane {
+            partition: None,
+            key: Some(key.into()),
+        });
+        assert!(self.steps.send(Step::Deliver(event, lane)).is_ok());
     }
-    stop.cancel();
-    running.await.unwrap();
-    scene.end().await;
-    std::iter::from_fn(|| sizes.try_recv().ok()).collect()
+
+    /// The size of the next bulk.
+    async fn next(&mut self) -> usize {
+        let next = tokio::time::timeout(LONG, self.sizes.recv());
+        next.await.unwrap().unwrap()
+    }
+
+    /// Waits until the broker hears what became of so many messages, all of which are done.
+    async fn acknowledged(&mut self, events: usize) {
+        for _ in 0..events {
+            assert_eq!(self.scene.settlement().await, Settlement::Acknowledge);
+        }
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.running.await.unwrap();
+        self.scene.end().await;
+    }
+}
+
+/// The sizes of the bulks by which the app gets so many events.
+async fn bulks(setting: Setting, events: usize) -> Vec<usize> {
+    let mut bulks = Bulks::start(setting).await;
+    for _ in 0..events {
+        bulks.deliver(EVENT, None);
+    }
+    bulks.acknowledged(events).await;
+    let sizes = std::iter::from_fn(|| bulks.sizes.try_recv().ok()).collect();
+    bulks.end().await;
+    sizes
 }
 
 #[tokio::test]
 async fn a_bulk_has_as_many_events_as_its_subscription_says() {
-    assert_eq!(bulks(None, 500, 1000).await, [500, 500]);
+    let setting = Setting {
+        count: 500,
+        ..Setting::default()
+    };
+    assert_eq!(bulks(setting, 1000).await, [500, 500]);
 }
 
 #[tokio::test]
 async fn a_bulk_does_not_wait_for_events_that_cannot_come() {
-    assert_eq!(bulks(Some(10), 100, 30).await, [10, 10, 10]);
-    assert_eq!(bulks(Some(1), 100, 2).await, [1, 1]);
+    for (concurrency, window, events, sizes) in [
+        (Some(10), None, 30, vec![10, 10, 10]),
+        (Some(1), None, 2, vec![1, 1]),
+        (None, Some(10), 10, vec![10]),
+        (Some(20), Some(10), 10, vec![10]),
+        (Some(5), Some(10), 10, vec![5, 5]),
+    ] {
+        let setting = Setting {
+            concurrency,
+            window,
+            count: 100,
+            ..Setting::default()
+        };
+        assert_eq!(bulks(setting, events).await, sizes, "{concurrency:?} {window:?}");
+    }
+}
+
+/// What stands behind another event of its key takes its place in the broker's window, and cannot come either.
+#[tokio::test]
+async fn a_bulk_does_not_wait_for_events_of_keys_that_it_has() {
+    let mut bulks = Bulks::start(Setting {
+        window: Some(5),
+        count: 100,
+        ..Setting::default()
+    })
+    .await;
+    for key in ["a", "b", "a", "c", "b"] {
+        bulks.deliver(EVENT, Some(key));
+    }
+    assert_eq!(bulks.next().await, 3);
+    // The broker has heard of three and sends as many.
+    bulks.acknowledged(3).await;
+    for key in ["d", "e", "f"] {
+        bulks.deliver(EVENT, Some(key));
+    }
+    assert_eq!(bulks.next().await, 5);
+    bulks.acknowledged(5).await;
+    bulks.end().await;
+}
+
+/// Nor for one that waits for its next attempt, whose failure is what made the bulk complete.
+#[tokio::test]
+async fn a_bulk_does_not_wait_for_a_retry() {
+    let mut bulks = Bulks::start(Setting {
+        window: Some(4),
+        policy: PATIENT,
+        count: 3,
+        ..Setting::default()
+    })
+    .await;
+    for event in [REFUSED, REFUSED, REFUSED, EVENT] {
+        bulks.deliver(event, None);
+    }
+    assert_eq!((bulks.next().await, bulks.next().await), (3, 1));
+    bulks.acknowledged(1).await;
+    bulks.end().await;
 }

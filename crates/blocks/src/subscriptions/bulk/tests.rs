@@ -1,0 +1,74 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+use outrigger_component::Pairs;
+
+use super::*;
+
+fn event(path: &str) -> Arc<Incoming> {
+    Arc::new(Incoming {
+        id: "1".to_owned(),
+        topic: "t".into(),
+        path: path.to_owned(),
+        data: Bytes::new(),
+        payload: Bytes::new(),
+        metadata: Pairs::new(),
+        content_type: None,
+        trace: Parent::default(),
+        names_trace: false,
+        binary: None,
+        published: None,
+    })
+}
+
+fn member(path: &str) -> Member {
+    let (answer, _) = oneshot::channel();
+    Member {
+        event: event(path),
+        answer,
+    }
+}
+
+fn sizes(batches: &[Batch]) -> Vec<usize> {
+    batches.iter().map(|batch| batch.members.len()).collect()
+}
+
+#[test]
+fn a_batch_of_large_events_is_complete_before_its_count() {
+    let collector = Collector::new(Bulk {
+        count: 100,
+        wait: Duration::from_secs(1),
+    });
+    let large = || {
+        let (answer, _) = oneshot::channel();
+        let event = Arc::into_inner(event("/a")).unwrap();
+        let payload = vec![0; MAX_BATCH_BYTES / 2].into();
+        let event = Arc::new(Incoming { payload, ..event });
+        Member { event, answer }
+    };
+    assert!(matches!(collector.join(large()), BatchRole::Lead(0)));
+    assert!(matches!(collector.join(large()), BatchRole::Call(_)));
+}
+
+#[test]
+fn a_batch_is_complete_with_its_count_and_by_path() {
+    let collector = Collector::new(Bulk {
+        count: 2,
+        wait: Duration::from_secs(1),
+    });
+    assert!(matches!(collector.join(member("/a")), BatchRole::Lead(0)));
+    assert!(matches!(collector.join(member("/b")), BatchRole::Lead(1)));
+    let BatchRole::Call(batches) = collector.join(member("/a")) else {
+        panic!("two are a batch")
+    };
+    assert_eq!(sizes(&batches), [2]);
+    assert!(collector.take("/a", 0).is_none(), "it is under way");
+    assert!(matches!(collector.join(member("/a")), BatchRole::Lead(2)));
+    assert!(collector.take("/a", 0).is_none(), "that one is another");
+    assert_eq!(collector.take("/b", 1).map(|batch| batch.members.len()), Some(1));
+    collector.limit(2, Window::default());
+    let BatchRole::Call(batches) = collector.join(member("/b")) else {
+        panic!("nobody else can come")
+    };
+    assert_eq!(sizes(&batches), [1, 1], "of both paths");
+}
