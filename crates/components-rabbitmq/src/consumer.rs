@@ -46,6 +46,8 @@ struct Stream {
     channel: Channel,
     deliveries: lapin::Consumer,
     prefetch: Prefetch,
+    /// What the broker sends ahead.
+    window: usize,
 }
 
 /// Messages on their way to the app, by the channel they came by.
@@ -101,6 +103,11 @@ impl Consumer {
             channel,
             deliveries,
             prefetch,
+            window: if options.auto_ack {
+                usize::MAX
+            } else {
+                count.into()
+            },
         })
     }
 
@@ -178,6 +185,7 @@ impl Consumer {
     async fn session(&self, mut stream: Stream, feed: &mut Feed<Acker>) -> Result<()> {
         let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
         let mut waiting = Backlog::default();
+        feed.set_window(stream.window);
         let (mut draining, mut over) = (false, false);
         loop {
             while feed.free_capacity() > 0
@@ -214,6 +222,9 @@ impl Consumer {
                         waiting.came(delivery);
                         if refit && !self.queue.has_one_consumer() {
                             self.refit(&mut stream, &mut waiting).await?;
+                            if !self.shared.options.auto_ack {
+                                feed.set_window(stream.prefetch.count().into());
+                            }
                         }
                     }
                     Some(Err(error)) => return Err(failure(&error)),
@@ -232,13 +243,13 @@ impl Consumer {
     async fn offer(&self, feed: &mut Feed<Acker>, delivery: Delivery) -> Result<()> {
         let message = self.message(&delivery);
         if self.shared.options.auto_ack {
-            let acknowledged = delivery.acker.ack(BasicAckOptions::default()).await;
-            acknowledged.map_err(|error| failure(&error))?;
+            call(delivery.acker.ack(BasicAckOptions::default())).await?;
         }
         feed.offer(delivery.acker, message);
         Ok(())
     }
 
+    /// With limits: where the connection breaks meanwhile, the client may leave who waits for an acknowledgement waiting.
     async fn settle(
         &self,
         settled: Vec<(Acker, Settlement)>,
@@ -249,8 +260,7 @@ impl Consumer {
             match settlement {
                 _ if self.shared.options.auto_ack => {}
                 Settlement::Acknowledge => {
-                    let acknowledged = acker.ack(BasicAckOptions::default()).await;
-                    acknowledged.map_err(|error| failure(&error))?;
+                    call(acker.ack(BasicAckOptions::default())).await?;
                 }
                 Settlement::Return if ending => self.give_back(&acker, true).await?,
                 Settlement::Return => waiting.again.push_back((Instant::now() + AGAIN, acker)),
@@ -277,7 +287,7 @@ impl Consumer {
             requeue: untried || options.requeue || !options.dead_letter,
             ..BasicNackOptions::default()
         };
-        acker.nack(nack).await.map(drop).map_err(|error| failure(&error))
+        call(acker.nack(nack)).await.map(drop)
     }
 
     fn message(&self, delivery: &Delivery) -> Message {

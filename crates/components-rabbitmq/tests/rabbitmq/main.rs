@@ -12,7 +12,7 @@ use lapin::{
 };
 use outrigger_component::{
     Kind, PubSub, Result,
-    conformance::{self, PubSubRules},
+    conformance::{self, Link, PubSubRules},
     pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
 };
 use outrigger_components_testing::{Components, proxy::Proxy, server::RabbitMq, tls::Certificates};
@@ -95,6 +95,7 @@ async fn rabbitmq_keeps_the_rules() {
     let mut proxy = Proxy::start(rabbit.port()).await;
     let through = format!("amqp://guest:guest@127.0.0.1:{}", proxy.port);
     a_broker_that_confirms_nothing_fails_the_call(&through, &proxy).await;
+    settings::what_is_acknowledged_while_connections_break_holds_up_nothing(&url, &mut proxy).await;
     let opener = async |group: &str| open(&through, group, &LASTING).await;
     conformance::pubsub_outlives(RULES, &opener, &mut proxy).await;
     conformance::pubsub_outlives_long(RULES, opener, &mut proxy).await;
@@ -193,6 +194,7 @@ async fn what_is_sent_ahead_is_bounded_in_bytes(url: &str) {
         publish(number.to_string()).await;
     }
     let mut held = Vec::new();
+    assert!(subscription.window().get() >= 200, "the window has not grown");
     for number in 0..200 {
         let delivery = next(&mut subscription).await;
         assert_eq!(delivery.message.data, number.to_string());

@@ -64,6 +64,7 @@ async fn with_auto_ack_messages_come_at_most_once(url: &str) {
     next(&mut subscription).await.receipt.give_back();
     let held = next(&mut subscription).await;
     assert_eq!(held.message.data, "held");
+    assert_eq!(subscription.window().get(), usize::MAX, "nothing is waited for");
     // What is returned would be queued again after a second.
     quiet(&mut subscription, Duration::from_secs(2)).await;
     drop((subscription, held));
@@ -167,12 +168,49 @@ async fn a_queue_is_bounded_in_bytes(url: &str) {
     }
 }
 
+/// A connection that breaks while acknowledgements are under way, again and again, does not hold up the consumer.
+pub(super) async fn what_is_acknowledged_while_connections_break_holds_up_nothing(
+    url: &str,
+    proxy: &mut Proxy,
+) {
+    const MESSAGES: usize = 2000;
+    let through = format!("amqp://guest:guest@127.0.0.1:{}", proxy.port);
+    let broker = lasting(&through, "broken", &[]).await;
+    let publisher = lasting(url, "publisher", &[]).await;
+    let request = Subscribe {
+        topic: "broken".to_owned(),
+        metadata: Default::default(),
+        in_flight: NonZeroUsize::new(1000).unwrap(),
+    };
+    let mut subscription = broker.subscribe(request).await.unwrap();
+    let publishing = tokio::spawn(async move {
+        for number in 0..MESSAGES {
+            let message = message("broken", &number.to_string(), &[]);
+            publisher.publish(&message).await.unwrap();
+        }
+        publisher.close().await;
+    });
+    let mut came = std::collections::HashSet::new();
+    while came.len() < MESSAGES {
+        let delivery = next(&mut subscription).await;
+        delivery.receipt.acknowledge();
+        if came.insert(delivery.message.data) && came.len() % 200 == 0 {
+            proxy.cut();
+            proxy.restore();
+        }
+    }
+    publishing.await.unwrap();
+    subscription.ended().await.unwrap();
+    broker.close().await;
+}
+
 async fn no_more_is_sent_ahead_than_is_said(url: &str) {
     let broker = lasting(url, "few", &[("prefetchCount", "2")]).await;
     let mut subscription = subscribe(&broker, "few", &[]).await.unwrap();
     publish(&broker, "few", &["1", "2", "3", "4"]).await;
     let (first, second) = (next(&mut subscription).await, next(&mut subscription).await);
     quiet(&mut subscription, Duration::from_millis(300)).await;
+    assert_eq!(subscription.window().get(), 2);
     assert_eq!(
         queue(url, "few-few").await,
         (2, 1),
