@@ -21,6 +21,8 @@ use super::{
     settings::renewal,
 };
 
+/// What the server says of a second consumer of a topic where the stream is a work queue.
+const NOT_UNIQUE: &str = "consumer not unique";
 /// Before a message that was returned comes again, without `ackWait`.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often it is looked whether the server still has the consumer.
@@ -45,6 +47,8 @@ struct Session {
     messages: push::Messages,
     /// Deliveries of one message that the server makes; the consumer may be older than the settings. -1: any number.
     max_deliver: i64,
+    /// What the server sends ahead, to all members of a group together; less than 1: any number.
+    max_ack_pending: i64,
 }
 
 impl Consumer {
@@ -83,13 +87,20 @@ impl Consumer {
                 };
                 let made = stream.create_consumer(config).await;
                 made.map_err(|error| {
-                    let text = format!("a consumer of {:?} cannot be made: {error}", self.topic);
+                    let mut text = format!("a consumer of {:?} cannot be made: {error}", self.topic);
+                    if error.to_string().contains(NOT_UNIQUE) {
+                        text += ": the stream is a work queue, whose topics have one consumer each; give those that share it the \
+                                 same durableName and queueGroupName";
+                    }
                     Error::new(Kind::Configuration, text)
                 })?
             }
         };
         let name = bound.cached_info().name.clone();
-        let max_deliver = bound.cached_info().config.max_deliver;
+        let (max_deliver, max_ack_pending) = {
+            let config = &bound.cached_info().config;
+            (config.max_deliver, config.max_ack_pending)
+        };
         let messages = bound.messages().await.map_err(|error| lost(&error))?;
         // The server knows of the subscription before it is asked anything else.
         self.shared.client.flush().await.map_err(|error| lost(&error))?;
@@ -99,6 +110,7 @@ impl Consumer {
             name,
             messages,
             max_deliver,
+            max_ack_pending,
         })
     }
 
@@ -168,7 +180,14 @@ impl Consumer {
             name,
             messages,
             max_deliver,
+            max_ack_pending,
         } = session;
+        let window = usize::try_from(max_ack_pending).unwrap_or(0);
+        feed.set_window(if window > 0 && self.shared.settings.acknowledges() {
+            window
+        } else {
+            usize::MAX
+        });
         let ack_wait = self.shared.settings.consumer.ack_wait;
         let again = if ack_wait.is_zero() { AGAIN } else { ack_wait };
         let mut messages = Some(messages);

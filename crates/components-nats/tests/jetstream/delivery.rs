@@ -29,6 +29,123 @@ async fn what_failed_comes_again_after_ack_wait() {
     broker.close().await;
 }
 
+/// Bulks go by it: with so many messages unsettled no other comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_sends_no_more_than_the_window() {
+    let Some(server) = started().await else { return };
+    let url = server.url();
+    let broker = open(&url, "few", &[("maxAckPending", "2")]).await.unwrap();
+    let mut subscription = subscribe(&broker, "orders").await.unwrap();
+    for text in ["1", "2", "3"] {
+        broker.publish(&message("orders", text)).await.unwrap();
+    }
+    let held = [next(&mut subscription).await, next(&mut subscription).await];
+    quiet(&mut subscription, Duration::from_millis(500)).await;
+    assert_eq!(subscription.window().get(), held.len());
+    for delivery in held {
+        delivery.receipt.acknowledge();
+    }
+    next(&mut subscription).await.receipt.acknowledge();
+    subscription.ended().await.unwrap();
+    broker.close().await;
+    for (more, window) in [
+        (("maxAckPending", ""), 1000),
+        (("maxAckPending", "-1"), usize::MAX),
+        (("ackPolicy", "none"), usize::MAX),
+    ] {
+        let broker = open(&url, &format!("other{window}{}", more.0), &[more])
+            .await
+            .unwrap();
+        let mut subscription = subscribe(&broker, "orders").await.unwrap();
+        next(&mut subscription).await.receipt.acknowledge();
+        assert_eq!(subscription.window().get(), window, "{more:?}");
+        subscription.ended().await.unwrap();
+        broker.close().await;
+    }
+}
+
+/// A stream that keeps a message until one consumer has acknowledged it.
+async fn work_queue(url: &str) -> stream::Stream {
+    let client = async_nats::connect(url).await.unwrap();
+    let config = stream::Config {
+        name: "work".to_owned(),
+        subjects: vec!["work".to_owned()],
+        retention: stream::RetentionPolicy::WorkQueue,
+        ..stream::Config::default()
+    };
+    jetstream::new(client).create_stream(config).await.unwrap()
+}
+
+/// They share one consumer of the server, whoever of them was first: also where they begin at the same moment, and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_of_a_group_have_each_message_of_a_work_queue_once() {
+    let Some(server) = Nats::start("") else { return };
+    let url = server.url();
+    let mut stream = work_queue(&url).await;
+    let first = open(&url, "app", &[("concurrencyMode", "parallel")])
+        .await
+        .unwrap();
+    let second = open(&url, "app", &[("concurrencyMode", "parallel")])
+        .await
+        .unwrap();
+    for round in 0..3 {
+        let (one, two) = tokio::join!(subscribe(&first, "work"), subscribe(&second, "work"));
+        let (mut one, mut two) = (one.unwrap(), two.unwrap());
+        let mut came = Vec::new();
+        let mut each = [0, 0];
+        for number in 0..40 {
+            let text = format!("{round}-{number}");
+            first.publish(&message("work", &text)).await.unwrap();
+        }
+        for _ in 0..40 {
+            let (member, delivery) = tokio::select! {
+                delivery = next(&mut one) => (0, delivery),
+                delivery = next(&mut two) => (1, delivery),
+            };
+            assert_eq!(delivery.message.redelivered, Some(0));
+            each[member] += 1;
+            came.push(String::from_utf8(delivery.message.data.to_vec()).unwrap());
+            delivery.receipt.acknowledge();
+        }
+        // Longer than ackWait.
+        tokio::join!(
+            quiet(&mut one, Duration::from_secs(4)),
+            quiet(&mut two, Duration::from_secs(4))
+        );
+        came.sort_unstable();
+        came.dedup();
+        assert_eq!(came.len(), 40, "{came:?}");
+        assert!(each.iter().all(|count| *count > 0), "{each:?}");
+        let info = stream.info().await.unwrap();
+        assert_eq!((info.state.messages, info.state.consumer_count), (0, 1));
+        let (one, two) = tokio::join!(one.ended(), two.ended());
+        one.and(two).unwrap();
+    }
+    first.close().await;
+    second.close().await;
+}
+
+/// Consumers without the name that they share would be two, which the server does not let have one message twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_work_queue_has_one_consumer_of_a_topic() {
+    let Some(server) = Nats::start("") else { return };
+    let url = server.url();
+    work_queue(&url).await;
+    for other in [("durableName", ""), ("durableName", "other")] {
+        let first = open(&url, "app", &[]).await.unwrap();
+        let second = open(&url, "app", &[other]).await.unwrap();
+        let subscription = subscribe(&first, "work").await.unwrap();
+        let error = subscribe(&second, "work").await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Configuration, "{error}");
+        for part in ["work", "not unique", "durableName", "queueGroupName"] {
+            assert!(error.to_string().contains(part), "{part}: {error}");
+        }
+        subscription.ended().await.unwrap();
+        first.close().await;
+        second.close().await;
+    }
+}
+
 /// Neither its acknowledgement nor its refusal comes: the server has to notice by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_vanished_consumer_had_comes_again_after_ack_wait() {
