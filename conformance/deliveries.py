@@ -242,7 +242,7 @@ def poison(world):
 FAULTS = [sidecars_killed, apps_killed, publisher_killed, broker_killed, rolling_restart, slow_beside_fast, poison]
 # Made in every run of the tests.
 QUICK = {"sqlite sidecars killed", "redis sidecars killed", "redis broker killed", "sqlite poison",
-         "outbox redis over redis sidecars killed"}
+         "outbox redis over redis sidecars killed", "outbox redis over redis connections cut"}
 
 
 def checks():

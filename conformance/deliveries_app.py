@@ -20,13 +20,16 @@ def note(what, data):
 
 
 def stored(data, event):
-    """Whether the value of an event of an outbox could be asked for in the store; what is wrong with the event is noted."""
+    """Whether the value of an event of an outbox could be asked for in the store; what is wrong with the event is noted.
+    Poison is refused."""
     key = {"key": f"{data['part']}/{event['id']}", "number": data["number"]}
     note("begin", key)
     if data["part"] == "plain":
         return True
     if (data["part"] == "order") != bool(data.get("projected")) or "stored" in data and data["part"] == "order":
         note("unprojected", key)
+    if data.get("poison"):
+        return False
     url = f"http://{http_app.HOST}:{os.environ['DAPR_HTTP_PORT']}/v1.0/state/store/{data['part']}-{data['number']}"
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:

@@ -1,9 +1,9 @@
 """The outbox while things break: part of the script `deliveries`.
 
-Replicas of an app write transactions to a store with an outbox; a sidecar, the broker or the store is killed meanwhile. Then:
-the events of every transaction that is stored have come, with the projected data, whether its caller was told of success, of
-a failure or of nothing; every transaction that succeeded is stored; no event came before its value was stored; nothing is a
-dead letter; and nothing is left in work that can be finished.
+Replicas of an app write transactions to a store with an outbox; a sidecar, the broker or the store is killed meanwhile, the
+connections to the broker are cut, all consumers are restarted one after the other, or events are poison. Then: the events of every transaction that is stored have come, with the projected data, whether its caller was told of success, of
+a failure or of nothing; every transaction that succeeded is stored; no event came before its value was stored; nothing but
+poison is a dead letter; and nothing is left in work that can be finished.
 """
 
 import functools
@@ -12,7 +12,9 @@ import statistics
 import sys
 import threading
 import time
+import uuid
 
+import cuts
 import deliveries_servers as kinds
 import figures
 import fleet as fleets
@@ -47,9 +49,14 @@ PAIRS = [Pair(kinds.SqliteStore, kinds.SqliteBroker, True), Pair(kinds.RedisStor
 class World:
     """Two replicas of an app that writes, a reader of its events, and a collector of dead letters."""
 
-    def __init__(self, fleet, pair, count, rate=RATE):
+    def __init__(self, fleet, pair, count, rate=RATE, way=None, poisons=frozenset()):
         self.fleet, self.pair, self.count, self.rate = fleet, pair, count, rate
-        self.broker = pair.broker(fleet, [f"default{GROUP}-{fleet.suffix}{TOPIC}outbox"])
+        # Numbers of transactions whose events the app refuses.
+        self.poisons = poisons
+        self.internal = f"default{GROUP}-{fleet.suffix}{TOPIC}outbox"
+        self.broker = pair.broker(fleet, [self.internal])
+        if way:
+            self.broker.behind(way)
         self.store = pair.store(fleet)
         self.journal = fleet.dir / "journal"
         self.journal.touch()
@@ -60,12 +67,7 @@ class World:
         self.kills = 0
         self.ports = {}
         for member in ("reader", "collector"):
-            (port,) = fleets.free_ports(1)
-            self.ports[member] = fleets.free_ports(4)
-            fleet.app(f"app-{member}", [
-                sys.executable, "-W", "ignore", f"{fleets.HERE}/deliveries_app.py", member, str(port), self.journal, "0"], port,
-                {"DAPR_HTTP_PORT": str(self.ports[member][0])})
-            setattr(self, member, fleet.sidecar(member, port, flags=self.flags(member), ports=self.ports[member]))
+            self.start_consumer(member)
         self.writers = {}
         for member in MEMBERS:
             self.start_sidecar(member)
@@ -84,11 +86,22 @@ class World:
                 properties["outboxDiscardWhenMissingState"] = "true"
         (folder / "store.yaml").write_text(component("store", f"state.{self.store.kind}", **properties))
         if member == "reader":
-            # It asks the store for each value, which may be away for a while.
-            subscribe(folder, "stored", retries=-1)
+            # It asks the store for each value, which may be away for a while; with poison it is not.
+            subscribe(folder, "stored", retries=50 if self.poisons else -1)
         elif member == "collector":
             collect(folder)
         return [f"--resources-path={folder}"]
+
+    def start_consumer(self, member):
+        """An app that gets events, and its sidecar."""
+        if member not in self.ports:
+            app, *ports = fleets.free_ports(5)
+            self.ports[member] = app, ports
+        app, ports = self.ports[member]
+        self.fleet.app(f"app-{member}", [
+            sys.executable, "-W", "ignore", f"{fleets.HERE}/deliveries_app.py", member, str(app), self.journal, "0"], app,
+            {"DAPR_HTTP_PORT": str(ports[0])})
+        setattr(self, member, self.fleet.sidecar(member, app, flags=self.flags(member), ports=ports))
 
     def start_sidecar(self, member):
         self.writers[member] = self.fleet.sidecar(
@@ -103,6 +116,9 @@ class World:
         upserts = [{"key": f"{part}-{number}", "value": {"number": number, "part": part, "stored": True},
                     "contentType": "application/json"} for part in PARTS]
         projected = {"number": number, "part": PARTS[0], "projected": True}
+        if number in self.poisons:
+            for data in (projected, upserts[1]["value"]):
+                data["poison"] = True
         upserts.append({**upserts[0], "value": projected, "metadata": {"outbox.projection": "true"}})
         body = {"operations": [{"operation": "upsert", "request": upsert} for upsert in upserts]}
         try:
@@ -147,6 +163,9 @@ class World:
     def handled(self):
         return {event for _, event, _ in self.came("end")}
 
+    def parked(self):
+        return {event for _, event, _ in self.came("parked")}
+
     def kept(self, keys):
         """Which of these keys the store has."""
         found = set()
@@ -177,22 +196,25 @@ class World:
             thread.join(fleets.PATIENCE)
             if thread.is_alive():
                 raise AssertionError(f"{len(self.told)} of {self.count} transactions have succeeded, and no more do")
-        told = {(part, number) for part in PARTS for number in self.told}
-        fleets.eventually(lambda: f"events of transactions that succeeded: {sorted(told - self.handled())[:10]}",
-                          lambda: told <= self.handled())
+        told, poison = ({(part, number) for part in PARTS for number in numbers} for numbers in (self.told, self.poisons))
+        fleets.eventually(lambda: f"events of transactions that succeeded: {sorted(told - poison - self.handled())[:10]}",
+                          lambda: told - poison <= self.handled())
         stored = self.stored()
         if lost := told - stored:
             raise AssertionError(f"succeeded, but not stored: {sorted(lost)[:10]}")
         if halves := {event for event in stored if any((part, event[1]) not in stored for part in PARTS)}:
             raise AssertionError(f"half a transaction is stored: {sorted(halves)[:10]}")
-        fleets.eventually(lambda: f"events of what is stored: {sorted(stored - self.handled())[:10]}",
-                          lambda: stored <= self.handled())
+        fleets.eventually(lambda: f"events of what is stored: {sorted(stored - poison - self.handled())[:10]}",
+                          lambda: stored - poison <= self.handled())
+        fleets.eventually(lambda: f"dead letters: {sorted(stored & poison - self.parked())}",
+                          lambda: stored & poison <= self.parked())
         if self.pair.discards:
             fleets.eventually(lambda: f"{self.in_work()} internal events finished", lambda: not self.in_work())
-        if invented := self.handled() - stored:
+        if invented := (self.handled() | self.parked()) - stored:
             raise AssertionError(f"events of what was never stored: {sorted(invented)[:10]}")
-        for wrong, what in (("early", "before their values were stored"), ("unprojected", "without the projected data"),
-                            ("parked", "as dead letters")):
+        if others := self.parked() - poison:
+            raise AssertionError(f"dead letters that are none: {sorted(others)[:10]}")
+        for wrong, what in (("early", "before their values were stored"), ("unprojected", "without the projected data")):
             if events := [event for _, event, _ in self.came(wrong)]:
                 raise AssertionError(f"events came {what}: {sorted(events)[:10]}")
         report = self.told_of(stored - told)
@@ -246,6 +268,53 @@ def store_killed(pair, fleet, count):
     return server_killed(world, world.store)
 
 
+def connections_cut(pair, fleet, count):
+    """The connections of all sidecars to the broker are cut, and can be made again after three seconds."""
+    with cuts.Way() as way:
+        world = World(fleet, pair, count, way=way)
+        threads = world.load()
+        cut = 0
+        for part in (0.2, 0.6):
+            world.until_told(part)
+            cut += way.cut()
+            time.sleep(3)
+            way.restore()
+        if not cut:
+            raise AssertionError("no sidecar took the way that was cut")
+        return f"{world.check(threads)}, {cut} connections cut"
+
+
+def rolling_restart(pair, fleet, count):
+    """All that consume are restarted in order, one after the other, under load: those that write, and the reader."""
+    world = World(fleet, pair, count)
+    threads = world.load()
+    for part, member in zip((0.2, 0.4, 0.6), [*MEMBERS, "reader"]):
+        world.until_told(part)
+        world.kills += 1
+        fleet.end(f"daprd-{member}")
+        if member in MEMBERS:
+            world.start_sidecar(member)
+        else:
+            fleet.end(f"app-{member}")
+            world.start_consumer(member)
+    return world.check(threads)
+
+
+def poison(pair, fleet, count):
+    """Events that the app refuses stand between good ones, and on the internal topic there is what no transaction has put
+    there: what cannot be read, and events whose markers never come."""
+    world = World(fleet, pair, count, poisons=frozenset({count // 4, count // 2}))
+    threads = world.load()
+    for part in (0.2, 0.4, 0.6):
+        world.until_told(part)
+        for query in ("metadata.rawPayload=true", f"metadata.cloudevent.id=outbox-{uuid.uuid4()}"):
+            body = {"number": -1, "part": PARTS[1]}
+            status, _, text = world.reader.ask("POST", f"/v1.0/publish/broker/{world.internal}?{query}", body, JSON)
+            if status != 204:
+                raise AssertionError(f"publishing: {status} {text}")
+    return world.check(threads)
+
+
 def delay(pair, fleet, count):
     """At light load: how long after the answer to its transaction an event comes, and after that to its publisher one that
     is published as it is. There is no fixed delay: half of the events take less than a quarter of a second."""
@@ -276,10 +345,13 @@ def delay(pair, fleet, count):
 def checks():
     """What there is to check: how it is run with a fleet and a count, and its name."""
     for pair in PAIRS:
-        faults = [sidecars_killed]
+        faults = [sidecars_killed, rolling_restart, poison]
         # Killing Redis as a store once is enough.
         if pair.broker.process:
             faults.append(broker_killed)
+        # A broker of Kafka tells its clients another way to it.
+        if pair.broker.process and pair.broker is not kinds.Kafka:
+            faults.append(connections_cut)
         if pair.store.process and pair.broker is not kinds.Kafka:
             faults.append(store_killed)
         if pair.store.name == pair.broker.name:

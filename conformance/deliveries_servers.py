@@ -1,6 +1,7 @@
 """The brokers and the stores of the checks of deliveries: what sidecars are told of them, how they are killed and come back."""
 
 import servers
+from fleet import HOST
 
 TOPIC, DEAD = "work", "work-dead"
 SUBSCRIPTION = """apiVersion: dapr.io/v2alpha1
@@ -47,6 +48,12 @@ class Server:
     def __init__(self, fleet, topics=()):
         self.fleet = fleet
         self.properties = {}
+
+    def behind(self, way):
+        """Whoever is told of the component from now on takes this way to its server."""
+        way.port = self.port
+        self.properties = {name: str(value).replace(f"{HOST}:{self.port}", way.address)
+                           for name, value in self.properties.items()}
 
     def kill(self):
         self.command = self.fleet.processes[self.process].args
