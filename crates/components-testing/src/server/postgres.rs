@@ -82,6 +82,16 @@ fn require_tls(folder: &Path, certificates: &Certificates) -> Vec<String> {
 }
 
 impl Postgres {
+    /// Statements after which the sessions that begin see a clock, `clock_timestamp()`, which `fake.clock` shifts.
+    pub const SETTABLE_CLOCK: &str = "
+        CREATE SCHEMA fake;
+        CREATE TABLE fake.clock AS SELECT interval '0' AS shift;
+        CREATE FUNCTION fake.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
+            AS 'SELECT pg_catalog.clock_timestamp() + shift FROM fake.clock';
+        DO $$BEGIN
+            EXECUTE format('ALTER DATABASE %I SET search_path = fake, pg_catalog, public', current_database());
+        END$$;";
+
     /// With an empty store.
     pub fn start() -> Option<Self> {
         Self::start_with(None)

@@ -19,6 +19,7 @@ use tokio_postgres::Row;
 use tokio_stream::StreamExt;
 use tokio_util::task::AbortOnDropHandle;
 
+use leases::Ending;
 use session::{CALL, Sessions, slow};
 use watch::{Notified, PostgresWatch};
 use writer::Writer;
@@ -37,6 +38,7 @@ pub(crate) struct Postgres {
     sessions: Arc<Sessions>,
     writer: Writer,
     notified: Notified,
+    clock: Arc<leases::ServerClock>,
     _sweeping: AbortOnDropHandle<()>,
 }
 
@@ -64,10 +66,13 @@ impl Postgres {
     /// What is wrong with the connection string.
     pub(crate) fn new(connection: &str) -> Result<Self, String> {
         let sessions = Arc::new(Sessions::new(connection)?);
+        let clock = Arc::<leases::ServerClock>::default();
+        let sweeping = leases::sweep(Arc::clone(&sessions), Arc::clone(&clock));
         Ok(Self {
             writer: Writer::start(Arc::clone(&sessions)),
             notified: watch::listen(Arc::clone(&sessions)),
-            _sweeping: AbortOnDropHandle::new(tokio::spawn(leases::sweep(Arc::clone(&sessions)))),
+            clock,
+            _sweeping: AbortOnDropHandle::new(tokio::spawn(sweeping)),
             sessions,
         })
     }
@@ -167,7 +172,7 @@ impl Backend for Postgres {
     }
 
     async fn grant(&self, lifetime: Duration) -> Result<i64, StorageError> {
-        timeout(CALL, leases::grant(&self.sessions, lifetime))
+        timeout(CALL, leases::grant(&self.sessions, &self.clock, lifetime))
             .await
             .unwrap_or_else(|_| Err(slow()))
     }
@@ -179,7 +184,7 @@ impl Backend for Postgres {
     }
 
     async fn revoke(&self, lease: i64) -> Result<(), StorageError> {
-        timeout(CALL, leases::end(&self.sessions, Some(lease)))
+        timeout(CALL, leases::end(&self.sessions, Ending::Lease(lease)))
             .await
             .unwrap_or_else(|_| Err(slow()))
     }

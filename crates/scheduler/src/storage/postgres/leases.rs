@@ -1,7 +1,7 @@
 //! Until when schedulers count as alive, by the server's clock; and what goes with time.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::session::Sessions;
 use super::watch::CHANNEL;
@@ -17,10 +17,43 @@ const FORGET_EVERY: Duration = Duration::from_secs(60);
 /// Revisions whose deletions are kept: who follows and was away for longer reads all anew.
 const KEPT: i64 = 100_000;
 
+/// How much faster than the own clock the server's may go between two looks. Less than the time before the end of its lease at
+/// which a scheduler lets go of its jobs.
+const TOLERANCE: Duration = Duration::from_secs(1);
+
+/// What the server's clock showed when it was looked at last, and the own one just before that.
+#[derive(Default)]
+pub(super) struct ServerClock(Mutex<Option<(Instant, SystemTime)>>);
+
+impl ServerClock {
+    /// Notes what it shows. How far it was set ahead since the last look, if it was; `asked`: before it was looked at.
+    fn looked(&self, asked: Instant, shown: SystemTime) -> Option<Duration> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, then) = last.replace((asked, shown))?;
+        let passed = shown.duration_since(then).ok()?;
+        passed
+            .checked_sub(before.elapsed())
+            .filter(|ahead| *ahead > TOLERANCE)
+    }
+}
+
+/// Which leases end.
+#[derive(Clone, Copy)]
+pub(super) enum Ending {
+    /// This one.
+    Lease(i64),
+    /// Those whose time had come when the server's clock showed this.
+    By(SystemTime),
+}
+
 /// Those that have ended go first: while no scheduler ran, nobody ended them.
-pub(super) async fn grant(sessions: &Sessions, lifetime: Duration) -> Result<i64, StorageError> {
-    if any_ended(sessions).await? {
-        end(sessions, None).await?;
+pub(super) async fn grant(
+    sessions: &Sessions,
+    clock: &ServerClock,
+    lifetime: Duration,
+) -> Result<i64, StorageError> {
+    if let Some(ending) = ended(sessions, clock).await? {
+        end(sessions, ending).await?;
     }
     let session = sessions.get().await?;
     let sql = "INSERT INTO scheduler_leases (lifetime, ends)
@@ -33,24 +66,27 @@ pub(super) async fn grant(sessions: &Sessions, lifetime: Duration) -> Result<i64
     Ok(row.try_get(0)?)
 }
 
-/// `false`: it has ended.
+/// `false`: it has ended. One whose time has come has not, as long as nobody has ended it: its keys are there.
 pub(super) async fn keep(sessions: &Sessions, lease: i64) -> Result<bool, StorageError> {
     let session = sessions.get().await?;
-    let sql = "UPDATE scheduler_leases SET ends = clock_timestamp() + lifetime
-               WHERE id = $1 AND ends > clock_timestamp()";
+    let sql = "UPDATE scheduler_leases SET ends = clock_timestamp() + lifetime WHERE id = $1";
     let kept = session.client().execute(sql, &[&lease]).await?;
     session.keep();
     Ok(kept == 1)
 }
 
-/// Ends this lease, or all whose time has come, and deletes their keys.
-pub(super) async fn end(sessions: &Sessions, only: Option<i64>) -> Result<(), StorageError> {
+/// Ends leases, and deletes their keys.
+pub(super) async fn end(sessions: &Sessions, ending: Ending) -> Result<(), StorageError> {
+    let (only, by) = match ending {
+        Ending::Lease(lease) => (Some(lease), None),
+        Ending::By(moment) => (None, Some(moment)),
+    };
     let mut session = sessions.get().await?;
     let transaction = session.client_mut().transaction().await?;
     let revision = next_revision(&transaction).await?;
     let sql = "DELETE FROM scheduler_leases
-               WHERE CASE WHEN $1::bigint IS NULL THEN ends <= clock_timestamp() ELSE id = $1 END RETURNING id";
-    let rows = transaction.query(sql, &[&only]).await?;
+               WHERE id = $1::bigint OR ends <= $2::timestamptz RETURNING id";
+    let rows = transaction.query(sql, &[&only, &by]).await?;
     fault::point("leases ended");
     let ids: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     if ids.is_empty() {
@@ -70,13 +106,13 @@ pub(super) async fn end(sessions: &Sessions, only: Option<i64>) -> Result<(), St
 }
 
 /// Ends leases when their time has come, and forgets old deletions. Each scheduler does; the first one does it.
-pub(super) async fn sweep(sessions: Arc<Sessions>) {
+pub(super) async fn sweep(sessions: Arc<Sessions>, clock: Arc<ServerClock>) {
     let mut forgot = Instant::now();
     loop {
         tokio::time::sleep(SWEEP_EVERY).await;
         let swept = async {
-            if any_ended(&sessions).await? {
-                end(&sessions, None).await?;
+            if let Some(ending) = ended(&sessions, &clock).await? {
+                end(&sessions, ending).await?;
             }
             if forgot.elapsed() >= FORGET_EVERY {
                 forgot = Instant::now();
@@ -90,19 +126,35 @@ pub(super) async fn sweep(sessions: Arc<Sessions>) {
     }
 }
 
-/// Whether there are leases that have ended; those that would go on for longer than they may are shortened.
-async fn any_ended(sessions: &Sessions) -> Result<bool, StorageError> {
+/// Those that have ended, if there are any, by a clock that may be set at any time: a lease is neither longer nor shorter by
+/// that, but for what has passed since the last look.
+async fn ended(sessions: &Sessions, clock: &ServerClock) -> Result<Option<Ending>, StorageError> {
     let session = sessions.get().await?;
     // None ends later than if it had been kept just now: where one does, the server's clock was set back meanwhile. Its
     // scheduler goes by a clock of its own, and has not kept it later than that.
     let sql = "WITH bounded AS (
                    UPDATE scheduler_leases SET ends = clock_timestamp() + lifetime
                    WHERE ends > clock_timestamp() + lifetime
-               ) SELECT EXISTS (SELECT FROM scheduler_leases WHERE ends <= clock_timestamp())";
+               ), looked AS MATERIALIZED (SELECT clock_timestamp() AS at)
+               SELECT at, EXISTS (SELECT FROM scheduler_leases WHERE ends <= at) FROM looked";
     let statement = session.client().prepare_cached(sql).await?;
+    let asked = Instant::now();
     let row = session.client().query_one(&statement, &[]).await?;
+    let (shown, any): (SystemTime, bool) = (row.try_get(0)?, row.try_get(1)?);
+    let ahead = clock.looked(asked, shown);
+    if let Some(ahead) = ahead {
+        // Schedulers that are alive would all lose their places at once, and one that is cut off would not hear of it: it goes
+        // by its own clock.
+        let sql = "UPDATE scheduler_leases SET ends = clock_timestamp() + lifetime";
+        session.client().execute(sql, &[]).await?;
+        tracing::warn!(
+            target: LOG,
+            "The clock of PostgreSQL was set {} s ahead: the places of schedulers in their group last as if they had been kept now",
+            ahead.as_secs()
+        );
+    }
     session.keep();
-    Ok(row.try_get(0)?)
+    Ok((any && ahead.is_none()).then_some(Ending::By(shown)))
 }
 
 async fn forget(sessions: &Sessions) -> Result<(), StorageError> {
@@ -118,3 +170,6 @@ async fn forget(sessions: &Sessions) -> Result<(), StorageError> {
     session.keep();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

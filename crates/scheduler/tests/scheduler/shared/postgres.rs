@@ -230,6 +230,54 @@ async fn jobs_of_a_member_that_is_killed_do_not_wait_for_a_clock_that_was_set_ba
     );
 }
 
+/// Invariant: members keep their places where the server's clock is set ahead: no job is lost, early or triggered twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_of_members_come_once_where_the_clock_is_set_ahead() {
+    let Some(server) = Postgres::start() else { return };
+    let database = sql(&server).await;
+    database.batch_execute(Postgres::SETTABLE_CLOCK).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let with = |id: &str| [arguments(folder.path()), flags(&server, id)].concat();
+    let members = ["a", "b"].map(|id| Process::start_with(&with(id)));
+    Hosts::of(&members[0].address).await.are(2).await;
+    let served = App::default();
+    let mut serving = Vec::new();
+    for process in &members {
+        serving.push(served.serve(&process.address).await);
+    }
+    let entries = async || {
+        let sql = "SELECT created FROM fake.scheduler_pairs WHERE lease IS NOT NULL ORDER BY key";
+        let rows = database.query(sql, &[]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect::<Vec<i64>>()
+    };
+    let before = entries().await;
+    assert_eq!(before.len(), 2);
+    let mut client = crate::running::client(&members[0].address).await;
+    let mut dues = Vec::new();
+    for at in 0..40 {
+        let due_at = Timestamp::now() + Duration::from_millis(at * 250);
+        let name = format!("job-{at}");
+        client
+            .schedule_job(schedule(&name, app("app"), due(&due_at.to_string())))
+            .await
+            .unwrap();
+        dues.push((name, due_at));
+    }
+    database
+        .batch_execute("UPDATE fake.clock SET shift = '1 hour'")
+        .await
+        .unwrap();
+    served.has(dues.iter().map(|(name, _)| name.clone())).await;
+    assert_eq!(entries().await, before, "members have lost their places");
+    for (name, _) in &dues {
+        assert_eq!(served.times(name).len(), 1, "{name}");
+    }
+    served.tally(
+        dues.iter().map(|(name, due)| (name, due)),
+        "two, and PostgreSQL's clock set an hour ahead",
+    );
+}
+
 #[tokio::test]
 async fn tables_of_a_later_format_are_refused() {
     let Some(server) = Postgres::start() else { return };
