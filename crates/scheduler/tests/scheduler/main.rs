@@ -14,4 +14,5 @@ mod process;
 mod running;
 mod shared;
 mod tally;
+mod torn;
 mod triggers;
