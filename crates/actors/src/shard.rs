@@ -174,11 +174,13 @@ impl<W> Shard<W> {
         turns.is_some_and(|turns| turns.is_evicted())
     }
 
-    /// The actors that are idle now. Each of them has a turn, in which it is to be deactivated.
-    pub fn take_idle(&mut self, now: Duration) -> Vec<(Arc<str>, Ticket)> {
+    /// The actors that are idle now, `most` of them: those first that have been for longest. Each has a turn, in which it is
+    /// to be deactivated; until then its callers wait. The others stay as they are, for the next look, which is due at once.
+    pub fn take_idle(&mut self, now: Duration, most: usize) -> Vec<(Arc<str>, Ticket)> {
         let now = millis(now);
         let mut idle = Vec::new();
-        while let Some(Reverse((due, _))) = self.looks.peek()
+        while idle.len() < most
+            && let Some(Reverse((due, _))) = self.looks.peek()
             && *due <= now
         {
             let Some(Reverse((_, id))) = self.looks.pop() else {
@@ -296,7 +298,7 @@ mod tests {
     }
 
     fn idle(shard: &mut Shard<u32>, now: Duration) -> Vec<(String, Ticket)> {
-        let idle = shard.take_idle(now).into_iter();
+        let idle = shard.take_idle(now, usize::MAX).into_iter();
         idle.map(|(id, ticket)| (id.to_string(), ticket)).collect()
     }
 
@@ -319,6 +321,30 @@ mod tests {
         assert!(shard.is_empty());
         assert_eq!(idle(&mut shard, at(99)), []);
         assert_eq!(shard.next_look(), None);
+    }
+
+    #[test]
+    fn who_is_idle_and_is_not_taken_yet_takes_turns_as_before() {
+        let mut shard = Shard::new(IDLE);
+        for (number, id) in ["a", "b", "c", "d"].into_iter().enumerate() {
+            let began = at(number as u64);
+            let (ticket, _) = enter(&mut shard, id, None, began, 0).unwrap();
+            shard.leave(id, ticket, began);
+        }
+        assert_eq!(shard.take_idle(at(15), 0), []);
+        let taken = shard.take_idle(at(15), 2);
+        let ids: Vec<_> = taken.iter().map(|(id, _)| &**id).collect();
+        assert_eq!(ids, ["a", "b"], "the longest first");
+        assert!(shard.next_look() <= Some(at(15)), "there are more");
+        let (_, begins) = enter(&mut shard, "a", None, at(15), 1).unwrap();
+        assert!(!begins, "it is being ended");
+        let (ticket, begins) = enter(&mut shard, "c", None, at(15), 2).unwrap();
+        assert!(begins, "nobody ends it yet");
+        shard.leave("c", ticket, at(15));
+        let left = idle(&mut shard, at(16));
+        assert_eq!(left.len(), 1, "c was used");
+        assert_eq!(left[0].0, "d");
+        assert_eq!(shard.next_look(), Some(at(25)));
     }
 
     #[test]

@@ -306,10 +306,10 @@ impl HostedType {
         self.shard(self.lane(id)).is_evicted(id)
     }
 
-    /// The actors of a lane that are idle, each in a turn that nobody waits for.
-    pub(super) fn take_idle(&self, lane: usize) -> Vec<(Arc<str>, Ticket)> {
+    /// The actors of a lane that are idle, `most` of them, each in a turn that nobody waits for.
+    pub(super) fn take_idle(&self, lane: usize, most: usize) -> Vec<(Arc<str>, Ticket)> {
         let mut shard = self.shard(lane);
-        let idle = shard.take_idle(self.looks.now());
+        let idle = shard.take_idle(self.looks.now(), most);
         self.looks.ask(shard.next_look());
         idle
     }

@@ -520,7 +520,9 @@ mod tests {
         // How many were idle, and how many are active when they have been asked.
         let after = async |seconds| {
             tokio::time::sleep(Duration::from_secs(seconds)).await;
-            let idle: Vec<_> = (0..LANES).flat_map(|lane| kind.take_idle(lane)).collect();
+            let idle: Vec<_> = (0..LANES)
+                .flat_map(|lane| kind.take_idle(lane, usize::MAX))
+                .collect();
             for (id, ticket) in &idle {
                 kind.internal.as_ref().unwrap().rest(id, kind.taken(id, *ticket));
             }

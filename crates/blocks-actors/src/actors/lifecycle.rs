@@ -24,7 +24,8 @@ impl Actors {
     /// Deactivates the actors that are idle, for as long as the sidecar runs.
     pub(super) async fn end_idle(&self) {
         let mut types = self.types.subscribe();
-        // An actor whose app does not answer holds up no other, up to [`AT_ONCE`] of them.
+        // An actor whose app does not answer holds up no other, up to [`AT_ONCE`] of them. Who would be one more is not
+        // taken yet, and can be called.
         let mut ending = FuturesUnordered::new();
         loop {
             types.mark_unchanged();
@@ -42,15 +43,20 @@ impl Actors {
                     if !kind.has_idle(lane) {
                         continue;
                     }
+                    while kind.internal.is_none() && ending.len() >= AT_ONCE {
+                        ending.next().await;
+                    }
                     // While actors are spread anew nobody is found idle: who moves ends anyway.
                     let claim = Arc::new(meanwhile(&mut ending, self.gate.enter(lane)).await);
-                    for (id, ticket) in kind.take_idle(lane) {
+                    let most = match kind.internal {
+                        // These take no time.
+                        Some(_) => usize::MAX,
+                        None => AT_ONCE.saturating_sub(ending.len()),
+                    };
+                    for (id, ticket) in kind.take_idle(lane, most) {
                         if let Some(internal) = &kind.internal {
                             internal.rest(&id, kind.taken(&id, ticket));
                             continue;
-                        }
-                        if ending.len() >= AT_ONCE {
-                            ending.next().await;
                         }
                         ending.push(self.end_idle_one(Arc::clone(kind), Arc::clone(&claim), id, ticket));
                     }

@@ -17,8 +17,8 @@ use crate::common::{Answer, App, Control, Net, Node, Placement, app, eventually,
 /// How often the app was asked for something: method and path.
 type Asked = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// An app that hosts actors of type `T`. The method `hang` of any, and the `DELETE` of the actor `stuck`, are never answered;
-/// timers are due once.
+/// An app that hosts actors of type `T`. The method `hang` of any, and the `DELETE` of actors whose ids begin with `stuck`, are
+/// never answered; timers are due once.
 async fn host(settings: serde_json::Value, asked: &Asked) -> App {
     let (settings, asked) = (settings.to_string(), Arc::clone(asked));
     App::start(move |request: Request<Incoming>| {
@@ -32,7 +32,7 @@ async fn host(settings: serde_json::Value, asked: &Asked) -> App {
             }
             let line = format!("{} {path}", request.method());
             *asked.lock().unwrap().entry(line.clone()).or_default() += 1;
-            if line.ends_with("/hang") || line == "DELETE /actors/T/stuck" {
+            if line.ends_with("/hang") || line.starts_with("DELETE /actors/T/stuck") {
                 pending::<()>().await;
             }
             let mut answer = app::text(200, "");
@@ -128,6 +128,31 @@ async fn an_idle_actor_that_does_not_end_holds_up_no_other() {
         .expect("before the one is given up");
     let runtime = async || node.ask(get("/v1.0/metadata")).await.json()["actorRuntime"].clone();
     eventually(async || runtime().await["activeActors"] == json!([{"type": "T"}])).await;
+}
+
+/// Invariant: where more actors are idle than are ended at once, and the app is slow to end them, the others can be called.
+#[tokio::test]
+async fn idle_actors_that_are_not_being_ended_yet_can_be_called() {
+    let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
+    let app = host(json!({"entities": ["T"], "actorIdleTimeout": "100ms"}), &asked).await;
+    let node = sidecar(&net, &placement, &app).await;
+    eventually(async || placement.has("T", 1)).await;
+    let ids: Vec<_> = (0..100).map(|id| format!("stuck{id}")).collect();
+    for id in &ids {
+        assert_eq!(invoke(&node, id, "m").await.status, 200);
+    }
+    let is_ending = |id: &&String| times(&asked, &format!("DELETE /actors/T/{id}")) > 0;
+    eventually(async || ids.iter().filter(is_ending).count() == 64).await;
+    let others: Vec<_> = ids.iter().filter(|id| !is_ending(id)).collect();
+    let called = async {
+        for id in &others {
+            assert_eq!(invoke(&node, id, "m").await.status, 200);
+        }
+    };
+    timeout(Duration::from_secs(6), called)
+        .await
+        .expect("before the first are given up");
+    assert_eq!(ids.iter().filter(is_ending).count(), 64);
 }
 
 /// Invariant: a timer whose actor lives elsewhere is cancelled by its answer like any other.
