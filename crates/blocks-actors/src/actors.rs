@@ -6,6 +6,8 @@ mod call;
 mod durable;
 mod error;
 mod gate;
+#[cfg(test)]
+mod going;
 mod host;
 pub mod internal;
 mod lifecycle;
@@ -246,17 +248,12 @@ impl Actors {
         let mut going = Vec::new();
         self.change_types(|known| {
             going = known.app.replace(Vec::new()).unwrap_or_default();
-            going.iter().for_each(|kind| kind.goes());
-            known.going.extend(going.iter().cloned());
+            known.let_go(&going);
         });
         self.app_known.send_replace(true);
         let drain = self.hosted.load().drain;
         self.end_within(drain, &going, |_, _| true).await;
-        self.change_types(|known| {
-            known
-                .going
-                .retain(|kind| !going.iter().any(|gone| Arc::ptr_eq(kind, gone)))
-        });
+        self.change_types(|known| known.forget(&going));
     }
 
     /// Takes reminders that are due from now on.

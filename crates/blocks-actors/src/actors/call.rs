@@ -289,8 +289,16 @@ impl Actors {
                 false => Ok(None),
             };
         };
+        // By a table that does not know yet that the type goes, there is nobody else to ask.
+        let ended = || match kind.is_going() && (entrance.stays)() {
+            true => Err(no_address(message.kind(), message.id())),
+            false => Ok(None),
+        };
         if let Some(internal) = &kind.internal {
-            return internal.send(kind, message, entrance).await;
+            return match internal.send(kind, message, entrance).await? {
+                Some(reply) => Ok(Some(reply)),
+                None => ended(),
+            };
         }
         let given = message.reentry().filter(|id| !id.is_empty());
         let made = match (given, kind.settings.reentrancy) {
@@ -299,11 +307,7 @@ impl Actors {
         };
         let reentry = made.as_deref().or(given);
         let Some(_turn) = kind.turn(message.id(), reentry, entrance).await? else {
-            // By a table that does not know yet that the type goes, there is nobody else to ask.
-            return match kind.is_going() && (entrance.stays)() {
-                true => Err(no_address(message.kind(), message.id())),
-                false => Ok(None),
-            };
+            return ended();
         };
         self.call_app(message, made.as_deref()).await.map(Some)
     }

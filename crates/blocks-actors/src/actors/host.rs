@@ -34,12 +34,26 @@ pub(super) struct Hosted {
 pub(super) struct Types {
     /// Those of the app; `None` until it is known what it hosts.
     pub(super) app: Option<Vec<Arc<HostedType>>>,
-    /// Those that the app hosts no more, until their actors have ended.
+    /// Those that are hosted no more, until their actors have ended.
     pub(super) going: Vec<Arc<HostedType>>,
     /// Those of the sidecar, by name.
     pub(super) internal: HashMap<String, Arc<HostedType>>,
     /// How long calls may go on when actors move.
     pub(super) drain: Duration,
+}
+
+impl Types {
+    /// These are hosted no more; what is left of their actors is known until [`Types::forget`].
+    pub(super) fn let_go(&mut self, kinds: &[Arc<HostedType>]) {
+        kinds.iter().for_each(|kind| kind.goes());
+        self.going.extend(kinds.iter().cloned());
+    }
+
+    /// All actors of these have ended.
+    pub(super) fn forget(&mut self, kinds: &[Arc<HostedType>]) {
+        self.going
+            .retain(|kind| !kinds.iter().any(|gone| Arc::ptr_eq(kind, gone)));
+    }
 }
 
 impl Hosted {
@@ -211,7 +225,7 @@ impl HostedType {
         self.is_going.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the app hosts the type no more.
+    /// Whether the type is hosted no more.
     pub(super) fn is_going(&self) -> bool {
         self.is_going.load(Ordering::SeqCst)
     }
@@ -283,9 +297,7 @@ impl HostedType {
         let last = self.shard(self.lane(id)).last(id, || waker);
         let Some((ticket, begins)) = last else {
             // It may be ending already.
-            let never = || false;
-            let entrance = Entrance::new(&never);
-            let _gone = self.turn(id, None, &entrance).await;
+            self.gone(id).await;
             return None;
         };
         let mut turn = self.taken(id, ticket);
@@ -294,6 +306,13 @@ impl HostedType {
             let _begun = woken.await;
         }
         Some(turn)
+    }
+
+    /// Waits until an actor that ends here has ended.
+    pub(super) async fn gone(&self, id: &str) {
+        let never = || false;
+        let entrance = Entrance::new(&never);
+        let _gone = self.turn(id, None, &entrance).await;
     }
 
     /// The calls of an actor that run have to end.

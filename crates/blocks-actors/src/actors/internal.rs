@@ -2,6 +2,7 @@
 //! turns and reminders as an app's actors do. They say themselves when they are done, and whether they need memory while idle.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -163,9 +164,15 @@ impl Internal {
         };
         tokio::select! {
             biased;
-            sent = sent => sent,
-            () = self.ended.cancelled() => Err(unhosted(kind, id)),
+            sent = sent => return sent,
+            () = self.ended.cancelled() => {}
         }
+        if entrance.begun.load(Ordering::SeqCst) || (entrance.stays)() {
+            return Err(unhosted(kind, id));
+        }
+        // By the table it is another host's by now, which may have it when it has ended here.
+        kind.gone(id).await;
+        Ok(None)
     }
 
     /// Watches an actor, until its type is unregistered.
@@ -307,6 +314,11 @@ impl Actors {
         types: impl IntoIterator<Item = (String, Arc<dyn InternalActors>)>,
     ) -> Result<(), ActorError> {
         self.check_available()?;
+        self.host_internal(types);
+        Ok(())
+    }
+
+    pub(super) fn host_internal(&self, types: impl IntoIterator<Item = (String, Arc<dyn InternalActors>)>) {
         self.change_types(|known| {
             for (name, actors) in types {
                 tracing::info!(target: LOG, "Registering internal actors: {name}");
@@ -320,18 +332,22 @@ impl Actors {
                 }
             }
         });
-        Ok(())
     }
 
-    /// Hosts internal types no more: calls of them end, and all their actors.
+    /// Hosts internal types no more: calls of them end, and all their actors. Until these have ended, their types are kept as
+    /// those of an app are.
     pub async fn unregister_internal(&self, names: &[String]) {
-        let mut ended = Vec::new();
-        self.change_types(|known| ended.extend(names.iter().filter_map(|name| known.internal.remove(name))));
-        for kind in &ended {
+        let mut going = Vec::new();
+        self.change_types(|known| {
+            going.extend(names.iter().filter_map(|name| known.internal.remove(name)));
+            known.let_go(&going);
+        });
+        for kind in &going {
             tracing::info!(target: LOG, "Unregistering internal actors: {}", kind.name);
             kind.end();
         }
-        self.halt(&ended, |_, _| true).await;
+        self.halt(&going, |_, _| true).await;
+        self.change_types(|known| known.forget(&going));
     }
 }
 
@@ -339,7 +355,7 @@ impl Actors {
 mod tests {
     use std::collections::HashSet;
     use std::future::pending;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
     use std::sync::{Mutex, MutexGuard};
 
     use futures::FutureExt;

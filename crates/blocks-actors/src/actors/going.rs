@@ -1,0 +1,179 @@
+//! Tests of types that are hosted no more, while their actors end.
+
+use bytes::Bytes;
+use futures::FutureExt;
+use outrigger_actors::ring::{Host, Tables};
+use outrigger_actors::routes::Origin;
+use outrigger_blocks::pubsub::PubSubs;
+use outrigger_blocks::secrets::Secrets;
+use outrigger_component::Catalog;
+use outrigger_policy::resiliency::Resiliency;
+use outrigger_resources::Configuration;
+use outrigger_runtime::components::Context;
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::scheduler;
+use outrigger_telemetry::metrics::Metrics;
+use prost_types::Any;
+use tokio::sync::{Notify, Semaphore};
+use tonic::Status;
+
+use super::call::Message;
+use super::host::Entrance;
+use super::*;
+
+const KIND: &str = "dapr.internal.default.shop.workflow";
+const HERE: &str = "10.0.0.1:50002";
+const THERE: &str = "10.0.0.2:50002";
+
+/// Actors that end when they may.
+struct Lasting {
+    ending: Notify,
+    may_end: Semaphore,
+}
+
+#[async_trait::async_trait]
+impl InternalActors for Lasting {
+    async fn invoke(&self, _: &ActorCall) -> Result<Bytes, Status> {
+        Ok(Bytes::new())
+    }
+
+    async fn remind(&self, _: &str, _: &str, _: Option<&Any>) -> Result<(), Status> {
+        Ok(())
+    }
+
+    async fn halt(&self, _: &str) {
+        self.ending.notify_one();
+        let _may_end = self.may_end.acquire().await;
+    }
+
+    fn is_kept(&self, _: &str) -> bool {
+        true
+    }
+}
+
+fn tables(address: &str) -> Tables {
+    let host = Host {
+        address: address.into(),
+        app_id: "shop".into(),
+    };
+    Tables::new([(KIND.to_owned(), vec![host])], 10).unwrap()
+}
+
+/// Of a sidecar without an app, whose own all actors are.
+fn actors() -> Actors {
+    let resilience = Arc::new(Resilience::new(
+        Resiliency::build(&[], "shop").0,
+        Arc::new(SidecarMetrics::new(Metrics::disabled())),
+    ));
+    let context = Context {
+        catalog: Catalog::empty(),
+        app_id: "shop".to_owned(),
+        namespace: None,
+        env_keys: String::new(),
+        env: Arc::new(|_| None),
+        configuration: Arc::new(Configuration::default()),
+        metrics: Metrics::disabled(),
+        actors: true,
+    };
+    let secrets = Arc::new(Secrets::new(Vec::new(), Arc::clone(&resilience)));
+    let pubsubs = Arc::new(PubSubs::new(
+        "shop".into(),
+        Arc::clone(&resilience),
+        Tracer::off(),
+    ));
+    let actors = Actors::new(Dependencies {
+        app_id: "shop".into(),
+        namespace: "default".into(),
+        address: HERE.to_owned(),
+        placement: true,
+        handover: true,
+        namespace_missing: false,
+        app: None,
+        peers: Arc::new(Peers::new(None)),
+        state: Arc::new(State::new(pubsubs, Arc::clone(&resilience))),
+        components: Arc::new(Components::new(context, Vec::new(), secrets)),
+        scheduler: Scheduler::new(scheduler::Settings {
+            app_id: "shop".into(),
+            namespace: "default".into(),
+            addresses: Vec::new(),
+            streams: 1,
+            identity: None,
+            max_message: 0,
+        }),
+        tracer: Tracer::off(),
+        resilience,
+        state_ttl: false,
+        max_message: 0,
+    });
+    actors.step(actors.routes.load().replaced(tables(HERE)));
+    actors.gate.open();
+    actors
+}
+
+fn names(actors: &Actors) -> Vec<String> {
+    let names = actors.types.borrow().clone();
+    names.unwrap_or_default().to_vec()
+}
+
+/// Until the actors of a type of the sidecar have ended, a table that gives them to others is not answered, and whoever
+/// calls them waits for that or is told that they are not here.
+#[tokio::test]
+async fn an_internal_type_is_kept_until_its_actors_have_ended() {
+    let actors = Arc::new(actors());
+    let lasting = Arc::new(Lasting {
+        ending: Notify::new(),
+        may_end: Semaphore::new(0),
+    });
+    actors.host_internal([(KIND.to_owned(), lasting.clone() as Arc<dyn InternalActors>)]);
+    assert_eq!(names(&actors), [KIND]);
+    let call = ActorCall {
+        kind: KIND.to_owned(),
+        id: "a".to_owned(),
+        ..ActorCall::default()
+    };
+    let message = Message::Call(&call);
+    assert!(actors.received(&message, Origin::Own).await.is_ok());
+    let unregistering = tokio::spawn({
+        let actors = Arc::clone(&actors);
+        async move { actors.unregister_internal(&[KIND.to_owned()]).await }
+    });
+    lasting.ending.notified().await;
+    assert_eq!(
+        names(&actors),
+        [""; 0],
+        "placement and the schedulers hear of it at once"
+    );
+    let refused = actors.received(&message, Origin::Own).await.map(|_| ());
+    assert!(
+        matches!(refused, Err(ActorError::NoAddress { .. })),
+        "{refused:?}"
+    );
+    let other = ActorCall {
+        id: "b".to_owned(),
+        ..call.clone()
+    };
+    let refused = actors
+        .received(&Message::Call(&other), Origin::Own)
+        .await
+        .map(|_| ());
+    assert!(
+        matches!(refused, Err(ActorError::NoAddress { .. })),
+        "{refused:?}"
+    );
+
+    actors.step(actors.routes.load().replaced(tables(THERE)));
+    let routes = actors.routes.load_full();
+    let mut answering = Box::pin(actors.halt_here(|kind, id| !routes.owns(kind, id)));
+    assert!(answering.as_mut().now_or_never().is_none());
+    // Who hands the actor over waits for its end too.
+    let hosted = actors.hosted.load_full();
+    let entrance = Entrance::new(&|| false);
+    let kind = hosted.with_actors(KIND).unwrap();
+    let mut handed = Box::pin(kind.internal.as_ref().unwrap().send(kind, &message, &entrance));
+    assert!(handed.as_mut().now_or_never().is_none());
+    lasting.may_end.add_permits(1);
+    answering.await;
+    assert!(matches!(handed.await, Ok(None)));
+    unregistering.await.unwrap();
+    assert_eq!(actors.hosted.load().all().count(), 0);
+}
