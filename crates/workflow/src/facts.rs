@@ -39,6 +39,8 @@ pub struct Completed {
     pub event: ExecutionCompletedEvent,
     /// When.
     pub at: Option<Timestamp>,
+    /// Which entry of the history says so.
+    pub(crate) entry: usize,
 }
 
 impl Completed {
@@ -148,6 +150,7 @@ impl Facts {
                 self.completed = Some(Arc::new(Completed {
                     event: e.clone(),
                     at: event.timestamp,
+                    entry: self.len - 1,
                 }));
             }
             EventType::OrchestratorStarted(e) => {

@@ -309,6 +309,9 @@ impl Instance {
     /// # Errors
     /// [`PurgeError`].
     pub fn purge(&self) -> Result<(), PurgeError> {
+        if self.is_left_over() {
+            return Ok(());
+        }
         // Of one that was removed in part, its end may be all that is left.
         if self.start_event().is_none() && !self.is_completed() {
             return Err(PurgeError::Unknown);

@@ -22,6 +22,10 @@ pub struct Change {
     pub deletes: Vec<String>,
     /// What was stored before; `None` where nothing was.
     before: Option<Counts>,
+    /// What is stored afterwards; of a removal nothing.
+    after: Counts,
+    /// Of a removal: the entry that says that the instance has ended.
+    end: Option<String>,
 }
 
 impl Change {
@@ -40,9 +44,10 @@ impl Change {
     /// The change as transactions of at most `most` operations, to be stored in this order. Whoever reads in between, or
     /// after a crash, finds the instance as it was before or as it is after: entries that [`METADATA`] does not count yet
     /// come first, then one transaction with everything that is seen, then the removal of what is counted no more.
-    /// Each has [`METADATA`], whose ETag keeps out a host that has lost the instance.
+    /// Each has [`METADATA`], whose ETag keeps out a host that has lost the instance, and which says as long as there are
+    /// such entries how far they reach: the next change removes them, or a purge.
     ///
-    /// A removal has no such moment: [`METADATA`] and the last event of the history, which says that the instance has ended,
+    /// A removal has no such moment: [`METADATA`] and the entry of the history which says that the instance has ended
     /// go last. What a crash leaves cannot be read, but [`Instance::salvage`] finds that it may be removed, and all its keys.
     ///
     /// What is seen and changes is never split: a transaction may be larger than `most` where a workflow continues as new
@@ -56,32 +61,42 @@ impl Change {
         let mut changes = Vec::new();
         let is_metadata = |key: &String| key == METADATA;
         let before = self.before.unwrap_or_default();
-        let old = self.before.map(|before| (METADATA.to_owned(), before.encoded()));
+        let metadata = |counts: Counts| (METADATA.to_owned(), counts.encoded());
         if self.deletes.iter().any(is_metadata) {
-            let end = before.history.checked_sub(1).map(history_key);
-            let is_last = |key: &String| is_metadata(key) || Some(key) == end.as_ref();
+            let is_last = |key: &String| is_metadata(key) || Some(key) == self.end.as_ref();
             let (last, first): (Vec<_>, Vec<_>) = self.deletes.into_iter().partition(is_last);
             let parts = first
                 .chunks(at_once)
-                .map(|part| (old.iter().cloned().collect(), part.to_vec()));
+                .map(|part| (vec![metadata(before)], part.to_vec()));
             let parts = parts.chain([(Vec::new(), last)]);
             return parts
                 .map(|(upserts, deletes)| Self::of(upserts, deletes))
                 .collect();
         }
+        let reach = before.reaches().max(self.after.reaches());
+        let old = metadata(Counts { reach, ..before });
+        let new = metadata(Counts { reach, ..self.after });
         let is_hidden = |(key, _): &(String, Bytes)| !before.has(key);
-        let (hidden, seen): (Vec<_>, Vec<_>) = self.upserts.into_iter().partition(is_hidden);
-        let new = seen.iter().find(|(key, _)| is_metadata(key)).cloned();
+        let (hidden, mut seen): (Vec<_>, Vec<_>) = self.upserts.into_iter().partition(is_hidden);
         for part in hidden.chunks(at_once) {
-            let upserts = part.iter().chain(&old).cloned().collect();
+            let upserts = part.iter().chain([&old]).cloned().collect();
             changes.push(Self::of(upserts, Vec::new()));
         }
         let mut deletes = self.deletes.into_iter();
         let first = deletes.by_ref().take(most.saturating_sub(seen.len())).collect();
-        changes.push(Self::of(seen, first));
         let deletes: Vec<_> = deletes.collect();
-        for part in deletes.chunks(at_once) {
-            changes.push(Self::of(new.iter().cloned().collect(), part.to_vec()));
+        if !deletes.is_empty() {
+            seen.retain(|(key, _)| !is_metadata(key));
+            seen.push(new.clone());
+        }
+        changes.push(Self::of(seen, first));
+        let mut parts = deletes.chunks(at_once).peekable();
+        while let Some(part) = parts.next() {
+            let metadata = match parts.peek() {
+                Some(_) => new.clone(),
+                None => metadata(self.after),
+            };
+            changes.push(Self::of(vec![metadata], part.to_vec()));
         }
         changes
     }
@@ -90,7 +105,7 @@ impl Change {
         Self {
             upserts,
             deletes,
-            before: None,
+            ..Self::default()
         }
     }
 }
@@ -104,6 +119,33 @@ pub struct Counts {
     pub history: usize,
     /// How often it began anew.
     pub generation: u64,
+    /// How far entries may reach that nothing counts: a change in several transactions was cut off.
+    pub reach: Reach,
+}
+
+/// How many entries there may be, counted or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    inbox: usize,
+    history: usize,
+}
+
+impl Reach {
+    fn max(self, other: Self) -> Self {
+        Self {
+            inbox: self.inbox.max(other.inbox),
+            history: self.history.max(other.history),
+        }
+    }
+}
+
+/// Fields of the value of [`METADATA`] that are ours: sidecars of Dapr read the others, and skip these.
+#[derive(Clone, PartialEq, prost::Message)]
+struct ReachFields {
+    #[prost(uint64, tag = "1001")]
+    inbox: u64,
+    #[prost(uint64, tag = "1002")]
+    history: u64,
 }
 
 /// The form of versions before protobuf.
@@ -127,12 +169,15 @@ impl Counts {
             key: METADATA.to_owned(),
             why,
         };
+        let mut reach = ReachFields::default();
         let (inbox, history, generation) = if value.first() == Some(&b'{') {
             let old: OldMetadata =
                 serde_json::from_slice(value).map_err(|error| malformed(error.to_string()))?;
             (old.inbox_length, old.history_length, old.generation)
         } else {
-            let new = WorkflowStateMetadata::decode(value).map_err(|error| malformed(error.to_string()))?;
+            let unread = |error: prost::DecodeError| malformed(error.to_string());
+            let new = WorkflowStateMetadata::decode(value).map_err(unread)?;
+            reach = ReachFields::decode(value).map_err(unread)?;
             (new.inbox_length, new.history_length, new.generation)
         };
         let count = |length: u64| match usize::try_from(length) {
@@ -145,6 +190,10 @@ impl Counts {
             inbox: count(inbox)?,
             history: count(history)?,
             generation,
+            reach: Reach {
+                inbox: count(reach.inbox)?,
+                history: count(reach.history)?,
+            },
         })
     }
 
@@ -169,7 +218,28 @@ impl Counts {
             history_length: length(self.history),
             generation: self.generation,
         };
-        metadata.encode_to_vec().into()
+        let reach = ReachFields {
+            inbox: length(self.reach.inbox),
+            history: length(self.reach.history),
+        };
+        // What follows each other is one message.
+        let mut encoded = metadata.encode_to_vec();
+        encoded.extend(reach.encode_to_vec());
+        encoded.into()
+    }
+
+    /// How many entries there may be at most.
+    fn reaches(&self) -> Reach {
+        let counted = Reach {
+            inbox: self.inbox,
+            history: self.history,
+        };
+        counted.max(self.reach)
+    }
+
+    /// Whether all that is there is what nothing counts.
+    fn is_left_over(&self) -> bool {
+        self.inbox == 0 && self.history == 0 && self.reach != Reach::default()
     }
 
     /// The keys that belong to the instance, those of the history first, then those of the inbox.
@@ -225,8 +295,9 @@ impl Instance {
         let mut instance = Self::new(id);
         instance.generation = counts.generation;
         for key in (0..counts.history).map(history_key) {
-            if let Some(event) = value(&key).and_then(|encoded| HistoryEvent::decode(encoded).ok()) {
-                instance.facts.add(&event);
+            match value(&key).and_then(|encoded| HistoryEvent::decode(encoded).ok()) {
+                Some(event) => drop(instance.facts.add(&event)),
+                None => instance.facts.len += 1,
             }
         }
         instance.stored = Some(counts);
@@ -263,36 +334,46 @@ impl Instance {
                 .upserts
                 .push((CUSTOM_STATUS.to_owned(), status.encode_to_vec().into()));
         }
+        let reach = self.stored().reaches();
         change
             .deletes
-            .extend((self.history.len()..self.stored().history).map(history_key));
+            .extend((self.history.len()..reach.history).map(history_key));
         change
             .deletes
-            .extend((self.inbox.len()..self.stored().inbox).map(inbox_key));
+            .extend((self.inbox.len()..reach.inbox).map(inbox_key));
         let counts = Counts {
             inbox: self.inbox.len(),
             history: self.history.len(),
             generation: self.generation,
+            reach: Reach::default(),
         };
+        change.after = counts;
         change.upserts.push((METADATA.to_owned(), counts.encoded()));
         self.stored = Some(counts);
         change
     }
 
-    /// Removes everything that is stored.
+    /// Whether there is no instance, but what is left of one whose first change was cut off.
     #[must_use]
-    pub fn removal(&self) -> Change {
-        self.stored().removal()
+    pub fn is_left_over(&self) -> bool {
+        self.stored().is_left_over()
     }
-}
 
-impl Counts {
-    /// Removes everything that is stored.
+    /// Removes everything that is stored, [`METADATA`] last.
     #[must_use]
     pub fn removal(&self) -> Change {
+        let stored = self.stored();
+        let reach = stored.reaches();
+        let all = Counts {
+            inbox: reach.inbox,
+            history: reach.history,
+            ..stored
+        };
+        let end = self.facts.completed.as_ref().map(|completed| completed.entry);
         Change {
-            before: Some(*self),
-            ..Change::of(Vec::new(), self.keys().chain([METADATA.to_owned()]).collect())
+            before: Some(stored),
+            end: end.map(history_key),
+            ..Change::of(Vec::new(), all.keys().chain([METADATA.to_owned()]).collect())
         }
     }
 }

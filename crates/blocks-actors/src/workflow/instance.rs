@@ -302,7 +302,8 @@ impl InternalActors for Instances {
         }
         let mut held = self.hold(&call.id);
         let loaded = held.take().await?;
-        let now = loaded.as_ref().map(|loaded| loaded.instance.metadata());
+        let known = loaded.as_ref().filter(|loaded| !loaded.instance.is_left_over());
+        let now = known.map(|loaded| loaded.instance.metadata());
         if let Some(loaded) = loaded {
             held.keep(loaded);
         }

@@ -1,11 +1,14 @@
 //! Purging instances: one, or one with all its children.
 
 use std::collections::{HashSet, VecDeque};
+use std::fmt::Display;
+use std::time::Duration;
 
 use outrigger_runtime::scheduler::SchedulerError;
 use outrigger_workflow::error::NO_INSTANCE;
 use outrigger_workflow::names::{ActorTypes, METADATA, RUN_ACTIVITY, history_key, inbox_key};
 use outrigger_workflow::{Counts, Instance};
+use tokio::time::Instant;
 use tonic::Status;
 
 use super::engine::{is_broken, methods};
@@ -16,6 +19,9 @@ use crate::actors::{ActorCall, ActorError, ReminderError};
 
 /// Instances that one call purges at most.
 const MAX_PURGED: usize = 100_000;
+
+/// How long one call purges at most. What is left can be purged by another: parents go last.
+const LONGEST: Duration = Duration::from_secs(300);
 
 /// Keys of an instance that are looked for at once, where nothing says how many there are.
 const LOOKED_FOR: usize = 1000;
@@ -37,13 +43,48 @@ struct Family {
     elsewhere: Vec<(String, String)>,
 }
 
+/// How far one call has come.
+struct Progress {
+    began: Instant,
+    /// Instances that are purged.
+    count: usize,
+    /// Apps whose workflows nobody hosts: each is waited for once.
+    absent: HashSet<String>,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            count: 0,
+            absent: HashSet::new(),
+        }
+    }
+
+    /// Whether there is time for another step of the purge of `id`.
+    fn may_go_on(&self, id: &str) -> Result<(), ActorError> {
+        if self.began.elapsed() < LONGEST {
+            return Ok(());
+        }
+        let text = format!(
+            "'{id}' and its children are not purged within {} s: {} instances are gone; purge it again for the rest",
+            LONGEST.as_secs(),
+            self.count
+        );
+        Err(ActorError::Internal(Status::deadline_exceeded(text)))
+    }
+}
+
 impl Workflows {
     /// Purges an instance that has ended; `recursive`: its children first, `force`: without their actors, whether they
     /// have ended or not.
     pub async fn purge(&self, id: &str, recursive: bool, force: bool) -> Purged {
-        let mut count = 0;
-        let error = self.purge_all(id, recursive, force, &mut count).await.err();
-        Purged { count, error }
+        let mut progress = Progress::new();
+        let error = self.purge_all(id, recursive, force, &mut progress).await.err();
+        Purged {
+            count: progress.count,
+            error,
+        }
     }
 
     async fn purge_all(
@@ -51,10 +92,10 @@ impl Workflows {
         id: &str,
         recursive: bool,
         force: bool,
-        count: &mut usize,
+        progress: &mut Progress,
     ) -> Result<(), ActorError> {
         let family = match recursive {
-            true => self.family(id, force).await?,
+            true => self.family(id, force, progress).await?,
             false => Family {
                 here: vec![id.to_owned()],
                 ..Family::default()
@@ -62,10 +103,15 @@ impl Workflows {
         };
         // Only their apps know whether they have ended. Nothing of this app goes where one of them has not.
         for (app, child) in &family.elsewhere {
-            *count += usize::from(self.purge_elsewhere(app, child, force).await?);
+            progress.may_go_on(id)?;
+            let purged = self
+                .purge_elsewhere(app, child, force, &mut progress.absent)
+                .await?;
+            progress.count += usize::from(purged);
         }
         // Parents were found before their children.
         for member in family.here.iter().rev() {
+            progress.may_go_on(id)?;
             let purged = async {
                 match force {
                     true => self.purge_stored(member).await,
@@ -76,7 +122,7 @@ impl Workflows {
                 }
             };
             match self.counted(Operation::Purge, purged).await {
-                Ok(()) => *count += 1,
+                Ok(()) => progress.count += 1,
                 // Its time was over meanwhile.
                 Err(error) if member != id && is_unknown(&error) => {}
                 Err(error) => return Err(error),
@@ -87,7 +133,23 @@ impl Workflows {
 
     /// Has another app purge a child; whether there was one. Where nobody hosts the app's workflows it stays, and by force it
     /// stays too where the app refuses: what it stored is not this app's to remove.
-    async fn purge_elsewhere(&self, app: &str, id: &str, force: bool) -> Result<bool, ActorError> {
+    async fn purge_elsewhere(
+        &self,
+        app: &str,
+        id: &str,
+        force: bool,
+        absent: &mut HashSet<String>,
+    ) -> Result<bool, ActorError> {
+        let stays = |why: &dyn Display| {
+            tracing::warn!(
+                target: super::LOG,
+                "child workflow '{id}' of app '{app}' is not purged with its parent, purge it there: {why}"
+            );
+            Ok(false)
+        };
+        if absent.contains(app) {
+            return stays(&"nobody hosts the app's workflows");
+        }
         let call = ActorCall {
             kind: ActorTypes::of(&self.with.namespace, app).workflow,
             ..self.request(methods::PURGE, id, Vec::new(), PROTOBUF)
@@ -96,25 +158,26 @@ impl Workflows {
         match self.counted(Operation::Purge, purged).await {
             Ok(()) => Ok(true),
             Err(error) if is_unknown(&error) => Ok(false),
-            Err(error) if force || matches!(error, ActorError::NoAddress { .. }) => {
-                tracing::warn!(
-                    target: super::LOG,
-                    "child workflow '{id}' of app '{app}' is not purged with its parent, purge it there: {error}"
-                );
-                Ok(false)
+            Err(error @ ActorError::NoAddress { .. }) => {
+                absent.insert(app.to_owned());
+                stays(&error)
             }
+            Err(error) if force => stays(&error),
             Err(error) => Err(error),
         }
     }
 
     /// An instance and what it has created, all of which has to have ended. Children that are gone are no part of it.
-    async fn family(&self, id: &str, force: bool) -> Result<Family, ActorError> {
+    async fn family(&self, id: &str, force: bool, progress: &Progress) -> Result<Family, ActorError> {
         let refused = |text: &str| ActorError::Internal(Status::failed_precondition(text));
         let mut family = Family::default();
         let mut known = HashSet::from([(None, id.to_owned())]);
         let mut found = VecDeque::from([id.to_owned()]);
         while let Some(member) = found.pop_front() {
-            let instance: Instance = match self.load(&member).await {
+            progress.may_go_on(id)?;
+            // One history at a time is in memory.
+            let instance: Instance = match self.load_stored(&member).await {
+                Ok(Some(instance)) if instance.is_left_over() => instance,
                 Ok(Some(instance)) if instance.start_event().is_some() => {
                     if !instance.is_completed() {
                         return Err(refused("orchestration has not yet completed"));
@@ -164,7 +227,7 @@ impl Workflows {
             None => Counts {
                 history: self.stored_entries(id, history_key).await?,
                 inbox: self.stored_entries(id, inbox_key).await?,
-                generation: 0,
+                ..Counts::default()
             },
         };
         let mut values = actors.states(kind, id, counts.keys().collect()).await?;
@@ -192,16 +255,15 @@ impl Workflows {
             target: super::LOG,
             "workflow '{id}' is purged by force: if it still runs, what it does from now on is lost"
         );
-        let instance = match self.load(id).await {
+        let instance = match self.load_stored(id).await {
             Ok(Some(instance)) => instance,
             Ok(None) => return Err(ActorError::Internal(Status::not_found(NO_INSTANCE))),
             Err(error) if says_broken(&error) => self.salvaged(id).await?,
             Err(error) => return Err(error),
         };
         let actors = &self.with.actors;
-        let mut keys = instance.removal().deletes;
-        // What is left when this breaks off can be purged again.
-        keys.sort_by_key(|key| key == METADATA);
+        // The metadata go last: what is left when this breaks off can be purged again.
+        let keys = instance.removal().deletes;
         actors.remove_state(&self.types.workflow, id, keys).await?;
         let types = &self.types;
         let failed = |error: SchedulerError| ReminderError::Delete(error.to_string());
@@ -221,4 +283,22 @@ impl Workflows {
 /// Whether an error is about what is stored of an instance.
 fn says_broken(error: &ActorError) -> bool {
     error.said().is_some_and(|(code, _)| is_broken(code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_purge_ends_in_time_and_says_how_far_it_came() {
+        let mut progress = Progress::new();
+        progress.count = 7;
+        assert!(progress.may_go_on("a").is_ok());
+        tokio::time::advance(LONGEST).await;
+        let error = progress.may_go_on("a").unwrap_err().to_string();
+        assert!(
+            error.contains("'a'") && error.contains("7 instances are gone"),
+            "{error}"
+        );
+    }
 }

@@ -58,6 +58,12 @@ impl Workflows {
 
     /// An instance as it is stored; `None` where there is none.
     pub(super) async fn load(&self, id: &str) -> Result<Option<Instance>, ActorError> {
+        let stored = self.load_stored(id).await?;
+        Ok(stored.filter(|instance| !instance.is_left_over()))
+    }
+
+    /// As [`Workflows::load`]; what is left of one that was never stored whole is found too.
+    pub(super) async fn load_stored(&self, id: &str) -> Result<Option<Instance>, ActorError> {
         let mut unreadable: Option<(Option<String>, ActorError)> = None;
         for _ in 0..READS {
             let Some(metadata) = self.with.actors.state(&self.types.workflow, id, METADATA).await? else {

@@ -42,11 +42,16 @@ impl Held<'_> {
 
     pub(super) async fn rerun(&mut self, body: &Bytes) -> Result<(), Status> {
         let state: WorkflowState = decode("the state of the workflow to rerun", body.clone())?;
-        if let Some(loaded) = self.take().await? {
-            self.keep(loaded);
-            return Err(rerun_status(&RerunError::TargetExists(self.id.to_owned())));
-        }
         let engine = Arc::clone(&self.all.engine);
+        match self.take().await? {
+            // A request like this one was cut off before all was stored.
+            Some(mut loaded) if loaded.instance.is_left_over() => engine.remove(&mut loaded).await?,
+            Some(loaded) => {
+                self.keep(loaded);
+                return Err(rerun_status(&RerunError::TargetExists(self.id.to_owned())));
+            }
+            None => {}
+        }
         let made = Instance::from_fork(self.id, state, now());
         let (instance, change) = made.map_err(|error| rerun_status(&error))?;
         let name = names::rerun_reminder(random());

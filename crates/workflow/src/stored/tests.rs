@@ -65,7 +65,15 @@ fn only_what_is_new_is_written_and_what_is_gone_is_deleted() {
     assert!(stored.is_empty());
 }
 
-/// Every prefix of the transactions leaves the instance of before or of after.
+/// Whether a removal of what is found takes all that is stored.
+fn all_is_found(stored: &Store) -> bool {
+    let counts = Counts::read("a", &stored[METADATA]).unwrap();
+    let found = Instance::salvage("a", counts, |key| stored.get(key).cloned());
+    let found = found.removal().deletes;
+    stored.keys().all(|key| found.contains(key))
+}
+
+/// Every prefix of the transactions leaves the instance of before or of after, and nothing that is not found again.
 fn in_parts(stored: &Store, most: usize, next: &Instance, change: Change) -> Store {
     let old = stored.contains_key(METADATA).then(|| read(stored).history());
     let mut stored = stored.clone();
@@ -77,10 +85,8 @@ fn in_parts(stored: &Store, most: usize, next: &Instance, change: Change) -> Sto
             stored.remove(&key);
         }
         stored.extend(change.upserts);
-        let Some(metadata) = stored.get(METADATA) else {
-            continue;
-        };
-        let counts = Counts::read("a", metadata).unwrap();
+        let counts = Counts::read("a", &stored[METADATA]).unwrap();
+        assert!(all_is_found(&stored), "{counts:?}: {:?}", stored.keys());
         let found = Instance::read("a", counts, |key| stored.get(key).cloned()).unwrap();
         let found = found.history();
         assert!(
@@ -115,21 +121,81 @@ fn a_change_that_is_split_is_seen_whole_or_not_at_all() {
     let change = instance.change_from(0, 0);
     stored = in_parts(&stored, 10, &instance, change);
     assert_eq!(stored.len(), 3);
+    let counts = Counts::read("a", &stored[METADATA]).unwrap();
+    assert_eq!(counts, instance.stored(), "nothing is left that reaches further");
+}
+
+/// Cut off before all parts of a change are stored, and read again: the next change, however small, leaves nothing behind, and
+/// neither does a purge. Who knows the fields of the contract alone reads the same counts.
+#[test]
+fn what_a_change_leaves_that_is_cut_off_goes_with_the_next_one() {
+    let start = EventType::ExecutionStarted(ExecutionStartedEvent::default());
+    let start = event(-1, Timestamp::default(), start);
+    let mut small = Instance::new("a");
+    let mut stored = Store::new();
+    store(&mut stored, small.push(start.clone()));
+    let mut large = read(&stored);
+    large.inbox.extend((0..20).map(|n| raised(&n.to_string())));
+    for event in std::mem::take(&mut large.inbox) {
+        large.append(&event);
+    }
+    let grows = large.change();
+    // Both directions: entries that are not counted yet, and such that are counted no more.
+    let mut grown = stored.clone();
+    for part in grows.clone().split(5) {
+        part.deletes.iter().for_each(|key| drop(grown.remove(key)));
+        grown.extend(part.upserts);
+    }
+    let mut anew = read(&grown);
+    let shrinks = anew.start(start.clone());
+    // Nothing was stored at all: the first change was cut off.
+    let mut first = Instance::new("a");
+    (0..20).for_each(|n| first.append(&raised(&n.to_string())));
+    let begins = first.change();
+    for (before, change) in [(stored, grows), (grown, shrinks), (Store::new(), begins)] {
+        let parts = change.split(5);
+        assert!(parts.len() > 2);
+        for cut in 1..parts.len() {
+            let mut stored = before.clone();
+            for part in &parts[..cut] {
+                part.deletes.iter().for_each(|key| drop(stored.remove(key)));
+                stored.extend(part.upserts.iter().cloned());
+            }
+            let metadata = WorkflowStateMetadata::decode(stored[METADATA].clone()).unwrap();
+            let counts = Counts::read("a", &stored[METADATA]).unwrap();
+            let of_contract = (metadata.history_length as usize, metadata.inbox_length as usize);
+            assert_eq!(of_contract, (counts.history, counts.inbox));
+            assert!(all_is_found(&stored), "{:?}", stored.keys());
+            let found = || Instance::read("a", counts, |key| stored.get(key).cloned()).unwrap();
+            assert_eq!(found().is_left_over(), before.is_empty());
+            assert_eq!(found().purge().is_ok(), before.is_empty());
+            let mut next = found();
+            let change = match before.is_empty() {
+                true => next.start(start.clone()),
+                false => next.push(raised("c")),
+            };
+            let mut stored = stored.clone();
+            change.deletes.iter().for_each(|key| drop(stored.remove(key)));
+            stored.extend(change.upserts);
+            assert_eq!(read(&stored).inbox, next.inbox);
+        }
+    }
 }
 
 #[test]
 fn a_removal_in_parts_can_be_gone_on_with_until_nothing_is_left() {
-    let mut instance = Instance::new("a");
-    let start = EventType::ExecutionStarted(ExecutionStartedEvent::default());
-    instance.append(&event(-1, Timestamp::default(), start));
-    (0..30).for_each(|n| instance.append(&raised(&n.to_string())));
-    let end = EventType::ExecutionCompleted(ExecutionCompletedEvent::default());
-    instance.append(&event(30, Timestamp::default(), end));
-    instance.inbox.push(raised("late"));
-    let mut all = Store::new();
-    store(&mut all, instance.change());
-    for most in [2, 3, 10] {
-        let mut stored = all.clone();
+    for (after_its_end, most) in [(0, 2), (0, 3), (0, 10), (1, 2), (4, 3), (12, 10)] {
+        let mut instance = Instance::new("a");
+        let start = EventType::ExecutionStarted(ExecutionStartedEvent::default());
+        instance.append(&event(-1, Timestamp::default(), start));
+        (0..30).for_each(|n| instance.append(&raised(&n.to_string())));
+        let end = EventType::ExecutionCompleted(ExecutionCompletedEvent::default());
+        instance.append(&event(30, Timestamp::default(), end));
+        // What a worker answers need not have the end last.
+        (0..after_its_end).for_each(|n| instance.append(&raised(&n.to_string())));
+        instance.inbox.push(raised("late"));
+        let mut stored = Store::new();
+        store(&mut stored, instance.change());
         let parts = instance.removal().split(most);
         let last = parts.len() - 1;
         for (index, part) in parts.into_iter().enumerate() {
@@ -200,6 +266,7 @@ fn of_what_is_broken_all_is_found_that_has_to_go() {
         history: 3,
         inbox: 1,
         generation: 2,
+        ..Counts::default()
     };
     let task = EventType::TaskScheduled(TaskScheduledEvent::default());
     let begun = event(4, Timestamp::default(), task).encode_to_vec();

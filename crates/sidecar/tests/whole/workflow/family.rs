@@ -1,6 +1,7 @@
 //! Parents and children that do not go the same way.
 
 use super::*;
+use crate::replay::Context;
 
 async fn purged(node: &Node, id: &str) -> u16 {
     let purged = node.ask(post(&format!("/v1.0/workflows/dapr/{id}/purge"), ""));
@@ -59,6 +60,34 @@ async fn a_parent_is_purged_whose_children_are_gone_or_elsewhere() {
     assert!(is_gone(&shop, "b").await && is_gone(&shop, "b:0000").await);
     assert!(!is_gone(&bank, "b:0001").await);
     assert_eq!(purged(&shop, "b").await, 404, "it is not there itself");
+}
+
+/// Invariant: a purge waits once for an app that nobody hosts, however many children live there.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_app_that_is_away_is_asked_once_for_all_children_that_it_has() {
+    let world = World::new().await;
+    let tasks = Tasks::default().workflow("scatter", |context| {
+        let begin = |context: &mut Context| {
+            context.app = Some("bank".to_owned());
+            context.begin_child("chain", "", "1")
+        };
+        let begun: Vec<_> = (0..4).map(|_| begin(context)).collect();
+        for child in begun {
+            context.wait(child)?.ok();
+        }
+        Some(End::Completed(String::new()))
+    });
+    let (shop, _worker, _) = world.with_worker("shop", tasks).await;
+    let (_bank, worker, _) = world.with_worker("bank", chain(Tasks::default())).await;
+    start(&shop, "scatter", "a", "").await;
+    output(&shop, "a").await;
+    worker.leave().await;
+    world.hosts("bank", 0).await;
+    assert_eq!(purged(&shop, "a").await, 202);
+    assert!(is_gone(&shop, "a").await);
+    let operations = "dapr_runtime_workflow_operation_count";
+    let failed = [r#"operation="purge_workflow""#, r#"status="failed""#];
+    shop.counts(operations, &failed, 1.0).await;
 }
 
 /// Invariant: a parent that is terminated ends, though its child is stalled and takes no event.
