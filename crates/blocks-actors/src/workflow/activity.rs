@@ -2,7 +2,7 @@
 //! runs already is not run twice for a reminder that comes again.
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use outrigger_workflow::event::{NO_ID, event, nanos};
 use outrigger_workflow::names;
 use prost::Message as _;
 use prost_types::{Any, Timestamp};
+use tokio::time::timeout;
 use tonic::Status;
 
 use super::LOG;
@@ -22,6 +23,7 @@ use super::engine::{DUE_TIME, Engine, again, any, decode, methods, now};
 use super::executions::{Executions, Step};
 use super::instance::random;
 use super::is_unknown;
+use super::losses;
 use super::metrics::Ended as Execution;
 use super::queue::Cancelled;
 use super::spans;
@@ -29,6 +31,10 @@ use crate::actors::{ActorCall, ActorError, InternalActors};
 
 /// An activity that nobody reminds of any more is not active after so long.
 const UNREMINDED: Duration = Duration::from_secs(60 * 60);
+/// When an activity comes again whose worker went away, as any that was not done.
+const AFTER_LOSS: Duration = Duration::from_secs(1);
+/// How long it may take to save how often that has happened.
+const SAVE: Duration = Duration::from_secs(2);
 /// The type of the failure of an activity that is not run again.
 const PARKED: &str = "ActivityParked";
 
@@ -87,8 +93,10 @@ impl InternalActors for Activities {
             )));
         };
         let key = key(id, &event, &task.task_execution_id);
+        self.engine.losses.known(&key, losses::saved_count(data));
         let work = Work {
             engine: Arc::clone(&self.engine),
+            actor: id.to_owned(),
             key: key.clone(),
             request: request(instance, event.event_id, task),
             event,
@@ -143,6 +151,8 @@ impl Drop for ReminderWait<'_> {
 /// One execution of an activity.
 pub(super) struct Work {
     engine: Arc<Engine>,
+    /// The actor that runs it.
+    actor: String,
     /// Which execution it is.
     key: String,
     request: ActivityRequest,
@@ -176,6 +186,20 @@ impl Work {
         }
     }
 
+    /// Has the reminder know how often the worker went away: a sidecar that starts later counts on. Where that does not work
+    /// now, the reminder comes again as it is.
+    async fn save_losses(&self) {
+        let engine = &self.engine;
+        let data = any("HistoryEvent", &self.event);
+        let Some(data) = losses::with_count(data, engine.losses.count_of(&self.key)) else {
+            return;
+        };
+        let due = (SystemTime::now() + AFTER_LOSS).into();
+        let kind = &engine.types.activity;
+        let saved = engine.remind(kind, &self.actor, names::RUN_ACTIVITY, Some(due), Some(data));
+        let _saved = timeout(SAVE, saved).await;
+    }
+
     fn count(&self, ended: Execution) {
         let elapsed = self.elapsed.get().copied().unwrap_or_default();
         self.engine
@@ -207,7 +231,10 @@ impl Step for Work {
                             engine.metrics.activity_parked(&name);
                             Ok(self.parked(count))
                         }
-                        None => Err(Cancelled::Disconnected),
+                        None => {
+                            self.save_losses().await;
+                            Err(Cancelled::Disconnected)
+                        }
                     },
                     response => response,
                 }

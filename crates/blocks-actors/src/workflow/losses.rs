@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use prost::Message as _;
+use prost_types::Any;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
@@ -12,12 +14,37 @@ use tokio::time::{Instant, timeout};
 const SUSPECTED: u32 = 3;
 /// How long one that is suspected waits for the others.
 const TURN: Duration = Duration::from_secs(30);
+/// Losses from which the activity's reminder has their count too, for a sidecar that starts later: one alone is any restart of
+/// an app, with all the activities that it had.
+const SAVED_FROM: u32 = 2;
 /// Activities whose losses are counted, at most.
 const MAX_COUNTED: usize = 1 << 16;
 /// How long a count is kept that does not grow.
 const KEPT: Duration = Duration::from_secs(3600);
 
-/// Counts by activity. They are of this process.
+/// What the data of an activity's reminder have beside its event: sidecars of Dapr skip fields that they do not know.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Saved {
+    #[prost(uint32, tag = "1001")]
+    losses: u32,
+}
+
+/// The data of an activity's reminder with the count of its losses, where that is to be saved.
+pub(super) fn with_count(mut data: Any, losses: u32) -> Option<Any> {
+    if losses < SAVED_FROM {
+        return None;
+    }
+    // What follows each other is one message; of a number that is there twice the last one counts.
+    data.value.extend(Saved { losses }.encode_to_vec());
+    Some(data)
+}
+
+/// The count that the data of an activity's reminder have.
+pub(super) fn saved_count(data: &[u8]) -> u32 {
+    Saved::decode(data).map_or(0, |saved| saved.losses)
+}
+
+/// Counts by activity, of this process and what was saved before it.
 pub(super) struct Losses {
     limit: Option<u32>,
     counts: Mutex<HashMap<String, (u32, Instant)>>,
@@ -40,7 +67,7 @@ impl Losses {
 
     /// Waits for its turn, if the activity is suspected.
     pub(super) async fn turn(&self, activity: &str) -> Option<SemaphorePermit<'_>> {
-        let count = self.locked().get(activity).map_or(0, |(count, _)| *count);
+        let count = self.count_of(activity);
         if self.limit.is_none() || count < SUSPECTED {
             return None;
         }
@@ -51,6 +78,24 @@ impl Losses {
     /// The worker of an activity went away. How often that has happened, where it was once too often.
     pub(super) fn lost(&self, activity: &str) -> Option<u32> {
         let limit = self.limit?;
+        self.count(activity, |count| count + 1)
+            .filter(|count| *count >= limit)
+    }
+
+    /// How often the worker of an activity went away.
+    pub(super) fn count_of(&self, activity: &str) -> u32 {
+        self.locked().get(activity).map_or(0, |(count, _)| *count)
+    }
+
+    /// An activity's losses were counted elsewhere, or before this process.
+    pub(super) fn known(&self, activity: &str, saved: u32) {
+        if self.limit.is_some() && saved > 0 {
+            self.count(activity, |count| count.max(saved));
+        }
+    }
+
+    /// Counts anew; `None` where too many are counted.
+    fn count(&self, activity: &str, count_anew: impl FnOnce(u32) -> u32) -> Option<u32> {
         let now = Instant::now();
         let mut counts = self.locked();
         if counts.len() >= MAX_COUNTED && !counts.contains_key(activity) {
@@ -60,15 +105,14 @@ impl Losses {
             }
         }
         let (count, last) = counts.entry(activity.to_owned()).or_insert((0, now));
-        (*count, *last) = (*count + 1, now);
-        Some(*count).filter(|count| *count >= limit)
+        (*count, *last) = (count_anew(*count), now);
+        Some(*count)
     }
 
     /// How often the worker of an activity went away, if it is not to be run again.
     pub(super) fn parked(&self, activity: &str) -> Option<u32> {
         let limit = self.limit?;
-        let count = self.locked().get(activity).map(|(count, _)| *count);
-        count.filter(|count| *count >= limit)
+        Some(self.count_of(activity)).filter(|count| *count >= limit)
     }
 
     /// An activity was answered, or its workflow knows that it is parked.
@@ -104,6 +148,31 @@ mod tests {
         );
         let never = Losses::new(None);
         assert!((0..1000).all(|_| never.lost("a").is_none()));
+        assert!(never.locked().is_empty());
+    }
+
+    #[test]
+    fn a_count_is_saved_with_the_event_that_others_read() {
+        use outrigger_wire::durabletask::HistoryEvent;
+        let event = HistoryEvent {
+            event_id: 7,
+            ..HistoryEvent::default()
+        };
+        let data = Any {
+            value: event.encode_to_vec(),
+            ..Any::default()
+        };
+        assert_eq!(saved_count(&data.value), 0);
+        assert_eq!(with_count(data.clone(), SAVED_FROM - 1), None);
+        let data = with_count(data, 4).and_then(|data| with_count(data, 5)).unwrap();
+        assert_eq!(saved_count(&data.value), 5);
+        assert_eq!(HistoryEvent::decode(&data.value[..]).unwrap(), event);
+        let losses = Losses::new(Some(6));
+        losses.known("a", 5);
+        losses.known("a", 2);
+        assert_eq!((losses.parked("a"), losses.lost("a")), (None, Some(6)));
+        let never = Losses::new(None);
+        never.known("a", 5);
         assert!(never.locked().is_empty());
     }
 

@@ -8,21 +8,21 @@ use outrigger_wire::durabletask::purge_instances_request::Request as Purged;
 use outrigger_wire::durabletask::work_item::Request as Work;
 use outrigger_wire::durabletask::{
     CreateSubOrchestrationAction, OrchestratorAction, OrchestratorVersionNotAvailableAction,
-    PurgeInstancesRequest, PurgeInstancesResponse, ScheduleTaskAction,
+    PurgeInstancesRequest, PurgeInstancesResponse, ScheduleTaskAction, WorkItem,
 };
 use outrigger_wire::scheduler::v1::job_target_metadata::Type;
 use outrigger_wire::scheduler::v1::{
-    JobMetadata, JobTargetMetadata, ListJobsRequest, ListJobsResponse, TargetActorReminder,
+    Job, JobMetadata, JobTargetMetadata, ListJobsRequest, ListJobsResponse, TargetActorReminder,
 };
 
 use crate::common::{Node, eventually, get, grpc, post};
 use crate::workflow_api::{KIND, Worker, World, hub};
 
-/// How long it is until the reminders of the instance `a` come, seconds.
-async fn due(world: &World) -> Vec<i64> {
+/// The reminders of an actor.
+async fn reminders(world: &World, kind: &str, id: &str) -> Vec<Job> {
     let target = Type::Actor(TargetActorReminder {
-        r#type: KIND.to_owned(),
-        id: "a".to_owned(),
+        r#type: kind.to_owned(),
+        id: id.to_owned(),
     });
     let request = ListJobsRequest {
         metadata: Some(JobMetadata {
@@ -34,7 +34,13 @@ async fn due(world: &World) -> Vec<i64> {
     let path = "/dapr.proto.scheduler.v1.Scheduler/ListJobs";
     let listed = grpc::unary(world.control.scheduler.port(), path, &[], &request).await;
     let listed: ListJobsResponse = listed.message();
-    let jobs = listed.jobs.into_iter().filter_map(|named| named.job?.due_time);
+    listed.jobs.into_iter().filter_map(|named| named.job).collect()
+}
+
+/// How long it is until the reminders of the instance `a` come, seconds.
+async fn due(world: &World) -> Vec<i64> {
+    let jobs = reminders(world, KIND, "a").await;
+    let jobs = jobs.into_iter().filter_map(|job| job.due_time);
     let now = jiff::Timestamp::now();
     jobs.map(|due| due.parse::<jiff::Timestamp>().unwrap().as_second() - now.as_second())
         .collect()
@@ -120,6 +126,64 @@ async fn an_activity_that_ends_its_workers_is_parked_and_counted() {
     let labels = [r#"activity_name="deadly""#];
     node.counts("dapr_runtime_workflow_activity_parked_count", &labels, 1.0)
         .await;
+    other.complete("a", &token, "1").await;
+    eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
+}
+
+/// Invariant: the losses of an activity are counted on by a sidecar that starts later.
+#[tokio::test]
+async fn an_activity_that_ends_its_workers_is_parked_though_the_sidecar_starts_anew() {
+    let world = World::new().await;
+    let spec = "  workflow:\n    maxActivityLosses: 3\n";
+    let node = world.plan().spec(spec).start().await;
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    begun(&node).await;
+    let (_, token) = worker.turn().await;
+    let task = Do::ScheduleTask(ScheduleTaskAction {
+        name: "deadly".to_owned(),
+        ..ScheduleTaskAction::default()
+    });
+    let action = OrchestratorAction {
+        orchestrator_action_type: Some(task),
+        ..OrchestratorAction::default()
+    };
+    worker.answer("a", &token, vec![action]).await;
+    let is_activity = |item: WorkItem| matches!(item.request, Some(Work::ActivityRequest(_)));
+    assert!(is_activity(worker.item().await));
+    let activity = KIND.replace(".workflow", ".activity");
+    let data = async || {
+        let jobs = reminders(&world, &activity, "a::0::0").await;
+        let data = jobs.into_iter().find_map(|job| job.data);
+        data.map_or(0, |data| data.value.len())
+    };
+    let first = data().await;
+    assert!(first > 0);
+    let mut other = Worker::connect(&node).await;
+    drop(worker);
+    assert!(is_activity(other.item().await));
+    drop(other);
+    eventually(async || data().await > first).await;
+    node.stop().await.unwrap();
+    world.hosts(0).await;
+    let node = world.plan().spec(spec).start().await;
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    assert!(is_activity(worker.item().await));
+    let mut other = Worker::connect(&node).await;
+    drop(worker);
+    let (turn, token) = other.turn().await;
+    let failed = turn.new_events.iter().find_map(|event| match &event.event_type {
+        Some(EventType::TaskFailed(failed)) => failed.failure_details.clone(),
+        _ => None,
+    });
+    let failed = failed.unwrap();
+    assert_eq!(failed.error_type, "ActivityParked");
+    assert!(
+        failed.error_message.contains("3 times"),
+        "{}",
+        failed.error_message
+    );
     other.complete("a", &token, "1").await;
     eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
 }
