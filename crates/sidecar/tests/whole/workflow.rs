@@ -4,6 +4,7 @@
 mod counts;
 mod family;
 mod kills;
+mod limits;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};

@@ -112,9 +112,13 @@ pub fn messages(mut body: Bytes) -> Vec<Bytes> {
 
 /// The next message of a running call; `None` at its end.
 pub async fn next(body: &mut Incoming) -> Option<Bytes> {
-    let frame = within(body.frame()).await?.expect("the call goes on");
-    let data = frame.into_data().ok()?;
-    let mut all = messages(data);
+    let mut data = BytesMut::new();
+    // A large one comes in several frames.
+    while data.len() < 5 || data.len() < 5 + (&data[1..5]).get_u32() as usize {
+        let frame = within(body.frame()).await?.expect("the call goes on");
+        data.extend(frame.into_data().ok()?);
+    }
+    let mut all = messages(data.freeze());
     assert_eq!(all.len(), 1);
     all.pop()
 }
