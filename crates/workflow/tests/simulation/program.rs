@@ -24,6 +24,12 @@ pub(crate) enum Step {
     Children(u32),
     /// An activity of another app.
     Remote(u32),
+    /// An activity that the workflow begins up to three times, as SDKs do: a while after it has failed.
+    Retried(u32),
+    /// Two children at once that run these steps, one here and one in another app.
+    Pair(Vec<Step>),
+    /// It waits for what never comes: only a termination ends it.
+    Halt,
     /// What follows is another execution's, with the output so far as input.
     ContinueAsNew,
     /// As often in a row, which is more than a turn allows.
@@ -40,13 +46,21 @@ pub(crate) enum Sent {
     /// It is to take no step until it is resumed.
     Suspend(u32),
     Resume(u32),
+    /// It is to end, with all that it has created, whatever it does.
+    Terminate(u32),
+    /// The same, when nothing goes on any more.
+    TerminateAtRest,
 }
 
 impl Sent {
     /// Whether it comes at once, whatever else is to be done.
     pub(crate) fn is_early(self) -> bool {
-        let (Self::Event(number) | Self::Suspend(number) | Self::Resume(number)) = self;
-        number.is_multiple_of(3)
+        match self {
+            Self::Event(number) | Self::Suspend(number) | Self::Resume(number) | Self::Terminate(number) => {
+                number.is_multiple_of(3)
+            }
+            Self::TerminateAtRest => false,
+        }
     }
 }
 
@@ -61,7 +75,11 @@ pub(crate) struct Program {
 impl Program {
     pub(crate) fn random(random: &mut StdRng) -> Self {
         let mut events = 0;
-        let steps = steps(random, 0, &mut events);
+        let mut steps = steps(random, 0, &mut events);
+        let ends = random.random_range(0..8);
+        if ends == 0 {
+            steps.push(halting(random, 0));
+        }
         // Those that the workflow itself waits for.
         let number = |step: &Step| match step {
             Step::Event(number) | Step::LimitedEvent(number) => Some(Sent::Event(*number)),
@@ -79,14 +97,47 @@ impl Program {
         if sent.iter().any(|sent| matches!(sent, Sent::Suspend(_))) {
             sent.push(Sent::Resume(1));
         }
+        match ends {
+            0 => sent.push(Sent::TerminateAtRest),
+            1 => {
+                let at = random.random_range(0..=sent.len());
+                sent.insert(at, Sent::Terminate(random.random_range(0..9)));
+            }
+            _ => {}
+        }
         Self { steps, sent }
+    }
+
+    /// Whether it is ended at a moment that differs from run to run.
+    pub(crate) fn ends_anytime(&self) -> bool {
+        self.sent.iter().any(|sent| matches!(sent, Sent::Terminate(_)))
+    }
+
+    /// The same, if nobody ended it.
+    pub(crate) fn unended(&self) -> Self {
+        let mut program = self.clone();
+        program.sent.retain(|sent| !matches!(sent, Sent::Terminate(_)));
+        program
+    }
+}
+
+/// What never ends by itself, or children that do not.
+fn halting(random: &mut StdRng, depth: u32) -> Step {
+    if depth == 2 || random.random_bool(0.3) {
+        return Step::Halt;
+    }
+    let mut inner = steps(random, depth + 1, &mut 0);
+    inner.push(halting(random, depth + 1));
+    match random.random_bool(0.5) {
+        true => Step::Pair(inner),
+        false => Step::Child(inner),
     }
 }
 
 fn steps(random: &mut StdRng, depth: u32, events: &mut u32) -> Vec<Step> {
     let count = random.random_range(1..=7 - 2 * depth);
     (0..count)
-        .map(|_| match random.random_range(0..20) {
+        .map(|_| match random.random_range(0..23) {
             0..=4 => Step::Activity(random.random_range(0..50)),
             5 | 6 => Step::Fan(random.random_range(2..6)),
             7 | 8 => Step::Timer(random.random_range(0..3000)),
@@ -102,6 +153,8 @@ fn steps(random: &mut StdRng, depth: u32, events: &mut u32) -> Vec<Step> {
             14 if depth < 2 => Step::Children(random.random_range(2..4)),
             15 => Step::Remote(random.random_range(0..50)),
             16 | 17 => Step::ContinueAsNew,
+            19 | 20 => Step::Retried(random.random_range(0..50)),
+            21 if depth == 0 => Step::Pair(steps(random, depth + 1, events)),
             18 => match random.random_range(0..3) {
                 0 => Step::Fail,
                 _ => Step::Loop(random.random_range(15..45)),
@@ -111,8 +164,18 @@ fn steps(random: &mut StdRng, depth: u32, events: &mut u32) -> Vec<Step> {
         .collect()
 }
 
-/// What an activity gives.
+/// Attempts of what is retried.
+const ATTEMPTS: u32 = 3;
+
+/// What an activity gives. One that is retried is told which attempt it is, and fails in the first ones, or in all.
 pub(crate) fn activity(input: &str) -> Result<String, String> {
+    if let Some((number, attempt)) = input.split_once('@') {
+        let (number, attempt): (u32, u32) = (number.parse().unwrap(), attempt.parse().unwrap());
+        return match attempt < number % (ATTEMPTS + 1) {
+            true => Err(format!("{number} fails in attempt {attempt}")),
+            false => Ok(format!("{number} in attempt {attempt}")),
+        };
+    }
     let number: u32 = input.parse().unwrap();
     if number.is_multiple_of(7) {
         Err(format!("{number} fails"))
@@ -145,6 +208,30 @@ pub(crate) fn run(steps: &[Step], context: &mut Context) -> Option<End> {
                 context.app = Some("other".to_owned());
                 let id = context.begin_activity("triple", &number.to_string());
                 wait_all(context, vec![id])?;
+            }
+            Step::Retried(number) => {
+                let mut attempt = 0;
+                loop {
+                    let id = context.begin_activity("flaky", &format!("{number}@{attempt}"));
+                    let ended = context.wait(id)?;
+                    attempt += 1;
+                    if ended.is_ok() || attempt == ATTEMPTS {
+                        output.push_str(&format!(" {}", ended.unwrap_or_else(|error| error)));
+                        break;
+                    }
+                    let pause = context.begin_timer(i64::from(20 << attempt), None);
+                    context.wait(pause)?.unwrap();
+                }
+            }
+            Step::Pair(_) => {
+                let name = format!("{}/{index}", context.name);
+                let here = context.begin_child(&name, "", "0|");
+                context.app = Some("other".to_owned());
+                let there = context.begin_child(&name, "", "0|");
+                wait_all(context, vec![here, there])?;
+            }
+            Step::Halt => {
+                context.event("never")?;
             }
             Step::Fan(width) => {
                 let begun = (0..*width).map(|n| context.begin_activity("triple", &(n + 1).to_string()));
@@ -204,7 +291,7 @@ pub(crate) fn steps_of(program: &Program, name: &str) -> Vec<Step> {
     for part in name.split('/').skip(1) {
         steps = match part.parse::<usize>() {
             Ok(index) => match &steps[index] {
-                Step::Child(inner) => inner.clone(),
+                Step::Child(inner) | Step::Pair(inner) => inner.clone(),
                 other => panic!("{other:?} is no child"),
             },
             Err(_) => vec![Step::Activity(5)],

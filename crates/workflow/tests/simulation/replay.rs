@@ -164,6 +164,8 @@ pub fn turn(
         context.read(event);
     }
     if let Some(output) = context.terminated.take() {
+        // Its end has a number of its own, behind those of all that it has begun.
+        drop(workflow(&mut context));
         let ended = completion(&mut context, OrchestrationStatus::Terminated, Some(output), None);
         context.actions = vec![ended];
     } else if !context.suspended

@@ -1,17 +1,19 @@
 //! What surrounds instances: a store, reminders, activities, and a clock. A crash forgets what is in memory and leaves what
 //! was stored and what was sent.
 
+mod ends;
+mod reruns;
 mod turns;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use outrigger_wire::durabletask::backend::v1::CreateWorkflowInstanceRequest;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
-    EventRaisedEvent, ExecutionResumedEvent, ExecutionStartedEvent, ExecutionSuspendedEvent, HistoryEvent,
-    OrchestrationInstance, OrchestrationStatus, OrchestratorRequest, RerunWorkflowFromEventRequest,
-    TaskCompletedEvent, TaskFailedEvent, TaskFailureDetails,
+    EventRaisedEvent, ExecutionResumedEvent, ExecutionStartedEvent, ExecutionSuspendedEvent,
+    ExecutionTerminatedEvent, HistoryEvent, OrchestrationInstance, OrchestrationStatus, OrchestratorRequest,
+    RerunWorkflowFromEventRequest, TaskCompletedEvent, TaskFailedEvent, TaskFailureDetails,
 };
 use outrigger_workflow::event::event;
 use outrigger_workflow::names::{METADATA, timer_reminder};
@@ -64,8 +66,10 @@ enum Due {
     Rerun(Counts),
 }
 
-/// How everything ended: output and status by instance id.
-pub(crate) type Ends = BTreeMap<String, (OrchestrationStatus, Option<String>, Option<String>)>;
+/// How an instance ended: its status, its output, and what it failed of.
+pub(crate) type End = (OrchestrationStatus, Option<String>, Option<String>);
+/// How everything ended, by instance id.
+pub(crate) type Ends = BTreeMap<String, End>;
 
 pub(crate) struct World {
     program: Program,
@@ -77,6 +81,10 @@ pub(crate) struct World {
     /// By due time in milliseconds, actor and name.
     reminders: BTreeMap<(i64, String, String), Due>,
     next_id: u64,
+    /// Where instances live.
+    apps: BTreeMap<String, String>,
+    /// How each execution ended, by instance id and generation.
+    completed: BTreeMap<(String, u64), End>,
     other_app_is_down: bool,
     /// How probable it is that a turn is stored with what comes after it; `None`: all are stored at once.
     lingering: Option<(StdRng, f64)>,
@@ -91,10 +99,14 @@ pub(crate) struct World {
     to_rerun: bool,
 }
 
+/// The app of the root; the other one is `other`.
+const APP: &str = "app";
 const ROOT: &str = "root";
 /// The instance that goes on from an event of the root.
 const AGAIN: &str = "again";
 const LIMIT: Limit = Limit(4 << 20);
+/// After so many crashes there is none any more.
+const MOST_CRASHES: u32 = 300;
 /// Results that come together at most.
 const TOGETHER: usize = 3;
 
@@ -109,6 +121,8 @@ impl World {
             memory: BTreeMap::new(),
             reminders: BTreeMap::new(),
             next_id: 0,
+            apps: BTreeMap::from([ROOT, AGAIN].map(|id| (id.to_owned(), APP.to_owned()))),
+            completed: BTreeMap::new(),
             other_app_is_down: matches!(crashing, Crashes::Random(..)),
             crashing,
             lingering,
@@ -141,12 +155,16 @@ impl World {
                 }
             }
         }
-        self.ends()
+        let ends = self.ends();
+        self.purge_all();
+        ends
     }
 
     /// A place where the process may crash.
     fn may_crash(&mut self) -> Result<(), Crash> {
         match &mut self.crashing {
+            // Who is to tell many would be cut off each time.
+            _ if self.crashes >= MOST_CRASHES => Ok(()),
             Crashes::Random(random, per_cent) => match random.random_range(0..100) < *per_cent {
                 true => Err(Crash),
                 false => Ok(()),
@@ -227,6 +245,9 @@ impl World {
     /// What clients send comes one after the other, each some time after the last.
     fn next_sent(&self) -> Option<Sent> {
         let next = *self.to_send.first()?;
+        if next == Sent::TerminateAtRest {
+            return self.reminders.is_empty().then_some(next);
+        }
         let is_quiet = self.reminders.keys().all(|key| key.0 > self.now);
         (is_quiet || next.is_early()).then_some(next)
     }
@@ -238,6 +259,12 @@ impl World {
                 input: Some(format!("raised {number}")),
             }),
             Sent::Suspend(_) => EventType::ExecutionSuspended(ExecutionSuspendedEvent::default()),
+            Sent::Terminate(_) | Sent::TerminateAtRest => {
+                EventType::ExecutionTerminated(ExecutionTerminatedEvent {
+                    input: Some("ended".to_owned()),
+                    recurse: true,
+                })
+            }
             Sent::Resume(_) => EventType::ExecutionResumed(ExecutionResumedEvent::default()),
         };
         event(-1, self.at(), what)
@@ -258,9 +285,13 @@ impl World {
     }
 
     /// Whether there is an instance, and not only a part of it that nothing counts.
-    fn is_stored(&self, id: &str) -> bool {
-        let stored = self.store.get(id);
-        stored.is_some_and(|stored| stored.contains_key(METADATA))
+    fn is_stored(&mut self, id: &str) -> bool {
+        let Some(instance) = self.load(id) else {
+            return false;
+        };
+        let is_stored = !instance.is_left_over();
+        self.memory.insert(id.to_owned(), instance);
+        is_stored
     }
 
     fn load(&mut self, id: &str) -> Option<Instance> {
@@ -274,13 +305,17 @@ impl World {
 
     fn save(&mut self, instance: Instance, change: Change) -> Result<(), Crash> {
         let id = instance.id.clone();
+        let change_has_history = change.upserts.iter().any(|(key, _)| key.starts_with("history-"));
         let parts = change.split(self.most);
         self.splits += usize::from(parts.len() > 1);
+        let ends = instance.is_completed() && change_has_history;
         for part in parts {
             self.may_crash()?;
             let stored = self.store.entry(id.clone()).or_default();
             for key in &part.deletes {
-                assert!(stored.remove(key).is_some(), "{key} was never stored");
+                let was_stored = stored.remove(key).is_some();
+                // A change in parts that was cut off may have stored less than it was to.
+                assert!(was_stored || self.most < usize::MAX, "{key} was never stored");
             }
             stored.extend(part.upserts);
         }
@@ -295,6 +330,11 @@ impl World {
         if self.most == usize::MAX {
             let history = stored.keys().filter(|key| key.starts_with("history-")).count();
             assert_eq!(history, counts.history);
+        }
+        if ends {
+            let of = (id.clone(), instance.generation);
+            let before = self.completed.insert(of, ends::end_of(&instance));
+            assert!(before.is_none(), "{id} ends a second time, after {before:?}");
         }
         self.memory.insert(instance.id.clone(), instance);
         self.may_crash()
@@ -317,58 +357,6 @@ impl World {
         self.may_crash()?;
         let change = instance.start(start);
         self.save(instance, change)
-    }
-
-    /// Makes an instance from the middle of the root's history.
-    fn rerun(&mut self) -> Result<(), Crash> {
-        let root = self.load(ROOT).unwrap();
-        let scheduled = root.history().into_iter().filter(|event| {
-            matches!(
-                event.event_type,
-                Some(
-                    EventType::TaskScheduled(_)
-                        | EventType::TimerCreated(_)
-                        | EventType::SubOrchestrationInstanceCreated(_)
-                )
-            )
-        });
-        let mut scheduled: Vec<_> = scheduled.map(|event| event.event_id).collect();
-        scheduled.sort_unstable();
-        // Who does not know whether it was made asks again, and hears that it is there.
-        if !scheduled.is_empty() && !self.is_stored(AGAIN) {
-            let request = RerunWorkflowFromEventRequest {
-                source_instance_id: ROOT.to_owned(),
-                event_id: u32::try_from(scheduled[scheduled.len() / 2]).unwrap(),
-                new_instance_id: Some(AGAIN.to_owned()),
-                ..RerunWorkflowFromEventRequest::default()
-            };
-            let state = root.fork(&request).unwrap();
-            let (instance, change) = Instance::from_fork(AGAIN, state, self.at()).unwrap();
-            self.next_id += 1;
-            let name = format!("rerun-{}", self.next_id);
-            self.remind(self.now, AGAIN, &name, Due::Rerun(instance.stored()));
-            self.save(instance, change)?;
-        }
-        self.memory.insert(ROOT.to_owned(), root);
-        Ok(())
-    }
-
-    /// `false`: it has to be tried again.
-    fn begin_rerun(&mut self, id: &str, made: Counts) -> Result<bool, Crash> {
-        let Some(instance) = self.load(id) else {
-            return Ok(true);
-        };
-        let (at, next_id) = (self.at(), &mut self.next_id);
-        let mut new_id = || {
-            *next_id += 1;
-            next_id.to_string()
-        };
-        let rerun = instance.rerun(made, "app", at, &mut new_id);
-        let generation = instance.generation;
-        self.memory.insert(id.to_owned(), instance);
-        self.set_timers(id, generation, &rerun.timers)?;
-        let unsent = self.send(id, generation, &rerun.tasks, &rerun.children)?;
-        Ok(unsent.is_empty())
     }
 
     fn set_timers(&mut self, id: &str, generation: u64, timers: &[Timer]) -> Result<(), Crash> {
@@ -406,6 +394,18 @@ impl World {
         }
         for message in messages {
             self.may_crash()?;
+            if message.creates() && message.app.is_some() && std::mem::take(&mut self.other_app_is_down) {
+                unsent.extend(message.cause);
+                continue;
+            }
+            let app = message.app.clone().unwrap_or_else(|| self.apps[id].clone());
+            if message.creates() {
+                self.apps.insert(message.target.clone(), app.clone());
+            }
+            assert_eq!(
+                self.apps[&message.target], app,
+                "{message:?} of {id} finds its way"
+            );
             if message.creates() {
                 self.create(&message.target, message.event.clone())?;
             } else {
@@ -429,43 +429,5 @@ impl World {
             return Ok(());
         }
         self.save(instance, change)
-    }
-
-    fn ends(&mut self) -> Ends {
-        let ids: Vec<_> = self.store.keys().cloned().collect();
-        let mut ends = Ends::new();
-        for id in ids {
-            self.memory.clear();
-            let instance = self.load(&id).unwrap();
-            assert!(
-                instance.is_completed(),
-                "{id} is stuck: {:?}, {:?} of {:?}",
-                instance.status(),
-                instance.history(),
-                self.program
-            );
-            assert!(instance.inbox().is_empty(), "{id} was not told all");
-            check_history(&id, &instance);
-            let metadata = instance.metadata();
-            let status = metadata.runtime_status();
-            let failure = metadata.failure_details.map(|details| details.error_message);
-            ends.insert(id, (status, metadata.output, failure));
-        }
-        ends
-    }
-}
-
-/// Everything that was begun was begun once, and ended once at most.
-fn check_history(id: &str, instance: &Instance) {
-    let mut begun = std::collections::HashSet::new();
-    let mut ended = std::collections::HashSet::new();
-    for event in instance.history() {
-        assert!(
-            event.event_id < 0 || begun.insert(event.event_id),
-            "{id}: {event:?} twice"
-        );
-        if let Some(end) = outrigger_workflow::event::ends(&event) {
-            assert!(ended.insert(end), "{id}: {event:?} twice");
-        }
     }
 }

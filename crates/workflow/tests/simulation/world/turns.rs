@@ -82,7 +82,8 @@ impl World {
             return Ok(Ran::Over);
         }
         let fired = timer.map(|(fired, _)| fired);
-        let mut turn = match instance.begin("app", fired, self.at(), LIMIT) {
+        let app = self.apps[id].clone();
+        let mut turn = match instance.begin(&app, fired, self.at(), LIMIT) {
             Begun::Idle => {
                 self.memory.insert(id.to_owned(), instance);
                 return Ok(Ran::Over);

@@ -1,0 +1,94 @@
+//! How everything ended, and its purge.
+
+use super::*;
+
+impl World {
+    /// Removes what is stored of an instance, if anything is; of one that was removed in part, the rest.
+    pub(super) fn remove(&mut self, id: &str) -> Result<(), Crash> {
+        self.memory.remove(id);
+        let Some(metadata) = self.store.get(id).and_then(|stored| stored.get(METADATA)) else {
+            return Ok(());
+        };
+        let counts = Counts::read(id, metadata).unwrap();
+        let value = |key: &str| self.store[id].get(key).cloned();
+        let instance =
+            Instance::read(id, counts, value).unwrap_or_else(|_| Instance::salvage(id, counts, value));
+        assert_eq!(instance.purge(), Ok(()), "{id} can be purged at any time");
+        for part in instance.removal().split(self.most) {
+            self.may_crash()?;
+            let stored = self.store.entry(id.to_owned()).or_default();
+            part.deletes.iter().for_each(|key| drop(stored.remove(key)));
+            stored.extend(part.upserts);
+        }
+        Ok(())
+    }
+
+    /// Purges everything; nothing is left of it.
+    pub(super) fn purge_all(&mut self) {
+        let ids: Vec<_> = self.store.keys().cloned().collect();
+        for id in ids {
+            // A removal that is gone on with begins with what is gone already: one that is cut off each time would not end.
+            while self.remove(&id).is_err() {
+                self.crashes += 1;
+            }
+            let left = &self.store[&id];
+            assert!(left.is_empty(), "{id} leaves {:?}", left.keys());
+        }
+    }
+
+    /// All ends that an instance had, one after the other.
+    pub(crate) fn all_ends(&self, id: &str) -> BTreeSet<&End> {
+        let of_it = self.completed.iter().filter(|((of, _), _)| of == id);
+        of_it.map(|(_, end)| end).collect()
+    }
+
+    pub(super) fn ends(&mut self) -> Ends {
+        let ids: Vec<_> = self.store.keys().cloned().collect();
+        let mut ends = Ends::new();
+        for id in ids {
+            self.memory.clear();
+            let instance = self.load(&id).unwrap();
+            assert!(
+                instance.is_completed(),
+                "{id} is stuck: {:?}, {:?} of {:?}",
+                instance.status(),
+                instance.history(),
+                self.program
+            );
+            assert!(instance.inbox().is_empty(), "{id} was not told all");
+            check_history(&id, &instance);
+            ends.insert(id, end_of(&instance));
+        }
+        ends
+    }
+}
+
+/// How an instance ended.
+pub(super) fn end_of(instance: &Instance) -> End {
+    let metadata = instance.metadata();
+    let status = metadata.runtime_status();
+    let failure = metadata.failure_details.map(|details| details.error_message);
+    (status, metadata.output, failure)
+}
+
+/// Everything that was begun was begun once, and ended once at most.
+fn check_history(id: &str, instance: &Instance) {
+    let mut begun = std::collections::HashSet::new();
+    let mut ended = std::collections::HashSet::new();
+    let history = instance.history();
+    let is_end = |event: &&HistoryEvent| matches!(event.event_type, Some(EventType::ExecutionCompleted(_)));
+    assert_eq!(
+        history.iter().filter(is_end).count(),
+        1,
+        "{id} ends once: {history:?}"
+    );
+    for event in history {
+        assert!(
+            event.event_id < 0 || begun.insert(event.event_id),
+            "{id}: {event:?} twice"
+        );
+        if let Some(end) = outrigger_workflow::event::ends(&event) {
+            assert!(ended.insert(end), "{id}: {event:?} twice");
+        }
+    }
+}
