@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::try_join_all;
 use outrigger_identity::{Expect, Identity, SpiffeId};
+use outrigger_resources::configuration::LoadedConfiguration;
 use outrigger_resources::load::{self, Kind};
 use outrigger_resources::{Configuration, Loaded, problem};
 use outrigger_wire::operator::v1 as wire;
@@ -27,6 +28,8 @@ const LOG: &str = "dapr.runtime.operator";
 /// Limit of one call, and how long the first ones are tried: the operator may be about to start.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// What is done where the Configuration is asked for, for errors.
+const LOAD_CONFIGURATION: &str = "load the Configuration";
 /// Largest answer, in bytes.
 const MAX_MESSAGE: usize = 64 << 20;
 
@@ -111,21 +114,22 @@ impl Operator {
         &self.app_id
     }
 
-    /// A Configuration by name.
+    /// A Configuration by name, and the mistakes in it.
     ///
     /// # Errors
     /// [`OperatorError`], after tries for a minute.
-    pub async fn configuration(&self, name: &str) -> Result<Configuration, OperatorError> {
-        let answer = self.patiently("load the Configuration", || self.get_configuration(name));
-        let json = answer.await?.configuration;
-        if json.is_empty() {
-            return Err(OperatorError::NotFound(name.to_owned()));
-        }
-        for mistake in Configuration::mistakes_in(&json, &format!("Configuration {name}")) {
-            tracing::error!(target: LOG, "{mistake}");
-        }
-        Configuration::from_json(&json)
-            .map_err(|error| OperatorError::Content(format!("Configuration {name}: {error}")))
+    pub async fn configuration(&self, name: &str) -> Result<LoadedConfiguration, OperatorError> {
+        let answer = self.patiently(LOAD_CONFIGURATION, || self.get_configuration(name));
+        read_configuration(name, &answer.await?.configuration)
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// [`OperatorError`], after one try.
+    pub async fn configuration_now(&self, name: &str) -> Result<LoadedConfiguration, OperatorError> {
+        let answer = self.once(LOAD_CONFIGURATION, self.get_configuration(name));
+        read_configuration(name, &answer.await?.configuration)
     }
 
     /// Everything that concerns the app.
@@ -272,6 +276,24 @@ impl Operator {
             cause: described(status),
         }
     }
+}
+
+fn read_configuration(name: &str, json: &[u8]) -> Result<LoadedConfiguration, OperatorError> {
+    if json.is_empty() {
+        return Err(OperatorError::NotFound(name.to_owned()));
+    }
+    let mistakes = Configuration::mistakes_in(json, &format!("Configuration {name}"));
+    let configuration = Configuration::from_json(json).map_err(|error| {
+        let all = std::iter::once(format!("Configuration {name}: {error}"));
+        let all: Vec<_> = all.chain(mistakes.iter().map(ToString::to_string)).collect();
+        OperatorError::Content(all.join("; "))
+    })?;
+    Ok(LoadedConfiguration {
+        configuration,
+        warnings: Vec::new(),
+        mistakes,
+        empty: Vec::new(),
+    })
 }
 
 /// What is done where resources of a kind are listed, for errors.

@@ -1,5 +1,5 @@
 //! Resources that come, change and go while the sidecar runs: a source tells of them, and for each kind a [`Reconcile`]
-//! brings what runs to what is wanted. The Configuration is not one of them: [`ConfigurationReloader`] follows its files.
+//! brings what runs to what is wanted. So it does for the Configuration, which has sources of its own.
 
 mod components;
 mod configuration;
@@ -14,8 +14,8 @@ mod watch;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outrigger_resources::Loaded;
 use outrigger_resources::load::{Kind, Resource};
+use outrigger_resources::{Configuration, Loaded};
 use outrigger_runtime::components::StartError;
 use outrigger_runtime::life::{Condition, Readiness};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use desired::Desired;
 
 pub use components::ComponentReconciler;
-pub use configuration::{Applied, ConfigurationReloader};
+pub use configuration::{ConfigurationFiles, ConfigurationReconciler, OperatorConfiguration};
 pub use endpoints::{EndpointReconciler, Resolve};
 pub use folders::FolderSource;
 pub use operator::OperatorSource;
@@ -64,27 +64,27 @@ pub enum Event {
     Ended(Kind, String),
 }
 
-/// What runs of one kind of resource.
+/// What runs of one kind of resource, or by the Configuration.
 #[async_trait]
 pub trait Reconcile: Send {
-    /// The resources that it runs by.
-    type Resource: Resource;
+    /// What it runs by: all resources of a kind, as `[Component]`, or the [`Configuration`].
+    type Desired: ?Sized + Sync;
 
     /// What `/v1.0/healthz` waits for: that a source of this kind is watched. None: health does not depend on it.
     const CONDITION: Option<&'static str> = None;
 
-    /// Brings what runs to what is `desired`: all resources of the kind.
+    /// Brings what runs to what is `desired`. That may be the same as before.
     ///
     /// # Errors
     /// [`ReloadError`] when the process cannot go on.
-    async fn reconcile(&mut self, desired: &[Self::Resource]) -> Result<(), ReloadError>;
+    async fn reconcile(&mut self, desired: &Self::Desired) -> Result<(), ReloadError>;
 }
 
-/// What keeps the desired resources of one kind, and has what runs of them reconciled.
+/// What keeps what is desired, and has what runs of it reconciled.
 #[async_trait]
 pub trait Reconciler: Send {
-    /// Of which kind.
-    fn kind(&self) -> Kind;
+    /// Whether it is for resources of this kind.
+    fn is_for(&self, kind: Kind) -> bool;
 
     /// [`Reconcile::CONDITION`].
     fn condition(&self) -> Option<&'static str>;
@@ -101,30 +101,33 @@ pub trait Reconciler: Send {
     /// [`ReloadError`] when the process cannot go on.
     async fn changed(&mut self, changed: &Loaded) -> Result<(), ReloadError>;
 
-    /// The resource of this kind with this name ended.
+    /// The resource with this name ended; its kind is one that [`Reconciler::is_for`] answers for.
     ///
     /// # Errors
     /// [`ReloadError`] when the process cannot go on.
     async fn ended(&mut self, name: &str) -> Result<(), ReloadError>;
 }
 
-struct Followed<R: Reconcile> {
+struct Followed<R, T> {
     running: R,
-    desired: Desired<R::Resource>,
+    desired: Desired<T>,
 }
 
 /// The reconciler of what runs by the resources of `loaded`.
-pub fn follow<R: Reconcile + 'static>(running: R, loaded: &Loaded) -> Box<dyn Reconciler> {
+pub fn follow<T: Resource, R: Reconcile<Desired = [T]> + 'static>(
+    running: R,
+    loaded: &Loaded,
+) -> Box<dyn Reconciler> {
     Box::new(Followed {
         running,
-        desired: Desired::new(R::Resource::of(loaded).clone()),
+        desired: Desired::new(T::of(loaded).clone()),
     })
 }
 
 #[async_trait]
-impl<R: Reconcile> Reconciler for Followed<R> {
-    fn kind(&self) -> Kind {
-        R::Resource::KIND
+impl<T: Resource, R: Reconcile<Desired = [T]>> Reconciler for Followed<R, T> {
+    fn is_for(&self, kind: Kind) -> bool {
+        kind == T::KIND
     }
 
     fn condition(&self) -> Option<&'static str> {
@@ -132,13 +135,13 @@ impl<R: Reconcile> Reconciler for Followed<R> {
     }
 
     async fn listed(&mut self, listed: &Loaded) -> Result<(), ReloadError> {
-        let resources = R::Resource::of(listed).clone();
+        let resources = T::of(listed).clone();
         self.desired.list(resources, &listed.broken);
         self.running.reconcile(self.desired.all()).await
     }
 
     async fn changed(&mut self, changed: &Loaded) -> Result<(), ReloadError> {
-        for resource in R::Resource::of(changed) {
+        for resource in T::of(changed) {
             self.desired.put(resource.clone());
         }
         self.running.reconcile(self.desired.all()).await
@@ -147,6 +150,41 @@ impl<R: Reconcile> Reconciler for Followed<R> {
     async fn ended(&mut self, name: &str) -> Result<(), ReloadError> {
         self.desired.remove(name);
         self.running.reconcile(self.desired.all()).await
+    }
+}
+
+struct FollowedConfiguration<R>(R);
+
+/// The reconciler of what runs by the Configuration.
+pub fn follow_configuration<R: Reconcile<Desired = Configuration> + 'static>(
+    running: R,
+) -> Box<dyn Reconciler> {
+    Box::new(FollowedConfiguration(running))
+}
+
+#[async_trait]
+impl<R: Reconcile<Desired = Configuration>> Reconciler for FollowedConfiguration<R> {
+    fn is_for(&self, _: Kind) -> bool {
+        false
+    }
+
+    fn condition(&self) -> Option<&'static str> {
+        R::CONDITION
+    }
+
+    async fn listed(&mut self, listed: &Loaded) -> Result<(), ReloadError> {
+        match &listed.configuration {
+            Some(configuration) => self.0.reconcile(configuration).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn changed(&mut self, changed: &Loaded) -> Result<(), ReloadError> {
+        self.listed(changed).await
+    }
+
+    async fn ended(&mut self, _: &str) -> Result<(), ReloadError> {
+        Ok(())
     }
 }
 
@@ -240,7 +278,7 @@ impl Reloader {
                 }
             }
             Event::Ended(kind, name) => {
-                for reconciler in self.reconcilers.iter_mut().filter(|one| one.kind() == kind) {
+                for reconciler in self.reconcilers.iter_mut().filter(|one| one.is_for(kind)) {
                     reconciler.ended(&name).await?;
                 }
             }
@@ -283,8 +321,8 @@ mod tests {
 
     #[async_trait]
     impl Reconciler for Waited {
-        fn kind(&self) -> Kind {
-            self.0
+        fn is_for(&self, kind: Kind) -> bool {
+            self.0 == kind
         }
 
         fn condition(&self) -> Option<&'static str> {

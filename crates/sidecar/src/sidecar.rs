@@ -33,7 +33,7 @@ use tokio::runtime::Handle;
 
 use crate::config::Config;
 use crate::operator::OperatorError;
-use crate::reload::{ConfigurationReloader, ReloadError, Reloader};
+use crate::reload::{ReloadError, Reloader};
 use crate::sidecar::app_life::AppLife;
 use crate::sidecar::expiry::CertificateWatch;
 use crate::sidecar::serve::Servers;
@@ -117,7 +117,6 @@ pub struct Sidecar {
     configuration: Arc<Configurations>,
     /// Only their own tasks use them: the lock lets the others share the sidecar.
     reloaders: Mutex<Vec<Reloader>>,
-    settings_reloader: Mutex<Option<ConfigurationReloader>>,
     bindings: Arc<Bindings>,
     actors: Arc<Actors>,
     workflows: Arc<Workflows>,
@@ -246,14 +245,6 @@ impl Sidecar {
     /// Follows changes of resources, where that is wanted; what comes back is why that cannot go on.
     fn start_reloading(&mut self, lifecycle: &mut Lifecycle) -> tokio::sync::mpsc::Receiver<ReloadError> {
         let (failed, failures) = tokio::sync::mpsc::channel(1);
-        let settings = self
-            .settings_reloader
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(settings) = settings.take() {
-            let Tasks { tasks, stop } = lifecycle.tasks(Stage::Reload, "the reload of the Configuration");
-            tasks.spawn(settings.run(stop));
-        }
         let reloaders = self.reloaders.get_mut().unwrap_or_else(PoisonError::into_inner);
         if reloaders.is_empty() {
             return failures;

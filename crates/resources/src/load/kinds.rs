@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::document::{Broken, Document};
 use crate::component::{self, Component};
+use crate::configuration::Configuration;
 use crate::http_endpoint::{self, HttpEndpoint};
 use crate::meta::Source;
 use crate::problem::Problem;
@@ -94,6 +95,8 @@ macro_rules! kinds {
         #[derive(Debug, Clone, Default, PartialEq)]
         pub struct Loaded {
             $($(#[doc = $doc])+ pub $member: Vec<$resource>,)*
+            /// The Configuration, from a source that has it: folders of resources have none.
+            pub configuration: Option<Configuration>,
             /// What was skipped or looks odd.
             pub warnings: Vec<Problem>,
             /// Files that could not be read, or not every document of them: what they hold is not known.

@@ -13,7 +13,7 @@ pub struct ComponentReconciler(pub Arc<Components>);
 
 #[async_trait]
 impl Reconcile for ComponentReconciler {
-    type Resource = Component;
+    type Desired = [Component];
 
     const CONDITION: Option<&'static str> = Some("component-reconciler");
 

@@ -1,113 +1,45 @@
-//! The Configuration's files: what changes in them is applied where that is possible while calls run, and named where it
-//! is not.
+//! What runs by the Configuration: what changes in it is applied where that is possible while calls run, and named where
+//! it is not.
 
-use std::path::{Path, PathBuf};
+mod source;
+
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use outrigger_api::access::Access;
 use outrigger_policy::access::{AccessControl, AppProtocol};
 use outrigger_resources::configuration::{self, Configuration};
-use outrigger_resources::{Problem, problem};
-use outrigger_runtime::components::Env;
-use tokio::runtime::Handle;
-use tokio::time::{Instant, MissedTickBehavior};
-use tokio_util::sync::CancellationToken;
 
-use super::watch::{Watch, WatchError};
-use super::{LOG, RELIST};
+use super::{LOG, Reconcile, ReloadError};
 
-/// Follows the files of `--config`.
-pub struct ConfigurationReloader {
-    files: Vec<PathBuf>,
-    watch: Watch,
-    env: Env,
-    /// Runs what blocks.
-    control: Handle,
-    applied: Applied,
+pub use source::{ConfigurationFiles, OperatorConfiguration};
+
+/// Applies access control. Of what else changed it says that a restart applies it.
+pub struct ConfigurationReconciler {
+    access: Arc<Access>,
+    protocol: AppProtocol,
+    started: Arc<Configuration>,
     /// What access control was built from.
-    access: configuration::AccessControl,
-    /// What was told of the files; nothing before they were first read, as the start told it.
-    told: Option<Vec<Problem>>,
+    applied: configuration::AccessControl,
+    /// What was desired last: of this nothing is said again.
+    seen: Configuration,
 }
 
-/// What a Configuration is applied to.
-pub struct Applied {
-    /// Who may call what of the app.
-    pub access: Arc<Access>,
-    /// How its operations are matched.
-    pub protocol: AppProtocol,
-    /// What the sidecar was started with.
-    pub started: Arc<Configuration>,
-    /// The files that held no document then.
-    pub empty: Vec<PathBuf>,
-}
-
-impl ConfigurationReloader {
-    /// Starts watching the folders of `files`.
-    ///
-    /// # Errors
-    /// [`WatchError`] when the system does not let folders be watched.
-    pub fn new(files: Vec<PathBuf>, env: Env, control: Handle, applied: Applied) -> Result<Self, WatchError> {
-        let mut folders: Vec<_> = files.iter().map(|file| folder(file)).collect();
-        folders.sort_unstable();
-        folders.dedup();
-        Ok(Self {
-            watch: Watch::new(&folders)?,
-            access: applied.started.access_control.clone(),
-            told: None,
-            files,
-            env,
-            control,
-            applied,
-        })
-    }
-
-    /// Follows the files until `stop`.
-    pub async fn run(mut self, stop: CancellationToken) {
-        let mut last = Ok((*self.applied.started).clone());
-        // The first tick is at once: the files may have changed since they were read.
-        let mut relist = tokio::time::interval_at(Instant::now(), RELIST);
-        relist.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                _ = relist.tick() => {}
-                () = self.watch.changed() => {}
-            }
-            let read = self.read().await;
-            if read != last {
-                self.take(&read);
-                last = read;
-            }
-        }
-    }
-
-    fn take(&mut self, read: &Result<Configuration, String>) {
-        match read {
-            Ok(configuration) => self.apply(configuration),
-            Err(problem) => tracing::error!(
-                target: LOG,
-                "{problem}; the Configuration stays as it is"
-            ),
-        }
-    }
-
-    fn apply(&mut self, new: &Configuration) {
-        if new.access_control != self.access {
-            self.apply_access(&new.access_control);
-        }
-        let later = needs_restart(&self.applied.started, new);
-        if !later.is_empty() {
-            tracing::warn!(
-                target: LOG,
-                "The Configuration changed: {}; a restart applies it",
-                later.join(", ")
-            );
+impl ConfigurationReconciler {
+    /// For a sidecar that was `started` with a Configuration: who may call what of the app, and how its operations are
+    /// matched.
+    pub fn new(access: Arc<Access>, protocol: AppProtocol, started: Arc<Configuration>) -> Self {
+        Self {
+            access,
+            protocol,
+            applied: started.access_control.clone(),
+            seen: (*started).clone(),
+            started,
         }
     }
 
     fn apply_access(&mut self, spec: &configuration::AccessControl) {
-        match AccessControl::build(spec, self.applied.protocol) {
+        match AccessControl::build(spec, self.protocol) {
             // A file that somebody is writing may be cut before its rules: that must not open what was closed.
             Ok(control) if !has_rules(control.as_ref()) && self.restricts() => tracing::warn!(
                 target: LOG,
@@ -115,8 +47,8 @@ impl ConfigurationReloader {
                  until then access control stays as it is"
             ),
             Ok(control) => {
-                self.applied.access.replace(control);
-                self.access = spec.clone();
+                self.access.replace(control);
+                self.applied = spec.clone();
                 tracing::info!(target: LOG, "The Configuration changed: accessControl applies from now on");
             }
             Err(error) => tracing::error!(
@@ -128,62 +60,37 @@ impl ConfigurationReloader {
 
     /// Whether what applies could deny a call.
     fn restricts(&self) -> bool {
-        let applies = AccessControl::build(&self.access, self.applied.protocol);
+        let applies = AccessControl::build(&self.applied, self.protocol);
         applies.is_ok_and(|control| has_rules(control.as_ref()))
     }
+}
 
-    /// The Configuration as the files say now; else what is wrong with them.
-    async fn read(&mut self) -> Result<Configuration, String> {
-        let (files, env, watch) = (self.files.clone(), Arc::clone(&self.env), self.watch.clone());
-        let reading = self.control.spawn_blocking(move || {
-            watch.refresh();
-            configuration::load(&files, |name| env(name))
-        });
-        let loaded = match reading.await {
-            Ok(Ok(loaded)) => loaded,
-            Ok(Err(problems)) => {
-                return Err(match &problems[..] {
-                    [one] => one.to_string(),
-                    several => problem::summary(several),
-                });
-            }
-            Err(error) => return Err(error.to_string()),
-        };
-        // Whoever writes a file may have emptied it before: that must not open what was closed.
-        if let Some(file) = loaded
-            .empty
-            .iter()
-            .find(|file| !self.applied.empty.contains(file))
-        {
-            return Err(format!(
-                "{} is empty, and was not; write what it should say",
-                file.display()
-            ));
+#[async_trait]
+impl Reconcile for ConfigurationReconciler {
+    type Desired = Configuration;
+
+    async fn reconcile(&mut self, desired: &Configuration) -> Result<(), ReloadError> {
+        if *desired == self.seen {
+            return Ok(());
         }
-        let started = &*self.applied.started;
-        if loaded.configuration == Configuration::default() && *started != Configuration::default() {
-            return Err("the files of --config are empty; write what they should say".to_owned());
+        self.seen = desired.clone();
+        if desired.access_control != self.applied {
+            self.apply_access(&desired.access_control);
         }
-        self.applied.empty = loaded.empty;
-        if let Some(told) = &self.told {
-            for mistake in loaded.mistakes.iter().filter(|mistake| !told.contains(mistake)) {
-                tracing::error!(target: LOG, "{mistake}");
-            }
+        let later = needs_restart(&self.started, desired);
+        if !later.is_empty() {
+            tracing::warn!(
+                target: LOG,
+                "The Configuration changed: {}; a restart applies it",
+                later.join(", ")
+            );
         }
-        self.told = Some(loaded.mistakes);
-        Ok(loaded.configuration)
+        Ok(())
     }
 }
 
 fn has_rules(control: Option<&AccessControl>) -> bool {
     control.is_some_and(AccessControl::has_rules)
-}
-
-fn folder(file: &Path) -> PathBuf {
-    match file.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
-        _ => PathBuf::from("."),
-    }
 }
 
 /// The sections that differ and are read at the start only.
@@ -232,9 +139,14 @@ fn needs_restart(old: &Configuration, new: &Configuration) -> Vec<&'static str> 
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
+    use outrigger_runtime::components::Env;
     use outrigger_runtime::metrics::SidecarMetrics;
     use outrigger_telemetry::metrics::Metrics;
+    use tokio::runtime::Handle;
 
+    use super::super::{Reconciler, Source, follow_configuration};
     use super::*;
 
     const BASE: &str = "spec:\n  tracing: {samplingRate: \"1\"}\n";
@@ -242,9 +154,10 @@ mod tests {
     const OPENED: &str = "spec:\n  accessControl:\n    defaultAction: allow\n    policies:\n    \
         - {appId: other, defaultAction: deny, trustDomain: public, namespace: default}\n";
 
-    /// A reloader of two files, as a sidecar makes it at its start.
+    /// What follows two files, as a sidecar makes it at its start.
     struct Reloading {
-        reloader: ConfigurationReloader,
+        source: ConfigurationFiles,
+        reconciler: Box<dyn Reconciler>,
         access: Arc<Access>,
         files: Vec<PathBuf>,
         _folder: tempfile::TempDir,
@@ -264,15 +177,13 @@ mod tests {
             let control = AccessControl::build(&loaded.configuration.access_control, protocol).unwrap();
             let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
             let access = Arc::new(Access::new(control, metrics));
-            let applied = Applied {
-                access: Arc::clone(&access),
-                protocol,
-                started: Arc::new(loaded.configuration),
-                empty: loaded.empty,
-            };
+            let started = Arc::new(loaded.configuration);
+            let running = ConfigurationReconciler::new(Arc::clone(&access), protocol, Arc::clone(&started));
             let (env, control): (Env, _) = (Arc::new(|_: &str| None), Handle::current());
+            let source = ConfigurationFiles::new(files.clone(), env, control, (started, loaded.empty));
             Self {
-                reloader: ConfigurationReloader::new(files.clone(), env, control, applied).unwrap(),
+                source: source.unwrap(),
+                reconciler: follow_configuration(running),
                 access,
                 files,
                 _folder: folder,
@@ -282,9 +193,9 @@ mod tests {
         /// Writes one of the files, and has it read.
         async fn write(&mut self, index: usize, text: &str) -> Result<(), String> {
             std::fs::write(&self.files[index], text).unwrap();
-            let read = self.reloader.read().await;
-            self.reloader.take(&read);
-            read.map(drop)
+            let listed = self.source.list().await.unwrap();
+            self.reconciler.listed(&listed).await.unwrap();
+            self.source.wrong().map_or(Ok(()), |wrong| Err(wrong.to_owned()))
         }
 
         fn is_open(&self) -> bool {
@@ -343,6 +254,63 @@ mod tests {
         assert!(!reloading.is_open());
     }
 
+    /// The messages that are logged.
+    #[derive(Clone, Default)]
+    struct Messages(Arc<std::sync::Mutex<Vec<String>>>);
+
+    impl tracing::Subscriber for Messages {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            metadata.target() == LOG
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            let mut message = String::new();
+            event.record(
+                &mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+                    if field.name() == "message" {
+                        message = format!("{value:?}");
+                    }
+                },
+            );
+            self.0.lock().unwrap().push(message);
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[tokio::test]
+    async fn what_does_not_change_again_is_not_said_again() {
+        let mut reloading = Reloading::start([BASE, CLOSED]);
+        let messages = Messages::default();
+        let _logging = tracing::subscriber::set_default(messages.clone());
+        let said = || std::mem::take(&mut *messages.0.lock().unwrap());
+        let changed = "spec:\n  tracing: {samplingRate: \"0.5\"}\n";
+        for _ in 0..2 {
+            reloading.write(0, changed).await.unwrap();
+        }
+        assert_eq!(
+            said(),
+            ["The Configuration changed: tracing; a restart applies it"]
+        );
+        for _ in 0..2 {
+            reloading.write(0, "spec: [").await.unwrap_err();
+        }
+        let refused = said();
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        assert!(
+            refused[0].ends_with("the Configuration stays as it is"),
+            "{refused:?}"
+        );
+        reloading.write(0, changed).await.unwrap();
+        assert_eq!(said(), [""; 0]);
+        reloading.write(0, "spec: [").await.unwrap_err();
+        assert_eq!(said(), refused);
+    }
+
     #[test]
     fn what_a_restart_applies_is_named() {
         let old = Configuration::default();
@@ -353,11 +321,5 @@ mod tests {
         new.api_denied.push(Default::default());
         new.denied_components.push("state.redis".to_owned());
         assert_eq!(needs_restart(&old, &new), ["api", "components"]);
-    }
-
-    #[test]
-    fn a_file_without_a_folder_is_in_the_current_one() {
-        assert_eq!(folder(Path::new("config.yaml")), Path::new("."));
-        assert_eq!(folder(Path::new("/etc/c.yaml")), Path::new("/etc"));
     }
 }

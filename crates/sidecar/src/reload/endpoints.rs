@@ -33,7 +33,7 @@ impl EndpointReconciler {
 
 #[async_trait]
 impl Reconcile for EndpointReconciler {
-    type Resource = HttpEndpoint;
+    type Desired = [HttpEndpoint];
 
     async fn reconcile(&mut self, desired: &[HttpEndpoint]) -> Result<(), ReloadError> {
         for old in &self.applied {

@@ -95,7 +95,7 @@ fn names(documents: &[Resiliency]) -> String {
 
 #[async_trait]
 impl Reconcile for ResiliencyReconciler {
-    type Resource = Resiliency;
+    type Desired = [Resiliency];
 
     async fn reconcile(&mut self, desired: &[Resiliency]) -> Result<(), ReloadError> {
         self.apply(desired);

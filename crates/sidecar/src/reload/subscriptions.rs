@@ -13,7 +13,7 @@ pub struct SubscriptionReconciler(pub Arc<Subscriptions>);
 
 #[async_trait]
 impl Reconcile for SubscriptionReconciler {
-    type Resource = Subscription;
+    type Desired = [Subscription];
 
     const CONDITION: Option<&'static str> = Some("subscription-reconciler");
 

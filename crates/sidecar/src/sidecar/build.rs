@@ -32,8 +32,9 @@ use super::{Env, LOG, Secured, Sidecar, SidecarError, resources};
 use crate::config::{Config, Mode};
 use crate::operator::Operator;
 use crate::reload::{
-    Applied, ComponentReconciler, ConfigurationReloader, EndpointReconciler, FolderSource, OperatorSource,
-    Reloader, ResiliencyReconciler, Source, SubscriptionReconciler, follow,
+    ComponentReconciler, ConfigurationFiles, ConfigurationReconciler, EndpointReconciler, FolderSource,
+    OperatorConfiguration, OperatorSource, Reloader, ResiliencyReconciler, Source, SubscriptionReconciler,
+    follow, follow_configuration,
 };
 
 impl Sidecar {
@@ -217,11 +218,21 @@ impl Builder {
             follow(SubscriptionReconciler(Arc::clone(&blocks.subscriptions)), &loaded),
         ];
         let reloaders = sources.into_iter().map(|(source, kinds)| {
-            let own = reconcilers.extract_if(.., |one| kinds.contains(&one.kind()));
+            let own = reconcilers.extract_if(.., |one| kinds.iter().any(|kind| one.is_for(*kind)));
             Reloader::new(source, own.collect(), &readiness)
         });
-        let reloaders = reloaders.collect();
-        let settings_reloader = settings_reloader(&config, &env, &control, &context, (&settings, empty))?;
+        let mut reloaders: Vec<_> = reloaders.collect();
+        let read = (Arc::clone(&settings), empty);
+        if let Some(source) = configuration_source(&config, &env, &control, operator.as_ref(), read)? {
+            let access = Arc::clone(&context.access);
+            let running =
+                ConfigurationReconciler::new(access, access_protocol(&config), Arc::clone(&settings));
+            reloaders.push(Reloader::new(
+                source,
+                vec![follow_configuration(running)],
+                &readiness,
+            ));
+        }
         let (resolver, fatal) =
             resolver_of(&config, &settings, context.host.clone(), sockets.internal_port());
         let actors = context.actors(&config, sockets.internal_port(), &blocks, &components, &scheduler);
@@ -279,7 +290,6 @@ impl Builder {
             components,
             configuration: blocks.configuration,
             reloaders: Mutex::new(reloaders),
-            settings_reloader: Mutex::new(settings_reloader),
             bindings: blocks.bindings,
             actors,
             workflows,
@@ -371,28 +381,26 @@ fn sources(
         .map_err(|error| SidecarError::Unsupported(error.to_string()))
 }
 
-/// Follows the files of the Configuration, where hot reload is on. The operator has no updates of it.
-fn settings_reloader(
+/// Where the Configuration is read again, where hot reload is on.
+fn configuration_source(
     config: &Config,
     env: &Env,
     control: &Handle,
-    context: &SidecarContext,
-    (settings, empty): (&Arc<Configuration>, Vec<PathBuf>),
-) -> Result<Option<ConfigurationReloader>, SidecarError> {
-    let files = &config.resources.configs;
-    if config.mode == Mode::Kubernetes || files.is_empty() || !settings.features.enabled(HOT_RELOAD) {
+    operator: Option<&Operator>,
+    (started, empty): (Arc<Configuration>, Vec<PathBuf>),
+) -> Result<Option<Box<dyn Source>>, SidecarError> {
+    let configs = &config.resources.configs;
+    let (Some(name), true) = (configs.first(), started.features.enabled(HOT_RELOAD)) else {
         return Ok(None);
-    }
-    let applied = Applied {
-        access: Arc::clone(&context.access),
-        protocol: access_protocol(config),
-        started: Arc::clone(settings),
-        empty,
     };
-    let files = files.iter().map(Into::into).collect();
-    let reloader = ConfigurationReloader::new(files, Arc::clone(env), control.clone(), applied);
-    let reloader = reloader.map_err(|error| SidecarError::Unsupported(error.to_string()))?;
-    Ok(Some(reloader))
+    if let Some(operator) = operator {
+        let source = OperatorConfiguration::new(operator.clone(), name.clone());
+        return Ok(Some(Box::new(source)));
+    }
+    let files = configs.iter().map(Into::into).collect();
+    let source = ConfigurationFiles::new(files, Arc::clone(env), control.clone(), (started, empty));
+    let source = source.map_err(|error| SidecarError::Unsupported(error.to_string()))?;
+    Ok(Some(Box::new(source)))
 }
 
 /// What this build has, and the components in processes of their own.

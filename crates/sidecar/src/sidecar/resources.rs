@@ -163,9 +163,12 @@ pub(super) async fn operator_configuration(
     let Some(name) = config.resources.configs.first() else {
         return Ok(configuration(config, env)?.configuration);
     };
-    let settings = operator.configuration(name).await?;
-    show_features(&settings);
-    Ok(settings)
+    let loaded = operator.configuration(name).await?;
+    for mistake in &loaded.mistakes {
+        tracing::error!(target: LOG, "{mistake}");
+    }
+    show_features(&loaded.configuration);
+    Ok(loaded.configuration)
 }
 
 fn show_features(settings: &Configuration) {

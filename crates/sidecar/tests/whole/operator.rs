@@ -31,6 +31,8 @@ struct Cluster {
     subscriptions: Mutex<BTreeMap<String, Value>>,
     policies: Mutex<Vec<Value>>,
     configuration: Mutex<Value>,
+    /// What the configuration is once it was asked for.
+    next_configuration: Mutex<Option<Value>>,
     component_watchers: Mutex<Vec<mpsc::UnboundedSender<Result<wire::ComponentUpdateEvent, Status>>>>,
     endpoint_watchers: Mutex<Vec<mpsc::UnboundedSender<Result<wire::HttpEndpointUpdateEvent, Status>>>>,
     /// Namespaces that were asked for.
@@ -78,7 +80,14 @@ impl Operator for Service {
     ) -> Result<Response<wire::GetConfigurationResponse>, Status> {
         self.asked(&request.get_ref().namespace);
         let configuration = match request.get_ref().name.as_str() {
-            "settings" => self.0.configuration.lock().unwrap().to_string().into(),
+            "settings" => {
+                let mut configuration = self.0.configuration.lock().unwrap();
+                let answer = configuration.to_string().into();
+                if let Some(next) = self.0.next_configuration.lock().unwrap().take() {
+                    *configuration = next;
+                }
+                answer
+            }
             _ => bytes::Bytes::new(),
         };
         Ok(Response::new(wire::GetConfigurationResponse { configuration }))
@@ -392,6 +401,21 @@ async fn components_follow_the_operator_and_its_restarts() {
     operator.tell(Created, &memory("fourth"));
     until(&node, "components", &["fourth", "third"]).await;
     node.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_configuration_follows_the_operator() {
+    let net = Net::secure().await;
+    let operator = Process::start(&net, "dapr-operator").await;
+    operator.configure(hot_reload());
+    let mut changed = hot_reload();
+    changed["spec"]["accessControl"] = json!({"defaultAction": "deny", "trustDomain": "public"});
+    changed["spec"]["components"] = json!({"deny": ["state.redis"]});
+    *operator.cluster.next_configuration.lock().unwrap() = Some(changed);
+    let node = operator.beside(&net).configuration("settings").spawn().await;
+    let applied = "The Configuration changed: accessControl applies from now on";
+    let restart = "The Configuration changed: components; a restart applies it";
+    eventually(async || node.log().contains(applied) && node.log().contains(restart)).await;
 }
 
 #[tokio::test]
