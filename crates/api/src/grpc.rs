@@ -30,6 +30,7 @@ use tonic::{Code, Status};
 use tower::ServiceExt;
 
 pub use dapr::DaprService;
+pub(crate) use groups::groups;
 pub use groups::methods;
 pub use taskhub::TaskHub;
 

@@ -50,7 +50,6 @@ use outrigger_transport::response::{empty_response, text_response};
 pub use cors::Cors;
 #[cfg(feature = "fuzzing")]
 pub use publish::fuzz_bulk as fuzz_publish_bulk;
-#[cfg(test)]
 pub(crate) use route::groups;
 pub use route::{Endpoint, Routes};
 #[cfg(feature = "fuzzing")]

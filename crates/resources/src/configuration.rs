@@ -21,7 +21,6 @@ pub use features::{
     WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
 };
 pub use metrics::{HttpMetrics, LabelRule, MetricRule, Metrics};
-pub use mistakes::APIS;
 pub use mtls::{Mtls, TokenValidator};
 pub use secrets::SecretScope;
 pub use tracing::{DEFAULT_SAMPLING, Otel, Tracing};
@@ -176,10 +175,10 @@ impl Configuration {
         raw.value.finish()
     }
 
-    /// The values of such a JSON that mean nothing; `name` is shown as the place.
-    pub fn mistakes_in(json: &[u8], name: &str) -> Vec<Problem> {
+    /// The values of such a JSON that mean nothing; `name` is shown as the place, `apis` as of [`load`].
+    pub fn mistakes_in(json: &[u8], name: &str, apis: &[&str]) -> Vec<Problem> {
         let node = yaml::from_json(json).unwrap_or_else(|_| Node::null(0));
-        let mut mistakes = mistakes::find(Path::new(name), &node);
+        let mut mistakes = mistakes::find(Path::new(name), &node, apis);
         // It is one line for all.
         mistakes.iter_mut().for_each(|mistake| mistake.line = 0);
         mistakes
@@ -187,9 +186,11 @@ impl Configuration {
 }
 
 /// Loads files in order, each over the previous and over the built-in defaults.
-/// `$VAR` and `${VAR}` are expanded from `env` first; unset = empty. No files = the defaults.
+/// `$VAR` and `${VAR}` are expanded from `env` first; unset = empty. No files = the defaults. `apis`: the parts of the API as
+/// `spec.api` may name them; where there are none, names in it are not looked at.
 pub fn load<P: AsRef<Path>>(
     files: &[P],
+    apis: &[&str],
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<LoadedConfiguration, Vec<Problem>> {
     let (mut merged, mut problems, mut warnings, mut empty) =
@@ -208,7 +209,7 @@ pub fn load<P: AsRef<Path>>(
                             .iter()
                             .map(|e| Problem::from_yaml(file, e, UNKNOWN_KEY)),
                     );
-                    mistakes.extend(mistakes::find(file, &node));
+                    mistakes.extend(mistakes::find(file, &node, apis));
                     handlers.read(file, &node);
                     merge::over(&mut merged, node);
                     last = file;

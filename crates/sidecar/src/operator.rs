@@ -282,7 +282,8 @@ fn read_configuration(name: &str, json: &[u8]) -> Result<LoadedConfiguration, Op
     if json.is_empty() {
         return Err(OperatorError::NotFound(name.to_owned()));
     }
-    let mistakes = Configuration::mistakes_in(json, &format!("Configuration {name}"));
+    let mistakes =
+        Configuration::mistakes_in(json, &format!("Configuration {name}"), &outrigger_api::parts());
     let configuration = Configuration::from_json(json).map_err(|error| {
         let all = std::iter::once(format!("Configuration {name}: {error}"));
         let all: Vec<_> = all.chain(mistakes.iter().map(ToString::to_string)).collect();

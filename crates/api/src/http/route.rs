@@ -260,7 +260,6 @@ fn parameters_of<'p>(pattern: &[&str], path: &'p str) -> Option<Parameters<'p>> 
 }
 
 /// The groups of all routes.
-#[cfg(test)]
 pub(crate) fn groups() -> impl Iterator<Item = &'static str> {
     let all = TABLES.iter().copied().flatten().chain([&invoke::ROUTE]);
     all.map(|endpoint| endpoint.group)

@@ -13,32 +13,11 @@ const VERBS: [&str; 10] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "*",
 ];
 const PROTOCOLS: [&str; 2] = ["http", "grpc"];
-/// The parts of the API, as `spec.api` names them: the groups of routes and of methods.
-pub const APIS: [&str; 18] = [
-    "actors",
-    "bindings",
-    "configuration",
-    "conversation",
-    "crypto",
-    "healthz",
-    "invoke",
-    "jobs",
-    "lock",
-    "metadata",
-    "publish",
-    "secrets",
-    "shutdown",
-    "state",
-    "subscribe",
-    "subtlecrypto",
-    "unlock",
-    "workflows",
-];
-
-/// What is wrong with the values of a file.
-pub(super) fn find(file: &Path, document: &Node) -> Vec<Problem> {
+/// What is wrong with the values of a file; `apis` as of [`super::load`].
+pub(super) fn find(file: &Path, document: &Node, apis: &[&str]) -> Vec<Problem> {
     let mut found = Found {
         file,
+        apis,
         problems: Vec::new(),
     };
     if let Some(spec) = document.get("spec") {
@@ -51,6 +30,8 @@ pub(super) fn find(file: &Path, document: &Node) -> Vec<Problem> {
 
 struct Found<'a> {
     file: &'a Path,
+    /// The parts of the API; empty = they are not known here.
+    apis: &'a [&'a str],
     problems: Vec<Problem>,
 }
 
@@ -158,9 +139,10 @@ impl Found<'_> {
                 let (text, line) = name.unwrap_or(("", rule.line));
                 // Old rules name a route.
                 let first = text.split('/').next().unwrap_or_default();
-                if !APIS.contains(&first) {
+                if !self.apis.is_empty() && !self.apis.contains(&first) {
                     let what = format!("{path}.name {text:?} is not a part of the API");
-                    let remedy = format!("{}write one of {}", hint(first, APIS), APIS.join(", "));
+                    let near = hint(first, self.apis.iter().copied());
+                    let remedy = format!("{near}write one of {}", self.apis.join(", "));
                     self.add(line, what, remedy);
                 }
                 let protocol = format!("{path}.protocol");

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::*;
 
+/// Some parts of an API.
+const APIS: [&str; 3] = ["secrets", "state", "unlock"];
+
 struct Files {
     paths: Vec<PathBuf>,
     _dir: tempfile::TempDir,
@@ -22,7 +25,9 @@ impl Files {
     }
 
     fn load(&self) -> Result<LoadedConfiguration, Vec<Problem>> {
-        load(&self.paths, |name| (name == "RATE").then(|| "0.5".to_owned()))
+        load(&self.paths, &APIS, |name| {
+            (name == "RATE").then(|| "0.5".to_owned())
+        })
     }
 }
 
@@ -38,7 +43,7 @@ fn spec(body: &str) -> String {
 
 #[test]
 fn no_file_means_the_defaults() {
-    let c = load::<PathBuf>(&[], |_| None).unwrap().configuration;
+    let c = load::<PathBuf>(&[], &[], |_| None).unwrap().configuration;
     assert_eq!(c, Configuration::default());
     assert_eq!(
         (
@@ -255,7 +260,7 @@ fn all_problems_come_at_once_with_their_place() {
     ]);
     let mut paths = files.paths;
     paths.push(PathBuf::from("/no/such/file.yaml"));
-    let problems = load(&paths, |_| None).unwrap_err();
+    let problems = load(&paths, &APIS, |_| None).unwrap_err();
     assert_eq!(problems.len(), 4, "{problems:?}");
     assert_eq!(
         (problems[1].line, problems[1].what.as_str()),
@@ -374,15 +379,28 @@ fn a_sampling_rate_out_of_range_says_what_it_counts_as() {
 }
 
 #[test]
+fn names_of_parts_of_the_api_are_looked_at_where_they_are_known() {
+    let json = br#"{"spec":{"api":{"denied":[{"name":"stat","protocol":"http"},{"name":"state/x","protocol":"http"}]}}}"#;
+    let [mistake] = &Configuration::mistakes_in(json, "c", &APIS)[..] else {
+        panic!("one is wrong");
+    };
+    assert_eq!(
+        mistake.remedy,
+        "did you mean state? write one of secrets, state, unlock"
+    );
+    assert_eq!(Configuration::mistakes_in(json, "c", &[]), []);
+}
+
+#[test]
 fn what_an_operator_sends_is_looked_at_too() {
     let json = br#"{"spec":{"accessControl":{"defaultAction":"alow"}}}"#;
-    let mistakes = Configuration::mistakes_in(json, "Configuration c");
+    let mistakes = Configuration::mistakes_in(json, "Configuration c", &APIS);
     let told = mistakes[0].to_string();
     assert!(
         told.starts_with(r#"Configuration c: spec.accessControl.defaultAction "alow" is not an action"#),
         "{told}"
     );
-    assert_eq!(Configuration::mistakes_in(b"{", "c"), []);
+    assert_eq!(Configuration::mistakes_in(b"{", "c", &APIS), []);
 }
 
 #[test]

@@ -61,8 +61,10 @@ fn configuration(config: &Config, env: &Env) -> Result<LoadedConfiguration, Side
     if config.resources.configs.is_empty() {
         tracing::info!(target: LOG, "loading default configuration");
     }
-    let loaded = configuration::load(&config.resources.configs, |name| env(name))
-        .map_err(|problems| SidecarError::Configuration(summary(&problems)))?;
+    let loaded = configuration::load(&config.resources.configs, &outrigger_api::parts(), |name| {
+        env(name)
+    })
+    .map_err(|problems| SidecarError::Configuration(summary(&problems)))?;
     for warning in &loaded.warnings {
         tracing::warn!(target: LOG, "{warning}");
     }

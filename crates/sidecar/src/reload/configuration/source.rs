@@ -65,7 +65,7 @@ impl ConfigurationFiles {
         let (files, env, watch) = (self.files.clone(), Arc::clone(&self.env), self.watch.clone());
         let reading = self.control.spawn_blocking(move || {
             watch.refresh();
-            configuration::load(&files, |name| env(name))
+            configuration::load(&files, &outrigger_api::parts(), |name| env(name))
         });
         let loaded = match reading.await {
             Ok(Ok(loaded)) => loaded,
