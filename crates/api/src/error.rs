@@ -19,7 +19,6 @@ use http::{HeaderValue, Response, StatusCode};
 use outrigger_component::ApiStatus;
 use outrigger_transport::body::Body;
 use outrigger_transport::response::{bytes_response, text_response};
-use prost::Message;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
@@ -412,34 +411,4 @@ impl Detail {
 /// A response with `body` and the content type `application/json`.
 pub fn json_response(status: StatusCode, body: &Value) -> Response<Body> {
     bytes_response(status, JSON, body.to_string().into())
-}
-
-/// A gRPC status as the JSON that HTTP callers of a gRPC app get: proto3 JSON of `google.rpc.Status`, details of
-/// types we know expanded, others as base64 value.
-pub fn status_json(code: i32, message: &str, details: &[prost_types::Any]) -> String {
-    let mut body = serde_json::Map::new();
-    if code != 0 {
-        body.insert("code".into(), code.into());
-    }
-    if !message.is_empty() {
-        body.insert("message".into(), message.into());
-    }
-    if !details.is_empty() {
-        body.insert("details".into(), details.iter().map(any_json).collect());
-    }
-    Value::Object(body).to_string()
-}
-
-fn any_json(any: &prost_types::Any) -> Value {
-    use base64::Engine;
-    if any.type_url.ends_with("/google.rpc.ErrorInfo")
-        && let Ok(info) = tonic_types::pb::ErrorInfo::decode(any.value.as_slice())
-    {
-        return json!({
-            "@type": any.type_url, "reason": info.reason, "domain": info.domain,
-            "metadata": info.metadata.into_iter().collect::<std::collections::BTreeMap<_, _>>(),
-        });
-    }
-    let value = base64::engine::general_purpose::STANDARD.encode(&any.value);
-    json!({ "@type": any.type_url, "value": value })
 }

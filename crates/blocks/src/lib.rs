@@ -9,7 +9,6 @@ pub mod invoke;
 pub mod jobs;
 pub mod lock;
 pub mod outbound;
-mod protojson;
 pub mod pubsub;
 pub mod secrets;
 pub mod state;

@@ -5,13 +5,14 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use http_body_util::BodyExt;
 use outrigger_policy::status::http_from_grpc;
 use outrigger_policy::target::{Invocation, TargetError};
+use outrigger_protojson as protojson;
 use outrigger_runtime::call::{AppStatus, Call, Reply};
 use outrigger_transport::body::Body;
 use outrigger_transport::headers::{internal_to_http, names, strip_hop_by_hop, wants_events};
 
 use super::route::{Endpoint, HandlerResult};
 use super::{Context, HttpApi};
-use crate::error::{ApiError, status_json};
+use crate::error::ApiError;
 
 /// The group of service invocation in allow and deny lists.
 pub(super) const GROUP: &str = "invoke";
@@ -120,7 +121,10 @@ impl HttpApi {
                 code,
                 message,
                 details,
-            } => (http_from_grpc(code), status_json(code, &message, &details).into()),
+            } => (
+                http_from_grpc(code),
+                protojson::status(code, &message, &details).into(),
+            ),
         };
         if !(200..400).contains(&status) {
             self.metrics.error_code("ERR_DIRECT_INVOKE", "service-invocation");

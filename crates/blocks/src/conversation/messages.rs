@@ -5,13 +5,13 @@ use std::time::Duration;
 use outrigger_component::conversation::{
     CompletionDetails, Message, PromptDetails, Request, Response, Role, Tool, ToolCall, ToolChoice, Usage,
 };
+use outrigger_protojson::to_object;
 use outrigger_wire::runtime::v1 as proto;
 use proto::conversation_message::MessageTypes;
 use proto::conversation_tool_calls::ToolTypes as CallTypes;
 use proto::conversation_tools::ToolTypes;
 
 use super::scrubbed;
-use crate::protojson::to_object;
 
 /// What a component is asked; the error is what is wrong with the request.
 pub(super) fn question(request: proto::ConversationRequestAlpha2) -> Result<Request, String> {

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method};
 use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::Outcome as Counted;
+use outrigger_protojson::to_json;
 use outrigger_runtime::app::{AppChannel, AppError};
 use outrigger_runtime::call::{AppStatus, Call};
 use outrigger_runtime::delivery::{self, Inbox, OnStop};
@@ -26,7 +27,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use super::LOG;
-use crate::protojson::to_json;
 
 const ON_JOB: &str = "/dapr.proto.runtime.v1.AppCallbackAlpha/OnJobEventAlpha1";
 /// The type that the HTTP API gives to data.

@@ -7,12 +7,12 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use outrigger_cloudevents::{Data, Event, content_type, member};
 use outrigger_component::offload::{INLINE, offload};
+use outrigger_protojson::from_json;
 use outrigger_wire::runtime::v1::{TopicEventCeRequest, TopicEventRequest};
 use prost_types::Struct;
 use serde_json::Value;
 
 use super::incoming::{Incoming, binary_event};
-use crate::protojson::from_json;
 
 /// Attributes that have fields of their own; the others are extensions.
 const FIELDS: [&str; 7] = [

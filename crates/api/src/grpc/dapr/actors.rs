@@ -181,10 +181,8 @@ impl DaprService {
 
 /// Bytes as the JSON that stands for them: a text in base64. None at all for no bytes.
 pub(super) fn json_bytes(data: &[u8]) -> Vec<u8> {
-    use base64::Engine;
     if data.is_empty() {
         return Vec::new();
     }
-    let text = base64::engine::general_purpose::STANDARD.encode(data);
-    format!("\"{text}\"").into_bytes()
+    format!("\"{}\"", outrigger_protojson::bytes(data)).into_bytes()
 }

@@ -1,4 +1,4 @@
-//! JSON as messages of the contract hold it: `google.protobuf.Value` and `Struct`.
+//! JSON as messages hold it: `google.protobuf.Value` and `Struct`.
 
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct};
@@ -9,7 +9,7 @@ const EXACT_INTEGERS: f64 = 9_007_199_254_740_992.0;
 
 /// A message's value as JSON. Whole numbers are written without a fraction, as readers of integers need them; what JSON
 /// has no number for is null.
-pub(crate) fn to_json(value: prost_types::Value) -> Value {
+pub fn to_json(value: prost_types::Value) -> Value {
     match value.kind {
         None | Some(Kind::NullValue(_)) => Value::Null,
         Some(Kind::BoolValue(value)) => value.into(),
@@ -21,7 +21,7 @@ pub(crate) fn to_json(value: prost_types::Value) -> Value {
 }
 
 /// A message's struct as a JSON object.
-pub(crate) fn to_object(fields: Struct) -> Map<String, Value> {
+pub fn to_object(fields: Struct) -> Map<String, Value> {
     let fields = fields.fields.into_iter();
     fields.map(|(name, value)| (name, to_json(value))).collect()
 }
@@ -35,7 +35,7 @@ fn to_number(number: f64) -> Value {
 }
 
 /// JSON as a message's value.
-pub(crate) fn from_json(json: Value) -> prost_types::Value {
+pub fn from_json(json: Value) -> prost_types::Value {
     let kind = match json {
         Value::Null => Kind::NullValue(0),
         Value::Bool(value) => Kind::BoolValue(value),

@@ -1,14 +1,8 @@
-//! Messages of the contract as JSON: proto3 JSON, unknown members skipped, default values left out.
+//! Any message, through its descriptor: unknown members are skipped, default values left out.
 
 use std::io;
 use std::sync::LazyLock;
 
-use bytes::Bytes;
-use http::{Request, StatusCode};
-use outrigger_component::go_json::Shape;
-use outrigger_component::offload::offload;
-use outrigger_transport::body::Body;
-use outrigger_transport::response::bytes_response;
 use prost::Message;
 use prost_reflect::prost_types::FileDescriptorSet;
 use prost_reflect::{
@@ -16,16 +10,8 @@ use prost_reflect::{
 };
 use serde_json::ser::{CompactFormatter, Formatter};
 
-use super::HttpApi;
-use super::route::HandlerResult;
-use crate::error::{ApiError, JSON};
-
 /// From here on numbers have an exponent.
 const WRITTEN_OUT_BELOW: f64 = 1e21;
-/// How much more work a byte is here than where messages are read and written directly.
-const REFLECTION: usize = 4;
-/// Values and names of members of a text; each takes some hundred bytes until it is a message, whatever it takes here.
-const MAX_VALUES: usize = 64 << 10;
 /// Where messages are.
 const PACKAGES: [&str; 2] = ["dapr.proto.runtime.v1", "dapr.proto.internals.v1"];
 /// The files whose messages are used, and what they import.
@@ -76,12 +62,15 @@ fn descriptor(name: &str) -> Result<MessageDescriptor, String> {
     found.ok_or_else(|| format!("this build has no descriptor of {name}"))
 }
 
-/// The message `name` from its JSON; nothing is the empty message.
-fn decode<M: Message + Default>(name: &str, json: &[u8]) -> Result<M, String> {
+/// The message `name` from its JSON; nothing is the empty message. A text should have few values and names of members: each
+/// takes some hundred bytes until it is a message, whatever it takes there.
+///
+/// # Errors
+/// What is wrong with the JSON, or that no message of that name is known.
+pub fn decode<M: Message + Default>(name: &str, json: &[u8]) -> Result<M, String> {
     if json.is_empty() {
         return Ok(M::default());
     }
-    check_values(json)?;
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let options = DeserializeOptions::new().deny_unknown_fields(false);
     let message = DynamicMessage::deserialize_with_options(descriptor(name)?, &mut deserializer, &options);
@@ -91,15 +80,6 @@ fn decode<M: Message + Default>(name: &str, json: &[u8]) -> Result<M, String> {
     // It is larger than all else.
     drop(message);
     M::decode(encoded.as_slice()).map_err(|error| error.to_string())
-}
-
-fn check_values(json: &[u8]) -> Result<(), String> {
-    if json.len() > MAX_VALUES && Shape::of(json).values > MAX_VALUES {
-        return Err(format!(
-            "it has more than {MAX_VALUES} values and names of members: send less, or large data as a string"
-        ));
-    }
-    Ok(())
 }
 
 /// Numbers without a fraction are written without one: clients read them as integers.
@@ -115,7 +95,11 @@ impl Formatter for WholeNumbers {
     }
 }
 
-fn encode<M: Message>(name: &str, message: &M) -> Result<Bytes, String> {
+/// The JSON of the message `name`.
+///
+/// # Errors
+/// That no message of that name is known, or that an `Any` in it holds what is not.
+pub fn encode<M: Message>(name: &str, message: &M) -> Result<Vec<u8>, String> {
     let mut dynamic = DynamicMessage::new(descriptor(name)?);
     dynamic
         .transcode_from(message)
@@ -124,39 +108,11 @@ fn encode<M: Message>(name: &str, message: &M) -> Result<Bytes, String> {
     dynamic
         .serialize_with_options(&mut serializer, &SerializeOptions::new())
         .map_err(|error| error.to_string())?;
-    Ok(serializer.into_inner().into())
-}
-
-impl HttpApi {
-    /// The message that a request carries.
-    pub(super) async fn message<M: Message + Default + 'static>(
-        &self,
-        name: &'static str,
-        request: Request<Body>,
-    ) -> Result<M, ApiError> {
-        let limit = self.max_body.unwrap_or(usize::MAX);
-        let body = request.into_body().collect_up_to(limit).await;
-        let body = body.map_err(|error| ApiError::body_read(&error.to_string()))?;
-        let decoded = offload(REFLECTION * body.len(), move || decode(name, &body)).await;
-        decoded.map_err(|cause| ApiError::malformed_message(&cause))
-    }
-
-    pub(super) async fn message_response<M: Message + 'static>(
-        &self,
-        name: &'static str,
-        message: M,
-    ) -> HandlerResult {
-        let size = REFLECTION * message.encoded_len();
-        let json = offload(size, move || encode(name, &message)).await;
-        let json = json.map_err(|cause| ApiError::malformed_response(&cause))?;
-        Ok(bytes_response(StatusCode::OK, JSON, json))
-    }
+    Ok(serializer.into_inner())
 }
 
 #[cfg(test)]
 mod tests {
-    use outrigger_transport::grpc::fields;
-    use outrigger_wire::internals::v1::JobHttpRequest;
     use outrigger_wire::runtime::v1 as proto;
     use serde_json::{Value, json};
 
@@ -205,23 +161,36 @@ mod tests {
     }
 
     #[test]
-    fn a_text_has_no_more_values_than_it_may_have() {
-        let job = |count: usize| {
-            let text = format!(r#"{{"dueTime":"1h","data":[{}]}}"#, vec!["0"; count].join(","));
-            decode::<JobHttpRequest>("JobHTTPRequest", text.as_bytes())
+    fn times_bytes_and_large_integers_are_texts() {
+        use outrigger_wire::durabletask as tasks;
+        let event = tasks::HistoryEvent {
+            event_id: -1,
+            timestamp: Some(prost_types::Timestamp {
+                seconds: 1_700_000_000,
+                nanos: 120_000_000,
+            }),
+            ..tasks::HistoryEvent::default()
         };
-        let read = job(MAX_VALUES - 10).unwrap();
-        assert_eq!(read.due_time(), "1h");
-        let value = read.data.unwrap().encode_to_vec();
-        assert_eq!(
-            fields::check(&value, &fields::VALUE),
-            Ok(()),
-            "it can be scheduled"
-        );
-        let refused = job(MAX_VALUES).unwrap_err();
-        assert!(refused.starts_with("it has more than 65536 values"), "{refused}");
-        let text = format!(r#"{{"inputs":[{{"content":"{}"}}]}}"#, "[0,".repeat(MAX_VALUES));
-        decode::<proto::ConversationRequest>("ConversationRequest", text.as_bytes()).unwrap();
+        let history = tasks::GetInstanceHistoryResponse { events: vec![event] };
+        let signed = proto::SubtleSignResponse {
+            signature: vec![0xfb, 0xff].into(),
+        };
+        let job = proto::Job {
+            name: "j".to_owned(),
+            repeats: Some(0),
+            ..proto::Job::default()
+        };
+        for (json, expected) in [
+            (
+                encode("GetInstanceHistoryResponse", &history),
+                r#"{"events":[{"eventId":-1,"timestamp":"2023-11-14T22:13:20.120Z"}]}"#,
+            ),
+            (encode("SubtleSignResponse", &signed), r#"{"signature":"+/8="}"#),
+            (encode("Job", &job), r#"{"name":"j","repeats":0}"#),
+        ] {
+            assert_eq!(String::from_utf8(json.unwrap()).unwrap(), expected);
+        }
+        assert!(encode("Nonsense", &job).is_err());
     }
 
     #[test]

@@ -1,0 +1,88 @@
+//! Messages of the contract that HTTP requests and answers carry, in proto3 JSON.
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use outrigger_component::go_json::Shape;
+use outrigger_component::offload::offload;
+use outrigger_protojson as protojson;
+use outrigger_transport::body::Body;
+use outrigger_transport::response::bytes_response;
+use prost::Message;
+
+use super::HttpApi;
+use super::route::HandlerResult;
+use crate::error::{ApiError, JSON};
+
+/// How much more work a byte is here than where messages are read and written directly.
+const REFLECTION: usize = 4;
+/// Values and names of members of a text; each takes some hundred bytes until it is a message, whatever it takes here.
+const MAX_VALUES: usize = 64 << 10;
+/// The message `name` from its JSON.
+fn decode<M: Message + Default>(name: &str, json: &[u8]) -> Result<M, String> {
+    check_values(json)?;
+    protojson::decode(name, json)
+}
+
+fn check_values(json: &[u8]) -> Result<(), String> {
+    if json.len() > MAX_VALUES && Shape::of(json).values > MAX_VALUES {
+        return Err(format!(
+            "it has more than {MAX_VALUES} values and names of members: send less, or large data as a string"
+        ));
+    }
+    Ok(())
+}
+
+impl HttpApi {
+    /// The message that a request carries.
+    pub(super) async fn message<M: Message + Default + 'static>(
+        &self,
+        name: &'static str,
+        request: Request<Body>,
+    ) -> Result<M, ApiError> {
+        let limit = self.max_body.unwrap_or(usize::MAX);
+        let body = request.into_body().collect_up_to(limit).await;
+        let body = body.map_err(|error| ApiError::body_read(&error.to_string()))?;
+        let decoded = offload(REFLECTION * body.len(), move || decode(name, &body)).await;
+        decoded.map_err(|cause| ApiError::malformed_message(&cause))
+    }
+
+    pub(super) async fn message_response<M: Message + 'static>(
+        &self,
+        name: &'static str,
+        message: M,
+    ) -> HandlerResult {
+        let size = REFLECTION * message.encoded_len();
+        let json = offload(size, move || protojson::encode(name, &message).map(Bytes::from)).await;
+        let json = json.map_err(|cause| ApiError::malformed_response(&cause))?;
+        Ok(bytes_response(StatusCode::OK, JSON, json))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_transport::grpc::fields;
+    use outrigger_wire::internals::v1::JobHttpRequest;
+    use outrigger_wire::runtime::v1 as proto;
+
+    use super::*;
+
+    #[test]
+    fn a_text_has_no_more_values_than_it_may_have() {
+        let job = |count: usize| {
+            let text = format!(r#"{{"dueTime":"1h","data":[{}]}}"#, vec!["0"; count].join(","));
+            decode::<JobHttpRequest>("JobHTTPRequest", text.as_bytes())
+        };
+        let read = job(MAX_VALUES - 10).unwrap();
+        assert_eq!(read.due_time(), "1h");
+        let value = read.data.unwrap().encode_to_vec();
+        assert_eq!(
+            fields::check(&value, &fields::VALUE),
+            Ok(()),
+            "it can be scheduled"
+        );
+        let refused = job(MAX_VALUES).unwrap_err();
+        assert!(refused.starts_with("it has more than 65536 values"), "{refused}");
+        let text = format!(r#"{{"inputs":[{{"content":"{}"}}]}}"#, "[0,".repeat(MAX_VALUES));
+        decode::<proto::ConversationRequest>("ConversationRequest", text.as_bytes()).unwrap();
+    }
+}
