@@ -6,133 +6,40 @@ mod execution;
 mod lru;
 mod named;
 mod policy;
+mod problem;
 mod retry;
+mod targets;
 mod trip;
 mod undefined;
 
 use std::collections::HashMap;
-use std::fmt::{self, Display, Formatter};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use outrigger_resources::meta::{Source, in_scope};
+use outrigger_resources::meta::in_scope;
 use outrigger_resources::resiliency as spec;
 
 pub use breaker::{Breaker, BreakerError, BreakerSpec, BreakerState, Permit, StateChange};
 pub use builtin::Builtin;
 pub use execution::{Attempt, Event, Execution, Next, Outcome};
 pub use policy::{Direction, Key, Labels, Policy, PolicyRef, Resource};
+pub use problem::Problem;
 pub use retry::{Backoff, CodeListError, CodeMatch, RetrySpec, RetryState};
+pub use targets::{ActorPolicy, AppPolicy, ComponentKind};
 pub use trip::{Counts, Trip, TripError};
 pub use undefined::undefined;
 
 use lru::Lru;
 use named::{Named, Rules};
 use policy::{Breakers, Seed, Subject};
+use targets::{MAX_BREAKERS, Scope, add_targets, cache_size};
 
 /// Breakers kept per app, when the target does not say.
 const APP_BREAKERS: usize = 100;
 /// Breakers kept per actor type, when the target does not say.
 const ACTOR_BREAKERS: usize = 5000;
-/// Most breakers any target may keep; a larger number in a document is lowered to this.
-const MAX_BREAKERS: usize = 1 << 20;
 /// Targets without an entry whose default policies are kept.
 const DEFAULT_TARGETS: usize = 1024;
-
-/// Something in a document that could not be used as written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// Log as an error, not as a warning.
-    pub error: bool,
-    /// The reason, for the message.
-    pub text: String,
-    /// The line of the value that is to be corrected; without a file for a document that came from the operator.
-    pub place: Source,
-}
-
-impl Problem {
-    fn warning(doc: &spec::Resiliency, key: &str, text: String) -> Self {
-        Self {
-            error: false,
-            text,
-            place: doc.source.of(key),
-        }
-    }
-
-    fn error(doc: &spec::Resiliency, key: &str, what: &str) -> Self {
-        Self {
-            error: true,
-            text: format!("Could not read resiliency policy {}: {what}", doc.name),
-            place: doc.source.of(key),
-        }
-    }
-}
-
-impl Display for Problem {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        if !self.place.file.as_os_str().is_empty() {
-            write!(f, "{}: ", self.place)?;
-        }
-        f.write_str(&self.text)
-    }
-}
-
-/// What applies to an app, an HTTPEndpoint or a URL.
-#[derive(Debug, Clone, Default)]
-pub struct AppPolicy {
-    /// The user's policy, own or default; `None`: nothing applies, call once.
-    pub policy: Option<Arc<Policy>>,
-    /// Whether the app has an entry in `targets.apps`; if not, [`Builtin::ServiceRetries`] covers the connection.
-    pub has_target: bool,
-}
-
-/// What applies to an actor type.
-#[derive(Debug, Clone, Default)]
-pub struct ActorPolicy {
-    /// Retry and breaker, around waiting for the actor's turn.
-    pub before_lock: Option<Arc<Policy>>,
-    /// Timeout, around the turn.
-    pub after_lock: Option<Arc<Policy>>,
-    /// Whether the type has an entry in `targets.actors`; if not, [`Builtin::ActorNotFoundRetries`] covers routing.
-    pub has_target: bool,
-}
-
-/// The kinds of component that policies tell apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ComponentKind {
-    /// Input and output bindings.
-    Binding,
-    /// Configuration stores.
-    Configuration,
-    /// Lock stores.
-    Lock,
-    /// Message brokers.
-    Pubsub,
-    /// Key vaults and cryptography.
-    Crypto,
-    /// Language models.
-    Conversation,
-    /// Secret stores.
-    Secretstore,
-    /// State stores.
-    Statestore,
-}
-
-impl ComponentKind {
-    /// The name in default policy names and metric labels.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Binding => "Binding",
-            Self::Configuration => "Configuration",
-            Self::Lock => "Lock",
-            Self::Pubsub => "Pubsub",
-            Self::Crypto => "Crypto",
-            Self::Conversation => "Conversation",
-            Self::Secretstore => "Secretstore",
-            Self::Statestore => "Statestore",
-        }
-    }
-}
 
 /// All policies of a sidecar.
 #[derive(Debug)]
@@ -473,44 +380,6 @@ impl Resiliency {
 fn lock<T>(lru: &Mutex<Lru<T>>) -> MutexGuard<'_, Lru<T>> {
     // An entry is whole before it is put in, so a panic elsewhere does not spoil it.
     lru.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// How finely the breakers of an actor type are told apart.
-enum Scope {
-    /// One for the type.
-    Type,
-    /// One per actor.
-    Id { size: usize },
-}
-
-/// The size of a breaker cache; 0 and absurd numbers are replaced.
-fn cache_size(configured: i64, default: usize) -> usize {
-    match usize::try_from(configured) {
-        Ok(0) | Err(_) => default,
-        Ok(size) => size.min(MAX_BREAKERS),
-    }
-}
-
-fn add_targets(targets: &mut spec::Targets, doc: &spec::Resiliency, problems: &mut Vec<Problem>) {
-    targets.apps.extend(doc.targets.apps.clone());
-    targets.components.extend(doc.targets.components.clone());
-    for (kind, target) in &doc.targets.actors {
-        let refused = match target.circuit_breaker_scope.as_str() {
-            _ if target.circuit_breaker.is_empty() => None,
-            "type" | "id" | "both" => None,
-            "" => Some("actor circuit breakers must include scope".to_owned()),
-            unknown => Some(format!("unknown circuit breaker scope {unknown:?}")),
-        };
-        match refused {
-            None => {
-                targets.actors.insert(kind.clone(), target.clone());
-            }
-            Some(why) => {
-                let key = format!("spec.targets.actors.{kind}");
-                problems.push(Problem::error(doc, &key, &why));
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,165 @@
+use super::*;
+
+fn from(last: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, last])
+}
+
+fn admission(connections: usize, per_source: usize) -> Admission {
+    let limits = Limits {
+        connections,
+        per_source,
+    };
+    Admission::with(limits, Duration::ZERO)
+}
+
+fn admit(admission: &Admission, address: IpAddr) -> Permit {
+    admission.admit(Some(address)).unwrap()
+}
+
+fn gone(permit: &Permit) -> bool {
+    permit.state.evicted.is_cancelled()
+}
+
+#[test]
+fn when_full_the_oldest_that_proved_nothing_goes() {
+    let admission = admission(3, 3);
+    let permits = [1, 2, 3].map(|last| admit(&admission, from(last)));
+    permits[0].prove();
+    let _fourth = admit(&admission, from(4));
+    assert_eq!(permits.each_ref().map(gone), [false, true, false]);
+    let _fifth = admit(&admission, from(5));
+    assert_eq!(permits.each_ref().map(gone), [false, true, true]);
+    assert_eq!(admission.len(), 3);
+    drop(permits);
+    assert_eq!(admission.len(), 2, "a permit is given back once");
+}
+
+#[test]
+fn without_descriptors_the_oldest_goes_too() {
+    let admission = admission(100, 100);
+    let permits = [1, 2].map(|last| admit(&admission, from(last)));
+    permits[0].prove();
+    admission.make_room();
+    assert_eq!(permits.each_ref().map(gone), [false, true]);
+    admission.make_room();
+    assert_eq!(permits.each_ref().map(gone), [true, true]);
+    admission.make_room();
+    assert_eq!(admission.len(), 0);
+}
+
+#[test]
+fn when_all_are_proven_the_one_unused_for_longest_goes() {
+    let admission = admission(2, 2);
+    let permits = [1, 2].map(|last| admit(&admission, from(last)));
+    permits[0].prove();
+    permits[1].prove();
+    permits[0].prove();
+    let _third = admit(&admission, from(3));
+    assert_eq!(permits.each_ref().map(gone), [false, true]);
+    permits[1].prove();
+    assert_eq!(admission.len(), 2, "an evicted connection does not come back");
+}
+
+#[test]
+fn those_in_use_stay_and_keep_newcomers_out() {
+    let admission = admission(3, 3);
+    let busy = Arc::new(AtomicBool::new(true));
+    let permits = [1, 2, 3].map(|last| {
+        let (permit, busy) = (admit(&admission, from(last)), Arc::clone(&busy));
+        permit.keep_while(move || busy.load(Ordering::Relaxed));
+        permit.prove();
+        permit
+    });
+    assert_eq!(admission.admit(Some(from(4))).unwrap_err(), Full::Busy);
+    admission.make_room();
+    assert_eq!(permits.each_ref().map(gone), [false; 3]);
+    busy.store(false, Ordering::Relaxed);
+    let _fourth = admit(&admission, from(4));
+    assert_eq!(permits.iter().filter(|permit| gone(permit)).count(), 1);
+}
+
+#[test]
+fn a_crowd_that_asks_once_leaves_newcomers_their_time() {
+    let admission = admission(100, 100);
+    let crowd: Vec<_> = (0..100)
+        .map(|_| {
+            let permit = admit(&admission, from(1));
+            permit.prove();
+            permit
+        })
+        .collect();
+    let honest = admit(&admission, from(2));
+    let more: Vec<_> = (0..40)
+        .map(|_| {
+            let permit = admit(&admission, from(1));
+            permit.prove();
+            permit
+        })
+        .collect();
+    assert!(!gone(&honest));
+    assert_eq!(crowd.iter().filter(|permit| gone(permit)).count(), 41);
+    assert!(crowd[..41].iter().all(gone), "the oldest first");
+    assert!(!more.iter().any(gone));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_has_its_time_except_against_its_own_machine() {
+    let limits = Limits {
+        connections: 4,
+        per_source: 2,
+    };
+    let admission = Admission::new(limits);
+    let first = admit(&admission, from(1));
+    tokio::time::advance(FIRST_WORD / 2).await;
+    let others = [1, 2, 2].map(|last| admit(&admission, from(last)));
+    let left = admission.admit(Some(from(3))).unwrap_err();
+    assert_eq!(left, Full::Young(FIRST_WORD / 2));
+    let _again = admit(&admission, from(2));
+    assert_eq!(others.each_ref().map(gone), [false, true, false]);
+    tokio::time::advance(FIRST_WORD / 2).await;
+    let _late = admit(&admission, from(3));
+    assert!(gone(&first));
+}
+
+#[test]
+fn a_crowd_that_says_nothing_takes_no_place_of_others() {
+    let admission = admission(100, 100);
+    let used: Vec<_> = (0..50)
+        .map(|_| {
+            let permit = admit(&admission, from(1));
+            permit.prove();
+            permit
+        })
+        .collect();
+    let crowd: Vec<_> = (0..500).map(|_| admission.admit(None)).collect();
+    assert!(!used.iter().any(gone));
+    assert_eq!(crowd.iter().flatten().filter(|permit| !gone(permit)).count(), 50);
+}
+
+#[test]
+fn one_source_cannot_take_the_places_of_others() {
+    let admission = admission(100, 2);
+    let other = admit(&admission, from(1));
+    let many: Vec<_> = (0..50).map(|_| admit(&admission, from(2))).collect();
+    assert!(!gone(&other));
+    assert_eq!(many.iter().filter(|permit| !gone(permit)).count(), 2);
+    let networks =
+        ["fd00::1", "fd00::2", "fd00::3", "fd00:0:0:1::1"].map(|ip| admit(&admission, ip.parse().unwrap()));
+    assert_eq!(networks.each_ref().map(gone), [true, false, false, false]);
+    let mapped = ["10.0.0.9", "::ffff:10.0.0.9", "10.0.0.9"].map(|ip| admit(&admission, ip.parse().unwrap()));
+    assert_eq!(mapped.each_ref().map(gone), [true, false, false]);
+}
+
+#[test]
+fn limits_are_made_to_fit() {
+    let limits = Limits {
+        connections: 4096,
+        per_source: 512,
+    };
+    assert_eq!(limits.within(5000), limits);
+    let fit = |most| {
+        let fit = limits.within(most);
+        (fit.connections, fit.per_source)
+    };
+    assert_eq!([fit(2000), fit(100), fit(0)], [(2000, 512), (100, 50), (1, 1)]);
+}

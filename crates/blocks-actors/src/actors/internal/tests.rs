@@ -1,0 +1,246 @@
+use std::collections::HashSet;
+use std::future::pending;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard};
+
+use futures::FutureExt;
+use outrigger_telemetry::metrics::{MetricsConfig, Registry};
+use outrigger_telemetry::trace::Parent;
+use outrigger_wire::internals::v1::Reminder;
+
+use super::*;
+use crate::actors::gate::LANES;
+use crate::actors::host::IdleScan;
+use crate::actors::metrics::ActorMetrics;
+
+/// Actors that never answer, and whose turns leave something behind.
+#[derive(Default)]
+struct Slow {
+    left: Mutex<HashSet<String>>,
+    keeps: bool,
+}
+
+struct RunningCall<'a>(&'a Slow, String);
+
+impl Drop for RunningCall<'_> {
+    fn drop(&mut self) {
+        self.0.locked().insert(self.1.clone());
+    }
+}
+
+impl Slow {
+    fn locked(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.left.lock().unwrap()
+    }
+
+    async fn load(&self, id: &str) -> Result<(), Status> {
+        let _running = RunningCall(self, id.to_owned());
+        pending().await
+    }
+}
+
+#[async_trait]
+impl InternalActors for Slow {
+    async fn invoke(&self, call: &ActorCall) -> Result<Bytes, Status> {
+        self.load(&call.id).await.map(|()| Bytes::new())
+    }
+
+    async fn remind(&self, id: &str, _: &str, _: Option<&Any>) -> Result<(), Status> {
+        self.load(id).await
+    }
+
+    async fn watch(&self, call: &ActorCall) -> Result<Watched, Status> {
+        self.load(&call.id).await?;
+        Err(Status::internal("it never loads"))
+    }
+
+    async fn halt(&self, _: &str) {}
+
+    fn is_kept(&self, id: &str) -> bool {
+        if !self.keeps {
+            self.locked().remove(id);
+        }
+        self.keeps
+    }
+}
+
+/// Actors whose calls are answered in the turn of another once that is told.
+#[derive(Default)]
+struct Answering(tokio::sync::Notify);
+
+struct Early<'a>(&'a Answering);
+
+#[async_trait]
+impl Arrived for Early<'_> {
+    async fn in_turn(&self) -> Result<Bytes, Status> {
+        Ok(Bytes::from_static(b"in its own turn"))
+    }
+
+    async fn answered(&self) -> Result<Bytes, Status> {
+        self.0.0.notified().await;
+        Ok(Bytes::from_static(b"in that of another"))
+    }
+}
+
+#[async_trait]
+impl InternalActors for Answering {
+    async fn invoke(&self, _: &ActorCall) -> Result<Bytes, Status> {
+        Err(Status::internal("it arrives"))
+    }
+
+    fn arrive<'a>(&'a self, _: &'a ActorCall) -> Option<Box<dyn Arrived + 'a>> {
+        Some(Box::new(Early(self)))
+    }
+
+    async fn remind(&self, _: &str, _: &str, _: Option<&Any>) -> Result<(), Status> {
+        Ok(())
+    }
+
+    async fn halt(&self, _: &str) {}
+
+    fn is_kept(&self, _: &str) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_was_answered_in_the_turn_of_another_needs_none() {
+    let metrics = ActorMetrics::new(&Registry::new(&MetricsConfig::default()).unwrap());
+    let actors = Arc::new(Answering::default());
+    let internal = Internal {
+        actors: actors.clone(),
+        ended: CancellationToken::new(),
+    };
+    let looks = Arc::<IdleScan>::default();
+    let kind = HostedType::internal("answering", internal, metrics.of("answering"), &looks);
+    let internal = kind.internal.as_ref().unwrap();
+    let entrance = Entrance::new(&|| true);
+    let call = ActorCall {
+        id: "a".into(),
+        ..ActorCall::default()
+    };
+    let send = async || {
+        let sent = internal.send(&kind, &Message::Call(&call), &entrance).await;
+        sent.unwrap().unwrap().body.collect_up_to(64).await.unwrap()
+    };
+    assert_eq!(send().await, "in its own turn");
+    assert_eq!(kind.count(), 0);
+    let turn = kind.turn("a", None, &entrance).await.unwrap().unwrap();
+    let mut sent = std::pin::pin!(send());
+    assert!(sent.as_mut().now_or_never().is_none());
+    actors.0.notify_one();
+    assert_eq!(sent.await, "in that of another");
+    turn.deactivated();
+    assert_eq!(
+        kind.count(),
+        0,
+        "who did not wait for its turn keeps no actor active"
+    );
+}
+
+/// Actors that stay for as long as they are needed.
+struct Needed(AtomicBool);
+
+#[async_trait]
+impl InternalActors for Needed {
+    async fn invoke(&self, _: &ActorCall) -> Result<Bytes, Status> {
+        Ok(Bytes::new())
+    }
+
+    async fn remind(&self, _: &str, _: &str, _: Option<&Any>) -> Result<(), Status> {
+        Ok(())
+    }
+
+    async fn halt(&self, _: &str) {}
+
+    fn is_kept(&self, _: &str) -> bool {
+        true
+    }
+
+    fn idle_after(&self) -> Duration {
+        Duration::from_secs(30)
+    }
+
+    fn rest(&self, _: &str) -> bool {
+        !self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_idle_is_asked_and_asked_again_when_as_much_time_has_passed() {
+    let metrics = ActorMetrics::new(&Registry::new(&MetricsConfig::default()).unwrap());
+    let actors = Arc::new(Needed(AtomicBool::new(true)));
+    let internal = Internal {
+        actors: actors.clone(),
+        ended: CancellationToken::new(),
+    };
+    let looks = Arc::<IdleScan>::default();
+    let kind = HostedType::internal("needed", internal, metrics.of("needed"), &looks);
+    let entrance = Entrance::new(&|| true);
+    drop(kind.turn("a", None, &entrance).await.unwrap().unwrap());
+    // How many were idle, and how many are active when they have been asked.
+    let after = async |seconds| {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        let idle: Vec<_> = (0..LANES)
+            .flat_map(|lane| kind.take_idle(lane, usize::MAX))
+            .collect();
+        for (id, ticket) in &idle {
+            kind.internal.as_ref().unwrap().rest(id, kind.taken(id, *ticket));
+        }
+        (idle.len(), kind.count())
+    };
+    assert_eq!(after(29).await, (0, 1));
+    assert_eq!(after(2).await, (1, 1));
+    assert_eq!(after(29).await, (0, 1));
+    actors.0.store(false, Ordering::SeqCst);
+    assert_eq!(after(2).await, (1, 0));
+}
+
+#[tokio::test]
+async fn who_is_cut_off_in_a_turn_stays_only_if_there_is_something_to_stay_for() {
+    let metrics = ActorMetrics::new(&Registry::new(&MetricsConfig::default()).unwrap());
+    for keeps in [false, true] {
+        let actors = Arc::new(Slow {
+            keeps,
+            ..Slow::default()
+        });
+        let internal = Internal {
+            actors: actors.clone(),
+            ended: CancellationToken::new(),
+        };
+        let looks = Arc::<IdleScan>::default();
+        let kind = HostedType::internal("slow", internal, metrics.of("slow"), &looks);
+        let internal = kind.internal.as_ref().unwrap();
+        let entrance = Entrance::new(&|| true);
+        let (call, reminder) = (
+            ActorCall {
+                id: "called".into(),
+                ..ActorCall::default()
+            },
+            Reminder {
+                actor_id: "reminded".into(),
+                ..Reminder::default()
+            },
+        );
+        let watched = ActorCall {
+            id: "watched".into(),
+            ..ActorCall::default()
+        };
+        for message in [
+            Message::Call(&call),
+            Message::Due(&reminder, "", &Parent::default()),
+        ] {
+            // It is dropped after it was polled once.
+            assert!(internal.send(&kind, &message, &entrance).now_or_never().is_none());
+        }
+        assert!(
+            internal
+                .watch(&kind, &watched, &entrance)
+                .now_or_never()
+                .is_none()
+        );
+        let left = if keeps { 3 } else { 0 };
+        assert_eq!(kind.count(), left);
+        assert_eq!(actors.locked().len(), left);
+    }
+}

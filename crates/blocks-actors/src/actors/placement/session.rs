@@ -1,0 +1,304 @@
+//! One stream to placement: its orders, and what is reported meanwhile.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::FutureExt;
+use outrigger_actors::ring::{Host, TableError, Tables};
+use outrigger_actors::round::{Order, Round, Step};
+use outrigger_actors::routes::{Routes, Stamp};
+use outrigger_runtime::life::Condition;
+use outrigger_wire::placement::v1 as wire;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::Streaming;
+
+use super::super::Actors;
+use super::super::outage::{LostStream, Outage, Unopened};
+use super::{End, until};
+
+/// How long a sidecar that ends waits until its actors are others'.
+const LEAVE: Duration = Duration::from_secs(4);
+/// How long a sidecar that ends passes calls on when its actors are others': to callers the word comes a little later.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// One stream.
+pub(super) struct Session<'a> {
+    actors: &'a Actors,
+    ready: &'a Condition,
+    reports: mpsc::Sender<wire::Host>,
+    round: Round,
+    /// The last order was of a round in which only what moves stops.
+    hands_over_now: bool,
+    /// A leader begins with a pause: this host may go on while there is none.
+    settles: bool,
+    draining: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
+    reported: Arc<[String]>,
+    /// There was an order.
+    served: bool,
+    /// There was no leader before this stream, and actors may have gone on.
+    outage: Option<Outage>,
+    /// The sidecar ends: it hosts nothing any more, and goes when all know that, or at this time.
+    leaving: Option<Instant>,
+}
+
+impl<'a> Session<'a> {
+    /// A stream whose first report, on its way, says what is hosted here; `outage`: there was no leader before it.
+    pub(super) fn new(
+        actors: &'a Actors,
+        ready: &'a Condition,
+        (reports, reported): (mpsc::Sender<wire::Host>, Arc<[String]>),
+        outage: Option<Outage>,
+    ) -> Self {
+        Self {
+            actors,
+            ready,
+            reports,
+            round: Round::default(),
+            hands_over_now: false,
+            settles: false,
+            draining: None,
+            reported,
+            served: false,
+            outage,
+            leaving: None,
+        }
+    }
+}
+
+impl Session<'_> {
+    /// Follows orders until the stream ends.
+    ///
+    /// # Errors
+    /// Why it is of no use any more.
+    pub(super) async fn run(
+        &mut self,
+        mut orders: Streaming<wire::PlacementOrder>,
+        stop: &CancellationToken,
+    ) -> Result<End, Unopened> {
+        let mut types = self.actors.types.subscribe();
+        types.mark_changed();
+        loop {
+            // Who hands over holds up nobody, and need not hurry.
+            let deadline = self.round.deadline().filter(|_| !self.hands_over_now);
+            let deadline = deadline.map(Instant::from_std);
+            tokio::select! {
+                biased;
+                () = stop.cancelled(), if self.leaving.is_none() => {
+                    if self.reported.is_empty() {
+                        return Ok(End::Stopped);
+                    }
+                    self.leave().await?;
+                }
+                () = until(self.leaving) => return Ok(End::Stopped),
+                () = wait(&mut self.draining) => {
+                    self.draining = None;
+                    if let Some(version) = self.round.drained() {
+                        self.send(self.actors.answer(wire::HostOperation::Lock, version)).await?;
+                    }
+                }
+                () = until(deadline) => return Err("no table followed within 5 s".to_owned().into()),
+                _ = types.changed(), if self.leaving.is_none() => self.retell(&mut types).await?,
+                order = orders.message() => match order {
+                    Ok(Some(order)) => {
+                        self.begin_service().await;
+                        self.order(order).await?;
+                        if self.has_left() {
+                            if !self.hands_over_now {
+                                return Ok(End::Stopped);
+                            }
+                            let last = Instant::now() + LINGER;
+                            self.leaving = self.leaving.map(|leaving| leaving.min(last));
+                        }
+                    }
+                    Ok(None) => {
+                        return Err(Unopened {
+                            is_ended: true,
+                            ..Unopened::from("the stream ended".to_owned())
+                        });
+                    }
+                    Err(status) => return Err(Unopened::from(&status)),
+                },
+            }
+        }
+    }
+
+    /// A leader speaks. If it may be the one from before, it has given the actors here away.
+    async fn begin_service(&mut self) {
+        let first = !std::mem::replace(&mut self.served, true);
+        if first && self.outage.is_some_and(|outage| !outage.is_proven) {
+            self.actors.close(true).await;
+        }
+    }
+
+    pub(super) fn lost(&self, broken: Unopened) -> End {
+        let steady = self.round.is_over() && self.draining.is_none() && self.leaving.is_none();
+        End::Lost(LostStream {
+            cause: broken.cause,
+            served: self.served,
+            nobody_leads: broken.nobody_leads,
+            may_outlast: broken.is_ended && steady && self.settles,
+        })
+    }
+
+    /// Exclusive, because what drains can be shared by nobody.
+    async fn send(&mut self, host: wire::Host) -> Result<(), Unopened> {
+        let sent = self.reports.send(host).await;
+        sent.map_err(|_| Unopened {
+            is_ended: true,
+            ..Unopened::from("the stream ended".to_owned())
+        })
+    }
+
+    /// Says that nothing is hosted here any more: the next table gives the actors to others, and ends those here first.
+    async fn leave(&mut self) -> Result<(), Unopened> {
+        self.leaving = Some(Instant::now() + LEAVE);
+        self.actors.is_connected.store(false, Ordering::Release);
+        self.actors.with.scheduler.take_reminders_of(Vec::new());
+        self.reported = Arc::default();
+        self.send(self.actors.report(&[], self.actors.with.handover))
+            .await
+    }
+
+    /// Whether all know that nothing is hosted here any more.
+    fn has_left(&self) -> bool {
+        let routes = self.actors.routes.load();
+        let listed = routes.tables().name(&self.actors.with.address);
+        self.leaving.is_some() && self.round.is_over() && !listed
+    }
+
+    /// What the app hosts may be another set of types.
+    async fn retell(&mut self, types: &mut watch::Receiver<Option<Arc<[String]>>>) -> Result<(), Unopened> {
+        let names = types.borrow_and_update().clone().unwrap_or_default();
+        if names == self.reported {
+            return Ok(());
+        }
+        self.actors.is_connected.store(false, Ordering::Release);
+        let hands_over = self.actors.with.handover && self.outage.is_none();
+        self.send(self.actors.report(&names, hands_over)).await?;
+        self.reported = names;
+        Ok(())
+    }
+
+    async fn order(&mut self, order: wire::PlacementOrder) -> Result<(), Unopened> {
+        let tables = order.tables;
+        let version = match order.version {
+            0 => tables
+                .as_ref()
+                .and_then(|tables| tables.version.parse().ok())
+                .unwrap_or(0),
+            version => version,
+        };
+        let Some(kind) = Order::named(&order.operation) else {
+            return Err(format!(
+                "the placement service sent the unknown operation {:?}",
+                order.operation
+            )
+            .into());
+        };
+        // Not 0: calls of what does not move go on.
+        let handover = if self.actors.with.handover {
+            order.handover
+        } else {
+            0
+        };
+        self.hands_over_now = handover != 0;
+        self.settles = order.settles;
+        match self.round.order(kind, version, std::time::Instant::now()) {
+            Step::Ignore => Ok(()),
+            Step::Drain if handover != 0 && self.draining.is_none() => match self.round.drained() {
+                Some(version) => {
+                    self.send(self.actors.answer(wire::HostOperation::Lock, version))
+                        .await
+                }
+                None => Ok(()),
+            },
+            Step::Reconnect => Err(format!("a table of round {version}, which is over").into()),
+            Step::Drain => {
+                let draining = self.actors.gate.close();
+                let time = self.actors.drain_time();
+                self.draining.get_or_insert_with(|| draining.end(time).boxed());
+                Ok(())
+            }
+            Step::Install(version) => {
+                let tables =
+                    read(tables.unwrap_or_default()).map_err(|error| Unopened::from(error.to_string()))?;
+                let stamp = Stamp {
+                    term: handover,
+                    version,
+                };
+                self.install(tables, stamp, &order.leaving).await;
+                self.send(self.actors.answer(wire::HostOperation::Update, version))
+                    .await
+            }
+            Step::Open(version) => self.open(version).await,
+        }
+    }
+
+    /// Lets calls go by the new table.
+    async fn open(&mut self, version: u64) -> Result<(), Unopened> {
+        let actors = self.actors;
+        if self.leaving.is_none() {
+            actors.announced.send_replace(Arc::clone(&self.reported));
+        }
+        actors.step(actors.routes.load().settled());
+        actors.gate.open();
+        let known = actors.types.borrow().clone();
+        if self.leaving.is_none() && known.is_none_or(|names| names == self.reported) {
+            actors.is_connected.store(true, Ordering::Release);
+            self.ready.met();
+        }
+        self.send(actors.answer(wire::HostOperation::Unlock, version))
+            .await?;
+        // From this table on, actors can be handed over as before.
+        match self.outage.take() {
+            Some(_) if actors.with.handover && self.leaving.is_none() => {
+                let report = actors.report(&self.reported, true);
+                self.send(report).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes a table, and ends the actors that are another sidecar's by it. Where they are handed over, the others go on.
+    async fn install(&mut self, tables: Tables, stamp: Stamp, leaving: &[String]) {
+        let (actors, routes) = (self.actors, self.actors.routes.load_full());
+        if stamp.term == 0 {
+            let routes = Arc::new(routes.replaced(tables));
+            actors.step(Routes::clone(&routes));
+            return actors.halt_here(|kind, id| !routes.owns(kind, id)).await;
+        }
+        // Who stood still has no table of this term before this one.
+        let known = actors.gate.is_open();
+        let leaving = leaving.iter().map(String::as_str);
+        actors.step(routes.handing_over(stamp, tables, known, leaving));
+        actors.gate.open();
+        actors.hand_over(actors.drain_time()).await;
+    }
+}
+
+async fn wait(draining: &mut Option<Pin<Box<dyn Future<Output = ()> + Send + '_>>>) {
+    match draining {
+        Some(draining) => draining.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn read(tables: wire::PlacementTables) -> Result<Tables, TableError> {
+    let replication = tables.replication_factor;
+    if tables.entries.is_empty() {
+        return Ok(Tables::default());
+    }
+    let entries = tables.entries.into_iter().map(|(kind, table)| {
+        let hosts = table.load_map.into_iter().map(|(address, host)| Host {
+            address: address.into(),
+            app_id: host.id.into(),
+        });
+        (kind, hosts.collect())
+    });
+    Tables::new(entries, replication)
+}

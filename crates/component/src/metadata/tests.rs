@@ -1,0 +1,107 @@
+use super::*;
+
+fn metadata(properties: &[(&str, &str)]) -> Metadata {
+    let owned = properties
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Metadata::new("orders", owned).unwrap()
+}
+
+#[test]
+fn names_are_found_in_any_case_and_the_main_name_beats_its_alias() {
+    let metadata = metadata(&[("ConnectionSTRING", "a"), ("url", "b")]);
+    assert_eq!(metadata.text(&["connectionString", "url"]), Some("a"));
+    assert_eq!(metadata.text(&["missing", "URL"]), Some("b"));
+    assert_eq!(metadata.text(&["missing"]), None);
+}
+
+#[test]
+fn what_came_from_a_secret_store_is_not_shown() {
+    let metadata = metadata(&[
+        ("redisDB", "S3CRET"),
+        ("redisHost", "S3CRET-host"),
+        ("ttl", "soon"),
+    ]);
+    let metadata = metadata.with_secrets(["redisDB", "redishost"]);
+    let error = metadata.number::<u8>(&["redisDB"]).unwrap_err().to_string();
+    assert!(error.contains("redisDB") && !error.contains("S3CRET"), "{error}");
+    let error = metadata
+        .duration(&["ttl"], Unit::Seconds)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("soon"), "{error}");
+    let text = "cannot connect to S3CRET-host:6379 as S3CRET";
+    assert_eq!(metadata.redact(text), "cannot connect to ***:6379 as ***");
+}
+
+#[test]
+fn what_nobody_looks_up_is_unused_and_near_what_was_looked_up_in_vain() {
+    let metadata = metadata(&[
+        ("redisHots", "a"),
+        ("ttl", "1"),
+        ("redisDB", "0"),
+        ("colour", "red"),
+    ]);
+    let copy = metadata.clone();
+    assert_eq!(metadata.text(&["redisHost", "host"]), None);
+    assert_eq!(copy.text(&["REDISDB"]), Some("0"));
+    assert!(metadata.flag(&["ttlInSeconds", "TTL"], false));
+    let unused = |name: &str, near: Option<&str>| Unused {
+        name: name.to_owned(),
+        near: near.map(str::to_owned),
+    };
+    assert_eq!(
+        metadata.unused(),
+        [unused("colour", None), unused("redisHots", Some("redisHost"))]
+    );
+    assert_eq!(copy.iter().count(), 4);
+    assert!(metadata.unused().is_empty(), "who takes all knows all");
+}
+
+#[test]
+fn names_that_differ_in_case_only_are_refused() {
+    let pairs = [("a", "1"), ("A", "2")].map(|(n, v)| (n.to_owned(), v.to_owned()));
+    let error = Metadata::new("orders", pairs).unwrap_err().to_string();
+    assert!(error.contains("orders") && error.contains("a and A"), "{error}");
+}
+
+#[test]
+fn durations_are_go_text_or_a_number_of_the_unit() {
+    let metadata = metadata(&[("a", "90"), ("b", "1m30s"), ("c", "-1"), ("d", ""), ("e", "soon")]);
+    let nanos = |name, unit| metadata.duration(&[name], unit).unwrap().unwrap().nanos;
+    assert_eq!(nanos("a", Unit::Seconds), 90_000_000_000);
+    assert_eq!(nanos("a", Unit::Milliseconds), 90_000_000);
+    assert_eq!(nanos("b", Unit::Milliseconds), 90_000_000_000);
+    assert_eq!(nanos("c", Unit::Milliseconds), -1);
+    assert_eq!(nanos("c", Unit::Seconds), -1_000_000_000);
+    assert_eq!(nanos("d", Unit::Seconds), 0);
+    assert_eq!(metadata.duration(&["x"], Unit::Seconds), Ok(None));
+    let error = metadata.duration(&["E"], Unit::Seconds).unwrap_err().to_string();
+    for part in ["orders", "property e", "soon", "like 30s"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn spans_below_the_least_are_refused() {
+    let metadata = metadata(&[("timeout", "500ms")]);
+    let second = Duration::from_secs(1);
+    assert!(metadata.span(&["timeout"], second, second).is_err());
+    assert_eq!(metadata.span(&["other"], second * 20, second), Ok(second * 20));
+}
+
+#[test]
+fn numbers_out_of_range_name_the_property() {
+    let metadata = metadata(&[("redisPort", "70000"), ("empty", "")]);
+    let error = metadata.number::<u16>(&["redisport"]).unwrap_err().to_string();
+    assert!(error.contains("redisPort") && error.contains("70000"), "{error}");
+    assert_eq!(metadata.number::<u16>(&["empty"]), Ok(None));
+}
+
+#[test]
+fn what_may_be_a_secret_is_never_shown() {
+    let metadata = metadata(&[("redisPassword", "hunter2")]);
+    let error = metadata.wrong(&["redisPassword"], "something else").to_string();
+    assert!(!error.contains("hunter2"), "{error}");
+    assert!(!format!("{metadata:?}").contains("hunter2"));
+}

@@ -1,0 +1,125 @@
+//! Hosts that come, go and lose placement: where actors are then.
+
+use super::*;
+
+/// Invariant: an actor is active in one place at any time. The old host ends it before the new one may begin.
+#[tokio::test]
+async fn what_moves_ends_before_it_begins_elsewhere() {
+    let (net, placement) = (Net::plain(), Placement::start().await);
+    let (one, two) = (echo(only()).await, echo(only()).await);
+    let first = start(&net, &placement, "first", Some(&one)).await;
+    eventually(async || placement.has("T", 1)).await;
+    for id in 0..30 {
+        assert_eq!(invoke(&first, &id.to_string(), "m").await.status, 200);
+    }
+    let _second = start(&net, &placement, "second", Some(&two)).await;
+    eventually(async || placement.has("T", 2)).await;
+    let ended: Vec<_> = calls(&one)
+        .into_iter()
+        .filter(|call| call.starts_with("DELETE"))
+        .collect();
+    assert!((1..30).contains(&ended.len()), "some move, some stay: {ended:?}");
+    for id in 0..30 {
+        assert_eq!(invoke(&first, &id.to_string(), "m").await.status, 200);
+        let moved = ended.contains(&format!("DELETE /actors/T/{id}"));
+        let there = calls(&two).contains(&format!("PUT /actors/T/{id}/method/m?q=1"));
+        assert_eq!(moved, there, "{id}");
+    }
+}
+
+/// Invariant: what placement does not know of any more is not active: the host ends its actors when it loses the stream.
+#[tokio::test]
+async fn a_host_without_placement_ends_its_actors_and_goes_on_with_the_next_stream() {
+    let (net, placement) = (Net::plain(), Placement::start().await);
+    let app = echo(only()).await;
+    let node = start(&net, &placement, "me", Some(&app)).await;
+    eventually(async || placement.has("T", 1)).await;
+    assert_eq!(invoke(&node, "1", "m").await.status, 200);
+    placement.end_streams();
+    eventually(async || calls(&app).contains(&"DELETE /actors/T/1".to_owned())).await;
+    assert_eq!(
+        invoke(&node, "1", "m").await.status,
+        200,
+        "the next stream brings a table"
+    );
+}
+
+/// Invariant: between `lock` and `unlock` no call begins, and none is lost.
+#[tokio::test]
+async fn calls_wait_while_actors_are_spread_anew() {
+    let (net, placement) = (Net::plain(), Placement::start().await);
+    let app = echo(only()).await;
+    let node = Arc::new(start(&net, &placement, "me", Some(&app)).await);
+    eventually(async || placement.has("T", 1)).await;
+    assert_eq!(invoke(&node, "1", "m").await.status, 200);
+    placement.hold(true);
+    placement.begin();
+    eventually(async || placement.is_locked()).await;
+    let mut client = http2_client(node.ports.http).await;
+    let call = post("/v1.0/actors/T/2/method/m?q=1", "");
+    let waiting = tokio::spawn(client.send_request(absolute(call)));
+    // Calls that came later on the same connection.
+    for _ in 0..3 {
+        let later = client.send_request(absolute(get("/v1.0/metadata")));
+        assert_eq!(within(later).await.unwrap().status(), 200);
+    }
+    assert!(!waiting.is_finished(), "the call does not wait");
+    let held = "PUT /actors/T/2/method/m?q=1".to_owned();
+    assert!(!calls(&app).contains(&held));
+    placement.hold(false);
+    assert_eq!(within(waiting).await.unwrap().unwrap().status(), 200);
+    assert!(calls(&app).contains(&held));
+}
+
+/// Invariant: a host that leaves on purpose costs no call, and its actors end before others begin them.
+#[tokio::test]
+async fn a_host_that_leaves_costs_no_call() {
+    let (net, placement) = (Net::plain(), Placement::start().await);
+    let (one, two) = (echo(only()).await, echo(only()).await);
+    let first = start(&net, &placement, "first", Some(&one)).await;
+    let _second = start(&net, &placement, "second", Some(&two)).await;
+    let client = Arc::new(start(&net, &placement, "client", None).await);
+    eventually(async || placement.has("T", 2)).await;
+    let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut callers = tokio::task::JoinSet::new();
+    for id in 0..12 {
+        let (client, over) = (Arc::clone(&client), Arc::clone(&over));
+        callers.spawn(async move {
+            let mut count = 0;
+            while !over.load(Ordering::SeqCst) {
+                let answer = invoke(&client, &id.to_string(), "m").await;
+                assert_eq!(answer.status, 200, "{}", answer.text());
+                count += 1;
+            }
+            count
+        });
+    }
+    eventually(async || one.calls() > 20 && two.calls() > 20).await;
+    first.stop().await.unwrap();
+    let (gone, left) = (one.calls(), two.calls());
+    eventually(async || two.calls() > left + 50).await;
+    over.store(true, Ordering::SeqCst);
+    while let Some(count) = within(callers.join_next()).await {
+        assert!(count.unwrap() > 0);
+    }
+    assert_eq!(one.calls(), gone, "nothing lives there any more");
+    let active = calls(&one)
+        .iter()
+        .filter(|call| call.starts_with("DELETE"))
+        .count();
+    assert!(active > 0);
+}
+
+#[tokio::test]
+async fn a_sidecar_that_ends_ends_its_actors_first() {
+    let (net, placement) = (Net::plain(), Placement::start().await);
+    let app = echo(only()).await;
+    let node = start(&net, &placement, "me", Some(&app)).await;
+    eventually(async || placement.has("T", 1)).await;
+    for id in 0..5 {
+        assert_eq!(invoke(&node, &id.to_string(), "m").await.status, 200);
+    }
+    node.stop().await.unwrap();
+    let ended = calls(&app).into_iter().filter(|call| call.starts_with("DELETE"));
+    assert_eq!(ended.count(), 5);
+}

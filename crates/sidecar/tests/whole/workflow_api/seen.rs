@@ -1,0 +1,91 @@
+//! Work that a worker leaves, and what is seen of instances over HTTP.
+
+use super::*;
+
+#[tokio::test]
+async fn work_that_a_worker_leaves_goes_to_another() {
+    let world = World::new().await;
+    let node = world.sidecar().await;
+    let mut first = Worker::connect(&node).await;
+    world.hosts(1).await;
+    let started = node
+        .ask(post("/v1.0/workflows/dapr/order/start?instanceID=a", ""))
+        .await;
+    assert_eq!(started.status, 202, "{}", started.text());
+    let (_, old) = first.turn().await;
+    let mut second = Worker::connect(&node).await;
+    drop(first);
+    let (turn, new) = second.turn().await;
+    assert_eq!(turn.instance_id, "a");
+    assert_ne!(old, new);
+    // What the first one worked out meanwhile is of an execution that is not the one that counts.
+    second.complete("a", &old, "\"old\"").await;
+    assert_eq!(status(&node, "a").await["runtimeStatus"], "PENDING");
+    second.complete("a", &new, "\"new\"").await;
+    eventually(async || status(&node, "a").await["runtimeStatus"] == "COMPLETED").await;
+    let output = status(&node, "a").await["properties"]["dapr.workflow.output"].clone();
+    assert_eq!(output, "\"new\"");
+}
+
+/// Instances and their histories are seen over HTTP, by who has the token of the API.
+#[tokio::test]
+async fn instances_and_their_histories_are_seen() {
+    let world = World::new().await;
+    let node = world.plan().env("DAPR_API_TOKEN", "secret").start().await;
+    let ask = async |target: &str| {
+        node.ask(request("GET", target, &["dapr-api-token: secret"], ""))
+            .await
+    };
+    let list = "/v1.0-alpha1/workflows/dapr";
+    let history = "/v1.0-alpha1/workflows/dapr/a/history";
+    for target in [list, history] {
+        assert_eq!(node.ask(get(target)).await.status, 401, "{target}");
+    }
+    assert_eq!(ask(list).await.json(), json!({"instances": []}));
+    ask(history).await.error(404, "ERR_INSTANCE_ID_NOT_FOUND");
+    let headers = [("dapr-api-token", "secret")];
+    let path = "/TaskHubSidecarService/GetWorkItems";
+    let sent = grpc::framed(&GetWorkItemsRequest {}.encode_to_vec());
+    let _work = grpc::start(node.ports.grpc, path, &headers, sent.into()).await;
+    world.hosts(1).await;
+    for id in ["a", "b", "c"] {
+        let start = format!("{list}/order/start?instanceID={id}");
+        let started = request("POST", &start, &["dapr-api-token: secret"], "7");
+        assert_eq!(node.ask(started).await.status, 202);
+    }
+    let (mut seen, mut token, mut pages) = (Vec::new(), String::new(), 0);
+    loop {
+        let page = ask(&format!("{list}?pageSize=2&continuationToken={token}"))
+            .await
+            .json();
+        pages += 1;
+        let instances = page["instances"].as_array().unwrap();
+        assert!(instances.len() <= 2, "{page}");
+        for instance in instances {
+            assert_eq!(instance["workflowName"], "order");
+            assert_eq!(instance["runtimeStatus"], "PENDING");
+            assert!(
+                instance["createdAt"].as_str().unwrap().ends_with('Z'),
+                "{instance}"
+            );
+            seen.push(instance["instanceID"].as_str().unwrap().to_owned());
+        }
+        let Some(next) = page["continuationToken"].as_str() else {
+            break;
+        };
+        token = next.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    }
+    seen.sort();
+    assert_eq!((seen, pages), (["a", "b", "c"].map(str::to_owned).to_vec(), 2));
+    let pending = ask(&format!("{list}?runtimeStatus=pending")).await.json();
+    assert_eq!(pending["instances"].as_array().unwrap().len(), 3);
+    let failed = ask(&format!("{list}?runtimeStatus=FAILED")).await.json();
+    assert_eq!(failed, json!({"instances": []}));
+    for wrong in ["pageSize=none", "runtimeStatus=fine"] {
+        let answer = ask(&format!("{list}?{wrong}")).await;
+        answer.error(400, "ERR_MALFORMED_REQUEST");
+    }
+    let told = ask(history).await;
+    assert_eq!(told.status, 200, "{}", told.text());
+    assert_eq!(told.json(), json!({}), "no turn was stored yet");
+}
