@@ -1,5 +1,6 @@
 //! `HTTPEndpoint` (`dapr.io/v1alpha1`): a service outside, invoked by name.
 
+use outrigger_nearest::hint;
 use serde::Deserialize;
 
 use crate::load::{Broken, Document, Read, V1};
@@ -51,13 +52,31 @@ impl Read for HttpEndpoint {
 
     fn read(document: &mut Document<'_>, _: &str) -> Result<Option<Self>, Broken> {
         let (raw, source) = document.decode::<Raw>()?;
-        if raw.spec.base_url.is_empty() {
+        let url = raw.spec.base_url.as_str();
+        if url.is_empty() {
             document.warn(
                 "spec.baseUrl is missing",
                 "set spec.baseUrl to the URL of the service",
             );
+        } else if let Some(near) = unusable(url) {
+            let what = format!("spec.baseUrl {url:?} cannot be called: it is not an http:// or https:// URL");
+            let remedy = near + "give http://HOST[:PORT][/PATH] or https://HOST[:PORT][/PATH]";
+            document.warn_at(&source.of("spec.baseUrl"), what, &remedy);
         }
         Ok(Some(raw.finish(source)))
+    }
+}
+
+/// What to put before the remedy, if nothing can be called at `url`.
+fn unusable(url: &str) -> Option<String> {
+    const SCHEMES: [&str; 2] = ["http", "https"];
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    let is_known = SCHEMES.iter().any(|known| known.eq_ignore_ascii_case(scheme));
+    let has_host = !rest.is_empty() && !rest.starts_with(['/', '?', '#', ':']);
+    match is_known {
+        true if has_host => None,
+        true => Some(String::new()),
+        false => Some(hint(scheme, SCHEMES)),
     }
 }
 

@@ -24,8 +24,9 @@ fn lines(node: &Node) -> BTreeMap<String, usize> {
     let Some(spec) = node.get("spec") else {
         return lines;
     };
-    for key in ["type", "version"] {
-        lines.extend(spec.get(key).map(|value| (format!("spec.{key}"), value.line)));
+    for key in ["type", "version", "baseUrl"] {
+        let path = format!("spec.{key}").to_lowercase();
+        lines.extend(spec.get(key).map(|value| (path, value.line)));
     }
     if let Some(yaml::Kind::Seq(items)) = spec.get("metadata").map(|metadata| &metadata.kind) {
         let named = |item: &Node| Some((item.text("name")?.to_lowercase(), item.line));
@@ -94,6 +95,12 @@ impl<'a> Document<'a> {
     pub(crate) fn warn(&mut self, what: impl Into<String>, remedy: &str) {
         self.warnings
             .push(Problem::new(self.file, self.node.line, what, remedy));
+    }
+
+    /// Warns of a value at its own place.
+    pub(crate) fn warn_at(&mut self, place: &Source, what: String, remedy: &str) {
+        self.warnings
+            .push(Problem::new(self.file, place.line, what, remedy));
     }
 
     /// Warns of a kind that is nearly one of ours: that is a mistake. Folders may hold anything else.

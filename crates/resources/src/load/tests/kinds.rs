@@ -155,6 +155,42 @@ spec: {pubsubname: p, topic: newer, routes: {default: /new}}
 }
 
 #[test]
+fn an_endpoint_that_cannot_be_called_is_told_at_its_url() {
+    let load = |url: &str| {
+        let text = format!(
+            "apiVersion: dapr.io/v1alpha1\nkind: HTTPEndpoint\nmetadata: {{name: e}}\nspec:\n  baseUrl: '{url}'\n"
+        );
+        Folder::with(&[("a.yaml", &text)]).load()
+    };
+    for (url, near) in [
+        ("ftp://localhost/x", ""),
+        ("htps://localhost", "did you mean https? "),
+        ("localhost:8080", ""),
+        ("http:/localhost", ""),
+        ("http:///x", ""),
+    ] {
+        let loaded = load(url);
+        assert_eq!(
+            loaded.http_endpoints.len(),
+            1,
+            "{url}: others than calls may need it"
+        );
+        let [warning] = loaded.warnings.as_slice() else {
+            panic!("{url}: {:?}", loaded.warnings)
+        };
+        assert_eq!(warning.line, 5, "{url}");
+        assert!(warning.what.contains(url), "{warning}");
+        assert!(
+            warning.remedy.starts_with(&format!("{near}give http://HOST")),
+            "{warning}"
+        );
+    }
+    for url in ["http://localhost", "HTTPS://[::1]:8080/base"] {
+        assert_eq!(load(url).warnings, [], "{url}");
+    }
+}
+
+#[test]
 fn endpoints_have_headers_and_tls() {
     let text = r#"
 apiVersion: dapr.io/v1alpha1
