@@ -174,8 +174,9 @@ impl Source {
                 )?,
             });
         }
-        // A set is never taken for a path: paths do not start with a brace.
-        if !given.starts_with('{') && Path::new(given).is_file() {
+        // A set is never taken for a path: paths do not start with a brace. What is there and no file is refused when it
+        // is read.
+        if !given.starts_with('{') && Path::new(given).exists() {
             return Ok(Self::File(given.into()));
         }
         Ok(Self::Inline)
@@ -197,8 +198,11 @@ impl Source {
                 let text = outrigger_files::read_async(path, LARGEST)
                     .await
                     .map_err(|error| {
-                        Error::new(Kind::Configuration, format!("jwks file {}", path.display()))
-                            .because(error)
+                        let text = format!(
+                            "jwks: cannot read {}; give a key set, or the path of a file",
+                            path.display()
+                        );
+                        Error::new(Kind::Configuration, text).because(error)
                     })?;
                 parse(&path.display().to_string(), &Secret::new(text))
             }

@@ -381,6 +381,24 @@ async fn a_folder_or_set_that_is_none_is_an_error_of_the_configuration() {
 }
 
 #[tokio::test]
+async fn only_a_regular_file_is_a_source_of_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("keys.json");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    for (path, what) in [(pipe.as_path(), "named pipe"), (folder.path(), "directory")] {
+        let opened = tokio::time::timeout(Duration::from_secs(60), key_set(path.to_str().unwrap())).await;
+        let error = opened.expect("it waits").err().expect("it is taken");
+        let text = error.to_string();
+        assert_eq!(error.kind(), Kind::Configuration, "{text}");
+        assert!(
+            text.contains(path.to_str().unwrap()) && text.contains(what),
+            "{text}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_file_that_changed_is_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys.json");

@@ -7,9 +7,10 @@ mod format;
 mod output;
 mod subscriber;
 
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::path::PathBuf;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -175,12 +176,14 @@ impl Drop for Guard {
 pub fn init(config: LogConfig) -> Result<Guard, LogError> {
     let out: Box<dyn Write + Send> = match &config.file {
         None => Box::new(std::io::stdout()),
-        Some(path) => Box::new(OpenOptions::new().create(true).append(true).open(path).map_err(
-            |source| LogError::File {
-                path: path.clone(),
-                source,
-            },
-        )?),
+        Some(path) if is_pipe(path) => Box::new(NamedPipe {
+            path: path.clone(),
+            file: None,
+        }),
+        Some(path) => Box::new(appending(path).map_err(|source| LogError::File {
+            path: path.clone(),
+            source,
+        })?),
     };
     let output = Output::spawn(out).map_err(LogError::Thread)?;
     let sink = Arc::new(Sink {
@@ -200,6 +203,34 @@ pub fn init(config: LogConfig) -> Result<Guard, LogError> {
     let _ = tracing::subscriber::set_global_default(LogSubscriber::new(shared.clone()));
     tracing::callsite::rebuild_interest_cache();
     Ok(Guard { sink })
+}
+
+fn appending(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+fn is_pipe(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo())
+}
+
+/// A named pipe, opened by whoever writes to it first: opening waits for a reader, which must not keep the process from
+/// starting or ending.
+struct NamedPipe {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl Write for NamedPipe {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(file) = &mut self.file {
+            return file.write(bytes);
+        }
+        self.file.insert(appending(&self.path)?).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Changes the lowest severity written, at once.

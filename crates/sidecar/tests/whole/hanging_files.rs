@@ -91,6 +91,31 @@ fn terminate(child: &mut Child) -> (ExitStatus, Duration) {
     (ended.unwrap(), begin.elapsed())
 }
 
+/// Opening a named pipe waits for a reader: neither the start nor the end does.
+#[test]
+fn a_log_file_that_nobody_reads_holds_nothing_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let mut child = start(folder.path(), "--log-file=pipe");
+    until("it listens to signals", || handles_sigterm(child.id()));
+    let (ended, time) = terminate(&mut child);
+    assert_eq!(ended.code(), Some(0), "after {time:?}");
+
+    // A reader gets everything, also what was logged before it came.
+    let mut child = start(folder.path(), "--log-file=pipe");
+    until("it listens to signals", || handles_sigterm(child.id()));
+    let reader = File::open(pipe).unwrap();
+    let (ended, time) = terminate(&mut child);
+    assert_eq!(ended.code(), Some(0), "after {time:?}");
+    let log = std::io::read_to_string(reader).unwrap();
+    assert!(
+        log.contains("Starting Dapr Runtime") && log.contains("Daprd shutdown gracefully"),
+        "{log}"
+    );
+}
+
 #[test]
 fn a_start_that_waits_for_a_file_system_ends_on_sigterm() {
     let Some(hanging) = Hanging::mount() else {
