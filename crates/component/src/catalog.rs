@@ -227,6 +227,21 @@ macro_rules! categories {
                 known.dedup();
                 known
             }
+
+            /// Whether there is an implementation of `kind` in `version`, in any section.
+            ///
+            /// # Errors
+            /// Why there is none; nothing where no category is meant.
+            pub fn check(&self, kind: &str, version: &str) -> Result<(), Option<LookupError>> {
+                let mut why = None;
+                $(if kind.strip_prefix($category).is_some_and(|rest| rest.starts_with('.')) {
+                    match self.$field.find(kind, version) {
+                        Ok(_) => return Ok(()),
+                        Err(error) => why = why.or(Some(error)),
+                    }
+                })+
+                Err(why)
+            }
         }
     };
 }
@@ -313,6 +328,19 @@ mod tests {
         assert_eq!(catalog.nearest("stat.sqlite").as_deref(), Some("state.sqlite"));
         assert_eq!(catalog.nearest("sqlite3").as_deref(), Some("state.sqlite3"));
         assert_eq!(catalog.nearest("kafka"), None);
+        let unknown = |kind, version| catalog.check(kind, version).unwrap_err().map(|e| e.to_string());
+        assert!(
+            unknown("state.sqlit", "v1")
+                .unwrap()
+                .contains("did you mean state.sqlite?")
+        );
+        assert!(
+            unknown("state.sqlite", "v9")
+                .unwrap()
+                .contains("set spec.version to v1")
+        );
+        assert_eq!(unknown("stat.sqlite", "v1"), None);
+        catalog.check("state.sqlite", "v1").unwrap();
     }
 
     async fn built(section: &Section<dyn StateStore>, kind: &str, version: &str) -> String {

@@ -22,7 +22,7 @@ mod values;
 
 pub use error::{FlagError, FlagErrors};
 pub use number::Int;
-pub use parser::{Parsed, parse};
+pub use parser::{Parsed, parse, parse_every};
 pub use table::{Flag, Kind, reference, see_help, usage};
 pub use values::{Values, parse_bool};
 

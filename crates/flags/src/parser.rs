@@ -19,6 +19,17 @@ pub enum Parsed {
 /// # Errors
 /// Everything that is wrong, not only what comes first.
 pub fn parse(flags: &'static [Flag], args: impl IntoIterator<Item = String>) -> Result<Parsed, FlagErrors> {
+    match parse_every(flags, args) {
+        (parsed, wrong) if wrong.is_empty() => Ok(parsed),
+        (_, wrong) => Err(FlagErrors(wrong)),
+    }
+}
+
+/// As [`parse`], for who checks the values as well: with defaults in the place of what is wrong.
+pub fn parse_every(
+    flags: &'static [Flag],
+    args: impl IntoIterator<Item = String>,
+) -> (Parsed, Vec<FlagError>) {
     let mut values = Values::new(flags);
     let (mut wrong, mut help) = (Vec::new(), false);
     let mut args = args.into_iter();
@@ -32,12 +43,9 @@ pub fn parse(flags: &'static [Flag], args: impl IntoIterator<Item = String>) -> 
         }
     }
     if help {
-        Ok(Parsed::Help)
-    } else if wrong.is_empty() {
-        Ok(Parsed::Run(values))
-    } else {
-        Err(FlagErrors(wrong))
+        return (Parsed::Help, Vec::new());
     }
+    (Parsed::Run(values), wrong)
 }
 
 /// Whether help was asked for.
@@ -246,6 +254,19 @@ mod tests {
     fn everything_wrong_is_reported_at_once() {
         let text = fail(&["--nowhere", "--port=many", "--name=x", "--streams=-1", "--port"]);
         assert_eq!(text.lines().count(), 4, "{text}");
+    }
+
+    #[test]
+    fn what_is_right_is_taken_beside_what_is_wrong() {
+        let args = ["--nowhere", "--port=many", "--name=x"];
+        let (parsed, wrong) = parse_every(FLAGS, args.map(str::to_owned));
+        let Parsed::Run(values) = parsed else {
+            panic!("nobody asked for help")
+        };
+        assert_eq!(
+            (values.text("name"), values.int("port"), wrong.len()),
+            ("x", 80, 2)
+        );
     }
 
     #[test]

@@ -57,6 +57,14 @@ impl<'a> Request<'a> {
 
 /// Loads the resources an app sees. `Err` holds everything that must end the start.
 pub fn folders(request: &Request<'_>) -> Result<Loaded, Vec<Problem>> {
+    match folders_every(request) {
+        (loaded, errors) if errors.is_empty() => Ok(loaded),
+        (_, errors) => Err(errors),
+    }
+}
+
+/// As [`folders`], with what could be read although something must end the start: it may be wrong as well.
+pub fn folders_every(request: &Request<'_>) -> (Loaded, Vec<Problem>) {
     let mut loading = Loading::new(request);
     for folder in request.paths {
         match files(folder) {
@@ -70,7 +78,7 @@ pub fn folders(request: &Request<'_>) -> Result<Loaded, Vec<Problem>> {
             )),
         }
     }
-    loading.finish()
+    (loading.loaded, loading.errors)
 }
 
 /// The resources of a text, as if it were a file of a folder, for an app; for tests and tools.

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use category::RegisteredPart;
 pub use category::{Category, Opened, SecretStores};
-pub use open::OpenError;
+pub use open::{OpenError, show_unknown};
 pub use open::{Opening, Step};
 pub use properties::{Missing, Properties, fill_secrets, log_missing};
 

@@ -31,19 +31,17 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Command::Wait { http_port }) => wait(http_port),
-        Err(exit @ Exit::Syntax(_)) => {
-            eprintln!("{exit}");
-            ExitCode::from(exit.code())
-        }
         Err(exit) => match log::init(log::LogConfig::default()) {
             Ok(_guard) => {
-                if let Exit::Settings {
-                    config: Some(config), ..
-                } = &exit
-                {
+                if let Some(config) = exit.config() {
                     sidecar::check(config, &env);
                 }
-                fatal(&exit.to_string())
+                if matches!(exit, Exit::Settings { .. }) {
+                    return fatal(&exit.to_string());
+                }
+                log::flush();
+                eprintln!("{exit}");
+                ExitCode::from(exit.code())
             }
             Err(error) => {
                 eprintln!("{error}");

@@ -168,15 +168,30 @@ pub(super) async fn open(
     if let Some(category) = categories.iter().find(|category| is_of(category.name())) {
         return Arc::clone(category).open(opening).await;
     }
-    let near = opening.context.catalog.nearest(kind);
+    Err(no_category(opening.component, &opening.context.catalog))
+}
+
+fn no_category(component: &Component, catalog: &Catalog) -> OpenError {
+    let kind = &component.kind;
+    let near = catalog.nearest(kind);
     let near = near
         .map(|near| format!("did you mean {near}? "))
         .unwrap_or_default();
     let text =
         format!("incorrect type {kind}: {near}spec.type must be a category and a name, like state.sqlite");
-    Err(opening
-        .failed(Step::Category, text)
-        .at(opening.component, "spec.type"))
+    OpenError::new(Step::Category, component, text).at(component, "spec.type")
+}
+
+/// Logs the components of a type or version that there is not, when they are not started for another reason.
+pub fn show_unknown(components: &[Component], catalog: &Catalog) {
+    for component in components {
+        let error = match catalog.check(&component.kind, &component.version) {
+            Ok(()) => continue,
+            Err(Some(error)) => OpenError::unknown(component, &error),
+            Err(None) => no_category(component, catalog),
+        };
+        tracing::error!(target: LOG, "{error}");
+    }
 }
 
 impl Opening<'_> {

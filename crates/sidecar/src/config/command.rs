@@ -1,6 +1,6 @@
 //! What the process was asked to do.
 
-use outrigger_flags::{FlagErrors, Parsed, parse};
+use outrigger_flags::{FlagError, Parsed, Values, parse_every};
 
 use super::flags::FLAGS;
 use super::invalid::{Exit, Invalid};
@@ -34,11 +34,13 @@ impl Config {
         env: impl Fn(&str) -> Option<String>,
         note: impl FnMut(&str),
     ) -> Result<Command, Exit> {
-        let syntax = |errors: FlagErrors| Exit::Syntax(errors.0.into_iter().map(Invalid::from).collect());
-        let given = match parse(FLAGS, args).map_err(syntax)? {
-            Parsed::Run(given) => given,
-            Parsed::Help => return Ok(Command::Help(usage())),
+        let (given, wrong) = match parse_every(FLAGS, args) {
+            (Parsed::Run(given), wrong) => (given, wrong),
+            (Parsed::Help, _) => return Ok(Command::Help(usage())),
         };
+        if !wrong.is_empty() {
+            return Err(syntax(wrong, &given, env));
+        }
         given.notices().iter().map(String::as_str).for_each(note);
         if given.boolean("version") {
             return Ok(Command::Version(VERSION.to_owned()));
@@ -63,6 +65,26 @@ impl Config {
             invalid,
             config: Some(config),
         })
+    }
+}
+
+/// A command line of which flags are wrong, and what is wrong with the values of the others.
+fn syntax(wrong: Vec<FlagError>, given: &Values, env: impl Fn(&str) -> Option<String>) -> Exit {
+    let (config, invalid) = Settings::new(given, env).settle();
+    // Without its value a flag has its default, which may not do: that is no second mistake.
+    let meant: Vec<String> = wrong
+        .iter()
+        .map(|error| match error {
+            FlagError::Unknown { near: Some(near), .. } => format!("--{near}"),
+            error => error.place(),
+        })
+        .collect();
+    let others = invalid
+        .into_iter()
+        .filter(|invalid| !meant.contains(&invalid.place));
+    Exit::Syntax {
+        invalid: wrong.into_iter().map(Invalid::from).chain(others).collect(),
+        config: Box::new(config),
     }
 }
 

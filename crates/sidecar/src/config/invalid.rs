@@ -44,7 +44,12 @@ impl From<FlagError> for Invalid {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Exit {
     /// Unknown flags or values of the wrong type.
-    Syntax(Vec<Invalid>),
+    Syntax {
+        /// What is wrong with each, and with the values of the others.
+        invalid: Vec<Invalid>,
+        /// The rest, as below.
+        config: Box<Config>,
+    },
     /// Well-formed settings that cannot be used.
     Settings {
         /// What is wrong with each.
@@ -59,15 +64,23 @@ impl Exit {
     /// The process exit code.
     pub fn code(&self) -> u8 {
         match self {
-            Exit::Syntax(_) => 2,
+            Exit::Syntax { .. } => 2,
             Exit::Settings { .. } => 1,
+        }
+    }
+
+    /// What the Configuration and the resources can be checked with.
+    pub fn config(&self) -> Option<&Config> {
+        match self {
+            Exit::Syntax { config, .. } => Some(config),
+            Exit::Settings { config, .. } => config.as_deref(),
         }
     }
 
     /// Everything that is wrong, with places and remedies.
     pub fn invalid(&self) -> &[Invalid] {
         match self {
-            Exit::Syntax(all) | Exit::Settings { invalid: all, .. } => all,
+            Exit::Syntax { invalid, .. } | Exit::Settings { invalid, .. } => invalid,
         }
     }
 }
@@ -78,7 +91,7 @@ impl std::fmt::Display for Exit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let lines: Vec<_> = self.invalid().iter().map(ToString::to_string).collect();
         match self {
-            Exit::Syntax(_) => write!(f, "{}\n{}", lines.join("\n"), see_help("daprd")),
+            Exit::Syntax { .. } => write!(f, "{}\n{}", lines.join("\n"), see_help("daprd")),
             Exit::Settings { invalid: all, .. } => {
                 // Quantities are read with the flags, before there is a runtime to speak of.
                 let quantity =

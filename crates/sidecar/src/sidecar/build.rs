@@ -152,7 +152,15 @@ impl Builder {
         let sources = sources(&config, &settings, operator.as_ref(), &control)?;
         let loaded = match &operator {
             Some(operator) => operator.load().await?,
-            None => resources::read_resources(&config, &control).await?,
+            None => {
+                let (loaded, usable) = resources::read_resources(&config, &control).await;
+                if let Err(error) = usable {
+                    // What is wrong beside it is mended with it.
+                    components::show_unknown(&loaded.components, &catalog(&config, &env).await);
+                    return Err(error);
+                }
+                loaded
+            }
         };
         let (set_health, health) = Health::new(config.app.health.is_none());
         let policies = policies(&loaded.resiliency, &config.app_id, &all_metrics);

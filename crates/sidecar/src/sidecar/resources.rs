@@ -25,7 +25,7 @@ pub fn check(config: &Config, env: &Env) {
     if config.mode == Mode::Standalone {
         // Each mistake is logged where it is found.
         let _read = configuration(config, env).is_ok();
-        let _read = resources(config).is_ok();
+        let _read = resources(config).1.is_ok();
     }
 }
 
@@ -43,9 +43,10 @@ pub(super) async fn read_configuration(
 }
 
 /// As [`resources`], on a thread that may block.
-pub(super) async fn read_resources(config: &Config, control: &Handle) -> Result<Loaded, SidecarError> {
+pub(super) async fn read_resources(config: &Config, control: &Handle) -> (Loaded, Result<(), SidecarError>) {
     let config = config.clone();
-    reading(control, move || resources(&config)).await
+    let read = reading(control, move || Ok(resources(&config))).await;
+    read.unwrap_or_else(|error| (Loaded::default(), Err(error)))
 }
 
 async fn reading<T: Send + 'static>(
@@ -77,7 +78,7 @@ fn configuration(config: &Config, env: &Env) -> Result<LoadedConfiguration, Side
 
 /// What is wrong with the Configuration, and with the resources if they are wrong too: both are mended at once.
 fn with_those_of_resources(error: SidecarError, config: &Config) -> SidecarError {
-    match (error, resources(config)) {
+    match (error, resources(config).1) {
         (SidecarError::Configuration(first), Err(more)) => {
             SidecarError::Configuration(format!("{first}\n{more}"))
         }
@@ -85,19 +86,23 @@ fn with_those_of_resources(error: SidecarError, config: &Config) -> SidecarError
     }
 }
 
-/// Everything in `--resources-path` folders that concerns this app.
-fn resources(config: &Config) -> Result<Loaded, SidecarError> {
+/// Everything in `--resources-path` folders that concerns this app, and what must end the start.
+fn resources(config: &Config) -> (Loaded, Result<(), SidecarError>) {
     let request = load::Request {
         paths: &config.resources.paths,
         kinds: Kind::ALL,
         namespace: config.workload.namespace.as_deref(),
         app_id: &config.app_id,
     };
-    let loaded = load::folders(&request).map_err(|problems| SidecarError::Resources(summary(&problems)))?;
+    let (loaded, problems) = load::folders_every(&request);
     for warning in &loaded.warnings {
         tracing::warn!(target: LOG, "{warning}");
     }
-    Ok(loaded)
+    let usable = match problems.is_empty() {
+        true => Ok(()),
+        false => Err(SidecarError::Resources(summary(&problems))),
+    };
+    (loaded, usable)
 }
 
 /// The trust domain of the control plane.

@@ -68,12 +68,13 @@ fn a_wrong_command_line_is_told_without_the_list_of_flags() {
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8(output.stderr).unwrap();
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines.len(), 4, "{text}");
+    assert_eq!(lines.len(), 5, "{text}");
     for (line, part) in [
         (0, "did you mean --app-protocol?"),
         (1, "did you mean --config?"),
         (2, "--app-max-concurrency"),
-        (3, "daprd --help"),
+        (3, "app-id cannot be empty"),
+        (4, "daprd --help"),
     ] {
         assert!(lines[line].contains(part), "{text}");
     }
@@ -151,6 +152,62 @@ fn wrong_resiliency_is_told_with_its_lines() {
         ["policy.yaml:15: ", "did you mean often?"],
     ] {
         says(&log, &parts);
+    }
+}
+
+#[test]
+fn an_unknown_flag_hides_neither_wrong_values_nor_wrong_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--ap-id=app", "--dapr-http-port=99999", "--mode=kubernets"];
+    let files = ["--config=config.yaml", "--resources-path=resources"];
+    let output = daprd(folder.path(), &[&flags[..], &files].concat());
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    says(&text, &["unknown flag: --ap-id", "did you mean --app-id?"]);
+    says(&text, &["--dapr-http-port", "\"99999\"", "0 to 65535"]);
+    says(&text, &["kubernets", "did you mean kubernetes?"]);
+    assert!(!text.contains("app-id cannot be empty"), "{text}");
+    let log = String::from_utf8(output.stdout).unwrap();
+    says(&log, &["cannot read file config.yaml"]);
+    says(&log, &["cannot read resources folder resources"]);
+}
+
+#[test]
+fn a_name_that_is_taken_hides_nothing_that_is_wrong_with_others() {
+    let folder = tempfile::tempdir().unwrap();
+    for (file, text) in [
+        ("a.yaml", component("state.in-memory", "one", &[])),
+        ("b.yaml", component("state.in-memory", "one", &[])),
+        ("c.yaml", component("state.sqlit", "two", &[])),
+        ("d.yaml", component("stat.sqlite", "three", &[])),
+        (
+            "e.yaml",
+            component("state.sqlite", "four", &[]).replace("v1\n  meta", "v7\n  meta"),
+        ),
+        ("f.yaml", component("[state.sqlite]", "five", &[])),
+        (
+            "g.yaml",
+            "apiVersion: dapr.io/v1alpha1\nkind: HTTPEndpoint\nmetadata:\n  name: six\nspec:\n  \
+             baseUrl: ftp://localhost\n"
+                .to_owned(),
+        ),
+    ] {
+        std::fs::write(folder.path().join(file), text).unwrap();
+    }
+    let log = log(folder.path(), &["--resources-path=."]);
+    for parts in [
+        &[
+            "b.yaml:1: ",
+            "duplicate definition of Component name one",
+            "a.yaml:1",
+        ][..],
+        &["c.yaml:6", "did you mean state.sqlite?"],
+        &["d.yaml:6", "did you mean state.sqlite?"],
+        &["e.yaml:7", "set spec.version to v1"],
+        &["f.yaml:6: ", "expected a text, found a list"],
+        &["g.yaml:6: ", "ftp://localhost", "http://HOST"],
+    ] {
+        says(&log, parts);
     }
 }
 

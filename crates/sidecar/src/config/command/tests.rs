@@ -54,7 +54,7 @@ fn every_wrong_argument_is_named_with_its_remedy() {
         "--app-prot=grpc",
         "--app-port",
     ];
-    let Err(exit @ Exit::Syntax(_)) = command(&args, &[]) else {
+    let Err(exit @ Exit::Syntax { .. }) = command(&args, &[]) else {
         panic!("is refused")
     };
     assert_eq!(exit.code(), 2);
@@ -75,6 +75,21 @@ fn every_wrong_argument_is_named_with_its_remedy() {
             "all flags: daprd --help",
         ]
     );
+}
+
+#[test]
+fn wrong_flags_hide_no_wrong_values() {
+    let args = ["--ap-id=x", "--zzzzzz", "--log-level=loud", "--mode"];
+    let Err(exit @ Exit::Syntax { .. }) = command(&args, &[]) else {
+        panic!("is refused")
+    };
+    let places: Vec<_> = exit
+        .invalid()
+        .iter()
+        .map(|invalid| invalid.place.as_str())
+        .collect();
+    assert_eq!(places, ["--ap-id", "--zzzzzz", "--mode", "--log-level"]);
+    assert!(exit.config().is_some());
 }
 
 #[test]
