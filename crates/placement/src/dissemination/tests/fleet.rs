@@ -1,15 +1,21 @@
 //! A simulated fleet with calls: placement as it is, and hosts that decide with `outrigger_actors` as sidecars do, over
-//! connections with delays, by a seed. Hosts come, leave, are killed and cut off, turns are slow, leaders die.
+//! connections with delays, by a seed. Hosts come, leave, are killed and cut off, connections break again and again, turns
+//! are slow and call others, callers give up, actors are idle and have timers, leaders die.
 //!
-//! Whatever happens: an actor is active on one host at a time, one call runs at a time, no call runs twice unless a host
-//! without handover cut it off, and none is lost. Where nothing breaks, none fails either, and no host that hands over
-//! stops what does not move. In some fleets placement lets nobody hand over, as by default.
+//! Whatever happens: an actor is active on one host at a time, turns begin one at a time and in their order, no call is
+//! deeper in a turn than it may be, idle actors end and others do not, timers are due as they say, no call runs twice
+//! unless a host without handover cut it off, and none is lost. Where nothing breaks, none fails either, and no host that
+//! hands over stops what does not move. In some fleets placement lets nobody hand over, as by default.
 
 mod calls;
+mod connection;
 mod hosts;
+mod idle;
+mod timers;
+mod turns;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -22,6 +28,7 @@ use rand::{RngExt, SeedableRng};
 use super::super::*;
 use calls::Call;
 use hosts::{Cut, Member};
+use timers::Timer;
 
 /// Fleets that every run of the tests simulates. `SIMULATION_SEEDS=from..to` simulates others.
 const SEEDS: std::ops::Range<u64> = 0..2000;
@@ -52,6 +59,8 @@ enum Event {
     Arrive(usize, usize, usize, Origin),
     /// The origin of a call tries again.
     Again(usize),
+    /// Whoever made a call waits for it no longer.
+    GiveUp(usize),
     /// A turn, the call's so many-th step.
     TurnEnds(usize, u32),
     /// The app has ended an actor, in the host's so many-th life.
@@ -69,6 +78,13 @@ enum Event {
     /// A host that is cut off notices.
     Silence(usize, u32),
     Heal(usize),
+    /// A host's connection breaks, and so many times more.
+    Flap(usize, u32, u32),
+    /// A host looks for idle actors.
+    LooksForIdle(usize),
+    /// The app has ended an idle actor, in the host's so many-th life.
+    IdleEnded(usize, u32, u32, Ticket),
+    TimerDue(usize),
     /// A host that left on purpose ends its stream.
     Gone(usize),
     Leader,
@@ -102,7 +118,44 @@ struct World {
     calls: Vec<Call>,
     /// Which host an actor is active on.
     active: HashMap<u32, usize>,
+    timers: Vec<Timer>,
+    /// Calls of one turn at once, where turns can be joined.
+    depth: Option<u32>,
+    /// After so long an actor is idle.
+    idle: Duration,
+    counts: Counts,
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    calls: u64,
+    turns: u64,
+    /// Actors that ended because they moved, or their host went.
     moved: u64,
+    /// Calls that joined a turn.
+    joined: u64,
+    /// Calls whose turn was as deep as it may be.
+    refused: u64,
+    /// Actors that ended because they were idle.
+    rested: u64,
+    /// Timers that were due.
+    timers: u64,
+    /// Connections to placement that broke.
+    flaps: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.turns += other.turns;
+        self.moved += other.moved;
+        self.joined += other.joined;
+        self.refused += other.refused;
+        self.rested += other.rested;
+        self.timers += other.timers;
+        self.flaps += other.flaps;
+    }
 }
 
 /// The seeds of this run.
@@ -122,6 +175,11 @@ impl World {
             Weather::Fair => (Weather::Fair, true),
             other => (other, random.random_bool(0.6)),
         };
+        let depth = random.random_bool(0.7).then(|| random.random_range(2..4));
+        let idle = match random.random_bool(0.7) {
+            true => Duration::from_millis(random.random_range(50..3000)),
+            false => Duration::MAX,
+        };
         Self {
             weather,
             handover,
@@ -140,7 +198,10 @@ impl World {
             hosts: Vec::new(),
             calls: Vec::new(),
             active: HashMap::new(),
-            moved: 0,
+            timers: Vec::new(),
+            depth,
+            idle,
+            counts: Counts::default(),
         }
     }
 
@@ -175,6 +236,7 @@ impl World {
             let event = self.what.remove(&number).expect("an event");
             self.happens(event);
             self.carry_out();
+            self.plan_looks();
         }
         self
     }
@@ -186,6 +248,11 @@ impl World {
             Event::Call => self.new_call(),
             Event::Arrive(call, from, at, origin) => self.arrive(call, from, at, origin),
             Event::Again(call) => self.again(call),
+            Event::GiveUp(call) => self.give_up(call),
+            Event::Flap(host, life, times) => self.flap(host, life, times),
+            Event::LooksForIdle(host) => self.looks_for_idle(host),
+            Event::IdleEnded(host, life, actor, ticket) => self.idle_ended(host, life, actor, ticket),
+            Event::TimerDue(timer) => self.timer_due(timer),
             Event::TurnEnds(call, step) => self.turn_ends(call, step),
             Event::ActorEnded(host, life, actor, ticket) => self.actor_ended(host, life, actor, ticket),
             Event::Order(stream, phase, version, handover, table) => {
@@ -268,6 +335,8 @@ impl World {
         let Some(namespace) = &self.namespace else { return };
         let mut hosts: Vec<_> = namespace.hosts().map(|host| host.name.clone()).collect();
         hosts.sort();
+        // Whose connection broke may be there twice.
+        hosts.dedup();
         let leaving = namespace.leaving().map(str::to_owned).collect();
         self.published = Rc::new(Published { hosts, leaving });
     }
@@ -311,7 +380,7 @@ impl World {
         let up: Vec<_> = (0..self.hosts.len())
             .filter(|host| self.hosts[*host].is_well())
             .collect();
-        let kinds = if self.weather == Weather::Rough { 9 } else { 4 };
+        let kinds = if self.weather == Weather::Rough { 10 } else { 4 };
         let some = (up.len() > 1).then(|| up[self.random.random_range(0..up.len())]);
         match (self.random.random_range(0..kinds), some) {
             (0 | 1, _) | (_, None) => {
@@ -324,11 +393,17 @@ impl World {
             (5, Some(host)) => self.cut_off(host, Cut::Placement),
             (6, Some(host)) => self.cut_off(host, Cut::All),
             (7, _) => self.lose_leader(),
-            (_, Some(host)) => self.hosts[host].slow = true,
+            (8, Some(host)) => self.hosts[host].slow = true,
+            (_, Some(host)) => {
+                let (life, times) = (self.hosts[host].life, self.random.random_range(1..6));
+                self.flap(host, life, times);
+            }
         }
     }
 
     fn check_at_rest(&self) {
+        self.check_idle();
+        self.check_timers();
         for (number, call) in self.calls.iter().enumerate() {
             assert!(call.is_over(), "call {number} is lost: {call:?}");
             // Whose own sidecar ended has nobody to ask any more.
@@ -341,21 +416,38 @@ impl World {
 
 #[test]
 fn actors_are_in_one_place_and_calls_run_once_whatever_happens() {
-    let (mut calls, mut moved) = (0, 0);
     let seeds = seeds();
+    let mut all = Counts::default();
     for seed in seeds.clone() {
         let outcome = std::panic::catch_unwind(|| {
             let world = World::new(seed).run();
             world.check_at_rest();
-            (world.calls.len(), world.moved)
+            Counts {
+                calls: world.calls.len() as u64,
+                ..world.counts
+            }
         });
-        let (some_calls, some_moved) = outcome.unwrap_or_else(|_| panic!("seed {seed}"));
-        calls += some_calls;
-        moved += some_moved;
+        all.add(&outcome.unwrap_or_else(|_| panic!("seed {seed}")));
     }
-    let number = usize::try_from(seeds.end - seeds.start).expect("not that many");
+    // What is not tried proves nothing.
+    let number = seeds.end - seeds.start;
+    let Counts {
+        calls,
+        turns,
+        moved,
+        joined,
+        refused,
+        rested,
+        timers,
+        flaps,
+    } = all;
     assert!(
-        calls > 50 * number && moved > 10 * number as u64,
-        "{calls} calls, {moved} actors moved"
+        calls > 50 * number && turns > 40 * number && moved > 10 * number,
+        "{all:?}"
     );
+    assert!(
+        rested > 20 * number && timers > number && joined > 2 * number && flaps > number,
+        "{all:?}"
+    );
+    assert!(refused > number / 20, "{all:?}");
 }

@@ -4,6 +4,7 @@ use outrigger_actors::routes::Route;
 use outrigger_actors::turns::Entry;
 
 use super::hosts::{Cut, Wake};
+use super::turns::Id;
 use super::*;
 
 /// Between two tries of a call that did not reach its actor.
@@ -21,6 +22,10 @@ pub(super) enum Stage {
     Runs,
     Done,
     Failed,
+    /// Its turn has as many calls as it may have.
+    Refused,
+    /// Who made it did not wait for it any longer, and it had not begun.
+    GivenUp,
 }
 
 #[derive(Debug)]
@@ -35,16 +40,56 @@ pub(super) struct Call {
     pub(super) step: u32,
     runs: u32,
     /// How often it was cut off when it ran at a host without handover, and by the contract is made again.
-    cut: u32,
+    pub(super) cut: u32,
+    /// The place of its turn among those of its actor at this host: later ones have a larger one.
+    pub(super) turn: u64,
+    /// The id of the turn that it was made in.
+    pub(super) made_in: Option<Id>,
+    /// The call that waits for it, at this step.
+    pub(super) parent: Option<(usize, u32)>,
+    /// The call that it waits for.
+    pub(super) child: Option<usize>,
+    /// The actors whose turns it is part of, and its own.
+    pub(super) chain: Vec<u32>,
+    /// Calls that it may still make.
+    pub(super) makes: u32,
+    /// It takes as long as others, for which it waits, or which are part of its turn.
+    pub(super) is_long: bool,
+    /// The timer that is due with it.
+    pub(super) timer: Option<usize>,
 }
 
 impl Call {
-    pub(super) fn is_over(&self) -> bool {
-        matches!(self.stage, Stage::Done | Stage::Failed)
+    pub(super) fn new(actor: u32, from: usize) -> Self {
+        Self {
+            actor,
+            from,
+            at: from,
+            origin: Origin::Own,
+            stage: Stage::Travels,
+            ticket: None,
+            step: 0,
+            runs: 0,
+            cut: 0,
+            turn: 0,
+            made_in: None,
+            parent: None,
+            child: None,
+            chain: vec![actor],
+            makes: 0,
+            is_long: false,
+            timer: None,
+        }
     }
 
+    pub(super) fn is_over(&self) -> bool {
+        use Stage::{Done, Failed, GivenUp, Refused};
+        matches!(self.stage, Done | Failed | Refused | GivenUp)
+    }
+
+    /// It failed, and was not cut off because others took long.
     pub(super) fn has_failed(&self) -> bool {
-        self.stage == Stage::Failed
+        self.stage == Stage::Failed && !self.is_long
     }
 
     /// Whether the host waits for it before a table may change.
@@ -66,24 +111,27 @@ impl World {
             return;
         }
         let from = up[self.random.random_range(0..up.len())];
-        self.calls.push(Call {
-            actor: self.random.random_range(0..ACTORS),
-            from,
-            at: from,
-            origin: Origin::Own,
-            stage: Stage::Travels,
-            ticket: None,
-            step: 0,
-            runs: 0,
-            cut: 0,
-        });
-        self.visit(self.calls.len() - 1);
+        let mut call = Call::new(self.random.random_range(0..ACTORS), from);
+        if self.random.random_bool(0.2) {
+            call.makes = self.random.random_range(1..4);
+        }
+        self.calls.push(call);
+        let call = self.calls.len() - 1;
+        if self.random.random_bool(0.05) {
+            let patience = Duration::from_millis(self.random.random_range(0..500));
+            self.after(patience, Event::GiveUp(call));
+        }
+        self.visit(call);
     }
 
-    fn stage(&mut self, call: usize, stage: Stage) {
-        let call = &mut self.calls[call];
+    pub(super) fn stage(&mut self, number: usize, stage: Stage) {
+        let call = &mut self.calls[number];
         call.stage = stage;
         call.step += 1;
+        call.child = None;
+        if call.is_over() {
+            self.is_over(number);
+        }
     }
 
     fn send(&mut self, call: usize, to: &str, origin: Origin) {
@@ -117,6 +165,9 @@ impl World {
 
     pub(super) fn again(&mut self, call: usize) {
         let from = self.calls[call].from;
+        if self.calls[call].is_over() {
+            return;
+        }
         if !self.hosts[from].is_up {
             return self.stage(call, Stage::Failed);
         }
@@ -133,28 +184,24 @@ impl World {
             return self.stage(call, Stage::AtGate);
         }
         let routes = self.hosts[at].routes.clone();
-        let id = actor.to_string();
-        let now = self.now;
-        match routes.route(origin, "T", &id) {
+        match routes.route(origin, "T", &actor.to_string()) {
             Route::Local => {
                 self.stage(call, Stage::Queued);
-                let wake = Wake::Call(call, self.calls[call].step);
-                let entered = self.hosts[at].shard.enter(&id, None, true, now, || wake);
-                if let Ok(Entry::Turn(ticket, begins)) = entered {
-                    self.calls[call].ticket = Some(ticket);
-                    if begins {
-                        self.begin(call);
-                    }
+                match self.enter(call, true) {
+                    None => self.stage(call, Stage::Refused),
+                    Some(Entry::Turn(_, true)) => self.begin(call),
+                    Some(Entry::Turn(_, false) | Entry::Ends) => {}
+                    Some(Entry::Absent) => panic!("an actor that stays is there"),
                 }
             }
             Route::Remote(host) => self.send(call, &host.address, Origin::Peer),
             Route::Forward(host, stamp) => {
                 self.stage(call, Stage::Queued);
-                let wake = Wake::Call(call, self.calls[call].step);
-                match self.hosts[at].shard.enter(&id, None, false, now, || wake) {
-                    Ok(Entry::Absent) => self.send(call, &host.address, Origin::Handed(stamp)),
-                    Ok(Entry::Ends) => {}
-                    other => panic!("{other:?}"),
+                match self.enter(call, false) {
+                    None => self.stage(call, Stage::Refused),
+                    Some(Entry::Turn(_, true)) => self.begin(call),
+                    Some(Entry::Turn(_, false) | Entry::Ends) => {}
+                    Some(Entry::Absent) => self.send(call, &host.address, Origin::Handed(stamp)),
                 }
             }
             Route::Wait => self.stage(call, Stage::AtStep),
@@ -172,11 +219,7 @@ impl World {
             "actor {actor} begins at {at} and is at {before:?}, {:?}",
             self.now
         );
-        let others = self
-            .calls
-            .iter()
-            .filter(|other| other.stage == Stage::Runs && other.actor == actor);
-        assert_eq!(others.count(), 1, "two calls of actor {actor} at a time");
+        self.check_begins(call);
         let call_state = &mut self.calls[call];
         call_state.runs += 1;
         assert_eq!(call_state.runs, 1 + call_state.cut, "call {call} ran before");
@@ -186,11 +229,28 @@ impl World {
             false => Duration::from_micros(self.random.random_range(100..30_000)),
         };
         self.after(length, Event::TurnEnds(call, step));
+        self.may_register_timer(at, actor);
     }
 
     pub(super) fn turn_ends(&mut self, call: usize, step: u32) {
-        if self.calls[call].step == step {
-            self.leave_turn(call, Stage::Done);
+        if self.calls[call].step != step || self.calls[call].child.is_some() {
+            return;
+        }
+        match self.next_of_turn(call) {
+            Some(actor) => self.call_within(call, actor),
+            None => self.leave_turn(call, Stage::Done),
+        }
+    }
+
+    /// Whoever made a call waits for it no longer.
+    pub(super) fn give_up(&mut self, call: usize) {
+        if self.calls[call].is_over() {
+            return;
+        }
+        match self.calls[call].stage {
+            // It goes on for nobody.
+            Stage::Runs => self.tell_parent(call),
+            _ => self.leave_turn(call, Stage::GivenUp),
         }
     }
 

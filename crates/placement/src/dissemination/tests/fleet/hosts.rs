@@ -1,4 +1,4 @@
-//! Hosts: what a sidecar does with orders, and what happens to it.
+//! Hosts: what a sidecar does with orders, and how it comes and goes.
 
 use outrigger_actors::round::{Order, Round, Step};
 use outrigger_actors::routes::{Routes, Stamp};
@@ -9,15 +9,10 @@ use super::*;
 
 /// How long calls go on when a table changes.
 const DRAIN: Duration = Duration::from_secs(2);
-/// The same when the stream to placement is lost.
-const FENCE: Duration = Duration::from_millis(500);
-/// Placement and hosts hear of each other so often.
-const PING: Duration = Duration::from_secs(2);
-/// A host that hears nothing for so long is on its own; placement waits longer.
-const SILENCE: Duration = Duration::from_secs(4);
-const SILENCE_AT_PLACEMENT: Duration = Duration::from_secs(5);
+/// Placement hears nothing of a host for so long before it gives its actors away.
+pub(super) const SILENCE_AT_PLACEMENT: Duration = Duration::from_secs(5);
 /// Between two looks for a leader while there was none, and the time of a look that finds nobody and nothing.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(300);
 /// A host that left passes calls on for so long.
 const LINGER: Duration = Duration::from_millis(500);
@@ -41,7 +36,7 @@ pub(super) enum Wake {
 
 /// What a host waits for before it answers.
 #[derive(Clone, Copy, PartialEq)]
-enum WaitsFor {
+pub(super) enum WaitsFor {
     Nothing,
     /// Calls that run.
     Drain,
@@ -54,22 +49,30 @@ enum WaitsFor {
 pub(super) struct Member {
     pub(super) name: String,
     pub(super) hands_over: bool,
-    life: u32,
+    pub(super) life: u32,
     pub(super) is_up: bool,
     pub(super) slow: bool,
     pub(super) cut: Cut,
-    leaving: bool,
+    pub(super) leaving: bool,
     /// It goes on by its last table, because there is no leader.
-    alone: bool,
-    stream: Option<StreamId>,
-    round: Round,
+    pub(super) alone: bool,
+    pub(super) stream: Option<StreamId>,
+    pub(super) round: Round,
     pub(super) routes: Routes,
     pub(super) is_open: bool,
     pub(super) shard: Shard<Wake>,
     /// The last turns of actors.
     last: HashMap<u32, Ticket>,
-    waits: WaitsFor,
-    wait: u32,
+    /// Actors whose last turn has begun.
+    pub(super) halting: HashSet<u32>,
+    /// Actors that were found idle, and are being ended.
+    pub(super) idle: BTreeMap<u32, Ticket>,
+    /// When turns of actors were last asked for, or began.
+    pub(super) used: HashMap<u32, Time>,
+    /// When it looks for idle actors.
+    pub(super) looks_at: Option<Time>,
+    pub(super) waits: WaitsFor,
+    pub(super) wait: u32,
     /// When what is sent to it, and by it, arrives at the earliest.
     pub(super) down: Time,
     up: Time,
@@ -102,8 +105,12 @@ impl World {
             stream: None,
             round: Round::default(),
             is_open: false,
-            shard: Shard::new(Duration::MAX),
+            shard: Shard::new(self.idle),
             last: HashMap::new(),
+            halting: HashSet::new(),
+            idle: BTreeMap::new(),
+            used: HashMap::new(),
+            looks_at: None,
             waits: WaitsFor::Nothing,
             wait: 0,
             down: self.now,
@@ -113,7 +120,7 @@ impl World {
         self.after(Duration::ZERO, Event::Connect(host, 0));
     }
 
-    fn report(&self, host: usize) -> Arc<Host> {
+    pub(super) fn report(&self, host: usize) -> Arc<Host> {
         let host = &self.hosts[host];
         let entities = if host.leaving {
             Vec::new()
@@ -256,7 +263,7 @@ impl World {
         self.look(host);
     }
 
-    fn begin_wait(&mut self, host: usize, waits: WaitsFor, time: Duration) {
+    pub(super) fn begin_wait(&mut self, host: usize, waits: WaitsFor, time: Duration) {
         let member = &mut self.hosts[host];
         member.wait += 1;
         member.waits = waits;
@@ -273,7 +280,10 @@ impl World {
         }
         match member.waits {
             WaitsFor::Nothing => {}
-            WaitsFor::Drain | WaitsFor::Close => self.cancel(host, |_| true),
+            WaitsFor::Drain | WaitsFor::Close => {
+                self.stay_idle(host);
+                self.cancel(host, |_| true);
+            }
             WaitsFor::Moves(_) => {
                 let routes = member.routes.clone();
                 self.cancel(host, |actor| !routes.owns("T", &actor.to_string()));
@@ -284,7 +294,7 @@ impl World {
 
     /// Whether a host has what it waits for.
     pub(super) fn look(&mut self, host: usize) {
-        let held = self.calls.iter().any(|call| call.holds(host));
+        let held = !self.hosts[host].idle.is_empty() || self.calls.iter().any(|call| call.holds(host));
         let member = &mut self.hosts[host];
         match member.waits {
             WaitsFor::Drain if !held => {
@@ -314,7 +324,8 @@ impl World {
     }
 
     fn end_actors(&mut self, host: usize, wanted: impl Fn(&str) -> bool) {
-        let ids = self.hosts[host].shard.ids();
+        let mut ids = self.hosts[host].shard.ids();
+        ids.sort();
         for id in ids.into_iter().filter(|id| wanted(id)) {
             let (actor, life) = (id.parse().expect("a number"), self.hosts[host].life);
             let last = self.hosts[host].shard.last(&id, || Wake::Last(actor, life));
@@ -332,6 +343,8 @@ impl World {
             return;
         }
         if let Some(ticket) = self.hosts[host].last.remove(&actor) {
+            self.check_ends(host, actor);
+            self.hosts[host].halting.insert(actor);
             let time = Duration::from_micros(self.random.random_range(0..5000));
             self.after(time, Event::ActorEnded(host, life, actor, ticket));
         }
@@ -341,56 +354,14 @@ impl World {
         if self.hosts[host].life != life {
             return;
         }
-        self.moved += 1;
+        self.counts.moved += 1;
         self.active.remove(&actor);
+        self.hosts[host].halting.remove(&actor);
         let woken = self.hosts[host]
             .shard
             .deactivated(&actor.to_string(), ticket, self.now);
         self.wake(host, woken);
         self.look(host);
-    }
-
-    /// A host ends its stream, and all that it did by the table.
-    pub(super) fn lose(&mut self, host: usize) {
-        let delay = self.delay();
-        if let Some(stream) = self.hosts[host].stream {
-            self.streams.remove(&stream);
-            self.after(delay, Event::Left(stream));
-        }
-        self.close(host);
-    }
-
-    /// The leader ended a host's stream. Who hands over goes on while there is none; a leader that is there has given its
-    /// actors away.
-    pub(super) fn lost(&mut self, host: usize) {
-        let nobody_leads = self.namespace.is_none();
-        let member = &mut self.hosts[host];
-        let steady = self.handover
-            && member.hands_over
-            && member.is_open
-            && member.waits == WaitsFor::Nothing
-            && member.round.is_over();
-        if steady && member.is_up && !member.leaving && nobody_leads {
-            (member.stream, member.alone) = (None, true);
-            let life = member.life;
-            return self.after(LOOK_AGAIN, Event::Connect(host, life));
-        }
-        self.close(host);
-    }
-
-    pub(super) fn unreached(&mut self, host: usize, life: u32) {
-        if self.hosts[host].life == life && self.hosts[host].alone {
-            self.close(host);
-        }
-    }
-
-    /// A host has no stream any more: it lets no call begin, and ends those that run, and all actors.
-    pub(super) fn close(&mut self, host: usize) {
-        let member = &mut self.hosts[host];
-        if member.is_up {
-            (member.stream, member.is_open, member.alone) = (None, false, false);
-            self.begin_wait(host, WaitsFor::Close, FENCE);
-        }
     }
 
     pub(super) fn leave_on_purpose(&mut self, host: usize) {
@@ -419,7 +390,10 @@ impl World {
 
     pub(super) fn kill(&mut self, host: usize) {
         let member = &mut self.hosts[host];
-        (member.life, member.shard) = (member.life + 1, Shard::new(Duration::MAX));
+        (member.life, member.shard) = (member.life + 1, Shard::new(self.idle));
+        member.halting.clear();
+        member.idle.clear();
+        member.used.clear();
         member.waits = WaitsFor::Nothing;
         member.wait += 1;
         let stream = member.stream.take();
@@ -445,38 +419,5 @@ impl World {
             };
             self.after(notice, Event::Left(stream));
         }
-    }
-
-    /// Neither side hears of the other any more.
-    pub(super) fn cut_off(&mut self, host: usize, cut: Cut) {
-        if self.hosts[host].alone && self.hosts[host].stream.is_none() {
-            self.hosts[host].cut = cut;
-            let heals = Duration::from_millis(self.random.random_range(8_000..20_000));
-            return self.after(heals, Event::Heal(host));
-        }
-        let Some(stream) = self.hosts[host].stream.filter(|_| self.namespace.is_some()) else {
-            return;
-        };
-        let last_heard = PING.mul_f64(self.random.random());
-        let member = &mut self.hosts[host];
-        member.cut = cut;
-        let life = member.life;
-        self.after(SILENCE - last_heard, Event::Silence(host, life));
-        self.after(SILENCE_AT_PLACEMENT - last_heard, Event::Left(stream));
-        let heals = Duration::from_millis(self.random.random_range(8_000..20_000));
-        self.after(heals, Event::Heal(host));
-    }
-
-    pub(super) fn silence(&mut self, host: usize, life: u32) {
-        if self.hosts[host].life == life {
-            if let Some(stream) = self.hosts[host].stream {
-                self.streams.remove(&stream);
-            }
-            self.close(host);
-        }
-    }
-
-    pub(super) fn heal(&mut self, host: usize) {
-        self.hosts[host].cut = Cut::Nobody;
     }
 }

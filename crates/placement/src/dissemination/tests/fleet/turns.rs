@@ -1,0 +1,187 @@
+//! What must hold of turns, kept beside the engine: the order in which they were asked for, who belongs to which, and how
+//! deep they are. And the calls that are made in a turn.
+
+use outrigger_actors::turns::{Entry, Reentry};
+
+use super::calls::Stage;
+use super::hosts::Wake;
+use super::*;
+
+/// What calls of one turn share: the call that it began with, and how often that was cut off before.
+pub(super) type Id = (usize, u32);
+
+/// Actors in a chain of calls at most.
+const CHAIN: usize = 5;
+/// How long a call waits for one that it made.
+const PATIENCE: Duration = Duration::from_secs(6);
+
+impl World {
+    fn id(&self, call: usize) -> Id {
+        let Call { made_in, cut, .. } = self.calls[call];
+        made_in.unwrap_or((call, cut))
+    }
+
+    /// The calls that have a place among the turns of an actor at a host.
+    fn inside(&self, host: usize, actor: u32) -> impl Iterator<Item = usize> {
+        (0..self.calls.len()).filter(move |&call| {
+            let call = &self.calls[call];
+            call.ticket.is_some() && call.at == host && call.actor == actor
+        })
+    }
+
+    /// A call asks for its turn. `None` where that is too deep.
+    pub(super) fn enter(&mut self, call: usize, stays: bool) -> Option<Entry> {
+        let Call { actor, at, step, .. } = self.calls[call];
+        let (id, now) = (self.id(call), self.now);
+        let text = format!("{}.{}", id.0, id.1);
+        let depth = self.depth.unwrap_or_default();
+        let reentry = self.depth.map(|depth| Reentry { id: &text, depth });
+        let mates: Vec<_> = self
+            .inside(at, actor)
+            .filter(|&other| reentry.is_some() && self.id(other) == id)
+            .collect();
+        let entered = self.hosts[at]
+            .shard
+            .enter(&actor.to_string(), reentry, stays, now, || Wake::Call(call, step));
+        let room = mates.is_empty() || mates.len() < depth as usize;
+        let Ok(entry) = entered else {
+            assert!(
+                !room,
+                "call {call} of actor {actor} is refused at depth {}",
+                mates.len()
+            );
+            self.counts.refused += 1;
+            return None;
+        };
+        assert!(room, "call {call} of actor {actor} is deeper than {depth}");
+        let Entry::Turn(ticket, begins) = entry else {
+            assert!(
+                mates.is_empty(),
+                "call {call} of actor {actor} is part of a turn that is there"
+            );
+            return Some(entry);
+        };
+        let turn = match mates.first() {
+            Some(&mate) => {
+                self.counts.joined += 1;
+                self.calls[mate].turn
+            }
+            None => {
+                assert!(stays, "a turn of actor {actor} begins where it does not live");
+                self.counts.turns += 1;
+                self.counts.turns
+            }
+        };
+        let waits = self.hosts[at].idle.contains_key(&actor)
+            || self.inside(at, actor).any(|other| self.calls[other].turn < turn);
+        assert_eq!(
+            begins, !waits,
+            "call {call} of actor {actor}: a turn waits for those ahead of it"
+        );
+        (self.calls[call].ticket, self.calls[call].turn) = (Some(ticket), turn);
+        self.hosts[at].used.insert(actor, now);
+        Some(entry)
+    }
+
+    /// The turn of a call begins, or the call in its turn: none that was asked for before is left, and whatever runs of the
+    /// actor belongs to it.
+    pub(super) fn check_begins(&mut self, call: usize) {
+        let Call { actor, at, turn, .. } = self.calls[call];
+        let early = self
+            .inside(at, actor)
+            .find(|&other| self.calls[other].turn < turn);
+        assert!(
+            early.is_none(),
+            "call {call} of actor {actor} is ahead of {early:?}"
+        );
+        let id = self.id(call);
+        let is_other = |&other: &usize| {
+            let running = &self.calls[other];
+            let runs = running.stage == Stage::Runs && running.actor == actor;
+            runs && other != call && (self.depth.is_none() || running.at != at || self.id(other) != id)
+        };
+        let other = (0..self.calls.len()).find(is_other);
+        assert!(
+            other.is_none(),
+            "two turns of actor {actor} at a time: {call} and {other:?}"
+        );
+        let host = &mut self.hosts[at];
+        let ends = host.idle.contains_key(&actor) || host.halting.contains(&actor);
+        assert!(
+            !ends,
+            "call {call} of actor {actor} begins while the actor is ended"
+        );
+        host.used.insert(actor, self.now);
+    }
+
+    /// The app is told that an actor ends: no turn is under way.
+    pub(super) fn check_ends(&self, host: usize, actor: u32) {
+        let mut inside = self.inside(host, actor);
+        let runs = inside.find(|&call| self.calls[call].stage == Stage::Runs);
+        assert!(runs.is_none(), "actor {actor} ends in the turn of call {runs:?}");
+    }
+
+    /// Which actor a turn calls before it ends. Without reentrancy, and where the calls that it is part of do not wait any
+    /// more, only ones that it cannot wait for in a circle.
+    pub(super) fn next_of_turn(&mut self, call: usize) -> Option<u32> {
+        if self.calls[call].makes == 0 {
+            return None;
+        }
+        self.calls[call].makes -= 1;
+        let chain = self.calls[call].chain.clone();
+        if self.depth.is_some() && self.random.random_bool(0.6) && self.is_waited_for(call) {
+            return Some(chain[self.random.random_range(0..chain.len())]);
+        }
+        let above = chain.iter().max().map_or(0, |actor| actor + 1);
+        (above < ACTORS).then(|| self.random.random_range(above..ACTORS))
+    }
+
+    /// Whether all calls in whose turns it was made still wait for it.
+    fn is_waited_for(&self, call: usize) -> bool {
+        let call_state = &self.calls[call];
+        let Some((parent, step)) = call_state.parent else {
+            return call_state.chain.len() == 1;
+        };
+        let above = &self.calls[parent];
+        above.step == step && above.child == Some(call) && self.is_waited_for(parent)
+    }
+
+    /// A turn calls an actor, and waits for the answer.
+    pub(super) fn call_within(&mut self, parent: usize, actor: u32) {
+        let number = self.calls.len();
+        let (from, step) = (self.calls[parent].at, self.calls[parent].step);
+        let mut call = Call::new(actor, from);
+        call.made_in = Some(self.id(parent));
+        call.is_long = true;
+        call.parent = Some((parent, step));
+        call.chain = self.calls[parent].chain.clone();
+        call.chain.push(actor);
+        if call.chain.len() < CHAIN && self.random.random_bool(0.5) {
+            call.makes = 1;
+        }
+        self.calls.push(call);
+        (self.calls[parent].child, self.calls[parent].is_long) = (Some(number), true);
+        self.after(PATIENCE, Event::GiveUp(number));
+        self.visit(number);
+    }
+
+    /// A call is over: who waits for it goes on.
+    pub(super) fn is_over(&mut self, call: usize) {
+        self.tell_parent(call);
+        if let Some(timer) = self.calls[call].timer {
+            self.timer_ran(timer);
+        }
+    }
+
+    pub(super) fn tell_parent(&mut self, call: usize) {
+        let Some((parent, step)) = self.calls[call].parent.take() else {
+            return;
+        };
+        let waiting = &mut self.calls[parent];
+        if waiting.step == step && waiting.child == Some(call) {
+            waiting.child = None;
+            let length = Duration::from_micros(self.random.random_range(0..3000));
+            self.after(length, Event::TurnEnds(parent, step));
+        }
+    }
+}
