@@ -208,3 +208,37 @@ async fn an_attempt_that_ends_after_its_key_is_gone_counts_only_where_it_succeed
     let settled = revoked_in_its_last_attempt(Outcome::Success).await;
     assert_eq!(settled.unwrap(), 3);
 }
+
+/// Bulks go by it: one that waits for its next attempt is held, and not in flight.
+#[tokio::test]
+async fn who_is_told_hears_how_full_it_is() {
+    let (policy, metrics) = (policy_after("1h"), metrics());
+    let (inbox, engine) = engine::<(), _, ()>(LIMITS, Some(&policy), &metrics);
+    let (stop, told) = (CancellationToken::new(), Mutex::new(Vec::new()));
+    let tell = |in_flight, held| {
+        let mut told = told.lock().unwrap();
+        if told.last() != Some(&(in_flight, held)) {
+            told.push((in_flight, held));
+        }
+        if (in_flight, held) == (1, 2) {
+            stop.cancel();
+        }
+    };
+    let engine = engine.telling(Box::new(tell));
+    let source = async {
+        let _fails = inbox.offer(None, false).await.unwrap();
+        let _is_slow = inbox.offer(None, true).await.unwrap();
+        stop.cancelled().await;
+    };
+    let delivering = engine.run(&stop, OnStop::FinishAttempts, |is_slow, _| {
+        let stop = &stop;
+        async move {
+            if *is_slow {
+                stop.cancelled().await;
+            }
+            ((), FAILURE)
+        }
+    });
+    tokio::join!(delivering, source);
+    assert_eq!(told.lock().unwrap()[..4], [(0, 0), (1, 1), (0, 1), (1, 2)]);
+}
