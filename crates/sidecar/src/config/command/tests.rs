@@ -504,7 +504,7 @@ fn printing_commands_need_no_valid_settings() {
 
 #[test]
 fn unknown_flags_exit_with_two_and_say_where_all_are() {
-    let exit = command(&["--nope", "--app-max-concurrency=x"], &[]).unwrap_err();
+    let exit = command(&["--app-id=app", "--nope", "--app-max-concurrency=x"], &[]).unwrap_err();
     assert_eq!((exit.code(), exit.invalid().len()), (2, 2));
     let text = exit.to_string();
     assert!(
