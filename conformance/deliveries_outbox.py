@@ -14,10 +14,10 @@ import threading
 import time
 import uuid
 
-import cuts
 import deliveries_servers as kinds
 import figures
 import fleet as fleets
+import proxies
 from deliveries_servers import TOPIC, collect, subscribe
 from sdk.world import component
 
@@ -49,14 +49,14 @@ PAIRS = [Pair(kinds.SqliteStore, kinds.SqliteBroker, True), Pair(kinds.RedisStor
 class World:
     """Two replicas of an app that writes, a reader of its events, and a collector of dead letters."""
 
-    def __init__(self, fleet, pair, count, rate=RATE, way=None, poisons=frozenset()):
+    def __init__(self, fleet, pair, count, rate=RATE, proxy=None, poisons=frozenset()):
         self.fleet, self.pair, self.count, self.rate = fleet, pair, count, rate
         # Numbers of transactions whose events the app refuses.
         self.poisons = poisons
         self.internal = f"default{GROUP}-{fleet.suffix}{TOPIC}outbox"
         self.broker = pair.broker(fleet, [self.internal])
-        if way:
-            self.broker.behind(way)
+        if proxy:
+            self.broker.behind(proxy)
         self.store = pair.store(fleet)
         self.journal = fleet.dir / "journal"
         self.journal.touch()
@@ -270,17 +270,17 @@ def store_killed(pair, fleet, count):
 
 def connections_cut(pair, fleet, count):
     """The connections of all sidecars to the broker are cut, and can be made again after three seconds."""
-    with cuts.Way() as way:
-        world = World(fleet, pair, count, way=way)
+    with proxies.Proxy() as proxy:
+        world = World(fleet, pair, count, proxy=proxy)
         threads = world.load()
         cut = 0
         for part in (0.2, 0.6):
             world.until_told(part)
-            cut += way.cut()
+            cut += proxy.cut()
             time.sleep(3)
-            way.restore()
+            proxy.restore()
         if not cut:
-            raise AssertionError("no sidecar took the way that was cut")
+            raise AssertionError("no sidecar took the proxy that was cut")
         return f"{world.check(threads)}, {cut} connections cut"
 
 

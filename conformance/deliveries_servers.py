@@ -49,10 +49,10 @@ class Server:
         self.fleet = fleet
         self.properties = {}
 
-    def behind(self, way):
-        """Whoever is told of the component from now on takes this way to its server."""
-        way.port = self.port
-        self.properties = {name: str(value).replace(f"{HOST}:{self.port}", way.address)
+    def behind(self, proxy):
+        """Whoever is told of the component from now on reaches its server through this proxy."""
+        proxy.port = self.port
+        self.properties = {name: str(value).replace(f"{HOST}:{self.port}", proxy.address)
                            for name, value in self.properties.items()}
 
     def kill(self):

@@ -111,8 +111,8 @@ pub enum OnStop {
     FinishAttempts,
 }
 
-/// Hears of the attempts in flight, and of the events held in all, before each attempt goes on.
-pub type Tell<'p> = Box<dyn Fn(usize, usize) + Send + 'p>;
+/// Is called with the attempts in flight, and the events held in all, before the engine waits for what happens next.
+pub type LoadObserver<'p> = Box<dyn Fn(usize, usize) + Send + 'p>;
 
 /// Delivers the events of one source.
 pub struct Engine<'p, K, E, A> {
@@ -128,8 +128,8 @@ pub struct Engine<'p, K, E, A> {
     health: Option<Health>,
     /// Where it is shown how full it is.
     depth: Option<Depth>,
-    /// Who is told how full it is.
-    told: Option<Tell<'p>>,
+    /// Called with how full it is.
+    observer: Option<LoadObserver<'p>>,
     /// No more events come.
     closed: bool,
 }
@@ -161,7 +161,7 @@ pub fn engine<'p, K: Clone + Eq + Hash, E, A>(
         metrics,
         health: None,
         depth: None,
-        told: None,
+        observer: None,
         closed: false,
     };
     let inbox = Inbox {
@@ -193,10 +193,10 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         self
     }
 
-    /// Tells how full it is, whenever that has changed.
+    /// Calls `observer` with how full it is, also where that has not changed.
     #[must_use]
-    pub fn telling(mut self, tell: Tell<'p>) -> Self {
-        self.told = Some(tell);
+    pub fn observed_by(mut self, observer: LoadObserver<'p>) -> Self {
+        self.observer = Some(observer);
         self
     }
 
@@ -220,8 +220,8 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
             if let Some(depth) = &mut self.depth {
                 depth.show(self.queue.in_flight(), self.queue.held());
             }
-            if let Some(tell) = &self.told {
-                tell(self.queue.in_flight(), self.queue.held());
+            if let Some(observe) = &self.observer {
+                observe(self.queue.in_flight(), self.queue.held());
             }
             if self.closed && self.queue.held() == 0 {
                 return;

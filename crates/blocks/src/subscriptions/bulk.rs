@@ -119,7 +119,7 @@ impl Collector {
     }
 
     /// So many events are in flight now, and held in all. Bulks that have become complete by that go to the app.
-    pub(super) fn tell(&self, in_flight: usize, held: usize) {
+    pub(super) fn observe(&self, in_flight: usize, held: usize) {
         let mut waiting = self.waiting();
         (waiting.room.in_flight, waiting.room.held) = (in_flight, held);
         if !waiting.batches.is_empty() && waiting.are_complete() {

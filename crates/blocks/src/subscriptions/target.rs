@@ -182,7 +182,9 @@ impl Target {
         let engine = engine.under(&self.policy);
         let engine = engine.showing(Depth::of_topic(metrics, &self.wanted.pubsub, &self.wanted.topic));
         let engine = match &self.collector {
-            Some(collector) => engine.telling(Box::new(|in_flight, held| collector.tell(in_flight, held))),
+            Some(collector) => {
+                engine.observed_by(Box::new(|in_flight, held| collector.observe(in_flight, held)))
+            }
             None => engine,
         };
         let ending = CancellationToken::new();

@@ -224,7 +224,7 @@ async fn who_is_told_hears_how_full_it_is() {
             stop.cancel();
         }
     };
-    let engine = engine.telling(Box::new(tell));
+    let engine = engine.observed_by(Box::new(tell));
     let source = async {
         let _fails = inbox.offer(None, false).await.unwrap();
         let _is_slow = inbox.offer(None, true).await.unwrap();

@@ -91,6 +91,18 @@ async fn a_stalled_instance_comes_less_often_and_at_once_to_the_next_worker() {
     eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
 }
 
+/// Has an activity run.
+fn deadly() -> OrchestratorAction {
+    let task = Do::ScheduleTask(ScheduleTaskAction {
+        name: "deadly".to_owned(),
+        ..ScheduleTaskAction::default()
+    });
+    OrchestratorAction {
+        orchestrator_action_type: Some(task),
+        ..OrchestratorAction::default()
+    }
+}
+
 /// Invariant: an activity whose workers go away is not run again after the last time that it may be, and is counted.
 #[tokio::test]
 async fn an_activity_that_ends_its_workers_is_parked_and_counted() {
@@ -101,15 +113,7 @@ async fn an_activity_that_ends_its_workers_is_parked_and_counted() {
     world.hosts(1).await;
     begun(&node).await;
     let (_, token) = worker.turn().await;
-    let task = Do::ScheduleTask(ScheduleTaskAction {
-        name: "deadly".to_owned(),
-        ..ScheduleTaskAction::default()
-    });
-    let action = OrchestratorAction {
-        orchestrator_action_type: Some(task),
-        ..OrchestratorAction::default()
-    };
-    worker.answer("a", &token, vec![action]).await;
+    worker.answer("a", &token, vec![deadly()]).await;
     let activity = worker.item().await;
     assert!(
         matches!(activity.request, Some(Work::ActivityRequest(_))),
@@ -140,15 +144,7 @@ async fn an_activity_that_ends_its_workers_is_parked_though_the_sidecar_starts_a
     world.hosts(1).await;
     begun(&node).await;
     let (_, token) = worker.turn().await;
-    let task = Do::ScheduleTask(ScheduleTaskAction {
-        name: "deadly".to_owned(),
-        ..ScheduleTaskAction::default()
-    });
-    let action = OrchestratorAction {
-        orchestrator_action_type: Some(task),
-        ..OrchestratorAction::default()
-    };
-    worker.answer("a", &token, vec![action]).await;
+    worker.answer("a", &token, vec![deadly()]).await;
     let is_activity = |item: WorkItem| matches!(item.request, Some(Work::ActivityRequest(_)));
     assert!(is_activity(worker.item().await));
     let activity = KIND.replace(".workflow", ".activity");

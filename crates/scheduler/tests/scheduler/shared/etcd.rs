@@ -10,7 +10,7 @@ use prost::Message;
 use tonic::client::Grpc;
 use tonic::transport::Channel;
 
-use super::group::{App, Hosts};
+use super::group::{App, Hosts, schedule_in_turn};
 use crate::crash::Process;
 use crate::running::{Running, TIMEOUT, app, arguments, due, schedule, start_with, until};
 
@@ -349,17 +349,8 @@ async fn no_job_is_lost_with_a_member_that_is_killed_or_an_etcd_that_is_away() {
         serving.push(served.serve(&process.address).await);
     }
     let mut client = crate::running::client(&processes[0].address).await;
-    let mut dues = Vec::new();
-    for at in 0..120 {
-        // Some before the kill, some between it and the end of the lease, some after.
-        let due_at = Timestamp::now() + Duration::from_millis(at * 250);
-        let name = format!("job-{at}");
-        client
-            .schedule_job(schedule(&name, app("app"), due(&due_at.to_string())))
-            .await
-            .unwrap();
-        dues.push((name, due_at));
-    }
+    // Some before the kill, some between it and the end of the lease, some after.
+    let dues = schedule_in_turn(&mut client, 120).await;
     let [first, killed, third] = processes;
     drop(killed);
     // The etcd is away for a while too, with jobs due.

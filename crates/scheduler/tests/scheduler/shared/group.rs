@@ -5,12 +5,32 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use outrigger_wire::scheduler::v1::scheduler_client::SchedulerClient;
 use outrigger_wire::scheduler::v1::{WatchHostsRequest, WatchHostsResponse};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Streaming;
+use tonic::transport::Channel;
 
-use crate::running::{Sidecar, TIMEOUT, client, until, until_within};
+use crate::running::{Sidecar, TIMEOUT, app, client, due, schedule, until, until_within};
 use crate::tally::Tally;
+
+/// Schedules jobs of one tick each for the app, a quarter of a second apart from now on: their names, and when they are due.
+pub(crate) async fn schedule_in_turn(
+    client: &mut SchedulerClient<Channel>,
+    count: u64,
+) -> Vec<(String, Timestamp)> {
+    let mut dues = Vec::new();
+    for at in 0..count {
+        let due_at = Timestamp::now() + Duration::from_millis(at * 250);
+        let name = format!("job-{at}");
+        client
+            .schedule_job(schedule(&name, app("app"), due(&due_at.to_string())))
+            .await
+            .unwrap();
+        dues.push((name, due_at));
+    }
+    dues
+}
 
 /// What an app was told to do, by the names of jobs, and when.
 #[derive(Clone, Default)]

@@ -7,7 +7,7 @@ use outrigger_components_testing::server::Postgres;
 use outrigger_wire::scheduler::v1::{DeleteByNamePrefixRequest, Job, ListJobsRequest};
 use tokio_postgres::{Client, NoTls};
 
-use super::group::{App, Hosts};
+use super::group::{App, Hosts, schedule_in_turn};
 use crate::crash::Process;
 use crate::running::{Running, app, arguments, due, schedule, start_with, until};
 
@@ -160,16 +160,7 @@ async fn no_job_is_lost_with_a_member_that_is_killed_or_a_server_that_crashes() 
         serving.push(served.serve(&process.address).await);
     }
     let mut client = crate::running::client(&first.address).await;
-    let mut dues = Vec::new();
-    for at in 0..100 {
-        let due_at = Timestamp::now() + Duration::from_millis(at * 250);
-        let name = format!("job-{at}");
-        client
-            .schedule_job(schedule(&name, app("app"), due(&due_at.to_string())))
-            .await
-            .unwrap();
-        dues.push((name, due_at));
-    }
+    let dues = schedule_in_turn(&mut client, 100).await;
     drop(killed);
     server.kill();
     served.misses(&dues, 4).await;
@@ -253,16 +244,7 @@ async fn jobs_of_members_come_once_where_the_clock_is_set_ahead() {
     let before = entries().await;
     assert_eq!(before.len(), 2);
     let mut client = crate::running::client(&members[0].address).await;
-    let mut dues = Vec::new();
-    for at in 0..40 {
-        let due_at = Timestamp::now() + Duration::from_millis(at * 250);
-        let name = format!("job-{at}");
-        client
-            .schedule_job(schedule(&name, app("app"), due(&due_at.to_string())))
-            .await
-            .unwrap();
-        dues.push((name, due_at));
-    }
+    let dues = schedule_in_turn(&mut client, 40).await;
     database
         .batch_execute("UPDATE fake.clock SET shift = '1 hour'")
         .await

@@ -23,9 +23,7 @@ pub struct ConfigurationFiles {
     started: Arc<Configuration>,
     /// The files that held no document when they were read last.
     empty: Vec<PathBuf>,
-    /// What was logged of the files; nothing before they were first read, as the start logged it.
-    mistakes: Option<Vec<Problem>>,
-    refused: Refused,
+    logged: Logged,
 }
 
 impl ConfigurationFiles {
@@ -49,19 +47,18 @@ impl ConfigurationFiles {
             control,
             started,
             empty,
-            mistakes: None,
-            refused: Refused::default(),
+            logged: Logged::default(),
         })
     }
 
     /// What is wrong with the files, if anything.
     #[cfg(test)]
     pub(super) fn wrong(&self) -> Option<&str> {
-        self.refused.0.as_deref()
+        self.logged.refused.as_deref()
     }
 
     /// The Configuration as the files say now; else what is wrong with them.
-    async fn read(&mut self) -> Result<Configuration, String> {
+    async fn read(&mut self) -> Result<LoadedConfiguration, String> {
         let (files, env, watch) = (self.files.clone(), Arc::clone(&self.env), self.watch.clone());
         let reading = self.control.spawn_blocking(move || {
             watch.refresh();
@@ -87,12 +84,8 @@ impl ConfigurationFiles {
         if loaded.configuration == Configuration::default() && *self.started != Configuration::default() {
             return Err("the files of --config are empty; write what they should say".to_owned());
         }
-        self.empty = loaded.empty;
-        if let Some(known) = &self.mistakes {
-            show_new(&loaded.mistakes, known);
-        }
-        self.mistakes = Some(loaded.mistakes);
-        Ok(loaded.configuration)
+        self.empty.clone_from(&loaded.empty);
+        Ok(loaded)
     }
 }
 
@@ -105,7 +98,7 @@ impl Source for ConfigurationFiles {
 
     async fn list(&mut self) -> Result<Loaded, ListError> {
         let read = self.read().await;
-        Ok(self.refused.listed(read))
+        Ok(self.logged.listed(read))
     }
 
     async fn next(&mut self) -> Event {
@@ -118,9 +111,7 @@ impl Source for ConfigurationFiles {
 pub struct OperatorConfiguration {
     operator: Operator,
     name: String,
-    /// As of [`ConfigurationFiles`].
-    mistakes: Option<Vec<Problem>>,
-    refused: Refused,
+    logged: Logged,
 }
 
 impl OperatorConfiguration {
@@ -129,26 +120,8 @@ impl OperatorConfiguration {
         Self {
             operator,
             name,
-            mistakes: None,
-            refused: Refused::default(),
+            logged: Logged::default(),
         }
-    }
-
-    async fn read(&mut self) -> Result<Configuration, String> {
-        let LoadedConfiguration {
-            configuration,
-            mistakes,
-            ..
-        } = self
-            .operator
-            .configuration_now(&self.name)
-            .await
-            .map_err(|error| error.to_string())?;
-        if let Some(known) = &self.mistakes {
-            show_new(&mistakes, known);
-        }
-        self.mistakes = Some(mistakes);
-        Ok(configuration)
     }
 }
 
@@ -160,8 +133,8 @@ impl Source for OperatorConfiguration {
     }
 
     async fn list(&mut self) -> Result<Loaded, ListError> {
-        let read = self.read().await;
-        Ok(self.refused.listed(read))
+        let read = self.operator.configuration_now(&self.name).await;
+        Ok(self.logged.listed(read.map_err(|error| error.to_string())))
     }
 
     async fn next(&mut self) -> Event {
@@ -169,34 +142,41 @@ impl Source for OperatorConfiguration {
     }
 }
 
-/// Why the Configuration could not be read the last time it was tried: that is logged once.
+/// What was logged of the Configuration: none of it is logged again while it stays the same.
 #[derive(Default)]
-struct Refused(Option<String>);
+struct Logged {
+    /// What is wrong in it; `None` before it was first read, as the start logged that.
+    mistakes: Option<Vec<Problem>>,
+    /// Why it could not be read the last time.
+    refused: Option<String>,
+}
 
-impl Refused {
+impl Logged {
     /// What came of reading it. Nothing is listed where it could not be read: what was desired stays.
-    fn listed(&mut self, read: Result<Configuration, String>) -> Loaded {
-        let (configuration, refused) = match read {
-            Ok(configuration) => (Some(configuration), None),
+    fn listed(&mut self, read: Result<LoadedConfiguration, String>) -> Loaded {
+        let (loaded, refused) = match read {
+            Ok(loaded) => (Some(loaded), None),
             Err(problem) => (None, Some(problem)),
         };
         if let Some(problem) = &refused
-            && self.0 != refused
+            && self.refused != refused
         {
             tracing::error!(target: LOG, "{problem}; the Configuration stays as it is");
         }
-        self.0 = refused;
+        self.refused = refused;
+        let configuration = loaded.map(|loaded| {
+            if let Some(known) = &self.mistakes {
+                for mistake in loaded.mistakes.iter().filter(|mistake| !known.contains(mistake)) {
+                    tracing::error!(target: LOG, "{mistake}");
+                }
+            }
+            self.mistakes = Some(loaded.mistakes);
+            loaded.configuration
+        });
         Loaded {
             configuration,
             ..Loaded::default()
         }
-    }
-}
-
-/// Logs the mistakes that are not known yet.
-fn show_new(mistakes: &[Problem], known: &[Problem]) {
-    for mistake in mistakes.iter().filter(|mistake| !known.contains(mistake)) {
-        tracing::error!(target: LOG, "{mistake}");
     }
 }
 

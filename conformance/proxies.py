@@ -1,4 +1,4 @@
-"""A way to a server that can be cut: connections end, and none can be made until it is restored."""
+"""A TCP proxy that can be cut: its connections end, and none can be made until it is restored."""
 
 import socket
 import threading
@@ -6,7 +6,7 @@ import threading
 from fleet import HOST
 
 
-class Way:
+class Proxy:
     """Connections to its address go on to `port` on this machine; a context manager that ends them all."""
 
     def __init__(self):
@@ -74,7 +74,7 @@ class Way:
         except OSError:
             pass
         for end in (source, target):
-            Way._end(end)
+            Proxy._end(end)
 
     @staticmethod
     def _end(connection):
