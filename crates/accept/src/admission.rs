@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -54,6 +54,8 @@ pub struct Admission(Arc<Table>);
 struct Table {
     limits: Limits,
     first_word: Duration,
+    /// The time by which uses are ordered: it goes on with each admission.
+    turn: AtomicU64,
     open: Mutex<Open>,
 }
 
@@ -61,7 +63,6 @@ struct Table {
 /// though not before it is looked at: a call costs no lock.
 #[derive(Debug, Default)]
 struct Open {
-    turn: u64,
     seats: HashMap<u64, Seat>,
     all: Lines,
     by_source: HashMap<IpAddr, Lines>,
@@ -82,7 +83,7 @@ pub(crate) enum Full {
     Young(Duration),
 }
 
-/// When a connection came to its position, and its number.
+/// The turn of a connection's last use, as far as that was looked at, and its number.
 type Position = (u64, u64);
 
 #[derive(Debug)]
@@ -101,6 +102,8 @@ struct Seat {
 struct State {
     proven: AtomicBool,
     uses: AtomicU32,
+    /// The turn of its last use.
+    used: AtomicU64,
     busy: Mutex<Option<Box<dyn Fn() -> bool + Send + Sync>>>,
     evicted: CancellationToken,
 }
@@ -123,6 +126,7 @@ impl Admission {
         Self(Arc::new(Table {
             limits,
             first_word,
+            turn: AtomicU64::new(0),
             open: Mutex::default(),
         }))
     }
@@ -149,13 +153,13 @@ impl Admission {
         let of_source = source.and_then(|source| open.by_source.get(&source));
         let apart = limits.per_source < limits.connections;
         if apart && of_source.is_some_and(|lines| lines.len() >= limits.per_source) {
-            open.evict(source, Duration::ZERO)?;
+            open.evict(source, Duration::ZERO, &self.0.turn)?;
         }
         if open.all.len() >= limits.connections {
-            open.evict(None, self.0.first_word)?;
+            open.evict(None, self.0.first_word, &self.0.turn)?;
         }
         let state = Arc::<State>::default();
-        let number = open.turn;
+        let number = self.0.turn.fetch_add(1, Ordering::Relaxed);
         let seat = Seat {
             turn: number,
             since: Instant::now(),
@@ -177,7 +181,7 @@ impl Admission {
     pub(crate) fn make_room(&self) {
         let mut open = self.0.open();
         for _ in 0..open.all.len().div_ceil(PART) {
-            if open.evict(None, self.0.first_word).is_err() {
+            if open.evict(None, self.0.first_word, &self.0.turn).is_err() {
                 return;
             }
         }
@@ -196,11 +200,13 @@ impl Permit {
     /// The peer did what only those do who mean well: it has proved who it is, or completed a request. From now on
     /// others go first, and this one by when it was last used, which is now.
     pub fn prove(&self) {
+        let turn = self.table.turn.load(Ordering::Relaxed);
         let uses = self.state.uses.load(Ordering::Relaxed).wrapping_add(1);
+        self.state.used.store(turn, Ordering::Relaxed);
         self.state.uses.store(uses, Ordering::Relaxed);
         if !self.state.proven.load(Ordering::Relaxed) {
             self.state.proven.store(true, Ordering::Relaxed);
-            self.table.open().requeue(self.number);
+            self.table.open().requeue(self.number, turn);
         }
     }
 
@@ -266,9 +272,7 @@ impl Lines {
 
 impl Open {
     /// Takes a seat to the end of its line.
-    fn insert(&mut self, number: u64, mut seat: Seat) {
-        seat.turn = self.turn;
-        self.turn += 1;
+    fn insert(&mut self, number: u64, seat: Seat) {
         let position = (seat.turn, number);
         self.all.of(&seat).insert(position);
         if let Some(source) = seat.source {
@@ -296,10 +300,11 @@ impl Open {
         Some(seat)
     }
 
-    /// A connection that was used, or proved something, goes to the end of its line. One that was evicted does not
-    /// come back.
-    fn requeue(&mut self, number: u64) {
+    /// A connection that was used, or proved something, goes to where those stand that were used at this turn. One that was
+    /// evicted does not come back.
+    fn requeue(&mut self, number: u64, turn: u64) {
         if let Some(mut seat) = self.remove(number) {
+            seat.turn = turn;
             seat.uses = seat.state.uses.load(Ordering::Relaxed);
             seat.proven = seat.state.proven.load(Ordering::Relaxed);
             self.insert(number, seat);
@@ -316,13 +321,13 @@ impl Open {
     /// Ends a connection, of this source or of all. Those that proved nothing have half of the places: so a crowd of
     /// them takes no place of the others, and a newcomer among those who were used once has its time to prove itself;
     /// `first_word` at least.
-    fn evict(&mut self, source: Option<IpAddr>, first_word: Duration) -> Result<(), Full> {
+    fn evict(&mut self, source: Option<IpAddr>, first_word: Duration, turn: &AtomicU64) -> Result<(), Full> {
         let lines = self.lines(source).ok_or(Full::Busy)?;
         let oldest = lines.unproven.first().map(|(_, number)| *number);
         let many = lines.unproven.len() * 2 >= lines.len();
         let number = match oldest {
             Some(oldest) if many => oldest,
-            oldest => self.idle(source).or(oldest).ok_or(Full::Busy)?,
+            oldest => self.idle(source, turn).or(oldest).ok_or(Full::Busy)?,
         };
         if let Some(seat) = self.seats.get(&number).filter(|seat| !seat.proven) {
             let left = first_word.saturating_sub(seat.since.elapsed());
@@ -337,14 +342,21 @@ impl Open {
     }
 
     /// Of those that proved something, the one that has not been used for longest.
-    fn idle(&mut self, source: Option<IpAddr>) -> Option<u64> {
+    fn idle(&mut self, source: Option<IpAddr>, turn: &AtomicU64) -> Option<u64> {
         for _ in 0..LOOKS {
-            let (_, number) = *self.lines(source)?.proven.first()?;
+            let (position, number) = *self.lines(source)?.proven.first()?;
             let seat = self.seats.get(&number)?;
-            if seat.uses == seat.state.uses.load(Ordering::Relaxed) && !seat.state.is_busy() {
+            if seat.uses != seat.state.uses.load(Ordering::Relaxed) {
+                // Of those that were last used at one turn the ones that were looked at go after the others.
+                let used = seat.state.used.load(Ordering::Relaxed);
+                self.requeue(number, used.max(position + 1));
+            } else if seat.state.is_busy() {
+                // Behind all others, also where nobody was admitted since.
+                let last = turn.fetch_add(1, Ordering::Relaxed) + 1;
+                self.requeue(number, last);
+            } else {
                 return Some(number);
             }
-            self.requeue(number);
         }
         None
     }

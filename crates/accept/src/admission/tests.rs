@@ -60,6 +60,25 @@ fn when_all_are_proven_the_one_unused_for_longest_goes() {
     assert_eq!(admission.len(), 2, "an evicted connection does not come back");
 }
 
+/// Whoever has shaken hands has proved who it is and asks next, while those before it have asked already.
+#[test]
+fn a_newcomer_that_is_about_to_ask_goes_after_those_that_asked_before() {
+    let admission = admission(100, 100);
+    let crowd: Vec<_> = (0..99)
+        .map(|_| {
+            let permit = admit(&admission, from(1));
+            permit.prove();
+            permit.prove();
+            permit
+        })
+        .collect();
+    let honest = admit(&admission, from(2));
+    honest.prove();
+    let _more: Vec<_> = (0..90).map(|_| admit(&admission, from(1))).collect();
+    assert!(!gone(&honest));
+    assert!(gone(&crowd[0]));
+}
+
 #[test]
 fn those_in_use_stay_and_keep_newcomers_out() {
     let admission = admission(3, 3);
@@ -76,6 +95,21 @@ fn those_in_use_stay_and_keep_newcomers_out() {
     busy.store(false, Ordering::Relaxed);
     let _fourth = admit(&admission, from(4));
     assert_eq!(permits.iter().filter(|permit| gone(permit)).count(), 1);
+}
+
+#[test]
+fn the_one_that_is_idle_is_found_behind_those_in_use() {
+    let admission = admission(3, 3);
+    let permits = [1, 2, 3].map(|last| {
+        let permit = admit(&admission, from(last));
+        permit.keep_while(move || last != 3);
+        permit
+    });
+    for permit in &permits {
+        permit.prove();
+    }
+    let _fourth = admit(&admission, from(4));
+    assert_eq!(permits.each_ref().map(gone), [false, false, true]);
 }
 
 #[test]

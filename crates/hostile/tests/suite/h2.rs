@@ -177,10 +177,15 @@ pub fn is_exhausted(bytes: &[u8], stream: u32) -> bool {
     })
 }
 
-/// Whether a stream has ended.
+/// Whether a stream has ended, or will not be answered: a server that goes away answers what it names.
 pub fn is_over(bytes: &[u8], stream: u32) -> bool {
-    frames(bytes).iter().any(|f| {
-        let ends = matches!(f.kind, kind::DATA | kind::HEADERS) && f.flags & END_STREAM != 0;
-        f.stream == stream && (ends || f.kind == kind::RESET) || f.kind == kind::GOAWAY
+    frames(bytes).iter().any(|f| match f.kind {
+        kind::DATA | kind::HEADERS => f.stream == stream && f.flags & END_STREAM != 0,
+        kind::RESET => f.stream == stream,
+        kind::GOAWAY => match f.payload.split_first_chunk() {
+            Some((last, rest)) => u32::from_be_bytes(*last) < stream || !rest.starts_with(&[0; 4]),
+            None => true,
+        },
+        _ => false,
     })
 }
