@@ -67,6 +67,13 @@ impl Read for Component {
 
     fn read(document: &mut Document<'_>, _: &str) -> Result<Option<Self>, Broken> {
         let (raw, source) = document.decode::<Raw>()?;
+        let timeout = &raw.spec.init_timeout;
+        if !timeout.is_empty()
+            && let Err(error) = go_duration(timeout)
+        {
+            let what = format!("spec.initTimeout: {error}: {DEFAULT_INIT_TIMEOUT:?} is used");
+            document.warn_at(&source.of("spec.initTimeout"), what, "write it like 30s or 1m30s");
+        }
         Ok(Some(raw.finish(source)))
     }
 }

@@ -74,7 +74,10 @@ pub fn folders_every(request: &Request<'_>) -> (Loaded, Vec<Problem>) {
                 folder,
                 0,
                 format!("cannot read resources folder {}: {e}", folder.display()),
-                near_path(folder) + "create the folder or correct --resources-path",
+                match folder.is_file() {
+                    true => "it is a file: give --resources-path the folder that it is in".to_owned(),
+                    false => near_path(folder) + "create the folder or correct --resources-path",
+                },
             )),
         }
     }

@@ -31,7 +31,7 @@ impl Source {
         }
     }
 
-    /// The place of a value: of `spec.type`, `spec.version`, `spec.routes.rules[0].match` (from 0), of anything in
+    /// The place of a value: of `spec.type`, `spec.version`, `spec.initTimeout`, `spec.routes.rules[0].match` (from 0), of anything in
     /// `spec.policies` and `spec.targets` (`spec.policies.timeouts.NAME`), or of an item of `spec.metadata` by its
     /// name, in any case. Where that is not known, the place of the whole.
     pub fn of(&self, value: &str) -> Source {

@@ -24,7 +24,7 @@ fn lines(node: &Node) -> BTreeMap<String, usize> {
     let Some(spec) = node.get("spec") else {
         return lines;
     };
-    for key in ["type", "version", "baseUrl"] {
+    for key in ["type", "version", "initTimeout", "baseUrl"] {
         let path = format!("spec.{key}").to_lowercase();
         lines.extend(spec.get(key).map(|value| (path, value.line)));
     }

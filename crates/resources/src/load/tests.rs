@@ -104,6 +104,20 @@ fn a_folder_that_is_not_there_is_named_with_the_one_meant() {
     assert!(problems[0].to_string().contains(&right), "{}", problems[0]);
 }
 
+#[test]
+fn a_file_given_as_a_folder_is_said_to_be_one() {
+    let folder = Folder::with(&[("a.yaml", &store("one"))]);
+    let file = folder.0.path().join("a.yaml");
+    let request = Request {
+        paths: std::slice::from_ref(&file),
+        kinds: Kind::ALL,
+        namespace: None,
+        app_id: "app",
+    };
+    let remedy = folders(&request).unwrap_err().remove(0).remedy;
+    assert!(remedy.starts_with("it is a file"), "{remedy}");
+}
+
 #[cfg(unix)]
 #[test]
 fn a_link_that_leads_nowhere_is_said_to_be_one() {

@@ -320,6 +320,13 @@ fn placement(
     readiness: &Readiness,
 ) -> Option<Placement> {
     let addresses = config.control_plane.placement.clone();
+    for address in addresses.iter().filter(|address| !address.contains(':')) {
+        tracing::warn!(
+            target: LOG,
+            "--placement-host-address: {address} has no port and cannot be reached: write {address}:50005 if placement \
+             listens where it does by default"
+        );
+    }
     (!addresses.is_empty()).then(|| Placement {
         addresses,
         by_name: config.mode == Mode::Kubernetes,

@@ -59,9 +59,17 @@ scopes: [app, other]
 #[test]
 fn an_unusable_timeout_is_the_default() {
     let text = store("s").replace("version: v1", "version: v1, initTimeout: soon");
+    let loaded = Folder::with(&[("a.yaml", &text)]).load();
     assert_eq!(
-        Folder::with(&[("a.yaml", &text)]).load().components[0].init_timeout,
+        loaded.components[0].init_timeout,
         crate::component::DEFAULT_INIT_TIMEOUT
+    );
+    let warning = &loaded.warnings[0];
+    assert!(
+        warning.what.contains("spec.initTimeout")
+            && warning.what.contains("soon")
+            && warning.what.contains("5s"),
+        "{warning}"
     );
 }
 
