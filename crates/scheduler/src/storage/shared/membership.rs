@@ -286,11 +286,9 @@ impl Membership {
 
     /// Triggers the jobs of a shard from now on.
     async fn take(&mut self, shard: Shard, members: &[Member]) {
-        if self
-            .assignment
-            .as_ref()
-            .is_none_or(|assignment| assignment.shard != shard)
-        {
+        let current = self.assignment.as_ref().map(|assignment| &assignment.shard);
+        let is_new_group = current != Some(&shard);
+        if is_new_group {
             self.let_go().await;
             let own = members.iter().find(|member| member.entry.id == self.own.id);
             let key = [LEADERSHIP, &self.own.id].concat().into_bytes();
@@ -313,10 +311,12 @@ impl Membership {
             .iter()
             .filter_map(|member| member.address.clone())
             .collect();
+        // A member that came back at its old address is told of too: Dapr's sidecars end all their streams with the one that
+        // broke, and open none before they are told.
         self.hosts.send_if_modified(|hosts| {
             let other = *hosts != addresses;
             *hosts = addresses;
-            other
+            other || is_new_group
         });
     }
 

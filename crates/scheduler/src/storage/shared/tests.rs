@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use jiff::Timestamp;
 use outrigger_components_testing::server;
 use outrigger_wire::scheduler::v1::{
-    Job, JobMetadata, JobTargetMetadata, TargetJob, job_target_metadata::Type,
+    Host, Job, JobMetadata, JobTargetMetadata, TargetJob, job_target_metadata::Type,
 };
 use prost::Message as _;
 
 use super::backend::{Condition, Scan, Watch};
 use super::*;
 use crate::config::EtcdAccess;
+use crate::proto::stored::Leadership;
 use crate::storage::LEADERSHIP;
 use crate::storage::etcd::{Client, Etcd};
 use crate::storage::pair::Pair;
@@ -263,4 +264,65 @@ async fn an_entry_in_postgresql_ends_with_the_lease_that_is_kept() {
         return;
     };
     an_entry_ends_with_the_lease_that_is_kept(&store).await;
+}
+
+/// A member "b" as another scheduler writes it that has seen one more.
+fn member_b(uid: u64) -> Write {
+    let host = Host {
+        address: "localhost:2".to_owned(),
+    };
+    let entry = Leadership {
+        total: 2,
+        uids: None,
+        uid,
+        replica_data: Some(prost_types::Any {
+            type_url: "type.googleapis.com/dapr.proto.scheduler.v1.Host".to_owned(),
+            value: host.encode_to_vec(),
+        }),
+    };
+    put([LEADERSHIP, "b"].concat().into_bytes(), &entry.encode_to_vec())
+}
+
+/// Invariant: sidecars are told of a scheduler that was killed and came back at its address so soon that the others never were
+/// without it. Dapr's ended all their streams when one broke.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_comes_back_at_its_address_is_told_of() {
+    let Some((_server, store)) = postgres() else {
+        return;
+    };
+    let own = SelfMember {
+        id: "a".to_owned(),
+        address: "localhost:1".to_owned(),
+    };
+    let (storage, events) = SharedStorage::join(Arc::clone(&store) as _, own);
+    let SharedEvents {
+        mut changes,
+        mut hosts,
+    } = events;
+    let taking = tokio::spawn(async move {
+        while let Some(change) = changes.recv().await {
+            if let Change::Hold(told) = change {
+                let _ended = told.send(());
+            }
+        }
+    });
+    let mut both = async |uid| {
+        store.commit(&[], &[member_b(uid)]).await.unwrap();
+        let told = tokio::time::timeout(PATIENCE, async {
+            loop {
+                hosts.changed().await.unwrap();
+                let list = Arc::clone(&hosts.borrow_and_update());
+                if list.len() == 2 {
+                    return list;
+                }
+            }
+        });
+        told.await
+            .unwrap_or_else(|_| panic!("b with the uid {uid} is not told of"))
+    };
+    let first = both(7).await;
+    assert_eq!(both(8).await, first);
+    storage.close().await;
+    drop(storage);
+    taking.await.unwrap();
 }
