@@ -160,23 +160,19 @@ where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
-    let calls = Calls::new();
-    let of_permit = Arc::clone(&calls);
-    permit.keep_while(move || of_permit.are_open());
     let introduced = move |request: &mut Request<Body>| {
         // Whoever calls keeps their place before those who do not.
         permit.prove();
         request.extensions_mut().insert(caller.clone());
         request.extensions_mut().insert(Arc::clone(&permit));
     };
-    drive(io, limits, service, calls, introduced, end)
+    drive(io, limits, service, introduced, end)
 }
 
 fn drive<I, S>(
     io: I,
     limits: ServerLimits,
     service: S,
-    calls: Arc<Calls>,
     introduced: impl Fn(&mut Request<Body>),
     end: impl Future<Output = ()>,
 ) -> impl Future<Output = ()>
@@ -185,6 +181,7 @@ where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
+    let calls = Calls::new();
     let over = Arc::clone(&calls);
     let served = service_fn(move |request: Request<Incoming>| {
         let call = calls.begin(request.uri().path());

@@ -136,11 +136,6 @@ impl Calls {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a call is served: others have to make room before this connection does.
-    pub(super) fn are_open(&self) -> bool {
-        self.state().open > 0
-    }
-
     /// A call begins.
     pub(super) fn begin(self: &Arc<Self>, path: &str) -> Call {
         let mut state = self.state();

@@ -63,7 +63,7 @@ fn nothing() -> Pieces {
 async fn connect() -> (SendRequest<Pieces>, JoinHandle<()>) {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let service = tower::service_fn(answer);
-    let served = tokio::spawn(drive(far, LIMITS, service, Calls::new(), |_| {}, pending()));
+    let served = tokio::spawn(drive(far, LIMITS, service, |_| {}, pending()));
     // Pings are answered by this connection.
     let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(64 * 1024);
