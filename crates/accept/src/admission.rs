@@ -271,7 +271,7 @@ impl Lines {
 }
 
 impl Open {
-    /// Takes a seat to the end of its line.
+    /// Puts a seat at its position in its line.
     fn insert(&mut self, number: u64, seat: Seat) {
         let position = (seat.turn, number);
         self.all.of(&seat).insert(position);

@@ -31,9 +31,9 @@ impl Source {
         }
     }
 
-    /// The place of a value: of `spec.type`, `spec.version`, `spec.initTimeout`, `spec.routes.rules[0].match` (from 0), of anything in
-    /// `spec.policies` and `spec.targets` (`spec.policies.timeouts.NAME`), or of an item of `spec.metadata` by its
-    /// name, in any case. Where that is not known, the place of the whole.
+    /// The place of a value: of `spec.type`, `spec.version`, `spec.initTimeout`, `spec.routes.rules[0].match` (from 0), of
+    /// anything in `spec.policies` and `spec.targets` (`spec.policies.timeouts.NAME`), or of an item of `spec.metadata` by
+    /// its name, in any case. Where that is not known, the place of the whole.
     pub fn of(&self, value: &str) -> Source {
         let line = self.values.get(&value.to_lowercase()).copied();
         Source::new(&self.file, line.unwrap_or(self.line))

@@ -16,6 +16,16 @@ fn admit(admission: &Admission, address: IpAddr) -> Permit {
     admission.admit(Some(address)).unwrap()
 }
 
+/// Connections from this address, one after the other, each of which proved something once.
+fn proven(admission: &Admission, address: IpAddr, count: usize) -> Vec<Permit> {
+    let one = |_| {
+        let permit = admit(admission, address);
+        permit.prove();
+        permit
+    };
+    (0..count).map(one).collect()
+}
+
 fn gone(permit: &Permit) -> bool {
     permit.state.evicted.is_cancelled()
 }
@@ -64,14 +74,8 @@ fn when_all_are_proven_the_one_unused_for_longest_goes() {
 #[test]
 fn a_newcomer_that_is_about_to_ask_goes_after_those_that_asked_before() {
     let admission = admission(100, 100);
-    let crowd: Vec<_> = (0..99)
-        .map(|_| {
-            let permit = admit(&admission, from(1));
-            permit.prove();
-            permit.prove();
-            permit
-        })
-        .collect();
+    let crowd = proven(&admission, from(1), 99);
+    crowd.iter().for_each(Permit::prove);
     let honest = admit(&admission, from(2));
     honest.prove();
     let _more: Vec<_> = (0..90).map(|_| admit(&admission, from(1))).collect();
@@ -115,21 +119,9 @@ fn the_one_that_is_idle_is_found_behind_those_in_use() {
 #[test]
 fn a_crowd_that_asks_once_leaves_newcomers_their_time() {
     let admission = admission(100, 100);
-    let crowd: Vec<_> = (0..100)
-        .map(|_| {
-            let permit = admit(&admission, from(1));
-            permit.prove();
-            permit
-        })
-        .collect();
+    let crowd = proven(&admission, from(1), 100);
     let honest = admit(&admission, from(2));
-    let more: Vec<_> = (0..40)
-        .map(|_| {
-            let permit = admit(&admission, from(1));
-            permit.prove();
-            permit
-        })
-        .collect();
+    let more = proven(&admission, from(1), 40);
     assert!(!gone(&honest));
     assert_eq!(crowd.iter().filter(|permit| gone(permit)).count(), 41);
     assert!(crowd[..41].iter().all(gone), "the oldest first");
@@ -158,13 +150,7 @@ async fn a_newcomer_has_its_time_except_against_its_own_machine() {
 #[test]
 fn a_crowd_that_says_nothing_takes_no_place_of_others() {
     let admission = admission(100, 100);
-    let used: Vec<_> = (0..50)
-        .map(|_| {
-            let permit = admit(&admission, from(1));
-            permit.prove();
-            permit
-        })
-        .collect();
+    let used = proven(&admission, from(1), 50);
     let crowd: Vec<_> = (0..500).map(|_| admission.admit(None)).collect();
     assert!(!used.iter().any(gone));
     assert_eq!(crowd.iter().flatten().filter(|permit| !gone(permit)).count(), 50);

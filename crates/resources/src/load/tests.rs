@@ -38,6 +38,15 @@ impl Folder {
     }
 }
 
+fn all_in(path: &PathBuf) -> Request<'_> {
+    Request {
+        paths: std::slice::from_ref(path),
+        kinds: Kind::ALL,
+        namespace: None,
+        app_id: "app",
+    }
+}
+
 fn names(components: &[Component]) -> Vec<&str> {
     components.iter().map(|c| c.name.as_str()).collect()
 }
@@ -88,12 +97,7 @@ fn a_folder_that_is_not_there_is_named_with_the_one_meant() {
     let parent = tempfile::tempdir().unwrap();
     std::fs::create_dir(parent.path().join("resources")).unwrap();
     let wrong = parent.path().join("resuorces");
-    let request = Request {
-        paths: std::slice::from_ref(&wrong),
-        kinds: Kind::ALL,
-        namespace: None,
-        app_id: "app",
-    };
+    let request = all_in(&wrong);
     let problems = folders(&request).unwrap_err();
     let summary = crate::problem::summary(&problems);
     assert!(
@@ -108,12 +112,7 @@ fn a_folder_that_is_not_there_is_named_with_the_one_meant() {
 fn a_file_given_as_a_folder_is_said_to_be_one() {
     let folder = Folder::with(&[("a.yaml", &store("one"))]);
     let file = folder.0.path().join("a.yaml");
-    let request = Request {
-        paths: std::slice::from_ref(&file),
-        kinds: Kind::ALL,
-        namespace: None,
-        app_id: "app",
-    };
+    let request = all_in(&file);
     let remedy = folders(&request).unwrap_err().remove(0).remedy;
     assert!(remedy.starts_with("it is a file"), "{remedy}");
 }
@@ -126,12 +125,7 @@ fn a_link_that_leads_nowhere_is_said_to_be_one() {
     std::os::unix::fs::symlink(parent.path().join("gone"), &dangling).unwrap();
     std::os::unix::fs::symlink(&looping, &looping).unwrap();
     for path in [dangling, looping] {
-        let request = Request {
-            paths: std::slice::from_ref(&path),
-            kinds: Kind::ALL,
-            namespace: None,
-            app_id: "app",
-        };
+        let request = all_in(&path);
         let folder = folders(&request).unwrap_err().remove(0).remedy;
         let file = read(&path).unwrap_err().remedy;
         for remedy in [folder, file] {
