@@ -1,5 +1,6 @@
 //! The gRPC API: token, lists, tracing, metrics, logs, then the service or the proxy.
 
+mod boxed;
 mod dapr;
 mod fields;
 mod groups;

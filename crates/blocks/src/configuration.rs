@@ -6,7 +6,7 @@ mod watch;
 
 use std::sync::{Arc, OnceLock};
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use outrigger_component::configuration::{Items, Request};
 use outrigger_component::{ConfigurationStore, Pairs};
 use outrigger_policy::resiliency::{ComponentKind, Direction};
@@ -273,20 +273,21 @@ impl Configurations {
     }
 }
 
-#[async_trait]
 impl Category for Configurations {
     fn name(&self) -> &'static str {
         "configuration"
     }
 
-    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
-        let component = opening.start(&opening.catalog().configuration).await?;
-        let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
-        Ok(
-            Opened::new(Vec::new()).part(move || self.insert(&name, component), async move {
-                closing.close().await
-            }),
-        )
+    fn open<'a>(self: Arc<Self>, opening: &'a Opening<'_>) -> BoxFuture<'a, Result<Opened, OpenError>> {
+        Box::pin(async move {
+            let component = opening.start(&opening.catalog().configuration).await?;
+            let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
+            Ok(
+                Opened::new(Vec::new()).part(move || self.insert(&name, component), async move {
+                    closing.close().await
+                }),
+            )
+        })
     }
 }
 

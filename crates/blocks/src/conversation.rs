@@ -7,7 +7,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use outrigger_component::Conversation;
 use outrigger_component::conversation::{Choice, Message, Request, Response, Role};
 use outrigger_component::offload::offload;
@@ -100,20 +100,21 @@ impl Conversations {
     }
 }
 
-#[async_trait]
 impl Category for Conversations {
     fn name(&self) -> &'static str {
         "conversation"
     }
 
-    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
-        let component = opening.start(&opening.catalog().conversation).await?;
-        let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
-        Ok(
-            Opened::new(Vec::new()).part(move || self.insert(&name, component), async move {
-                closing.close().await
-            }),
-        )
+    fn open<'a>(self: Arc<Self>, opening: &'a Opening<'_>) -> BoxFuture<'a, Result<Opened, OpenError>> {
+        Box::pin(async move {
+            let component = opening.start(&opening.catalog().conversation).await?;
+            let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
+            Ok(
+                Opened::new(Vec::new()).part(move || self.insert(&name, component), async move {
+                    closing.close().await
+                }),
+            )
+        })
     }
 }
 

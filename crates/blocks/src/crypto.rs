@@ -10,10 +10,10 @@ mod tests;
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::stream::Stream;
 use outrigger_component::crypto::{Parameters, Sealed};
 use outrigger_component::{CryptoProvider, Error};
@@ -125,20 +125,21 @@ impl Crypto {
     }
 }
 
-#[async_trait]
 impl Category for Crypto {
     fn name(&self) -> &'static str {
         "crypto"
     }
 
-    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
-        let component = opening.start(&opening.catalog().crypto).await?;
-        let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
-        Ok(
-            Opened::new(Vec::new()).part(move || self.insert(&name, component), async move {
-                closing.close().await
-            }),
-        )
+    fn open<'a>(self: Arc<Self>, opening: &'a Opening<'_>) -> BoxFuture<'a, Result<Opened, OpenError>> {
+        Box::pin(async move {
+            let component = opening.start(&opening.catalog().crypto).await?;
+            let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
+            Ok(
+                Opened::new(Vec::new()).part(move || self.insert(&name, component), async move {
+                    closing.close().await
+                }),
+            )
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use outrigger_component::LockStore;
 use outrigger_component::lock::Unlocked;
 use outrigger_policy::resiliency::ComponentKind;
@@ -172,24 +172,25 @@ impl Locks {
     }
 }
 
-#[async_trait]
 impl Category for Locks {
     fn name(&self) -> &'static str {
         "lock"
     }
 
-    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
-        let (entry, setup) = opening.prepare(&opening.catalog().lock).await?;
-        let prefix = setup.metadata.text(&["keyPrefix"]);
-        let keys = LockKeys::parse(prefix, opening.name(), opening.app_id())
-            .map_err(|error| opening.bad_key_prefix(error))?;
-        let (name, store) = (opening.name().to_owned(), opening.build(&entry, setup).await?);
-        let closing = Arc::clone(&store);
-        Ok(
-            Opened::new(Vec::new()).part(move || self.insert(&name, store, keys), async move {
-                closing.close().await
-            }),
-        )
+    fn open<'a>(self: Arc<Self>, opening: &'a Opening<'_>) -> BoxFuture<'a, Result<Opened, OpenError>> {
+        Box::pin(async move {
+            let (entry, setup) = opening.prepare(&opening.catalog().lock).await?;
+            let prefix = setup.metadata.text(&["keyPrefix"]);
+            let keys = LockKeys::parse(prefix, opening.name(), opening.app_id())
+                .map_err(|error| opening.bad_key_prefix(error))?;
+            let (name, store) = (opening.name().to_owned(), opening.build(&entry, setup).await?);
+            let closing = Arc::clone(&store);
+            Ok(
+                Opened::new(Vec::new()).part(move || self.insert(&name, store, keys), async move {
+                    closing.close().await
+                }),
+            )
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use outrigger_component::secrets::Feature;
 use outrigger_component::{Pairs, SecretStore};
 use outrigger_policy::resiliency::ComponentKind;
@@ -151,22 +151,23 @@ impl SecretStores for Secrets {
     }
 }
 
-#[async_trait]
 impl Category for Secrets {
     fn name(&self) -> &'static str {
         "secretstores"
     }
 
-    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
-        let component = opening.start(&opening.catalog().secrets).await?;
-        let features = component.features().iter().copied();
-        let capabilities = features.map(Feature::name).collect();
-        let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
-        Ok(
-            Opened::new(capabilities).part(move || self.insert(&name, component), async move {
-                closing.close().await
-            }),
-        )
+    fn open<'a>(self: Arc<Self>, opening: &'a Opening<'_>) -> BoxFuture<'a, Result<Opened, OpenError>> {
+        Box::pin(async move {
+            let component = opening.start(&opening.catalog().secrets).await?;
+            let features = component.features().iter().copied();
+            let capabilities = features.map(Feature::name).collect();
+            let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
+            Ok(
+                Opened::new(capabilities).part(move || self.insert(&name, component), async move {
+                    closing.close().await
+                }),
+            )
+        })
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use crate::{Pairs, Result};
@@ -59,11 +60,10 @@ pub struct Event {
 }
 
 /// Takes events to the app.
-#[async_trait]
 pub trait EventHandler: Send + Sync {
     /// Delivers an event. `Ok` acknowledges it and carries the app's answer; after an error the binding
     /// delivers it again, if its system can.
-    async fn handle(&self, event: Event) -> Result<Bytes>;
+    fn handle(&self, event: Event) -> BoxFuture<'_, Result<Bytes>>;
 }
 
 /// Gets events from an outside system.

@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use async_trait::async_trait;
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -105,21 +104,23 @@ impl Middlewares {
     }
 }
 
-#[async_trait]
 impl Category for Middlewares {
     fn name(&self) -> &'static str {
         "middleware"
     }
 
-    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
-        let loaded = Loaded {
-            name: opening.name().to_owned(),
-            kind: opening.component.kind.clone(),
-            version: opening.component.version.clone(),
-            component: opening.start(&opening.catalog().middleware).await?,
-        };
-        let closing = Arc::clone(&loaded.component);
-        Ok(Opened::new(Vec::new()).part(move || self.insert(loaded), async move { closing.close().await }))
+    fn open<'a>(self: Arc<Self>, opening: &'a Opening<'_>) -> BoxFuture<'a, Result<Opened, OpenError>> {
+        Box::pin(async move {
+            let loaded = Loaded {
+                name: opening.name().to_owned(),
+                kind: opening.component.kind.clone(),
+                version: opening.component.version.clone(),
+                component: opening.start(&opening.catalog().middleware).await?,
+            };
+            let closing = Arc::clone(&loaded.component);
+            Ok(Opened::new(Vec::new())
+                .part(move || self.insert(loaded), async move { closing.close().await }))
+        })
     }
 }
 
@@ -220,6 +221,7 @@ fn outside(body: Body) -> middleware::Body {
 
 #[cfg(test)]
 mod tests {
+    use async_trait::async_trait;
     use http::HeaderValue;
     use outrigger_component::middleware::Outcome;
     use outrigger_resources::Source;

@@ -11,7 +11,7 @@ mod streams;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use outrigger_identity::{Identity, SpiffeId};
 use outrigger_wire::scheduler::v1::job_target_metadata::Type;
 use outrigger_wire::scheduler::v1::{
@@ -81,10 +81,9 @@ impl Outcome {
 }
 
 /// Takes what is due.
-#[async_trait]
 pub trait Receiver: Send + Sync {
     /// Handles one trigger; others come meanwhile.
-    async fn receive(&self, trigger: Trigger) -> Outcome;
+    fn receive(&self, trigger: Trigger) -> BoxFuture<'_, Outcome>;
 }
 
 /// What triggers are taken now.

@@ -14,6 +14,7 @@ mod watch;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use outrigger_resources::load::{Kind, Resource};
 use outrigger_resources::{Configuration, Loaded};
 use outrigger_runtime::components::StartError;
@@ -65,7 +66,6 @@ pub enum Event {
 }
 
 /// What runs of one kind of resource, or by the Configuration.
-#[async_trait]
 pub trait Reconcile: Send {
     /// What it runs by: all resources of a kind, as `[Component]`, or the [`Configuration`].
     type Desired: ?Sized + Sync;
@@ -77,7 +77,7 @@ pub trait Reconcile: Send {
     ///
     /// # Errors
     /// [`ReloadError`] when the process cannot go on.
-    async fn reconcile(&mut self, desired: &Self::Desired) -> Result<(), ReloadError>;
+    fn reconcile<'a>(&'a mut self, desired: &'a Self::Desired) -> BoxFuture<'a, Result<(), ReloadError>>;
 }
 
 /// What keeps what is desired, and has what runs of it reconciled.

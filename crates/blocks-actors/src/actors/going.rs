@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use outrigger_actors::ring::{Host, Tables};
 use outrigger_actors::routes::Origin;
 use outrigger_blocks::pubsub::PubSubs;
@@ -31,19 +32,20 @@ struct Lasting {
     may_end: Semaphore,
 }
 
-#[async_trait::async_trait]
 impl InternalActors for Lasting {
-    async fn invoke(&self, _: &ActorCall) -> Result<Bytes, Status> {
-        Ok(Bytes::new())
+    fn invoke<'a>(&'a self, _: &'a ActorCall) -> BoxFuture<'a, Result<Bytes, Status>> {
+        Box::pin(async move { Ok(Bytes::new()) })
     }
 
-    async fn remind(&self, _: &str, _: &str, _: Option<&Any>) -> Result<(), Status> {
-        Ok(())
+    fn remind<'a>(&'a self, _: &'a str, _: &'a str, _: Option<&'a Any>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move { Ok(()) })
     }
 
-    async fn halt(&self, _: &str) {
-        self.ending.notify_one();
-        let _may_end = self.may_end.acquire().await;
+    fn halt<'a>(&'a self, _: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            self.ending.notify_one();
+            let _may_end = self.may_end.acquire().await;
+        })
     }
 
     fn is_kept(&self, _: &str) -> bool {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use http::HeaderValue;
 use outrigger_actors::settings::TypeSettings;
@@ -32,10 +32,9 @@ pub type Watched = BoxStream<'static, Result<Any, Status>>;
 /// the actor moves or the type is unregistered.
 ///
 /// The statuses that methods fail with reach the caller as they are, wherever the actor lives.
-#[async_trait]
 pub trait InternalActors: Send + Sync {
     /// Calls a method; what comes back is the payload of the answer.
-    async fn invoke(&self, call: &ActorCall) -> Result<Bytes, Status>;
+    fn invoke<'a>(&'a self, call: &'a ActorCall) -> BoxFuture<'a, Result<Bytes, Status>>;
 
     /// A call comes, and waits for the turn of its actor from now on. What comes back has the turn instead of
     /// [`InternalActors::invoke`], and is dropped when the call has ended, however it ends.
@@ -50,18 +49,25 @@ pub trait InternalActors: Send + Sync {
     }
 
     /// A reminder is due; one that fails comes again.
-    async fn remind(&self, id: &str, name: &str, data: Option<&Any>) -> Result<(), Status>;
+    fn remind<'a>(
+        &'a self,
+        id: &'a str,
+        name: &'a str,
+        data: Option<&'a Any>,
+    ) -> BoxFuture<'a, Result<(), Status>>;
 
     /// Begins to watch an actor. What is told comes without the actor's turn, and ends when the actor moves.
-    async fn watch(&self, call: &ActorCall) -> Result<Watched, Status> {
-        Err(Status::unimplemented(format!(
-            "actors of type {} cannot be watched",
-            call.kind
-        )))
+    fn watch<'a>(&'a self, call: &'a ActorCall) -> BoxFuture<'a, Result<Watched, Status>> {
+        Box::pin(async move {
+            Err(Status::unimplemented(format!(
+                "actors of type {} cannot be watched",
+                call.kind
+            )))
+        })
     }
 
     /// The actor ends here: it moved, its type was unregistered, or the sidecar ends. It has its turn for the last time.
-    async fn halt(&self, id: &str);
+    fn halt<'a>(&'a self, id: &'a str) -> BoxFuture<'a, ()>;
 
     /// Whether an actor has anything to stay in memory for, asked at the end of each of its turns.
     fn is_kept(&self, id: &str) -> bool;
@@ -84,14 +90,13 @@ pub trait InternalActors: Send + Sync {
 }
 
 /// A call that is known to its actor before it has the turn.
-#[async_trait]
 pub trait Arrived: Send + Sync {
     /// Its turn has come; what comes back is the payload of the answer.
-    async fn in_turn(&self) -> Result<Bytes, Status>;
+    fn in_turn(&self) -> BoxFuture<'_, Result<Bytes, Status>>;
 
     /// Completes when it was answered in the turn of another; its own is not needed then.
-    async fn answered(&self) -> Result<Bytes, Status> {
-        std::future::pending().await
+    fn answered(&self) -> BoxFuture<'_, Result<Bytes, Status>> {
+        Box::pin(async move { std::future::pending().await })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Weak;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use outrigger_actors::recurrence::{TimeError, reminder_schedule};
 use outrigger_runtime::scheduler::{Outcome, Receiver, SchedulerError, Trigger};
 use outrigger_wire::common::v1::JobFailurePolicy;
@@ -237,41 +237,42 @@ pub(super) fn data(json: &Vec<u8>) -> Option<Any> {
 /// Takes reminders that are due to their actors, for as long as there are any.
 pub(super) struct ReminderReceiver(pub(super) Weak<Actors>);
 
-#[async_trait]
 impl Receiver for ReminderReceiver {
-    async fn receive(&self, trigger: Trigger) -> Outcome {
-        let (Some(actors), Some(actor)) = (self.0.upgrade(), trigger.actor) else {
-            return Outcome::Failed;
-        };
-        let reminder = Reminder {
-            actor_id: actor.id,
-            actor_type: actor.r#type,
-            name: trigger.name,
-            data: trigger.data,
-            ..Reminder::default()
-        };
-        let mut span = spans::due(&actors.with.tracer, &reminder);
-        let trace = span.as_parent();
-        let sent = actors.send(&Message::Due(&reminder, "", &trace)).await;
-        spans::note(&mut span, &sent);
-        drop(span);
-        let hosted = actors.hosted.load_full();
-        if let Some(kind) = hosted.get(&reminder.actor_type) {
-            kind.metrics.reminder_fired(sent.is_ok());
-        }
-        match sent {
-            Ok(_) => Outcome::Success,
-            Err(ActorError::Ended) => Outcome::Undelivered,
-            Err(error) => {
-                let Reminder {
-                    name,
-                    actor_type,
-                    actor_id,
-                    ..
-                } = &reminder;
-                tracing::warn!(target: LOG, "reminder {name} of actor {actor_type}||{actor_id} failed: {error}");
-                Outcome::Failed
+    fn receive(&self, trigger: Trigger) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            let (Some(actors), Some(actor)) = (self.0.upgrade(), trigger.actor) else {
+                return Outcome::Failed;
+            };
+            let reminder = Reminder {
+                actor_id: actor.id,
+                actor_type: actor.r#type,
+                name: trigger.name,
+                data: trigger.data,
+                ..Reminder::default()
+            };
+            let mut span = spans::due(&actors.with.tracer, &reminder);
+            let trace = span.as_parent();
+            let sent = actors.send(&Message::Due(&reminder, "", &trace)).await;
+            spans::note(&mut span, &sent);
+            drop(span);
+            let hosted = actors.hosted.load_full();
+            if let Some(kind) = hosted.get(&reminder.actor_type) {
+                kind.metrics.reminder_fired(sent.is_ok());
             }
-        }
+            match sent {
+                Ok(_) => Outcome::Success,
+                Err(ActorError::Ended) => Outcome::Undelivered,
+                Err(error) => {
+                    let Reminder {
+                        name,
+                        actor_type,
+                        actor_id,
+                        ..
+                    } = &reminder;
+                    tracing::warn!(target: LOG, "reminder {name} of actor {actor_type}||{actor_id} failed: {error}");
+                    Outcome::Failed
+                }
+            }
+        })
     }
 }

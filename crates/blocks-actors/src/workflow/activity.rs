@@ -4,8 +4,8 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
     ActivityRequest, ActivityResponse, HistoryEvent, OrchestrationInstance, TaskCompletedEvent,
@@ -73,47 +73,55 @@ fn due(value: &http::HeaderValue) -> Result<Timestamp, Status> {
     })
 }
 
-#[async_trait]
 impl InternalActors for Activities {
-    async fn invoke(&self, call: &ActorCall) -> Result<Bytes, Status> {
-        self.execute(call).await.map(|()| Bytes::new())
+    fn invoke<'a>(&'a self, call: &'a ActorCall) -> BoxFuture<'a, Result<Bytes, Status>> {
+        Box::pin(async move { self.execute(call).await.map(|()| Bytes::new()) })
     }
 
-    async fn remind(&self, id: &str, _name: &str, data: Option<&Any>) -> Result<(), Status> {
-        let data = data.map_or(&[][..], |data| &data.value);
-        let event: HistoryEvent = decode("the data of the activity's reminder", data)?;
-        let Some(EventType::TaskScheduled(task)) = &event.event_type else {
-            return Err(Status::invalid_argument(format!(
-                "invalid activity task event of actor '{id}'"
-            )));
-        };
-        let Some(instance) = names::instance_of(id) else {
-            return Err(Status::invalid_argument(format!(
-                "invalid activity actor ID: '{id}'"
-            )));
-        };
-        let key = key(id, &event, &task.task_execution_id);
-        self.engine.losses.known(&key, losses::saved_count(data));
-        let work = Work {
-            engine: Arc::clone(&self.engine),
-            actor: id.to_owned(),
-            key: key.clone(),
-            request: request(instance, event.event_id, task),
-            event,
-            elapsed: OnceLock::new(),
-        };
-        let mut waiting = ReminderWait { id, is_over: false };
-        let unwell = self.engine.unwell();
-        let joined = tokio::select! {
-            biased;
-            joined = self.executions.join(key, work) => joined,
-            () = unwell.cancelled() => return Err(again("the app is unhealthy")),
-        };
-        waiting.is_over = true;
-        joined
+    fn remind<'a>(
+        &'a self,
+        id: &'a str,
+        _name: &'a str,
+        data: Option<&'a Any>,
+    ) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let data = data.map_or(&[][..], |data| &data.value);
+            let event: HistoryEvent = decode("the data of the activity's reminder", data)?;
+            let Some(EventType::TaskScheduled(task)) = &event.event_type else {
+                return Err(Status::invalid_argument(format!(
+                    "invalid activity task event of actor '{id}'"
+                )));
+            };
+            let Some(instance) = names::instance_of(id) else {
+                return Err(Status::invalid_argument(format!(
+                    "invalid activity actor ID: '{id}'"
+                )));
+            };
+            let key = key(id, &event, &task.task_execution_id);
+            self.engine.losses.known(&key, losses::saved_count(data));
+            let work = Work {
+                engine: Arc::clone(&self.engine),
+                actor: id.to_owned(),
+                key: key.clone(),
+                request: request(instance, event.event_id, task),
+                event,
+                elapsed: OnceLock::new(),
+            };
+            let mut waiting = ReminderWait { id, is_over: false };
+            let unwell = self.engine.unwell();
+            let joined = tokio::select! {
+                biased;
+                joined = self.executions.join(key, work) => joined,
+                () = unwell.cancelled() => return Err(again("the app is unhealthy")),
+            };
+            waiting.is_over = true;
+            joined
+        })
     }
 
-    async fn halt(&self, _id: &str) {}
+    fn halt<'a>(&'a self, _id: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {})
+    }
 
     /// It is active until its reminder has brought the result.
     fn is_kept(&self, _id: &str) -> bool {
@@ -208,95 +216,98 @@ impl Work {
     }
 }
 
-#[async_trait]
 impl Step for Work {
     type Result = HistoryEvent;
 
-    async fn run(&self) -> Result<HistoryEvent, Status> {
-        let (engine, began) = (&self.engine, Instant::now());
-        let mut request = self.request.clone();
-        let span = spans::activity_span(&engine.tracer, &mut request);
-        let name = request.name.clone();
-        engine
-            .metrics
-            .activity_operation(&name, Execution::Success, began.elapsed());
-        let response = match engine.losses.parked(&self.key) {
-            // Its workflow could not be told yet.
-            Some(count) => Ok(self.parked(count)),
-            None => {
-                let _turn = engine.losses.turn(&self.key).await;
-                match engine.execute(request).await {
-                    Err(Cancelled::Disconnected) => match engine.losses.lost(&self.key) {
-                        Some(count) => {
-                            engine.metrics.activity_parked(&name);
-                            Ok(self.parked(count))
-                        }
-                        None => {
-                            self.save_losses().await;
-                            Err(Cancelled::Disconnected)
-                        }
-                    },
-                    response => response,
+    fn run(&self) -> BoxFuture<'_, Result<HistoryEvent, Status>> {
+        Box::pin(async move {
+            let (engine, began) = (&self.engine, Instant::now());
+            let mut request = self.request.clone();
+            let span = spans::activity_span(&engine.tracer, &mut request);
+            let name = request.name.clone();
+            engine
+                .metrics
+                .activity_operation(&name, Execution::Success, began.elapsed());
+            let response = match engine.losses.parked(&self.key) {
+                // Its workflow could not be told yet.
+                Some(count) => Ok(self.parked(count)),
+                None => {
+                    let _turn = engine.losses.turn(&self.key).await;
+                    match engine.execute(request).await {
+                        Err(Cancelled::Disconnected) => match engine.losses.lost(&self.key) {
+                            Some(count) => {
+                                engine.metrics.activity_parked(&name);
+                                Ok(self.parked(count))
+                            }
+                            None => {
+                                self.save_losses().await;
+                                Err(Cancelled::Disconnected)
+                            }
+                        },
+                        response => response,
+                    }
                 }
+            };
+            if let Ok(response) = &response {
+                spans::end_activity(span, response);
             }
-        };
-        if let Ok(response) = &response {
-            spans::end_activity(span, response);
-        }
-        let _first = self.elapsed.set(began.elapsed());
-        if response.is_err() {
-            self.count(Execution::Recoverable);
-        }
-        let response = response.map_err(|cancelled| {
-            let instance = self.request.orchestration_instance.as_ref();
-            let instance = instance.map_or("", |instance| &instance.instance_id);
-            let (name, id) = (&self.request.name, self.request.task_id);
-            again(format!(
-                "activity '{name}' {id} of workflow '{instance}' was not done: {cancelled}"
-            ))
-        })?;
-        let mut result = event(NO_ID, now(), result(response, &self.request.task_execution_id));
-        result.router.clone_from(&self.event.router);
-        Ok(result)
+            let _first = self.elapsed.set(began.elapsed());
+            if response.is_err() {
+                self.count(Execution::Recoverable);
+            }
+            let response = response.map_err(|cancelled| {
+                let instance = self.request.orchestration_instance.as_ref();
+                let instance = instance.map_or("", |instance| &instance.instance_id);
+                let (name, id) = (&self.request.name, self.request.task_id);
+                again(format!(
+                    "activity '{name}' {id} of workflow '{instance}' was not done: {cancelled}"
+                ))
+            })?;
+            let mut result = event(NO_ID, now(), result(response, &self.request.task_execution_id));
+            result.router.clone_from(&self.event.router);
+            Ok(result)
+        })
     }
 
-    async fn deliver(&self, result: &HistoryEvent) -> Result<(), Status> {
-        let engine = &self.engine;
-        let source = self
-            .event
-            .router
-            .as_ref()
-            .map(|router| router.source_app_id.as_str());
-        let source = source.filter(|app| !app.is_empty());
-        let instance = self.request.orchestration_instance.as_ref();
-        let instance = instance.map_or("", |instance| &instance.instance_id);
-        let Err(error) = engine.add_event(source, instance, result).await else {
-            let failed = matches!(result.event_type, Some(EventType::TaskFailed(_)));
-            engine.losses.answered(&self.key);
-            self.count(if failed {
-                Execution::Failed
-            } else {
-                Execution::Success
-            });
-            return Ok(());
-        };
-        if is_unknown(&error) {
-            tracing::warn!(
-                target: LOG,
-                "workflow '{instance}' is gone: the result of its activity '{}' is dropped",
-                self.request.name
-            );
-            self.count(Execution::Failed);
-            return Ok(());
-        }
-        if engine.remote_results {
-            let kind = engine.types_of(source).workflow;
-            let name = names::result_reminder(random());
-            let data = any("HistoryEvent", result);
-            return engine.remind(&kind, instance, &name, None, Some(data)).await;
-        }
-        self.count(Execution::Recoverable);
-        Err(undelivered(&self.request.name, &error))
+    fn deliver<'a>(&'a self, result: &'a HistoryEvent) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let engine = &self.engine;
+            let source = self
+                .event
+                .router
+                .as_ref()
+                .map(|router| router.source_app_id.as_str());
+            let source = source.filter(|app| !app.is_empty());
+            let instance = self.request.orchestration_instance.as_ref();
+            let instance = instance.map_or("", |instance| &instance.instance_id);
+            let Err(error) = engine.add_event(source, instance, result).await else {
+                let failed = matches!(result.event_type, Some(EventType::TaskFailed(_)));
+                engine.losses.answered(&self.key);
+                self.count(if failed {
+                    Execution::Failed
+                } else {
+                    Execution::Success
+                });
+                return Ok(());
+            };
+            if is_unknown(&error) {
+                tracing::warn!(
+                    target: LOG,
+                    "workflow '{instance}' is gone: the result of its activity '{}' is dropped",
+                    self.request.name
+                );
+                self.count(Execution::Failed);
+                return Ok(());
+            }
+            if engine.remote_results {
+                let kind = engine.types_of(source).workflow;
+                let name = names::result_reminder(random());
+                let data = any("HistoryEvent", result);
+                return engine.remind(&kind, instance, &name, None, Some(data)).await;
+            }
+            self.count(Execution::Recoverable);
+            Err(undelivered(&self.request.name, &error))
+        })
     }
 
     fn size(&self, result: &HistoryEvent) -> usize {

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use outrigger_wire::durabletask::HistoryEvent;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -330,20 +330,23 @@ impl Drop for Arriving<'_> {
     }
 }
 
-#[async_trait]
 impl Arrived for Arriving<'_> {
-    async fn in_turn(&self) -> Result<Bytes, Status> {
-        // Who took it in had its turn before, and may have been cut off: then it has no answer, and is taken in now.
-        let taken = match self.instances.arrivals.take(self.instance, self.ticket) {
-            Err(answer) => answer,
-            Ok(batch) => self.take_in(batch).await,
-        };
-        taken.map(|()| Bytes::new())
+    fn in_turn(&self) -> BoxFuture<'_, Result<Bytes, Status>> {
+        Box::pin(async move {
+            // Who took it in had its turn before, and may have been cut off: then it has no answer, and is taken in now.
+            let taken = match self.instances.arrivals.take(self.instance, self.ticket) {
+                Err(answer) => answer,
+                Ok(batch) => self.take_in(batch).await,
+            };
+            taken.map(|()| Bytes::new())
+        })
     }
 
-    async fn answered(&self) -> Result<Bytes, Status> {
-        let answered = self.instances.arrivals.answered(self.instance, self.ticket).await;
-        answered.map(|()| Bytes::new())
+    fn answered(&self) -> BoxFuture<'_, Result<Bytes, Status>> {
+        Box::pin(async move {
+            let answered = self.instances.arrivals.answered(self.instance, self.ticket).await;
+            answered.map(|()| Bytes::new())
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
@@ -22,16 +22,15 @@ const MAX_RETAINED: usize = 1 << 16;
 const MAX_UNDELIVERED: usize = 64 << 20;
 
 /// What an execution consists of.
-#[async_trait]
 pub(super) trait Step: Send + Sync + 'static {
     /// What it results in.
     type Result: Send + Sync + 'static;
 
     /// Does the work.
-    async fn run(&self) -> Result<Self::Result, Status>;
+    fn run(&self) -> BoxFuture<'_, Result<Self::Result, Status>>;
 
     /// Tells who waits for it.
-    async fn deliver(&self, result: &Self::Result) -> Result<(), Status>;
+    fn deliver<'a>(&'a self, result: &'a Self::Result) -> BoxFuture<'a, Result<(), Status>>;
 
     /// Bytes that it takes to keep both.
     fn size(&self, result: &Self::Result) -> usize;
@@ -55,9 +54,8 @@ enum Finished {
     Done,
 }
 
-#[async_trait]
 trait Redeliver: Send + Sync {
-    async fn redeliver(&self) -> Result<(), Status>;
+    fn redeliver(&self) -> BoxFuture<'_, Result<(), Status>>;
 }
 
 struct Undelivered<S: Step> {
@@ -66,10 +64,9 @@ struct Undelivered<S: Step> {
     _room: OwnedSemaphorePermit,
 }
 
-#[async_trait]
 impl<S: Step> Redeliver for Undelivered<S> {
-    async fn redeliver(&self) -> Result<(), Status> {
-        self.step.deliver(&self.result).await
+    fn redeliver(&self) -> BoxFuture<'_, Result<(), Status>> {
+        Box::pin(async move { self.step.deliver(&self.result).await })
     }
 }
 
@@ -315,25 +312,28 @@ mod tests {
         }
     }
 
-    #[async_trait]
     impl Step for Counted {
         type Result = ();
 
-        async fn run(&self) -> Result<(), Status> {
-            self.may_run.acquire().await.unwrap().forget();
-            self.ran.fetch_add(1, Ordering::SeqCst);
-            assert_eq!(self.panics.swap(0, Ordering::SeqCst), 0, "as it was told");
-            Ok(())
+        fn run(&self) -> BoxFuture<'_, Result<(), Status>> {
+            Box::pin(async move {
+                self.may_run.acquire().await.unwrap().forget();
+                self.ran.fetch_add(1, Ordering::SeqCst);
+                assert_eq!(self.panics.swap(0, Ordering::SeqCst), 0, "as it was told");
+                Ok(())
+            })
         }
 
-        async fn deliver(&self, (): &()) -> Result<(), Status> {
-            self.may_deliver.acquire().await.unwrap().forget();
-            if self.fails.load(Ordering::SeqCst) > 0 {
-                self.fails.fetch_sub(1, Ordering::SeqCst);
-                return Err(Status::unavailable("not now"));
-            }
-            self.delivered.fetch_add(1, Ordering::SeqCst);
-            Ok(())
+        fn deliver<'a>(&'a self, (): &'a ()) -> BoxFuture<'a, Result<(), Status>> {
+            Box::pin(async move {
+                self.may_deliver.acquire().await.unwrap().forget();
+                if self.fails.load(Ordering::SeqCst) > 0 {
+                    self.fails.fetch_sub(1, Ordering::SeqCst);
+                    return Err(Status::unavailable("not now"));
+                }
+                self.delivered.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            })
         }
 
         fn size(&self, (): &()) -> usize {

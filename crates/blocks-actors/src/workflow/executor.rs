@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt};
 use prost_types::Any;
 use tokio::sync::oneshot;
@@ -159,32 +159,44 @@ impl Drop for Watcher {
     }
 }
 
-#[async_trait]
 impl InternalActors for Executors {
-    async fn invoke(&self, call: &ActorCall) -> Result<Bytes, Status> {
-        match call.method.as_str() {
-            methods::COMPLETE => self.waiting.complete(call)?,
-            methods::CANCEL => self.waiting.cancel(&call.id),
-            other => return Err(Status::unimplemented(format!("unknown method: {other}"))),
-        }
-        Ok(Bytes::new())
+    fn invoke<'a>(&'a self, call: &'a ActorCall) -> BoxFuture<'a, Result<Bytes, Status>> {
+        Box::pin(async move {
+            match call.method.as_str() {
+                methods::COMPLETE => self.waiting.complete(call)?,
+                methods::CANCEL => self.waiting.cancel(&call.id),
+                other => return Err(Status::unimplemented(format!("unknown method: {other}"))),
+            }
+            Ok(Bytes::new())
+        })
     }
 
-    async fn remind(&self, id: &str, name: &str, _data: Option<&Any>) -> Result<(), Status> {
-        Err(Status::unimplemented(format!(
-            "executor '{id}' has no reminder '{name}'"
-        )))
+    fn remind<'a>(
+        &'a self,
+        id: &'a str,
+        name: &'a str,
+        _data: Option<&'a Any>,
+    ) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            Err(Status::unimplemented(format!(
+                "executor '{id}' has no reminder '{name}'"
+            )))
+        })
     }
 
-    async fn watch(&self, call: &ActorCall) -> Result<Watched, Status> {
-        match call.method.as_str() {
-            methods::WATCH_COMPLETE => self.waiting.watch(&call.id),
-            other => Err(Status::unimplemented(format!("unknown method: {other}"))),
-        }
+    fn watch<'a>(&'a self, call: &'a ActorCall) -> BoxFuture<'a, Result<Watched, Status>> {
+        Box::pin(async move {
+            match call.method.as_str() {
+                methods::WATCH_COMPLETE => self.waiting.watch(&call.id),
+                other => Err(Status::unimplemented(format!("unknown method: {other}"))),
+            }
+        })
     }
 
     /// Who watches is told of the end by the actors.
-    async fn halt(&self, _id: &str) {}
+    fn halt<'a>(&'a self, _id: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {})
+    }
 
     /// Watchers need no active actor.
     fn is_kept(&self, _id: &str) -> bool {

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use outrigger_wire::durabletask::HistoryEvent;
 use outrigger_wire::durabletask::backend::v1::{CreateWorkflowInstanceRequest, DurableTimer};
 use outrigger_workflow::error::AddError;
@@ -259,23 +259,24 @@ impl Engine {
     }
 }
 
-#[async_trait]
 impl InternalActors for Instances {
-    async fn invoke(&self, call: &ActorCall) -> Result<Bytes, Status> {
-        let mut held = self.hold(&call.id);
-        match call.method.as_str() {
-            methods::CREATE => held.create(&call.body).await?,
-            methods::PURGE => {
-                held.check_stalled()?;
-                let of_retention = call.metadata.get(RETENTION_CALL);
-                held.purge(of_retention.is_some_and(|value| value == "true"))
-                    .await?;
+    fn invoke<'a>(&'a self, call: &'a ActorCall) -> BoxFuture<'a, Result<Bytes, Status>> {
+        Box::pin(async move {
+            let mut held = self.hold(&call.id);
+            match call.method.as_str() {
+                methods::CREATE => held.create(&call.body).await?,
+                methods::PURGE => {
+                    held.check_stalled()?;
+                    let of_retention = call.metadata.get(RETENTION_CALL);
+                    held.purge(of_retention.is_some_and(|value| value == "true"))
+                        .await?;
+                }
+                methods::FORK => held.fork(&call.body).await?,
+                methods::RERUN => held.rerun(&call.body).await?,
+                other => return Err(Status::unimplemented(format!("no such method: {other}"))),
             }
-            methods::FORK => held.fork(&call.body).await?,
-            methods::RERUN => held.rerun(&call.body).await?,
-            other => return Err(Status::unimplemented(format!("no such method: {other}"))),
-        }
-        Ok(Bytes::new())
+            Ok(Bytes::new())
+        })
     }
 
     fn arrive<'a>(&'a self, call: &'a ActorCall) -> Option<Box<dyn Arrived + 'a>> {
@@ -286,39 +287,50 @@ impl InternalActors for Instances {
         Some(Box::new(self.arrivals.wait(id)))
     }
 
-    async fn remind(&self, id: &str, name: &str, data: Option<&Any>) -> Result<(), Status> {
-        match self.reminded(id, name, data).await {
-            Ok(()) => Ok(()),
-            Err(why) => self.engine.put_off(id, name, data, why).await,
-        }
+    fn remind<'a>(
+        &'a self,
+        id: &'a str,
+        name: &'a str,
+        data: Option<&'a Any>,
+    ) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            match self.reminded(id, name, data).await {
+                Ok(()) => Ok(()),
+                Err(why) => self.engine.put_off(id, name, data, why).await,
+            }
+        })
     }
 
-    async fn watch(&self, call: &ActorCall) -> Result<Watched, Status> {
-        if call.method != methods::WATCH {
-            return Err(Status::unimplemented(format!(
-                "unsupported stream method: {}",
-                call.method
-            )));
-        }
-        let mut held = self.hold(&call.id);
-        let loaded = held.take().await?;
-        let known = loaded.as_ref().filter(|loaded| !loaded.instance.is_left_over());
-        let now = known.map(|loaded| loaded.instance.metadata());
-        if let Some(loaded) = loaded {
-            held.keep(loaded);
-        }
-        Ok(self.watchers.watch(&call.id, now))
+    fn watch<'a>(&'a self, call: &'a ActorCall) -> BoxFuture<'a, Result<Watched, Status>> {
+        Box::pin(async move {
+            if call.method != methods::WATCH {
+                return Err(Status::unimplemented(format!(
+                    "unsupported stream method: {}",
+                    call.method
+                )));
+            }
+            let mut held = self.hold(&call.id);
+            let loaded = held.take().await?;
+            let known = loaded.as_ref().filter(|loaded| !loaded.instance.is_left_over());
+            let now = known.map(|loaded| loaded.instance.metadata());
+            if let Some(loaded) = loaded {
+                held.keep(loaded);
+            }
+            Ok(self.watchers.watch(&call.id, now))
+        })
     }
 
-    async fn halt(&self, id: &str) {
-        drop(self.locked().take(id));
-        if self.engine.troubles.over(id) {
-            let (engine, id) = (Arc::clone(&self.engine), id.to_owned());
-            // Others are to end meanwhile.
-            let tasks = engine.tasks.clone();
-            tasks.spawn(async move { engine.run_soon(&id).await });
-        }
-        self.watchers.end(id);
+    fn halt<'a>(&'a self, id: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            drop(self.locked().take(id));
+            if self.engine.troubles.over(id) {
+                let (engine, id) = (Arc::clone(&self.engine), id.to_owned());
+                // Others are to end meanwhile.
+                let tasks = engine.tasks.clone();
+                tasks.spawn(async move { engine.run_soon(&id).await });
+            }
+            self.watchers.end(id);
+        })
     }
 
     fn is_kept(&self, id: &str) -> bool {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use prost_types::Any;
 use tonic::Status;
 
@@ -21,29 +21,37 @@ impl Retentioners {
     }
 }
 
-#[async_trait]
 impl InternalActors for Retentioners {
-    async fn invoke(&self, call: &ActorCall) -> Result<Bytes, Status> {
-        Err(Status::unimplemented(format!("no such method: {}", call.method)))
+    fn invoke<'a>(&'a self, call: &'a ActorCall) -> BoxFuture<'a, Result<Bytes, Status>> {
+        Box::pin(async move { Err(Status::unimplemented(format!("no such method: {}", call.method))) })
     }
 
-    async fn remind(&self, id: &str, _name: &str, _data: Option<&Any>) -> Result<(), Status> {
-        let engine = &self.engine;
-        let kind = &engine.types.workflow;
-        let by_retention = metadata(RETENTION_CALL, "true");
-        let purged = engine
-            .call(kind, id, methods::PURGE, by_retention, Bytes::new())
-            .await;
-        match purged {
-            // Gone, begun anew, or unable to end: in none of these is it time to purge it.
-            Err(error) if !is_unknown(&error) && !is_stalled(&error) && !is_early(&error) => {
-                Err(again(error))
+    fn remind<'a>(
+        &'a self,
+        id: &'a str,
+        _name: &'a str,
+        _data: Option<&'a Any>,
+    ) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let engine = &self.engine;
+            let kind = &engine.types.workflow;
+            let by_retention = metadata(RETENTION_CALL, "true");
+            let purged = engine
+                .call(kind, id, methods::PURGE, by_retention, Bytes::new())
+                .await;
+            match purged {
+                // Gone, begun anew, or unable to end: in none of these is it time to purge it.
+                Err(error) if !is_unknown(&error) && !is_stalled(&error) && !is_early(&error) => {
+                    Err(again(error))
+                }
+                _ => Ok(()),
             }
-            _ => Ok(()),
-        }
+        })
     }
 
-    async fn halt(&self, _id: &str) {}
+    fn halt<'a>(&'a self, _id: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {})
+    }
 
     fn is_kept(&self, _id: &str) -> bool {
         false

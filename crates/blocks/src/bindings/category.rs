@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use outrigger_component::catalog::LookupError;
 use outrigger_component::{Section, Setup};
 use outrigger_nearest::hint;
@@ -10,19 +10,20 @@ use outrigger_runtime::components::{Category, OpenError, Opened, Opening, Step};
 
 use super::{Bindings, LOG, NewInput};
 
-#[async_trait]
 impl Category for Bindings {
     fn name(&self) -> &'static str {
         "bindings"
     }
 
     /// Starts a binding in each direction that it has and that its property `direction` leaves.
-    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
-        check_known(opening)?;
-        let setup = opening.setup(opening.properties().await?)?;
-        let opened = self.both(opening, &setup).await;
-        opening.show_unused(&setup.metadata, opened.is_ok());
-        opened
+    fn open<'a>(self: Arc<Self>, opening: &'a Opening<'_>) -> BoxFuture<'a, Result<Opened, OpenError>> {
+        Box::pin(async move {
+            check_known(opening)?;
+            let setup = opening.setup(opening.properties().await?)?;
+            let opened = self.both(opening, &setup).await;
+            opening.show_unused(&setup.metadata, opened.is_ok());
+            opened
+        })
     }
 }
 

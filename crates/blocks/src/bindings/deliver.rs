@@ -2,8 +2,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::Method;
 use outrigger_component::bindings::{Event, EventHandler, Invoke};
 use outrigger_component::go_json::{Html, canonical};
@@ -60,19 +60,20 @@ pub(super) struct Delivery {
     pub(super) grpc: bool,
 }
 
-#[async_trait]
 impl EventHandler for Delivery {
-    async fn handle(&self, event: Event) -> Result<Bytes, Error> {
-        let started = Instant::now();
-        let result = self.deliver(event).await;
-        self.input.handled(result.is_ok(), started.elapsed());
-        result.map_err(|text| {
-            tracing::debug!(
-                target: LOG,
-                "error from app consumer for binding [{}]: {text}",
-                self.input.name
-            );
-            Error::new(Kind::Unavailable, text)
+    fn handle(&self, event: Event) -> BoxFuture<'_, Result<Bytes, Error>> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let result = self.deliver(event).await;
+            self.input.handled(result.is_ok(), started.elapsed());
+            result.map_err(|text| {
+                tracing::debug!(
+                    target: LOG,
+                    "error from app consumer for binding [{}]: {text}",
+                    self.input.name
+                );
+                Error::new(Kind::Unavailable, text)
+            })
         })
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
-use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{HeaderMap, Method};
 use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::Outcome as Counted;
@@ -157,45 +157,46 @@ impl Deliveries {
     }
 }
 
-#[async_trait]
 impl Receiver for Deliveries {
-    async fn receive(&self, trigger: Trigger) -> Outcome {
-        let Some(app) = &self.app else {
-            return Outcome::Failed;
-        };
-        let Some(inbox) = self.inbox.load_full() else {
-            return Outcome::Undelivered;
-        };
-        let name = trigger.name;
-        let statement = if app.is_grpc() {
-            ON_JOB.to_owned()
-        } else {
-            format!("POST /job/{name}")
-        };
-        let mut span = self.tracer.job(&name, &statement, &Parent::default());
-        let job = Outgoing {
-            name: name.clone(),
-            data: trigger.data,
-            trace: span.as_parent(),
-        };
-        let started = Instant::now();
-        let pending = inbox.offer(None, job).await;
-        // The engine ends when nobody can offer any more.
-        drop(inbox);
-        let settled = match pending {
-            Ok(pending) => pending.settled().await,
-            Err(error) => Err(error),
-        };
-        let Ok(reply) = settled else {
-            return Outcome::Undelivered;
-        };
-        match &reply {
-            Reply::Http(status) => span.http_status(*status),
-            Reply::Grpc(Code::Ok, _) => {}
-            Reply::Grpc(_, message) => span.grpc_failed(message),
-            Reply::Failed(error) => span.grpc_failed(&error.to_string()),
-        }
-        self.settle(&name, reply, started)
+    fn receive(&self, trigger: Trigger) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            let Some(app) = &self.app else {
+                return Outcome::Failed;
+            };
+            let Some(inbox) = self.inbox.load_full() else {
+                return Outcome::Undelivered;
+            };
+            let name = trigger.name;
+            let statement = if app.is_grpc() {
+                ON_JOB.to_owned()
+            } else {
+                format!("POST /job/{name}")
+            };
+            let mut span = self.tracer.job(&name, &statement, &Parent::default());
+            let job = Outgoing {
+                name: name.clone(),
+                data: trigger.data,
+                trace: span.as_parent(),
+            };
+            let started = Instant::now();
+            let pending = inbox.offer(None, job).await;
+            // The engine ends when nobody can offer any more.
+            drop(inbox);
+            let settled = match pending {
+                Ok(pending) => pending.settled().await,
+                Err(error) => Err(error),
+            };
+            let Ok(reply) = settled else {
+                return Outcome::Undelivered;
+            };
+            match &reply {
+                Reply::Http(status) => span.http_status(*status),
+                Reply::Grpc(Code::Ok, _) => {}
+                Reply::Grpc(_, message) => span.grpc_failed(message),
+                Reply::Failed(error) => span.grpc_failed(&error.to_string()),
+            }
+            self.settle(&name, reply, started)
+        })
     }
 }
 

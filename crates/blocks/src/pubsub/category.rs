@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use outrigger_resources::NameValue;
 use outrigger_runtime::components::{Category, DEFAULT_NAMESPACE, OpenError, Opened, Opening, Properties};
 
@@ -13,26 +13,27 @@ const CONSUMER_ID: &str = "consumerID";
 /// In a property: the component's topics are those of the namespace.
 const NAMESPACE: &str = "{namespace}";
 
-#[async_trait]
 impl Category for PubSubs {
     fn name(&self) -> &'static str {
         "pubsub"
     }
 
-    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
-        let entry = opening.find(&opening.catalog().pubsub)?;
-        let mut properties = opening.properties().await?;
-        name_group(&mut properties, opening.app_id());
-        let setup = opening.setup(properties)?;
-        let topics = Topics::read(&setup.metadata, opening.app_id());
-        let prefix = prefix(opening);
-        let component = opening.build(&entry, setup).await?;
-        let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
-        let capabilities = component.features().names();
-        Ok(Opened::new(capabilities).part(
-            move || self.insert(&name, component, topics, prefix),
-            async move { closing.close().await },
-        ))
+    fn open<'a>(self: Arc<Self>, opening: &'a Opening<'_>) -> BoxFuture<'a, Result<Opened, OpenError>> {
+        Box::pin(async move {
+            let entry = opening.find(&opening.catalog().pubsub)?;
+            let mut properties = opening.properties().await?;
+            name_group(&mut properties, opening.app_id());
+            let setup = opening.setup(properties)?;
+            let topics = Topics::read(&setup.metadata, opening.app_id());
+            let prefix = prefix(opening);
+            let component = opening.build(&entry, setup).await?;
+            let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
+            let capabilities = component.features().names();
+            Ok(Opened::new(capabilities).part(
+                move || self.insert(&name, component, topics, prefix),
+                async move { closing.close().await },
+            ))
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use outrigger_component::state::Feature;
 use outrigger_resources::NameValue;
 use outrigger_resources::value::truthy;
@@ -16,43 +16,44 @@ use super::{Cipher, Keys, NamedKey, State};
 
 const LOG: &str = "dapr.runtime.processor";
 
-#[async_trait]
 impl Category for State {
     fn name(&self) -> &'static str {
         "state"
     }
 
-    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
-        let entry = opening.find(&opening.catalog().state)?;
-        let properties = opening.properties().await?;
-        let cipher = cipher(&properties).map_err(|error| opening.failed(Step::Create, error))?;
-        let name = opening.name().to_owned();
-        if cipher.is_some() {
-            tracing::info!(target: LOG, "Automatic encryption enabled for state store {name}");
-        }
-        let namespace = opening.namespace().filter(|namespace| !namespace.is_empty());
-        let outbox = Settings::read(
-            &properties,
-            namespace.unwrap_or(DEFAULT_NAMESPACE),
-            opening.app_id(),
-        );
-        let for_actors = is_for_actors(&properties);
-        let setup = opening.setup(properties)?;
-        let prefix = setup.metadata.text(&["keyPrefix"]);
-        let keys = Keys::parse(prefix, &name, opening.app_id(), opening.namespace())
-            .map_err(|error| opening.bad_key_prefix(error))?;
-        let store = opening.build(&entry, setup).await?;
-        if for_actors && let Some(why) = store.splits_transactions() {
-            tracing::warn!(
-                target: LOG,
-                "state store {name} keeps actors and workflows, but a crash may leave half of what they change at once: {why}"
+    fn open<'a>(self: Arc<Self>, opening: &'a Opening<'_>) -> BoxFuture<'a, Result<Opened, OpenError>> {
+        Box::pin(async move {
+            let entry = opening.find(&opening.catalog().state)?;
+            let properties = opening.properties().await?;
+            let cipher = cipher(&properties).map_err(|error| opening.failed(Step::Create, error))?;
+            let name = opening.name().to_owned();
+            if cipher.is_some() {
+                tracing::info!(target: LOG, "Automatic encryption enabled for state store {name}");
+            }
+            let namespace = opening.namespace().filter(|namespace| !namespace.is_empty());
+            let outbox = Settings::read(
+                &properties,
+                namespace.unwrap_or(DEFAULT_NAMESPACE),
+                opening.app_id(),
             );
-        }
-        let closing = Arc::clone(&store);
-        Ok(Opened::new(capabilities(store.features())).part(
-            move || self.insert(&name, store, keys, cipher, outbox),
-            async move { closing.close().await },
-        ))
+            let for_actors = is_for_actors(&properties);
+            let setup = opening.setup(properties)?;
+            let prefix = setup.metadata.text(&["keyPrefix"]);
+            let keys = Keys::parse(prefix, &name, opening.app_id(), opening.namespace())
+                .map_err(|error| opening.bad_key_prefix(error))?;
+            let store = opening.build(&entry, setup).await?;
+            if for_actors && let Some(why) = store.splits_transactions() {
+                tracing::warn!(
+                    target: LOG,
+                    "state store {name} keeps actors and workflows, but a crash may leave half of what they change at once: {why}"
+                );
+            }
+            let closing = Arc::clone(&store);
+            Ok(Opened::new(capabilities(store.features())).part(
+                move || self.insert(&name, store, keys, cipher, outbox),
+                async move { closing.close().await },
+            ))
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use tokio::{
     sync::watch,
     task::JoinHandle,
@@ -178,23 +179,24 @@ impl App {
     }
 }
 
-#[async_trait]
 impl EventHandler for App {
-    async fn handle(&self, event: Event) -> Result<Bytes> {
-        self.events
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(event);
-        let released = self.held.subscribe().wait_for(|held| !held).await.is_ok();
-        assert!(released, "the app is there as long as it handles");
-        self.finished.fetch_add(1, Ordering::SeqCst);
-        let failing = self
-            .failures
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
-        match failing {
-            Ok(_) => Err(Error::new(Kind::Internal, "the app refuses")),
-            Err(_) => Ok(Bytes::from_static(b"answer")),
-        }
+    fn handle(&self, event: Event) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(async move {
+            self.events
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(event);
+            let released = self.held.subscribe().wait_for(|held| !held).await.is_ok();
+            assert!(released, "the app is there as long as it handles");
+            self.finished.fetch_add(1, Ordering::SeqCst);
+            let failing = self
+                .failures
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+            match failing {
+                Ok(_) => Err(Error::new(Kind::Internal, "the app refuses")),
+                Err(_) => Ok(Bytes::from_static(b"answer")),
+            }
+        })
     }
 }
 

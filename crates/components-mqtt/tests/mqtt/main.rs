@@ -11,6 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use outrigger_component::{
     Error, Kind, OutputBinding, Result,
     bindings::{Event, EventHandler},
@@ -83,14 +84,15 @@ struct Strict {
     seen: Mutex<Vec<Event>>,
 }
 
-#[async_trait]
 impl EventHandler for Strict {
-    async fn handle(&self, event: Event) -> Result<Bytes> {
-        self.seen.lock().unwrap().push(event);
-        if *self.refuses.lock().unwrap() {
-            return Err(Error::new(Kind::Internal, "not now"));
-        }
-        Ok(Bytes::new())
+    fn handle(&self, event: Event) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(async move {
+            self.seen.lock().unwrap().push(event);
+            if *self.refuses.lock().unwrap() {
+                return Err(Error::new(Kind::Internal, "not now"));
+            }
+            Ok(Bytes::new())
+        })
     }
 }
 

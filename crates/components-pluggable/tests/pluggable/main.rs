@@ -14,8 +14,8 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use outrigger_component::{
     Catalog, Error, Kind, Metadata, Pairs, Result, Setup, StateStore,
     bindings::{Event, EventHandler, Invoke},
@@ -371,19 +371,20 @@ struct App {
     leave: CancellationToken,
 }
 
-#[async_trait]
 impl EventHandler for App {
-    async fn handle(&self, event: Event) -> Result<Bytes> {
-        let data = event.data.clone();
-        self.seen.lock().unwrap().push(event);
-        match &data[..] {
-            b"bad" => Err(Error::new(Kind::Internal, "the app does not like it")),
-            b"slow" => {
-                self.leave.cancelled().await;
-                Ok(Bytes::from_static(b"at last"))
+    fn handle(&self, event: Event) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(async move {
+            let data = event.data.clone();
+            self.seen.lock().unwrap().push(event);
+            match &data[..] {
+                b"bad" => Err(Error::new(Kind::Internal, "the app does not like it")),
+                b"slow" => {
+                    self.leave.cancelled().await;
+                    Ok(Bytes::from_static(b"at last"))
+                }
+                _ => Ok(Bytes::from_static(b"thanks")),
             }
-            _ => Ok(Bytes::from_static(b"thanks")),
-        }
+        })
     }
 }
 

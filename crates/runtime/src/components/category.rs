@@ -4,7 +4,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures::future::{BoxFuture, join_all};
 use outrigger_component::SecretStore;
 
@@ -13,7 +12,6 @@ use super::open::{OpenError, Opening};
 use crate::registry::Registration;
 
 /// A category of components, implemented by the block that uses them.
-#[async_trait]
 pub trait Category: Send + Sync {
     /// What `spec.type` begins with: `state`.
     fn name(&self) -> &'static str;
@@ -22,7 +20,7 @@ pub trait Category: Send + Sync {
     ///
     /// # Errors
     /// Why it does not.
-    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError>;
+    fn open<'a>(self: Arc<Self>, opening: &'a Opening<'_>) -> BoxFuture<'a, Result<Opened, OpenError>>;
 }
 
 /// Where components find the stores of their own secrets.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use outrigger_resources::Component;
 use outrigger_runtime::components::Components;
 
@@ -11,13 +11,12 @@ use super::{Reconcile, ReloadError};
 /// Starts, replaces and ends components.
 pub struct ComponentReconciler(pub Arc<Components>);
 
-#[async_trait]
 impl Reconcile for ComponentReconciler {
     type Desired = [Component];
 
     const CONDITION: Option<&'static str> = Some("component-reconciler");
 
-    async fn reconcile(&mut self, desired: &[Component]) -> Result<(), ReloadError> {
-        Ok(self.0.reconcile(desired).await?)
+    fn reconcile<'a>(&'a mut self, desired: &'a [Component]) -> BoxFuture<'a, Result<(), ReloadError>> {
+        Box::pin(async move { Ok(self.0.reconcile(desired).await?) })
     }
 }

@@ -5,7 +5,7 @@ mod source;
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use outrigger_api::access::Access;
 use outrigger_policy::access::{AccessControl, AppProtocol};
 use outrigger_resources::configuration::{self, Configuration};
@@ -65,27 +65,28 @@ impl ConfigurationReconciler {
     }
 }
 
-#[async_trait]
 impl Reconcile for ConfigurationReconciler {
     type Desired = Configuration;
 
-    async fn reconcile(&mut self, desired: &Configuration) -> Result<(), ReloadError> {
-        if *desired == self.seen {
-            return Ok(());
-        }
-        self.seen = desired.clone();
-        if desired.access_control != self.applied {
-            self.apply_access(&desired.access_control);
-        }
-        let later = needs_restart(&self.started, desired);
-        if !later.is_empty() {
-            tracing::warn!(
-                target: LOG,
-                "The Configuration changed: {}; a restart applies it",
-                later.join(", ")
-            );
-        }
-        Ok(())
+    fn reconcile<'a>(&'a mut self, desired: &'a Configuration) -> BoxFuture<'a, Result<(), ReloadError>> {
+        Box::pin(async move {
+            if *desired == self.seen {
+                return Ok(());
+            }
+            self.seen = desired.clone();
+            if desired.access_control != self.applied {
+                self.apply_access(&desired.access_control);
+            }
+            let later = needs_restart(&self.started, desired);
+            if !later.is_empty() {
+                tracing::warn!(
+                    target: LOG,
+                    "The Configuration changed: {}; a restart applies it",
+                    later.join(", ")
+                );
+            }
+            Ok(())
+        })
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use futures::future::BoxFuture;
 use outrigger_blocks::invoke::{EndpointSpec, Endpoints};
 use outrigger_resources::HttpEndpoint;
@@ -31,26 +30,27 @@ impl EndpointReconciler {
     }
 }
 
-#[async_trait]
 impl Reconcile for EndpointReconciler {
     type Desired = [HttpEndpoint];
 
-    async fn reconcile(&mut self, desired: &[HttpEndpoint]) -> Result<(), ReloadError> {
-        for old in &self.applied {
-            if desired.iter().all(|endpoint| endpoint.name != old.name) {
-                tracing::info!(target: LOG, "HTTP endpoint was removed: {}", old.name);
-                self.endpoints.remove(&old.name);
+    fn reconcile<'a>(&'a mut self, desired: &'a [HttpEndpoint]) -> BoxFuture<'a, Result<(), ReloadError>> {
+        Box::pin(async move {
+            for old in &self.applied {
+                if desired.iter().all(|endpoint| endpoint.name != old.name) {
+                    tracing::info!(target: LOG, "HTTP endpoint was removed: {}", old.name);
+                    self.endpoints.remove(&old.name);
+                }
             }
-        }
-        for endpoint in desired {
-            if self.applied.contains(endpoint) {
-                continue;
+            for endpoint in desired {
+                if self.applied.contains(endpoint) {
+                    continue;
+                }
+                if let Err(error) = self.endpoints.put((self.resolve)(endpoint.clone()).await) {
+                    tracing::error!(target: LOG, "{error}");
+                }
             }
-            if let Err(error) = self.endpoints.put((self.resolve)(endpoint.clone()).await) {
-                tracing::error!(target: LOG, "{error}");
-            }
-        }
-        self.applied = desired.to_vec();
-        Ok(())
+            self.applied = desired.to_vec();
+            Ok(())
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use outrigger_policy::resiliency::{Resiliency as Policies, undefined};
 use outrigger_resources::Resiliency;
 use outrigger_runtime::resilience::Resilience;
@@ -93,12 +93,13 @@ fn names(documents: &[Resiliency]) -> String {
     names.join(", ")
 }
 
-#[async_trait]
 impl Reconcile for ResiliencyReconciler {
     type Desired = [Resiliency];
 
-    async fn reconcile(&mut self, desired: &[Resiliency]) -> Result<(), ReloadError> {
-        self.apply(desired);
-        Ok(())
+    fn reconcile<'a>(&'a mut self, desired: &'a [Resiliency]) -> BoxFuture<'a, Result<(), ReloadError>> {
+        Box::pin(async move {
+            self.apply(desired);
+            Ok(())
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
+use futures::future::BoxFuture;
 use outrigger_blocks::subscriptions::Subscriptions;
 use outrigger_resources::Subscription;
 
@@ -11,18 +11,19 @@ use super::{LOG, Reconcile, ReloadError};
 /// Declares what is wanted. A subscription that cannot be served is reported, and its predecessor stays.
 pub struct SubscriptionReconciler(pub Arc<Subscriptions>);
 
-#[async_trait]
 impl Reconcile for SubscriptionReconciler {
     type Desired = [Subscription];
 
     const CONDITION: Option<&'static str> = Some("subscription-reconciler");
 
-    async fn reconcile(&mut self, desired: &[Subscription]) -> Result<(), ReloadError> {
-        if let Err(problems) = self.0.declare(desired) {
-            for problem in problems {
-                tracing::error!(target: LOG, "{problem}; the subscription stays as it was");
+    fn reconcile<'a>(&'a mut self, desired: &'a [Subscription]) -> BoxFuture<'a, Result<(), ReloadError>> {
+        Box::pin(async move {
+            if let Err(problems) = self.0.declare(desired) {
+                for problem in problems {
+                    tracing::error!(target: LOG, "{problem}; the subscription stays as it was");
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard};
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use outrigger_telemetry::metrics::{MetricsConfig, Registry};
 use outrigger_telemetry::trace::Parent;
 use outrigger_wire::internals::v1::Reminder;
@@ -39,22 +40,30 @@ impl Slow {
     }
 }
 
-#[async_trait]
 impl InternalActors for Slow {
-    async fn invoke(&self, call: &ActorCall) -> Result<Bytes, Status> {
-        self.load(&call.id).await.map(|()| Bytes::new())
+    fn invoke<'a>(&'a self, call: &'a ActorCall) -> BoxFuture<'a, Result<Bytes, Status>> {
+        Box::pin(async move { self.load(&call.id).await.map(|()| Bytes::new()) })
     }
 
-    async fn remind(&self, id: &str, _: &str, _: Option<&Any>) -> Result<(), Status> {
-        self.load(id).await
+    fn remind<'a>(
+        &'a self,
+        id: &'a str,
+        _: &'a str,
+        _: Option<&'a Any>,
+    ) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move { self.load(id).await })
     }
 
-    async fn watch(&self, call: &ActorCall) -> Result<Watched, Status> {
-        self.load(&call.id).await?;
-        Err(Status::internal("it never loads"))
+    fn watch<'a>(&'a self, call: &'a ActorCall) -> BoxFuture<'a, Result<Watched, Status>> {
+        Box::pin(async move {
+            self.load(&call.id).await?;
+            Err(Status::internal("it never loads"))
+        })
     }
 
-    async fn halt(&self, _: &str) {}
+    fn halt<'a>(&'a self, _: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {})
+    }
 
     fn is_kept(&self, id: &str) -> bool {
         if !self.keeps {
@@ -70,33 +79,35 @@ struct Answering(tokio::sync::Notify);
 
 struct Early<'a>(&'a Answering);
 
-#[async_trait]
 impl Arrived for Early<'_> {
-    async fn in_turn(&self) -> Result<Bytes, Status> {
-        Ok(Bytes::from_static(b"in its own turn"))
+    fn in_turn(&self) -> BoxFuture<'_, Result<Bytes, Status>> {
+        Box::pin(async move { Ok(Bytes::from_static(b"in its own turn")) })
     }
 
-    async fn answered(&self) -> Result<Bytes, Status> {
-        self.0.0.notified().await;
-        Ok(Bytes::from_static(b"in that of another"))
+    fn answered(&self) -> BoxFuture<'_, Result<Bytes, Status>> {
+        Box::pin(async move {
+            self.0.0.notified().await;
+            Ok(Bytes::from_static(b"in that of another"))
+        })
     }
 }
 
-#[async_trait]
 impl InternalActors for Answering {
-    async fn invoke(&self, _: &ActorCall) -> Result<Bytes, Status> {
-        Err(Status::internal("it arrives"))
+    fn invoke<'a>(&'a self, _: &'a ActorCall) -> BoxFuture<'a, Result<Bytes, Status>> {
+        Box::pin(async move { Err(Status::internal("it arrives")) })
     }
 
     fn arrive<'a>(&'a self, _: &'a ActorCall) -> Option<Box<dyn Arrived + 'a>> {
         Some(Box::new(Early(self)))
     }
 
-    async fn remind(&self, _: &str, _: &str, _: Option<&Any>) -> Result<(), Status> {
-        Ok(())
+    fn remind<'a>(&'a self, _: &'a str, _: &'a str, _: Option<&'a Any>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move { Ok(()) })
     }
 
-    async fn halt(&self, _: &str) {}
+    fn halt<'a>(&'a self, _: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {})
+    }
 
     fn is_kept(&self, _: &str) -> bool {
         false
@@ -141,17 +152,18 @@ async fn a_call_that_was_answered_in_the_turn_of_another_needs_none() {
 /// Actors that stay for as long as they are needed.
 struct Needed(AtomicBool);
 
-#[async_trait]
 impl InternalActors for Needed {
-    async fn invoke(&self, _: &ActorCall) -> Result<Bytes, Status> {
-        Ok(Bytes::new())
+    fn invoke<'a>(&'a self, _: &'a ActorCall) -> BoxFuture<'a, Result<Bytes, Status>> {
+        Box::pin(async move { Ok(Bytes::new()) })
     }
 
-    async fn remind(&self, _: &str, _: &str, _: Option<&Any>) -> Result<(), Status> {
-        Ok(())
+    fn remind<'a>(&'a self, _: &'a str, _: &'a str, _: Option<&'a Any>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move { Ok(()) })
     }
 
-    async fn halt(&self, _: &str) {}
+    fn halt<'a>(&'a self, _: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {})
+    }
 
     fn is_kept(&self, _: &str) -> bool {
         true
