@@ -2,6 +2,7 @@
 
 # Found when a target uses them, after what it needs was installed.
 RELEASE = $(shell scripts/target)/release
+DEMO = $(shell scripts/target)/demo
 DIST = $(shell scripts/target)/dist
 HYPER = $(shell scripts/target)/http2-hyper
 PEER_BIN = $(shell conformance/cache)/bin
@@ -19,9 +20,9 @@ build: ## release binaries: daprd, sentry, scheduler, placement and the demo
 demo: ## the CA, a scheduler, placement, two sidecars with mTLS, two apps; every kind of call, state, events, a job, an actor and a workflow whose sidecars are killed
 	@scripts/need cargo cc make python3
 	@echo "building daprd, sentry, scheduler, placement and the demo: some minutes the first time"
-	scripts/build
+	scripts/build demo
 	@echo
-	@$(RELEASE)/outrigger-demo run
+	@$(DEMO)/outrigger-demo run
 
 test: ## every test; says what it skips and why
 	@scripts/test

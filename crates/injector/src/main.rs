@@ -6,6 +6,7 @@ use outrigger_controlplane::{Binary, environment, unless_stopped};
 use outrigger_injector::config::FLAGS;
 use outrigger_injector::{Config, Injector, InjectorError};
 
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

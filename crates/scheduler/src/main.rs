@@ -6,6 +6,7 @@ use outrigger_controlplane::{Binary, environment, unless_stopped};
 use outrigger_scheduler::config::FLAGS;
 use outrigger_scheduler::{Config, Scheduler, SchedulerError, become_etcd};
 
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -6,6 +6,7 @@ use outrigger_controlplane::{Binary, environment, unless_stopped};
 use outrigger_sentry::config::FLAGS;
 use outrigger_sentry::{Config, Sentry, SentryError};
 
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

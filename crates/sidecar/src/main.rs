@@ -10,6 +10,7 @@ use outrigger_sidecar::sidecar::{self, Env, Sidecar, SidecarError};
 use outrigger_telemetry::log;
 use tokio::runtime::{Builder, Runtime};
 
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

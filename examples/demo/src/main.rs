@@ -83,6 +83,11 @@ async fn demo(dir: PathBuf) -> Result<(), Failure> {
     println!(
         "Starting the CA, a scheduler, placement, two sidecars with mTLS, an HTTP app in Python and a gRPC app in Rust ..."
     );
+    if cfg!(debug_assertions) {
+        println!(
+            "(this build is made to be quick to make: what `make build` makes takes less than half of the times below)"
+        );
+    }
     let mut fleet = Fleet::start(&binaries, &Broker::Embedded).await?;
     let called = everything(&mut fleet).await;
     let ended = fleet.stop(called.is_ok()).await;
