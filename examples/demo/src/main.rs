@@ -57,7 +57,14 @@ async fn main() -> ExitCode {
 async fn dispatch(arguments: &[String]) -> Result<(), Failure> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
-        ["run"] => demo(beside_this_binary()?).await,
+        ["run"] => {
+            if cfg!(debug_assertions) {
+                println!(
+                    "(a quick build, little of it optimised: with the binaries of `make build` the times below are less than half)"
+                );
+            }
+            demo(beside_this_binary()?).await
+        }
         ["run", "--bin-dir", dir] => demo(PathBuf::from(dir)).await,
         ["matrix", "--ours", ours, "--peer", peer] => matrix::run(ours.as_ref(), peer.as_ref()).await,
         ["app-grpc", port, sidecar] => {
@@ -83,11 +90,6 @@ async fn demo(dir: PathBuf) -> Result<(), Failure> {
     println!(
         "Starting the CA, a scheduler, placement, two sidecars with mTLS, an HTTP app in Python and a gRPC app in Rust ..."
     );
-    if cfg!(debug_assertions) {
-        println!(
-            "(this build is made to be quick to make: what `make build` makes takes less than half of the times below)"
-        );
-    }
     let mut fleet = Fleet::start(&binaries, &Broker::Embedded).await?;
     let called = everything(&mut fleet).await;
     let ended = fleet.stop(called.is_ok()).await;

@@ -149,243 +149,262 @@ fn parent(request: &Request<CreateInstanceRequest>) -> Parent {
 
 boxed_methods! {
     impl TaskHubSidecarService for TaskHub {
-        async fn hello(&self, _request: Request<()>) -> Result<Response<()>, Status> {
-            Ok(Response::new(()))
-        }
+        hello(Request<()>) -> Response<()>;
+        start_instance(Request<CreateInstanceRequest>) -> Response<CreateInstanceResponse>;
+        get_instance(Request<GetInstanceRequest>) -> Response<GetInstanceResponse>;
+        wait_for_instance_start(Request<GetInstanceRequest>) -> Response<GetInstanceResponse>;
+        wait_for_instance_completion(Request<GetInstanceRequest>) -> Response<GetInstanceResponse>;
+        raise_event(Request<RaiseEventRequest>) -> Response<RaiseEventResponse>;
+        terminate_instance(Request<TerminateRequest>) -> Response<TerminateResponse>;
+        suspend_instance(Request<SuspendRequest>) -> Response<SuspendResponse>;
+        resume_instance(Request<ResumeRequest>) -> Response<ResumeResponse>;
+        purge_instances(Request<PurgeInstancesRequest>) -> Response<PurgeInstancesResponse>;
+        get_work_items(Request<GetWorkItemsRequest>) -> Response<BoxStream<WorkItem>>;
+        complete_activity_task(Request<ActivityResponse>) -> Response<CompleteTaskResponse>;
+        complete_orchestrator_task(Request<OrchestratorResponse>) -> Response<CompleteTaskResponse>;
+        rerun_workflow_from_event(Request<RerunWorkflowFromEventRequest>) -> Response<RerunWorkflowFromEventResponse>;
+        list_instance_i_ds(Request<ListInstanceIDsRequest>) -> Response<ListInstanceIDsResponse>;
+        get_instance_history(Request<GetInstanceHistoryRequest>) -> Response<GetInstanceHistoryResponse>;
+    }
+}
 
-        async fn start_instance(
-            &self,
-            request: Request<CreateInstanceRequest>,
-        ) -> Result<Response<CreateInstanceResponse>, Status> {
-            self.check()?;
-            let parent = parent(&request);
-            let request = request.into_inner();
-            let instance_id = request.instance_id;
-            let starts_now = request.scheduled_start_timestamp.is_none();
-            let start = Start {
-                id: instance_id.clone(),
-                name: request.name,
-                version: request.version.unwrap_or_default(),
-                input: request.input,
-                at: request.scheduled_start_timestamp,
-                policy: request.orchestration_id_reuse_policy,
-                parent,
-            };
-            let started = self.workflows.start(start).await;
-            started.map_err(|error| failed(&error, "failed to create orchestration instance"))?;
-            if starts_now {
-                let request = GetInstanceRequest {
-                    instance_id: instance_id.clone(),
-                    ..GetInstanceRequest::default()
-                };
-                self.wait(&request, has_begun).await?;
-            }
-            Ok(Response::new(CreateInstanceResponse { instance_id }))
-        }
+impl TaskHub {
+    async fn hello(&self, _request: Request<()>) -> Result<Response<()>, Status> {
+        Ok(Response::new(()))
+    }
 
-        async fn get_instance(
-            &self,
-            request: Request<GetInstanceRequest>,
-        ) -> Result<Response<GetInstanceResponse>, Status> {
-            self.check()?;
-            let request = request.into_inner();
-            let found = self.workflows.get(&request.instance_id).await;
-            let found = found.map_err(|error| failed(&error, ""))?;
-            Ok(Response::new(described(&request, found)))
-        }
-
-        async fn wait_for_instance_start(
-            &self,
-            request: Request<GetInstanceRequest>,
-        ) -> Result<Response<GetInstanceResponse>, Status> {
-            let found = self.wait(request.get_ref(), has_begun).await?;
-            Ok(Response::new(found))
-        }
-
-        async fn wait_for_instance_completion(
-            &self,
-            request: Request<GetInstanceRequest>,
-        ) -> Result<Response<GetInstanceResponse>, Status> {
-            let found = self.wait(request.get_ref(), is_final).await?;
-            Ok(Response::new(found))
-        }
-
-        async fn raise_event(
-            &self,
-            request: Request<RaiseEventRequest>,
-        ) -> Result<Response<RaiseEventResponse>, Status> {
-            let RaiseEventRequest {
-                instance_id,
-                name,
-                input,
-            } = request.into_inner();
-            let event = EventType::EventRaised(EventRaisedEvent { name, input });
-            self.add(&instance_id, event, "").await?;
-            Ok(Response::new(RaiseEventResponse {}))
-        }
-
-        async fn terminate_instance(
-            &self,
-            request: Request<TerminateRequest>,
-        ) -> Result<Response<TerminateResponse>, Status> {
-            let TerminateRequest {
-                instance_id,
-                output,
-                recursive,
-            } = request.into_inner();
-            let event = EventType::ExecutionTerminated(ExecutionTerminatedEvent {
-                input: output,
-                recurse: recursive,
-            });
-            self.add(&instance_id, event, "failed to submit termination request")
-                .await?;
-            self.wait_or_end(instance_id, OrchestrationStatus::Terminated)
-                .await?;
-            Ok(Response::new(TerminateResponse {}))
-        }
-
-        async fn suspend_instance(
-            &self,
-            request: Request<SuspendRequest>,
-        ) -> Result<Response<SuspendResponse>, Status> {
-            let SuspendRequest { instance_id, reason } = request.into_inner();
-            let input = reason.filter(|reason| !reason.is_empty());
-            let event = EventType::ExecutionSuspended(ExecutionSuspendedEvent { input });
-            self.add(&instance_id, event, "").await?;
-            self.wait_or_end(instance_id, OrchestrationStatus::Suspended)
-                .await?;
-            Ok(Response::new(SuspendResponse {}))
-        }
-
-        async fn resume_instance(
-            &self,
-            request: Request<ResumeRequest>,
-        ) -> Result<Response<ResumeResponse>, Status> {
-            let ResumeRequest { instance_id, reason } = request.into_inner();
-            let input = reason.filter(|reason| !reason.is_empty());
-            let event = EventType::ExecutionResumed(ExecutionResumedEvent { input });
-            self.add(&instance_id, event, "").await?;
-            self.wait_or_end(instance_id, OrchestrationStatus::Running)
-                .await?;
-            Ok(Response::new(ResumeResponse {}))
-        }
-
-        async fn purge_instances(
-            &self,
-            request: Request<PurgeInstancesRequest>,
-        ) -> Result<Response<PurgeInstancesResponse>, Status> {
-            self.check()?;
-            let request = request.into_inner();
-            let force = request.force();
-            let id = match request.request {
-                Some(Purge::PurgeInstanceFilter(_)) => {
-                    return Err(Status::unknown(
-                        "multi-instance purge is not unimplemented: purge instances by their ids",
-                    ));
-                }
-                Some(Purge::InstanceId(id)) => id,
-                None => String::new(),
-            };
-            let purged = self.workflows.purge(&id, request.recursive, force).await;
-            if let Some(error) = purged.error {
-                return Err(failed(&error, "failed to purge orchestration state"));
-            }
-            Ok(Response::new(PurgeInstancesResponse {
-                deleted_instance_count: i32::try_from(purged.count).unwrap_or(i32::MAX),
-                ..PurgeInstancesResponse::default()
-            }))
-        }
-
-        async fn get_work_items(
-            &self,
-            request: Request<GetWorkItemsRequest>,
-        ) -> Result<Response<BoxStream<WorkItem>>, Status> {
-            // `TaskHub::work` answers it: what it sends is no message of the generated service.
-            let agent = request.metadata().get("user-agent");
-            let agent = agent.and_then(|agent| agent.to_str().ok()).unwrap_or("none");
-            Err(Status::internal(format!(
-                "the sidecar did not bring a worker's call of {GET_WORK_ITEMS} (user agent: {agent}) to the queue of work: this \
-                 is a fault of the sidecar, report it with the sidecar's version"
-            )))
-        }
-
-        async fn complete_activity_task(
-            &self,
-            request: Request<ActivityResponse>,
-        ) -> Result<Response<CompleteTaskResponse>, Status> {
-            let response = request.into_inner();
-            let (id, task) = (response.instance_id.clone(), response.task_id);
-            if !self.workflows.activity_done(response).await? {
-                tracing::warn!(
-                    target: "dapr.wfengine",
-                    "ignored the result of activity {task} of workflow '{id}': it is not pending"
-                );
-            }
-            Ok(Response::new(CompleteTaskResponse {}))
-        }
-
-        async fn complete_orchestrator_task(
-            &self,
-            request: Request<OrchestratorResponse>,
-        ) -> Result<Response<CompleteTaskResponse>, Status> {
-            let response = request.into_inner();
-            let id = response.instance_id.clone();
-            if !self.workflows.turn_done(response).await? {
-                tracing::warn!(
-                    target: "dapr.wfengine",
-                    "ignored the result of a turn of workflow '{id}': it is not pending"
-                );
-            }
-            Ok(Response::new(CompleteTaskResponse {}))
-        }
-
-        async fn rerun_workflow_from_event(
-            &self,
-            request: Request<RerunWorkflowFromEventRequest>,
-        ) -> Result<Response<RerunWorkflowFromEventResponse>, Status> {
-            self.check()?;
-            let rerun = self.workflows.rerun(request.into_inner()).await;
-            let new_instance_id = rerun.map_err(|error| match error.said() {
-                Some((code, text)) => Status::new(code, text),
-                None => failed(&error, ""),
-            })?;
+    async fn start_instance(
+        &self,
+        request: Request<CreateInstanceRequest>,
+    ) -> Result<Response<CreateInstanceResponse>, Status> {
+        self.check()?;
+        let parent = parent(&request);
+        let request = request.into_inner();
+        let instance_id = request.instance_id;
+        let starts_now = request.scheduled_start_timestamp.is_none();
+        let start = Start {
+            id: instance_id.clone(),
+            name: request.name,
+            version: request.version.unwrap_or_default(),
+            input: request.input,
+            at: request.scheduled_start_timestamp,
+            policy: request.orchestration_id_reuse_policy,
+            parent,
+        };
+        let started = self.workflows.start(start).await;
+        started.map_err(|error| failed(&error, "failed to create orchestration instance"))?;
+        if starts_now {
             let request = GetInstanceRequest {
-                instance_id: new_instance_id.clone(),
+                instance_id: instance_id.clone(),
                 ..GetInstanceRequest::default()
             };
             self.wait(&request, has_begun).await?;
-            Ok(Response::new(RerunWorkflowFromEventResponse { new_instance_id }))
         }
+        Ok(Response::new(CreateInstanceResponse { instance_id }))
+    }
 
-        async fn list_instance_i_ds(
-            &self,
-            request: Request<ListInstanceIDsRequest>,
-        ) -> Result<Response<ListInstanceIDsResponse>, Status> {
-            self.check()?;
-            let ListInstanceIDsRequest {
-                continuation_token,
-                page_size,
-            } = request.into_inner();
-            let page = self.workflows.list(continuation_token, page_size).await;
-            let page = page.map_err(|error| failed(&error, ""))?;
-            Ok(Response::new(ListInstanceIDsResponse {
-                instance_ids: page.keys,
-                continuation_token: page.token,
-            }))
-        }
+    async fn get_instance(
+        &self,
+        request: Request<GetInstanceRequest>,
+    ) -> Result<Response<GetInstanceResponse>, Status> {
+        self.check()?;
+        let request = request.into_inner();
+        let found = self.workflows.get(&request.instance_id).await;
+        let found = found.map_err(|error| failed(&error, ""))?;
+        Ok(Response::new(described(&request, found)))
+    }
 
-        async fn get_instance_history(
-            &self,
-            request: Request<GetInstanceHistoryRequest>,
-        ) -> Result<Response<GetInstanceHistoryResponse>, Status> {
-            self.check()?;
-            let id = request.into_inner().instance_id;
-            let found = self.workflows.history(&id).await;
-            let events = found
-                .map_err(|error| failed(&error, ""))?
-                .ok_or_else(|| Status::not_found(format!("workflow instance '{id}' not found")))?;
-            Ok(Response::new(GetInstanceHistoryResponse { events }))
+    async fn wait_for_instance_start(
+        &self,
+        request: Request<GetInstanceRequest>,
+    ) -> Result<Response<GetInstanceResponse>, Status> {
+        let found = self.wait(request.get_ref(), has_begun).await?;
+        Ok(Response::new(found))
+    }
+
+    async fn wait_for_instance_completion(
+        &self,
+        request: Request<GetInstanceRequest>,
+    ) -> Result<Response<GetInstanceResponse>, Status> {
+        let found = self.wait(request.get_ref(), is_final).await?;
+        Ok(Response::new(found))
+    }
+
+    async fn raise_event(
+        &self,
+        request: Request<RaiseEventRequest>,
+    ) -> Result<Response<RaiseEventResponse>, Status> {
+        let RaiseEventRequest {
+            instance_id,
+            name,
+            input,
+        } = request.into_inner();
+        let event = EventType::EventRaised(EventRaisedEvent { name, input });
+        self.add(&instance_id, event, "").await?;
+        Ok(Response::new(RaiseEventResponse {}))
+    }
+
+    async fn terminate_instance(
+        &self,
+        request: Request<TerminateRequest>,
+    ) -> Result<Response<TerminateResponse>, Status> {
+        let TerminateRequest {
+            instance_id,
+            output,
+            recursive,
+        } = request.into_inner();
+        let event = EventType::ExecutionTerminated(ExecutionTerminatedEvent {
+            input: output,
+            recurse: recursive,
+        });
+        self.add(&instance_id, event, "failed to submit termination request")
+            .await?;
+        self.wait_or_end(instance_id, OrchestrationStatus::Terminated)
+            .await?;
+        Ok(Response::new(TerminateResponse {}))
+    }
+
+    async fn suspend_instance(
+        &self,
+        request: Request<SuspendRequest>,
+    ) -> Result<Response<SuspendResponse>, Status> {
+        let SuspendRequest { instance_id, reason } = request.into_inner();
+        let input = reason.filter(|reason| !reason.is_empty());
+        let event = EventType::ExecutionSuspended(ExecutionSuspendedEvent { input });
+        self.add(&instance_id, event, "").await?;
+        self.wait_or_end(instance_id, OrchestrationStatus::Suspended)
+            .await?;
+        Ok(Response::new(SuspendResponse {}))
+    }
+
+    async fn resume_instance(
+        &self,
+        request: Request<ResumeRequest>,
+    ) -> Result<Response<ResumeResponse>, Status> {
+        let ResumeRequest { instance_id, reason } = request.into_inner();
+        let input = reason.filter(|reason| !reason.is_empty());
+        let event = EventType::ExecutionResumed(ExecutionResumedEvent { input });
+        self.add(&instance_id, event, "").await?;
+        self.wait_or_end(instance_id, OrchestrationStatus::Running)
+            .await?;
+        Ok(Response::new(ResumeResponse {}))
+    }
+
+    async fn purge_instances(
+        &self,
+        request: Request<PurgeInstancesRequest>,
+    ) -> Result<Response<PurgeInstancesResponse>, Status> {
+        self.check()?;
+        let request = request.into_inner();
+        let force = request.force();
+        let id = match request.request {
+            Some(Purge::PurgeInstanceFilter(_)) => {
+                return Err(Status::unknown(
+                    "multi-instance purge is not unimplemented: purge instances by their ids",
+                ));
+            }
+            Some(Purge::InstanceId(id)) => id,
+            None => String::new(),
+        };
+        let purged = self.workflows.purge(&id, request.recursive, force).await;
+        if let Some(error) = purged.error {
+            return Err(failed(&error, "failed to purge orchestration state"));
         }
+        Ok(Response::new(PurgeInstancesResponse {
+            deleted_instance_count: i32::try_from(purged.count).unwrap_or(i32::MAX),
+            ..PurgeInstancesResponse::default()
+        }))
+    }
+
+    async fn get_work_items(
+        &self,
+        request: Request<GetWorkItemsRequest>,
+    ) -> Result<Response<BoxStream<WorkItem>>, Status> {
+        // `TaskHub::work` answers it: what it sends is no message of the generated service.
+        let agent = request.metadata().get("user-agent");
+        let agent = agent.and_then(|agent| agent.to_str().ok()).unwrap_or("none");
+        Err(Status::internal(format!(
+            "the sidecar did not bring a worker's call of {GET_WORK_ITEMS} (user agent: {agent}) to the queue of work: this \
+             is a fault of the sidecar, report it with the sidecar's version"
+        )))
+    }
+
+    async fn complete_activity_task(
+        &self,
+        request: Request<ActivityResponse>,
+    ) -> Result<Response<CompleteTaskResponse>, Status> {
+        let response = request.into_inner();
+        let (id, task) = (response.instance_id.clone(), response.task_id);
+        if !self.workflows.activity_done(response).await? {
+            tracing::warn!(
+                target: "dapr.wfengine",
+                "ignored the result of activity {task} of workflow '{id}': it is not pending"
+            );
+        }
+        Ok(Response::new(CompleteTaskResponse {}))
+    }
+
+    async fn complete_orchestrator_task(
+        &self,
+        request: Request<OrchestratorResponse>,
+    ) -> Result<Response<CompleteTaskResponse>, Status> {
+        let response = request.into_inner();
+        let id = response.instance_id.clone();
+        if !self.workflows.turn_done(response).await? {
+            tracing::warn!(
+                target: "dapr.wfengine",
+                "ignored the result of a turn of workflow '{id}': it is not pending"
+            );
+        }
+        Ok(Response::new(CompleteTaskResponse {}))
+    }
+
+    async fn rerun_workflow_from_event(
+        &self,
+        request: Request<RerunWorkflowFromEventRequest>,
+    ) -> Result<Response<RerunWorkflowFromEventResponse>, Status> {
+        self.check()?;
+        let rerun = self.workflows.rerun(request.into_inner()).await;
+        let new_instance_id = rerun.map_err(|error| match error.said() {
+            Some((code, text)) => Status::new(code, text),
+            None => failed(&error, ""),
+        })?;
+        let request = GetInstanceRequest {
+            instance_id: new_instance_id.clone(),
+            ..GetInstanceRequest::default()
+        };
+        self.wait(&request, has_begun).await?;
+        Ok(Response::new(RerunWorkflowFromEventResponse { new_instance_id }))
+    }
+
+    async fn list_instance_i_ds(
+        &self,
+        request: Request<ListInstanceIDsRequest>,
+    ) -> Result<Response<ListInstanceIDsResponse>, Status> {
+        self.check()?;
+        let ListInstanceIDsRequest {
+            continuation_token,
+            page_size,
+        } = request.into_inner();
+        let page = self.workflows.list(continuation_token, page_size).await;
+        let page = page.map_err(|error| failed(&error, ""))?;
+        Ok(Response::new(ListInstanceIDsResponse {
+            instance_ids: page.keys,
+            continuation_token: page.token,
+        }))
+    }
+
+    async fn get_instance_history(
+        &self,
+        request: Request<GetInstanceHistoryRequest>,
+    ) -> Result<Response<GetInstanceHistoryResponse>, Status> {
+        self.check()?;
+        let id = request.into_inner().instance_id;
+        let found = self.workflows.history(&id).await;
+        let events = found
+            .map_err(|error| failed(&error, ""))?
+            .ok_or_else(|| Status::not_found(format!("workflow instance '{id}' not found")))?;
+        Ok(Response::new(GetInstanceHistoryResponse { events }))
     }
 }
 

@@ -96,7 +96,7 @@ pub trait Arrived: Send + Sync {
 
     /// Completes when it was answered in the turn of another; its own is not needed then.
     fn answered(&self) -> BoxFuture<'_, Result<Bytes, Status>> {
-        Box::pin(async move { std::future::pending().await })
+        Box::pin(std::future::pending())
     }
 }
 

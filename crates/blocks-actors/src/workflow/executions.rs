@@ -66,7 +66,7 @@ struct Undelivered<S: Step> {
 
 impl<S: Step> Redeliver for Undelivered<S> {
     fn redeliver(&self) -> BoxFuture<'_, Result<(), Status>> {
-        Box::pin(async move { self.step.deliver(&self.result).await })
+        self.step.deliver(&self.result)
     }
 }
 
