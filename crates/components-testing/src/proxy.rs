@@ -115,15 +115,18 @@ impl ProxyState {
     async fn forward(&self, mut client: TcpStream, mut server: TcpStream, mut losses: watch::Receiver<u32>) {
         let mut cut = self.cut.subscribe();
         let (mut asked, mut answered) = (vec![0; 16384], vec![0; 16384]);
-        // What is sent after a loss may be read before the loss is noticed.
+        // What is sent after a loss or a cut may be read before that is noticed.
         let lost = losses.clone();
         let lost = || lost.has_changed().unwrap_or(true);
+        let ended = cut.clone();
+        let ended = || *ended.borrow() || ended.has_changed().unwrap_or(true);
         loop {
             tokio::select! {
                 _ = losses.changed() => std::future::pending::<()>().await,
                 () = async { drop(cut.wait_for(|cut| *cut).await) } => return,
                 count = client.read(&mut asked) => match count {
                     Ok(_) if lost() => std::future::pending::<()>().await,
+                    Ok(_) if ended() => return,
                     Ok(count) if count > 0 => {
                         self.passes().await;
                         if server.write_all(&asked[..count]).await.is_err() {
@@ -134,6 +137,7 @@ impl ProxyState {
                 },
                 count = server.read(&mut answered) => match count {
                     Ok(_) if lost() => std::future::pending::<()>().await,
+                    Ok(_) if ended() => return,
                     Ok(count) if count > 0 => {
                         self.passes().await;
                         if self.mute.swap(false, Ordering::SeqCst)
