@@ -46,7 +46,8 @@ class Releases:
             "contexts": [{"name": "checks", "context": {"cluster": "checks", "user": "admin"}}]}))
         self.config.chmod(0o600)
         self.values = folder / "values.json"
-        self.homes = {f"HELM_{name}_HOME": str(folder / "helm") for name in ("CACHE", "CONFIG", "DATA")}
+        # HOME too: without one, what Helm knows of the API server is kept in the working directory.
+        self.homes = {"HOME": str(folder), **{f"HELM_{name}_HOME": str(folder / "helm") for name in ("CACHE", "CONFIG", "DATA")}}
 
     def helm(self, *words):
         """What Helm prints; a failure is an error with its text."""
