@@ -122,7 +122,7 @@ cost: ## instructions and allocations of a call, against crates/cost/budget.toml
 	scripts/build checks
 	$(RELEASE)/outrigger-cost $(COST)
 
-faults: build ## workflows and events while workers, sidecars, stores, brokers and the control plane are killed; brokers out of reach for 30 s: three quarters of an hour
+faults: build ## workflows and events while workers, sidecars, stores, brokers and the control plane are killed; brokers out of reach for 30 s, placement for a minute: three quarters of an hour
 	@scripts/need cargo cc make python3 venv redis postgres mosquitto rabbitmq nats kafka etcd
 	conformance/deliveries $(RELEASE)
 	conformance/faults $(RELEASE)

@@ -229,7 +229,7 @@ impl Workflows {
 
     async fn create(&self, call: &ActorCall) -> Result<(), ActorError> {
         loop {
-            match self.with.actors.invoke(call).await {
+            match self.with.actors.invoke_plain(call).await {
                 Ok(_) => return Ok(()),
                 Err(error) if waits_for_host(&error) => sleep(START_PAUSE).await,
                 Err(error) => return Err(error),
@@ -259,7 +259,7 @@ impl Workflows {
     pub async fn add(&self, id: &str, event: EventType) -> Result<(), ActorError> {
         let event = now(event).encode_to_vec();
         let call = self.request(methods::ADD_EVENT, id, event, OCTETS);
-        let added = async { self.with.actors.invoke(&call).await.map(|_| ()) };
+        let added = async { self.with.actors.invoke_plain(&call).await.map(|_| ()) };
         self.counted(Operation::AddEvent, added).await
     }
 
@@ -327,7 +327,7 @@ impl Workflows {
         request.new_instance_id = Some(id.clone());
         let source = request.source_instance_id.clone();
         let call = self.request(methods::FORK, &source, request.encode_to_vec(), PROTOBUF);
-        self.with.actors.invoke(&call).await?;
+        self.with.actors.invoke_plain(&call).await?;
         Ok(id)
     }
 

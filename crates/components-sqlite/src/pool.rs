@@ -131,7 +131,8 @@ impl Pool {
         .await
     }
 
-    /// Runs `work` in a transaction: kept when it succeeds, undone when it does not. Answers after the commit.
+    /// Runs `work` in a transaction: kept when it succeeds, undone when it does not. Answers after the commit. Nothing is
+    /// written for a caller that no longer waits: an actor that has ended may be active elsewhere by then.
     pub(super) async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
@@ -139,9 +140,12 @@ impl Pool {
         let writes = self.queues()?.writes;
         let (reply, answer) = oneshot::channel();
         let job: Write = Box::new(move |connection| {
-            let result = connection.and_then(work);
+            let result = match reply.is_closed() {
+                true => Err(Error::closed()),
+                false => connection.and_then(work),
+            };
             Finish {
-                failed: result.is_err(),
+                failed: result.is_err() || reply.is_closed(),
                 tell: Box::new(move |commit| drop(reply.send(commit.and(result)))),
             }
         });

@@ -93,44 +93,64 @@ enum CallOutcome {
 }
 
 impl Actors {
-    /// Calls a method of an actor. What the app says is `Ok` if it is 200, or its own failure.
+    /// Calls a method of an actor for an app, under the retries and the breaker of the actor's type. What the app says is `Ok`
+    /// if it is 200, or its own failure.
     ///
     /// # Errors
     /// [`ActorError`].
     pub async fn invoke(&self, call: &ActorCall) -> Result<Reply, ActorError> {
         check(&call.kind, &call.id)?;
-        self.send(&Message::Call(call)).await
-    }
-
-    /// Sends to an actor under the policies of its type.
-    pub(super) async fn send(&self, message: &Message<'_>) -> Result<Reply, ActorError> {
-        self.known(message.kind()).await?;
+        self.known(&call.kind).await?;
         let resilience = &self.with.resilience;
-        let (rules, builtin) = {
-            let policies = resilience.policies.load();
-            let rules = policies.actor(message.kind());
-            let builtin = || Arc::clone(policies.builtin(Builtin::ActorNotFoundRetries));
-            let builtin = (!rules.has_target).then(builtin);
-            (rules, builtin)
-        };
-        let key = Key::actor(message.id());
-        let attempts = Attempts::new(rules.before_lock.as_deref(), key, &resilience.metrics);
+        let rules = resilience.policies.load().actor(&call.kind);
+        let attempts = Attempts::new(
+            rules.before_lock.as_deref(),
+            Key::actor(&call.id),
+            &resilience.metrics,
+        );
         let sent = attempts.until(&self.ended).run(async |_| {
-            let found = Attempts::new(builtin.as_deref(), Key::NONE, &resilience.metrics);
-            let sent = found.until(&self.ended).run(async |_| {
-                // The future of a call to the app is large.
-                let result = Box::pin(self.once(message, Origin::Own)).await;
-                let outcome = outcome(&result);
-                (result, outcome)
-            });
-            let result = sent
-                .await
-                .unwrap_or_else(|refused| Err(ActorError::Invoke(refused.to_string())));
+            let result = self.found(&Message::Call(call)).await;
             let outcome = match &result {
                 Ok(_) => Outcome::Success,
                 Err(error) if error.is_failure() => Outcome::Failure { code: None },
                 Err(_) => Outcome::Final,
             };
+            (result, outcome)
+        });
+        sent.await
+            .unwrap_or_else(|refused| Err(ActorError::Invoke(refused.to_string())))
+    }
+
+    /// The same for this sidecar's own parts, without the policies of the type: what workflows say to each other is retried
+    /// by them.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn invoke_plain(&self, call: &ActorCall) -> Result<Reply, ActorError> {
+        check(&call.kind, &call.id)?;
+        self.send(&Message::Call(call)).await
+    }
+
+    /// Sends to an actor, without the policies of its type: what is due has retries of its own.
+    pub(super) async fn send(&self, message: &Message<'_>) -> Result<Reply, ActorError> {
+        self.known(message.kind()).await?;
+        self.found(message).await
+    }
+
+    /// Sends to an actor wherever it is. One that its host does not have yet is looked for a few times, unless its type has
+    /// policies.
+    async fn found(&self, message: &Message<'_>) -> Result<Reply, ActorError> {
+        let resilience = &self.with.resilience;
+        let builtin = {
+            let policies = resilience.policies.load();
+            let has_target = policies.actor(message.kind()).has_target;
+            (!has_target).then(|| Arc::clone(policies.builtin(Builtin::ActorNotFoundRetries)))
+        };
+        let found = Attempts::new(builtin.as_deref(), Key::NONE, &resilience.metrics);
+        let sent = found.until(&self.ended).run(async |_| {
+            // The future of a call to the app is large.
+            let result = Box::pin(self.once(message, Origin::Own)).await;
+            let outcome = outcome(&result);
             (result, outcome)
         });
         sent.await

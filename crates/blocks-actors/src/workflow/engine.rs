@@ -165,7 +165,7 @@ impl Engine {
             body,
             ..ActorCall::default()
         };
-        self.actors()?.invoke(&call).await.map(|_| ())
+        self.actors()?.invoke_plain(&call).await.map(|_| ())
     }
 
     /// Adds an event to an instance of an app.

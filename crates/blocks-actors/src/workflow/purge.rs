@@ -117,7 +117,7 @@ impl Workflows {
                     true => self.purge_stored(member).await,
                     false => {
                         let call = self.request(methods::PURGE, member, Vec::new(), PROTOBUF);
-                        self.with.actors.invoke(&call).await.map(|_| ())
+                        self.with.actors.invoke_plain(&call).await.map(|_| ())
                     }
                 }
             };
@@ -154,7 +154,7 @@ impl Workflows {
             kind: ActorTypes::of(&self.with.namespace, app).workflow,
             ..self.request(methods::PURGE, id, Vec::new(), PROTOBUF)
         };
-        let purged = async { self.with.actors.invoke(&call).await.map(|_| ()) };
+        let purged = async { self.with.actors.invoke_plain(&call).await.map(|_| ()) };
         match self.counted(Operation::Purge, purged).await {
             Ok(()) => Ok(true),
             Err(error) if is_unknown(&error) => Ok(false),

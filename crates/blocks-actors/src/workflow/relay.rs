@@ -152,7 +152,7 @@ impl Workflows {
         );
         let (began, mut pause) = (Instant::now(), PAUSES.0);
         loop {
-            let error = match self.with.actors.invoke(&call).await {
+            let error = match self.with.actors.invoke_plain(&call).await {
                 Ok(_) => return Ok(true),
                 Err(error) => error,
             };

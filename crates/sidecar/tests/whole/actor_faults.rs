@@ -127,3 +127,39 @@ async fn a_slow_store_holds_up_who_writes_and_nobody_else() {
     let stored = node.ask(get("/v1.0/actors/T/1/state/k")).await;
     assert_eq!((stored.status.as_u16(), stored.text()), (200, "2"));
 }
+
+/// Invariant: what waited for the store when its host lost placement is not written behind that: others may have the actor.
+#[tokio::test]
+async fn a_write_that_waited_when_its_host_was_fenced_is_not_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state.db");
+    let (net, mut control, turns) = (Net::plain(), Control::start().await, Turns::default());
+    let app = host(0, &turns).await;
+    let node = Arc::new(sidecar(&net, &control, &file, &app).await);
+    eventually(async || invoke(&node, "1", "m").await.status == 200).await;
+    let path = "/v1.0/actors/T/1/state";
+    let write =
+        |value: u32| json!([{"operation": "upsert", "request": {"key": "k", "value": value}}]).to_string();
+    assert_eq!(node.ask(post(path, write(1))).await.status, 204);
+
+    let busy = rusqlite::Connection::open(&file).unwrap();
+    busy.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let writing = tokio::spawn({
+        let (node, body) = (Arc::clone(&node), write(2));
+        async move { node.ask(post(path, body)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    control.placement.kill();
+    let answer = within(writing).await.unwrap();
+    assert_eq!(answer.status, 500, "{}", answer.text());
+    busy.execute_batch("COMMIT").unwrap();
+    // Behind the other one in the same queue.
+    let later = json!([{"key": "later", "value": 3}]).to_string();
+    assert_eq!(node.ask(post("/v1.0/state/store", later)).await.status, 204);
+    let stored: String = busy
+        .query_row("SELECT value FROM state WHERE key LIKE '%T||1||k'", [], |row| {
+            row.get(0)
+        })
+        .unwrap();
+    assert_eq!(stored, "1");
+}

@@ -447,3 +447,55 @@ async fn a_timer_ends_with_its_actor() {
     let last = got.last().unwrap();
     assert_eq!(last.1, "DELETE /actors/T/1", "nothing comes after its end");
 }
+
+/// Invariant: the policies of an actor type are for calls of it. What is due and fails is not tried again by them, nor do they
+/// open for calls because of it.
+#[tokio::test]
+async fn policies_of_a_type_are_not_for_what_is_due() {
+    let folder = tempfile::tempdir().unwrap();
+    let (net, control, got) = (Net::plain(), Control::start().await, Got::default());
+    let policy = "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    \
+                  retries:\n      three: {policy: constant, duration: 10ms, maxRetries: 3}\n  targets:\n    actors:\n      \
+                  T: {retry: three}\n";
+    let app = App::start({
+        let got = Arc::clone(&got);
+        move |request: Request<Incoming>| {
+            let got = Arc::clone(&got);
+            async move {
+                let path = request.uri().path().to_owned();
+                if path == "/dapr/config" {
+                    return app::text(200, r#"{"entities":["T"]}"#);
+                }
+                let fails = path.contains("/remind/") || path.contains("/timer/") || path.ends_with("/fails");
+                got.lock().unwrap().push(("one".to_owned(), path, String::new()));
+                app::text(if fails { 500 } else { 200 }, "")
+            }
+        }
+    })
+    .await;
+    let plan = net
+        .sidecar("me")
+        .app(app.port)
+        .resource(&store(folder.path()))
+        .resource(policy);
+    let node = control.with_both(plan).start().await;
+    until_placed(&node, "1").await;
+    let times = |path: &str| count(&got, "one", path);
+
+    let timer = json!({"dueTime": "0s", "period": "R2/PT0.2S", "callback": "c"}).to_string();
+    let path = "/v1.0/actors/T/1/timers/t";
+    assert_eq!(node.ask(post(path, timer)).await.status, 204);
+    let reminder = json!({"dueTime": "0s", "failurePolicy": {"drop": {}}}).to_string();
+    let path = "/v1.0/actors/T/1/reminders/r";
+    assert_eq!(node.ask(post(path, reminder)).await.status, 204);
+    eventually(async || times("/actors/T/1/method/remind/r") > 0).await;
+    eventually(async || times("/actors/T/1/method/timer/t") > 1).await;
+    assert_eq!(
+        node.ask(post("/v1.0/actors/T/1/method/fails", "")).await.status,
+        500
+    );
+    assert_eq!(times("/actors/T/1/method/fails"), 4, "a call is tried again");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(times("/actors/T/1/method/timer/t"), 2);
+    assert_eq!(times("/actors/T/1/method/remind/r"), 1);
+}
