@@ -98,6 +98,13 @@ fn in_file(file: &Path) -> Pairs {
     rows.map(Result::unwrap).collect()
 }
 
+/// The keys that one has and the other has not, or with another value.
+fn differing<'a>(one: &'a Pairs, other: &'a Pairs) -> Vec<&'a String> {
+    let of_one = one.iter().filter(|(key, value)| other.get(*key) != Some(value));
+    let missing = other.keys().filter(|key| !one.contains_key(*key));
+    of_one.map(|(key, _)| key).chain(missing).collect()
+}
+
 /// From one store to another, with what has to be copied.
 struct Way {
     from: End,
@@ -142,8 +149,16 @@ impl Way {
             self.again(copied.len() == self.all.len()).await;
         }
         let (from, to) = (self.from.pairs().await, self.to.pairs().await);
-        assert!(from == self.all, "the source is another one");
-        assert!(to == self.all, "not all is copied");
+        assert_eq!(
+            differing(&from, &self.all),
+            Vec::<&String>::new(),
+            "the source has changed"
+        );
+        assert_eq!(
+            differing(&to, &self.all),
+            Vec::<&String>::new(),
+            "of {told}: the target differs"
+        );
         if let End::Shared(store) = &self.to {
             store.clear().await;
         }
