@@ -9,6 +9,7 @@
 //! the broker keeps the rest.
 
 mod feed;
+mod lanes;
 mod prefetch;
 mod receipt;
 
@@ -164,6 +165,9 @@ pub enum Event {
     Message(Delivery),
     /// A rebalance took partitions away.
     Revoked(Revoked),
+    /// The broker has all messages of a lane that were [given back with it](Receipt::give_back_lane): what comes from now on is
+    /// in order again.
+    Reopened(Lane),
 }
 
 /// Partitions that belong to another consumer now. Settlements of their messages have no effect any more.

@@ -168,6 +168,8 @@ impl Reader {
                         self.lanes.clear();
                     }
                     Some(Event::Message(delivery)) => self.take(delivery),
+                    // Nothing is given back with its lane here.
+                    Some(Event::Reopened(_)) => {}
                     Some(Event::Revoked(revoked)) => {
                         let gone = |lane: &Lane| lane.partition.is_some_and(|it| revoked.partitions.contains(&it));
                         for (_, waiting) in self.lanes.iter_mut().filter(|(lane, _)| gone(lane)) {

@@ -168,7 +168,7 @@ impl Broker {
         let member = Box::pin(Member::join(&self.0, &request, values)).await;
         let member = member.map_err(|error| error.of(&self.0.component))?;
         let under_way = self.0.members.token();
-        Ok(Subscription::start(&request, |feed| async move {
+        Ok(Subscription::start_in_order(&request, |feed| async move {
             let _under_way = under_way;
             Box::pin(member.run(feed)).await
         }))

@@ -2,7 +2,7 @@
 //! I/O; time comes in as an argument.
 //!
 //! A position is committed once the app is done with all records before it. A record that was returned holds back the
-//! later ones of its key, as far as they have not been handed out, and blocks no other key.
+//! later ones of its key, and blocks no other key.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -208,6 +208,13 @@ impl<R> Offsets<R> {
         };
         partition.hold(taken, now + pause, false);
         Returned::Again(pause)
+    }
+
+    /// It was not attempted, because one before it of its key was returned: it comes behind that.
+    pub(super) fn behind(&mut self, taken: Arc<TakenRecord<R>>, now: Instant) {
+        if let Some(partition) = self.partitions.get_mut(&taken.partition) {
+            partition.hold(taken, now, false);
+        }
     }
 
     /// A record cannot be handed out yet, which is no attempt at it: it comes when it is due, or [`Offsets::wake`] says so.

@@ -351,8 +351,9 @@ impl Session {
             match settlement {
                 Settlement::Acknowledge => self.offsets.done(&taken, now),
                 // The next member of the group gets it.
-                Settlement::Return if ending => {}
+                Settlement::Return | Settlement::Behind if ending => {}
                 Settlement::Return => self.returned(taken, now),
+                Settlement::Behind => self.offsets.behind(taken, now),
             }
         }
         self.commit_soon(now);

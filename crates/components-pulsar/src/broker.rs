@@ -174,7 +174,7 @@ impl Broker {
         let joining = Member::join(&self.shared, &request.topic, consuming.kind);
         let member = within(CALL_TIMEOUT * 4, "Pulsar", joining).await?;
         let under_way = self.shared.tasks.token();
-        let subscription = Subscription::start(&request, |feed| async move {
+        let subscription = Subscription::start_in_order(&request, |feed| async move {
             let _under_way = under_way;
             member.run(feed).await
         });

@@ -225,6 +225,10 @@ impl Member {
                 self.partition(incoming.id).waiting += 1;
                 self.again.refused(incoming, Instant::now());
             }
+            Settlement::Behind => {
+                self.partition(incoming.id).waiting += 1;
+                self.again.behind(incoming, Instant::now());
+            }
         }
     }
 

@@ -100,6 +100,11 @@ impl Again {
     pub(super) fn refused(&mut self, mut incoming: Incoming, now: Instant) {
         let before = incoming.message.redelivered.unwrap_or(0);
         incoming.message.redelivered = Some(before.saturating_add(1));
+        self.behind(incoming, now);
+    }
+
+    /// It comes again without a refusal: it is behind one of its lane that was refused.
+    pub(super) fn behind(&mut self, incoming: Incoming, now: Instant) {
         let what = match &incoming.message.lane {
             Some(lane) => {
                 let lane = lane.clone();

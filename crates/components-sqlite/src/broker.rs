@@ -121,7 +121,7 @@ impl PubSub for SqliteBroker {
         }
         let consumer = Consumer::join(Arc::clone(&self.0), &request.topic).await?;
         let under_way = self.0.consumers.token();
-        Ok(Subscription::start(&request, |feed| async move {
+        Ok(Subscription::start_in_order(&request, |feed| async move {
             let _under_way = under_way;
             consumer.run(feed).await
         }))

@@ -6,6 +6,8 @@
 //!
 //! - Events with the same key are attempted one at a time and in the order they were offered. An event that waits for
 //!   its next attempt holds back its own key alone, and takes no place among the attempts in flight.
+//! - One that is returned to the source can take those behind it along: then none of its key is attempted until the source
+//!   has all of them, and delivers them again in their order.
 //! - Every event that was offered is settled exactly once: acknowledged, returned to the source, or, when its key was
 //!   revoked, not mentioned any more. Nothing is acknowledged unless its attempt ended well.
 //! - The number of events held is bounded: a source that offers more than there is room for has to wait.
@@ -15,5 +17,5 @@
 mod queue;
 mod watermark;
 
-pub use queue::{Attempt, Finish, Id, Limits, Queue, Refused, Settled, Settlement};
+pub use queue::{Attempt, Finish, Finished, Id, Limits, Queue, Refused, Settled, Settlement};
 pub use watermark::Watermark;

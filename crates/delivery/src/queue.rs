@@ -35,6 +35,9 @@ pub enum Finish {
     Retry(Duration),
     /// Give the event back to the source.
     Return,
+    /// The same, with those of its key that wait behind it: the source delivers them again in their order. More of that key
+    /// are refused until [`Queue::reopen`].
+    ReturnLane,
 }
 
 /// What the source has to be told of an event.
@@ -44,6 +47,8 @@ pub enum Settlement {
     Acknowledge,
     /// It is to be delivered again, to whomever the source chooses.
     Return,
+    /// The same: one before it in its lane was returned, and it was not attempted.
+    Behind,
     /// Nothing: the source took the event's key away meanwhile.
     Revoked,
 }
@@ -68,6 +73,24 @@ pub enum Refused<T> {
     Full(T),
     /// [`Queue::drain`] was called.
     Draining(T),
+    /// One of its key was returned with its lane.
+    Behind(T),
+}
+
+/// What leaves the queue with the end of an attempt.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Finished<T> {
+    /// The event; `None`: it is tried again later.
+    pub event: Option<Settled<T>>,
+    /// Those of its lane that waited, in their order.
+    pub behind: Vec<Settled<T>>,
+}
+
+impl<T> Finished<T> {
+    const NOTHING: Self = Self {
+        event: None,
+        behind: Vec::new(),
+    };
 }
 
 /// Events between a source and the app; see the crate's documentation for what it promises.
@@ -117,6 +140,8 @@ enum LaneState {
     Ready,
     InFlight,
     Delayed(Due),
+    /// It was returned, and is empty until it is reopened.
+    Returned,
 }
 
 #[derive(Debug)]
@@ -185,6 +210,12 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         }
         if self.held >= self.limits.held {
             return Err(Refused::Full(item));
+        }
+        if let Some(key) = &key
+            && let Some(lane) = self.lanes.get(key)
+            && lane.state == LaneState::Returned
+        {
+            return Err(Refused::Behind(item));
         }
         let id = Id(self.next);
         self.next += 1;
@@ -266,26 +297,54 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         self.waiting_for_time.first_key_value().map(|(due, _)| due.0)
     }
 
-    /// Ends an attempt. What comes back has to be told to the source; `None`: the event is tried again later, or `id` is
-    /// not in flight.
+    /// Ends an attempt. What comes back has to be told to the source; nothing where the event is tried again later, or `id`
+    /// is not in flight.
     ///
     /// While draining, or when the event's key was revoked, it is not tried again.
-    pub fn finish(&mut self, id: Id, finish: Finish, now: Instant) -> Option<Settled<T>> {
-        let Running { key, event, revoked } = self.running.remove(&id)?;
+    pub fn finish(&mut self, id: Id, finish: Finish, now: Instant) -> Finished<T> {
+        let Some(Running { key, event, revoked }) = self.running.remove(&id) else {
+            return Finished::NOTHING;
+        };
         let settlement = match finish {
             _ if revoked => Settlement::Revoked,
             Finish::Done => Settlement::Acknowledge,
             Finish::Retry(after) if !self.draining => {
                 self.delay(key, event, now, after);
-                return None;
+                return Finished::NOTHING;
             }
-            Finish::Retry(_) | Finish::Return => Settlement::Return,
+            Finish::Retry(_) | Finish::Return | Finish::ReturnLane => Settlement::Return,
         };
         self.held -= 1;
-        if let Some(key) = key {
-            self.continue_lane(key);
+        let behind = match key {
+            Some(key) if !revoked && finish == Finish::ReturnLane => self.return_lane(&key),
+            Some(key) => {
+                self.continue_lane(key);
+                Vec::new()
+            }
+            None => Vec::new(),
+        };
+        Finished {
+            event: Some(event.settled(settlement)),
+            behind,
         }
-        Some(event.settled(settlement))
+    }
+
+    /// The event in flight of a lane is returned, and what waits behind it.
+    fn return_lane(&mut self, key: &K) -> Vec<Settled<T>> {
+        let behind = self.empty_lane(key, Settlement::Behind);
+        if let Some(lane) = self.lanes.get_mut(key) {
+            lane.state = LaneState::Returned;
+        }
+        behind
+    }
+
+    /// All that was returned of a key has reached the source: what is offered from now on is in order again.
+    pub fn reopen(&mut self, key: &K) {
+        if let Some(lane) = self.lanes.get(key)
+            && lane.state == LaneState::Returned
+        {
+            self.lanes.remove(key);
+        }
     }
 
     fn delay(&mut self, key: Option<K>, event: Event<T>, now: Instant, after: Duration) {
@@ -352,7 +411,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         };
         let waiting = std::mem::take(&mut lane.waiting);
         match lane.state {
-            LaneState::InFlight => {}
+            LaneState::InFlight | LaneState::Returned => {}
             LaneState::Ready => {
                 self.lanes.remove(key);
             }

@@ -18,6 +18,7 @@ enum Step {
     Pause,
     Resume,
     Revoke(u8),
+    Reopen(u8),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +26,7 @@ enum Ending {
     Done,
     Retry(u64),
     Return,
+    ReturnLane,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -32,6 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Ending::Done),
         3 => (0_u64..50).prop_map(Ending::Retry),
         1 => Just(Ending::Return),
+        1 => Just(Ending::ReturnLane),
     ];
     prop_oneof![
         6 => prop::option::of(0_u8..4).prop_map(Step::Offer),
@@ -41,6 +44,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Pause),
         1 => Just(Step::Resume),
         1 => (0_u8..4).prop_map(Step::Revoke),
+        3 => (0_u8..4).prop_map(Step::Reopen),
     ]
 }
 
@@ -55,6 +59,8 @@ struct Ledger {
     /// When an event may be tried again.
     not_before: HashMap<Id, Instant>,
     revoked_in_flight: HashSet<Id>,
+    /// Keys that were returned and not reopened.
+    returned: HashSet<u8>,
 }
 
 impl Ledger {
@@ -69,6 +75,10 @@ impl Ledger {
             assert!(now >= *at, "tried again too early");
         }
         if let Some(key) = self.key(id) {
+            assert!(
+                !self.returned.contains(&key),
+                "attempted before its key was reopened"
+            );
             let older = self.offered.iter().take_while(|(other, _)| *other != id);
             for (other, other_key) in older {
                 let is_open = !self.settled.contains_key(other);
@@ -109,11 +119,29 @@ fn finish(queue: &mut Queue<u8, u32>, ledger: &mut Ledger, id: Id, ending: Endin
             Finish::Retry(Duration::from_millis(after))
         }
         Ending::Return => Finish::Return,
+        Ending::ReturnLane => Finish::ReturnLane,
     };
-    if let Some(settled) = queue.finish(id, end, now) {
-        let revoked = ledger.revoked_in_flight.contains(&id);
+    let finished = queue.finish(id, end, now);
+    let revoked = ledger.revoked_in_flight.contains(&id);
+    if let Some(settled) = &finished.event {
         assert_eq!(settled.settlement == Settlement::Revoked, revoked);
-        ledger.settle(&settled);
+        ledger.settle(settled);
+    }
+    let key = ledger.key(id);
+    for settled in &finished.behind {
+        assert_eq!(
+            (ledger.key(settled.id), settled.settlement),
+            (key, Settlement::Behind)
+        );
+        ledger.settle(settled);
+    }
+    assert!(finished.behind.is_sorted_by_key(|settled| settled.id));
+    if let (Some(key), Ending::ReturnLane, false) = (key, ending, revoked) {
+        ledger.returned.insert(key);
+        let waits = |(id, other): &(Id, Option<u8>)| *other == Some(key) && !ledger.settled.contains_key(id);
+        assert!(!ledger.offered.iter().any(waits), "one of its lane stays");
+    } else {
+        assert!(finished.behind.is_empty());
     }
 }
 
@@ -126,8 +154,13 @@ fn run(steps: Vec<Step>) {
         match step {
             Step::Offer(key) => {
                 let room = queue.free_capacity();
+                let is_returned = key.is_some_and(|key| ledger.returned.contains(&key));
                 match queue.offer(key, u32::try_from(number).unwrap()) {
-                    Ok(id) => ledger.offered.push((id, key)),
+                    Ok(id) => {
+                        assert!(!is_returned, "out of order");
+                        ledger.offered.push((id, key));
+                    }
+                    Err(Refused::Behind(_)) => assert!(is_returned),
                     Err(refused) => {
                         assert_eq!(room, 0);
                         assert!(matches!(refused, Refused::Full(_)));
@@ -154,6 +187,10 @@ fn run(steps: Vec<Step>) {
             Step::Resume => {
                 queue.resume();
                 paused = false;
+            }
+            Step::Reopen(key) => {
+                queue.reopen(&key);
+                ledger.returned.remove(&key);
             }
             Step::Revoke(key) => {
                 let gone = queue.revoke(|other| *other == key);
@@ -206,7 +243,7 @@ fn drain(steps: Vec<Step>) {
             Step::Finish(_, Ending::Retry(after)) => {
                 if let Some(id) = in_flight.pop() {
                     let after = Duration::from_millis(after);
-                    assert_eq!(queue.finish(id, Finish::Retry(after), now), None);
+                    assert_eq!(queue.finish(id, Finish::Retry(after), now).event, None);
                 }
             }
             Step::Pass(time) => now += Duration::from_millis(time),
@@ -221,7 +258,7 @@ fn drain(steps: Vec<Step>) {
     assert_eq!(queue.offer(None, 0), Err(Refused::Draining(0)));
     for id in in_flight {
         let settled = queue.finish(id, Finish::Retry(Duration::ZERO), now);
-        assert_eq!(settled.map(|s| s.settlement), Some(Settlement::Return));
+        assert_eq!(settled.event.map(|s| s.settlement), Some(Settlement::Return));
     }
     assert_eq!(queue.held(), 0);
 }
@@ -253,7 +290,9 @@ fn a_retry_holds_back_its_own_key_alone() {
     let first = queue.next(now).unwrap();
     assert_eq!((first.item, first.number), (1, 1));
     assert_eq!(
-        queue.finish(first.id, Finish::Retry(Duration::from_secs(60)), now),
+        queue
+            .finish(first.id, Finish::Retry(Duration::from_secs(60)), now)
+            .event,
         None
     );
     let other = queue.next(now).unwrap();
@@ -261,7 +300,7 @@ fn a_retry_holds_back_its_own_key_alone() {
         other.item, 3,
         "the only place in flight is free while the first waits"
     );
-    assert!(queue.finish(other.id, Finish::Done, now).is_some());
+    assert!(queue.finish(other.id, Finish::Done, now).event.is_some());
     assert_eq!(queue.next(now), None);
     let later = queue.wake_at().unwrap();
     assert_eq!(later, now + Duration::from_secs(60));
@@ -281,7 +320,36 @@ fn a_key_that_comes_back_waits_for_its_old_attempt() {
     assert!(queue.revoke(|_| true).is_empty());
     queue.offer(Some("a"), 1).unwrap();
     assert_eq!(queue.next(now), None, "one at a time, also across an assignment");
-    let settled = queue.finish(old.id, Finish::Done, now).unwrap();
+    let settled = queue.finish(old.id, Finish::Done, now).event.unwrap();
     assert_eq!(settled.settlement, Settlement::Revoked);
     assert!(queue.next(now).is_some());
+}
+
+#[test]
+fn a_failed_event_takes_its_lane_along_and_no_other() {
+    let now = Instant::now();
+    let mut queue = Queue::new(Limits {
+        in_flight: 4,
+        held: 10,
+    });
+    for (key, item) in [("a", 1), ("a", 2), ("b", 3), ("a", 4)] {
+        queue.offer(Some(key), item).unwrap();
+    }
+    let first = queue.next(now).unwrap();
+    let finished = queue.finish(first.id, Finish::ReturnLane, now);
+    assert_eq!(
+        finished.event.map(|settled| settled.settlement),
+        Some(Settlement::Return)
+    );
+    let behind: Vec<i32> = finished.behind.iter().map(|settled| settled.item).collect();
+    assert_eq!(behind, [2, 4]);
+    assert_eq!(
+        queue.offer(Some("a"), 5),
+        Err(Refused::Behind(5)),
+        "it was on its way"
+    );
+    assert_eq!(queue.next(now).unwrap().item, 3);
+    queue.reopen(&"a");
+    queue.offer(Some("a"), 1).unwrap();
+    assert_eq!(queue.next(now).unwrap().item, 1);
 }

@@ -35,6 +35,7 @@ pub struct AppChannel {
     authority: HeaderValue,
     address: String,
     token: Option<HeaderValue>,
+    max_concurrency: Option<usize>,
     permits: Option<Arc<Semaphore>>,
     health: Health,
     max_body: usize,
@@ -134,6 +135,7 @@ impl AppChannel {
             address,
             token: config.api_token.as_deref().and_then(sensitive),
             permits: config.max_concurrency.map(|n| Arc::new(Semaphore::new(n))),
+            max_concurrency: config.max_concurrency,
             health,
             max_body: max_body.unwrap_or(usize::MAX),
             metrics,
@@ -153,6 +155,18 @@ impl AppChannel {
     #[inline]
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// How many calls the app is given at once; `None` = any number.
+    #[inline]
+    pub fn max_concurrency(&self) -> Option<usize> {
+        self.max_concurrency
+    }
+
+    /// Whether the app is well.
+    #[inline]
+    pub fn health(&self) -> &Health {
+        &self.health
     }
 
     /// True when the app speaks gRPC.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures::stream::{FuturesUnordered, StreamExt};
-use outrigger_delivery::{Finish, Id, Limits, Queue, Settlement};
+use outrigger_delivery::{Finish, Id, Limits, Queue, Refused as RefusedOffer, Settled, Settlement};
 use outrigger_policy::resiliency::{Key, Outcome, Policy, PolicyRef};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -28,14 +28,21 @@ pub use intake::{Consumer, Order, StopTokens, take};
 /// Where a source puts its events. `K` orders them: those with the same key are delivered one after the other.
 pub struct Inbox<K, E, A> {
     offers: mpsc::Sender<Offer<K, E, A>>,
-    revocations: mpsc::Sender<Revocation<K>>,
+    notices: mpsc::Sender<Notice<K>>,
 }
 
-/// The source took keys away.
-struct Revocation<K> {
-    is_revoked: IsRevoked<K>,
+/// What the source did with keys.
+struct Notice<K> {
+    change: KeyChange<K>,
     /// Dropped when that is noted.
     _noted: oneshot::Sender<()>,
+}
+
+enum KeyChange<K> {
+    /// It took them away.
+    Revoked(IsRevoked<K>),
+    /// It has all of this one that was returned.
+    Reopened(K),
 }
 
 /// Whether a key was taken away.
@@ -60,6 +67,9 @@ pub enum Undelivered {
     /// attempts came to here decides nothing.
     #[error("the source gave the event to somebody else before the app was done with it")]
     Revoked,
+    /// An event of the same key failed: this one waits for that, at the source.
+    #[error("an event before it with the same key is not done")]
+    Behind,
 }
 
 /// An event that the engine has taken.
@@ -90,13 +100,22 @@ impl<K, E, A> Inbox<K, E, A> {
     /// The source took keys away: their events that wait are not attempted any more, and those in flight are not tried
     /// again. Unless an attempt succeeds, they are [`Undelivered::Revoked`]. When this returns, the engine has taken note.
     pub async fn revoke(&self, is_revoked: IsRevoked<K>) {
+        self.notice(KeyChange::Revoked(is_revoked)).await;
+    }
+
+    /// The source has all events of a key that were returned because one failed: what is offered from now on is in order again.
+    pub async fn reopen(&self, key: K) {
+        self.notice(KeyChange::Reopened(key)).await;
+    }
+
+    async fn notice(&self, change: KeyChange<K>) {
         let (noted, note) = oneshot::channel();
-        let revocation = Revocation {
-            is_revoked,
+        let notice = Notice {
+            change,
             _noted: noted,
         };
         // An engine that has ended attempts nothing.
-        if self.revocations.send(revocation).await.is_ok() {
+        if self.notices.send(notice).await.is_ok() {
             let _noted = note.await;
         }
     }
@@ -117,7 +136,7 @@ pub type LoadObserver<'p> = Box<dyn Fn(usize, usize) + Send + 'p>;
 /// Delivers the events of one source.
 pub struct Engine<'p, K, E, A> {
     inbox: mpsc::Receiver<Offer<K, E, A>>,
-    revocations: mpsc::Receiver<Revocation<K>>,
+    notices: mpsc::Receiver<Notice<K>>,
     queue: Queue<K, Arc<E>>,
     events: HashMap<Id, Event<'p, A>>,
     policy: Option<&'p Policy>,
@@ -130,6 +149,8 @@ pub struct Engine<'p, K, E, A> {
     depth: Option<Depth>,
     /// Called with how full it is.
     observer: Option<LoadObserver<'p>>,
+    /// Whether a failed event of this key takes those behind it along when it goes back to the source.
+    in_order: Option<fn(&K) -> bool>,
     /// No more events come.
     closed: bool,
 }
@@ -137,6 +158,8 @@ pub struct Engine<'p, K, E, A> {
 /// What is kept of an event until it is settled.
 struct Event<'p, A> {
     run: Run<'p>,
+    /// How it goes back to the source.
+    back: Finish,
     /// What came of the last attempt.
     answer: Option<A>,
     reply: oneshot::Sender<Result<A, Undelivered>>,
@@ -150,10 +173,10 @@ pub fn engine<'p, K: Clone + Eq + Hash, E, A>(
 ) -> (Inbox<K, E, A>, Engine<'p, K, E, A>) {
     // What waits here has been taken by nobody: the room is the queue's.
     let (offers, inbox) = mpsc::channel(1);
-    let (revoking, revocations) = mpsc::channel(1);
+    let (noticing, notices) = mpsc::channel(1);
     let engine = Engine {
         inbox,
-        revocations,
+        notices,
         queue: Queue::new(limits),
         events: HashMap::new(),
         policy,
@@ -162,11 +185,12 @@ pub fn engine<'p, K: Clone + Eq + Hash, E, A>(
         health: None,
         depth: None,
         observer: None,
+        in_order: None,
         closed: false,
     };
     let inbox = Inbox {
         offers,
-        revocations: revoking,
+        notices: noticing,
     };
     (inbox, engine)
 }
@@ -190,6 +214,14 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
     #[must_use]
     pub fn showing(mut self, depth: Depth) -> Self {
         self.depth = Some(depth);
+        self
+    }
+
+    /// An event of such a key that fails goes back to the source with those behind it, which are [`Undelivered::Behind`],
+    /// until [`Inbox::reopen`].
+    #[must_use]
+    pub fn in_order(mut self, is_in_order: fn(&K) -> bool) -> Self {
+        self.in_order = Some(is_in_order);
         self
     }
 
@@ -240,7 +272,10 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
                     Some(offer) => self.take(offer),
                     None => self.closed = true,
                 },
-                Some(revocation) = self.revocations.recv() => self.revoke(&revocation.is_revoked),
+                Some(notice) = self.notices.recv() => match notice.change {
+                    KeyChange::Revoked(is_revoked) => self.revoke(&is_revoked),
+                    KeyChange::Reopened(key) => self.queue.reopen(&key),
+                },
                 () = sleep_until(wake_at) => {}
                 () = health_changes(self.health.as_ref()) => {}
             }
@@ -255,19 +290,34 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
     }
 
     fn take(&mut self, offer: Offer<K, E, A>) {
-        // There is room, and nothing is drained: it is asked for first. A refused offer would answer by its end.
-        if let Ok(id) = self.queue.offer(offer.key, Arc::new(offer.event)) {
-            let policy = match self.component {
-                Some(component) => component.current().map(PolicyRef::Shared),
-                None => self.policy.map(PolicyRef::Borrowed),
-            };
-            let event = Event {
-                run: Run::start(policy, Key::NONE, self.metrics),
-                answer: None,
-                reply: offer.reply,
-            };
-            self.events.insert(id, event);
-        }
+        let in_order = match (self.in_order, &offer.key) {
+            (Some(in_order), Some(key)) => in_order(key),
+            _ => false,
+        };
+        let id = match self.queue.offer(offer.key, Arc::new(offer.event)) {
+            Ok(id) => id,
+            Err(RefusedOffer::Behind(_)) => {
+                let _unheard = offer.reply.send(Err(Undelivered::Behind));
+                return;
+            }
+            // There is room, and nothing is drained: it is asked for first. The offer would be answered by its end.
+            Err(RefusedOffer::Full(_) | RefusedOffer::Draining(_)) => return,
+        };
+        let policy = match self.component {
+            Some(component) => component.current().map(PolicyRef::Shared),
+            None => self.policy.map(PolicyRef::Borrowed),
+        };
+        let event = Event {
+            run: Run::start(policy, Key::NONE, self.metrics),
+            back: if in_order {
+                Finish::ReturnLane
+            } else {
+                Finish::Return
+            },
+            answer: None,
+            reply: offer.reply,
+        };
+        self.events.insert(id, event);
     }
 
     fn revoke(&mut self, is_revoked: &IsRevoked<K>) {
@@ -287,8 +337,9 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
             match event.run.before() {
                 Ok(timeout) => return Some((next.id, next.item, Attempt::new(next.number, timeout))),
                 Err(refused) => {
-                    self.queue.finish(next.id, Finish::Return, Instant::now());
+                    let finished = self.queue.finish(next.id, event.back, Instant::now());
                     self.settle(next.id, Some(refused.into()));
+                    self.settle_behind(finished.behind);
                 }
             }
         }
@@ -303,11 +354,19 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         let finish = match event.run.after(outcome) {
             Some(pause) => Finish::Retry(pause),
             None if is_done => Finish::Done,
-            None => Finish::Return,
+            None => event.back,
         };
-        if let Some(settled) = self.queue.finish(id, finish, Instant::now()) {
+        let finished = self.queue.finish(id, finish, Instant::now());
+        if let Some(settled) = finished.event {
             let is_lost = settled.settlement == Settlement::Revoked && !is_done;
             self.settle(id, is_lost.then_some(Undelivered::Revoked));
+        }
+        self.settle_behind(finished.behind);
+    }
+
+    fn settle_behind(&mut self, behind: Vec<Settled<Arc<E>>>) {
+        for settled in behind {
+            self.settle(settled.id, Some(Undelivered::Behind));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use outrigger_component::pubsub::{Message, Publish, Receipt, Subscribe, Subscription};
@@ -49,6 +49,8 @@ pub(super) struct Target {
     collector: Option<Collector>,
     /// Of messages that wait for no other.
     next: AtomicU64,
+    /// Whether the broker keeps the order of what it delivers again.
+    keeps_order: AtomicBool,
 }
 
 /// What is left to do with a message.
@@ -79,6 +81,7 @@ impl Target {
             policy: policies.component(&wanted.pubsub, ComponentKind::Pubsub, Direction::Inbound),
             collector,
             next: AtomicU64::new(0),
+            keeps_order: AtomicBool::new(false),
             wanted,
             broker,
             sink,
@@ -173,10 +176,17 @@ impl Target {
 
     /// Delivers what comes until `stop`, or until the subscription ends by itself: then `false`.
     async fn deliver(&self, subscription: Subscription, stop: &CancellationToken) -> bool {
-        let limits = limits(subscription.concurrency(), self.wanted.bulk.as_ref());
+        let limits = limits(
+            subscription.concurrency(),
+            self.wanted.bulk.as_ref(),
+            self.calls_at_once(),
+        );
         if let Some(collector) = &self.collector {
             collector.limit(limits.in_flight, subscription.window());
         }
+        // One that failed goes to the dead-letter topic, where there is one, and those behind it go on.
+        let keeps_order = subscription.keeps_order() && self.wanted.dead_letter.is_none();
+        self.keeps_order.store(keeps_order, Ordering::Relaxed);
         let metrics = self.resilience_metrics();
         let (inbox, engine) = delivery::engine(limits, None, metrics);
         let engine = engine.under(&self.policy);
@@ -186,6 +196,14 @@ impl Target {
                 engine.observed_by(Box::new(|in_flight, held| collector.observe(in_flight, held)))
             }
             None => engine,
+        };
+        let engine = match &self.sink {
+            Sink::App(app) => engine.while_healthy(app.health().clone()),
+            Sink::Stream(_) => engine,
+        };
+        let engine = match keeps_order {
+            true => engine.in_order(Order::is_after),
+            false => engine,
         };
         let ending = CancellationToken::new();
         let tokens = StopTokens {
@@ -208,6 +226,19 @@ impl Target {
         stopped
     }
 
+    /// Calls that the app is given at once, where that is bounded.
+    fn calls_at_once(&self) -> Option<usize> {
+        match &self.sink {
+            Sink::App(app) => app.max_concurrency(),
+            Sink::Stream(_) => None,
+        }
+    }
+
+    /// What the app fails while it is unwell is nobody's verdict on the event.
+    fn is_app_unwell(&self) -> bool {
+        matches!(&self.sink, Sink::App(app) if !app.health().is_healthy())
+    }
+
     fn resilience_metrics(&self) -> &outrigger_runtime::metrics::SidecarMetrics {
         &self.dependencies().resilience.metrics
     }
@@ -220,6 +251,12 @@ impl Target {
             return Some(Order::alone(lane, number));
         }
         Some(Order::after(lane))
+    }
+
+    /// Whether the messages behind one that fails wait until that one has come again.
+    fn is_in_order(&self, message: &Message) -> bool {
+        self.keeps_order.load(Ordering::Relaxed)
+            && matches!(&message.lane, Some(lane) if lane.key.is_some() || self.collector.is_none())
     }
 
     /// The name that apps use for a topic of the broker.
@@ -281,7 +318,7 @@ impl Target {
     }
 
     /// Nobody could do anything with a message: the broker has it again.
-    fn return_to_broker(&self, topic: &str, why: &str, receipt: Receipt) {
+    fn return_to_broker(&self, topic: &str, why: &str, with_lane: bool, receipt: Receipt) {
         self.metrics()
             .event(&self.wanted.pubsub, topic, Status::Retry, false, Duration::ZERO);
         tracing::warn!(
@@ -289,7 +326,7 @@ impl Target {
             "a message of topic {topic} of {} goes back to the broker: {why}",
             self.wanted.pubsub
         );
-        receipt.give_back();
+        give_back(receipt, with_lane);
     }
 
     async fn attempt(
@@ -342,6 +379,7 @@ impl Consumer for Target {
             let metrics = self.metrics();
             metrics.event(&self.wanted.pubsub, &topic, status, by_app, Duration::ZERO);
         };
+        let mut with_lane = self.is_in_order(&message);
         let failed = match rest {
             Disposition::Stopped => return receipt.give_back(),
             Disposition::Dropped(why) => {
@@ -350,7 +388,7 @@ impl Consumer for Target {
                     Dropped::NoRoute => ("no route matches it", true),
                 };
                 match self.dead_letter(&message, why).await {
-                    DeadLettering::Failed => return self.return_to_broker(&topic, why, receipt),
+                    DeadLettering::Failed => return self.return_to_broker(&topic, why, false, receipt),
                     DeadLettering::Published | DeadLettering::Nowhere => {
                         counted(Status::Drop, by_app);
                         return receipt.acknowledge();
@@ -363,21 +401,24 @@ impl Consumer for Target {
                     "error deserializing cloud event in pubsub {} and topic {topic}: {why}",
                     self.wanted.pubsub
                 );
+                // No app sees it: there is nothing to wait for.
+                with_lane = false;
                 why
             }
             Disposition::Pending(pending) => match pending.settled().await {
                 Ok(Handled::Done) => return receipt.acknowledge(),
                 Ok(Handled::Dropped(why)) => {
                     return match self.dead_letter(&message, why).await {
-                        DeadLettering::Failed => receipt.give_back(),
+                        DeadLettering::Failed => give_back(receipt, false),
                         DeadLettering::Published | DeadLettering::Nowhere => receipt.acknowledge(),
                     };
                 }
-                // Its retries were cut short, or its client is gone: somebody else gets it.
-                Ok(Handled::Failed(_)) if tokens.any_cancelled() => {
-                    return receipt.give_back();
+                // Its retries were cut short, or its app or client is gone: somebody else gets it.
+                Ok(Handled::Failed(_)) if tokens.any_cancelled() || self.is_app_unwell() => {
+                    return give_back(receipt, with_lane);
                 }
                 Err(Undelivered::Stopped | Undelivered::Revoked) => return receipt.give_back(),
+                Err(Undelivered::Behind) => return receipt.give_back_behind(),
                 Ok(Handled::Failed(why)) => why,
                 Err(refused @ Undelivered::Refused(_)) => refused.to_string(),
             },
@@ -387,19 +428,33 @@ impl Consumer for Target {
                 counted(Status::Drop, false);
                 receipt.acknowledge();
             }
-            DeadLettering::Failed | DeadLettering::Nowhere => self.return_to_broker(&topic, &failed, receipt),
+            DeadLettering::Failed | DeadLettering::Nowhere => {
+                self.return_to_broker(&topic, &failed, with_lane, receipt);
+            }
         }
     }
 }
 
-/// How many messages are taken at once: what the component says, else enough for one bulk at least.
-fn limits(concurrency: Option<NonZeroUsize>, bulk: Option<&Bulk>) -> Limits {
+/// Gives a message back, alone or with those behind it in its lane.
+fn give_back(receipt: Receipt, with_lane: bool) {
+    match with_lane {
+        true => receipt.give_back_lane(),
+        false => receipt.give_back(),
+    }
+}
+
+/// How many messages are taken at once: what the component says, else enough for one bulk at least; no more than the app takes
+/// in `calls`, so that none waits for the app as one that is being handled.
+fn limits(concurrency: Option<NonZeroUsize>, bulk: Option<&Bulk>, calls: Option<usize>) -> Limits {
     let in_flight = match concurrency {
         Some(concurrency) => concurrency.get(),
         None => MAX_IN_FLIGHT.max(bulk.map_or(0, |bulk| bulk.count)),
     };
+    let in_calls = calls.map_or(usize::MAX, |calls| {
+        calls.saturating_mul(bulk.map_or(1, |bulk| bulk.count.max(1)))
+    });
     Limits {
-        in_flight: in_flight.min(MAX_HELD),
+        in_flight: in_flight.min(in_calls).min(MAX_HELD),
         held: MAX_HELD,
     }
 }

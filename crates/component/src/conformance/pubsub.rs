@@ -71,6 +71,7 @@ pub async fn pubsub(rules: PubSubRules, open: impl AsyncFn(&str) -> Result<Arc<d
     findings.note("a bulk arrives", bulk(brokers).await);
     findings.note("messages keep their order", order::one_consumer(brokers).await);
     findings.note("keys keep their order", order::keys(brokers).await);
+    findings.note("a lane comes again in its order", order::lane(brokers).await);
     findings.note("every group gets everything", groups(brokers).await);
     findings.note("consumers of a group share", competing(brokers).await);
     findings.note("returned messages come again", returned(brokers).await);

@@ -14,7 +14,11 @@ use tokio::sync::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{Delivery, Event, Message, Receipt, Revoked, Settlement, Subscribe};
+use super::{
+    Delivery, Event, Message, Receipt, Revoked, Settlement, Subscribe,
+    lanes::{Lanes, Told},
+    receipt::Settled,
+};
 use crate::{Error, Kind, Result};
 
 /// Most bytes of messages that a subscription holds, but for one message that is larger.
@@ -47,6 +51,7 @@ pub struct Subscription {
     task: AbortOnDropHandle<Result<()>>,
     concurrency: Option<NonZeroUsize>,
     window: Window,
+    keeps_order: bool,
 }
 
 /// The adapter's side of a subscription. `T` names a message to the broker.
@@ -55,8 +60,8 @@ pub struct Subscription {
 #[derive(Debug)]
 pub struct Feed<T> {
     events: UnboundedSender<Event>,
-    settled: UnboundedReceiver<(u64, Settlement)>,
-    settling: UnboundedSender<(u64, Settlement)>,
+    settled: UnboundedReceiver<Settled>,
+    settling: UnboundedSender<Settled>,
     drain: CancellationToken,
     window: Window,
     limit: usize,
@@ -69,15 +74,34 @@ pub struct Feed<T> {
     bytes: usize,
     /// What the next message may take: the largest lately, bytes.
     expected: usize,
+    /// Where a lane can go back as a whole.
+    lanes: Option<Lanes>,
 }
 
 impl Subscription {
+    /// [`Subscription::start`] for a broker that hands out a lane in its order when messages of it come again:
+    /// [`Receipt::give_back_lane`] has an effect.
+    pub fn start_in_order<T, F>(request: &Subscribe, run: impl FnOnce(Feed<T>) -> F) -> Self
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        Self::start_with(request, Some(Lanes::default()), run)
+    }
+
     /// Starts `run` in a task, with the adapter's side of the subscription; it runs until it ends by itself or the
     /// subscription is dropped. It has to end once [`Feed::draining`] and nothing is unsettled.
     pub fn start<T, F>(request: &Subscribe, run: impl FnOnce(Feed<T>) -> F) -> Self
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
+        Self::start_with(request, None, run)
+    }
+
+    fn start_with<T, F>(request: &Subscribe, lanes: Option<Lanes>, run: impl FnOnce(Feed<T>) -> F) -> Self
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        let keeps_order = lanes.is_some();
         let (events, taken) = mpsc::unbounded_channel();
         let (settling, settled) = mpsc::unbounded_channel();
         let drain = CancellationToken::new();
@@ -94,6 +118,7 @@ impl Subscription {
             sizes: HashMap::new(),
             bytes: 0,
             expected: FIRST_SIZE,
+            lanes,
         };
         Self {
             events: taken,
@@ -101,7 +126,13 @@ impl Subscription {
             task: AbortOnDropHandle::new(tokio::spawn(run(feed))),
             concurrency: None,
             window,
+            keeps_order,
         }
+    }
+
+    /// Whether messages of a lane that come again come in the lane's order.
+    pub fn keeps_order(&self) -> bool {
+        self.keeps_order
     }
 
     /// Says how many messages the component's settings want handled at once.
@@ -188,6 +219,11 @@ impl<T> Feed<T> {
         self.bytes += size;
         // One that is very large must not keep small ones out.
         self.expected = size.max(self.expected - self.expected / 8).min(MAX_BYTES / 8);
+        if let (Some(lanes), Some(lane)) = (&mut self.lanes, &message.lane)
+            && !lanes.offered(id, lane)
+        {
+            return;
+        }
         let receipt = Receipt::new(id, self.settling.clone());
         // Where nobody takes it any more, dropping it returns it.
         let _ = self.events.send(Event::Message(Delivery { message, receipt }));
@@ -198,16 +234,39 @@ impl<T> Feed<T> {
     pub async fn settled(&mut self) -> Vec<(T, Settlement)> {
         let mut found = Vec::new();
         // Never `None`: this side has a sender too.
-        if let Some((id, settlement)) = self.settled.recv().await {
-            self.take(id, settlement, &mut found);
+        if let Some(settled) = self.settled.recv().await {
+            self.take(settled, &mut found);
         }
-        while let Ok((id, settlement)) = self.settled.try_recv() {
-            self.take(id, settlement, &mut found);
+        while let Ok(settled) = self.settled.try_recv() {
+            self.take(settled, &mut found);
         }
         found
     }
 
-    fn take(&mut self, id: u64, settlement: Settlement, found: &mut Vec<(T, Settlement)>) {
+    fn take(&mut self, settled: Settled, found: &mut Vec<(T, Settlement)>) {
+        let Settled {
+            id,
+            settlement,
+            with_lane,
+        } = settled;
+        let told = match &mut self.lanes {
+            Some(lanes) => lanes.settled(id, settlement, with_lane),
+            None => Told::Now,
+        };
+        match told {
+            Told::Now => self.tell(id, settlement, found),
+            Told::Later => {}
+            Told::All(all, lane) => {
+                for (id, settlement) in all {
+                    self.tell(id, settlement, found);
+                }
+                // Where nobody takes it any more, nothing is attempted.
+                let _ = self.events.send(Event::Reopened(lane));
+            }
+        }
+    }
+
+    fn tell(&mut self, id: u64, settlement: Settlement, found: &mut Vec<(T, Settlement)>) {
         self.bytes -= self.sizes.remove(&id).unwrap_or(0);
         // Nobody wants to know of one that was forgotten.
         if let Some(name) = self.unsettled.remove(&id) {

@@ -7,6 +7,8 @@ pub enum Settlement {
     Acknowledge,
     /// It is to be delivered again, to whomever the broker chooses.
     Return,
+    /// The same, and it was not attempted: one before it with the same key failed.
+    Behind,
 }
 
 /// Settles one delivery, once. Dropped, it returns the message.
@@ -14,11 +16,21 @@ pub enum Settlement {
 pub struct Receipt {
     id: u64,
     /// Holds no more than the subscription's messages in flight. `None`: settled.
-    settled: Option<UnboundedSender<(u64, Settlement)>>,
+    settled: Option<UnboundedSender<Settled>>,
+}
+
+/// What the engine says of a delivery.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Settled {
+    /// The receipt's number.
+    pub(super) id: u64,
+    pub(super) settlement: Settlement,
+    /// Its lane goes back with it.
+    pub(super) with_lane: bool,
 }
 
 impl Receipt {
-    pub(super) fn new(id: u64, settled: UnboundedSender<(u64, Settlement)>) -> Self {
+    pub(super) fn new(id: u64, settled: UnboundedSender<Settled>) -> Self {
         Self {
             id,
             settled: Some(settled),
@@ -28,24 +40,40 @@ impl Receipt {
     /// The app is done with the message. [`Subscription::ended`](super::Subscription::ended) waits until the broker
     /// knows.
     pub fn acknowledge(mut self) {
-        self.settle(Settlement::Acknowledge);
+        self.settle(Settlement::Acknowledge, false);
     }
 
     /// Gives the message back.
     pub fn give_back(mut self) {
-        self.settle(Settlement::Return);
+        self.settle(Settlement::Return, false);
     }
 
-    fn settle(&mut self, settlement: Settlement) {
+    /// Gives the message back, and its lane with it: the broker hears of it together with the later ones that were handed
+    /// out, and then [`Event::Reopened`](super::Event::Reopened) comes. For subscriptions that
+    /// [keep order](super::Subscription::keeps_order).
+    pub fn give_back_lane(mut self) {
+        self.settle(Settlement::Return, true);
+    }
+
+    /// Gives back one that was not attempted, because one before it in its lane was given back with the lane.
+    pub fn give_back_behind(mut self) {
+        self.settle(Settlement::Behind, true);
+    }
+
+    fn settle(&mut self, settlement: Settlement, with_lane: bool) {
         if let Some(settled) = self.settled.take() {
             // Where nobody listens any more, the subscription ended and the broker has the message.
-            let _ = settled.send((self.id, settlement));
+            let _ = settled.send(Settled {
+                id: self.id,
+                settlement,
+                with_lane,
+            });
         }
     }
 }
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        self.settle(Settlement::Return);
+        self.settle(Settlement::Return, false);
     }
 }

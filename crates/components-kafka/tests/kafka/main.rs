@@ -89,7 +89,7 @@ async fn next_within(subscription: &mut Subscription, limit: Duration) -> Option
         loop {
             match subscription.next().await {
                 Some(Event::Message(delivery)) => return delivery,
-                Some(Event::Revoked(_)) => {}
+                Some(Event::Revoked(_) | Event::Reopened(_)) => {}
                 None => panic!("the subscription ended"),
             }
         }

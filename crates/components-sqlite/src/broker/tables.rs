@@ -134,7 +134,7 @@ impl Tables {
                 "DELETE FROM {table}_deliveries WHERE group_id = ?1 AND message_id = ?2 AND owner = ?3"
             ),
             release: format!(
-                "UPDATE {table}_deliveries SET visible_ms = ?4, owner = ''
+                "UPDATE {table}_deliveries SET visible_ms = ?4, owner = '', leases = leases - ?5
                  WHERE group_id = ?1 AND message_id = ?2 AND owner = ?3"
             ),
             renew: format!(
@@ -249,8 +249,10 @@ impl Tables {
                         connection.prepare_cached(&self.forget)?.execute([id])?;
                     }
                 }
-                Settlement::Return => {
-                    let values = params![member.group, id, member.owner, again];
+                Settlement::Return | Settlement::Behind => {
+                    // What was not attempted was not delivered either.
+                    let untried = i64::from(*settlement == Settlement::Behind);
+                    let values = params![member.group, id, member.owner, again, untried];
                     connection.prepare_cached(&self.release)?.execute(values)?;
                 }
             }

@@ -48,6 +48,11 @@ impl Order {
         }
     }
 
+    /// Whether it waits for those before it.
+    pub fn is_after(&self) -> bool {
+        self.alone.is_none()
+    }
+
     /// Whether it came by one of these partitions.
     fn came_by(&self, partitions: &HashSet<u32>) -> bool {
         self.lane
@@ -105,6 +110,7 @@ pub async fn take<C: Consumer>(
                     let rest = consumer.offer(&inbox, &message).await;
                     settling.push(consumer.settle(message, rest, receipt, tokens));
                 }
+                Some(Event::Reopened(lane)) => inbox.reopen(Order::after(lane)).await,
                 Some(Event::Revoked(revoked)) => {
                     let gone: HashSet<u32> = revoked.partitions.into_iter().collect();
                     inbox.revoke(Box::new(move |order: &Order| order.came_by(&gone))).await;

@@ -338,7 +338,9 @@ impl Consumer for Relay {
                 self.count("dropped");
                 return receipt.acknowledge();
             }
-            Err(Undelivered::Stopped | Undelivered::Revoked) => return receipt.give_back(),
+            Err(Undelivered::Stopped | Undelivered::Revoked | Undelivered::Behind) => {
+                return receipt.give_back();
+            }
             // Its wait was cut short: somebody else goes on.
             Ok(RelayOutcome::UnderWay | RelayOutcome::Missing | RelayOutcome::Failed(_))
                 if tokens.any_cancelled() =>

@@ -1,5 +1,6 @@
 //! Targets between a broker that does what the test says and a client that answers what the test says.
 
+mod apps;
 mod bulks;
 
 use std::collections::HashMap;
@@ -175,6 +176,17 @@ impl Scene {
             subscriptions,
             _registration: registration,
         }
+    }
+
+    /// A target for an app, and what its broker does.
+    fn target(&self, wanted: AppSubscription, app: Arc<AppChannel>) -> (UnboundedSender<Step>, Target) {
+        // The broker has steps for this subscription too.
+        let subscriptions = Arc::clone(&self.subscriptions);
+        let broker = subscriptions.dependencies.pubsubs.broker("broker").unwrap();
+        let (steps, to_do) = mpsc::unbounded_channel();
+        *self.fake.steps.lock().unwrap() = Some(to_do);
+        let target = Target::new(subscriptions, Arc::new(wanted), broker, Sink::App(app));
+        (steps, target)
     }
 
     fn deliver(&self, data: &'static str, partition: Option<u32>) {

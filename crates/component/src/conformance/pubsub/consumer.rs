@@ -48,7 +48,7 @@ impl Consumer {
             loop {
                 match self.subscription.next().await {
                     Some(Event::Message(delivery)) => return Ok(delivery),
-                    Some(Event::Revoked(_)) => {}
+                    Some(Event::Revoked(_) | Event::Reopened(_)) => {}
                     None => return Err("the subscription ended".to_owned()),
                 }
             }

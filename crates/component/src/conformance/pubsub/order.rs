@@ -73,3 +73,50 @@ pub(super) async fn keys<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &
     settled(&one).await?;
     settled(&two).await
 }
+
+/// One consumer that has several messages of a key: when the first goes back with its lane, all of them come again, in order, and
+/// no later one before them.
+pub(super) async fn lane<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSubs<'_, F>) -> Outcome {
+    if !brokers.rules.keys {
+        return Ok(());
+    }
+    let broker = brokers.group("lane").await?;
+    let topic = brokers.topic("lane");
+    let mut consumer = Consumer::start(&broker, &topic, 16).await?;
+    if !consumer.subscription.keeps_order() {
+        consumer.end().await?;
+        return settled(&broker).await;
+    }
+    let send = async |text: &str, key: &str| {
+        let message = Publish {
+            topic: topic.clone(),
+            data: text.to_owned().into(),
+            metadata: [(PARTITION_KEY.to_owned(), key.to_owned())].into(),
+            ..Publish::default()
+        };
+        broker.publish(&message).await.step("publish")
+    };
+    for text in ["1", "2", "3"] {
+        send(text, "failing").await?;
+    }
+    let (first, second, third) = (
+        consumer.take().await?,
+        consumer.take().await?,
+        consumer.take().await?,
+    );
+    first.receipt.give_back_lane();
+    second.receipt.give_back_behind();
+    // One that the engine has not let go of yet holds the others.
+    send("4", "failing").await?;
+    send("other", "fine").await?;
+    let other = consumer.take().await?;
+    ensure!(data(&other) == "other", "{:?} came out of order", data(&other));
+    other.receipt.acknowledge();
+    consumer.quiet().await?;
+    third.receipt.give_back_behind();
+    let came = consumer.acknowledge(4).await?;
+    ensure!(came == ["1", "2", "3", "4"], "they came again as {came:?}");
+    consumer.quiet().await?;
+    consumer.end().await?;
+    settled(&broker).await
+}

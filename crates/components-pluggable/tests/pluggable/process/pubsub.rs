@@ -197,7 +197,7 @@ async fn pull(
                         break;
                     }
                 }
-                Some(Event::Revoked(_)) => {}
+                Some(Event::Revoked(_) | Event::Reopened(_)) => {}
                 None => break,
             },
         }

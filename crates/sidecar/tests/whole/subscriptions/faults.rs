@@ -30,6 +30,47 @@ async fn a_dead_letter_goes_where_the_app_may_publish() {
     assert!(payloads(&got, "/dead").is_empty());
 }
 
+/// Invariant: without a retry policy too, a message that the app failed holds back those of its key, and no others, until it has
+/// come again.
+#[tokio::test]
+async fn a_failed_message_is_not_overtaken_by_its_key() {
+    let left = Mutex::new(2);
+    let (app, got) = keeping(move |target, event| {
+        let mut left = left.lock().unwrap();
+        if target == "/orders" && event["data"] == "a1" && *left > 0 {
+            *left -= 1;
+            return app::text(500, "");
+        }
+        app::text(200, "")
+    })
+    .await;
+    let net = Net::plain();
+    let folder = tempfile::tempdir().unwrap();
+    let broker = sqlite(&folder.path().join("broker.db"));
+    let start = async || {
+        let plan = plan(&net, &app).resource(&broker);
+        plan.resource(&to("orders", "/orders")).start().await
+    };
+    // The group stands, and all messages come at once to who joins it.
+    start().await.stop().await.unwrap();
+    let publisher = net.sidecar("publisher").resource(&broker).start().await;
+    for data in ["a1", "a2", "b1", "a3", "a4", "b2"] {
+        let topic = format!("orders?metadata.partitionKey={}", &data[..1]);
+        publish(&publisher, &topic, &json!(data)).await;
+    }
+    let node = start().await;
+    let of = |key: &str| {
+        let mut all = payloads(&got, "/orders");
+        all.retain(|data| data.as_str().unwrap().starts_with(key));
+        all
+    };
+    eventually(async || of("b").len() == 2).await;
+    assert_eq!(of("b"), ["b1", "b2"]);
+    eventually(async || of("a").len() >= 6).await;
+    assert_eq!(of("a"), ["a1", "a1", "a1", "a2", "a3", "a4"]);
+    node.stop().await.unwrap();
+}
+
 /// Invariant: three sidecars of an app are restarted one after the other while somebody publishes: every message comes, and
 /// those of a key come in order.
 #[tokio::test]

@@ -13,13 +13,16 @@ use super::*;
 const REFUSED: &str = r#"{"id":"refused","type":"t","source":"s","specversion":"1.0","data":1}"#;
 
 /// An app that drops every bulk but those with what it refuses, and tells how many events each has.
-async fn app() -> (Arc<AppChannel>, UnboundedReceiver<usize>) {
+pub(super) async fn app(
+    health: Health,
+    max_concurrency: Option<usize>,
+) -> (Arc<AppChannel>, UnboundedReceiver<usize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let config = App {
         port: listener.local_addr().unwrap().port(),
         protocol: AppProtocol::Http,
         address: "127.0.0.1".to_owned(),
-        max_concurrency: None,
+        max_concurrency,
         api_token: None,
         health: None,
         health_path: String::new(),
@@ -35,7 +38,7 @@ async fn app() -> (Arc<AppChannel>, UnboundedReceiver<usize>) {
     });
     let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
     let middlewares = Arc::new(Middlewares::new(&Configuration::default()));
-    let channel = AppChannel::build(&config, Health::new(true).1, None, metrics, middlewares);
+    let channel = AppChannel::build(&config, health, None, metrics, middlewares);
     (Arc::new(channel.unwrap()), sizes)
 }
 
@@ -87,7 +90,7 @@ impl Bulks {
     async fn start(setting: Setting) -> Self {
         let concurrency = setting.concurrency.and_then(NonZeroUsize::new);
         let scene = Scene::of_broker(setting.policy, wanted(), concurrency, setting.window).await;
-        let (app, sizes) = app().await;
+        let (app, sizes) = app(Health::new(true).1, None).await;
         let wanted = AppSubscription {
             origin: SubscriptionType::Declared,
             dead_letter: None,
@@ -97,12 +100,7 @@ impl Bulks {
             }),
             ..wanted()
         };
-        // The broker has steps for this subscription too.
-        let subscriptions = Arc::clone(&scene.subscriptions);
-        let broker = subscriptions.dependencies.pubsubs.broker("broker").unwrap();
-        let (steps, to_do) = mpsc::unbounded_channel();
-        *scene.fake.steps.lock().unwrap() = Some(to_do);
-        let target = Target::new(subscriptions, Arc::new(wanted), broker, Sink::App(app));
+        let (steps, target) = scene.target(wanted, app);
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let running = tokio::spawn(async move {
