@@ -6,8 +6,6 @@ mod call;
 mod durable;
 mod error;
 mod gate;
-#[cfg(test)]
-mod going;
 mod host;
 pub mod internal;
 mod lifecycle;
@@ -318,22 +316,4 @@ fn check_name(what: &str, name: &str) -> Result<(), ActorError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_ids_of_executors_may_be_made_of_two_names() {
-        const EXECUTOR: &str = "dapr.internal.default.shop.executor";
-        const WORKFLOW: &str = "dapr.internal.default.shop.workflow";
-        assert!(check(WORKFLOW, "a").is_ok() && check(EXECUTOR, "a").is_ok());
-        assert!(check(EXECUTOR, "a/3").is_ok());
-        for (kind, id) in [
-            (WORKFLOW, "a/3"),
-            ("cart", "a/3"),
-            (EXECUTOR, "../3"),
-            (EXECUTOR, "b/a/3"),
-        ] {
-            assert!(check(kind, id).is_err(), "{kind} {id}");
-        }
-    }
-}
+mod tests;

@@ -364,6 +364,4 @@ fn has_expired(contents: &Contents, now: OffsetDateTime) -> bool {
 pub(crate) use record::previous;
 
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 mod tests;

@@ -1,3 +1,5 @@
+mod simulation;
+
 use outrigger_identity::pem;
 use time::ext::NumericalDuration;
 
@@ -6,7 +8,7 @@ use crate::x509;
 
 const HOUR: std::time::Duration = std::time::Duration::from_secs(3600);
 
-pub(super) fn rotation(mode: RotationMode, terms: Terms) -> Rotation {
+fn rotation(mode: RotationMode, terms: Terms) -> Rotation {
     Rotation {
         mode,
         terms,
@@ -15,12 +17,12 @@ pub(super) fn rotation(mode: RotationMode, terms: Terms) -> Rotation {
     }
 }
 
-pub(super) fn start() -> OffsetDateTime {
+fn start() -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp(1_800_000_000).unwrap()
 }
 
 /// A CA that sentry makes at that time, with its record.
-pub(super) fn made(rotation: &Rotation, now: OffsetDateTime) -> Contents {
+fn made(rotation: &Rotation, now: OffsetDateTime) -> Contents {
     let pem = x509::generate(&rotation.sentry, rotation.skew, now).unwrap();
     let mut contents = Contents::default();
     contents.set(File::Rotation, Rotation::begin(&pem.issuer));

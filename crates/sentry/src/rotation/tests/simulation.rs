@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use outrigger_identity::pem;
 use time::ext::NumericalDuration;
 
-use super::record::{anchor, chain_life};
-use super::tests::{made, rotation, start};
-use super::*;
+use super::super::record::{anchor, chain_life};
+use super::super::*;
+use super::{made, rotation, start};
 use crate::x509;
 
 const HOUR: std::time::Duration = std::time::Duration::from_secs(3600);

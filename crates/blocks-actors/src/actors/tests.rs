@@ -1,4 +1,4 @@
-//! Tests of types that are hosted no more, while their actors end.
+//! The names of actors, and types that are hosted no more while their actors end.
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -178,4 +178,20 @@ async fn an_internal_type_is_kept_until_its_actors_have_ended() {
     assert!(matches!(handed.await, Ok(None)));
     unregistering.await.unwrap();
     assert_eq!(actors.hosted.load().all().count(), 0);
+}
+
+#[test]
+fn only_ids_of_executors_may_be_made_of_two_names() {
+    const EXECUTOR: &str = "dapr.internal.default.shop.executor";
+    const WORKFLOW: &str = "dapr.internal.default.shop.workflow";
+    assert!(check(WORKFLOW, "a").is_ok() && check(EXECUTOR, "a").is_ok());
+    assert!(check(EXECUTOR, "a/3").is_ok());
+    for (kind, id) in [
+        (WORKFLOW, "a/3"),
+        ("cart", "a/3"),
+        (EXECUTOR, "../3"),
+        (EXECUTOR, "b/a/3"),
+    ] {
+        assert!(check(kind, id).is_err(), "{kind} {id}");
+    }
 }
