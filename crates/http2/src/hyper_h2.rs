@@ -13,9 +13,9 @@
 //! - A connection without a stream ends after one to two times [`Config::idle`].
 //! - What a server began to process when it closed a connection for an error, and what it did not, cannot be told
 //!   apart: neither counts as refused.
-//! - The budget of unproductive frames is h2's: 20 streams that are reset before anybody saw them, and 1,024 that it
-//!   has reset for errors, end a connection with ENHANCE_YOUR_CALM. PING, SETTINGS, PRIORITY and WINDOW_UPDATE are not
-//!   counted.
+//! - The budget of unproductive frames is h2's: 20 streams that are reset before anybody saw them, 1,024 that it has
+//!   reset for errors, and a number of small frames of DATA end a connection with ENHANCE_YOUR_CALM. PING, SETTINGS,
+//!   PRIORITY and WINDOW_UPDATE are not counted.
 //!
 //! [`Config::header_memory`]: crate::Config::header_memory
 //! [`Config::max_stream_window`]: crate::Config::max_stream_window
