@@ -8,6 +8,7 @@ use std::time::Duration;
 use outrigger_component::{Catalog, Metadata, Reading, Setup};
 use outrigger_components::builtin;
 use outrigger_pages::Page;
+use outrigger_pages::settings::{Documented, documented_by, in_backticks, sections};
 use outrigger_resources::value::go_nanos;
 
 /// Nothing listens there: what is read before connecting is all that counts here.
@@ -164,79 +165,6 @@ async fn looked_up(catalog: &Catalog, kind: &str) -> BTreeMap<String, Reading> {
         }
     }
     names
-}
-
-/// A row of a table of settings.
-struct Row {
-    first: String,
-    kind: String,
-    default: String,
-}
-
-/// The sections of a page: what their headings say, and the rows of their settings.
-fn sections(text: &str) -> Vec<(String, Vec<Row>)> {
-    let mut sections: Vec<(String, Vec<Row>)> = Vec::new();
-    let mut is_settings = false;
-    for line in text.lines() {
-        if let Some(heading) = line.strip_prefix("### ").or_else(|| line.strip_prefix("## ")) {
-            sections.push((heading.to_owned(), Vec::new()));
-        }
-        let Some(row) = line.strip_prefix("| ") else {
-            is_settings = false;
-            continue;
-        };
-        let mut cells = row.split(" |").map(|cell| cell.trim().to_owned());
-        let mut cell = || cells.next().unwrap_or_default();
-        let row = Row {
-            first: cell(),
-            kind: cell(),
-            default: cell(),
-        };
-        if row.first == "setting" {
-            assert_eq!(
-                (&*row.kind, &*row.default),
-                ("type", "default"),
-                "the columns of {:?}",
-                sections.last().map(|(heading, _)| heading)
-            );
-            is_settings = true;
-        } else if is_settings && row.first != "---" {
-            sections.last_mut().unwrap().1.push(row);
-        }
-    }
-    sections
-}
-
-fn in_backticks(text: &str) -> impl Iterator<Item = &str> {
-    text.split('`').skip(1).step_by(2)
-}
-
-/// What a page says of a setting.
-#[derive(Clone)]
-struct Documented {
-    kind: String,
-    default: String,
-}
-
-/// The settings of rows, by name in lower case. Where there are as many defaults as names, each has its own.
-fn documented_by(rows: &[Row]) -> BTreeMap<String, Documented> {
-    let mut all = BTreeMap::new();
-    for row in rows.iter().filter(|row| !row.first.contains("](")) {
-        let names: Vec<_> = in_backticks(&row.first).collect();
-        let defaults: Vec<_> = row.default.split(", ").collect();
-        for (index, name) in names.iter().enumerate() {
-            let default = match defaults.len() == names.len() {
-                true => defaults[index],
-                false => &row.default,
-            };
-            let documented = Documented {
-                kind: row.kind.clone(),
-                default: default.to_owned(),
-            };
-            all.insert(name.to_lowercase(), documented);
-        }
-    }
-    all
 }
 
 /// The settings of each type on both pages.

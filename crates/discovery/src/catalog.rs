@@ -110,7 +110,20 @@ pub async fn build(options: Options) -> Result<Arc<dyn Resolver>, BuildError> {
         return Err(unknown(&options));
     }
     Ok(match &name[..] {
-        "mdns" => Arc::new(Mdns::start(registration)?),
+        "mdns" => {
+            if options
+                .configuration
+                .as_object()
+                .is_some_and(|map| !map.is_empty())
+            {
+                tracing::warn!(
+                    target: "dapr.contrib",
+                    "name resolver mdns: it has no settings, and those in spec.nameResolution.configuration of the \
+                     Configuration are not used"
+                );
+            }
+            Arc::new(Mdns::start(registration)?)
+        }
         #[cfg(feature = "sqlite")]
         "sqlite" => {
             let hook = Arc::clone(&options.on_fatal);
@@ -175,5 +188,26 @@ mod tests {
         ));
         // Found in any case; refused because the registration is empty.
         assert!(matches!(error("mDNS", "V1").await, BuildError::Mdns(_)));
+    }
+
+    #[cfg(any(feature = "sqlite", feature = "consul", feature = "kubernetes"))]
+    #[test]
+    fn settings_that_mdns_does_not_have_are_told() {
+        let warnings = |configuration| {
+            crate::settings::tests::warnings(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                let mut options = options("mdns", "");
+                options.configuration = configuration;
+                // Refused because the registration is empty.
+                assert!(runtime.block_on(build(options)).is_err());
+            })
+        };
+        assert_eq!(warnings(Value::Null), [""; 0]);
+        assert_eq!(warnings(serde_json::json!({})), [""; 0]);
+        let told = warnings(serde_json::json!({"connectionString": "x.db"}));
+        assert!(
+            told.len() == 1 && told[0].contains("mdns: it has no settings"),
+            "{told:?}"
+        );
     }
 }

@@ -57,10 +57,20 @@ impl Kubernetes {
         dns: TokioResolver,
     ) -> Result<Self, KubernetesError> {
         let settings = Settings::new(configuration)?;
-        let text = |key: &str| Ok::<_, SettingsError>(settings.text(&[key])?.filter(|text| !text.is_empty()));
+        let resolver = Self::of(&settings, registration, dns);
+        settings.show_unused("kubernetes", resolver.is_ok());
+        resolver
+    }
+
+    fn of(
+        settings: &Settings<'_>,
+        registration: &Registration,
+        dns: TokioResolver,
+    ) -> Result<Self, KubernetesError> {
+        let template = settings.filled(&["template"])?;
         Ok(Self {
-            domain: text("clusterDomain")?.unwrap_or_else(|| DEFAULT_DOMAIN.to_owned()),
-            template: text("template")?.as_deref().map(Template::parse).transpose()?,
+            domain: settings.filled_or(&["clusterDomain"], DEFAULT_DOMAIN)?,
+            template: template.as_deref().map(Template::parse).transpose()?,
             port: registration.internal_port,
             dns,
         })

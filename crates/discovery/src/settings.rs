@@ -1,8 +1,9 @@
-//! Reads the `configuration` of a resolver: keys in any case, values as YAML left them.
+//! Reads the `configuration` of a resolver: keys in any case, values as YAML left them. What is read is noted, to tell of
+//! settings that nobody reads, and to hold `docs/components.md` to the others.
 
-#[cfg(any(feature = "sqlite", feature = "consul"))]
-use std::time::Duration;
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
+use outrigger_nearest::nearest;
 use serde_json::{Map, Value};
 
 /// A setting that cannot be used.
@@ -33,37 +34,166 @@ impl SettingsError {
     }
 }
 
+/// How a setting is read.
+#[cfg_attr(
+    not(all(feature = "sqlite", feature = "consul")),
+    allow(dead_code, reason = "a build without the resolvers that read so")
+)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// A map, whose own settings are read.
+    Map,
+    /// Whatever it is.
+    Any,
+    /// Text, with its default where it has one.
+    Text(Option<&'static str>),
+    /// A truth value; false without one.
+    Flag,
+    /// A duration, with its default.
+    Duration(Duration),
+    /// A duration as a number of nanoseconds.
+    Nanoseconds,
+    /// A whole number that is not negative.
+    Number,
+}
+
+/// A setting that nobody read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Unused {
+    /// As written, with the maps that it is in: `client.adress`.
+    pub(crate) name: String,
+    /// The nearest name that was read there and is not given.
+    pub(crate) near: Option<String>,
+}
+
 /// A map of settings.
-#[derive(Clone, Copy)]
-pub(crate) struct Settings<'a>(Option<&'a Map<String, Value>>);
+pub(crate) struct Settings<'a> {
+    map: Option<&'a Map<String, Value>>,
+    /// Where the map is: empty, or the names of those that it is in, with a point behind each.
+    path: String,
+    /// What was read, by the names with which the code asks.
+    looked_up: Rc<RefCell<BTreeMap<String, Reading>>>,
+}
 
 impl<'a> Settings<'a> {
     pub(crate) fn new(configuration: &'a Value) -> Result<Self, SettingsError> {
-        match configuration {
-            Value::Null => Ok(Self(None)),
-            Value::Object(map) => Ok(Self(Some(map))),
-            _ => Err(SettingsError::NotAMap),
+        Ok(Self {
+            map: map_of(configuration).ok_or(SettingsError::NotAMap)?,
+            path: String::new(),
+            looked_up: Rc::default(),
+        })
+    }
+
+    /// What was read so far, present or not, and how.
+    #[cfg(test)]
+    pub(crate) fn looked_up(&self) -> BTreeMap<String, Reading> {
+        self.looked_up.borrow().clone()
+    }
+
+    /// Warns of the settings that nobody read, after the `resolver` has read its own. One that found a mistake has not
+    /// read all: then only those that are nearly one that it looked for are shown.
+    pub(crate) fn show_unused(&self, resolver: &str, all_read: bool) {
+        for Unused { name, near } in self.unused() {
+            let remedy = match near {
+                Some(near) => format!("did you mean {near}?"),
+                None if all_read => "check its name, or remove it".to_owned(),
+                None => continue,
+            };
+            tracing::warn!(
+                target: "dapr.contrib",
+                "name resolver {resolver}: the setting {name} is not used (spec.nameResolution.configuration of the \
+                 Configuration: {remedy})"
+            );
         }
     }
 
+    /// The settings that nobody read so far.
+    pub(crate) fn unused(&self) -> Vec<Unused> {
+        let mut unused = Vec::new();
+        unused_in(self.map, &self.path, &self.looked_up.borrow(), &mut unused);
+        unused
+    }
+}
+
+/// The map that a value is, `None` of which is no map at all: without a value it is empty.
+fn map_of(value: &Value) -> Option<Option<&Map<String, Value>>> {
+    match value {
+        Value::Null => Some(None),
+        Value::Object(map) => Some(Some(map)),
+        _ => None,
+    }
+}
+
+fn unused_in(
+    map: Option<&Map<String, Value>>,
+    path: &str,
+    looked_up: &BTreeMap<String, Reading>,
+    unused: &mut Vec<Unused>,
+) {
+    // Those of this map, not those of maps in it.
+    let known = |name: &'_ &String| name.strip_prefix(path).is_some_and(|rest| !rest.contains('.'));
+    for (key, value) in map.into_iter().flatten() {
+        let name = format!("{path}{key}");
+        let read = looked_up
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(&name));
+        match read {
+            Some((name, Reading::Map)) => {
+                let inner = map_of(value).flatten();
+                unused_in(inner, &format!("{name}."), looked_up, unused);
+            }
+            Some(_) => {}
+            None => {
+                let is_given = |name: &&String| {
+                    let mut given = map.into_iter().flatten().map(|(key, _)| key);
+                    given.any(|key| name[path.len()..].eq_ignore_ascii_case(key))
+                };
+                let absent = looked_up.keys().filter(known).filter(|name| !is_given(name));
+                let near = nearest(&name, absent.map(String::as_str)).map(str::to_owned);
+                unused.push(Unused { name, near });
+            }
+        }
+    }
+}
+
+impl<'a> Settings<'a> {
     /// The value under the first of the names that is there and not null.
-    pub(crate) fn value(&self, names: &[&str]) -> Option<&'a Value> {
-        let map = self.0?;
+    fn find(&self, names: &[&str], reading: Reading) -> Option<&'a Value> {
+        let mut looked_up = self.looked_up.borrow_mut();
+        for name in names {
+            looked_up.insert(format!("{}{name}", self.path), reading);
+        }
+        let map = self.map?;
         names.iter().find_map(|name| {
             let found = map.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
             found.map(|(_, value)| value).filter(|value| !value.is_null())
         })
     }
 
-    /// Text; numbers and truth values count as their text.
-    pub(crate) fn text(&self, names: &[&str]) -> Result<Option<String>, SettingsError> {
-        match self.value(names) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text.clone())),
-            Some(Value::Number(number)) => Ok(Some(number.to_string())),
-            Some(Value::Bool(flag)) => Ok(Some(flag.to_string())),
-            Some(_) => Err(SettingsError::invalid(names[0], "it must be text")),
-        }
+    /// Text that is not empty; numbers and truth values count as their text.
+    pub(crate) fn filled(&self, names: &[&str]) -> Result<Option<String>, SettingsError> {
+        let text = text_of(names, self.find(names, Reading::Text(None)))?;
+        Ok(text.filter(|text| !text.is_empty()))
+    }
+
+    /// The same, with what holds when it is absent or empty.
+    #[cfg(any(feature = "consul", feature = "kubernetes"))]
+    pub(crate) fn filled_or(&self, names: &[&str], default: &'static str) -> Result<String, SettingsError> {
+        let text = text_of(names, self.find(names, Reading::Text(Some(default))))?;
+        Ok(text
+            .filter(|text| !text.is_empty())
+            .unwrap_or_else(|| default.to_owned()))
+    }
+}
+
+/// Text; numbers and truth values count as their text.
+fn text_of(names: &[&str], value: Option<&Value>) -> Result<Option<String>, SettingsError> {
+    match value {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(Value::Number(number)) => Ok(Some(number.to_string())),
+        Some(Value::Bool(flag)) => Ok(Some(flag.to_string())),
+        Some(_) => Err(SettingsError::invalid(names[0], "it must be text")),
     }
 }
 
@@ -71,7 +201,7 @@ impl<'a> Settings<'a> {
 impl Settings<'_> {
     /// A truth value: `y yes true t on 1` in any case are true, all else is false.
     pub(crate) fn flag(&self, names: &[&str]) -> Result<bool, SettingsError> {
-        let text = self.text(names)?.unwrap_or_default();
+        let text = text_of(names, self.find(names, Reading::Flag))?.unwrap_or_default();
         let truths = ["y", "yes", "true", "t", "on", "1"];
         Ok(truths.iter().any(|truth| text.trim().eq_ignore_ascii_case(truth)))
     }
@@ -79,9 +209,15 @@ impl Settings<'_> {
 
 #[cfg(feature = "sqlite")]
 impl Settings<'_> {
+    /// Text, even if empty, with what holds when it is absent.
+    pub(crate) fn text_or(&self, names: &[&str], default: &'static str) -> Result<String, SettingsError> {
+        let text = text_of(names, self.find(names, Reading::Text(Some(default))))?;
+        Ok(text.unwrap_or_else(|| default.to_owned()))
+    }
+
     /// A duration such as `1m30s`, or whole seconds. Negative ones count as none.
     pub(crate) fn duration(&self, names: &[&str], default: Duration) -> Result<Duration, SettingsError> {
-        let Some(text) = self.text(names)? else {
+        let Some(text) = text_of(names, self.find(names, Reading::Duration(default)))? else {
             return Ok(default);
         };
         parse_duration(text.trim())
@@ -91,28 +227,41 @@ impl Settings<'_> {
 
 #[cfg(feature = "consul")]
 impl<'a> Settings<'a> {
+    /// Text, even if empty.
+    pub(crate) fn text(&self, name: &str) -> Result<Option<String>, SettingsError> {
+        text_of(&[name], self.find(&[name], Reading::Text(None)))
+    }
+
+    /// Whatever it is.
+    pub(crate) fn value(&self, name: &str) -> Option<&'a Value> {
+        self.find(&[name], Reading::Any)
+    }
+
     /// A nested map; empty when it is absent.
     pub(crate) fn nested(&self, name: &str) -> Result<Self, SettingsError> {
-        Self::new(self.value(&[name]).unwrap_or(&Value::Null))
-            .map_err(|_| SettingsError::invalid(name, "it must be a map"))
+        let value = self.find(&[name], Reading::Map).unwrap_or(&Value::Null);
+        Ok(Self {
+            map: map_of(value).ok_or_else(|| SettingsError::invalid(name, "it must be a map"))?,
+            path: format!("{}{name}.", self.path),
+            looked_up: Rc::clone(&self.looked_up),
+        })
     }
 
     /// A duration in nanoseconds, the only form the Consul configuration has.
     pub(crate) fn nanoseconds(&self, name: &str) -> Result<Option<Duration>, SettingsError> {
-        self.number(name).map(|nanos| nanos.map(Duration::from_nanos))
+        let nanos = number_of(name, self.find(&[name], Reading::Nanoseconds))?;
+        Ok(nanos.map(Duration::from_nanos))
     }
 
     /// A whole number that is not negative.
     pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, SettingsError> {
-        let bad = || SettingsError::invalid(name, "it must be a whole number, durations in nanoseconds");
-        self.value(&[name])
-            .map(|value| value.as_u64().ok_or_else(bad))
-            .transpose()
+        number_of(name, self.find(&[name], Reading::Number))
     }
 
     /// A map of text.
     pub(crate) fn text_map(&self, name: &str) -> Result<Vec<(String, String)>, SettingsError> {
-        let entries = self.nested(name)?.0.into_iter().flatten();
+        let value = self.find(&[name], Reading::Any).unwrap_or(&Value::Null);
+        let map = map_of(value).ok_or_else(|| SettingsError::invalid(name, "it must be a map"))?;
         let read = |(key, value): (&String, &Value)| {
             let text = value
                 .as_str()
@@ -120,12 +269,18 @@ impl<'a> Settings<'a> {
                 .unwrap_or_else(|| value.to_string());
             (key.clone(), text)
         };
-        Ok(entries.map(read).collect())
+        Ok(map.into_iter().flatten().map(read).collect())
     }
 }
 
+#[cfg(feature = "consul")]
+fn number_of(name: &str, value: Option<&Value>) -> Result<Option<u64>, SettingsError> {
+    let bad = || SettingsError::invalid(name, "it must be a whole number, durations in nanoseconds");
+    value.map(|value| value.as_u64().ok_or_else(bad)).transpose()
+}
+
 /// Go's duration syntax; a bare integer is seconds.
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "sqlite", test))]
 fn parse_duration(text: &str) -> Option<Duration> {
     if text.is_empty() {
         return Some(Duration::ZERO);
@@ -157,7 +312,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
     }
 }
 
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "sqlite", test))]
 fn seconds_of(unit: &str) -> Option<f64> {
     Some(match unit {
         "ns" => 1e-9,
@@ -171,41 +326,4 @@ fn seconds_of(unit: &str) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[cfg(feature = "sqlite")]
-    #[test]
-    fn durations_in_go_syntax_or_seconds() {
-        for (text, millis) in [
-            ("5s", Some(5000)),
-            ("800ms", Some(800)),
-            ("1h0m1.5s", Some(3_601_500)),
-            ("7", Some(7000)),
-            ("", Some(0)),
-            ("-1s", Some(0)),
-            ("5", Some(5000)),
-            ("5x", None),
-            ("s", None),
-            ("1.2.3s", None),
-        ] {
-            assert_eq!(parse_duration(text), millis.map(Duration::from_millis), "{text}");
-        }
-    }
-
-    #[test]
-    fn keys_match_in_any_case_and_under_aliases() {
-        let value = json!({"ConnectionSTRING": "data.db", "disablewal": "Yes", "n": null});
-        let settings = Settings::new(&value).unwrap();
-        assert_eq!(
-            settings.text(&["url", "connectionString"]).unwrap().unwrap(),
-            "data.db"
-        );
-        #[cfg(any(feature = "sqlite", feature = "consul"))]
-        assert!(settings.flag(&["disableWAL"]).unwrap());
-        assert!(settings.value(&["n"]).is_none());
-        assert_eq!(Settings::new(&json!([1])).err(), Some(SettingsError::NotAMap));
-    }
-}
+pub(crate) mod tests;

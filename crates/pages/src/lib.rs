@@ -3,6 +3,8 @@
 //!
 //! Such a part stands between two lines: `<!-- made from the code: NAME -->` and `<!-- end -->`.
 
+pub mod settings;
+
 use std::path::{Path, PathBuf};
 
 /// Makes the tests write what they would compare.

@@ -78,16 +78,25 @@ impl Config {
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConsulConfigError> {
         let settings = Settings::new(configuration)?;
+        let config = Self::of(&settings, registration, env);
+        settings.show_unused("consul", config.is_ok());
+        config
+    }
+
+    fn of(
+        settings: &Settings<'_>,
+        registration: &Registration,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConsulConfigError> {
         if registration.internal_port == 0 {
             return Err(ConsulConfigError::PropertyMissing("DAPR_PORT"));
         }
-        let port_key = settings
-            .text(&["daprPortMetaKey"])?
-            .filter(|key| !key.is_empty())
-            .unwrap_or_else(|| DEFAULT_PORT_KEY.to_owned());
-        let mut body = match settings.value(&["advancedRegistration"]) {
+        let port_key = settings.filled_or(&["daprPortMetaKey"], DEFAULT_PORT_KEY)?;
+        // Often there beside `advancedRegistration`, which says more.
+        let self_register = settings.flag(&["selfRegister"])?;
+        let mut body = match settings.value("advancedRegistration") {
             Some(advanced) => Some(shape::canonical(advanced, shape::registration())),
-            None if settings.flag(&["selfRegister"])? => Some(own_registration(&settings, registration)?),
+            None if self_register => Some(own_registration(settings, registration)?),
             None => None,
         };
         if let Some(Value::Object(body)) = &mut body {
@@ -97,9 +106,9 @@ impl Config {
             }
         }
         Ok(Self {
-            client: Client::read(settings.nested("client")?, env)?,
-            query: match settings.value(&["queryOptions"]) {
-                Some(_) => Query::read(settings.nested("queryOptions")?)?,
+            client: Client::read(&settings.nested("client")?, env)?,
+            query: match settings.value("queryOptions") {
+                Some(_) => Query::read(&settings.nested("queryOptions")?)?,
                 None => Query {
                     use_cache: true,
                     ..Query::default()
@@ -135,7 +144,7 @@ fn own_registration(
         }
     }
     let id = format!("{app_id}-{host}-{http_port}");
-    let checks = match settings.value(&["checks"]) {
+    let checks = match settings.value("checks") {
         Some(Value::Array(checks)) if !checks.is_empty() => checks
             .iter()
             .map(|check| shape::canonical(check, shape::check()))
@@ -156,23 +165,24 @@ fn own_registration(
         "Address": host,
         "Port": app_port,
         "Checks": checks,
-        "Tags": settings.value(&["tags"]).cloned().unwrap_or_else(|| json!([])),
-        "Meta": settings.value(&["meta"]).cloned().unwrap_or_else(|| json!({})),
+        "Tags": settings.value("tags").cloned().unwrap_or_else(|| json!([])),
+        "Meta": settings.value("meta").cloned().unwrap_or_else(|| json!({})),
     }))
 }
 
 impl Client {
-    fn read(settings: Settings<'_>, env: &dyn Fn(&str) -> Option<String>) -> Result<Self, ConsulConfigError> {
+    fn read(
+        settings: &Settings<'_>,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConsulConfigError> {
         let env = |name: &str| env(name).filter(|value| !value.is_empty());
-        let text = |key: &str| Ok::<_, SettingsError>(settings.text(&[key])?.filter(|text| !text.is_empty()));
+        let text = |key: &str| settings.filled(&[key]);
         let tls = settings.nested("tlsConfig")?;
-        let tls_text = |key: &str, name: &str| {
-            let set = tls.text(&[key])?.filter(|text| !text.is_empty());
-            Ok::<_, SettingsError>(set.or_else(|| env(name)))
-        };
+        let tls_text =
+            |key: &str, name: &str| Ok::<_, SettingsError>(tls.filled(&[key])?.or_else(|| env(name)));
         let auth = settings.nested("httpAuth")?;
-        let user = auth.text(&["username"])?.map(|user| {
-            let password = auth.text(&["password"]).ok().flatten().unwrap_or_default();
+        let user = auth.text("username")?.map(|user| {
+            let password = auth.text("password").ok().flatten().unwrap_or_default();
             (user, password)
         });
         let is_set = |name: &str| {
@@ -217,10 +227,10 @@ fn basic_auth_of(text: String) -> Option<(String, String)> {
 }
 
 impl Query {
-    fn read(settings: Settings<'_>) -> Result<Self, ConsulConfigError> {
+    fn read(settings: &Settings<'_>) -> Result<Self, ConsulConfigError> {
         let mut parameters = Vec::new();
         for (key, parameter) in [("datacenter", "dc"), ("near", "near"), ("filter", "filter")] {
-            if let Some(text) = settings.text(&[key])?.filter(|text| !text.is_empty()) {
+            if let Some(text) = settings.filled(&[key])? {
                 parameters.push((parameter, text));
             }
         }
@@ -252,7 +262,7 @@ impl Query {
             parameters,
             use_cache,
             cache_control: (use_cache && !cache_control.is_empty()).then(|| cache_control.join(", ")),
-            token: settings.text(&["token"])?.filter(|text| !text.is_empty()),
+            token: settings.filled(&["token"])?,
             wait_time: settings.nanoseconds("waitTime")?,
         })
     }

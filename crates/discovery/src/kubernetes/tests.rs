@@ -64,6 +64,28 @@ async fn resolver(configuration: Value) -> Kubernetes {
     Kubernetes::with_dns(&configuration, &registration, dns.build().unwrap()).unwrap()
 }
 
+fn unasked() -> TokioResolver {
+    let dns = TokioResolver::builder_with_config(ResolverConfig::default(), TokioRuntimeProvider::default());
+    dns.build().unwrap()
+}
+
+#[test]
+fn the_page_lists_what_is_read() {
+    let settings = Settings::new(&Value::Null).unwrap();
+    Kubernetes::of(&settings, &Registration::default(), unasked()).unwrap();
+    crate::settings::tests::hold_to_page("Kubernetes DNS", &settings);
+}
+
+#[test]
+fn settings_that_are_not_read_are_told() {
+    let told = crate::settings::tests::warnings(|| {
+        let configuration = json!({"clusterdomain": "example", "templat": "{{.ID}}:1"});
+        drop(Kubernetes::with_dns(&configuration, &Registration::default(), unasked()).unwrap());
+    });
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("did you mean template?"), "{told:?}");
+}
+
 #[tokio::test]
 async fn all_addresses_of_the_service_are_found() {
     let resolver = resolver(json!({"clusterDomain": "example"})).await;

@@ -76,6 +76,12 @@ impl Config {
         registration: &Registration,
     ) -> Result<Self, SqliteConfigError> {
         let settings = Settings::new(configuration)?;
+        let config = Self::of(&settings, registration);
+        settings.show_unused("sqlite", config.is_ok());
+        config
+    }
+
+    fn of(settings: &Settings<'_>, registration: &Registration) -> Result<Self, SqliteConfigError> {
         let identity = [
             (registration.app_id.is_empty(), "name"),
             (registration.host_address.is_empty(), "address"),
@@ -85,12 +91,11 @@ impl Config {
             return Err(SqliteConfigError::Missing(what));
         }
         let connection = settings
-            .text(&["connectionString", "url"])?
-            .filter(|text| !text.is_empty())
+            .filled(&["connectionString", "url"])?
             .ok_or(SqliteConfigError::MissingConnectionString)?;
         let connection = ConnectionString::parse(&connection)?;
-        let identifier = |key: &'static str, what, default: &str| {
-            let name = settings.text(&[key])?.unwrap_or_else(|| default.to_owned());
+        let identifier = |key: &'static str, what, default| {
+            let name = settings.text_or(&[key], default)?;
             let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
             if name.is_empty() || !name.bytes().all(is_plain) {
                 return Err(SqliteConfigError::Identifier { what, name });
@@ -194,6 +199,36 @@ mod tests {
             (memory.uri.as_str(), memory.journal),
             ("file::memory:?cache=shared", "MEMORY")
         );
+    }
+
+    #[test]
+    fn the_page_lists_what_is_read() {
+        let configuration = json!({"connectionString": "data.db"});
+        let settings = Settings::new(&configuration).unwrap();
+        Config::of(&settings, &registration()).unwrap();
+        crate::settings::tests::hold_to_page("SQLite", &settings);
+    }
+
+    #[test]
+    fn settings_that_are_not_read_are_told() {
+        let warnings = |configuration: Value| crate::settings::tests::warnings(|| drop(read(configuration)));
+        let told = warnings(json!({"connectionString": "x.db", "busyTimeut": "1s", "other": 1}));
+        let place = "spec.nameResolution.configuration of the Configuration";
+        assert_eq!(
+            told,
+            [
+                format!(
+                    "name resolver sqlite: the setting busyTimeut is not used ({place}: did you mean busyTimeout?)"
+                ),
+                format!(
+                    "name resolver sqlite: the setting other is not used ({place}: check its name, or remove it)"
+                ),
+            ]
+        );
+        // It has not read all.
+        let told = warnings(json!({"conectionString": "x.db", "other": 1}));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("did you mean connectionString?"), "{told:?}");
     }
 
     #[test]

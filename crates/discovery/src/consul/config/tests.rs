@@ -30,6 +30,31 @@ fn defaults() {
 }
 
 #[test]
+fn the_page_lists_what_is_read() {
+    let configuration = json!({
+        "selfRegister": true, "client": {"httpAuth": {"username": "u"}}, "queryOptions": {}
+    });
+    let settings = Settings::new(&configuration).unwrap();
+    Config::of(&settings, &registration(), &|_| None).unwrap();
+    crate::settings::tests::hold_to_page("Consul", &settings);
+}
+
+#[test]
+fn settings_that_are_not_read_are_told() {
+    let warnings = |configuration| crate::settings::tests::warnings(|| drop(read(configuration)));
+    let told = warnings(json!({"selfRegister": true, "meta": {"zone": "a"}, "client": {"adress": "h:1"}}));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].contains("client.adress is not used") && told[0].contains("client.address?"),
+        "{told:?}"
+    );
+    // Nothing else of a registration counts beside the whole one.
+    let told = warnings(json!({"advancedRegistration": {"name": "x"}, "selfRegister": true, "tags": ["a"]}));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("the setting tags is not used"), "{told:?}");
+}
+
+#[test]
 fn self_registration_is_daprs() {
     let config = read(json!({"SelfRegister": true, "tags": ["a"], "meta": {"Region": "eu"}}));
     assert_eq!(

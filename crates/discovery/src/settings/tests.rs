@@ -1,0 +1,168 @@
+use std::sync::{Arc, Mutex};
+
+use outrigger_pages::Page;
+use outrigger_pages::settings::{Documented, documented_by, sections};
+use serde_json::json;
+
+use super::*;
+
+#[test]
+fn durations_in_go_syntax_or_seconds() {
+    for (text, millis) in [
+        ("5s", Some(5000)),
+        ("800ms", Some(800)),
+        ("1h0m1.5s", Some(3_601_500)),
+        ("7", Some(7000)),
+        ("", Some(0)),
+        ("-1s", Some(0)),
+        ("5", Some(5000)),
+        ("5x", None),
+        ("s", None),
+        ("1.2.3s", None),
+    ] {
+        assert_eq!(parse_duration(text), millis.map(Duration::from_millis), "{text}");
+    }
+}
+
+#[test]
+fn keys_match_in_any_case_and_under_aliases() {
+    let value = json!({"ConnectionSTRING": "data.db", "disablewal": "Yes", "n": null});
+    let settings = Settings::new(&value).unwrap();
+    assert_eq!(
+        settings.filled(&["url", "connectionString"]).unwrap().unwrap(),
+        "data.db"
+    );
+    #[cfg(any(feature = "sqlite", feature = "consul"))]
+    assert!(settings.flag(&["disableWAL"]).unwrap());
+    assert!(settings.find(&["n"], Reading::Any).is_none());
+    assert_eq!(Settings::new(&json!([1])).err(), Some(SettingsError::NotAMap));
+}
+
+#[cfg(feature = "consul")]
+#[test]
+fn settings_that_nobody_read_are_told_with_the_nearest_name_of_their_map() {
+    let value = json!({
+        "selfRegistr": true,
+        "TAGS": [],
+        "client": {"adress": "h:1", "Token": "t", "tlsconfig": {"caFil": "f", "certFile": "g"}},
+        "meta": {"free": "text"},
+        "other": {"inner": 1},
+    });
+    let settings = Settings::new(&value).unwrap();
+    settings.flag(&["selfRegister"]).unwrap();
+    settings.value("tags");
+    settings.value("meta");
+    let client = settings.nested("client").unwrap();
+    client.filled(&["address"]).unwrap();
+    client.filled(&["token"]).unwrap();
+    let tls = client.nested("tlsConfig").unwrap();
+    tls.filled(&["caFile"]).unwrap();
+    tls.filled(&["certFile"]).unwrap();
+    let unused = |name: &str, near: Option<&str>| Unused {
+        name: name.to_owned(),
+        near: near.map(str::to_owned),
+    };
+    let mut found = settings.unused();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    assert_eq!(
+        found,
+        [
+            unused("client.adress", Some("client.address")),
+            unused("client.tlsConfig.caFil", Some("client.tlsConfig.caFile")),
+            unused("other", None),
+            unused("selfRegistr", Some("selfRegister")),
+        ]
+    );
+}
+
+/// What is logged, a line each.
+#[derive(Default, Clone)]
+struct Told(Arc<Mutex<Vec<String>>>);
+
+impl tracing::field::Visit for Told {
+    fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.lock().unwrap().push(format!("{value:?}"));
+    }
+}
+
+impl tracing::Subscriber for Told {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN && metadata.target() == "dapr.contrib"
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// The warnings of what runs on this thread.
+pub(crate) fn warnings(run: impl FnOnce()) -> Vec<String> {
+    let told = Told::default();
+    tracing::subscriber::with_default(told.clone(), run);
+    let lines = told.0.lock().unwrap();
+    lines.clone()
+}
+
+/// Holds the section of a resolver in `docs/components.md` to what the resolver has read: names, types and defaults.
+pub(crate) fn hold_to_page(resolver: &str, settings: &Settings<'_>) {
+    let page = Page::read("components.md");
+    let sections = sections(page.text());
+    let section = sections.iter().find(|(heading, _)| heading == resolver);
+    let rows = section.map(|(_, rows)| documented_by(rows)).unwrap_or_default();
+    // Maps are in the names of what is in them.
+    let mut read = settings.looked_up();
+    read.retain(|_, reading| *reading != Reading::Map);
+    let mut wrong = Vec::new();
+    for (name, reading) in &read {
+        match rows.get(&name.to_lowercase()) {
+            None => wrong.push(format!("{name} is not there")),
+            Some(row) if !is_right(row, *reading) => wrong.push(format!("{name} is read as {reading:?}")),
+            Some(_) => {}
+        }
+    }
+    let is_read = |name: &String| read.keys().any(|read| read.eq_ignore_ascii_case(name));
+    let more = rows.keys().filter(|name| !is_read(name));
+    wrong.extend(more.map(|name| format!("{name} is listed, and not read")));
+    assert!(
+        wrong.is_empty(),
+        "docs/components.md, {resolver}:\n{}",
+        wrong.join("\n")
+    );
+}
+
+/// Whether a row says how the setting is read.
+fn is_right(row: &Documented, reading: Reading) -> bool {
+    let default = row.default.trim_matches('`');
+    match reading {
+        Reading::Map | Reading::Any | Reading::Text(None) => true,
+        Reading::Text(Some(text)) => default == text,
+        Reading::Flag => row.kind == "switch" && default == "off",
+        Reading::Duration(span) => row.kind == "duration" && parse_duration(default) == Some(span),
+        Reading::Nanoseconds => row.kind == "nanoseconds",
+        Reading::Number => row.kind == "number",
+    }
+}
+
+#[test]
+fn a_row_that_says_another_type_or_default_is_found() {
+    let row = |kind: &str, default: &str| Documented {
+        kind: kind.to_owned(),
+        default: default.to_owned(),
+    };
+    let second = Reading::Duration(Duration::from_secs(1));
+    assert!(is_right(&row("duration", "`1s`"), second));
+    assert!(!is_right(&row("duration", "`2s`"), second));
+    assert!(!is_right(&row("number", "`1s`"), second));
+    assert!(is_right(&row("name", "`hosts`"), Reading::Text(Some("hosts"))));
+    assert!(!is_right(&row("name", "`host`"), Reading::Text(Some("hosts"))));
+    assert!(is_right(&row("switch", "off"), Reading::Flag));
+    assert!(!is_right(&row("switch", "on"), Reading::Flag));
+    assert!(!is_right(&row("duration", "none"), Reading::Nanoseconds));
+    assert!(!is_right(&row("text", "none"), Reading::Number));
+}
