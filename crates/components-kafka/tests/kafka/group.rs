@@ -160,6 +160,7 @@ pub(super) async fn a_rebalance_loses_and_repeats_nothing(address: &str, admin: 
         let finishing = async {
             loop {
                 match first.next().await {
+                    Some(Event::Reopened(_)) => {}
                     Some(Event::Revoked(revoked)) => {
                         drop(revoked.noted);
                         tokio::time::sleep(Duration::from_millis(300)).await;
