@@ -12,9 +12,9 @@ use rusqlite::Connection;
 use tonic::{Request, Response, Status};
 
 use crate::proto::etcd::{
-    Compare, DeleteRangeRequest, DeleteRangeResponse, KeyValue, PutRequest, PutResponse, RangeRequest,
-    RangeResponse, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse, compare, kv_server::Kv,
-    request_op, response_op,
+    CompactionRequest, CompactionResponse, Compare, DeleteRangeRequest, DeleteRangeResponse, KeyValue,
+    PutRequest, PutResponse, RangeRequest, RangeResponse, RequestOp, ResponseHeader, ResponseOp, TxnRequest,
+    TxnResponse, compare, kv_server::Kv, request_op, response_op,
 };
 use crate::proto::stored::Leadership;
 use crate::storage::embedded::pairs::{self, Pair, Range, Writing};
@@ -155,6 +155,10 @@ impl Kv for EtcdApi {
             .write(move |writing| transaction(writing, request, &mut answer))
             .await?;
         Ok(Response::new(answer))
+    }
+
+    async fn compact(&self, _: Request<CompactionRequest>) -> Result<Response<CompactionResponse>, Status> {
+        Err(Status::out_of_range(COMPACTED))
     }
 }
 

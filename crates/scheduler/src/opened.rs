@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
-use crate::config::{Config, EtcdAccess, Store};
+use crate::config::{Config, Store};
+use crate::defragment::Defragment;
 use crate::error::SchedulerError;
 use crate::etcd_child::EtcdChild;
 use crate::storage::embedded::{Embedded, Location};
@@ -22,8 +23,8 @@ pub(crate) struct Opened {
     pub(crate) hosts: watch::Receiver<Hosts>,
     /// The store, where it is the embedded one.
     pub(crate) embedded: Option<Arc<Embedded>>,
-    /// The etcd that this scheduler runs, and the way to it.
-    pub(crate) child: Option<(EtcdChild, Client)>,
+    /// The etcd that this scheduler runs, and what keeps its file small.
+    pub(crate) child: Option<(EtcdChild, Defragment)>,
     /// Where the jobs are, for the log.
     pub(crate) at: String,
 }
@@ -46,14 +47,12 @@ impl Opened {
             }
             Store::Cluster(cluster) => {
                 let child = EtcdChild::start(cluster, own_program()?)?;
-                let access = EtcdAccess {
-                    endpoints: vec![format!("{}:{}", cluster.client.host, cluster.client.port)],
-                    ..EtcdAccess::default()
-                };
+                let endpoint = format!("{}:{}", cluster.client.host, cluster.client.port);
                 let at = format!("an etcd in {}", cluster.folder.display());
-                let etcd = Etcd::new(Client::new(&access)?);
+                let etcd = Etcd::new(Client::of_child(endpoint.clone())?);
+                let care = Defragment::new(Client::of_child(endpoint)?, cluster.quota());
                 Ok(Self {
-                    child: Some((child, Client::new(&access)?)),
+                    child: Some((child, care)),
                     ..Self::shared(config, address, Arc::new(etcd), at)
                 })
             }

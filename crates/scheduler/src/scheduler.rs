@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, Store, Task};
-use crate::defragment;
+use crate::defragment::{self, Defragment};
 use crate::error::SchedulerError;
 use crate::etcd_api::{self, EtcdApi};
 use crate::etcd_child::{EtcdChild, Pace};
@@ -31,7 +31,6 @@ use crate::proto::etcd::kv_server::KvServer;
 use crate::service::{Service, size};
 use crate::storage::Storage;
 use crate::storage::embedded::Embedded;
-use crate::storage::etcd::Client as EtcdClient;
 use crate::triggers::{self, Driver, Triggers};
 
 const LOG: &str = "dapr.scheduler";
@@ -70,7 +69,7 @@ pub struct Scheduler {
     embedded: Option<(Arc<Embedded>, Server)>,
     identity: Option<(Identity, Renewal)>,
     storage: Arc<dyn Storage>,
-    child: Option<(EtcdChild, EtcdClient)>,
+    child: Option<(EtcdChild, Defragment)>,
     id: String,
     address: String,
     service: Service,
@@ -255,9 +254,9 @@ impl Scheduler {
                 Ok(())
             });
         }
-        let (mut child, client) = self.child.unzip();
-        if let Some(client) = client {
-            tasks.spawn(fine(defragment::run(client, defragment::EVERY, stop.clone())));
+        let (mut child, defragment) = self.child.unzip();
+        if let Some(defragment) = defragment {
+            tasks.spawn(fine(defragment.run(defragment::Pace::USUAL, stop.clone())));
         }
         if let Some(child) = &mut child {
             if let Some((trust, anchors)) = child.trust().zip(anchors) {

@@ -258,7 +258,7 @@ impl From<StorageError> for Status {
     fn from(error: StorageError) -> Self {
         let text = error.to_string();
         match error {
-            StorageError::Full
+            StorageError::Full(_)
             | StorageError::TooMuch(_)
             | StorageError::AnswerTooLarge(_)
             | StorageError::TooLarge(_) => Self::resource_exhausted(text),

@@ -192,14 +192,44 @@ pub enum OpenError {
     },
 }
 
+/// Which store has no room left. What makes some is told with the error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    /// The file in the data folder.
+    Embedded,
+    /// The etcd that this scheduler runs.
+    Child,
+    /// An etcd that somebody else runs.
+    Etcd,
+    /// PostgreSQL.
+    Postgres,
+}
+
+impl std::fmt::Display for Full {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Embedded => {
+                "free disk space, delete jobs, or raise --etcd-space-quota; nothing was stored of this call"
+            }
+            Self::Child => {
+                "the etcd of the scheduler has reached --etcd-space-quota: delete jobs, and it takes new ones again within a \
+                 minute or so, or raise that flag and restart the scheduler"
+            }
+            Self::Etcd => {
+                "its etcd has reached its quota (--quota-backend-bytes of etcd): raise that, or delete jobs, compact and \
+                 defragment it; then run `etcdctl alarm disarm`, without which it stays as it is"
+            }
+            Self::Postgres => "the disk of PostgreSQL has no space left: free some; nothing was stored of this call",
+        })
+    }
+}
+
 /// A store does not do what was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StorageError {
     /// No room.
-    #[error(
-        "the store is full: free disk space, delete jobs, or raise --etcd-space-quota; nothing was stored of this call"
-    )]
-    Full,
+    #[error("the store is full: {0}")]
+    Full(Full),
     /// The list would be too long.
     #[error("the jobs asked for are more than {0} bytes: ask for less at once, for example for one actor")]
     TooMuch(usize),

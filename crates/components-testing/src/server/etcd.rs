@@ -18,13 +18,19 @@ pub struct Etcd {
     program: PathBuf,
     port: u16,
     peers: u16,
-    tls: Vec<String>,
+    /// Flags beside those of all.
+    flags: Vec<String>,
 }
 
 impl Etcd {
     /// With an empty store.
     pub fn start() -> Option<Self> {
         Self::start_with(Vec::new())
+    }
+
+    /// Keeps no more than these bytes, history included.
+    pub fn start_with_quota(bytes: u64) -> Option<Self> {
+        Self::start_with(vec![format!("--quota-backend-bytes={bytes}")])
     }
 
     /// Takes only clients with a certificate.
@@ -45,25 +51,28 @@ impl Etcd {
         ])
     }
 
-    fn start_with(tls: Vec<String>) -> Option<Self> {
+    fn start_with(flags: Vec<String>) -> Option<Self> {
         let program = find("etcd", "etcd-server", &["/usr/bin", "/usr/sbin"])?;
         let folder = tempfile::tempdir().unwrap();
         let (port, peers) = (free_port(), free_port());
-        let process = Self::spawn(&program, folder.path(), (port, peers), &tls);
+        let process = Self::spawn(&program, folder.path(), (port, peers), &flags);
         let mut server = Self {
             process,
             folder,
             program,
             port,
             peers,
-            tls,
+            flags,
         };
         assert!(server.process.listens(port), "{}", server.process.log());
         Some(server)
     }
 
-    fn spawn(program: &Path, folder: &Path, (port, peers): (u16, u16), tls: &[String]) -> Process {
-        let scheme = if tls.is_empty() { "http" } else { "https" };
+    fn spawn(program: &Path, folder: &Path, (port, peers): (u16, u16), flags: &[String]) -> Process {
+        let scheme = match flags.iter().any(|flag| flag.starts_with("--cert-file=")) {
+            true => "https",
+            false => "http",
+        };
         let (clients, members) = (
             format!("{scheme}://127.0.0.1:{port}"),
             format!("http://127.0.0.1:{peers}"),
@@ -77,7 +86,7 @@ impl Etcd {
             .arg(format!("--listen-peer-urls={members}"))
             .arg(format!("--initial-advertise-peer-urls={members}"))
             .arg(format!("--initial-cluster=test={members}"))
-            .args(tls);
+            .args(flags);
         Process::start(command, &folder.join("log"))
     }
 
@@ -97,7 +106,7 @@ impl Link for Etcd {
             &self.program,
             self.folder.path(),
             (self.port, self.peers),
-            &self.tls,
+            &self.flags,
         );
         assert!(self.process.listens(self.port), "{}", self.process.log());
     }

@@ -47,7 +47,21 @@ pub(crate) fn holds_etcd(data: &Path) -> bool {
     data.join(FOLDER).join("member").is_dir()
 }
 
+/// What etcd keeps where it is told 0.
+const USUAL_QUOTA: u64 = 2 << 30;
+
 impl Cluster {
+    /// The bytes that its file may have, as etcd reads its flag.
+    pub(crate) fn quota(&self) -> u64 {
+        let given = self.flags.iter().find(|(flag, _)| *flag == "quota-backend-bytes");
+        match given.and_then(|(_, value)| value.parse::<i64>().ok()) {
+            Some(0) => USUAL_QUOTA,
+            given => given
+                .and_then(|given| u64::try_from(given).ok())
+                .unwrap_or(u64::MAX),
+        }
+    }
+
     /// `None` where the id has no URL, which was told before.
     pub(super) fn read(named: &Named<'_>) -> Option<Self> {
         let Named {

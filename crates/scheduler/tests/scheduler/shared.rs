@@ -3,6 +3,7 @@
 mod cluster;
 pub(crate) mod etcd;
 mod etcd_members;
+mod full;
 pub(crate) mod group;
 mod migrate;
 mod partition;

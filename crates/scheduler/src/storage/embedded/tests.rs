@@ -7,6 +7,7 @@ use prost::Message;
 
 use super::*;
 use crate::backlog::Backlog;
+use crate::storage::Full;
 
 mod damage;
 mod log;
@@ -197,7 +198,7 @@ async fn a_full_store_says_so_and_goes_on() {
         }
         assert!(stored < 100, "the bound of the store does not hold");
     };
-    assert_eq!(error, StorageError::Full);
+    assert_eq!(error, StorageError::Full(Full::Embedded));
     assert_eq!(names(&store, "app||").await.len(), stored);
     store.delete_prefix("app||".to_owned()).await.unwrap();
     let after = store

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::pairs::Writing;
 use crate::fault;
-use crate::storage::{Advance, Change, StorageError};
+use crate::storage::{Advance, Change, Full, StorageError};
 
 const LOG: &str = "dapr.scheduler.storage";
 /// Calls that share a transaction at most.
@@ -199,7 +199,7 @@ pub(super) fn failure(error: &rusqlite::Error) -> StorageError {
         return refused.clone();
     }
     match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => StorageError::Full,
+        Some(ErrorCode::DiskFull) => StorageError::Full(Full::Embedded),
         _ => StorageError::Failed(error.to_string()),
     }
 }

@@ -21,7 +21,7 @@ use crate::proto::etcd::{
     AuthenticateRequest, auth_client::AuthClient, kv_client::KvClient, lease_client::LeaseClient,
     maintenance_client::MaintenanceClient, watch_client::WatchClient,
 };
-use crate::storage::StorageError;
+use crate::storage::{Full, StorageError};
 
 /// Time to connect to a member.
 const CONNECT: Duration = Duration::from_secs(3);
@@ -56,6 +56,8 @@ pub(crate) struct Client {
     members: Vec<Stubs>,
     /// For messages.
     at: String,
+    /// For messages too: whose etcd it is.
+    full: Full,
     turn: AtomicUsize,
     account: Option<AuthenticateRequest>,
     token: Mutex<Option<MetadataValue<Ascii>>>,
@@ -77,12 +79,28 @@ impl Client {
         Ok(Self {
             members: members.collect::<Result<_, _>>()?,
             at: settings.endpoints.join(","),
+            full: Full::Etcd,
             turn: AtomicUsize::new(0),
             account: (!settings.username.is_empty()).then(|| AuthenticateRequest {
                 name: settings.username.clone(),
                 password: settings.password.clone(),
             }),
             token: Mutex::new(None),
+        })
+    }
+
+    /// The same for the etcd that the scheduler runs itself, which is its only member.
+    ///
+    /// # Errors
+    /// [`EndpointError`].
+    pub(crate) fn of_child(endpoint: String) -> Result<Self, EndpointError> {
+        let access = EtcdAccess {
+            endpoints: vec![endpoint],
+            ..EtcdAccess::default()
+        };
+        Ok(Self {
+            full: Full::Child,
+            ..Self::new(&access)?
         })
     }
 
@@ -178,7 +196,7 @@ impl Client {
             return StorageError::Unavailable(text);
         }
         match status.code() {
-            _ if has(&["database space exceeded"]) => StorageError::Full,
+            _ if has(&["database space exceeded"]) => StorageError::Full(self.full),
             _ if has(&["too large", "larger than max", "too many operations"]) => {
                 StorageError::TooLarge(text)
             }
@@ -352,7 +370,8 @@ mod tests {
         let full = is(Status::resource_exhausted(
             "etcdserver: mvcc: database space exceeded",
         ));
-        assert_eq!(full, StorageError::Full);
+        assert_eq!(full, StorageError::Full(Full::Etcd));
+        assert!(full.to_string().contains("etcdctl alarm disarm"), "{full}");
         let large = is(Status::invalid_argument("etcdserver: request is too large"));
         assert!(matches!(large, StorageError::TooLarge(_)), "{large}");
         let other = is(Status::permission_denied("etcdserver: permission denied"));

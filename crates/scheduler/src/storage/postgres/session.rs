@@ -11,7 +11,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::schema;
-use crate::storage::StorageError;
+use crate::storage::{Full, StorageError};
 
 /// Time for a call.
 pub(super) const CALL: Duration = Duration::from_secs(5);
@@ -121,7 +121,7 @@ impl From<tokio_postgres::Error> for StorageError {
         let code = answer.code();
         let text = format!("PostgreSQL: {} ({})", answer.message(), code.code());
         match code.code().get(..2) {
-            _ if *code == SqlState::DISK_FULL => Self::Full,
+            _ if *code == SqlState::DISK_FULL => Self::Full(Full::Postgres),
             // A server that has become the second one of a pair.
             _ if *code == SqlState::READ_ONLY_SQL_TRANSACTION => Self::Unavailable(text),
             _ if *code == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT => Self::Unavailable(text),

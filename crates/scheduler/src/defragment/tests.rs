@@ -1,0 +1,173 @@
+use outrigger_components_testing::server::Etcd;
+use tonic::transport::Channel;
+
+use super::*;
+use crate::proto::etcd::alarm_request::AlarmAction;
+use crate::proto::etcd::{
+    AlarmMember, CompactionRequest, DeleteRangeRequest, PutRequest, StatusResponse, kv_client::KvClient,
+};
+use crate::storage::Full;
+
+/// Of an etcd that becomes full soon.
+const QUOTA: u64 = 16 << 20;
+/// What is looked at often.
+const PACE: Pace = Pace {
+    every: Duration::from_millis(50),
+    alarm: Duration::from_millis(50),
+};
+
+async fn channel(etcd: &Etcd) -> Channel {
+    let endpoint = Channel::from_shared(format!("http://{}", etcd.endpoint())).unwrap();
+    endpoint.connect().await.unwrap()
+}
+
+fn defragment(etcd: &Etcd, quota: u64) -> Defragment {
+    Defragment::new(Client::of_child(etcd.endpoint()).unwrap(), quota)
+}
+
+async fn status(of: &Defragment) -> StatusResponse {
+    of.status().await.unwrap()
+}
+
+#[tokio::test]
+async fn the_file_of_an_etcd_whose_jobs_are_gone_becomes_small_again() {
+    let Some(etcd) = Etcd::start() else { return };
+    let client = defragment(&etcd, u64::MAX);
+    let mut kv = KvClient::new(channel(&etcd).await);
+    for at in 0_u8..64 {
+        let put = PutRequest {
+            key: format!("dapr/jobs/{at}").into(),
+            value: vec![at; 256 << 10].into(),
+            ..PutRequest::default()
+        };
+        kv.put(put).await.unwrap();
+    }
+    // It tells what it has written to the file, which is a little later.
+    let mut full = status(&client).await;
+    while full.db_size < 16 << 20 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        full = status(&client).await;
+    }
+    // All of it is in use: it stays as it is.
+    client.look(&full).await.unwrap();
+    assert!(status(&client).await.db_size >= full.db_size, "{full:?}");
+
+    let all = DeleteRangeRequest {
+        key: "dapr/jobs/".into(),
+        range_end: "dapr/jobs0".into(),
+        prev_kv: false,
+    };
+    let deleted = kv.delete_range(all).await.unwrap().into_inner();
+    let request = CompactionRequest {
+        revision: deleted.header.unwrap().revision,
+        physical: true,
+    };
+    kv.compact(request).await.unwrap();
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(defragment(&etcd, u64::MAX).run(PACE, stop.clone()));
+    let smaller = async {
+        while status(&client).await.db_size > 1 << 20 {
+            // It counts what is free when it writes the next time.
+            let put = PutRequest {
+                key: "dapr/jobs/other".into(),
+                ..PutRequest::default()
+            };
+            kv.put(put).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let within = tokio::time::timeout(Duration::from_secs(60), smaller).await;
+    let left = status(&client).await;
+    assert!(within.is_ok(), "{left:?}");
+    stop.cancel();
+    running.await.unwrap();
+}
+
+/// Puts jobs of 256 KiB until the etcd takes no more: how many it took.
+async fn fill(kv: &mut KvClient<Channel>) -> usize {
+    for at in 0.. {
+        let put = PutRequest {
+            key: format!("dapr/jobs/{at}").into(),
+            value: vec![7; 256 << 10].into(),
+            ..PutRequest::default()
+        };
+        if kv.put(put).await.is_err() {
+            return at;
+        }
+        assert!(at < 1000, "it has no end");
+    }
+    0
+}
+
+/// Whether it takes a job, as the scheduler is told.
+async fn takes(of: &Defragment) -> Result<(), StorageError> {
+    let put = PutRequest {
+        key: "dapr/jobs/another".into(),
+        ..PutRequest::default()
+    };
+    let putting = of.client.call(
+        put,
+        |mut stubs, request| async move { stubs.kv.put(request).await },
+    );
+    putting.await.map(drop)
+}
+
+/// Invariant: the alarm is taken back once there is room, not before, and no other alarm is.
+#[tokio::test]
+async fn an_etcd_that_was_full_takes_jobs_again_when_some_are_gone() {
+    let Some(etcd) = Etcd::start_with_quota(QUOTA) else {
+        return;
+    };
+    let asked = defragment(&etcd, QUOTA);
+    let mut kv = KvClient::new(channel(&etcd).await);
+    assert!(fill(&mut kv).await > 20);
+    assert_eq!(takes(&asked).await, Err(StorageError::Full(Full::Child)));
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(defragment(&etcd, QUOTA).run(PACE, stop.clone()));
+
+    // Without room it stays as it is.
+    tokio::time::sleep(PACE.alarm * 20).await;
+    assert_eq!(takes(&asked).await, Err(StorageError::Full(Full::Child)));
+
+    let other = AlarmMember {
+        member_id: 42,
+        alarm: AlarmType::Nospace.into(),
+    };
+    asked.alarms(AlarmAction::Activate, Some(other)).await.unwrap();
+    let all = DeleteRangeRequest {
+        key: "dapr/jobs/".into(),
+        range_end: "dapr/jobs0".into(),
+        prev_kv: false,
+    };
+    kv.delete_range(all).await.unwrap();
+    let freed = async {
+        while asked.alarms(AlarmAction::Get, None).await.unwrap() != [other] {
+            tokio::time::sleep(PACE.alarm).await;
+        }
+    };
+    let within = tokio::time::timeout(Duration::from_secs(60), freed).await;
+    assert!(within.is_ok(), "{:?}", asked.alarms(AlarmAction::Get, None).await);
+    asked.alarms(AlarmAction::Deactivate, Some(other)).await.unwrap();
+    assert_eq!(takes(&asked).await, Ok(()));
+    stop.cancel();
+    running.await.unwrap();
+}
+
+/// Invariant: so it is where the quota was raised instead.
+#[tokio::test]
+async fn an_etcd_that_may_have_more_takes_jobs_again() {
+    let Some(etcd) = Etcd::start_with_quota(QUOTA) else {
+        return;
+    };
+    let asked = defragment(&etcd, QUOTA * 2);
+    let mut kv = KvClient::new(channel(&etcd).await);
+    assert!(fill(&mut kv).await > 20);
+    let mut room = full::Room::new(QUOTA * 2, PACE.every);
+    let full = status(&asked).await;
+    assert!(
+        full.errors.iter().any(|error| error.contains("NOSPACE")),
+        "{full:?}"
+    );
+    room.make(&asked, &full).await.unwrap();
+    assert_eq!(asked.alarms(AlarmAction::Get, None).await.unwrap(), []);
+}

@@ -1,0 +1,153 @@
+//! A store that has no room left, and what is told of it.
+
+use std::fs;
+use std::time::Duration;
+
+use outrigger_components_testing::server::{Etcd, Postgres, free_port};
+use outrigger_wire::scheduler::v1::scheduler_client::SchedulerClient;
+use outrigger_wire::scheduler::v1::{DeleteByNamePrefixRequest, Job};
+use prost_types::Any;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use super::cluster::installed;
+use crate::crash::Process;
+use crate::running::{app, arguments, client, due, schedule, start_with, until, until_within};
+
+/// Of an etcd that becomes full soon.
+const QUOTA: u64 = 16 << 20;
+
+fn large() -> Job {
+    Job {
+        data: Some(Any {
+            value: vec![7; 200_000],
+            ..Any::default()
+        }),
+        ..due("1h")
+    }
+}
+
+/// Schedules jobs until one is refused: how that was told.
+async fn fill(client: &mut SchedulerClient<Channel>) -> Status {
+    for at in 0..1000 {
+        let name = format!("job-{at}");
+        if let Err(status) = client.schedule_job(schedule(&name, app("app"), large())).await {
+            assert!(at > 20, "{status}");
+            return status;
+        }
+    }
+    panic!("the store has no end");
+}
+
+async fn delete_all(client: &mut SchedulerClient<Channel>) {
+    let request = DeleteByNamePrefixRequest {
+        name_prefix: "job-".to_owned(),
+        metadata: app("app"),
+    };
+    client.delete_by_name_prefix(request).await.unwrap();
+}
+
+/// Waits until the scheduler keeps jobs, and how it refuses one otherwise.
+async fn until_it_serves(client: &SchedulerClient<Channel>) {
+    until("it keeps jobs", || async {
+        let mut client = client.clone();
+        client
+            .schedule_job(schedule("first", app("app"), due("1h")))
+            .await
+            .is_ok()
+    })
+    .await;
+}
+
+/// Invariant: deleting jobs is all that it takes for the etcd of a scheduler to store new ones again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_etcd_of_a_scheduler_goes_on_when_jobs_were_deleted() {
+    if !installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // That of an etcd, as far as the scheduler looks.
+    fs::create_dir_all(
+        folder
+            .path()
+            .join("default-dapr-scheduler-server-0/dapr-0.1/member"),
+    )
+    .unwrap();
+    let mut flags = arguments(folder.path());
+    let (peer, port) = (free_port(), free_port());
+    flags.push(format!("--etcd-client-port={port}"));
+    flags.push(format!(
+        "--etcd-initial-cluster=dapr-scheduler-server-0=http://127.0.0.1:{peer}"
+    ));
+    flags.push(format!("--etcd-space-quota={QUOTA}"));
+    let process = Process::start_with(&flags);
+    let mut client = client(&process.address).await;
+    until_it_serves(&client).await;
+    let refused = fill(&mut client).await;
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert!(refused.message().contains("--etcd-space-quota"), "{refused}");
+    delete_all(&mut client).await;
+    until_within(Duration::from_secs(90), "it takes jobs again", || async {
+        let mut client = client.clone();
+        client
+            .schedule_job(schedule("after", app("app"), large()))
+            .await
+            .is_ok()
+    })
+    .await;
+}
+
+/// Invariant: the quota of somebody else's etcd is theirs: the remedy is told, and its alarm left alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_to_do_about_a_full_etcd_is_told() {
+    let Some(etcd) = Etcd::start_with_quota(QUOTA) else {
+        return;
+    };
+    let running = start_with(&[
+        "--etcd-embed=false".to_owned(),
+        format!("--etcd-client-endpoints={}", etcd.endpoint()),
+    ])
+    .await;
+    let mut client = running.client().await;
+    until_it_serves(&client).await;
+    let refused = fill(&mut client).await;
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    for wanted in ["--quota-backend-bytes", "etcdctl alarm disarm"] {
+        assert!(refused.message().contains(wanted), "{refused}");
+    }
+    assert!(!refused.message().contains("--etcd-space-quota"), "{refused}");
+    delete_all(&mut client).await;
+    let request = schedule("after", app("app"), due("1h"));
+    let refused = client.schedule_job(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_to_do_about_a_full_disk_of_postgresql_is_told() {
+    let Some(server) = Postgres::start() else { return };
+    let running = start_with(&[format!("--postgres={}", server.text())]).await;
+    let mut client = running.client().await;
+    until_it_serves(&client).await;
+    // What the server answers then.
+    let full = "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+                RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$; \
+                CREATE TRIGGER full_disk BEFORE INSERT ON scheduler_pairs EXECUTE FUNCTION full_disk()";
+    let (session, connection) = tokio_postgres::connect(&server.text(), tokio_postgres::NoTls)
+        .await
+        .unwrap();
+    let connection = tokio::spawn(connection);
+    session.batch_execute(full).await.unwrap();
+    let request = schedule("refused", app("app"), due("1h"));
+    let refused = client.schedule_job(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert!(refused.message().contains("the disk of PostgreSQL"), "{refused}");
+    assert!(!refused.message().contains("--etcd-space-quota"), "{refused}");
+    session
+        .batch_execute("DROP TRIGGER full_disk ON scheduler_pairs")
+        .await
+        .unwrap();
+    let request = schedule("after", app("app"), due("1h"));
+    client.schedule_job(request).await.unwrap();
+    drop(session);
+    connection.await.unwrap().unwrap();
+}
