@@ -8,3 +8,4 @@ pub(crate) mod group;
 mod migrate;
 mod partition;
 pub(crate) mod postgres;
+mod restore;

@@ -14,12 +14,17 @@ use crate::running::{app, arguments, client, due, schedule, until};
 
 /// Whether etcd is installed; says so where it is not.
 pub(super) fn installed() -> bool {
-    let found = std::process::Command::new("etcd")
+    is_installed("etcd", "etcd-server")
+}
+
+/// The same of a program of a package.
+pub(super) fn is_installed(program: &str, package: &str) -> bool {
+    let found = std::process::Command::new(program)
         .arg("--version")
         .output()
         .is_ok();
     if !found {
-        let line = "etcd is not installed: apt-get install etcd-server";
+        let line = format!("{program} is not installed: apt-get install {package}");
         assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{line}");
         eprintln!("skipped: {line}");
     }

@@ -63,7 +63,7 @@ struct AddMember {
 }
 
 /// Where the etcd of a scheduler with these flags answers clients.
-fn endpoint(flags: &[String]) -> String {
+pub(super) fn endpoint(flags: &[String]) -> String {
     let mut ports = flags
         .iter()
         .filter_map(|flag| flag.strip_prefix("--etcd-client-port="));
