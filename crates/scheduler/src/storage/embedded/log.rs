@@ -15,32 +15,57 @@ const HEAD: usize = 32;
 const SUMMED: usize = 24;
 /// Bytes of the head of a record, before its page.
 const RECORD: usize = 24;
+/// Of these, where the salt of its log ends, which begins at byte 8.
+const SALTED: usize = 16;
 /// What it begins with; the last bit is set where the sums are of big-endian numbers.
 const MAGIC: u32 = 0x377f_0682;
 /// The pages of SQLite end here, in bytes.
 const PAGES: u32 = 65_536;
 
-/// Records that are not used.
+/// What of the log is not used.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unused {
     file: PathBuf,
-    /// Where the record begins that is not as it was written, in bytes.
-    at: u64,
-    /// How many there are behind it.
-    behind: u64,
+    what: What,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum What {
+    /// Records behind one that is not as it was written.
+    Changed {
+        /// Where that one begins, in bytes.
+        at: u64,
+        /// How many there are behind it.
+        behind: u64,
+    },
+    /// The last write: its end is missing, or not as it was written.
+    Last {
+        /// Where it begins, in bytes.
+        at: u64,
+        /// How many bytes there are from there on.
+        bytes: u64,
+    },
 }
 
 impl fmt::Display for Unused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, at, behind } = self;
-        write!(
-            f,
-            "The log {} of the store has a record at byte {at} that is not as it was written, and {behind} behind it: none of \
-             them is used. They are of a write that a loss of power cut off, which no caller was told of, or the disk has \
-             changed them: then jobs are as they were before those writes. Where no power was lost, check the disk, and \
-             compare the jobs with what was scheduled last",
-            file.display()
-        )
+        let file = self.file.display();
+        match &self.what {
+            What::Changed { at, behind } => write!(
+                f,
+                "The log {file} of the store has a record at byte {at} that is not as it was written, and {behind} behind it: none \
+                 of them is used. They are of a write that a loss of power cut off, which no caller was told of, or the disk \
+                 has changed them: then jobs are as they were before those writes. Where no power was lost, check the disk, and \
+                 compare the jobs with what was scheduled last"
+            ),
+            What::Last { at, bytes } => write!(
+                f,
+                "The last write in the log {file} of the store is not whole, and is discarded: {bytes} bytes from byte {at} on. \
+                 It was cut off by a kill or a loss of power, and no caller was told of it, or the disk has changed it: then the \
+                 jobs that were stored or deleted last are as they were before. Where nothing was killed and no power was \
+                 lost, check the disk, and compare the jobs with what was scheduled last"
+            ),
+        }
     }
 }
 
@@ -54,8 +79,8 @@ pub(super) fn look(location: &Location) {
     }
 }
 
-/// What of the log is not used; `None` too where the record that is not as it was written is the last one: a write that was
-/// cut off looks the same.
+/// What of the log is not used. What an earlier run of it left behind is none of it: that has another salt. `None` too where
+/// nothing but the salt of the last record was changed, which looks the same.
 fn unused(location: &Location) -> io::Result<Option<Unused>> {
     let file = location.file().with_extension("db-wal");
     let opened = match File::open(&file) {
@@ -64,7 +89,7 @@ fn unused(location: &Location) -> io::Result<Option<Unused>> {
     };
     let mut reader = BufReader::new(opened);
     let mut head = [0; HEAD];
-    if !whole(&mut reader, &mut head)? {
+    if filled(&mut reader, &mut head)? < HEAD {
         return Ok(None);
     }
     let magic = number(&head, 0);
@@ -83,29 +108,55 @@ fn unused(location: &Location) -> io::Result<Option<Unused>> {
     let salt = &head[16..24];
     let mut record = vec![0; RECORD + page as usize];
     let (mut at, mut bad, mut behind) = (HEAD as u64, None, 0);
-    while whole(&mut reader, &mut record)? {
-        // Those of the time before the log was begun anew have another salt.
-        let is_ours = &record[8..16] == salt;
+    // Where the last whole write ends, and the last record of ours, whole or not.
+    let (mut written, mut end) = (at, at);
+    loop {
+        let length = filled(&mut reader, &mut record)?;
+        let is_whole = length == record.len();
+        let is_ours = length >= SALTED && &record[8..SALTED] == salt;
         if bad.is_some() {
-            behind += u64::from(is_ours);
-        } else {
+            behind += u64::from(is_whole && is_ours);
+        } else if is_whole {
             sum.add(&record[..8]);
             sum.add(&record[RECORD..]);
             if !is_ours || sum.of != (number(&record, 16), number(&record, 20)) {
                 bad = Some(at);
+            } else if number(&record, 4) != 0 {
+                // The last record of a write has the size of the file in its head.
+                written = at + length as u64;
             }
         }
-        at += record.len() as u64;
+        at += length as u64;
+        if is_ours {
+            end = at;
+        }
+        if !is_whole {
+            break;
+        }
     }
-    Ok(bad.filter(|_| behind > 0).map(|at| Unused { file, at, behind }))
+    let what = match bad {
+        Some(at) if behind > 0 => What::Changed { at, behind },
+        _ if end > written => What::Last {
+            at: written,
+            bytes: end - written,
+        },
+        _ => return Ok(None),
+    };
+    Ok(Some(Unused { file, what }))
 }
 
-/// Whether there was enough to fill `bytes`.
-fn whole(reader: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {
-    match reader.read_exact(bytes) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-        read => read.map(|()| true),
+/// How much of `bytes` there was enough for.
+fn filled(reader: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match reader.read(&mut bytes[filled..]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
+    Ok(filled)
 }
 
 /// The number at that byte; 0 where there is none.

@@ -76,7 +76,7 @@ fn changed(wal: &[u8], at: usize) -> Vec<u8> {
 }
 
 /// Invariant: a record that was changed is never used, nor what lies behind it, and every call before it is kept, whole. Where
-/// records lie behind it the log says so; the last one alone looks like a write that was cut off.
+/// records lie behind it the log says so, and where it is of the last write.
 #[tokio::test]
 async fn a_record_that_was_changed_ends_what_is_used_and_is_told() {
     let (main, wal) = written().await;
@@ -95,12 +95,29 @@ async fn a_record_that_was_changed_ends_what_is_used_and_is_told() {
     assert_eq!(opened(&main, &wal).await, (FILED + LOGGED, String::new()));
 
     let last = records - 1;
-    for at in [begin(last), begin(last) + 8, wal.len() - 1] {
-        let kept = opened(&main, &changed(&wal, at)).await;
-        assert_eq!(
-            kept,
-            (FILED + LOGGED - 1, String::new()),
-            "the last record, byte {at}"
+    let ends_call = |record: usize| wal[begin(record) + 4..begin(record) + 8] != [0; 4];
+    let start = begin((0..last).rfind(|&record| ends_call(record)).unwrap() + 1);
+    // With its salt changed the last record looks like one of an earlier log: what is told is of those before it.
+    let torn = begin(last) + 100;
+    for (what, wal, end) in [
+        ("page number", changed(&wal, begin(last)), wal.len()),
+        ("salt", changed(&wal, begin(last) + 8), begin(last)),
+        ("page", changed(&wal, wal.len() - 1), wal.len()),
+        ("end", wal[..torn].to_vec(), torn),
+    ] {
+        let (jobs, told) = opened(&main, &wal).await;
+        assert_eq!(jobs, FILED + LOGGED - 1, "its {what}");
+        let expected = match end > start {
+            true => format!(
+                "The last write in the log FOLDER/jobs.db-wal of the store is not whole, and is discarded: {} bytes from byte \
+                 {start} on",
+                end - start
+            ),
+            false => String::new(),
+        };
+        assert!(
+            told.starts_with(&expected) && told.is_empty() == expected.is_empty(),
+            "its {what}: {told:?}"
         );
     }
     let middle = records / 2;
