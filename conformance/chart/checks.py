@@ -99,6 +99,10 @@ CASES = {
     "another's actors": {"global": {"actors": {"serviceName": "mine"}}},
     "scheduler in memory": {"dapr_scheduler": {"cluster": {"inMemoryStorage": True}}},
     "another etcd": {"dapr_scheduler": {"etcdEmbed": False, "etcdClientEndpoints": ["http://etcd:2379"], "etcdClientUsername": "u"}},
+    "jobs in PostgreSQL": {
+        "global": {"networkPolicy": {"enabled": True}},
+        "dapr_scheduler": {"postgres": {"secretName": "jobs", "secretKey": "text"}, "cluster": {"inMemoryStorage": True}},
+    },
     "lists as texts": {
         "dapr_sentry": {"oidc": {"enabled": True, "allowedHosts": "a, b"}},
         "dapr_scheduler": {"etcdEmbed": False, "etcdClientEndpoints": "http://one:2379,http://two:2379"},
@@ -170,6 +174,10 @@ REFUSED = {
     "no way to elect": ({"dapr_placement": {"leaderElection": "etcd"}}, "leaderElection"),
     "a text of no number": ({"dapr_placement": {"replicationFactor": "1e3"}}, "replicationFactor"),
     "a text of no port": ({"global": {"prometheus": {"port": "65536"}}}, "port"),
+    "PostgreSQL and an etcd": (
+        {"dapr_scheduler": {"postgres": {"secretName": "jobs"}, "etcdEmbed": False, "etcdClientEndpoints": ["e:2379"]}}, "etcdEmbed"),
+    "a connection string instead of the name of its Secret": (
+        {"dapr_scheduler": {"postgres": {"secretName": "postgres://scheduler@db/jobs"}}}, "secretName"),
     "no duration": ({"global": {"mtls": {"workloadCertTTL": "soon"}}}, "workloadCertTTL"),
 }
 BINARIES = ("operator", "sentry", "injector", "placement", "scheduler")
@@ -298,6 +306,16 @@ def particular(rendered):
         given = compare.flags(args(case, "StatefulSet", "dapr-placement-server"))
         return given, {port["name"] for port in ports}, claims, ("Role", "dapr-placement") in found[case]
 
+    def scheduler(case):
+        """Its arguments and variables, the names of its ports, and of its pods' volumes."""
+        pods, service = (found[case][kind, "dapr-scheduler-server"] for kind in ("StatefulSet", "Service"))
+        spec = pods["spec"]["template"]["spec"]
+        ports = spec["containers"][0]["ports"] + service["spec"]["ports"]
+        volumes = {volume["name"] for volume in spec["volumes"]}
+        volumes |= {claim["metadata"]["name"] for claim in pods["spec"].get("volumeClaimTemplates", [])}
+        variables = {one["name"]: one.get("valueFrom") for one in spec["containers"][0]["env"]}
+        return compare.flags(spec["containers"][0]["args"]), variables, {port.get("name") for port in ports}, volumes
+
     def among(case, name):
         rules = found[case]["NetworkPolicy", name]["spec"]["ingress"]
         return [port["port"] for rule in rules for port in rule["ports"] if "from" in rule and "podSelector" in rule["from"][0]]
@@ -323,6 +341,7 @@ def particular(rendered):
                for port in one["spec"]["ports"] if port.get("name") in named]
         return set(told) | {opened, container["ports"][0]["containerPort"], *led}
 
+    on_etcd, on_postgres = scheduler("default"), scheduler("jobs in PostgreSQL")
     by_raft, by_lease = placement("high availability"), placement("placement by a lease")
     secret, bundle = ("Secret", "dapr-trust-bundle"), ("ConfigMap", "dapr-trust-bundle")
     checks = {
@@ -350,6 +369,17 @@ def particular(rendered):
         "the scheduler keeps 16 GiB":
             found["default"]["StatefulSet", "dapr-scheduler-server"]["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]
             == {"requests": {"storage": "16Gi"}},
+        "jobs are in etcd unless PostgreSQL is asked for": "--etcd-initial-cluster" in on_etcd[0]
+            and "SCHEDULER_POSTGRES" not in on_etcd[1] and {"etcd-client", "etcd-peer"} <= on_etcd[2]
+            and "dapr-scheduler-data-dir" in on_etcd[3],
+        "the connection string of PostgreSQL comes from its Secret":
+            on_postgres[1].get("SCHEDULER_POSTGRES") == {"secretKeyRef": {"name": "jobs", "key": "text"}},
+        "with PostgreSQL no etcd runs, and nothing is claimed for it":
+            not any(flag.startswith("--etcd") or flag == "--postgres" for flag in on_postgres[0])
+            and on_postgres[0].keys() < on_etcd[0].keys() and on_postgres[2] == {None, "api", "metrics"}
+            and "dapr-scheduler-data-dir" not in on_postgres[3]
+            and among("jobs in PostgreSQL", "dapr-scheduler-server") == []
+            and among("only here", "dapr-scheduler-server") == [2379, 2380],
         "a namespaced operator may do nothing elsewhere":
             not any(kind.startswith("Cluster") and "operator" in name for kind, name in found["namespaced"]),
         "an operator follows where its rights are": follows("namespaced") == [NAMESPACE] and follows("default") is None,

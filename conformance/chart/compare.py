@@ -5,7 +5,7 @@ import re
 
 # Values that Dapr's chart does not have, or fails for.
 ONLY_HERE = ("only here", "another's actors", "namespaced elsewhere", "placement by a lease", "other ports",
-             "large numbers", "small numbers", "lists as texts")
+             "large numbers", "small numbers", "lists as texts", "jobs in PostgreSQL")
 # Objects that are not rendered here: roles without rules, and whoever is switched off has no rights.
 LEFT_OUT = {
     ("ClusterRole", "dapr-placement"), ("ClusterRoleBinding", "dapr-placement"),
