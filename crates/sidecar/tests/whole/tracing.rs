@@ -1,6 +1,7 @@
 //! Trace contexts and baggage along a call, and the spans a collector gets.
 
 mod actors;
+mod jobs;
 mod pubsub;
 
 use std::collections::BTreeMap;
