@@ -15,6 +15,9 @@ use crate::names;
 use crate::storage::{Storage, StorageError};
 
 const LOG: &str = "dapr.scheduler";
+/// What deletes the jobs of a namespace. The command speaks to an etcd, or to the embedded store.
+const DELETE: &str =
+    "`dapr scheduler delete-all app/NAMESPACE` (on PostgreSQL by SQL: docs/scheduler.md has the statement)";
 /// Between two attempts to delete the jobs of namespaces.
 const RETRY: Duration = Duration::from_secs(5);
 /// Between two attempts to follow namespaces where the rights do not suffice.
@@ -68,8 +71,7 @@ impl Namespaces {
                         target: LOG,
                         "namespaces are not followed: the service account may not list them, which takes a ClusterRole \
                          with get, list and watch on namespaces (global.rbac.namespaced of the chart gives none). Jobs \
-                         of a deleted namespace stay: delete them with `dapr scheduler delete-all app/NAMESPACE`. \
-                         Asked again every {} seconds",
+                         of a deleted namespace stay: delete them with {DELETE}. Asked again every {} seconds",
                         self.pause.as_secs()
                     );
                 }
@@ -91,7 +93,7 @@ impl Namespaces {
                     return tracing::warn!(
                         target: LOG,
                         "there are jobs of namespaces that the cluster does not have: {}. If they were deleted while no \
-                         scheduler ran, delete their jobs with `dapr scheduler delete-all app/NAMESPACE`",
+                         scheduler ran, delete their jobs with {DELETE}",
                         unknown.join(", ")
                     );
                 }
@@ -232,8 +234,7 @@ fn is_label(name: &str) -> bool {
 fn missed_some(missed: u64) {
     tracing::error!(
         target: LOG,
-        "{missed} changes of namespaces were missed: jobs of deleted namespaces may be left; delete them with \
-         `dapr scheduler delete-all app/NAMESPACE`"
+        "{missed} changes of namespaces were missed: jobs of deleted namespaces may be left; delete them with {DELETE}"
     );
 }
 

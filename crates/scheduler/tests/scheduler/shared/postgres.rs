@@ -279,3 +279,42 @@ async fn tables_of_a_later_format_are_refused() {
         .unwrap_err();
     assert!(error.message().contains("have format 99"), "{error}");
 }
+
+/// `docs/scheduler.md` has these statements, in place of commands that need an etcd.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_of_a_namespace_are_listed_and_deleted_by_sql() {
+    let Some(server) = Postgres::start() else { return };
+    let page = include_str!("../../../../../docs/scheduler.md").replace("NAMESPACE", "ns");
+    let found = |first: &str| {
+        let from = &page[page.find(first).expect("the page has it")..];
+        from[..from.find(';').unwrap()].to_owned()
+    };
+    let (select, delete) = (found("SELECT convert_from"), found("DELETE FROM scheduler_pairs"));
+
+    let running = start_with(&flags(&server, "scheduler-0")).await;
+    let mut client = running.client().await;
+    let served = App::default();
+    let _serving = served.serve(running.addresses.grpc).await;
+    let twice = Job {
+        schedule: Some("@every 1h".to_owned()),
+        ..due("0s")
+    };
+    let reminder = crate::running::actor("app", "T", "1");
+    for (name, metadata, job) in [
+        ("later", app("app"), due("1h")),
+        ("now", app("app"), twice),
+        ("wake", reminder, due("1h")),
+    ] {
+        client.schedule_job(schedule(name, metadata, job)).await.unwrap();
+    }
+    let database = sql(&server).await;
+    until("the counter is stored", || async {
+        keys(&database).await.len() == 5
+    })
+    .await;
+    running.stop().await;
+    let rows = database.query(&select, &[]).await.unwrap();
+    assert_eq!(rows.len(), 3);
+    assert_eq!(database.execute(&delete, &[]).await.unwrap(), 3);
+    assert_eq!(keys(&database).await, ["dapr/jobs/actorreminder||ns||T||1||wake"]);
+}
