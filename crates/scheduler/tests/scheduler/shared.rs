@@ -1,6 +1,7 @@
 //! Schedulers that share a store: an etcd, of the user or run by themselves, or PostgreSQL.
 
 mod cluster;
+mod cut_off;
 pub(crate) mod etcd;
 mod etcd_members;
 mod full;

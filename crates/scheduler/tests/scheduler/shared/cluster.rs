@@ -206,7 +206,10 @@ async fn the_others_go_on_without_one_that_is_cut_off() {
     let all = (0..30).map(|at| format!("job-{at}"));
     served.has(all.chain(["meanwhile".to_owned()])).await;
     let jobs = jobs.iter().map(|(name, due)| (name, due));
-    served.tally(jobs, "one of three cut off from the others");
+    served.tally(
+        jobs,
+        "the etcd of one of three stopped in the middle of what it does",
+    );
     signal(cut_off, "-CONT");
     Hosts::of(&second.address).await.are(3).await;
     until("it has what was stored meanwhile", || async {

@@ -84,7 +84,7 @@ async fn leads(endpoint: &str) -> bool {
 }
 
 /// The one of these that leads, once one does.
-async fn leader(endpoints: &[String]) -> usize {
+pub(super) async fn leader(endpoints: &[String]) -> usize {
     let found = Cell::new(None);
     until("one leads", || async {
         for (at, endpoint) in endpoints.iter().enumerate() {
