@@ -127,6 +127,8 @@ async fn an_etcd_that_was_full_takes_jobs_again_when_some_are_gone() {
 
     // Without room it stays as it is.
     tokio::time::sleep(PACE.alarm * 20).await;
+    let raised = asked.alarms(AlarmAction::Get, None).await.unwrap();
+    assert_eq!(raised.len(), 1, "{raised:?}");
     assert_eq!(takes(&asked).await, Err(StorageError::Full(Full::Child)));
 
     let other = AlarmMember {
