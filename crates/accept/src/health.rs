@@ -76,7 +76,7 @@ fn respond(health: &Health, path: &str) -> Response<Full<Bytes>> {
         StatusCode::OK
     } else {
         let waiting = health.waiting().collect::<Vec<_>>().join(", ");
-        tracing::debug!(target: crate::LOG, "Not healthy yet: waiting for {waiting}");
+        tracing::debug!(target: crate::LOG, "not healthy yet: waiting for {waiting}");
         StatusCode::SERVICE_UNAVAILABLE
     };
     let mut response = Response::new(Full::default());

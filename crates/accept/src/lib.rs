@@ -130,8 +130,8 @@ where
             if let Some(times) = refusals.happened() {
                 tracing::warn!(
                     target: LOG,
-                    "refused {times} connections on {}: the {} that it may have at a time ({} from one address) are \
-                     all in use; clients should keep fewer, or the limit of open files (ulimit -n) be raised",
+                    "refused {times} connections on {}: it has as many as allowed, {} at a time ({} from one \
+                     address); let clients open fewer, or raise the limit of open files (ulimit -n)",
                     listener.describe(), admission.limits().connections, admission.limits().per_source
                 );
             }
@@ -174,7 +174,7 @@ async fn until_evicted(
         () = &mut connection => return,
         () = permit.evicted() => {}
     }
-    tracing::debug!(target: LOG, "closed the connection of {peer:?}: others need its place");
+    tracing::debug!(target: LOG, "closed the connection of {peer:?} to make room for new ones");
     if permit.is_proven() {
         ending.cancel();
         let _cut_off = tokio::time::timeout(EVICTED_GRACE, connection).await;

@@ -29,7 +29,7 @@ pub enum RequestKind {
 
 /// The client sent nothing more of what it had begun.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("nothing more of a message that had begun came within {MESSAGE_TIMEOUT:?}")]
+#[error("the rest of a message did not arrive within {MESSAGE_TIMEOUT:?}")]
 pub struct Late;
 
 /// The body of a request: it fails with [`Late`] when a message stops half-way, and with [`TooManyFields`] before such a

@@ -143,7 +143,7 @@ impl Proxy {
         if side == Side::Internal && !local {
             // Forwarded, it would be a call in this app's name.
             return Err(Status::permission_denied(format!(
-                "the sidecar of {} takes calls of other sidecars for {} only, not for {id}",
+                "the sidecar of {} accepts calls of other sidecars for {} only, not for {id}",
                 self.app_id, self.app_id
             )));
         }

@@ -218,7 +218,7 @@ impl Actors {
             if reserved {
                 tracing::warn!(
                     target: LOG,
-                    "the app names the actor type {name}, which is not for apps to host: it is ignored"
+                    "the app hosts the actor type {name}, which is reserved: it is ignored"
                 );
             }
             !reserved

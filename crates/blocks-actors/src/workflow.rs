@@ -293,8 +293,7 @@ impl Workflows {
                     Some(Err(error)) => return Err(error),
                     Some(Ok(any)) => {
                         OrchestrationMetadata::decode(any.value.as_slice()).map_err(|error| {
-                            let text =
-                                format!("what workflow '{id}' tells of itself cannot be read: {error}");
+                            let text = format!("the status of workflow '{id}' cannot be read: {error}");
                             ActorError::Internal(Status::internal(text))
                         })?
                     }

@@ -28,7 +28,7 @@ use repeat::Repeatable;
 
 const SWITCHING_PROTOCOLS: u16 = StatusCode::SWITCHING_PROTOCOLS.as_u16();
 /// What callers are told of an app that answers 101.
-const SWITCHED: &[u8] = b"the server switched to another protocol, which it was not asked for (status 101)";
+const SWITCHED: &[u8] = b"the server switched to another protocol without a request to do so (status 101)";
 
 /// Calls apps by id.
 pub struct Invoker {
@@ -134,7 +134,7 @@ pub enum InvokeError {
     Body(String),
     /// The method has bytes that only HTTP can carry.
     #[error(
-        "the method is not UTF-8: only apps beside this sidecar that speak HTTP, and endpoints, can be sent it"
+        "the method is not UTF-8: it can be sent only to this sidecar's own app over HTTP, and to HTTP endpoints"
     )]
     NotText,
 }

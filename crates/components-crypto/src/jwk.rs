@@ -71,7 +71,7 @@ pub(super) fn parse_set(text: &[u8]) -> Result<Vec<Key>> {
         let id = jwk.kid.clone().unwrap_or_default();
         match jwk.key() {
             Ok(key) => usable.push(key),
-            Err(error) => tracing::warn!("key {index} ({id}) of the JSON Web Key set is left out: {error}"),
+            Err(error) => tracing::warn!("key {index} ({id}) of the JSON Web Key set is ignored: {error}"),
         }
     }
     Ok(usable)

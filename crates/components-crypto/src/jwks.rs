@@ -150,7 +150,7 @@ impl Source {
         if given.starts_with("https://") || given.starts_with("http://") {
             if given.starts_with("http://") {
                 tracing::warn!(
-                    "the JSON Web Key set comes over HTTP without TLS: use https:// in production"
+                    "the JSON Web Key set is fetched over HTTP without TLS: use https:// in production"
                 );
             }
             let url: Url = given

@@ -188,7 +188,7 @@ impl Etcd {
         if answer.succeeded {
             Ok(answer.header.map(|header| header.revision.to_string()))
         } else {
-            Err(Error::new(Kind::EtagMismatch, "somebody else wrote in between"))
+            Err(Error::new(Kind::EtagMismatch, "another client wrote in between"))
         }
     }
 

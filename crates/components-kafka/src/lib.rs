@@ -149,7 +149,7 @@ impl Broker {
         let admin = self.0.kafka.admin().metrics_push(false);
         match Box::pin(admin.describe_cluster(options)).await {
             Ok(described) if described.brokers.is_empty() => {
-                let error = Error::new(Kind::Unavailable, "the cluster of Kafka has no broker");
+                let error = Error::new(Kind::Unavailable, "the Kafka cluster has no broker");
                 Err(error.of(&self.0.component))
             }
             Ok(_) => Ok(()),

@@ -293,9 +293,8 @@ fn refused(key: &Key, status: StatusCode, body: &[u8]) -> (Kind, String) {
             (Kind::NotFound, format!("{what}{code}"))
         }
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            let text = format!(
-                "it answered {status}{code}: look at schemaRegistryAPIKey and schemaRegistryAPISecret"
-            );
+            let text =
+                format!("it answered {status}{code}: check schemaRegistryAPIKey and schemaRegistryAPISecret");
             (Kind::Denied, text)
         }
         status => (Kind::Unavailable, format!("it answered {status}{code}")),

@@ -416,7 +416,7 @@ impl Session {
             let error = self.shared.settings.failure(&error);
             tracing::warn!(
                 target: LOG,
-                "component {}: topic {}: {error}; what was acknowledged last comes again",
+                "component {}: topic {}: {error}; the records acknowledged last are delivered again",
                 self.shared.component,
                 self.topic
             );

@@ -160,7 +160,7 @@ fn failed(what: &str, verb: &str, namespace: &str, error: &ApiError) -> Error {
     let (kind, text) = match error {
         ApiError::NotFound { .. } => (
             Kind::NotFound,
-            format!("there is not {what}: create it, or name another namespace in metadata.namespace"),
+            format!("{what} does not exist: create it, or name another namespace in metadata.namespace"),
         ),
         ApiError::Refused { status, message, .. } if *status == StatusCode::FORBIDDEN => (
             Kind::Denied,
@@ -179,7 +179,7 @@ fn failed(what: &str, verb: &str, namespace: &str, error: &ApiError) -> Error {
         }
         ApiError::TooLarge { most, .. } => (
             Kind::Internal,
-            format!("{what} have more than {} MiB: ask for single ones", most >> 20),
+            format!("{what} have more than {} MiB: get them one by one", most >> 20),
         ),
         ApiError::Refused { .. }
         | ApiError::Unreachable { .. }

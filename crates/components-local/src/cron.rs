@@ -115,7 +115,7 @@ impl InputBinding for Cron {
             if running.len() >= MOST {
                 tracing::warn!(
                     target: LOG,
-                    "cron binding {}: {MOST} events are not handled yet; this one is left out",
+                    "cron binding {}: {MOST} events are not handled yet; this one is dropped",
                     self.component
                 );
                 continue;

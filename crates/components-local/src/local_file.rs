@@ -42,7 +42,7 @@ async fn read(metadata: &Metadata) -> Result<Secrets> {
         multiple(document, separator)
     } else {
         let flat =
-            flatten(document, separator).map_err(|key| failed(&format!("the key {key} is there twice")))?;
+            flatten(document, separator).map_err(|key| failed(&format!("the key {key} occurs twice")))?;
         flat.into_iter()
             .map(|(key, value)| (key.clone(), Pairs::from([(key, value)])))
             .collect()
@@ -73,7 +73,8 @@ fn multiple(document: Map<String, Value>, separator: &str) -> HashMap<String, Pa
                     if let Err(path) = visit(&member, separator, value, &mut secret) {
                         tracing::warn!(
                             target: "dapr.contrib",
-                            "local secret file: the path {path} of the secret {name} is there twice; the first one counts"
+                            "local secret file: the path {path} of the secret {name} occurs twice; the first one is \
+                             used"
                         );
                     }
                 }

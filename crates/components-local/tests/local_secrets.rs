@@ -132,7 +132,7 @@ async fn an_unusable_file_is_named() {
     assert!(wrong.contains("not a JSON object"), "{wrong}");
     fs::write(&path, r#"{"a":{"b":"1"},"a:b":"2"}"#).unwrap();
     let twice = failure().await;
-    assert!(twice.contains("a:b is there twice"), "{twice}");
+    assert!(twice.contains("a:b occurs twice"), "{twice}");
     fs::remove_file(&path).unwrap();
     assert!(
         std::process::Command::new("mkfifo")

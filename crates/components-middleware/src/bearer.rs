@@ -103,9 +103,9 @@ fn token(headers: &HeaderMap) -> Option<&str> {
 enum TokenError {
     #[error("its header has no kid")]
     NoKeyId,
-    #[error("its header has a crit, and no extension is understood")]
+    #[error("its header has a crit, and no extension is supported")]
     Critical,
-    #[error("the claim {0} is not what it must be")]
+    #[error("the claim {0} has a wrong value")]
     Claim(&'static str),
     #[error("no key of the issuer has the id {0:?}, is for signatures, and has an algorithm for {1:?}")]
     NoKey(String, Algorithm),

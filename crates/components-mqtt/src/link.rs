@@ -68,8 +68,8 @@ impl Limits {
         }
         if size > packet {
             let text = format!(
-                "the message for {topic:?} has {size} bytes, its topic and properties included, and the broker takes \
-                 {packet}: publish less at once, or raise its maximum packet size"
+                "the message for {topic:?} has {size} bytes, its topic and properties included, and the broker \
+                 accepts {packet}: publish less at once, or raise its maximum packet size"
             );
             return Err(Error::invalid_request(text));
         }
@@ -106,7 +106,7 @@ impl Limits {
 
 fn check_qos(most: QoS, wanted: QoS) -> Result<()> {
     if wanted > most {
-        let text = format!("the broker takes QoS {} at most: set qos to that", most as u8);
+        let text = format!("the broker supports QoS {} at most: set qos to that", most as u8);
         return Err(Error::new(Kind::Configuration, text));
     }
     Ok(())

@@ -71,7 +71,7 @@ impl Sender {
     /// What came of something that was asked of the broker. `what`: in plural or without an article.
     pub(super) fn failed(&self, what: &str, failure: Failure) -> Error {
         match failure {
-            Failure::Topic => Error::invalid_request(format!("{what}: the topic cannot be one")),
+            Failure::Topic => Error::invalid_request(format!("{what}: the topic is not a valid one")),
             Failure::Refused(refusal) => self.refused(what, refusal),
             Failure::Lost(cause) => self.connection.unreachable(Kind::Unavailable).because(cause),
         }

@@ -132,7 +132,7 @@ impl Reader<'_> {
                 }
             }
             Event::Subscribed(Err(refusal)) => self.say(&format!(
-                "the broker refuses the subscription: {}; it is asked again at the next connection",
+                "the broker refuses the subscription: {}; trying again at the next connection",
                 refusal.text
             )),
             Event::Subscribed(Ok(())) => {

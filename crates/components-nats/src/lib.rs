@@ -167,7 +167,7 @@ impl BrokerInner {
         acknowledged.map_err(|error| match error.kind() {
             PublishErrorKind::StreamNotFound => no_stream(&message.topic),
             PublishErrorKind::MaxPayloadExceeded => Error::invalid_request(format!(
-                "a message of {} bytes is larger than NATS takes: {error}",
+                "a message of {} bytes is larger than NATS accepts: {error}",
                 message.data.len()
             )),
             PublishErrorKind::TimedOut => Error::new(Kind::Timeout, format!("NATS: {error}")),

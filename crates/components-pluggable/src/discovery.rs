@@ -111,7 +111,7 @@ pub async fn discover(catalog: &mut Catalog, options: &Options) {
             Ok(services) => register(catalog, name, socket, (&services, &known), options),
             Err(cause) => tracing::error!(
                 target: LOG,
-                "pluggable component '{name}' is left out: socket {}: {cause}; start its process before the \
+                "pluggable component '{name}' is ignored: socket {}: {cause}; start its process before the \
                  sidecar, or remove the socket",
                 socket.display()
             ),
@@ -159,15 +159,15 @@ fn own(folder: &Path) -> io::Result<()> {
     let refuse = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     if ![0, user].contains(&file.uid()) {
         return refuse(format!(
-            "it belongs to user {}: sockets are taken from a folder of this user ({user}) or of root only; change its \
+            "it belongs to user {}: only sockets in a folder of this user ({user}) or of root are used; change its \
              owner, or name another folder in {FOLDER_VARIABLE}",
             file.uid()
         ));
     }
     if file.mode() & OTHERS_WRITE != 0 {
         return refuse(format!(
-            "every user of this machine can write to it (mode {:o}): whoever puts a socket there gets the secrets of \
-             components; run chmod o-w on it, or name another folder in {FOLDER_VARIABLE}",
+            "every user of this machine can write to it (mode {:o}), and a process that puts a socket there gets \
+             the secrets of components; run chmod o-w on it, or name another folder in {FOLDER_VARIABLE}",
             file.mode() & 0o7777
         ));
     }

@@ -181,7 +181,7 @@ impl Values {
                     }
                     Err(why) => tracing::error!(
                         target: "dapr.contrib",
-                        "A notification on {channel} is not understood: {why}; the trigger must send \
+                        "a notification on {channel} is not understood: {why}; the trigger must send \
                          {{\"data\": ROW}}"
                     ),
                 }
@@ -195,7 +195,9 @@ impl Values {
                         break current;
                     }
                     Err(error) if error.kind() == Kind::Closed => return,
-                    Err(error) => tracing::warn!(target: "dapr.contrib", "Listening to {channel}: {error}"),
+                    Err(error) => {
+                        tracing::warn!(target: "dapr.contrib", "cannot listen to {channel}: {error}")
+                    }
                 }
             };
             let missed = changes(&known, &current);

@@ -44,7 +44,7 @@ impl Listener {
                         }
                         Some(Ok(_)) => {}
                         Some(Err(error)) => {
-                            tracing::warn!(target: "dapr.contrib", "Listening to PostgreSQL: {error}");
+                            tracing::warn!(target: "dapr.contrib", "cannot listen to PostgreSQL: {error}");
                             return;
                         }
                         None => return,

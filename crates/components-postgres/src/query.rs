@@ -69,7 +69,7 @@ impl Select {
         name: &str,
     ) -> Result<String> {
         if self.parameters.len() >= MOST {
-            let text = format!("the query has more than {MOST} keys and values; ask for less at once");
+            let text = format!("the query has more than {MOST} keys and values; split it");
             return Err(Error::invalid_request(text));
         }
         self.parameters.push((Box::new(value), kind));

@@ -69,7 +69,7 @@ impl Entry {
                 let size = usize::try_from(size).unwrap_or(usize::MAX);
                 if size > UNPACKED {
                     return Err(format!(
-                        "decompressed it has {size} bytes, where at most {UNPACKED} are taken"
+                        "decompressed it has {size} bytes, where at most {UNPACKED} are accepted"
                     ));
                 }
                 unpack(kind, &data, size)?
@@ -119,7 +119,7 @@ fn alone(metadata: MessageMetadata, data: Bytes) -> Part {
 
 /// Each has four bytes with the length of its metadata, its metadata, and its payload.
 fn together(count: i32, data: &Bytes) -> Result<Vec<Part>, String> {
-    let wrong = || "it is not the batch that it says to be".to_owned();
+    let wrong = || "its batch is malformed".to_owned();
     let count = usize::try_from(count).ok().filter(|count| *count <= BATCH);
     let count = count.ok_or_else(wrong)?;
     let (mut parts, mut rest) = (Vec::new(), data.clone());

@@ -66,7 +66,7 @@ pub(super) async fn open(settings: &Arc<Settings>, topic: &str) -> Result<Connec
         };
         let text = text.unwrap_or_default();
         let url = Url::parse(&text).map_err(|_| {
-            let text = format!("{what}: its broker tells no address for {}://", entrance.scheme());
+            let text = format!("{what}: its broker has no address for {}://", entrance.scheme());
             Error::new(Kind::Unavailable, text)
         })?;
         let through = found.proxy_through_service_url.unwrap_or(false);
@@ -84,7 +84,7 @@ pub(super) async fn open(settings: &Arc<Settings>, topic: &str) -> Result<Connec
             }
         }
     }
-    let text = format!("{what}: brokers send on to each other without an end");
+    let text = format!("{what}: too many redirects from broker to broker");
     Err(Error::new(Kind::Unavailable, text))
 }
 

@@ -103,7 +103,7 @@ impl Producer {
         let size = message.size();
         if size > self.largest {
             let text = format!(
-                "a message of {size} bytes is larger than the broker takes: {} bytes",
+                "a message of {size} bytes is larger than the broker accepts: {} bytes",
                 self.largest
             );
             return Ok(Err(Error::invalid_request(text)));
@@ -267,7 +267,7 @@ impl Work {
     fn came(&mut self, message: Box<Message>) -> Result<()> {
         let command = message.command;
         if command.close_producer.is_some() {
-            let text = format!("the broker gave {} away", self.topic);
+            let text = format!("the broker no longer serves {}", self.topic);
             return Err(Error::new(Kind::Unavailable, text));
         }
         if let Some(receipt) = command.send_receipt {

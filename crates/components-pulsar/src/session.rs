@@ -170,7 +170,7 @@ impl Session {
 
     fn came(&self, message: Box<Message>) -> Result<()> {
         if message.command.close_consumer.is_some() {
-            let text = format!("the broker gave {} away", self.topic);
+            let text = format!("the broker no longer serves {}", self.topic);
             return Err(Error::new(Kind::Unavailable, text));
         }
         let (Some(command), Some(payload)) = (message.command.message, message.payload) else {
@@ -183,7 +183,7 @@ impl Session {
                 let id = &command.message_id;
                 tracing::error!(
                     target: LOG,
-                    "component {}: {}: the message {}:{} is left with the broker: {why}",
+                    "component {}: {}: the message {}:{} stays at the broker, unacknowledged: {why}",
                     self.shared.component, self.topic, id.ledger_id, id.entry_id
                 );
                 self.tell(SessionEvent::Unused(taken));

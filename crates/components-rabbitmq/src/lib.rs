@@ -87,7 +87,7 @@ impl Rabbit {
             Ok(confirmed) if confirmed.is_nack() => Err(Error::new(
                 Kind::Unavailable,
                 format!(
-                    "RabbitMQ does not take the message for {:?}: is a queue full?",
+                    "RabbitMQ rejected the message for {:?}: is a queue full?",
                     message.topic
                 ),
             )),
@@ -114,7 +114,7 @@ fn oversized(error: Error, size: usize) -> Error {
     }
     let told = told.split(';').next().unwrap_or(told);
     Error::invalid_request(format!(
-        "RabbitMQ does not take the message, its size of {told}: publish less at once, or raise max_message_size there"
+        "RabbitMQ rejected the message for its size of {told}: publish less at once, or raise max_message_size there"
     ))
 }
 

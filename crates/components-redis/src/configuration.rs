@@ -116,7 +116,8 @@ impl Values {
             Err(error) if !error.retryable() && error.kind() != Kind::Closed => {
                 tracing::warn!(
                     target: "dapr.contrib",
-                    "cannot make Redis tell of changes: {error}; set notify-keyspace-events to {EVENTS} on the server"
+                    "cannot enable the keyspace notifications of Redis: {error}; set notify-keyspace-events to \
+                     {EVENTS} on the server"
                 );
                 Ok(())
             }
@@ -179,12 +180,15 @@ impl Values {
                     Ok(item) => (key.to_owned(), item),
                     // No other event may come for it: all are read again when the server answers, and compared.
                     Err(error) if error.retryable() => {
-                        tracing::warn!(target: "dapr.contrib", "Reading the changed key {key}: {error}; trying again");
+                        tracing::warn!(
+                            target: "dapr.contrib",
+                            "cannot read the changed key {key}: {error}; trying again"
+                        );
                         break;
                     }
                     // A key of another type, for example: it must not hold up the others.
                     Err(error) => {
-                        tracing::warn!(target: "dapr.contrib", "Reading the changed key {key}: {error}");
+                        tracing::warn!(target: "dapr.contrib", "cannot read the changed key {key}: {error}");
                         continue;
                     }
                 };
@@ -206,7 +210,9 @@ impl Values {
                         break current;
                     }
                     Err(error) if error.kind() == Kind::Closed => return,
-                    Err(error) => tracing::warn!(target: "dapr.contrib", "Watching configuration: {error}"),
+                    Err(error) => {
+                        tracing::warn!(target: "dapr.contrib", "cannot watch the configuration: {error}")
+                    }
                 }
             };
             let missed = changes(&known, &current);

@@ -226,7 +226,7 @@ fn topology(metadata: &Metadata) -> Result<Topology, MetadataError> {
         if metadata.filled(&["redisType"]) == Some("cluster") {
             tracing::warn!(
                 target: "dapr.contrib",
-                "component {}: redisType has no effect beside failover; all commands go to the master",
+                "component {}: redisType has no effect with failover; all commands go to the master",
                 metadata.component()
             );
         }

@@ -92,7 +92,7 @@ where
         drain,
     } = accepted;
     if !says_something(&stream, &drain).await {
-        tracing::debug!(target: LOG, "closed the connection of {peer}: it says nothing");
+        tracing::debug!(target: LOG, "closed the connection of {peer}: it sent nothing");
         return;
     }
     let end = async move { drain.cancelled().await };

@@ -69,7 +69,7 @@ pub(crate) fn stop_on_signal(drain: &CancellationToken, log: fn(&str)) -> io::Re
             _ = interrupt.recv() => "SIGINT",
             _ = terminate.recv() => "SIGTERM",
         };
-        log(&format!("Received {name}, shutting down"));
+        log(&format!("received {name}, shutting down"));
         drain.cancel();
     }))
 }

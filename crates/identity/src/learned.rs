@@ -46,7 +46,7 @@ impl LearnedRoots {
         // Comments of the text at the start are no difference.
         if known != named {
             tracing::info!(
-                "sentry named other root certificates: {} are trusted, {} were",
+                "sentry sent other root certificates: {} are trusted now, {} were before",
                 bundle.len(),
                 before.len()
             );
@@ -77,8 +77,8 @@ impl LearnedRoots {
         }
         if skipped > 0 {
             tracing::warn!(
-                "sentry sent {skipped} certificates among its roots that are not self-signed: they are not trusted, the \
-                 others are; take them out of sentry's ca.crt"
+                "sentry sent {skipped} root certificates that are not self-signed: they are not trusted, the others \
+                 are; remove them from sentry's ca.crt"
             );
         }
         TrustBundle::from_pem(pem::encode_certificates(&roots).as_bytes()).map_err(|error| error.to_string())

@@ -19,7 +19,7 @@ pub enum SvidError {
     #[error("the issued certificate is refused: {0}")]
     Leaf(#[from] LeafError),
     /// The key does not fit the leaf, or cannot be used.
-    #[error("the issued certificate and the private key do not fit: {0}")]
+    #[error("the issued certificate and the private key do not match: {0}")]
     Key(rustls::Error),
 }
 

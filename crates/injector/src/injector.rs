@@ -139,7 +139,7 @@ impl Injector {
     pub async fn run(self) -> Result<(), InjectorError> {
         let stop = self.drain.child_token();
         let mut tasks = JoinSet::new();
-        tracing::info!(target: LOG, "Running the webhook on {}", self.webhook.address());
+        tracing::info!(target: LOG, "serving the webhook on {}", self.webhook.address());
         let metrics: Arc<Metrics> = Arc::clone(&self.reviewer.metrics);
         tasks.spawn(fine(self.renewal.run(stop.clone())));
         let anchors = self.identity.anchors().clone();

@@ -81,8 +81,8 @@ impl Metrics {
             self.requests.load(Relaxed)
         );
         for (family, help) in [
-            ("succeeded", "Pods that got their sidecar."),
-            ("failed", "Pods that got none."),
+            ("succeeded", "Pods that got a sidecar."),
+            ("failed", "Pods that got no sidecar."),
         ] {
             let _ = writeln!(
                 out,

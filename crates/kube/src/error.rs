@@ -35,7 +35,7 @@ pub enum ApiError {
         named: bool,
     },
     /// It was changed meanwhile, or exists.
-    #[error("{0}: it was changed by somebody else meanwhile")]
+    #[error("{0}: another client changed it meanwhile")]
     Conflict(String),
     /// The version is too old to watch from.
     #[error("{0}: the version is too old, the collection has to be listed again")]

@@ -195,18 +195,18 @@ impl Outage {
     fn goes_on<T: Watched>(&mut self, error: &ApiError) {
         let plural = T::KIND.plural;
         if std::mem::replace(&mut self.0, true) {
-            tracing::debug!(target: LOG, "still cannot follow {plural}: {error}");
+            tracing::debug!(target: LOG, "still cannot watch {plural}: {error}");
         } else {
             tracing::warn!(
                 target: LOG,
-                "cannot follow {plural}: {error}; what is known of them stays in force, and it is tried again"
+                "cannot watch {plural}: {error}; the last known state stays in use, trying again"
             );
         }
     }
 
     fn over<T: Watched>(&mut self) {
         if std::mem::take(&mut self.0) {
-            tracing::info!(target: LOG, "{} are followed again", T::KIND.plural);
+            tracing::info!(target: LOG, "{} are watched again", T::KIND.plural);
         }
     }
 }

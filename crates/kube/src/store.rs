@@ -313,7 +313,7 @@ fn read<T: Watched>(meta: &Meta, item: Value) -> Read<T> {
             let Meta { namespace, name } = meta;
             tracing::error!(
                 target: "dapr.kubernetes",
-                "cannot use {} {namespace}/{name}: {cause}; it stays as it was, correct it", T::KIND.plural
+                "cannot use {} {namespace}/{name}: {cause}; the version before stays in use, correct it", T::KIND.plural
             );
             Read::Broken
         }

@@ -30,8 +30,9 @@ enum DefinitionError {
     #[error(transparent)]
     Api(ApiError),
     #[error(
-        "{0}; give the operator's service account get, list, watch and patch of customresourcedefinitions subscriptions.dapr.io, or, \
-         where it has the rights of a namespace alone, switch the webhook off with ENABLE_WEBHOOKS=false"
+        "{0}; give the operator's service account get, list, watch and patch of customresourcedefinitions \
+         subscriptions.dapr.io, or, where its rights are limited to a namespace, switch the webhook off with \
+         ENABLE_WEBHOOKS=false"
     )]
     Right(ApiError),
     #[error(

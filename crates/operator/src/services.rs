@@ -158,7 +158,7 @@ impl Services {
         if job.failures == TOLD || (job.failures == 1 && error.is_forbidden()) {
             tracing::error!(
                 target: LOG,
-                "cannot make the service {} of {} {}/{}: {error}; it is tried again, at least every {} s",
+                "cannot create the service {} of {} {}/{}: {error}; trying again, at least every {} s",
                 workload.service, Workload::<K>::KIND.plural, meta.namespace, meta.name, FULL_PAUSE.as_secs()
             );
         } else {

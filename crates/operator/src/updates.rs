@@ -45,7 +45,7 @@ impl<K: ResourceKind> Follower<K> {
                 Err(RecvError::Closed) => return None,
                 Err(RecvError::Lagged(missed)) => {
                     return Some(Err(Status::unavailable(format!(
-                        "{missed} changes of {} came faster than they were read: connect and list again",
+                        "the stream is {missed} changes of {} behind: connect again and list them",
                         K::KIND.plural
                     ))));
                 }
@@ -77,8 +77,8 @@ impl<K: ResourceKind> Follower<K> {
                 let (plural, namespace) = (K::KIND.plural, &self.namespace);
                 tracing::warn!(
                     target: LOG,
-                    "a change of {plural} {namespace}/{name} is not handed on: {error}; create the secret, then touch \
-                     the resource"
+                    "a change of {plural} {namespace}/{name} is not sent to sidecars: {error}; create the secret, \
+                     then touch the resource"
                 );
                 None
             }

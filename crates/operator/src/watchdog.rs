@@ -105,12 +105,12 @@ impl Watchdog {
                 match self.look(&mut limit).await {
                     Ok(true) => {}
                     Ok(false) => {
-                        tracing::debug!(target: LOG, "the injector is not ready: pods are looked at when it is");
+                        tracing::debug!(target: LOG, "the injector is not ready: pods are checked when it is");
                         tokio::time::sleep(INJECTOR).await;
                         continue;
                     }
                     Err(error) => {
-                        tracing::warn!(target: LOG, "cannot look for pods without their sidecar: {error}");
+                        tracing::warn!(target: LOG, "cannot look for pods without a sidecar: {error}");
                         tokio::time::sleep(INJECTOR).await;
                         continue;
                     }
@@ -166,7 +166,10 @@ impl Watchdog {
                 Verdict::Delete => {
                     limit.wait().await;
                     let place = namespace.unwrap_or_default();
-                    tracing::warn!(target: LOG, "the pod {place}/{name} lacks its sidecar: it is deleted to be created again");
+                    tracing::warn!(
+                        target: LOG,
+                        "the pod {place}/{name} has no sidecar: it is deleted so that it is created again"
+                    );
                     self.client.delete(Kind::PODS, namespace, &name, &uid).await
                 }
             };

@@ -73,7 +73,7 @@ impl Metrics {
         let mut out = String::new();
         let leader = u8::from(self.leader.load(Relaxed));
         for name in ["leader_status", "raft_leader_status"] {
-            head(&mut out, name, "gauge", "1 where this replica leads.");
+            head(&mut out, name, "gauge", "1 if this replica is the leader.");
             let _ = writeln!(out, "dapr_placement_{name} {leader}");
         }
         let namespaces = self.namespaces().clone();
@@ -104,14 +104,14 @@ impl Metrics {
             &mut out,
             "rounds_total",
             "counter",
-            "Rounds that gave a table to a namespace.",
+            "Rounds in which a namespace got a new table.",
         );
         let _ = writeln!(out, "dapr_placement_rounds_total {}", self.rounds.load(Relaxed));
         head(
             &mut out,
             "round_seconds_total",
             "counter",
-            "Time that these rounds took, together.",
+            "Total duration of these rounds, in seconds.",
         );
         let seconds = self.round_micros.load(Relaxed) as f64 / 1e6;
         let _ = writeln!(out, "dapr_placement_round_seconds_total {seconds}");

@@ -264,7 +264,11 @@ impl Namespaces {
                 break;
             }
             for stream in self.carry_out(running, state, effects) {
-                tracing::warn!(target: LOG, "Closing a stream of namespace {}: it does not read", running.name);
+                tracing::warn!(
+                    target: LOG,
+                    "closing a stream of namespace {}: the sidecar does not read it",
+                    running.name
+                );
                 self.close(
                     running,
                     state,
@@ -324,7 +328,11 @@ impl Namespaces {
                     self.metrics.expired();
                     let timeout = format_go_duration(self.rules.timeout);
                     let text = format!("dissemination timeout after {timeout} for version {version}");
-                    tracing::warn!(target: LOG, "A host of namespace {} is left behind: {text}", running.name);
+                    tracing::warn!(
+                        target: LOG,
+                        "a round of namespace {} goes on without a host: {text}",
+                        running.name
+                    );
                     self.close(running, state, stream, Status::deadline_exceeded(text));
                 }
                 Effect::Finished { took } => {
@@ -332,7 +340,7 @@ impl Namespaces {
                     let (version, hosts) = (state.namespace.version(), state.streams.len());
                     tracing::debug!(
                         target: LOG,
-                        "Table {version} of namespace {} went to {hosts} hosts in {took:?}", running.name
+                        "sent table {version} of namespace {} to {hosts} hosts in {took:?}", running.name
                     );
                 }
             }

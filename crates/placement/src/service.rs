@@ -70,7 +70,7 @@ impl Service {
             head.extensions.get::<Arc<Permit>>().cloned(),
         ) else {
             return Err(Status::unauthenticated(
-                "no identity: call with a certificate of sentry",
+                "no client identity: call with a certificate issued by sentry",
             ));
         };
         let Some(term) = self.terms.borrow().clone() else {

@@ -54,7 +54,7 @@ impl Keeper {
 
     fn turn(&self, leads: Leads) {
         let term = (leads != Leads::No).then(|| {
-            tracing::info!(target: "dapr.placement", "Replica {} is the leader", self.id);
+            tracing::info!(target: "dapr.placement", "replica {} is the leader", self.id);
             let (metrics, follows) = (Arc::clone(&self.metrics), leads == Leads::Next);
             let tasks = self.tasks.clone();
             Arc::new(Term {
@@ -65,7 +65,7 @@ impl Keeper {
         if let Some(before) = self.terms.send_replace(term) {
             before.ended.cancel();
             if leads == Leads::No {
-                tracing::info!(target: "dapr.placement", "Replica {} is no longer the leader", self.id);
+                tracing::info!(target: "dapr.placement", "replica {} is no longer the leader", self.id);
             }
         }
     }

@@ -59,7 +59,7 @@ pub enum Ambiguity {
     #[error("a server may read it as {0}, which is denied")]
     ReadAs(String),
     /// There are more ways to read it than are looked at.
-    #[error("it can be read in too many ways")]
+    #[error("a server may read it in too many different ways")]
     TooManyReadings,
     /// A callback of the app, called as a method.
     #[error("callbacks of an app are for its own sidecar; use InvokeService")]

@@ -75,8 +75,8 @@ impl Expression {
         match estimate.value(self.0.expression(), 1) {
             Ok(_) => Ok(()),
             Err(TooLong) => Err(format!(
-                "with this event it could take more than {MAX_STEPS} steps: it repeats itself for each element of a long \
-                 list, or compares or searches large values"
+                "with this event it could take more than {MAX_STEPS} steps: it iterates over a long list, or \
+                 compares or searches large values"
             )),
         }
     }

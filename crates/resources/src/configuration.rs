@@ -278,7 +278,7 @@ impl Handlers {
     }
 }
 
-pub(crate) const UNKNOWN_KEY: &str = "the key is ignored; check its spelling and where it stands";
+pub(crate) const UNKNOWN_KEY: &str = "the key is ignored; check its spelling and its position";
 
 fn document(file: &Path, env: &impl Fn(&str) -> Option<String>) -> Result<Option<Node>, Problem> {
     let text = crate::load::read(file)?;

@@ -68,7 +68,7 @@ pub(crate) fn near_path(path: &Path) -> String {
     };
     if let Ok(target) = path.read_link() {
         let target = target.display();
-        return format!("it is a link to {target}, which leads nowhere: correct the link, or ");
+        return format!("it is a link to {target}, which does not exist: correct the link, or ");
     }
     let parent = path.parent().unwrap_or_else(|| Path::new(""));
     let folder = if parent.as_os_str().is_empty() {

@@ -65,7 +65,7 @@ pub enum Undelivered {
     Stopped,
     /// The source took the event's key away before an attempt succeeded. Whoever has the key now begins anew, so what the
     /// attempts came to here decides nothing.
-    #[error("the source gave the event to somebody else before the app was done with it")]
+    #[error("the broker gave the event to another consumer before the app had handled it")]
     Revoked,
     /// An event of the same key failed: this one waits for that, at the source.
     #[error("an event before it with the same key is not done")]

@@ -91,7 +91,8 @@ impl Middlewares {
             };
             let wanted = of(kind, &handler.version);
             format!(
-                "{place}spec.{pipeline}: no middleware {name:?} ({wanted}) is loaded: calls go on without it ({remedy})"
+                "{place}spec.{pipeline}: no middleware {name:?} ({wanted}) is loaded: calls are handled without it \
+                 ({remedy})"
             )
         });
         told.collect()
@@ -314,9 +315,9 @@ mod tests {
             all.missing(),
             [
                 "config.yaml:7: spec.httpPipeline: no middleware \"uper\" (middleware.http.uppercase/v1) is loaded: \
-                 calls go on without it (did you mean upper? name a component that is loaded)",
-                "spec.appHttpPipeline: no middleware \"upper\" (middleware.http.uppercase/v2) is loaded: calls go on \
-                 without it (the component upper is a middleware.http.uppercase/v1)",
+                 calls are handled without it (did you mean upper? name a component that is loaded)",
+                "spec.appHttpPipeline: no middleware \"upper\" (middleware.http.uppercase/v2) is loaded: calls are \
+                 handled without it (the component upper is a middleware.http.uppercase/v1)",
             ]
         );
     }

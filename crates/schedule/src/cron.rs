@@ -76,7 +76,7 @@ impl Cron {
                 Ok(nanos) if nanos > 0 || dialect == Dialect::Job => {
                     Ok(Self::Every(Duration::from_nanos(nanos)))
                 }
-                _ => wrong("@every needs a span above zero"),
+                _ => wrong("@every needs a duration above zero"),
             };
         }
         let text = match text {
@@ -122,7 +122,8 @@ impl Times {
         }
         let [second, minute, hour, day, month, weekday] = fields.as_slice() else {
             return wrong(format!(
-                "{expected} fields are expected ({seconds} minute hour day-of-month month day-of-week), {} are there",
+                "{expected} fields are expected ({seconds} minute hour day-of-month month day-of-week), but there \
+                 are {}",
                 fields.len()
             ));
         };

@@ -66,7 +66,7 @@ pub enum InvalidJob {
     #[error("failed to parse job schedule: {0}")]
     Schedule(#[from] CronError),
     /// The schedule has no time in the future.
-    #[error("job must have a schedule that comes: {0} never does")]
+    #[error("job must have a schedule that occurs: {0} never does")]
     Never(String),
     /// `dueTime` is neither a time nor a duration.
     #[error("failed to parse due time: {0}")]

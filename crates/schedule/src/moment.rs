@@ -20,7 +20,7 @@ pub enum MomentError {
     #[error("repeats not supported")]
     Repeats,
     /// Beyond the calendar.
-    #[error("{0:?} lies beyond the years that can be told")]
+    #[error("{0:?} is outside the supported years")]
     Range(String),
 }
 

@@ -71,7 +71,7 @@ pub enum ChildError {
         installed: String,
     },
     /// It does not stay.
-    #[error("etcd ended {ENDS} times in a row ({status}); it said: {said}")]
+    #[error("etcd ended {ENDS} times in a row ({status}); its last output: {said}")]
     Ended {
         /// How it ended last.
         status: String,
@@ -169,7 +169,7 @@ impl EtcdChild {
         })?;
         let names = cluster.identity.as_deref().map(names).unwrap_or_default();
         let arguments = arguments(cluster, &known, &names);
-        tracing::info!(target: LOG, "Starting etcd {}", arguments.join(" "));
+        tracing::info!(target: LOG, "starting etcd {}", arguments.join(" "));
         let (orders, ordered) = queue::channel();
         let (failed, ended) = oneshot::channel();
         // The thread starts the child, and lasts as long: the child ends with the thread that started it.
@@ -346,7 +346,7 @@ fn supervise(
                 installed,
             });
         }
-        tracing::error!(target: LOG, "etcd ended ({status}) and is started again; it said: {last}");
+        tracing::error!(target: LOG, "etcd ended ({status}) and is started again; its last output: {last}");
         if ends >= ENDS {
             return Err(ChildError::Ended {
                 status: status.to_string(),
@@ -393,7 +393,7 @@ fn wait(child: &mut Child, ordered: &queue::Receiver<Order>) -> Result<ExitStatu
         match child.try_wait() {
             Ok(Some(status)) => return Ok(status),
             Ok(None) => {}
-            Err(error) => tracing::error!(target: LOG, "Cannot see whether etcd runs: {error}"),
+            Err(error) => tracing::error!(target: LOG, "cannot find out whether etcd runs: {error}"),
         }
         if let Some(order) = order(ordered, LOOK) {
             end(child);

@@ -77,7 +77,7 @@ impl Metrics {
         self.undelivered.add(kind);
     }
 
-    /// Jobs that are looked after.
+    /// Jobs that this scheduler triggers.
     pub(crate) fn jobs(&self, count: usize) {
         self.jobs.store(count as u64, Relaxed);
     }
@@ -89,22 +89,30 @@ impl Metrics {
             &mut out,
             "sidecars_connected",
             "gauge",
-            "Streams of triggers that sidecars have open.",
+            "Trigger streams that sidecars have open.",
         );
         let _ = writeln!(
             out,
             "dapr_scheduler_sidecars_connected {}",
             self.connected.load(Relaxed)
         );
-        head(&mut out, "jobs", "gauge", "Jobs that are looked after.");
+        head(&mut out, "jobs", "gauge", "Jobs that this scheduler triggers.");
         let _ = writeln!(out, "dapr_scheduler_jobs {}", self.jobs.load(Relaxed));
         for (name, help, counter) in [
             ("jobs_created_total", "Jobs scheduled.", &self.created),
-            ("jobs_triggered_total", "Ticks that were taken.", &self.triggered),
-            ("jobs_failed_total", "Attempts that failed.", &self.failed),
+            (
+                "jobs_triggered_total",
+                "Triggers answered with success.",
+                &self.triggered,
+            ),
+            (
+                "jobs_failed_total",
+                "Triggers answered with failure.",
+                &self.failed,
+            ),
             (
                 "jobs_undelivered_total",
-                "Ticks that no sidecar was connected for.",
+                "Triggers due while no sidecar for them was connected.",
                 &self.undelivered,
             ),
         ] {

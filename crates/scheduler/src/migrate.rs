@@ -35,7 +35,7 @@ pub enum MigrateError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// Another store.
-    #[error("{0}; what was copied so far stays, and the same command goes on from there")]
+    #[error("{0}; the jobs copied so far stay, and the same command continues from there")]
     Storage(#[from] StorageError),
     /// Where an etcd is.
     #[error(transparent)]
@@ -48,8 +48,8 @@ pub enum MigrateError {
     NoSource(std::path::PathBuf),
     /// Schedulers run on a store.
     #[error(
-        "schedulers run on the {which}, or ended less than 20 s ago without saying so: {ids}; end them first, so that \
-         no job changes or fires meanwhile"
+        "schedulers run on the {which}, or were killed less than 20 s ago: {ids}; stop them first, so that no job \
+         changes or fires during the copy"
     )]
     InUse {
         /// Source or target.
@@ -80,7 +80,7 @@ pub enum MigrateError {
     },
     /// The target is not what was written to it.
     #[error(
-        "after the copy {0} jobs are missing at the target: somebody else wrote to one of the stores; try again"
+        "after the copy {0} jobs are missing at the target: another process wrote to one of the stores; try again"
     )]
     Incomplete(usize),
     /// A part of it ended in a panic.

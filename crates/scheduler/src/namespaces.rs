@@ -99,7 +99,7 @@ impl Namespaces {
                 }
                 Err(cause) => tracing::warn!(
                     target: LOG,
-                    "cannot find out whether there are jobs of deleted namespaces: {cause}; tried again soon"
+                    "cannot find out whether there are jobs of deleted namespaces: {cause}; trying again soon"
                 ),
             }
             tokio::time::sleep(RETRY).await;
@@ -195,7 +195,8 @@ impl Namespaces {
                 if let Err(cause) = self.gone(&namespace).await {
                     tracing::error!(
                         target: LOG,
-                        "cannot delete the jobs of the namespace {namespace}, which is gone: {cause}; tried again soon"
+                        "cannot delete the jobs of the namespace {namespace}, which is gone: {cause}; trying again \
+                         soon"
                     );
                     self.waiting().insert(namespace);
                 }

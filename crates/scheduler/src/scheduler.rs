@@ -173,7 +173,7 @@ impl Scheduler {
             drain: stop.clone(),
             streams: TaskTracker::new(),
         };
-        tracing::info!(target: LOG, "Jobs are kept in {}", opened.at);
+        tracing::info!(target: LOG, "jobs are kept in {}", opened.at);
         Ok(Self {
             grpc,
             monitoring,
@@ -280,7 +280,10 @@ impl Scheduler {
         let render = move || metrics.render();
         let outcome = self.monitoring.supervise(tasks, &stop, render).await;
         if tokio::time::timeout(CLOSE, self.storage.close()).await.is_err() {
-            tracing::warn!(target: LOG, "The store did not close in time: ticks that were taken last may come again");
+            tracing::warn!(
+                target: LOG,
+                "the store did not close in time: the jobs triggered last may be triggered again"
+            );
         }
         if let Some(child) = child {
             // After the store, which it is.

@@ -181,8 +181,9 @@ impl Scheduler for Service {
 /// Who calls, and what was sent.
 fn called<T>(request: Request<T>) -> Result<(Caller, T), Status> {
     let caller = request.extensions().get::<Caller>().cloned();
-    let caller =
-        caller.ok_or_else(|| Status::unauthenticated("no identity: call with a certificate of sentry"))?;
+    let caller = caller.ok_or_else(|| {
+        Status::unauthenticated("no client identity: call with a certificate issued by sentry")
+    })?;
     Ok((caller, request.into_inner()))
 }
 

@@ -139,8 +139,8 @@ pub enum OpenError {
     },
     /// The file is of a later version.
     #[error(
-        "the store {path} has format {found}, and this scheduler knows {known}: run the newer scheduler that wrote \
-         it, or restore a snapshot of the time before"
+        "the store {path} has format {found}, and this scheduler supports {known}: run the newer scheduler that \
+         wrote it, or restore an earlier snapshot"
     )]
     Newer {
         /// The file or folder.
@@ -231,7 +231,9 @@ pub enum StorageError {
     #[error("the store is full: {0}")]
     Full(Full),
     /// The list would be too long.
-    #[error("the jobs asked for are more than {0} bytes: ask for less at once, for example for one actor")]
+    #[error(
+        "the requested jobs have more than {0} bytes: request fewer at once, for example those of one actor"
+    )]
     TooMuch(usize),
     /// The answer to a call of etcd's API would be too long.
     #[error(
@@ -241,7 +243,7 @@ pub enum StorageError {
     AnswerTooLarge(usize),
     /// What is stored is not what was written.
     #[error(
-        "the store is damaged: {0}; schedule the job anew or delete it, or restore a snapshot of the store (scheduler \
+        "the store is damaged: {0}; schedule the job again or delete it, or restore a snapshot of the store (scheduler \
          --restore-from FILE)"
     )]
     Damaged(String),
@@ -250,7 +252,7 @@ pub enum StorageError {
     Closed,
     /// A job that the store does not take.
     #[error(
-        "the store does not take a job of this size: {0}; give it a smaller payload, or allow larger requests there"
+        "the store refuses a job of this size: {0}; give it a smaller payload, or allow larger requests in the store"
     )]
     TooLarge(String),
     /// It does not answer.
@@ -261,8 +263,8 @@ pub enum StorageError {
     Unanswered(String),
     /// It did not answer for a job that is due at once, and that is not there: it may have been, and be over.
     #[error(
-        "the store did not say whether the job is stored: {0}; it is not there now, and was triggered or never stored: try \
-         again where twice does no harm"
+        "it is unknown whether the job was stored: {0}; it is not stored now, so it was triggered already or never \
+         stored: try again if triggering it twice does no harm"
     )]
     Unknown(String),
     /// Anything else.

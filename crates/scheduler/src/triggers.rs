@@ -235,7 +235,7 @@ impl Driver {
                         .put(now, name, read.target, version, read.ticks, read.progress);
                 }
                 Err(error) => {
-                    tracing::error!(target: LOG, "The job {name:?} will not be triggered: {error}");
+                    tracing::error!(target: LOG, "the job {name:?} will not be triggered: {error}");
                     self.engine.remove(&name);
                 }
             },
@@ -278,7 +278,7 @@ impl Driver {
                     }
                     // The contract closes a stream that says what it was not asked.
                     Err(unknown) => {
-                        tracing::warn!(target: LOG, "A sidecar's stream ends: {unknown}");
+                        tracing::warn!(target: LOG, "closing a sidecar's stream: {unknown}");
                         self.disconnect(host);
                     }
                 }
@@ -331,7 +331,8 @@ impl Driver {
             self.warned = Some(Instant::now());
             tracing::warn!(
                 target: LOG,
-                "The store does not keep up: {} answers of apps are not stored yet, and jobs that are due wait until they are",
+                "the store does not keep up: {} answers of apps are not stored yet, and jobs that are due wait \
+                 until they are",
                 self.backlog.len()
             );
         }

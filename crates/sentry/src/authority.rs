@@ -194,8 +194,8 @@ impl AuthoritySource {
                 if config.algorithm != Algorithm::Rs256 {
                     tracing::warn!(
                         target: LOG,
-                        "The generated JWT key is for RS256, not {}: provide a key of your own or drop \
-                         --jwt-signing-algorithm, the next start will insist on it",
+                        "the generated JWT key is for RS256, not {}: provide a key of your own or drop \
+                         --jwt-signing-algorithm, the next start fails otherwise",
                         config.algorithm
                     );
                 }
@@ -239,19 +239,19 @@ fn tell(advanced: &Advanced, settled: bool) {
     if advanced.act == Some(Act::Renew) {
         tracing::warn!(
             target: LOG,
-            "The CA has expired, peers do not trust its certificates: another one signs from now on. Start everything again \
-             that did not learn of its root before, with the new ca.crt; the old key is kept in the record of the \
-             rotation for now, in case the clock of this machine is wrong. {status}"
+            "the CA has expired, peers do not trust its certificates: another one signs from now on. Restart, with \
+             the new ca.crt, every process that did not get its root before; the old key is kept in the record of \
+             the rotation for now, in case the clock of this machine is wrong. {status}"
         );
     } else if advanced.act.is_some() {
-        tracing::info!(target: LOG, "Rotation of the CA: {status}");
+        tracing::info!(target: LOG, "rotation of the CA: {status}");
     } else if !advanced.changed.is_empty() {
-        tracing::warn!(target: LOG, "The files of the CA were not as its rotation needs them: mended. {status}");
+        tracing::warn!(target: LOG, "repaired the files of the CA, which did not match its rotation. {status}");
     } else if advanced.left && !settled {
         tracing::warn!(
             target: LOG,
-            "The files of the CA are not as its rotation left them, and are used as they are, because of \
-             --ca-rotation=off: another mode would put the next CA back. To end this rotation for good, write {{}} into its record"
+            "the files of the CA do not match its rotation, and are used unchanged because of --ca-rotation=off: \
+             another mode would restore the next CA. To end this rotation for good, write {{}} into its record"
         );
     }
 }

@@ -196,7 +196,7 @@ impl Bundle {
                     cause: ApiError::Conflict(_),
                     ..
                 }) if attempt < ATTEMPTS => {
-                    tracing::info!(target: LOG, "another sentry wrote the trust bundle meanwhile: reading it again");
+                    tracing::info!(target: LOG, "another sentry changed the trust bundle: reading it again");
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -243,7 +243,7 @@ impl Bundle {
             let names: Vec<_> = refilled.iter().map(|file| self.key(*file)).collect();
             tracing::warn!(
                 target: LOG,
-                "The Secret {}/{BUNDLE} lacks {}: writing those of the CA in use back",
+                "the Secret {}/{BUNDLE} lacks {}: writing those of the CA in use back",
                 self.namespace, names.join(", ")
             );
         }

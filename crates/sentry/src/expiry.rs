@@ -21,11 +21,11 @@ pub(crate) async fn watch(authority: Arc<ArcSwap<Authority>>, drain: Cancellatio
         match notice(OffsetDateTime::now_utc(), end) {
             Some(Notice::Expired) => tracing::error!(
                 target: LOG,
-                "The issuer certificate expired at {end}: what it signs is refused everywhere. Replace it now"
+                "the issuer certificate expired at {end}: what it signs is refused everywhere. Replace it now"
             ),
             Some(Notice::Near) => tracing::warn!(
                 target: LOG,
-                "The issuer certificate expires at {end}: replace it before, no certificate will be accepted after"
+                "the issuer certificate expires at {end}: replace it before, no certificate will be accepted after"
             ),
             None => {}
         }

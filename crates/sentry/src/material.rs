@@ -172,7 +172,8 @@ pub enum MaterialError {
     },
     /// The files were there when the process started.
     #[error(
-        "{} are gone: restore them from a backup, or restart sentry to begin with a new CA, which nobody trusts yet",
+        "{} no longer exist: restore them from a backup, or restart sentry to begin with a new CA, which no process \
+         trusts yet",
         shown(missing)
     )]
     Gone {

@@ -117,9 +117,12 @@ impl OwnCertificate {
                 continue;
             }
             match self.renew() {
-                Ok(()) => tracing::info!(target: "dapr.sentry", "Renewed the certificate of the gRPC server"),
+                Ok(()) => tracing::info!(target: "dapr.sentry", "renewed the certificate of the gRPC server"),
                 Err(error) => {
-                    tracing::error!(target: "dapr.sentry", "Cannot renew the certificate of the gRPC server: {error}");
+                    tracing::error!(
+                        target: "dapr.sentry",
+                        "cannot renew the certificate of the gRPC server: {error}"
+                    );
                     retry = Some(RETRY);
                 }
             }

@@ -53,7 +53,7 @@ impl Reloader {
             if let Some(oidc) = &self.oidc
                 && let Err(error) = oidc.load()
             {
-                tracing::error!(target: LOG, "Keeping the TLS certificate of the OIDC server: {error}");
+                tracing::error!(target: LOG, "keeping the TLS certificate of the OIDC server: {error}");
             }
         }
     }
@@ -85,12 +85,12 @@ impl Reloader {
             Ok(()) => tracing::info!(target: LOG, "CA certificate key pair ready"),
             Err(error) => tracing::error!(
                 target: LOG,
-                "Keeping the certificate of the gRPC server: {}", chain(&error)
+                "keeping the certificate of the gRPC server: {}", chain(&error)
             ),
         }
     }
 }
 
 fn keep(reason: &str) {
-    tracing::error!(target: LOG, "Keeping the CA certificates and keys in use: {reason}");
+    tracing::error!(target: LOG, "keeping the CA certificates and keys in use: {reason}");
 }

@@ -185,7 +185,7 @@ async fn load(source: &Source, metrics: &Metrics) -> Result<Arc<ArcSwap<Authorit
     metrics.issuer_expires(authority.x509.not_after().unix_timestamp());
     metrics.rotation(authority.rotation);
     tracing::info!(target: LOG, "CA certificate key pair ready");
-    tracing::info!(target: LOG, "Rotation of the CA: {}", authority.rotation);
+    tracing::info!(target: LOG, "rotation of the CA: {}", authority.rotation);
     Ok(Arc::new(ArcSwap::from_pointee(authority)))
 }
 

@@ -69,7 +69,7 @@ impl Ca for CaService {
                 let (namespace, id) = (&request.namespace, &request.id);
                 tracing::debug!(
                     target: LOG,
-                    "Refused to sign a certificate for {namespace}/{id}: {}", status.message()
+                    "refused to sign a certificate for {namespace}/{id}: {}", status.message()
                 );
                 Err(status)
             }
@@ -111,7 +111,7 @@ impl CaService {
                 Some(token.map_err(|error| Status::internal(format!("failed to generate JWT: {error}")))?)
             }
         };
-        tracing::debug!(target: LOG, "Signed a certificate for {id}");
+        tracing::debug!(target: LOG, "signed a certificate for {id}");
         Ok(SignCertificateResponse {
             workload_certificate: pem::encode_certificates(&issued.chain).into(),
             trust_chain_certificates: vec![authority.x509.trust_anchors().to_owned().into()],

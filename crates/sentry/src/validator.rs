@@ -140,7 +140,7 @@ impl Validators {
     fn check_own(&self, id: &SpiffeId) -> Result<(), String> {
         if id.app_id() == SENTRY_APP_ID && id.namespace() == self.namespace {
             return Err(format!(
-                "the identity of sentry itself (\"{SENTRY_APP_ID}\" in namespace \"{}\") is given to nobody; \
+                "the identity of sentry itself (\"{SENTRY_APP_ID}\" in namespace \"{}\") is issued to nobody; \
                  choose another app id",
                 self.namespace
             ));

@@ -172,7 +172,7 @@ impl Sidecar {
                 workflows: Arc::clone(&self.workflows),
                 jobs: Arc::clone(&self.jobs),
                 subscriptions: Arc::clone(&self.subscriptions),
-                background: lifecycle.tasks(Stage::Background, "what follows the app"),
+                background: lifecycle.tasks(Stage::Background, "the app's start and health"),
                 started: self.started,
             });
             let mut app_life = std::pin::pin!(app_life);

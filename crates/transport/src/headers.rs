@@ -207,7 +207,7 @@ fn keep_binary(headers: &mut HeaderMap) {
     if let Some(name) = dropped {
         tracing::warn!(
             target: "dapr.runtime.direct_messaging",
-            "The value of the header {name} is not base64, as its name promises: it is not passed on"
+            "the value of the header {name} is not base64, as its name promises: it is not passed on"
         );
     }
 }

@@ -301,7 +301,10 @@ impl Accept for Listener {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
                 if let Err(error) = crate::tcp::prepare(&stream) {
-                    tracing::debug!(target: LOG, "options of a connection of {address}: {error}");
+                    tracing::debug!(
+                        target: LOG,
+                        "cannot set the socket options of a connection of {address}: {error}"
+                    );
                 }
                 Ok((Stream::Tcp(stream), Some(address)))
             }

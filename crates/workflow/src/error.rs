@@ -29,7 +29,10 @@ pub enum AddError {
     #[error("workflow is stalled")]
     Stalled,
     /// As many events as an instance may have wait for a turn already.
-    #[error("workflow has {most} events that no turn has taken yet: it takes no more", most = crate::stored::MAX_ENTRIES)]
+    #[error(
+        "workflow has {most} events that are not processed yet, the most it may have: try again later",
+        most = crate::stored::MAX_ENTRIES
+    )]
     Full,
     /// It was raised, and would stall the instance.
     #[error("{}", .limit.with_event(*.size))]
@@ -130,7 +133,7 @@ pub enum RerunError {
     #[error("expect rerun workflow inbox to not be empty: '{0}'")]
     Nothing(String),
     /// What the target was sent has something that cannot be begun.
-    #[error("the inbox of the rerun of workflow '{0}' holds an event that begins nothing")]
+    #[error("the inbox of the rerun of workflow '{0}' holds an event that cannot be run again")]
     Unexpected(String),
 }
 

@@ -324,8 +324,8 @@ impl TaskHub {
         let agent = request.metadata().get("user-agent");
         let agent = agent.and_then(|agent| agent.to_str().ok()).unwrap_or("none");
         Err(Status::internal(format!(
-            "the sidecar did not bring a worker's call of {GET_WORK_ITEMS} (user agent: {agent}) to the queue of work: this \
-             is a fault of the sidecar, report it with the sidecar's version"
+            "the sidecar did not pass a worker's call of {GET_WORK_ITEMS} (user agent: {agent}) to the work queue: \
+             this is a bug of the sidecar, report it with the sidecar's version"
         )))
     }
 

@@ -80,7 +80,7 @@ impl HttpApi {
         let rest = output.map(|piece| {
             piece.map_err(|error| -> BoxError {
                 let text = ApiError::broken_document(error).message;
-                tracing::debug!(target: "dapr.runtime.http", "a document is broken off: {text}");
+                tracing::debug!(target: "dapr.runtime.http", "a document was cut off: {text}");
                 text.into()
             })
         });

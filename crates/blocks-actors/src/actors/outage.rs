@@ -96,7 +96,7 @@ impl Actors {
         match &next {
             None => self.close(true).await,
             Some(next) if next.is_proven && !outage.is_proven => {
-                tracing::warn!(target: LOG, "no placement service leads: actors go on where they are");
+                tracing::warn!(target: LOG, "no placement replica is the leader: actors stay where they are");
                 self.gate.reopen();
             }
             Some(_) => {}

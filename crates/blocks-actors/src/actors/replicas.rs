@@ -91,7 +91,7 @@ impl<'p> Replicas<'p> {
             Some(outage) => {
                 if outage.asked == 0 {
                     let found = timeout(LOOK, resolved(name)).await;
-                    self.renew(&found.map_err(|_| format!("{name}: no answer of the name's server"))??);
+                    self.renew(&found.map_err(|_| format!("{name}: no answer from the DNS server"))??);
                 }
                 self.known.get(outage.asked).map(|known| known.address)
             }

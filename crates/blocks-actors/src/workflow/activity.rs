@@ -293,7 +293,7 @@ impl Step for Work {
             if is_unknown(&error) {
                 tracing::warn!(
                     target: LOG,
-                    "workflow '{instance}' is gone: the result of its activity '{}' is dropped",
+                    "workflow '{instance}' no longer exists: the result of its activity '{}' is dropped",
                     self.request.name
                 );
                 self.count(Execution::Failed);

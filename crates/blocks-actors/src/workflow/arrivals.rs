@@ -317,9 +317,7 @@ impl<'a> Arriving<'a> {
         self.instances.arrivals.answer(self.instance, answers);
         match self.instances.arrivals.take(self.instance, self.ticket) {
             Err(answer) => answer,
-            Ok(_) => Err(Status::internal(
-                "an event of a workflow was left without an answer",
-            )),
+            Ok(_) => Err(Status::internal("an event of a workflow got no answer")),
         }
     }
 }

@@ -68,7 +68,10 @@ impl Engine {
     /// What an instance wants done cannot be done now: it is tried again less and less often, and told once.
     pub(super) fn refused(&self, instance: &str, why: &str) -> Status {
         if self.troubles.refused(instance, why) {
-            tracing::warn!(target: LOG, "workflow '{instance}' cannot go on, and is tried again less and less often: {why}");
+            tracing::warn!(
+                target: LOG,
+                "workflow '{instance}' cannot proceed, trying again at growing intervals: {why}"
+            );
         }
         again(why)
     }

@@ -94,7 +94,7 @@ impl Waiting {
         Ok(stream::once(async move {
             let told = telling.await;
             drop(watcher);
-            told.unwrap_or_else(|_| Err(Status::unavailable("the executor is not here any more")))
+            told.unwrap_or_else(|_| Err(Status::unavailable("the executor is no longer on this sidecar")))
         })
         .boxed())
     }
@@ -120,7 +120,7 @@ impl Waiting {
         match self.tell(&call.id, &Ok(answer)) {
             true => Ok(()),
             // Who has it keeps it, and may ask again: nothing is lost here.
-            false => Err(Status::not_found(format!("nobody waits for '{}'", call.id))),
+            false => Err(Status::not_found(format!("no call waits for '{}'", call.id))),
         }
     }
 

@@ -105,7 +105,7 @@ impl WorkflowMetrics {
             ),
             scheduling: registry.latency(
                 "runtime_workflow_scheduling_latency",
-                "From when a workflow was to start to when it did.",
+                "Time from a workflow's scheduled start to its start.",
                 ["workflow_name"],
             ),
             activity_operations: Measured::new(
@@ -122,33 +122,33 @@ impl WorkflowMetrics {
             ),
             payload: registry.ratio(
                 "runtime_workflow_payload_size_ratio",
-                "The size of a workflow's state as a part of the largest body.",
+                "Size of a workflow's state as a fraction of --max-body-size.",
                 ["workflow_name"],
             ),
             activity_payload: registry.ratio(
                 "runtime_workflow_activity_payload_size_ratio",
-                "The size of a scheduled activity as a part of the largest body.",
+                "Size of a scheduled activity as a fraction of --max-body-size.",
                 ["workflow_name", "activity_name"],
             ),
             activity_parked: registry.counter(
                 "runtime_workflow_activity_parked_count",
-                "Activities that are not run again, because their workers went away too often.",
+                "Activities that are parked, because their workers disconnected too often.",
                 ["activity_name"],
             ),
             workers: one(
                 registry,
                 "runtime_workflow_workers",
-                "Workers that have a stream of work open.",
+                "Workers with an open stream of work items.",
             ),
             stalled: one(
                 registry,
                 "runtime_workflow_stalled_instances",
-                "Instances on this sidecar that are stalled.",
+                "Stalled workflow instances on this sidecar.",
             ),
             kept: one(
                 registry,
                 "runtime_workflow_kept_history_bytes",
-                "Bytes of the histories that are kept in memory between turns.",
+                "Bytes of workflow histories kept in memory between turns.",
             ),
         }
     }

@@ -67,7 +67,8 @@ impl Progress {
             return Ok(());
         }
         let text = format!(
-            "'{id}' and its children are not purged within {} s: {} instances are gone; purge it again for the rest",
+            "'{id}' and its children are not purged within {} s: {} instances are purged; repeat the call for the \
+             rest",
             LONGEST.as_secs(),
             self.count
         );
@@ -131,7 +132,7 @@ impl Workflows {
         Ok(())
     }
 
-    /// Has another app purge a child; whether there was one. Where nobody hosts the app's workflows it stays, and by force it
+    /// Has another app purge a child; whether there was one. Where none hosts the app's workflows it stays, and by force it
     /// stays too where the app refuses: what it stored is not this app's to remove.
     async fn purge_elsewhere(
         &self,
@@ -148,7 +149,7 @@ impl Workflows {
             Ok(false)
         };
         if absent.contains(app) {
-            return stays(&"nobody hosts the app's workflows");
+            return stays(&"no sidecar hosts the app's workflows");
         }
         let call = ActorCall {
             kind: ActorTypes::of(&self.with.namespace, app).workflow,
@@ -297,7 +298,7 @@ mod tests {
         tokio::time::advance(LONGEST).await;
         let error = progress.may_go_on("a").unwrap_err().to_string();
         assert!(
-            error.contains("'a'") && error.contains("7 instances are gone"),
+            error.contains("'a'") && error.contains("7 instances are purged"),
             "{error}"
         );
     }

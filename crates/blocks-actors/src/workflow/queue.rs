@@ -28,9 +28,7 @@ pub enum Cancelled {
     #[error("the worker that had it disconnected")]
     Disconnected,
     /// More work than is kept.
-    #[error(
-        "{MAX_WORK} pieces of work wait for workers already; start more workers, or limit what is started"
-    )]
+    #[error("{MAX_WORK} work items wait for workers already; start more workers, or limit what is started")]
     TooMuch,
     /// The answer may have reached another sidecar of the app, and got lost on the way from there.
     #[error("its answer may have been lost on the way from another sidecar of the app")]

@@ -162,7 +162,7 @@ impl Workflows {
                 return match unwanted {
                     true => Ok(false),
                     false => Err(Status::unavailable(format!(
-                        "the answer to '{id}' was not brought to the sidecar that waits for it: {error}"
+                        "the answer to '{id}' was not delivered to the sidecar that waits for it: {error}"
                     ))),
                 };
             }

@@ -52,7 +52,7 @@ impl Engine {
         if why.code() == Code::InvalidArgument {
             tracing::warn!(
                 target: LOG,
-                "workflow '{id}': reminder '{name}' is put off for {} s: {}",
+                "workflow '{id}': reminder '{name}' is postponed by {} s: {}",
                 pause.as_secs(),
                 why.message()
             );

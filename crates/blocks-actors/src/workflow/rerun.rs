@@ -72,7 +72,7 @@ impl Held<'_> {
     /// Begins what [`Held::rerun`] left to its reminder.
     pub(super) async fn begin_rerun(&mut self, made: Counts) -> Result<(), Status> {
         let Some(loaded) = self.take().await? else {
-            tracing::warn!(target: LOG, "workflow '{}' was not begun again: its state was not stored", self.id);
+            tracing::warn!(target: LOG, "workflow '{}' was not run again: its state was not stored", self.id);
             return Ok(());
         };
         let engine = Arc::clone(&self.all.engine);

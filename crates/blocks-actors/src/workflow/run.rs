@@ -75,7 +75,7 @@ impl Held<'_> {
     async fn is_over(&mut self, timer: Option<&DurableTimer>) -> Result<bool, Status> {
         let engine = Arc::clone(&self.all.engine);
         let Some(found) = engine.find(self.id).await? else {
-            tracing::warn!(target: LOG, "workflow '{}' has no state any more: its reminder ends", self.id);
+            tracing::warn!(target: LOG, "workflow '{}' has no state any more: its reminder is dropped", self.id);
             return Ok(true);
         };
         if timer.is_some_and(|timer| timer.generation < found.counts.generation) {
@@ -221,7 +221,8 @@ impl Held<'_> {
         if outcome.runs_again {
             tracing::warn!(
                 target: LOG,
-                "workflow '{}' exceeded tight-loop continue-as-new limit of {MAX_RESTARTS} iterations: it goes on after others",
+                "workflow '{}' exceeded tight-loop continue-as-new limit of {MAX_RESTARTS} iterations: it continues \
+                 after other workflows",
                 self.id
             );
             self.abandon(loaded, outcome).await?;

@@ -165,10 +165,10 @@ fn text(unsent: Unsent, what: &str, setting: &str) -> String {
     match unsent {
         Unsent::Limit(limit) => {
             format!(
-                "{limit} {what} are with this sidecar's workers, as many as {setting} lets be: raise it, or wait"
+                "this sidecar's workers have {limit} {what}, as many as {setting} allows: raise it, or wait"
             )
         }
-        Unsent::Untaken => "no worker of this sidecar has taken it yet".to_owned(),
+        Unsent::Untaken => "no worker of this sidecar has accepted it yet".to_owned(),
     }
 }
 

@@ -52,7 +52,7 @@ impl Watchers {
             loop {
                 let receiver = watcher.receiver.as_mut()?;
                 if receiver.changed().await.is_err() {
-                    let moved = Status::unavailable("the workflow is not hosted here any more");
+                    let moved = Status::unavailable("the workflow is no longer on this sidecar");
                     return Some((Err(moved), (watcher, true)));
                 }
                 let told = receiver.borrow_and_update().clone();

@@ -77,7 +77,7 @@ impl Workflows {
         let mut workers = self.workers.lock().await;
         *workers -= 1;
         self.with.metrics.workers.add(-1);
-        tracing::info!(target: LOG, "work item stream closed; {} are left", *workers);
+        tracing::info!(target: LOG, "work item stream closed; {} remain", *workers);
         if *workers == 0 {
             self.with.actors.unregister_internal(&self.hosted_types()).await;
         }
@@ -103,7 +103,8 @@ impl Workflows {
                 Err(_) => {
                     tracing::error!(
                         target: LOG,
-                        "a worker did not read its work within {} s: its stream ends, and its work goes to others",
+                        "a worker did not read its work items within {} s: closing its stream, other workers get \
+                         them",
                         SEND.as_secs()
                     );
                     return;

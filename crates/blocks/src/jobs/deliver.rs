@@ -90,10 +90,14 @@ impl Deliveries {
             app,
             tracer,
             inbox: ArcSwapOption::empty(),
-            succeeded: series("component_job_success_count", "Jobs that the app did.", "true"),
+            succeeded: series(
+                "component_job_success_count",
+                "Jobs that the app handled.",
+                "true",
+            ),
             failed: series(
                 "component_job_failure_count",
-                "Jobs that the app failed at.",
+                "Jobs that the app failed to handle.",
                 "false",
             ),
             metrics,

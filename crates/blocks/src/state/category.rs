@@ -45,7 +45,8 @@ impl Category for State {
             if for_actors && let Some(why) = store.splits_transactions() {
                 tracing::warn!(
                     target: LOG,
-                    "state store {name} keeps actors and workflows, but a crash may leave half of what they change at once: {why}"
+                    "state store {name} keeps actors and workflows, but a crash may leave a change of several keys \
+                     half stored: {why}"
                 );
             }
             let closing = Arc::clone(&store);

@@ -204,7 +204,7 @@ impl Collector {
 }
 
 fn given_up() -> (Handled, Outcome) {
-    Handled::failed("the bulk was given up", None)
+    Handled::failed("the bulk was abandoned", None)
 }
 
 /// Hands a batch to the app, and tells each attempt what came of its event.

@@ -72,12 +72,12 @@ impl IngressMetrics {
             ),
             redelivered: registry.counter(
                 "component_pubsub_redelivered_count",
-                "Messages taken from a broker that says it has delivered them before.",
+                "Messages that a broker marked as delivered before.",
                 ["component", "topic"],
             ),
             lag: registry.gauge(
                 "component_pubsub_ingress_lag",
-                "Milliseconds between the publishing of the event that the app got last and that moment.",
+                "Milliseconds from the publishing of the latest event to its delivery to the app.",
                 ["component", "topic"],
             ),
         }

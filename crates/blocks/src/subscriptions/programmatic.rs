@@ -54,7 +54,7 @@ fn usable(said: Vec<SubscriptionSpec>) -> Vec<AppSubscription> {
     if said.len() > MAX_SUBSCRIPTIONS {
         tracing::error!(
             target: LOG,
-            "the app wants {} subscriptions: those beyond {MAX_SUBSCRIPTIONS} are left out",
+            "the app has {} subscriptions: those above {MAX_SUBSCRIPTIONS} are ignored",
             said.len()
         );
     }

@@ -323,7 +323,7 @@ impl Target {
             .event(&self.wanted.pubsub, topic, Status::Retry, false, Duration::ZERO);
         tracing::warn!(
             target: LOG,
-            "a message of topic {topic} of {} goes back to the broker: {why}",
+            "a message of topic {topic} of {} is returned to the broker: {why}",
             self.wanted.pubsub
         );
         give_back(receipt, with_lane);

@@ -100,7 +100,7 @@ impl Encoder<'_> {
         self.check_size()?;
         self.tries = self.tries.checked_sub(1).ok_or_else(|| {
             ValueError::in_the_end(
-                "it fits too many types of unions in part: name fewer, or such that differ more",
+                "it fits too many types of unions in part: use fewer types, or types that differ more",
             )
         })?;
         if depth > DEEPEST {

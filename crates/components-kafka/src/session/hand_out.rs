@@ -58,8 +58,8 @@ impl Session {
             ),
             Returned::PassedOver => tracing::error!(
                 target: LOG,
-                "component {}: record {offset} of topic {}, partition {partition} cannot be read: {why}; it is passed \
-                 over: consumeRetryEnabled and backOffMaxRetries say so",
+                "component {}: record {offset} of topic {}, partition {partition} cannot be read: {why}; it is \
+                 skipped, as consumeRetryEnabled and backOffMaxRetries say",
                 self.shared.component,
                 self.topic
             ),
@@ -98,15 +98,15 @@ impl Session {
         match self.offsets.returned(taken, now) {
             Returned::Again(pause) => tracing::warn!(
                 target: LOG,
-                "component {}: the app failed record {offset} of topic {}, partition {partition}; it comes again in \
-                 {pause:?}",
+                "component {}: the app failed record {offset} of topic {}, partition {partition}; it is delivered \
+                 again in {pause:?}",
                 self.shared.component,
                 self.topic
             ),
             Returned::PassedOver => tracing::error!(
                 target: LOG,
-                "component {}: the app failed record {offset} of topic {}, partition {partition}; it does not come \
-                 again: consumeRetryEnabled and backOffMaxRetries say so",
+                "component {}: the app failed record {offset} of topic {}, partition {partition}; it is not \
+                 delivered again, as consumeRetryEnabled and backOffMaxRetries say",
                 self.shared.component,
                 self.topic
             ),

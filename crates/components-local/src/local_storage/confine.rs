@@ -31,7 +31,7 @@ impl Root {
         let mut resolved = present.canonicalize().map_err(wrong)?;
         let rest = path.strip_prefix(present).unwrap_or_else(|_| Path::new(""));
         if rest.components().any(|part| part == Component::ParentDir) {
-            return Err("a folder that is not there yet cannot be named with ..".to_owned());
+            return Err("a folder that does not exist yet cannot be named with ..".to_owned());
         }
         resolved.extend(rest.components());
         if refused(&resolved) {

@@ -149,7 +149,7 @@ fn accepted(answer: &SubAck) -> Result<(), Refusal> {
     }
     Err(Refusal {
         kind: Kind::Denied,
-        text: "see the rights of this client there".to_owned(),
+        text: "check the permissions of this client at the broker".to_owned(),
     })
 }
 
@@ -176,16 +176,17 @@ fn refusal(code: ConnectReturnCode) -> Option<Refusal> {
         ),
         ConnectReturnCode::BadClientId => (
             Kind::Configuration,
-            "the broker does not take the client id: set consumerID to another one",
+            "the broker refuses the client id: set consumerID to another one",
         ),
         ConnectReturnCode::ServiceUnavailable => (Kind::Unavailable, "the broker is not available yet"),
         ConnectReturnCode::BadUserNamePassword => (
             Kind::Denied,
-            "the broker does not know this user and password: see those in url",
+            "the broker refuses this user and password: check those in url",
         ),
         ConnectReturnCode::NotAuthorized => (
             Kind::Denied,
-            "the broker does not let this client in: see user and password in url, and the rights of this client there",
+            "the broker does not authorize this client: check user and password in url, and the permissions of this \
+             client at the broker",
         ),
     };
     Some(Refusal {

@@ -275,7 +275,7 @@ impl Consumer {
             return;
         };
         if let Err(error) = self.claim_idle(feed, timeout).await {
-            self.failed("pending messages are not looked at", &error);
+            self.failed("pending messages are not checked", &error);
         }
     }
 

@@ -113,7 +113,7 @@ where
 pub(super) enum CloseReason {
     #[error("without a call")]
     NoCall,
-    #[error("that has had no call for long")]
+    #[error("that has had no calls for too long")]
     Idle,
     #[error("whose client reads none of its answers")]
     Unread,
@@ -272,7 +272,7 @@ impl RequestBody {
         match all + bytes {
             ..=UNFINISHED => Ok(()),
             _ => Err(Status::resource_exhausted(format!(
-                "the connection has more than {UNFINISHED} bytes of requests that have not ended"
+                "the connection has more than {UNFINISHED} bytes of unfinished requests"
             ))),
         }
     }

@@ -19,12 +19,12 @@ pub const FLAGS: &[Flag] = &[
     Flag::boolean(
         "scheduler-enabled",
         "true",
-        "Tell sidecars the address of the scheduler",
+        "Give sidecars the address of the scheduler",
     ),
     Flag::text(
         "kubeconfig",
         "",
-        "File that says how to reach the cluster from outside of a pod",
+        "Path of a kubeconfig file, to run outside of a pod",
     ),
     LOG_LEVEL,
     LOG_AS_JSON,

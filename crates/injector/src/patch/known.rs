@@ -136,8 +136,8 @@ pub(super) fn counting(annotations: &BTreeMap<String, String>) -> Result<BTreeMa
     }
     for what in beyond_limit(annotations) {
         refused.push(format!(
-            "annotation {PREFIX}sidecar-{what}-request is more than {PREFIX}sidecar-{what}-limit, of which the API server \
-             takes no container: give at most the limit"
+            "annotation {PREFIX}sidecar-{what}-request is more than {PREFIX}sidecar-{what}-limit, and the API \
+             server rejects such a container: give at most the limit"
         ));
     }
     if late_probe(annotations) {

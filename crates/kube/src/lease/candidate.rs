@@ -64,9 +64,9 @@ impl<P: Place> Candidate<P> {
         match tokio::time::timeout(self.pace.attempt, self.release()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::debug!(target: LOG, "cannot give the lease {} back: {error}", self.name);
+                tracing::debug!(target: LOG, "cannot release the lease {}: {error}", self.name);
             }
-            Err(_) => tracing::debug!(target: LOG, "cannot give the lease {} back in time", self.name),
+            Err(_) => tracing::debug!(target: LOG, "cannot release the lease {} in time", self.name),
         }
     }
 
@@ -85,7 +85,7 @@ impl<P: Place> Candidate<P> {
                 Err(_) => Err(format!("no answer within {} s", self.pace.take.as_secs_f64())),
             };
             if let Err(error) = outcome {
-                tracing::warn!(target: LOG, "cannot follow the lease {}: {error}", self.name);
+                tracing::warn!(target: LOG, "cannot watch the lease {}: {error}", self.name);
                 tokio::time::sleep(spread(self.pace.renew)).await;
             }
         }

@@ -16,40 +16,40 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "kubeconfig",
         "",
-        "File that says how to reach the cluster from outside of a pod",
+        "Path of a kubeconfig file, to run outside of a pod",
     ),
     Flag::text(
         "watch-interval",
         "0",
-        "How often pods are looked for that lack their sidecar: a duration of at least 1s, once (at the start), or 0 \
+        "How often to look for pods without a sidecar: a duration of at least 1s, once (at the start), or 0 \
          (never)",
     ),
     Flag::boolean(
         "watchdog-can-patch-pod-labels",
         "false",
-        "Mark pods that have their sidecar with the label dapr.io/watchdog-patched, so that they are not looked at again",
+        "Label pods that have a sidecar with dapr.io/watchdog-patched, so that they are not checked again",
     ),
     Flag::int(
         "max-pod-restarts-per-minute",
         "20",
-        "Pods without their sidecar that are deleted in a minute at most; 0 for any number",
+        "Most pods without a sidecar that are deleted in a minute; 0 for no limit",
     ),
     Flag::boolean(
         "disable-leader-election",
         "false",
-        "Do what one replica should do without asking whether others do",
+        "Do the leader's work without an election; for a single replica",
     ),
-    Flag::boolean("disable-service-reconciler", "false", "Make no services for apps"),
+    Flag::boolean(
+        "disable-service-reconciler",
+        "false",
+        "Create no services for apps",
+    ),
     Flag::boolean(
         "enable-argo-rollout-service-reconciler",
         "false",
-        "Make services for rollouts of Argo too",
+        "Create services for rollouts of Argo too",
     ),
-    Flag::text(
-        "watch-namespace",
-        "",
-        "Follow this namespace only; all when empty",
-    ),
+    Flag::text("watch-namespace", "", "Watch this namespace only; all when empty"),
     Flag::text(
         "trust-anchors-file",
         "/var/run/secrets/dapr.io/tls/ca.crt",

@@ -39,7 +39,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "kubeconfig",
         "",
-        "Path of a kubeconfig file, for --leader-election lease; by default as a pod; not a flag of Dapr",
+        "Path of a kubeconfig file, to run outside of a pod; for --leader-election lease; not a flag of Dapr",
     ),
     Flag::boolean("inmem-store-enabled", "true", "No effect: nothing is stored"),
     Flag::text("raft-logstore-path", "", "No effect: nothing is stored"),
@@ -55,30 +55,31 @@ pub const FLAGS: &[Flag] = &[
     Flag::boolean(
         "metadata-enabled",
         "false",
-        "Tell the tables at /placement/state of the health server; by default as DAPR_PLACEMENT_METADATA_ENABLED says",
+        "Serve the tables at /placement/state of the health server; by default as DAPR_PLACEMENT_METADATA_ENABLED \
+         says",
     ),
     Flag::int(
         "replicationFactor",
         "100",
-        "Points of each host on the ring of an actor type, which sidecars are told, 1 to 10000",
+        "Virtual nodes of each host on the hash ring of an actor type, 1 to 10000; sidecars get it with each table",
     ),
     Flag::new(
         "keepalive-time",
         DURATION,
         "2s",
-        "Silence on a connection before a ping, 1s to 10s",
+        "Time without traffic on a connection before a ping, 1s to 10s",
     ),
     Flag::new(
         "keepalive-timeout",
         DURATION,
         "3s",
-        "Time to answer it, 1s to 10s",
+        "Time to answer that ping, 1s to 10s",
     ),
     Flag::new(
         "disseminate-timeout",
         DURATION,
         "8s",
-        "Time that a sidecar has to answer in a round before the others go on without it",
+        "Time that a sidecar has to answer in a round before the round goes on without it",
     ),
     Flag::boolean(
         "handover",

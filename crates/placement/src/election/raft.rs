@@ -236,7 +236,7 @@ async fn follow(
         };
         follows |= leading;
         if leads.send_if_modified(|leads| std::mem::replace(leads, now) != now) && !leading {
-            tracing::warn!(target: LOG, "A majority no longer confirms that this replica leads");
+            tracing::warn!(target: LOG, "a majority no longer confirms that this replica leads");
         }
         let wait = if confirmed.is_some() { HEARTBEAT } else { FENCE };
         tokio::select! {

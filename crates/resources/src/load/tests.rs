@@ -119,7 +119,7 @@ fn a_file_given_as_a_folder_is_said_to_be_one() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_that_leads_nowhere_is_said_to_be_one() {
+fn a_link_to_nothing_is_said_to_be_one() {
     let parent = tempfile::tempdir().unwrap();
     let (dangling, looping) = (parent.path().join("resources"), parent.path().join("loop"));
     std::os::unix::fs::symlink(parent.path().join("gone"), &dangling).unwrap();
@@ -130,7 +130,7 @@ fn a_link_that_leads_nowhere_is_said_to_be_one() {
         let file = read(&path).unwrap_err().remedy;
         for remedy in [folder, file] {
             let said = format!(
-                "it is a link to {}, which leads",
+                "it is a link to {}, which does not exist",
                 path.read_link().unwrap().display()
             );
             assert!(remedy.starts_with(&said), "{remedy}");

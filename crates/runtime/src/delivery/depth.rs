@@ -24,11 +24,11 @@ impl Depth {
         Self {
             in_flight: gauge(
                 "component_pubsub_ingress_in_flight",
-                "Events that are being handled.",
+                "Events that the app is handling.",
             ),
             waiting: gauge(
                 "component_pubsub_ingress_waiting",
-                "Events that were taken from the broker and wait for their turn, or for their next attempt.",
+                "Events received from the broker that wait for an earlier one, or for their next attempt.",
             ),
             shown: (0, 0),
         }

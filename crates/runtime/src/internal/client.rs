@@ -145,7 +145,9 @@ pub async fn call_remote(
     max_message: usize,
 ) -> Result<Reply, RemoteError> {
     let Some(body) = request.body() else {
-        return Err(Status::internal("the request body is spent and too large to be sent again").into());
+        return Err(
+            Status::internal("the request body was sent once and is too large to be sent again").into(),
+        );
     };
     let mut http = grpc::request(CALL_LOCAL_STREAM, body);
     request.trace.inject_grpc(http.headers_mut());

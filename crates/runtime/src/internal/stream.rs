@@ -281,7 +281,7 @@ impl MessageStream {
         }
         let late = self.stall.poll(
             UNREAD_TIMEOUT,
-            "the other sidecar sent nothing more of what it had begun",
+            "the other sidecar sent no more of a message that it had begun",
             cx,
         );
         let late = ready!(late);

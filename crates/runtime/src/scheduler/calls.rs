@@ -203,7 +203,7 @@ impl Scheduler {
         let called = timeout_at(deadline, calling).await;
         called
             .unwrap_or_else(|_| {
-                let text = format!("no answer of a scheduler within {CALL:?}: {last}");
+                let text = format!("no answer from a scheduler within {CALL:?}: {last}");
                 Err(Status::deadline_exceeded(text))
             })
             .map_err(SchedulerError::Status)

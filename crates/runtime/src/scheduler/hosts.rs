@@ -91,7 +91,7 @@ pub(super) async fn follow(scheduler: &Scheduler, known: &Condition) {
             Ended::After(status) => {
                 let cause =
                     status.map_or_else(|| "it ended the stream".to_owned(), |status| status.to_string());
-                tracing::debug!(target: LOG, "{address} tells no more which schedulers there are: {cause}");
+                tracing::debug!(target: LOG, "lost the stream of scheduler addresses from {address}: {cause}");
                 pause = PAUSES.0;
             }
             Ended::Failed(status) => {
@@ -123,7 +123,11 @@ async fn ask(scheduler: &Scheduler, address: &str, known: &Condition) -> Ended {
     });
     let (first, mut lists) = match first {
         Ok((Some(first), lists)) => (first, lists),
-        Ok((None, _)) => return Ended::Failed(Status::unavailable("it told no schedulers")),
+        Ok((None, _)) => {
+            return Ended::Failed(Status::unavailable(
+                "it ended the stream without a list of schedulers",
+            ));
+        }
         Err(status) if status.code() == Code::Unimplemented => return Ended::Unimplemented,
         Err(status) => return Ended::Failed(status),
     };

@@ -29,7 +29,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "override-broadcast-host-port",
         "",
-        "host:port that sidecars are told; by default the listen address or that of this machine, and the port",
+        "host:port announced to sidecars; by default the listen address or that of this machine, and the port",
     ),
     HEALTHZ_PORT,
     HEALTHZ_LISTEN_ADDRESS_IGNORED,
@@ -42,7 +42,7 @@ pub const FLAGS: &[Flag] = &[
         "standalone",
         "Where the scheduler runs: standalone or kubernetes, where mTLS is always on and jobs end with their namespace",
     ),
-    Flag::text("kubeconfig", "", "Path of a kubeconfig file, for Kubernetes mode").hidden(),
+    Flag::text("kubeconfig", "", "Path of a kubeconfig file, to run outside of a pod; for Kubernetes mode").hidden(),
     Flag::text(
         "id",
         "dapr-scheduler-server-0",
@@ -61,12 +61,12 @@ pub const FLAGS: &[Flag] = &[
     Flag::uint(
         "etcd-client-port",
         "2379",
-        "Port where etcd's clients are answered; by the embedded store ranges, puts, deletes and transactions",
+        "Port for clients of etcd; the embedded store answers ranges, puts, deletes and transactions",
     ),
     Flag::text(
         "etcd-client-listen-address",
         "localhost",
-        "Address of that port; whoever reaches it can read and change all jobs",
+        "Address of that port; every client that reaches it can read and change all jobs",
     ),
     Flag::new(
         "etcd-space-quota",
@@ -102,7 +102,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::int(
         "etcd-backend-batch-limit",
         "10000",
-        "For an etcd that the scheduler runs; the embedded store writes together what comes together",
+        "For an etcd that the scheduler runs; the embedded store groups concurrent writes",
     ),
     Flag::new(
         "etcd-backend-batch-interval",
@@ -113,7 +113,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::uint(
         "etcd-max-txn-ops",
         "10000",
-        "For an etcd that the scheduler runs; the embedded store takes 10000",
+        "For an etcd that the scheduler runs; the embedded store allows 10000",
     ),
     Flag::uint(
         "etcd-experimental-bootstrap-defrag-threshold-megabytes",
@@ -145,13 +145,13 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "postgres",
         "",
-        "Keep jobs in PostgreSQL: a connection string, postgres://user@host/database or key=value pairs; its place is \
-         the variable SCHEDULER_POSTGRES where it has a password",
+        "Keep jobs in PostgreSQL: a connection string, postgres://user@host/database or key=value pairs; where it \
+         has a password, give it in the variable SCHEDULER_POSTGRES",
     ),
     Flag::uint(
         "workers",
         "2048",
-        "Triggers that wait for an answer at a time, at least 1",
+        "Most triggers that wait for an answer at a time, at least 1",
     ),
     Flag::text(
         "snapshot-to",

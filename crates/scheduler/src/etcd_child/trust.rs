@@ -73,8 +73,8 @@ impl Trust {
         let delay = pace.spread.mul_f64(rand::random_range(0.0..1.0));
         tracing::info!(
             target: LOG,
-            "The root certificates of etcd's members changed, and etcd reads them at its start alone: it is restarted in {} \
-             seconds",
+            "the root certificates of etcd's members changed, and etcd reads them only at its start: it is \
+             restarted in {} seconds",
             delay.as_secs()
         );
         sleep(delay).await;
@@ -95,7 +95,7 @@ impl Trust {
         if !self.supervised.is_outdated() {
             return;
         }
-        tracing::info!(target: LOG, "Restarting etcd, to trust the root certificates that changed");
+        tracing::info!(target: LOG, "restarting etcd, to trust the root certificates that changed");
         let starts = self.supervised.starts();
         if self.orders.send(Order::Again).is_err() {
             return;

@@ -56,7 +56,7 @@ pub(super) async fn jobs(
     };
     tracing::debug!(
         target: "dapr.scheduler.server",
-        "A sidecar of {}/{} takes triggers", initial.namespace, initial.app_id
+        "a sidecar of {}/{} accepts triggers", initial.namespace, initial.app_id
     );
     let (answers, stream) = mpsc::channel(WINDOW);
     service.streams.spawn(serve(
@@ -200,7 +200,7 @@ async fn due_jobs(storage: &dyn Storage, wanted: Vec<JobRef>) -> Result<Vec<Opti
         match storage.get(vec![one]).await {
             Ok(got) => jobs.extend(got),
             Err(error @ StorageError::Damaged(_)) => {
-                tracing::error!(target: LOG, "The job {name:?} will not be triggered: {error}");
+                tracing::error!(target: LOG, "the job {name:?} will not be triggered: {error}");
                 jobs.push(None);
             }
             Err(error) => return Err(error),

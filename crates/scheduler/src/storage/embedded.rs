@@ -177,7 +177,7 @@ fn tell_jobs(connection: &Connection, changes: &mpsc::Sender<Change>) -> bool {
         changes.blocking_send(put).is_ok()
     });
     if let Err(error) = loaded {
-        tracing::error!(target: "dapr.scheduler.storage", "Cannot read the jobs of the store: {error}");
+        tracing::error!(target: "dapr.scheduler.storage", "cannot read the jobs of the store: {error}");
         return false;
     }
     changes.blocking_send(Change::Loaded).is_ok()

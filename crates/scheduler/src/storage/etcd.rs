@@ -61,7 +61,9 @@ impl Backend for Etcd {
             let answer = self.transact(Vec::new(), reads.collect()).await?;
             for response in answer.responses {
                 let Some(response_op::Response::ResponseRange(range)) = response.response else {
-                    return Err(StorageError::Failed("etcd answered another question".to_owned()));
+                    return Err(StorageError::Failed(
+                        "etcd sent a response of another kind".to_owned(),
+                    ));
                 };
                 found.push(range.kvs.into_iter().next().map(pair));
             }
@@ -138,7 +140,7 @@ impl Backend for Etcd {
         match answer {
             Some(answer) => Ok(answer.ttl > 0),
             None => Err(StorageError::Unavailable(
-                "etcd did not say whether it keeps the lease".to_owned(),
+                "etcd did not confirm the lease".to_owned(),
             )),
         }
     }

@@ -193,7 +193,7 @@ fn files_that_vanish_while_it_runs_are_not_made_anew() {
     }
     let error = source.reload(&authority).unwrap_err().to_string();
     assert!(
-        error.contains("issuer.key are gone") && error.contains("restore them from a backup"),
+        error.contains("issuer.key no longer exist") && error.contains("restore them from a backup"),
         "{error}"
     );
     assert!(!source.paths.root.exists() && !source.paths.issuer_key.exists());

@@ -58,9 +58,9 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "kubeconfig",
         "",
-        "In Kubernetes mode: file that says how to reach the cluster from outside of a pod",
+        "Path of a kubeconfig file, to run outside of a pod; for Kubernetes mode",
     ),
-    Flag::boolean("jwt-enabled", "false", "Issue JWTs besides certificates"),
+    Flag::boolean("jwt-enabled", "false", "Issue JWTs in addition to certificates"),
     Flag::text(
         "jwt-key-filename",
         "jwt.key",

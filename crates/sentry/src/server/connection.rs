@@ -39,7 +39,10 @@ where
         tokio::select! {
             () = drain.cancelled() => {}
             () = lifetime.over() => {
-                tracing::debug!(target: "dapr.sentry.server", "Closing a connection that has had its time");
+                tracing::debug!(
+                    target: "dapr.sentry.server",
+                    "closing a connection that has reached its maximum age"
+                );
             }
         }
     };

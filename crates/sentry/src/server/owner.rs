@@ -10,7 +10,7 @@ pub(crate) fn is_own(peer: SocketAddr, local: SocketAddr) -> bool {
         Ok(Some(owner)) => owner == 0 || owner == rustix::process::geteuid().as_raw(),
         Ok(None) => false,
         Err(error) => {
-            tracing::warn!(target: "dapr.sentry", "cannot tell whose connection {peer} is: {error}");
+            tracing::warn!(target: "dapr.sentry", "cannot find out whose connection {peer} is: {error}");
             false
         }
     }

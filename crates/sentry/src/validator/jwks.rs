@@ -55,12 +55,12 @@ impl JwksValidator {
             }
             match self.source.load().await {
                 Ok(keys) => {
-                    tracing::debug!(target: "dapr.sentry.validator.jwks", "Loaded {} keys", keys.len());
+                    tracing::debug!(target: "dapr.sentry.validator.jwks", "loaded {} keys", keys.len());
                     self.keys.store(Arc::new(keys));
                 }
                 Err(error) => tracing::error!(
                     target: "dapr.sentry.validator.jwks",
-                    "Keeping the JWKS in use: {}", outrigger_controlplane::chain(&error)
+                    "keeping the JWKS in use: {}", outrigger_controlplane::chain(&error)
                 ),
             }
         }

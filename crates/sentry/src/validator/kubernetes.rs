@@ -99,7 +99,7 @@ impl KubernetesValidator {
         let pod_name = pod_of(&request.token)?;
         let turn = tokio::time::timeout(TURN, self.turns.acquire()).await;
         let Ok(Ok(_turn)) = turn else {
-            return Err("too many certificates are asked for at the same time: try again soon".to_owned());
+            return Err("too many certificates are requested at the same time: try again soon".to_owned());
         };
         let (namespace, account) = self.review(&request.token).await?;
         let pod: Pod = self

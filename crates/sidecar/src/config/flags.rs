@@ -18,7 +18,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag::boolean(
         "actors-handover",
         "false",
-        "Hand actors that move over to their new hosts, where all sidecars of the namespace do, and placement has \
+        "Hand over actors that move to their new hosts; all sidecars of the namespace need it, and placement \
          --handover; not a flag of Dapr",
     ),
     Flag::text("actors-service", "", "").deprecated("flag no longer has any effect"),

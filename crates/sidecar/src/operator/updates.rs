@@ -99,11 +99,14 @@ impl<M> Updates<M> {
         match status {
             Some(status) => tracing::warn!(
                 target: LOG,
-                "the operator does not report changes of {what} any more: {}; asking again in {pause:?}",
+                "lost the stream of changes of {what} from the operator: {}; connecting again in {pause:?}",
                 described(status)
             ),
             None => {
-                tracing::debug!(target: LOG, "the operator ended its report on {what}; asking again in {pause:?}")
+                tracing::debug!(
+                    target: LOG,
+                    "the operator ended the stream of changes of {what}; connecting again in {pause:?}"
+                )
             }
         }
         self.state = State::Closed(Instant::now() + pause);

@@ -43,13 +43,13 @@ impl ConfigurationReconciler {
             // A file that somebody is writing may be cut before its rules: that must not open what was closed.
             Ok(control) if !has_rules(control.as_ref()) && self.restricts() => tracing::warn!(
                 target: LOG,
-                "The Configuration changed: accessControl is gone or has no rules any more; a restart applies that, and \
+                "the Configuration changed: accessControl was removed or has no rules any more; a restart applies that, and \
                  until then access control stays as it is"
             ),
             Ok(control) => {
                 self.access.replace(control);
                 self.applied = spec.clone();
-                tracing::info!(target: LOG, "The Configuration changed: accessControl applies from now on");
+                tracing::info!(target: LOG, "the Configuration changed: accessControl applies from now on");
             }
             Err(error) => tracing::error!(
                 target: LOG,
@@ -81,7 +81,7 @@ impl Reconcile for ConfigurationReconciler {
             if !later.is_empty() {
                 tracing::warn!(
                     target: LOG,
-                    "The Configuration changed: {}; a restart applies it",
+                    "the Configuration changed: {}; a restart applies it",
                     later.join(", ")
                 );
             }
@@ -295,7 +295,7 @@ mod tests {
         }
         assert_eq!(
             said(),
-            ["The Configuration changed: tracing; a restart applies it"]
+            ["the Configuration changed: tracing; a restart applies it"]
         );
         for _ in 0..2 {
             reloading.write(0, "spec: [").await.unwrap_err();

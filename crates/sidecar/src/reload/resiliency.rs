@@ -72,7 +72,7 @@ impl ResiliencyReconciler {
         let (_, problems) = Policies::build([document], &self.app_id);
         for problem in &problems {
             if problem.error {
-                tracing::error!(target: LOG, "{problem}; what runs of this resource stays as it is");
+                tracing::error!(target: LOG, "{problem}; the version in use stays");
             } else {
                 tracing::warn!(target: LOG, "{problem}");
             }

@@ -51,7 +51,7 @@ impl Worker {
             () = self.work(&cancel) => {}
             () = limit => tracing::warn!(
                 target: "dapr.runtime",
-                "Trace spans were lost at shutdown: {} exporter: no answer within {FLUSH_LIMIT:?}",
+                "trace spans were lost at shutdown: {} exporter: no answer within {FLUSH_LIMIT:?}",
                 self.exporter.name()
             ),
         }
@@ -109,7 +109,8 @@ impl Worker {
                 self.failing = true;
                 tracing::warn!(
                     target: "dapr.runtime",
-                    "Dropped {spans} trace spans: {} exporter: {error} (further failures are not logged until one succeeds)",
+                    "dropped {spans} trace spans: {} exporter: {error} (further failures are not logged until one \
+                     succeeds)",
                     self.exporter.name()
                 );
             }
@@ -122,7 +123,8 @@ impl Worker {
         if dropped > self.dropped {
             tracing::warn!(
                 target: "dapr.runtime",
-                "Dropped {} trace spans: the {} exporter is slower than they are made (lower spec.tracing.samplingRate)",
+                "dropped {} trace spans: the {} exporter is slower than they are made (lower \
+                 spec.tracing.samplingRate)",
                 dropped - self.dropped,
                 self.exporter.name()
             );

@@ -44,7 +44,7 @@ impl Dialer {
         if roots.is_empty() {
             tracing::warn!(
                 target: "dapr.runtime",
-                "No trusted root certificates found: TLS to the trace collector will fail (install ca-certificates, or \
+                "no trusted root certificates found: TLS to the trace collector will fail (install ca-certificates, or \
                  set SSL_CERT_FILE)"
             );
         }

@@ -101,7 +101,7 @@ impl Session<'_> {
                         self.send(self.actors.answer(wire::HostOperation::Lock, version)).await?;
                     }
                 }
-                () = until(deadline) => return Err("no table followed within 5 s".to_owned().into()),
+                () = until(deadline) => return Err("no table arrived within 5 s".to_owned().into()),
                 _ = types.changed(), if self.leaving.is_none() => self.retell(&mut types).await?,
                 order = orders.message() => match order {
                     Ok(Some(order)) => {

@@ -89,7 +89,7 @@ impl Relay {
         let registry = self.metrics().all().registry.namespaced();
         let counts = registry.counter(
             "component_outbox_event_count",
-            "Events of outboxes: published, dropped, or given back to the broker.",
+            "Outbox events: published, dropped, or returned to the broker.",
             ["component", "outcome", "topic"],
         );
         counts
@@ -350,7 +350,7 @@ impl Consumer for Relay {
             Ok(RelayOutcome::UnderWay) => {
                 tracing::warn!(
                     target: LOG,
-                    "outbox event {marker} goes back to pubsub {}: its transaction is still under way",
+                    "outbox event {marker} is returned to pubsub {}: its transaction is still under way",
                     self.broker.name()
                 );
                 self.count("returned");
@@ -360,7 +360,7 @@ impl Consumer for Relay {
             Ok(RelayOutcome::Failed(cause)) => {
                 tracing::error!(
                     target: LOG,
-                    "outbox event {marker} goes back to pubsub {}: {cause}",
+                    "outbox event {marker} is returned to pubsub {}: {cause}",
                     self.broker.name()
                 );
                 self.count("returned");

@@ -462,7 +462,7 @@ async fn a_dead_letter_has_a_line_with_its_reason() {
         "WARN a message of topic orders of broker went to the dead-letter topic dead: it has expired",
         "ERROR error sending message to dead letter, origin topic: orders dead letter topic dead err: the broker is away; \
          it should go there because it has expired",
-        "WARN a message of topic orders of broker goes back to the broker: it has expired",
+        "WARN a message of topic orders of broker is returned to the broker: it has expired",
     ] {
         assert!(lines.iter().any(|line| line == wanted), "{wanted}: {lines:#?}");
     }

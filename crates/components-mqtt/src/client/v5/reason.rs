@@ -29,19 +29,19 @@ const ROWS: &[Row] = &[
         0x85,
         "client identifier not valid",
         Kind::Configuration,
-        "set clientID to a name that the broker takes",
+        "set clientID to a name that the broker accepts",
     ),
     (
         0x86,
         "bad user name or password",
         Kind::Denied,
-        "see user and password in url",
+        "check user and password in url",
     ),
     (
         0x87,
         "not authorized",
         Kind::Denied,
-        "see user and password in url, and the rights of this client at the broker",
+        "check user and password in url, and the permissions of this client at the broker",
     ),
     (0x88, "server unavailable", Kind::Unavailable, LATER),
     (0x89, "server busy", Kind::Unavailable, LATER),
@@ -49,7 +49,7 @@ const ROWS: &[Row] = &[
         0x8A,
         "banned",
         Kind::Denied,
-        "this client is barred at the broker: ask who runs it",
+        "this client is banned at the broker: ask its operator",
     ),
     (0x8B, "server shutting down", Kind::Unavailable, LATER),
     (
@@ -69,13 +69,13 @@ const ROWS: &[Row] = &[
         0x8F,
         "topic filter invalid",
         Kind::InvalidRequest,
-        "the broker does not take this topic",
+        "the broker refuses this topic",
     ),
     (
         0x90,
         "topic name invalid",
         Kind::InvalidRequest,
-        "the broker does not take this topic",
+        "the broker refuses this topic",
     ),
     (0x91, "packet identifier in use", Kind::Unavailable, LATER),
     (0x93, "receive maximum exceeded", Kind::Unavailable, LATER),
@@ -280,7 +280,7 @@ mod tests {
         }
         let denied = of_connection(ConnectReturnCode::NotAuthorized).unwrap();
         assert_eq!(denied.kind, Kind::Denied);
-        assert!(denied.text.contains("not authorized") && denied.text.contains("rights"));
+        assert!(denied.text.contains("not authorized") && denied.text.contains("permissions"));
     }
 
     fn ended(reason_code: DisconnectReasonCode) -> ConnectionError {

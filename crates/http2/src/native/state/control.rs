@@ -159,7 +159,7 @@ impl State {
             self.widen_stream_window(head.stream, more)?;
         }
         if self.output.len() == before {
-            self.charge_idle_frame("too many WINDOW_UPDATE frames that let nothing out")?;
+            self.charge_idle_frame("too many WINDOW_UPDATE frames that allow nothing to be sent")?;
         }
         Ok(())
     }

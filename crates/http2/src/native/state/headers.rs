@@ -115,7 +115,7 @@ impl State {
             return Ok(());
         }
         if self.streams.len() >= self.config.max_streams as usize {
-            self.charge("too many streams beyond SETTINGS_MAX_CONCURRENT_STREAMS")?;
+            self.charge("too many streams above SETTINGS_MAX_CONCURRENT_STREAMS")?;
             self.refuse_frame(id, Reason::REFUSED_STREAM);
             return Ok(());
         }
@@ -220,7 +220,7 @@ impl State {
         let stream = match self.streams.get_mut(&id) {
             Some(stream) if stream.state.is_recv_open() => stream,
             Some(stream) if stream.state.recv_end() == Some(RecvEnd::EndStream) => {
-                return Err(ConnectionError::closed("HEADERS behind END_STREAM"));
+                return Err(ConnectionError::closed("HEADERS after END_STREAM"));
             }
             _ if was_reset_locally => {
                 return self.charge_idle_frame("too many HEADERS frames on streams that were reset");

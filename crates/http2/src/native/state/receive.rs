@@ -80,7 +80,7 @@ impl State {
             frames += 1;
             if self.output.is_flooded() {
                 return Err(ConnectionError::calm(
-                    "frames that have to be answered, and answers that are not read",
+                    "too many frames that require an answer while none is read",
                 ));
             }
         }

@@ -109,7 +109,7 @@ impl Peer {
             .map_err(|status| {
                 tracing::debug!(
                     target: super::LOG,
-                    "Replica {} does not answer: {}: {}", self.address, status.code(), status.message()
+                    "replica {} does not answer: {}: {}", self.address, status.code(), status.message()
                 );
                 RPCError::Unreachable(Unreachable::new(&status))
             })

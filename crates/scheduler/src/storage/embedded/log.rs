@@ -75,7 +75,7 @@ pub(super) fn look(location: &Location) {
         Ok(None) => {}
         Ok(Some(unused)) => tracing::warn!(target: LOG, "{unused}"),
         // Opening the store names what is wrong with it.
-        Err(error) => tracing::debug!(target: LOG, "Cannot look at the log of the store: {error}"),
+        Err(error) => tracing::debug!(target: LOG, "cannot inspect the log of the store: {error}"),
     }
 }
 

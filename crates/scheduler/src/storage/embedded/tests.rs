@@ -247,7 +247,7 @@ async fn a_folder_that_is_not_ours_is_refused() {
         .unwrap()
         .pragma_update(None, "user_version", 99)
         .unwrap();
-    assert!(refused(&location(folder.path())).contains("has format 99, and this scheduler knows 2"));
+    assert!(refused(&location(folder.path())).contains("has format 99, and this scheduler supports 2"));
 
     let etcd = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(etcd.path().join("dapr-0.1/member")).unwrap();

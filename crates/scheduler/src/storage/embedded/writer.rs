@@ -72,7 +72,7 @@ impl Writer {
             if compacted.elapsed() >= COMPACT_EVERY {
                 compacted = Instant::now();
                 if let Err(error) = self.compact() {
-                    tracing::debug!(target: LOG, "The store could not be made smaller: {error}");
+                    tracing::debug!(target: LOG, "cannot shrink the store: {error}");
                 }
             }
         }
@@ -112,7 +112,7 @@ impl Writer {
                 None
             }
             Err(error) => {
-                tracing::error!(target: LOG, "Cannot write to the store: {error}");
+                tracing::error!(target: LOG, "cannot write to the store: {error}");
                 // SQLite has taken it back already after some errors.
                 let _ = self.connection.execute_batch("ROLLBACK");
                 for advance in advances {

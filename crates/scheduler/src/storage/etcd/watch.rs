@@ -107,7 +107,7 @@ impl Watch for EtcdWatch {
             match open.answers.message().await {
                 Ok(Some(answer)) if answer.canceled && answer.compact_revision > 0 => {
                     return Err(StorageError::Failed(format!(
-                        "etcd has forgotten what happened before its revision {}",
+                        "etcd has compacted the changes before its revision {}",
                         answer.compact_revision
                     )));
                 }

@@ -121,7 +121,7 @@ pub(super) async fn sweep(sessions: Arc<Sessions>, clock: Arc<ServerClock>) {
             Ok::<_, StorageError>(())
         };
         if let Err(error) = swept.await {
-            tracing::debug!(target: LOG, "Leases that have ended could not be looked for: {error}");
+            tracing::debug!(target: LOG, "cannot look for expired leases: {error}");
         }
     }
 }
@@ -149,7 +149,8 @@ async fn ended(sessions: &Sessions, clock: &ServerClock) -> Result<Option<Ending
         session.client().execute(sql, &[]).await?;
         tracing::warn!(
             target: LOG,
-            "The clock of PostgreSQL was set {} s ahead: the places of schedulers in their group last as if they had been kept now",
+            "the clock of PostgreSQL was set {} s ahead: the leases of schedulers are extended as if they had been \
+             renewed now",
             ahead.as_secs()
         );
     }

@@ -42,7 +42,10 @@ pub(super) fn listen(sessions: Arc<Sessions>) -> Notified {
     let listening = tokio::spawn(async move {
         loop {
             if let Err(error) = listen_once(&sessions, &tell).await {
-                tracing::debug!(target: LOG, "Changes are asked for every {ASK_EVERY:?} meanwhile: {error}");
+                tracing::debug!(
+                    target: LOG,
+                    "polling for changes every {ASK_EVERY:?} until notifications work again: {error}"
+                );
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -135,7 +138,7 @@ impl PostgresWatch {
                     continue;
                 }
                 return Err(StorageError::Failed(format!(
-                    "what was deleted up to revision {revision} is forgotten"
+                    "deletions up to revision {revision} are no longer recorded"
                 )));
             };
             self.last = (revision, key.clone());

@@ -104,7 +104,7 @@ async fn write(
         .iter()
         .map(|asked| {
             let added = plan.add(revision, &asked.conditions, &asked.writes);
-            added.ok_or_else(|| StorageError::Failed("the lease has ended".to_owned()))
+            added.ok_or_else(|| StorageError::Failed("the lease has expired".to_owned()))
         })
         .collect();
     if plan.is_empty() {

@@ -109,7 +109,7 @@ impl Writer {
                 }
             }
             if let Err(error) = self.store().await {
-                tracing::warn!(target: LOG, "Cannot store how far jobs are, it is tried again: {error}");
+                tracing::warn!(target: LOG, "cannot store the progress of jobs, trying again: {error}");
                 tokio::time::sleep(RETRY).await;
                 continue;
             }
@@ -131,7 +131,7 @@ impl Writer {
     async fn store(&mut self) -> Result<(), StorageError> {
         while !self.waiting.is_empty() {
             let Some(fence) = self.fence() else {
-                tracing::debug!(target: LOG, "{} jobs have another scheduler by now", self.waiting.len());
+                tracing::debug!(target: LOG, "{} jobs belong to another scheduler now", self.waiting.len());
                 self.waiting.clear();
                 return Ok(());
             };

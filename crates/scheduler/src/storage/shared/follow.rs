@@ -37,7 +37,7 @@ pub(super) async fn follow(
         loaded += 1;
     }
     told(Change::Loaded).await?;
-    tracing::info!(target: LOG, "Looking after {loaded} stored jobs");
+    tracing::info!(target: LOG, "loaded {loaded} stored jobs");
 
     let mut watch = backend.watch(Range::prefix(JOBS), revision);
     loop {

@@ -104,7 +104,10 @@ impl Membership {
         while !self.stop.is_cancelled() {
             let begun = Instant::now();
             if let Err(error) = self.lease().await {
-                tracing::warn!(target: LOG, "Cannot join the group of schedulers of the store, trying again: {error}");
+                tracing::warn!(
+                    target: LOG,
+                    "cannot join the group of schedulers of the store, trying again: {error}"
+                );
             }
             if begun.elapsed() > LEASE {
                 pause = FIRST_PAUSE;
@@ -172,8 +175,8 @@ impl Membership {
                     if !std::mem::replace(&mut taken, true) {
                         tracing::warn!(
                             target: LOG,
-                            "Another scheduler has the id {:?}, or had it until it ended: this one waits until that is \
-                             gone, {} s after its end at the latest",
+                            "another scheduler has the id {:?}, or had it until it ended: waiting for its lease to \
+                             expire, {} s after its end at the latest",
                             self.own.id,
                             LEASE.as_secs()
                         );
@@ -199,7 +202,7 @@ impl Membership {
             match self.wait(&mut **watch).await {
                 Woken::Look => {}
                 Woken::Unwatched(error) => {
-                    tracing::debug!(target: LOG, "The entries of the group are watched again: {error}");
+                    tracing::debug!(target: LOG, "watching the members of the group again: {error}");
                     unwatched = true;
                     tokio::time::sleep(FIRST_PAUSE).await;
                 }
@@ -210,7 +213,7 @@ impl Membership {
                     return Ok(());
                 }
                 Woken::Unfollowed(error) => {
-                    tracing::warn!(target: LOG, "The stored jobs are read again: {error}");
+                    tracing::warn!(target: LOG, "reading the stored jobs again: {error}");
                     self.let_go().await;
                     tokio::time::sleep(FIRST_PAUSE).await;
                 }
@@ -296,7 +299,7 @@ impl Membership {
                 .fence(own.map(|own| Condition::Created(key, own.created)));
             tracing::info!(
                 target: LOG,
-                "One of {} schedulers: {}",
+                "member of a group of {} schedulers: {}",
                 members.len(),
                 members.iter().map(|member| member.entry.id.as_str()).collect::<Vec<_>>().join(", ")
             );
@@ -329,7 +332,10 @@ impl Membership {
         fault::point("jobs let go");
         let (told, drained) = oneshot::channel();
         if self.changes.send(Change::Hold(told)).await.is_ok() && timeout(DRAIN, drained).await.is_err() {
-            tracing::info!(target: LOG, "Apps take long to answer: what they have is triggered once more by its next scheduler");
+            tracing::info!(
+                target: LOG,
+                "apps did not answer in time: the scheduler that takes over triggers the unanswered jobs again"
+            );
         }
         fault::point("answers awaited");
         // The engine ends with the process.
@@ -342,7 +348,7 @@ impl Membership {
     async fn lose(&mut self) {
         self.advances.fence(None);
         if self.assignment.take().is_some() {
-            tracing::warn!(target: LOG, "No longer a member of the schedulers of the store: no job is triggered here");
+            tracing::warn!(target: LOG, "no longer a member of the group of schedulers: this one triggers no jobs");
         }
         // The engine ends with the process.
         let _ = self.changes.send(Change::Reset).await;
@@ -354,7 +360,9 @@ impl Member {
     fn read(pair: &Pair) -> Option<Self> {
         let id = std::str::from_utf8(pair.key.strip_prefix(LEADERSHIP.as_bytes())?).ok()?;
         let entry = Leadership::decode(pair.value.as_slice())
-            .inspect_err(|error| tracing::error!(target: LOG, "Cannot decode the group entry of the scheduler {id:?}: {error}"))
+            .inspect_err(|error| {
+                tracing::error!(target: LOG, "cannot decode the group entry of the scheduler {id:?}: {error}");
+            })
             .ok()?;
         let host = entry
             .replica_data
@@ -389,15 +397,15 @@ async fn keep(backend: Arc<dyn Backend>, lease: i64, mut until: Instant, lost: C
                 wait = KEEP_EVERY;
             }
             Ok(Ok(false)) => {
-                tracing::warn!(target: LOG, "The lease of this scheduler has ended");
+                tracing::warn!(target: LOG, "the lease of this scheduler has expired");
                 return;
             }
             Ok(Err(error)) if Instant::now() + KEEP_AGAIN < until => {
-                tracing::warn!(target: LOG, "The lease of this scheduler could not be kept: {error}");
+                tracing::warn!(target: LOG, "cannot renew the lease of this scheduler: {error}");
                 wait = KEEP_AGAIN;
             }
             Ok(Err(_)) | Err(_) => {
-                tracing::warn!(target: LOG, "The lease of this scheduler could not be kept in time");
+                tracing::warn!(target: LOG, "cannot renew the lease of this scheduler in time");
                 return;
             }
         }

@@ -69,7 +69,7 @@ pub(super) async fn schedule(
             conditions = vec![Condition::Modified(key.clone(), modified)];
         }
         if Instant::now() + pause >= deadline {
-            let why = "others write the same job".to_owned();
+            let why = "other clients write the same job".to_owned();
             return Err(failure.unwrap_or(StorageError::Unavailable(why)));
         }
         tokio::time::sleep(pause).await;

@@ -420,7 +420,7 @@ async fn an_etcd_behind_tls_is_checked() {
     stranger.wait().unwrap();
     assert!(refused.is_ok(), "{}", said());
     assert!(
-        said().contains("Cannot join the group of schedulers"),
+        said().contains("cannot join the group of schedulers"),
         "{}",
         said()
     );

@@ -116,7 +116,7 @@ async fn access_control_follows_the_configuration_and_the_rest_is_named() {
     )
     .unwrap();
     eventually(async || status().await == 403).await;
-    let restart = "The Configuration changed: components; a restart applies it";
+    let restart = "the Configuration changed: components; a restart applies it";
     eventually(async || callee.log().contains(restart)).await;
 
     std::fs::write(&file, "spec: [").unwrap();
@@ -133,7 +133,7 @@ async fn access_control_follows_the_configuration_and_the_rest_is_named() {
     eventually(async || {
         callee
             .log()
-            .contains("accessControl is gone or has no rules any more; a restart applies that")
+            .contains("accessControl was removed or has no rules any more; a restart applies that")
     })
     .await;
     assert_eq!(status().await, 403);

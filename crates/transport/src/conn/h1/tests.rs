@@ -317,7 +317,9 @@ async fn an_answer_of_known_length_that_stops_half_way_is_given_up() {
     let rest = timeout(UNREAD_TIMEOUT * 10, body.frame()).await;
     let error = rest.expect("it is waited for without end").unwrap().unwrap_err();
     assert!(
-        error.to_string().contains("nothing more of the answer"),
+        error
+            .to_string()
+            .contains("the server sent no more of the answer"),
         "{error}"
     );
     assert!(begin.elapsed() >= UNREAD_TIMEOUT, "{:?}", begin.elapsed());

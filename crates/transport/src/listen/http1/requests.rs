@@ -375,7 +375,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
             return Poll::Ready(Ok(true));
         }
         while self.probes > 0 && !self.exchange.is_unwritten() {
-            let _waited = ready!(self.reading.poll(PROBE_AFTER, "no more of the client", cx));
+            let _waited = ready!(self.reading.poll(PROBE_AFTER, "the client sent nothing more", cx));
             self.reading.renew();
             self.probes -= 1;
             ready!(Pin::new(&mut self.io).poll_write(cx, CONTINUE)?);
@@ -444,8 +444,10 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
             // It is for us to speak.
             ReaderState::Head(_) if self.is_calling() => return Poll::Pending,
             ReaderState::Head(_) if self.served && self.ahead.is_empty() => (self.times.idle, "no request"),
-            ReaderState::Body(_) | ReaderState::Chunks(_) => (self.times.body, "no more of a request's body"),
-            _ => (self.times.head, "no whole head of a request"),
+            ReaderState::Body(_) | ReaderState::Chunks(_) => {
+                (self.times.body, "the client sent no more of a request's body")
+            }
+            _ => (self.times.head, "no complete head of a request"),
         };
         let late = ready!(self.reading.poll(limit, what, cx));
         let error = io::Error::new(late.kind(), late.to_string());

@@ -317,7 +317,7 @@ async fn every_wait_for_a_client_has_an_end() {
     let mut client = Client::connect(Times { idle: LONG, ..head }, echo);
     client.say(&format!("{}G", post("/", "", ""))).await;
     assert!(client.rest().await.ends_with("</ >"));
-    assert!(client.why().await.contains("no whole head of a request"));
+    assert!(client.why().await.contains("no complete head of a request"));
 
     for (fields, part) in [
         ("content-length: 9\r\n", "abc"),
