@@ -49,7 +49,7 @@ const EVICTED_GRACE: Duration = Duration::from_secs(1);
 pub trait Accept: Send + Sync {
     /// A connection.
     type Stream: Send + 'static;
-    /// Whom it is from.
+    /// The address of a peer.
     type Peer: Copy + Debug + Send + 'static;
 
     /// The next connection. Dropped before it is ready, it has accepted nothing.
@@ -93,7 +93,7 @@ pub struct Accepted<S = TcpStream, P = SocketAddr> {
     pub stream: S,
     /// Where the peer connects from.
     pub peer: P,
-    /// What lets it stay open.
+    /// Its permit; the connection counts until that is dropped.
     pub permit: Arc<Permit>,
     /// Cancelled when the server ends, or others need the place: the connection ends soon after.
     pub drain: CancellationToken,

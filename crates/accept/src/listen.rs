@@ -44,7 +44,7 @@ impl Listen {
 /// A bound server that does not serve yet.
 #[derive(Debug)]
 pub struct Server {
-    /// Where connections come in.
+    /// The socket that accepts connections.
     pub listener: TcpListener,
     address: SocketAddr,
 }

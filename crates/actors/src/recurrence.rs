@@ -45,7 +45,7 @@ pub enum TimeError {
     /// It would never be due.
     #[error("timer has already expired: dueTime: {due} TTL: {ttl}")]
     Expired {
-        /// When it would be due.
+        /// The due time, which is after the end of the TTL.
         due: Timestamp,
         /// The `ttl` of the request, unparsed.
         ttl: String,

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 /// Between `lock` and `update` at most.
 pub const ROUND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What placement says.
+/// An order of the placement service: a step of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Begin no calls; those that run come to an end.
     Lock,
-    /// This is the table.
+    /// The new table, to be used from the unlock on.
     Update,
     /// Go on.
     Unlock,

@@ -17,7 +17,7 @@ pub const MAX_TYPES: usize = 4096;
 /// The actors that an app hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// By type.
+    /// Settings that differ for single actor types, by the name of the type.
     pub types: HashMap<String, TypeSettings>,
     /// How long calls that run may go on when the actors of the fleet are spread anew.
     pub drain: Duration,
@@ -45,7 +45,7 @@ pub enum SettingsError {
         "the app's answer to GET /dapr/config: {name}: {text:?} is not a valid duration: write one such as 1h30m"
     )]
     Duration {
-        /// Of the member.
+        /// Name of the member of the answer.
         name: &'static str,
         /// The text of the app's answer.
         text: String,

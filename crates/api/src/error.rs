@@ -82,7 +82,7 @@ pub enum Detail {
     BadRequest {
         /// Name of the member of the request that is wrong.
         field: String,
-        /// What is wrong with it.
+        /// The reason, for the message.
         description: String,
     },
     /// `google.rpc.Help` with one link.

@@ -69,7 +69,7 @@ pub struct GrpcApi {
     pub task_hub: TaskHubSidecarServiceServer<TaskHub>,
     /// The workers of the same service.
     pub workers: TaskHub,
-    /// What may be called.
+    /// The API list, which allows and denies groups of methods.
     pub list: ApiList,
     /// The token callers must present.
     pub token: Token,

@@ -64,7 +64,7 @@ use crate::metadata::Metadata;
 pub struct HttpApi {
     /// Whose calls these are: `--app-id`.
     pub app_id: Arc<str>,
-    /// What is served.
+    /// The routes of the API that are served.
     pub routes: Routes,
     /// Largest body, bytes; `None` = no limit.
     pub max_body: Option<usize>,
@@ -88,7 +88,7 @@ pub struct HttpApi {
     pub workflows: Arc<Workflows>,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
-    /// What is ready.
+    /// The conditions of readiness.
     pub readiness: Readiness,
     /// Ends the process.
     pub shutdown: Shutdown,

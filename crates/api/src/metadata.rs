@@ -23,7 +23,7 @@ pub const MAX_VALUE: usize = 16 * 1024;
 /// Why an extended attribute is not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataError {
-    /// There are as many as are kept.
+    /// The sidecar has as many attributes as it keeps.
     #[error("the sidecar keeps at most {MAX_ATTRIBUTES} metadata attributes: set one of those again")]
     TooMany,
     /// Its name is too long.

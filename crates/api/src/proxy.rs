@@ -31,7 +31,7 @@ pub struct Proxy {
     pub app: Option<Arc<AppChannel>>,
     /// The other sidecars.
     pub peers: Arc<Peers>,
-    /// Who may call what.
+    /// Access control of this app.
     pub access: Arc<Access>,
     /// Retries, timeouts, breakers.
     pub resilience: Arc<Resilience>,

@@ -96,7 +96,7 @@ pub struct Dependencies {
     pub is_clustered: bool,
     /// Starts spans.
     pub tracer: Tracer,
-    /// What is counted.
+    /// Counters of workflows and activities.
     pub metrics: Arc<WorkflowMetrics>,
     /// Largest message, bytes; `None` = no limit.
     pub max_message: Option<usize>,
@@ -124,11 +124,11 @@ pub struct Workflows {
 pub struct Start {
     /// Instance id; not checked.
     pub id: String,
-    /// Of the workflow.
+    /// Name of the workflow to start.
     pub name: String,
     /// Version of the workflow, for its span alone.
     pub version: String,
-    /// What it is given.
+    /// The input of the workflow, as text.
     pub input: Option<String>,
     /// Not before.
     pub at: Option<Timestamp>,

@@ -33,9 +33,9 @@ const SCRUBBING: usize = 8;
 pub enum ConversationError {
     /// There is no component of this name.
     NotFound(String),
-    /// Nothing was said.
+    /// The request has no inputs.
     MissingInputs(String),
-    /// What was said makes no sense.
+    /// A parameter of the request is not valid.
     InvalidParameters {
         /// Name of the conversation component.
         component: String,

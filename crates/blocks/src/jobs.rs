@@ -54,7 +54,7 @@ pub enum Cause {
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}")]
 pub struct JobsError {
-    /// What went wrong.
+    /// The error of the scheduler.
     pub cause: Cause,
     /// App whose jobs these are.
     pub app_id: String,

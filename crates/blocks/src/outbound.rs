@@ -16,7 +16,7 @@ use outrigger_telemetry::metrics::{Counter, Histogram, Millis, Registry};
 /// Why a component did not do what it was asked.
 #[derive(Debug)]
 pub enum Cause {
-    /// It said so.
+    /// The error of the component.
     Component(Error),
     /// It failed at some of several operations.
     Several(BulkError),
@@ -231,8 +231,8 @@ impl Operation {
 /// Names of the families of a block, without the prefix `dapr_`.
 #[derive(Clone, Copy, Debug)]
 pub struct FamilyNames {
-    /// How many.
+    /// Name of the counter of calls.
     pub count: &'static str,
-    /// How long.
+    /// Name of the histogram of their durations, in milliseconds.
     pub latencies: &'static str,
 }

@@ -25,7 +25,7 @@ pub struct Malformed(serde_json::Error);
 /// The payload of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Data<'e> {
-    /// There is none.
+    /// The event has no data.
     None,
     /// Any JSON, as it came.
     Json(&'e str),

@@ -31,19 +31,19 @@ pub mod member {
     pub const DATA_CONTENT_TYPE: &str = "datacontenttype";
     /// When the event is worth nothing any more, RFC 3339.
     pub const EXPIRATION: &str = "expiration";
-    /// Of the event.
+    /// Id of the event, unique for its source.
     pub const ID: &str = "id";
     /// The component it was published to.
     pub const PUBSUB: &str = "pubsubname";
-    /// Who published it.
+    /// App id of the publisher.
     pub const SOURCE: &str = "source";
     /// [`SPEC_VERSION`](crate::SPEC_VERSION).
     pub const SPEC_VERSION: &str = "specversion";
-    /// What it is about.
+    /// Subject of the event.
     pub const SUBJECT: &str = "subject";
     /// When it was published, RFC 3339.
     pub const TIME: &str = "time";
-    /// Where it was published.
+    /// Topic that it was published to.
     pub const TOPIC: &str = "topic";
     /// The publisher's trace context, by its older name.
     pub const TRACE_ID: &str = "traceid";

@@ -14,19 +14,19 @@ const ATTRIBUTES: usize = 512;
 pub struct Envelope<'a> {
     /// Unique among the events of the source.
     pub id: &'a str,
-    /// Who publishes.
+    /// The attribute `source`: app id of the publisher.
     pub source: &'a str,
     /// The kind of event.
     pub kind: &'a str,
-    /// Where to, as apps name it.
+    /// The attribute `topic`, as apps name it.
     pub topic: &'a str,
     /// The component.
     pub pubsub: &'a str,
     /// The media type of the payload; it decides the form that the payload has.
     pub content_type: &'a str,
-    /// What it is about.
+    /// The attribute `subject`.
     pub subject: Option<&'a str>,
-    /// When, RFC 3339.
+    /// The attribute `time`, in RFC 3339.
     pub time: Option<&'a str>,
     /// The publisher's trace context; it may be empty.
     pub trace_parent: Option<&'a str>,

@@ -27,14 +27,14 @@ pub struct Invoked {
     pub data: Bytes,
     /// Response metadata.
     pub metadata: Pairs,
-    /// Where the binding knows it.
+    /// Media type of the data, where the binding knows it.
     pub content_type: Option<String>,
 }
 
 /// Calls an outside system.
 #[async_trait]
 pub trait OutputBinding: Send + Sync {
-    /// What it can be told to do.
+    /// Names of the operations that it supports.
     fn operations(&self) -> Vec<&str>;
 
     /// Does it. `None` = no answer (the API says 204). What the system said about a failure is in the error's
@@ -55,7 +55,7 @@ pub struct Event {
     pub data: Bytes,
     /// Event metadata.
     pub metadata: Pairs,
-    /// Where the binding knows it.
+    /// Media type of the data, where the binding knows it.
     pub content_type: Option<String>,
 }
 

@@ -99,7 +99,7 @@ pub enum LookupError {
         version: String,
         /// The type that was meant, as far as one can tell: `did you mean state.redis? `; or how to get a build that has it.
         hint: String,
-        /// What there is.
+        /// The types that this build has, for the message.
         known: String,
     },
     /// The type is, the version is not.
@@ -111,7 +111,7 @@ pub enum LookupError {
         kind: String,
         /// `spec.version` of the component; may be empty.
         version: String,
-        /// What there is.
+        /// The versions that this build has, for the message.
         versions: String,
     },
 }

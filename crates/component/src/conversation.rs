@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::{Pairs, Result};
 
-/// Who speaks.
+/// The role of whoever wrote a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The operator of the model.
@@ -25,9 +25,9 @@ pub enum Role {
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
-    /// Who speaks.
+    /// The role of whoever wrote the message.
     pub role: Role,
-    /// What is said, in parts.
+    /// The text of the message, in parts.
     pub content: Vec<String>,
     /// Calls an assistant made.
     pub calls: Vec<ToolCall>,
@@ -75,7 +75,7 @@ pub struct Tool {
 /// Whether tools are called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// As the model likes.
+    /// The model decides whether to call a tool.
     Auto,
     /// Not at all.
     None,
@@ -85,12 +85,12 @@ pub enum ToolChoice {
     Tool(String),
 }
 
-/// What a model is asked.
+/// A request to a model.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Request {
     /// The conversation so far.
     pub messages: Vec<Message>,
-    /// What the model may call.
+    /// The tools that the model may call.
     pub tools: Vec<Tool>,
     /// Whether it does.
     pub tool_choice: Option<ToolChoice>,
@@ -104,14 +104,14 @@ pub struct Request {
     pub metadata: Pairs,
 }
 
-/// What the model answered.
+/// The answer of a model.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Response {
     /// The answers.
     pub choices: Vec<Choice>,
     /// The model that answered, where known.
     pub model: String,
-    /// What it cost, where known.
+    /// Tokens that the request took, where the provider reports them.
     pub usage: Option<Usage>,
 }
 
@@ -129,11 +129,11 @@ pub struct Choice {
 /// Tokens that were used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Of the answer.
+    /// Tokens of the answer.
     pub completion: u64,
-    /// Of the question.
+    /// Tokens of the request.
     pub prompt: u64,
-    /// Of both.
+    /// Tokens of request and answer.
     pub total: u64,
     /// Parts of the answer.
     pub completion_details: CompletionDetails,

@@ -52,7 +52,7 @@ pub struct ApiStatus {
     pub grpc: i32,
     /// The HTTP status, 400 to 599.
     pub http: u16,
-    /// What happened.
+    /// The text of the status.
     pub message: String,
     /// The error's code in HTTP bodies; `reason` where empty.
     pub tag: String,
@@ -166,7 +166,7 @@ impl Error {
         self.0.property.as_deref()
     }
 
-    /// What went wrong.
+    /// The kind of the error, by which callers decide.
     pub fn kind(&self) -> Kind {
         self.0.kind
     }

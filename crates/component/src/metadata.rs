@@ -43,7 +43,7 @@ pub enum MetadataError {
         property: String,
         /// The value; empty for properties that may hold a secret.
         value: String,
-        /// What would be right.
+        /// The expected form, for the message.
         expected: String,
     },
 }

@@ -66,11 +66,11 @@ impl Features {
 /// A message to be published.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Publish {
-    /// Where to.
+    /// The topic to publish to.
     pub topic: String,
     /// The payload.
     pub data: Bytes,
-    /// Of the payload, where known.
+    /// Media type of the payload, where it is known.
     pub content_type: Option<String>,
     /// Of the payload as the app said, or the envelope's: for protocols that have a place for it. As Dapr tells brokers no
     /// content type of a single message, `content_type` is without it there.
@@ -82,9 +82,9 @@ pub struct Publish {
 /// Messages to be published to one topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BulkPublish {
-    /// Where to.
+    /// The topic to publish to.
     pub topic: String,
-    /// In this order.
+    /// The entries, published in this order.
     pub entries: Vec<BulkEntry>,
     /// Metadata of the request, which entries inherit.
     pub metadata: Pairs,
@@ -97,7 +97,7 @@ pub struct BulkEntry {
     pub id: String,
     /// The payload.
     pub data: Bytes,
-    /// Of the payload, where known.
+    /// Media type of the payload, where it is known.
     pub content_type: Option<String>,
     /// Metadata of the entry.
     pub metadata: Pairs,
@@ -112,7 +112,7 @@ pub struct Failed {
     pub error: Error,
 }
 
-/// What is wanted.
+/// What a subscription asks of the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscribe {
     /// The topic, with wildcards where [`Features::wildcards`] says so.
@@ -182,7 +182,7 @@ pub struct Revoked {
 /// A broker, for one consumer group.
 #[async_trait]
 pub trait PubSub: Send + Sync {
-    /// What it can do.
+    /// The optional features that it supports.
     fn features(&self) -> Features;
 
     /// Publishes a message. When it returns, the broker has it as safely as its settings say.

@@ -25,7 +25,7 @@ impl Feature {
 /// A store of secrets by name. A secret is a map; one with a single value has it under its own name.
 #[async_trait]
 pub trait SecretStore: Send + Sync {
-    /// What it can do.
+    /// The optional features that it supports.
     fn features(&self) -> &[Feature];
 
     /// A secret. Stores differ on absence: an error of kind `NotFound`, or an empty value.

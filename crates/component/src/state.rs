@@ -70,7 +70,7 @@ impl Feature {
 pub struct Get {
     /// The stored key.
     pub key: String,
-    /// How fresh.
+    /// Whether an eventually consistent value will do.
     pub consistency: Consistency,
     /// Request metadata.
     pub metadata: Pairs,
@@ -95,7 +95,7 @@ pub struct Item {
     pub etag: Option<String>,
     /// E.g. `ttlExpireTime`.
     pub metadata: Pairs,
-    /// Where the store knows it.
+    /// Media type of the value, where the store knows it.
     pub content_type: Option<String>,
 }
 
@@ -198,7 +198,7 @@ impl Operation {
 /// All or nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// In this order.
+    /// The operations, in the order in which they take effect.
     pub operations: Vec<Operation>,
     /// Metadata of the whole, e.g. `contentType`, `partitionKey`.
     pub metadata: Pairs,
@@ -211,7 +211,7 @@ pub struct KeysLike {
     pub pattern: String,
     /// At most so many; `None` = all.
     pub page_size: Option<u32>,
-    /// From the previous page.
+    /// The continuation token of the previous page.
     pub token: Option<String>,
 }
 

@@ -20,7 +20,7 @@ pub struct Id(u64);
 pub struct Attempt<T> {
     /// The event, for [`Queue::finish`].
     pub id: Id,
-    /// What to deliver.
+    /// The event to deliver.
     pub item: T,
     /// 1 for the first attempt.
     pub number: u32,
@@ -58,7 +58,7 @@ pub enum Settlement {
 pub struct Settled<T> {
     /// The event.
     pub id: Id,
-    /// What was offered.
+    /// The event that was offered.
     pub item: T,
     /// What the source has to be told.
     pub settlement: Settlement,

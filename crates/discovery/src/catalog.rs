@@ -28,7 +28,7 @@ pub struct Options {
     pub version: String,
     /// Settings of the resolver; null when there are none.
     pub configuration: Value,
-    /// This sidecar.
+    /// The app id and the address under which this sidecar registers.
     pub registration: Registration,
     /// Called when the sidecar must not go on.
     pub on_fatal: FatalHook,

@@ -68,7 +68,7 @@ pub enum ResolveError {
         name: String,
         /// The DNS server answered, and has no address for the name.
         absent: bool,
-        /// What the DNS client says.
+        /// The error of the DNS client.
         cause: String,
     },
     /// The registry behind the resolver failed.
@@ -78,7 +78,7 @@ pub enum ResolveError {
         resolver: &'static str,
         /// The app looked for.
         app_id: String,
-        /// What failed.
+        /// The reason, for the message.
         cause: String,
     },
     /// Too many different apps are being looked for at the same time.

@@ -17,7 +17,7 @@ pub enum SettingsError {
     Invalid {
         /// The setting.
         key: String,
-        /// What it must be.
+        /// The expected form, for the message.
         expected: &'static str,
     },
     /// A setting that must be there.

@@ -35,7 +35,7 @@ pub enum FlagError {
         value: String,
         /// Why it was refused.
         cause: String,
-        /// What the flag takes.
+        /// The expected form, for the message.
         expected: &'static str,
     },
 }
@@ -75,7 +75,7 @@ impl FlagError {
         }
     }
 
-    /// What to do about it.
+    /// The remedy, for the message.
     pub fn remedy(&self) -> String {
         match self {
             Self::Unknown { near: Some(near), .. } => format!("did you mean --{near}?"),

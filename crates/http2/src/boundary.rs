@@ -113,18 +113,18 @@ pub trait Client: Send + Sync + 'static {
 /// What is behind the head of a message.
 #[derive(Debug)]
 pub enum Incoming<B = RecvStream> {
-    /// Nothing.
+    /// A body without bytes.
     Empty,
     /// All of it: it came together with the head.
     Full(Bytes),
-    /// What comes later.
+    /// A body that streams.
     Stream(B),
 }
 
 /// Why there is no response.
 #[derive(Debug)]
 pub struct TrySendError<B> {
-    /// What happened.
+    /// The error of the stream.
     pub error: StreamError,
     /// The request, where nothing of it was sent.
     pub request: Option<Request<B>>,

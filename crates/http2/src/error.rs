@@ -71,7 +71,7 @@ impl fmt::Debug for Reason {
 pub struct ConnectionError {
     /// The code in our GOAWAY.
     pub reason: Reason,
-    /// What it did.
+    /// What the peer did, for the message.
     pub detail: &'static str,
 }
 

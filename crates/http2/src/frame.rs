@@ -88,7 +88,7 @@ pub mod flag {
 pub struct Head {
     /// Bytes of the payload; 24 bits.
     pub length: usize,
-    /// What the payload is.
+    /// The type of the frame.
     pub kind: Kind,
     /// See [`flag`].
     pub flags: u8,

@@ -25,7 +25,7 @@ pub enum AnchorsFileError {
     /// The file cannot be read.
     #[error("failed to read trust anchors file '{}': {cause}", path.display())]
     Read {
-        /// The file.
+        /// Path of the trust anchors file.
         path: PathBuf,
         /// What the operating system answered.
         cause: std::io::Error,
@@ -33,7 +33,7 @@ pub enum AnchorsFileError {
     /// The contents are no trust bundle.
     #[error("trust anchors file '{}': {cause}", path.display())]
     Bundle {
-        /// The file.
+        /// Path of the trust anchors file.
         path: PathBuf,
         /// What is wrong with the certificates in it.
         cause: BundleError,

@@ -11,7 +11,7 @@ use crate::pem::{self, PemError};
 /// Why a trust bundle was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// Nothing was given.
+    /// The bundle is empty.
     #[error("trust anchors are required")]
     Missing,
     /// The PEM data is broken.
@@ -22,7 +22,7 @@ pub enum BundleError {
     Anchor {
         /// Position in the bundle, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// The reason, for the message.
         cause: String,
     },
 }

@@ -65,7 +65,7 @@ pub enum FetchError {
     Address {
         /// The address as configured.
         address: String,
-        /// What is wrong with it.
+        /// The reason, for the message.
         cause: String,
     },
     /// The identity of the authority cannot be formed from the configuration.
@@ -79,7 +79,7 @@ pub enum FetchError {
     Connection {
         /// Address of sentry, as it was configured.
         address: String,
-        /// What the last attempt met.
+        /// The error of the last attempt.
         cause: String,
     },
     /// No token.
@@ -98,7 +98,7 @@ pub enum FetchError {
         namespace: String,
         /// The answer.
         cause: String,
-        /// What to do about it.
+        /// The remedy, for the message.
         remedy: &'static str,
     },
     /// The answer has no usable time.

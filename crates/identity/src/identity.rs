@@ -57,7 +57,7 @@ impl Identity {
         Arc::clone(&self.shared.current.borrow())
     }
 
-    /// Who this process is.
+    /// The SPIFFE ID of this process.
     pub fn id(&self) -> SpiffeId {
         self.shared.current.borrow().id().clone()
     }

@@ -69,7 +69,7 @@ impl JwtSvid {
         &self.token
     }
 
-    /// When it expires.
+    /// The expiry of the token, from its claim `exp`.
     pub fn expires(&self) -> Timestamp {
         self.expires
     }

@@ -28,7 +28,7 @@ pub enum PemError {
     Certificate {
         /// Position in the data, from 0.
         index: usize,
-        /// What the decoder said.
+        /// The error of the decoder.
         cause: String,
     },
     /// The private key cannot be used.

@@ -39,9 +39,9 @@ impl AnchorsSource {
 
 /// What [`start`] needs.
 pub struct SecurityConfig {
-    /// Whom to ask, and for what.
+    /// The address of sentry, and the identity to request from it.
     pub ca: CaConfig,
-    /// Whom to trust.
+    /// Where the trust anchors come from.
     pub anchors: AnchorsSource,
     /// Where to keep the identity as files too.
     pub directory: Option<IdentityDirectory>,

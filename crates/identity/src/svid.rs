@@ -64,7 +64,7 @@ impl Svid {
         }
     }
 
-    /// Who this process is.
+    /// The SPIFFE ID of the certificate.
     pub fn id(&self) -> &SpiffeId {
         &self.id
     }

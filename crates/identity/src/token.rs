@@ -28,7 +28,7 @@ pub enum Mode {
     /// On a machine.
     #[default]
     Standalone,
-    /// In a pod.
+    /// In a pod of a Kubernetes cluster: tokens of service accounts are used.
     Kubernetes,
 }
 
@@ -43,7 +43,7 @@ pub enum TokenError {
     /// The file cannot be read.
     #[error("failed to read token at path '{}': {cause}", path.display())]
     Read {
-        /// The file.
+        /// Path of the token file.
         path: PathBuf,
         /// What the operating system answered.
         cause: std::io::Error,

@@ -80,9 +80,9 @@ pub enum PeerError {
          check the trust anchors of this process"
     )]
     Untrusted {
-        /// Who the peer claims to be.
+        /// The SPIFFE ID in the peer's certificate.
         id: String,
-        /// What verification said.
+        /// The error of the verification.
         cause: webpki::Error,
     },
     /// The certificate of the peer, or one above it, is outside its validity.
@@ -90,9 +90,9 @@ pub enum PeerError {
         "{id}: the certificate is outside its validity ({cause}); check the clocks and whether renewal works"
     )]
     Validity {
-        /// Who the peer claims to be.
+        /// The SPIFFE ID in the peer's certificate.
         id: String,
-        /// What verification said.
+        /// The error of the verification.
         cause: webpki::Error,
     },
     /// The certificate, or one above it, is for something else.
@@ -101,7 +101,7 @@ pub enum PeerError {
          serverAuth and clientAuth, or without extended key usage"
     )]
     Usage {
-        /// Who the peer claims to be.
+        /// The SPIFFE ID in the peer's certificate.
         id: String,
         /// `server` or `client`.
         role: &'static str,
@@ -109,9 +109,9 @@ pub enum PeerError {
     /// A trusted peer, yet not the one asked for.
     #[error("the peer is {presented}, expected {expected}")]
     Unexpected {
-        /// Who the peer is.
+        /// The SPIFFE ID in the peer's certificate.
         presented: String,
-        /// Who it should be.
+        /// The SPIFFE IDs that were acceptable.
         expected: Expect,
     },
 }

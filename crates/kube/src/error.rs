@@ -55,7 +55,7 @@ pub enum ApiError {
     TooLarge {
         /// Method and address, or a copy.
         what: String,
-        /// What is taken in, in bytes.
+        /// The limit, in bytes.
         most: usize,
     },
     /// There was no answer, or no usable one.
@@ -63,7 +63,7 @@ pub enum ApiError {
     Unreachable {
         /// Method and address.
         what: String,
-        /// What came instead.
+        /// The reason, for the message.
         cause: String,
     },
 }

@@ -21,7 +21,7 @@ use place::Remote;
 /// Whether a replica leads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Leads {
-    /// It does not.
+    /// This candidate does not lead.
     #[default]
     No,
     /// It does, and as far as it knows nobody did before.

@@ -72,7 +72,7 @@ impl<T: Watched> Reflector<T> {
         Arc::clone(&self.store)
     }
 
-    /// How far it is.
+    /// The progress of the copy, as it changes.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.progress.subscribe()
     }

@@ -33,7 +33,7 @@ pub trait Watched: PartialEq + Send + Sync + 'static {
     }
 }
 
-/// Which object.
+/// The identity of an object of a kind: namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Meta {
     /// Its namespace; empty where it has none.
@@ -56,7 +56,7 @@ impl Meta {
 /// Something happened to an object.
 #[derive(Debug)]
 pub struct Change<T> {
-    /// Which.
+    /// Namespace and name of the object.
     pub meta: Meta,
     /// As it was; nothing when it is new.
     pub old: Option<Arc<T>>,

@@ -53,13 +53,13 @@ pub(crate) enum Phase {
 /// What a stream says.
 #[derive(Debug, Clone)]
 pub(crate) enum Message {
-    /// What it hosts.
+    /// A host, with the actor types that it hosts.
     Report(Arc<Host>),
     /// A phase is done.
     Answer {
-        /// Which.
+        /// The phase that is done.
         phase: Phase,
-        /// Of which round.
+        /// Version of the table of the round.
         version: u64,
     },
     /// Hosts before 1.17 do not tell the two apart.
@@ -77,11 +77,11 @@ pub(crate) enum Effect {
     },
     /// Send an order.
     Order {
-        /// Whom to.
+        /// The stream that gets the order.
         to: StreamId,
-        /// What to do.
+        /// The phase of the round that the order begins.
         phase: Phase,
-        /// Of which round.
+        /// Version of the table of the round.
         version: u64,
         /// Only what moves is to stop.
         handover: bool,

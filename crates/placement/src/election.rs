@@ -37,7 +37,7 @@ pub enum ElectionError {
     Lease {
         /// Its name.
         lease: &'static str,
-        /// That of this replica.
+        /// Namespace of this replica.
         namespace: String,
         /// What the cluster's API answered.
         cause: ApiError,

@@ -39,9 +39,9 @@ pub struct InvalidRule {
     pub number: usize,
     /// The expression as written, or its beginning.
     pub expression: String,
-    /// Where it leads.
+    /// The path of the app that the rule leads to.
     pub path: String,
-    /// What the compiler says.
+    /// The error of the compiler of CEL.
     pub reason: String,
 }
 

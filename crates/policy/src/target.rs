@@ -24,9 +24,9 @@ pub enum TargetError {
     /// The method is refused: gRPC `InvalidArgument`, HTTP 500 `ERR_DIRECT_INVOKE`.
     #[error("invalid method: {error}")]
     Method {
-        /// Who was to be called.
+        /// The app id of the call.
         id: String,
-        /// What is wrong with the method.
+        /// Why the method is refused.
         error: MethodError,
     },
     /// The target id is empty.
@@ -103,7 +103,7 @@ pub struct Invocation<'a> {
     /// The same in bytes where they are not UTF-8, which an app beside us or an endpoint can be sent but no peer:
     /// `method` then has U+FFFD in their place.
     pub octets: Option<Vec<u8>>,
-    /// Where the target id was found.
+    /// Whether the app id came from the path or from the header.
     pub source: Source,
 }
 

@@ -19,7 +19,7 @@ pub struct Problem {
     pub line: usize,
     /// The reason, for the message.
     pub what: String,
-    /// What to do about it.
+    /// The remedy, for the message.
     pub remedy: String,
 }
 

@@ -96,11 +96,11 @@ pub struct CircuitBreaker {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Targets {
-    /// By app id.
+    /// Policies of apps, by app id.
     pub apps: BTreeMap<String, AppTarget>,
-    /// By actor type.
+    /// Policies of actors, by actor type.
     pub actors: BTreeMap<String, ActorTarget>,
-    /// By component name.
+    /// Policies of components, by component name.
     pub components: BTreeMap<String, ComponentTarget>,
 }
 

@@ -34,7 +34,7 @@ pub struct Call {
     pub trace: Parent,
 }
 
-/// What an app answered.
+/// The answer of an app to a call.
 pub struct Reply {
     /// How it went, in the app's own terms.
     pub status: AppStatus,

@@ -32,7 +32,7 @@ pub type Env = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// What components are started with.
 pub struct Context {
-    /// What this build has.
+    /// The components of this build.
     pub catalog: Catalog,
     /// The app's id.
     pub app_id: String,
@@ -59,7 +59,7 @@ pub struct Registered {
     pub kind: String,
     /// `v1`; may be empty.
     pub version: String,
-    /// What it can do.
+    /// Its capabilities, as the metadata API names them.
     pub capabilities: Vec<&'static str>,
 }
 

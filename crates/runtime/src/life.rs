@@ -36,7 +36,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// It is met from now on.
+    /// Marks the condition as met.
     pub fn met(&self) {
         if let Some((_, is_met)) = self.readiness.conditions().get_mut(self.index) {
             *is_met = true;

@@ -159,7 +159,7 @@ impl SidecarMetrics {
         self.invoking(source, InvokingApp::received);
     }
 
-    /// This app answered another.
+    /// Counts an answer of this app to a call of another app.
     #[inline]
     pub fn invoke_response(&self, source: &str, status: i32) {
         self.invoking(source, |app| app.responded(status));

@@ -52,7 +52,7 @@ pub struct Settings {
 pub struct Trigger {
     /// Name of the job or reminder, unique for its app or actor.
     pub name: String,
-    /// What it was scheduled with.
+    /// The data of the job, as it was scheduled.
     pub data: Option<Any>,
     /// The actor whose reminder it is; none: a job of the app.
     pub actor: Option<TargetActorReminder>,
@@ -155,7 +155,7 @@ impl Scheduler {
         hosts.map(|host| host.address().to_owned()).collect()
     }
 
-    /// Whose jobs: the app's.
+    /// The metadata that names the jobs of this app.
     pub fn of_app(&self) -> JobMetadata {
         self.metadata(Type::Job(TargetJob {}))
     }

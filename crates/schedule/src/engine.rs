@@ -70,11 +70,11 @@ pub struct Version {
 pub enum Action {
     /// Send a tick to a host, with the payload from the store.
     Deliver {
-        /// To whom.
+        /// The host that gets the trigger.
         host: HostId,
-        /// What the answer will name.
+        /// Id of the trigger, which the answer names.
         trigger: TriggerId,
-        /// Which job.
+        /// Name of the job.
         name: Name,
         /// Which version of it: the payload of another one is not sent.
         version: Version,
@@ -83,21 +83,21 @@ pub enum Action {
     },
     /// Store how far a job is, unless the stored job is of another version.
     Save {
-        /// Which job.
+        /// Name of the job.
         name: Name,
         /// The version that the progress belongs to.
         version: Version,
-        /// What to store.
+        /// The progress of the job, to be stored.
         progress: Progress,
     },
     /// Nothing but counting: no host takes the job's tick, so it waits for one that does.
     Undelivered {
-        /// Which job.
+        /// Name of the job.
         name: Name,
     },
     /// Delete a job that is over, unless the stored job is of another version.
     Delete {
-        /// Which job.
+        /// Name of the job.
         name: Name,
         /// The version that is over.
         version: Version,
@@ -142,7 +142,7 @@ impl State {
     }
 }
 
-/// How much may be under way.
+/// The most triggers that may be under way.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Triggers without an answer, over all hosts. An app or actor type may have as many as it leaves free, and where
@@ -154,7 +154,7 @@ pub struct Limits {
     pub unstored: usize,
 }
 
-/// See the module's documentation.
+/// The jobs of this member, the hosts that are connected, and the triggers under way. Without I/O, tasks or a clock.
 #[derive(Debug)]
 pub struct Engine {
     /// Boxed: half of a map's places may be empty.

@@ -96,13 +96,13 @@ pub enum Begin {
 /// A job's ticks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    /// Where they begin.
+    /// Where the ticks begin.
     pub begin: Begin,
     /// None is later than this.
     pub expiration: Option<Timestamp>,
     /// How they go on; without it there is one tick. Shared by the jobs that were asked for with the same text.
     pub schedule: Option<Arc<Cron>>,
-    /// How many there are.
+    /// Number of ticks; none for any number.
     pub repeats: Option<u32>,
     /// What becomes of one that the app did not take.
     pub failure_policy: FailurePolicy,
@@ -113,7 +113,7 @@ pub struct Job {
 pub struct Progress {
     /// Ticks that are done, dropped ones included.
     pub count: u32,
-    /// When the last of them was due.
+    /// Due time of the last tick that is done.
     pub last: Option<Timestamp>,
     /// Failed attempts of the current tick.
     pub attempts: u32,

@@ -24,7 +24,7 @@ pub struct Entry {
 /// The members of a group, as an entry names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupMembers {
-    /// How many there are.
+    /// Number of members.
     pub total: u64,
     /// The sum of their `uid`, modulo 2^64. Entries of Dapr's schedulers have none.
     pub uids: Option<u64>,

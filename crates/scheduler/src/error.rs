@@ -25,13 +25,13 @@ pub enum SchedulerError {
     /// The store, later.
     #[error(transparent)]
     StoreEnded(#[from] StoreEnded),
-    /// Where the store is.
+    /// An endpoint of the etcd is not valid.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// Jobs could not be copied.
     #[error("{0}")]
     Migrate(#[from] MigrateError),
-    /// Where PostgreSQL is.
+    /// The connection string of PostgreSQL is not valid.
     #[error("--postgres: {0}")]
     Postgres(String),
     /// The etcd that it runs.
@@ -43,7 +43,7 @@ pub enum SchedulerError {
     /// A port is taken.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// What sidecars are to be told.
+    /// The address to announce to sidecars cannot be found.
     #[error("{0}; or give --override-broadcast-host-port")]
     Address(#[from] HostAddressError),
     /// The cluster's API.

@@ -70,10 +70,10 @@ pub enum ChildError {
         /// The version of the program.
         installed: String,
     },
-    /// It does not stay.
+    /// It ends again and again.
     #[error("etcd ended {ENDS} times in a row ({status}); its last output: {said}")]
     Ended {
-        /// How it ended last.
+        /// The last exit status.
         status: String,
         /// Last lines of its log.
         said: String,

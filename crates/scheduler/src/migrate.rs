@@ -37,10 +37,10 @@ pub enum MigrateError {
     /// Another store.
     #[error("{0}; the jobs copied so far stay, and the same command continues from there")]
     Storage(#[from] StorageError),
-    /// Where an etcd is.
+    /// An endpoint of an etcd is not valid.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// Where PostgreSQL is.
+    /// A connection string of PostgreSQL is not valid.
     #[error("{0}")]
     Connection(String),
     /// There is no embedded store.
@@ -54,7 +54,7 @@ pub enum MigrateError {
     InUse {
         /// Source or target.
         which: &'static str,
-        /// Which schedulers.
+        /// Ids of these schedulers.
         ids: String,
     },
     /// Jobs of the target would be overwritten.
@@ -63,7 +63,7 @@ pub enum MigrateError {
          those at the source"
     )]
     Conflict {
-        /// How many.
+        /// Number of these jobs.
         count: usize,
         /// Some of them.
         names: String,
@@ -73,9 +73,9 @@ pub enum MigrateError {
         "the job {name:?} at the source is broken: {why}; nothing was copied; delete it there, or repair it"
     )]
     Broken {
-        /// Which.
+        /// The stored name of the job, with its namespace and app.
         name: String,
-        /// What of it.
+        /// The reason, for the message.
         why: String,
     },
     /// The target is not what was written to it.

@@ -96,7 +96,7 @@ pub struct Addresses {
     pub metrics: Option<SocketAddr>,
     /// Where etcd's clients are answered, on the embedded store.
     pub etcd_api: Option<SocketAddr>,
-    /// What sidecars are told.
+    /// The `host:port` that is announced to sidecars.
     pub broadcast: String,
 }
 
@@ -308,7 +308,7 @@ async fn namespaces(
     Ok(Some((namespaces, monitoring.part("scheduler-controller"))))
 }
 
-/// What sidecars are told.
+/// The `host:port` that is announced to sidecars.
 fn broadcast(config: &Config, bound: SocketAddr, host_ip: Option<&str>) -> Result<String, SchedulerError> {
     if let Some(given) = &config.broadcast {
         return Ok(given.clone());

@@ -158,9 +158,9 @@ pub enum OpenError {
     Id {
         /// The file or folder.
         path: PathBuf,
-        /// Whose it is.
+        /// Id of the scheduler whose store it is.
         found: String,
-        /// Who asks.
+        /// Id of this scheduler.
         wanted: String,
     },
     /// The file is in use.
@@ -176,7 +176,7 @@ pub enum OpenError {
     Damaged {
         /// The file or folder.
         path: PathBuf,
-        /// What is broken.
+        /// The damage, for the message.
         what: String,
     },
     /// The snapshot would overwrite something.

@@ -23,7 +23,7 @@ pub(crate) struct Authority {
     pub x509: X509Authority,
     /// Absent when no tokens are issued.
     pub jwt: Option<JwtAuthority>,
-    /// What it was loaded from.
+    /// The contents of the files that it was loaded from.
     pub files: Contents,
     /// The CA before, while its root is trusted: sentry shows certificates of it, so that those find it who were
     /// started with the roots of that time.

@@ -128,7 +128,7 @@ pub enum MaterialError {
     Invalid {
         /// What the file holds.
         title: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The reason, for the message.
         problem: String,
@@ -140,7 +140,7 @@ pub enum MaterialError {
     Read {
         /// What the file holds.
         title: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What the operating system answered.
         source: io::Error,
@@ -153,7 +153,7 @@ pub enum MaterialError {
     Write {
         /// What the file holds.
         title: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What the operating system answered.
         source: io::Error,
@@ -167,7 +167,7 @@ pub enum MaterialError {
     Incomplete {
         /// The file that does not exist.
         missing: PathBuf,
-        /// Those that do.
+        /// The files that exist.
         found: Vec<PathBuf>,
     },
     /// The files were there when the process started.

@@ -44,7 +44,7 @@ pub struct Config {
     pub app_id: String,
     /// `--mode`.
     pub mode: Mode,
-    /// Who we are beyond the app id.
+    /// Namespace, pod name and host address of this workload.
     pub workload: Workload,
     /// The app beside us.
     pub app: App,

@@ -41,7 +41,7 @@ pub enum OperatorError {
     Address {
         /// The value of `--control-plane-address`.
         address: String,
-        /// What is wrong with it.
+        /// The reason, for the message.
         cause: String,
     },
     /// It did not answer, or refused.
@@ -49,17 +49,17 @@ pub enum OperatorError {
         "failed to {what} from the operator at {address}: {cause}; check that it runs, and that this pod may reach it"
     )]
     Call {
-        /// What was asked for.
+        /// The operation that failed, for the message.
         what: &'static str,
-        /// Of the operator.
+        /// Address of the operator.
         address: String,
-        /// What came instead.
+        /// The error of the call.
         cause: String,
     },
     /// There is no such Configuration.
     #[error("configuration {0} not found: create it in the namespace of this pod, or correct --config")]
     NotFound(String),
-    /// What it sent cannot be used.
+    /// The Configuration that it sent is not valid.
     #[error("{0}")]
     Content(String),
 }

@@ -83,9 +83,9 @@ pub enum SidecarError {
     /// The operating system says no.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed, for the message.
         what: &'static str,
-        /// What it said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// Another sidecar took this one's place.
@@ -139,7 +139,7 @@ struct Secured {
 }
 
 impl Sidecar {
-    /// What is ready.
+    /// The conditions of readiness, with their state.
     pub fn readiness(&self) -> Readiness {
         self.readiness.clone()
     }

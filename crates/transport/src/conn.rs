@@ -53,7 +53,7 @@ pub enum SendError {
         address: String,
         /// True when no byte of the request was processed.
         repeatable: bool,
-        /// What the connection reported.
+        /// The error of the connection.
         source: ConnectionError,
     },
 }

@@ -237,7 +237,7 @@ pub struct Unary {
 /// A failed unary call with what metadata came along.
 #[derive(Debug)]
 pub struct Failed {
-    /// How it ended.
+    /// The status that ended the call.
     pub status: Status,
     /// Response header metadata, empty if there was none.
     pub headers: HeaderMap,

@@ -18,11 +18,11 @@ pub mod names {
     pub const APP_ID: HeaderName = HeaderName::from_static("dapr-app-id");
     /// Token of API callers, and of us towards the app.
     pub const API_TOKEN: HeaderName = HeaderName::from_static("dapr-api-token");
-    /// Who calls.
+    /// App id of the caller.
     pub const CALLER_APP_ID: HeaderName = HeaderName::from_static("dapr-caller-app-id");
     /// The namespace of who calls.
     pub const CALLER_NAMESPACE: HeaderName = HeaderName::from_static("dapr-caller-namespace");
-    /// Who is called.
+    /// App id of the callee.
     pub const CALLEE_APP_ID: HeaderName = HeaderName::from_static("dapr-callee-app-id");
     /// Internal: who is called; never delivered.
     pub const DESTINATION_APP_ID: HeaderName = HeaderName::from_static("destination-app-id");

@@ -247,7 +247,7 @@ pub trait Handler: Send + Sync + 'static {
 /// How a server treats its connections.
 #[derive(Clone)]
 pub struct Options {
-    /// Which versions of HTTP.
+    /// The versions of HTTP that are served.
     pub versions: Versions,
     /// Mutual TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,

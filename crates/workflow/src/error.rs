@@ -39,7 +39,7 @@ pub enum AddError {
     TooLarge {
         /// Size of the instance with it, bytes.
         size: usize,
-        /// What it may be.
+        /// The limit that is exceeded.
         limit: Limit,
     },
 }
@@ -78,7 +78,7 @@ pub enum TurnError {
     TooManyActions {
         /// Id of the workflow instance.
         instance: String,
-        /// How many there are.
+        /// Number of actions of the answer.
         actions: usize,
     },
     /// Two activities, timers or children of one number: the result of one would be taken for that of the other.

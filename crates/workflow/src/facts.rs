@@ -26,18 +26,18 @@ pub struct Child {
 /// How the execution began.
 #[derive(Clone, Debug)]
 pub struct Started {
-    /// As the event says.
+    /// The event that started it, with name, input and parent.
     pub event: ExecutionStartedEvent,
-    /// When.
+    /// Time of that event; none if the history has none.
     pub at: Option<Timestamp>,
 }
 
 /// How it ended.
 #[derive(Clone, Debug)]
 pub struct Completed {
-    /// As the event says.
+    /// The event that ended it, with status, result and failure.
     pub event: ExecutionCompletedEvent,
-    /// When.
+    /// Time of that event; none if the history has none.
     pub at: Option<Timestamp>,
     /// Which entry of the history says so.
     pub(crate) entry: usize,
@@ -54,7 +54,7 @@ impl Completed {
 /// Something that began and has not ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Open {
-    /// When it began.
+    /// Time of its start; none if the history has none.
     pub since: Option<Timestamp>,
     /// Of an activity or a child: the name of what runs.
     pub name: String,
@@ -78,7 +78,7 @@ const MOST_RAISED: usize = 128;
 pub struct Facts {
     /// How it began; `None` before the first turn.
     pub started: Option<Arc<Started>>,
-    /// How it ended.
+    /// The end of the execution, once it has ended.
     pub completed: Option<Arc<Completed>>,
     /// Time of the first event.
     pub first_at: Option<Timestamp>,

@@ -46,11 +46,11 @@ pub enum Added {
 /// What becomes of events that are added together.
 #[derive(Debug)]
 pub struct Additions {
-    /// Of each of them.
+    /// The outcome of each event.
     pub added: Vec<Result<Added, AddError>>,
     /// The run that takes them in: it has to be ensured before the change is stored. `None` where nothing is to be done.
     pub run: Option<Run>,
-    /// What has to be stored.
+    /// The change of state to be stored.
     pub change: Change,
 }
 
@@ -59,7 +59,7 @@ pub struct Additions {
 pub struct Run {
     /// The name of its reminder.
     pub reminder: String,
-    /// When it is due.
+    /// Due time of the run.
     pub due: Option<Timestamp>,
 }
 

@@ -45,7 +45,7 @@ pub struct ActorTypes {
 }
 
 impl ActorTypes {
-    /// Those of an app.
+    /// The actor types of an app's workflows.
     #[must_use]
     pub fn of(namespace: &str, app_id: &str) -> Self {
         let name = |part: &str| format!("{RESERVED}{namespace}.{app_id}.{part}");

@@ -39,7 +39,7 @@ pub enum Begun {
 
 /// What a turn takes from outside.
 pub struct Outside<'a> {
-    /// Now.
+    /// The time of the turn.
     pub at: Timestamp,
     /// The span that activities and children are parts of.
     pub trace: Option<TraceContext>,

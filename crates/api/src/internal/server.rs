@@ -38,7 +38,7 @@ pub struct InternalApi {
     pub app: Option<Arc<AppChannel>>,
     /// The actors of this app.
     pub actors: Arc<Actors>,
-    /// Who may call what.
+    /// Access control of this app.
     pub access: Arc<Access>,
     /// Starts spans.
     pub tracer: Tracer,

@@ -23,7 +23,7 @@ pub enum Task {
 /// A `WorkItem`. It is written, never read.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// What is to be done.
+    /// The work that the item is about.
     pub task: Task,
     /// What the worker hands back with its answer.
     pub token: String,

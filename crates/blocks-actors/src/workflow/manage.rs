@@ -23,7 +23,7 @@ const START_TIME: &str = "dapr.workflow.start_time";
 const FIRST: i64 = -62_135_596_800;
 const LAST: i64 = 253_402_300_799;
 
-/// What was to be done.
+/// An operation of the management API, for the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start an instance.

@@ -28,7 +28,7 @@ impl Operation {
 /// How a run went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// As it should.
+    /// It ended as it should.
     Success,
     /// It failed for good.
     Failed,

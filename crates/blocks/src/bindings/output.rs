@@ -24,16 +24,16 @@ pub enum BindingError {
         /// The name.
         binding: String,
     },
-    /// It cannot do that.
+    /// The binding does not support the operation.
     Unsupported {
         /// Name of the binding component.
         binding: String,
-        /// What was asked.
+        /// The operation of the request.
         operation: String,
-        /// What it can do.
+        /// The operations that the binding supports.
         supported: Vec<String>,
     },
-    /// It failed.
+    /// The call of the binding failed.
     Call(Cause),
 }
 

@@ -32,7 +32,7 @@ const MAX_REDIRECTS: usize = 10;
 pub struct EndpointSpec {
     /// The id callers use.
     pub name: String,
-    /// Where calls go.
+    /// The base URL of calls.
     pub base_url: String,
     /// Set on every call.
     pub headers: Vec<(String, String)>,

@@ -67,7 +67,7 @@ impl Broker {
         &self.component
     }
 
-    /// What it can do.
+    /// The optional features that the broker supports.
     pub fn features(&self) -> Features {
         self.features
     }

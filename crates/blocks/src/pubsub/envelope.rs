@@ -16,7 +16,7 @@ use uuid::Builder;
 /// In the names of request metadata that say what stands in the envelope.
 const OVERRIDE: &str = "cloudevent.";
 
-/// What an app publishes.
+/// The data of an event, with its media type.
 #[derive(Debug, Clone, Default)]
 pub struct Payload {
     /// The payload, or an event that is one already.

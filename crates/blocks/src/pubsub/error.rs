@@ -20,19 +20,19 @@ pub enum PublishError {
     },
     /// No topic is named.
     NoTopic {
-        /// The broker.
+        /// Name of the pub/sub component.
         pubsub: String,
     },
     /// `rawPayload` says neither yes nor no.
     RawPayload {
-        /// The broker.
+        /// Name of the pub/sub component.
         pubsub: String,
-        /// What it says.
+        /// The value, as the request has it.
         value: String,
     },
     /// What was given as an event is none.
     Malformed {
-        /// The broker.
+        /// Name of the pub/sub component.
         pubsub: String,
         /// App id of the publisher.
         app_id: String,
@@ -41,7 +41,7 @@ pub enum PublishError {
     },
     /// The app may not publish there.
     Forbidden {
-        /// The broker.
+        /// Name of the pub/sub component.
         pubsub: String,
         /// Topic that was published to.
         topic: String,
@@ -50,7 +50,7 @@ pub enum PublishError {
     },
     /// The entries of a bulk cannot be told apart.
     EntryIds {
-        /// The broker.
+        /// Name of the pub/sub component.
         pubsub: String,
         /// Topic that was published to.
         topic: String,
@@ -59,7 +59,7 @@ pub enum PublishError {
     },
     /// The broker does not have it, or nobody knows.
     Publish {
-        /// The broker.
+        /// Name of the pub/sub component.
         pubsub: String,
         /// Topic that was published to.
         topic: String,

@@ -34,7 +34,7 @@ pub enum Protocol {
 /// What a request says besides what is to be published.
 #[derive(Debug, Clone)]
 pub struct RequestContext {
-    /// How it came.
+    /// The protocol by which the request came.
     pub protocol: Protocol,
     /// Its span.
     pub trace: Parent,
@@ -47,7 +47,7 @@ pub struct RequestContext {
 pub struct BulkPayload {
     /// Unique in its bulk.
     pub id: String,
-    /// What is published.
+    /// The event, and its media type.
     pub payload: Payload,
     /// Whether it has the metadata of the request too.
     pub inherits: bool,

@@ -9,7 +9,7 @@ use super::Store;
 use crate::outbound::Cause;
 
 impl Store {
-    /// What the component can do.
+    /// The optional features that the component supports.
     pub fn features(&self) -> &[Feature] {
         self.component.features()
     }

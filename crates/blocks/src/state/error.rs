@@ -68,9 +68,9 @@ pub enum StateError {
     TooManyOperations {
         /// Name of the state store.
         store: String,
-        /// How many were asked for.
+        /// Number of operations of the request.
         count: usize,
-        /// How many it takes.
+        /// The most operations that the store supports in a transaction.
         most: usize,
     },
     /// The transaction failed; nothing of it happened.

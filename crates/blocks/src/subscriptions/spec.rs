@@ -55,15 +55,15 @@ impl Bulk {
 /// A subscription of the app, ready to be served.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AppSubscription {
-    /// Who wants it.
+    /// Where the subscription comes from.
     pub origin: SubscriptionType,
-    /// Of the resource; empty where it comes from the app.
+    /// Name of the Subscription resource; empty where the app subscribes.
     pub name: String,
-    /// The broker.
+    /// Name of the pub/sub component.
     pub pubsub: String,
     /// The topic, with wildcards where the broker has them.
     pub topic: String,
-    /// Where events go.
+    /// The rules that choose the path of the app.
     pub routes: Routes,
     /// Where messages go that the app does not handle.
     pub dead_letter: Option<String>,

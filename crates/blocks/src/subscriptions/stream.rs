@@ -168,9 +168,9 @@ impl Drop for Attempt<'_> {
 
 /// A stream that began: the client's side of it.
 pub struct Opened {
-    /// Where answers go.
+    /// The stream that takes the client's answers.
     pub stream: Arc<Stream>,
-    /// What the client gets.
+    /// The events for the client.
     pub events: mpsc::Receiver<TopicEventRequest>,
 }
 

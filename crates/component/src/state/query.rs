@@ -3,7 +3,7 @@
 pub enum Filter {
     /// Equal.
     Eq(String, serde_json::Value),
-    /// Different.
+    /// The field differs from the value.
     Neq(String, serde_json::Value),
     /// Greater.
     Gt(String, serde_json::Value),
@@ -40,7 +40,7 @@ pub struct Sort {
     pub order: Order,
 }
 
-/// What is wanted.
+/// A query: filter, order and page.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Query {
     /// `None` = everything.
@@ -49,7 +49,7 @@ pub struct Query {
     pub sort: Vec<Sort>,
     /// At most so many; 0 = the store's choice.
     pub limit: u64,
-    /// From the previous page.
+    /// The token of the previous page; empty for the first page.
     pub token: String,
 }
 

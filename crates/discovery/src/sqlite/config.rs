@@ -30,7 +30,7 @@ pub enum SqliteConfigError {
     /// A table name that would need quoting.
     #[error("invalid identifier for {what}: {name} (ASCII letters, digits and underscores only)")]
     Identifier {
-        /// Which table.
+        /// The setting that names the table.
         what: &'static str,
         /// The name of the table, as it was configured.
         name: String,

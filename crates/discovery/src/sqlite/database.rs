@@ -29,11 +29,11 @@ pub enum SqliteError {
     /// Opening, setting up, or registering failed.
     #[error("SQLite name resolver: {action} failed for {uri}: {source}")]
     Database {
-        /// What was tried.
+        /// The operation that failed, for the message.
         action: &'static str,
         /// The database.
         uri: String,
-        /// What SQLite says.
+        /// The error of SQLite.
         source: rusqlite::Error,
     },
     /// The level in the metadata table is no number.

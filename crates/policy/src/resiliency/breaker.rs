@@ -65,7 +65,7 @@ pub struct BreakerSpec {
     pub interval: Option<Duration>,
     /// Time from open to half-open.
     pub timeout: Duration,
-    /// When to open.
+    /// The condition under which it opens.
     pub trip: Trip,
 }
 
@@ -132,7 +132,7 @@ impl Breaker {
         }
     }
 
-    /// How it behaves.
+    /// The settings of the breaker.
     pub const fn spec(&self) -> &BreakerSpec {
         &self.spec
     }

@@ -57,7 +57,7 @@ pub enum Next {
     Done,
     /// Wait, then make another attempt.
     Retry {
-        /// How long to wait.
+        /// The pause before the next attempt.
         after: Duration,
         /// Number of the coming attempt, from 2.
         attempt: u32,
@@ -88,7 +88,7 @@ pub enum Event {
     BreakerChanged {
         /// The breaker.
         breaker: Arc<Breaker>,
-        /// What happened.
+        /// The change of the breaker's state.
         change: StateChange,
         /// Whether it counts as a `circuitbreaker` activation: the end of the open time does not.
         counted: bool,

@@ -41,7 +41,7 @@ pub struct Labels<'a> {
     pub namespace: &'a str,
     /// `app_ID`, `actor_TYPE` or `Statestore_NAME`.
     pub target: &'a str,
-    /// Which way the call goes.
+    /// The direction of the call, as labels of metrics name it.
     pub direction: Direction,
 }
 

@@ -85,7 +85,7 @@ enum Comparison {
 pub struct TripError {
     /// The expression as written, or its beginning.
     pub expression: String,
-    /// What the compiler says.
+    /// The error of the compiler of CEL.
     pub reason: String,
 }
 

@@ -45,7 +45,7 @@ pub struct OpenError {
 pub enum Step {
     /// There is no such category.
     Category,
-    /// It is one too many.
+    /// Another component has the role that only one can have.
     Extra,
     /// There is no implementation, or it cannot be set up.
     Create,
@@ -200,7 +200,7 @@ impl Opening<'_> {
         &self.component.name
     }
 
-    /// What this build has.
+    /// The components of this build.
     pub fn catalog(&self) -> &Catalog {
         &self.context.catalog
     }

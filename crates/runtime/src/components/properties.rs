@@ -21,7 +21,7 @@ pub struct Missing {
 }
 
 impl Properties {
-    /// With every value in place.
+    /// Properties whose values are all known, without references to secrets.
     pub fn found(items: Vec<NameValue>) -> Self {
         Self {
             items,

@@ -63,7 +63,7 @@ impl Order {
 
 /// What is done with the messages of one subscription around the engine.
 pub trait Consumer: Sync {
-    /// What the engine gets.
+    /// The event that is delivered to the app.
     type Event: Send + Sync;
     /// What an attempt at it comes to.
     type Outcome: Send;

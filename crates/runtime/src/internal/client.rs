@@ -110,7 +110,7 @@ impl OpenRequest {
 
 /// Why an attempt at a remote call failed.
 pub struct RemoteError {
-    /// As the caller sees it.
+    /// The status to answer the caller with.
     pub status: Status,
     /// The peer was not reached, or went away: another instance or a new connection may do.
     pub connection: bool,

@@ -40,7 +40,7 @@ impl Host {
         self.targets.first().map(Target::namespace)
     }
 
-    /// What it takes.
+    /// The apps and actor types whose triggers it accepts.
     pub fn targets(&self) -> &[Target] {
         &self.targets
     }

@@ -34,7 +34,7 @@ pub struct EtcdAccess {
     pub endpoints: Vec<String>,
     /// Empty: without an account.
     pub username: String,
-    /// Of that account.
+    /// Password of that user.
     pub password: String,
 }
 

@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Keys that are read in one transaction: etcd allows 128 unless told otherwise.
 const READS: usize = 96;
 
-/// See the module's documentation.
+/// The backend of a shared store on an etcd.
 pub(crate) struct Etcd {
     client: Arc<Client>,
 }

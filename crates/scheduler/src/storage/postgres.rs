@@ -33,7 +33,7 @@ const CHUNK: usize = 1000;
 /// Chunks that wait to be taken.
 const CHUNKS: usize = 2;
 
-/// See the module's documentation.
+/// The backend of a shared store on PostgreSQL.
 pub(crate) struct Postgres {
     sessions: Arc<Sessions>,
     writer: Writer,

@@ -44,7 +44,7 @@ pub(crate) struct SelfMember {
     pub(crate) address: String,
 }
 
-/// See the module's documentation.
+/// The storage of a scheduler that shares its store with others: jobs, their progress, and the membership in the group.
 pub(crate) struct SharedStorage {
     backend: Arc<dyn Backend>,
     advances: Advances,

@@ -12,7 +12,7 @@ pub struct Invalid {
     pub place: String,
     /// What is wrong, in the contract's words where it has some.
     pub what: String,
-    /// What to do about it.
+    /// The remedy, for the message.
     pub remedy: String,
 }
 
@@ -52,7 +52,7 @@ pub enum Exit {
     },
     /// Well-formed settings that cannot be used.
     Settings {
-        /// What is wrong with each.
+        /// The settings that are not valid.
         invalid: Vec<Invalid>,
         /// The rest, with defaults in the place of these, from which the Configuration and the resources can be checked as
         /// well; `None` where it was not read.

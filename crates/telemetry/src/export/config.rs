@@ -44,7 +44,7 @@ pub enum TracingError {
     Endpoint {
         /// The endpoint of the Configuration or of `OTEL_EXPORTER_OTLP_ENDPOINT`.
         endpoint: String,
-        /// What is wrong with it.
+        /// The reason, for the message.
         reason: String,
     },
     /// The Zipkin endpoint is no URL.
@@ -52,7 +52,7 @@ pub enum TracingError {
     ZipkinUrl {
         /// `spec.tracing.zipkin.endpointAddress` of the Configuration.
         url: String,
-        /// What is wrong with it.
+        /// The reason, for the message.
         reason: String,
     },
     /// A header from the configuration or the environment is malformed.

@@ -67,7 +67,7 @@ impl Default for HttpMetricsConfig {
 pub struct RewriteRule {
     /// Metric name, with or without `dapr_`; `_` and `/` mean the same.
     pub name: String,
-    /// What to rewrite.
+    /// Rewrites of the values of its labels.
     pub labels: Vec<LabelRewrite>,
 }
 

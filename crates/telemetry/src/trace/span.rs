@@ -71,7 +71,7 @@ pub struct SpanData {
 pub struct SpanEvent {
     /// The name of the event.
     pub name: Text,
-    /// When.
+    /// When it happened, by the clock of this machine.
     pub time: SystemTime,
     /// Attributes, each key once.
     pub attributes: Vec<(Text, Text)>,

@@ -32,7 +32,7 @@ pub enum Io {
 pub struct DialError {
     /// `host:port` that was dialled.
     pub address: String,
-    /// What went wrong.
+    /// The reason, by which callers decide.
     pub kind: DialErrorKind,
 }
 

@@ -8,7 +8,7 @@ use super::{Instance, PeerError, Peers};
 /// How a call of one instance failed.
 #[derive(Debug)]
 pub struct Failed<E> {
-    /// What is told to the caller.
+    /// The error to answer the caller with.
     pub error: E,
     /// It is the connection's fault: the instance's address is looked for again.
     pub connection: bool,
@@ -19,7 +19,7 @@ pub struct Failed<E> {
 /// Why no instance answered.
 #[derive(Debug)]
 pub enum CallError<E> {
-    /// None is known.
+    /// The address of the app is not known.
     Unresolved(PeerError),
     /// The last that was called failed.
     Failed(Failed<E>),

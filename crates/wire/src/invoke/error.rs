@@ -9,7 +9,7 @@ pub enum DecodeError {
     Malformed {
         /// The message (or field holding it) being read.
         message: &'static str,
-        /// What is wrong with it.
+        /// The reason, for the message.
         problem: &'static str,
     },
     /// A text field holds something else.
@@ -29,7 +29,7 @@ pub enum DecodeError {
     Value {
         /// The name of the entry, shortened to 64 characters.
         name: String,
-        /// What is wrong with the value.
+        /// The reason, for the message.
         problem: &'static str,
     },
     /// More metadata values than [`Limits`](super::Limits) allows.

@@ -13,7 +13,7 @@ use crate::instance::Instance;
 pub struct Timer {
     /// Event id of its creation.
     pub id: i32,
-    /// When it is due.
+    /// Due time of the timer.
     pub fire_at: Option<Timestamp>,
     /// The event that it brings.
     pub fired: HistoryEvent,
@@ -49,7 +49,7 @@ pub struct Outcome {
     pub timers: Vec<Timer>,
     /// Timers that limit a wait that is over: their reminders go.
     pub superseded: Vec<i32>,
-    /// What other instances are sent.
+    /// Events for other instances.
     pub messages: Vec<Message>,
     /// The generation that activities and timers belong to.
     pub generation: u64,

@@ -24,7 +24,7 @@ pub(super) enum Last {
     Delete,
 }
 
-/// See the module's documentation.
+/// The writes of the transactions that share one transaction of the server.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// What is stored of the keys that conditions name, with what was planned.

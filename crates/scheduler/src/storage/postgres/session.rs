@@ -18,7 +18,7 @@ pub(super) const CALL: Duration = Duration::from_secs(5);
 /// Connections besides the one that listens.
 const CONNECTIONS: usize = 8;
 
-/// See the module's documentation.
+/// A pool of connections to the server; the first one creates the tables.
 pub(super) struct Sessions {
     pool: Pool,
     pub(super) config: tokio_postgres::Config,

@@ -79,7 +79,7 @@ pub(crate) trait Watch: Send {
     async fn next(&mut self) -> Result<Vec<Event>, StorageError>;
 }
 
-/// See the module's documentation. Each call is one attempt; it ends in seconds.
+/// A store of keys and values with revisions, transactions, watches and leases. Each call is one attempt; it ends in seconds.
 #[async_trait]
 pub(crate) trait Backend: Send + Sync {
     /// Pairs of these keys, as they are at one moment.

@@ -69,7 +69,7 @@ pub enum JwksError {
     /// The file cannot be read.
     #[error("cannot read the JWKS from {}", path.display())]
     File {
-        /// The file.
+        /// Path of the file with the JWK set.
         path: PathBuf,
         /// What the operating system answered.
         source: io::Error,
