@@ -63,7 +63,7 @@ struct Table {
 /// though not before it is looked at: a call costs no lock.
 #[derive(Debug, Default)]
 struct Open {
-    seats: HashMap<u64, Seat>,
+    seats: HashMap<u64, ConnectionEntry>,
     all: Lines,
     by_source: HashMap<IpAddr, Lines>,
 }
@@ -87,7 +87,7 @@ pub(crate) enum Full {
 type Position = (u64, u64);
 
 #[derive(Debug)]
-struct Seat {
+struct ConnectionEntry {
     turn: u64,
     since: Instant,
     source: Option<IpAddr>,
@@ -160,7 +160,7 @@ impl Admission {
         }
         let state = Arc::<State>::default();
         let number = self.0.turn.fetch_add(1, Ordering::Relaxed);
-        let seat = Seat {
+        let seat = ConnectionEntry {
             turn: number,
             since: Instant::now(),
             source,
@@ -262,7 +262,7 @@ impl Lines {
         self.unproven.len() + self.proven.len()
     }
 
-    fn of(&mut self, seat: &Seat) -> &mut BTreeSet<Position> {
+    fn of(&mut self, seat: &ConnectionEntry) -> &mut BTreeSet<Position> {
         match seat.proven {
             true => &mut self.proven,
             false => &mut self.unproven,
@@ -272,7 +272,7 @@ impl Lines {
 
 impl Open {
     /// Puts a seat at its position in its line.
-    fn insert(&mut self, number: u64, seat: Seat) {
+    fn insert(&mut self, number: u64, seat: ConnectionEntry) {
         let position = (seat.turn, number);
         self.all.of(&seat).insert(position);
         if let Some(source) = seat.source {
@@ -285,7 +285,7 @@ impl Open {
         self.seats.insert(number, seat);
     }
 
-    fn remove(&mut self, number: u64) -> Option<Seat> {
+    fn remove(&mut self, number: u64) -> Option<ConnectionEntry> {
         let seat = self.seats.remove(&number)?;
         let position = (seat.turn, number);
         self.all.of(&seat).remove(&position);

@@ -201,7 +201,7 @@ where
     let end = async move {
         tokio::select! {
             () = end => {}
-            over = over.over() => tracing::debug!(target: LOG, "closed a connection {over}"),
+            reason = over.close_reason() => tracing::debug!(target: LOG, "closed a connection {reason}"),
         }
     };
     outrigger_accept::finish(Box::pin(connection), end)

@@ -53,9 +53,9 @@ pub async fn serve<H, F>(
     let mut tls = ServerConfig::clone(&identity.server_config_no_client_auth());
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let tls = Arc::new(tls);
-    let room = Arc::new(Semaphore::new(limits.bodies));
+    let budget = Arc::new(Semaphore::new(limits.bodies));
     let connection = move |accepted: Accepted| {
-        let (tls, handle, room) = (Arc::clone(&tls), handle.clone(), Arc::clone(&room));
+        let (tls, handle, budget) = (Arc::clone(&tls), handle.clone(), Arc::clone(&budget));
         async move {
             let Accepted {
                 stream,
@@ -67,8 +67,8 @@ pub async fn serve<H, F>(
                 return;
             };
             let service = service_fn(move |request| {
-                let (handle, permit, room) = (handle.clone(), Arc::clone(&permit), Arc::clone(&room));
-                async move { Ok::<_, Infallible>(answer(request, limits.body, &room, &permit, handle).await) }
+                let (handle, permit, budget) = (handle.clone(), Arc::clone(&permit), Arc::clone(&budget));
+                async move { Ok::<_, Infallible>(answer(request, limits.body, &budget, &permit, handle).await) }
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -88,7 +88,7 @@ pub async fn serve<H, F>(
 async fn answer<H, F>(
     request: Request<Incoming>,
     limit: usize,
-    room: &Arc<Semaphore>,
+    budget: &Arc<Semaphore>,
     permit: &Permit,
     handle: H,
 ) -> Response<Full<Bytes>>
@@ -105,7 +105,7 @@ where
         return response;
     }
     // It is given back once the request is answered.
-    let (body, _taken) = match tokio::time::timeout(BODY, receive(body, limit, room)).await {
+    let (body, _taken) = match tokio::time::timeout(BODY, receive(body, limit, budget)).await {
         Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
         Ok(Err((status, why))) => return text(status, why),
         Ok(Ok(received)) => received,
@@ -118,7 +118,7 @@ where
 async fn receive<B: Body<Data = Bytes> + Unpin>(
     mut body: B,
     limit: usize,
-    room: &Arc<Semaphore>,
+    budget: &Arc<Semaphore>,
 ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), (StatusCode, &'static str)> {
     const LARGE: (StatusCode, &str) = (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large");
     if body.size_hint().lower() > limit as u64 {
@@ -132,7 +132,7 @@ async fn receive<B: Body<Data = Bytes> + Unpin>(
             return Err(LARGE);
         }
         let more = u32::try_from(data.len()).map_err(|_| LARGE)?;
-        let more = Arc::clone(room).try_acquire_many_owned(more).map_err(|_| {
+        let more = Arc::clone(budget).try_acquire_many_owned(more).map_err(|_| {
             let why = "too many bodies are in flight; try again";
             (StatusCode::SERVICE_UNAVAILABLE, why)
         })?;
@@ -158,20 +158,20 @@ mod tests {
 
     #[tokio::test]
     async fn bodies_in_flight_have_so_much_room_together() {
-        let room = Arc::new(Semaphore::new(10));
+        let budget = Arc::new(Semaphore::new(10));
         let body = |length| Full::new(Bytes::from(vec![b'x'; length]));
-        let (first, taken) = receive(body(6), 8, &room).await.unwrap();
+        let (first, taken) = receive(body(6), 8, &budget).await.unwrap();
         assert_eq!(first.len(), 6);
-        let refused = receive(body(6), 8, &room).await.unwrap_err();
+        let refused = receive(body(6), 8, &budget).await.unwrap_err();
         assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE);
         assert!(
-            receive(body(4), 8, &room).await.is_ok(),
+            receive(body(4), 8, &budget).await.is_ok(),
             "what was refused keeps no room"
         );
         drop(taken);
-        assert!(receive(body(6), 8, &room).await.is_ok());
-        let large = receive(body(9), 8, &room).await.unwrap_err();
+        assert!(receive(body(6), 8, &budget).await.is_ok());
+        let large = receive(body(9), 8, &budget).await.unwrap_err();
         assert_eq!(large.0, StatusCode::PAYLOAD_TOO_LARGE);
-        assert_eq!(room.available_permits(), 10);
+        assert_eq!(budget.available_permits(), 10);
     }
 }

@@ -89,7 +89,7 @@ impl<T: Watched> Reflector<T> {
             match self.list().await {
                 Ok(version) => {
                     failures.reset();
-                    outage.over::<T>();
+                    outage.recovered::<T>();
                     self.progress.send_replace(Progress::Complete);
                     self.follow(version, &mut failures, &mut outage).await;
                 }
@@ -114,10 +114,10 @@ impl<T: Watched> Reflector<T> {
         loop {
             let begun = Instant::now();
             let pause = match self.watch(&mut version).await {
-                Ok(told) => {
-                    outage.over::<T>();
+                Ok(events) => {
+                    outage.recovered::<T>();
                     failures.reset();
-                    if told > 0 || begun.elapsed() >= SHORT {
+                    if events > 0 || begun.elapsed() >= SHORT {
                         shorts.reset();
                     }
                     shorts.pause()
@@ -161,9 +161,9 @@ impl<T: Watched> Reflector<T> {
         let Scope { namespace, query } = &self.scope;
         let opened = Watch::open(&self.client, T::KIND, namespace.as_deref(), query, version);
         let mut watch = opened.await?;
-        let mut told = 0;
+        let mut events = 0;
         while let Some(event) = watch.next().await? {
-            told += 1;
+            events += 1;
             let object = match &event {
                 Event::Applied(object) | Event::Removed(object) | Event::Bookmark(object) => object,
             };
@@ -177,7 +177,7 @@ impl<T: Watched> Reflector<T> {
                 Event::Bookmark(_) => {}
             }
         }
-        Ok(told)
+        Ok(events)
     }
 }
 
@@ -204,7 +204,7 @@ impl Outage {
         }
     }
 
-    fn over<T: Watched>(&mut self) {
+    fn recovered<T: Watched>(&mut self) {
         if std::mem::take(&mut self.0) {
             tracing::info!(target: LOG, "{} are watched again", T::KIND.plural);
         }

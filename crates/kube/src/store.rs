@@ -242,10 +242,10 @@ impl<T: Watched> Store<T> {
             }
             let new = Arc::new(new);
             kept.insert(meta.clone(), Arc::clone(&new));
-            self.tell(meta, old, Some(new));
+            self.notify(meta, old, Some(new));
         }
         for (meta, old) in gone {
-            self.tell(meta, Some(old), None);
+            self.notify(meta, Some(old), None);
         }
     }
 
@@ -269,7 +269,7 @@ impl<T: Watched> Store<T> {
                 let new = Arc::new(new);
                 let old = kept.insert(meta.clone(), Arc::clone(&new));
                 drop(kept);
-                self.tell(meta, old, Some(new));
+                self.notify(meta, old, Some(new));
             }
             Read::Broken => {}
             Read::Nothing => self.remove(&meta),
@@ -281,11 +281,11 @@ impl<T: Watched> Store<T> {
     pub(crate) fn remove(&self, meta: &Meta) {
         let old = self.write().remove(meta);
         if old.is_some() {
-            self.tell(meta.clone(), old, None);
+            self.notify(meta.clone(), old, None);
         }
     }
 
-    fn tell(&self, meta: Meta, old: Option<Arc<T>>, new: Option<Arc<T>>) {
+    fn notify(&self, meta: Meta, old: Option<Arc<T>>, new: Option<Arc<T>>) {
         // Nobody may be following.
         let _ = self.changes.send(Change { meta, old, new });
     }
@@ -358,7 +358,7 @@ pub(crate) mod tests {
         store.replace(fresh);
     }
 
-    fn told(changes: &mut broadcast::Receiver<Change<Thing>>) -> Vec<(String, Option<i64>, Option<i64>)> {
+    fn received(changes: &mut broadcast::Receiver<Change<Thing>>) -> Vec<(String, Option<i64>, Option<i64>)> {
         let mut all = Vec::new();
         while let Ok(change) = changes.try_recv() {
             let number = |thing: Option<Arc<Thing>>| thing.map(|thing| thing.0);
@@ -373,14 +373,14 @@ pub(crate) mod tests {
         let store = Store::<Thing>::default();
         let mut changes = store.follow();
         replace(&store, vec![thing("a", 1), thing("b", 2), thing("c", 3)]);
-        assert_eq!(told(&mut changes).len(), 3);
+        assert_eq!(received(&mut changes).len(), 3);
         replace(&store, vec![thing("a", 1), thing("b", 7), thing("d", 4)]);
         let expected = [
             ("b".to_owned(), Some(2), Some(7)),
             ("c".to_owned(), Some(3), None),
             ("d".to_owned(), None, Some(4)),
         ];
-        assert_eq!(told(&mut changes), expected);
+        assert_eq!(received(&mut changes), expected);
         assert_eq!(store.of_namespace("ns").len(), 3);
         assert!(store.of_namespace("other").is_empty());
     }
@@ -390,10 +390,10 @@ pub(crate) mod tests {
         let store = Store::<Thing>::default();
         let mut changes = store.follow();
         replace(&store, vec![thing("a", 1)]);
-        told(&mut changes);
+        received(&mut changes);
         store.apply(thing("a", "x")).unwrap();
         replace(&store, vec![thing("a", "x")]);
-        assert_eq!(told(&mut changes), []);
+        assert_eq!(received(&mut changes), []);
         assert_eq!(store.get("ns", "a").unwrap().0, 1);
     }
 
@@ -411,7 +411,7 @@ pub(crate) mod tests {
             ("a".to_owned(), Some(1), Some(2)),
             ("a".to_owned(), Some(2), None),
         ];
-        assert_eq!(told(&mut changes), expected);
+        assert_eq!(received(&mut changes), expected);
     }
 
     #[test]
@@ -420,14 +420,14 @@ pub(crate) mod tests {
         let store = Store::<Thing>::bounded(2 * one);
         let mut changes = store.follow();
         replace(&store, vec![thing("a", 1), thing("b", 1)]);
-        told(&mut changes);
+        received(&mut changes);
         let too_large = |result| matches!(result, Err(ApiError::TooLarge { most, .. }) if most == 2 * one);
         assert!(too_large(store.apply(thing("c", 1))));
         let mut fresh = store.fresh();
         fresh.take(thing("a", 2)).unwrap();
         fresh.take(thing("b", 2)).unwrap();
         assert!(too_large(fresh.take(thing("c", 2))));
-        assert_eq!(told(&mut changes), []);
+        assert_eq!(received(&mut changes), []);
         assert_eq!(store.get("ns", "a").unwrap().0, 1);
         // What takes the place of something, or of nothing any more, has room.
         store.apply(thing("a", 3)).unwrap();

@@ -82,7 +82,7 @@ pub(crate) struct Copies {
 
 /// What keeps the copies.
 #[derive(Debug)]
-pub(crate) struct Keepers {
+pub(crate) struct Reflectors {
     components: Reflector<Resource<Component>>,
     configurations: Reflector<Resource<Configuration>>,
     endpoints: Reflector<Resource<HttpEndpoint>>,
@@ -90,14 +90,14 @@ pub(crate) struct Keepers {
     subscriptions: Reflector<Resource<Subscription>>,
 }
 
-impl Keepers {
+impl Reflectors {
     /// Of one namespace, or of all.
     pub(crate) fn new(client: &Client, namespace: Option<&str>) -> (Self, Copies) {
         let scope = Scope {
             namespace: namespace.map(str::to_owned),
             query: String::new(),
         };
-        let keepers = Self {
+        let reflectors = Self {
             components: Reflector::new(client.clone(), scope.clone()),
             configurations: Reflector::new(client.clone(), scope.clone()),
             endpoints: Reflector::new(client.clone(), scope.clone()),
@@ -105,13 +105,13 @@ impl Keepers {
             subscriptions: Reflector::new(client.clone(), scope),
         };
         let copies = Copies {
-            components: Copy::of(&keepers.components),
-            configurations: Copy::of(&keepers.configurations),
-            endpoints: Copy::of(&keepers.endpoints),
-            resiliencies: Copy::of(&keepers.resiliencies),
-            subscriptions: Copy::of(&keepers.subscriptions),
+            components: Copy::of(&reflectors.components),
+            configurations: Copy::of(&reflectors.configurations),
+            endpoints: Copy::of(&reflectors.endpoints),
+            resiliencies: Copy::of(&reflectors.resiliencies),
+            subscriptions: Copy::of(&reflectors.subscriptions),
         };
-        (keepers, copies)
+        (reflectors, copies)
     }
 
     /// Keeps the copies until told to stop. `resources` is ready once all but the subscriptions were read,

@@ -85,7 +85,7 @@ pub(crate) async fn keep(
     };
     let keep = async {
         let mut changes = anchors.subscribe();
-        let mut dispute = Dispute::default();
+        let mut dispute = CorrectionBackoff::default();
         loop {
             let bundle = changes.borrow_and_update().pem().to_owned();
             match correct(&client, &namespace, &bundle).await {
@@ -114,12 +114,12 @@ pub(crate) async fn keep(
 }
 
 /// Another operator, with other trust anchors, may change the definition back whenever this one changes it.
-struct Dispute {
+struct CorrectionBackoff {
     pauses: Backoff,
     last: Option<Instant>,
 }
 
-impl Default for Dispute {
+impl Default for CorrectionBackoff {
     fn default() -> Self {
         Self {
             pauses: Backoff::new(RETRY, DISPUTE),
@@ -128,7 +128,7 @@ impl Default for Dispute {
     }
 }
 
-impl Dispute {
+impl CorrectionBackoff {
     /// The definition was changed at `now`; how long it is left alone then, if it was changed lately before.
     fn changed(&mut self, now: Instant) -> Option<Duration> {
         let last = self.last.replace(now);
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn whoever_changes_it_back_is_answered_ever_later() {
-        let (mut dispute, begun) = (Dispute::default(), Instant::now());
+        let (mut dispute, begun) = (CorrectionBackoff::default(), Instant::now());
         assert_eq!(dispute.changed(begun), None, "nobody changed it back");
         let second = dispute.changed(begun + RETRY).unwrap();
         assert!(RETRY / 2 <= second && second <= RETRY, "{second:?}");

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::copies::{Copies, Keepers};
+use crate::copies::{Copies, Reflectors};
 use crate::error::OperatorError;
 use crate::metrics::Metrics;
 use crate::secrets::Secrets;
@@ -68,7 +68,7 @@ pub struct Operator {
     renewal: Renewal,
     client: Client,
     config: Config,
-    keepers: Keepers,
+    reflectors: Reflectors,
     copies: Copies,
     /// Ready once the collections were read.
     resources: Part,
@@ -127,7 +127,7 @@ impl Operator {
         };
         let tls = control_plane(&client, &config).await?;
         let (identity, renewal) = obtain(&tls, APP_ID, &config.namespace, env, &drain).await?;
-        let (keepers, copies) = Keepers::new(&client, config.watch_namespace.as_deref());
+        let (reflectors, copies) = Reflectors::new(&client, config.watch_namespace.as_deref());
         Ok(Self {
             grpc,
             monitoring,
@@ -136,7 +136,7 @@ impl Operator {
             renewal,
             client,
             config,
-            keepers,
+            reflectors,
             copies,
             resources,
             subscriptions,
@@ -170,7 +170,7 @@ impl Operator {
             stop.clone(),
         )));
         tasks.spawn(fine(self.renewal.run(stop.clone())));
-        tasks.spawn(fine(self.keepers.run(
+        tasks.spawn(fine(self.reflectors.run(
             self.resources,
             self.subscriptions,
             stop.clone(),

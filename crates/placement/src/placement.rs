@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::namespaces::Rules;
 use crate::service::Service;
 use crate::state;
-use crate::term::Keeper;
+use crate::term::TermRunner;
 
 /// App id of the placement service in its SPIFFE id.
 const APP_ID: &str = "dapr-placement";
@@ -114,7 +114,7 @@ impl Placement {
         let election = self.election.start(&self.config.id, identity.clone()).await?;
         let (sender, terms) = watch::channel(None);
         let id: Arc<str> = self.config.id.as_str().into();
-        let keeper = Keeper {
+        let keeper = TermRunner {
             id: Arc::clone(&id),
             rules: Rules {
                 timeout: self.config.disseminate_timeout,

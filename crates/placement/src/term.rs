@@ -23,7 +23,7 @@ pub(crate) struct Term {
 }
 
 /// Begins a term whenever this replica is elected, and ends it as soon as it is not.
-pub(crate) struct Keeper {
+pub(crate) struct TermRunner {
     pub(crate) id: Arc<str>,
     pub(crate) rules: Rules,
     pub(crate) metrics: Arc<Metrics>,
@@ -32,7 +32,7 @@ pub(crate) struct Keeper {
     pub(crate) tasks: TaskTracker,
 }
 
-impl Keeper {
+impl TermRunner {
     /// Follows the election until `stop`; has ended when streams and namespaces have.
     pub(crate) async fn run(self, mut elected: watch::Receiver<Leads>, stop: CancellationToken) {
         loop {
@@ -83,9 +83,9 @@ mod tests {
     use crate::dissemination::SETTLE;
     use crate::namespaces::{MAX_ORDERS, Membership};
 
-    fn keeper(handover: bool) -> (Keeper, Terms) {
+    fn keeper(handover: bool) -> (TermRunner, Terms) {
         let (sender, terms) = watch::channel(None);
-        let keeper = Keeper {
+        let keeper = TermRunner {
             id: "a".into(),
             rules: Rules {
                 timeout: Duration::from_secs(8),

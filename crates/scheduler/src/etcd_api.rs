@@ -50,7 +50,7 @@ impl Answer {
     }
 
     /// Counts a pair; whether it still has room.
-    fn takes(&mut self, pair: &Pair, keys_only: bool) -> bool {
+    fn reserve(&mut self, pair: &Pair, keys_only: bool) -> bool {
         self.size += pair.key.len() + if keys_only { 0 } else { pair.value.len() };
         self.size <= self.most
     }
@@ -282,9 +282,9 @@ fn range(
             .filter(|limit| *limit > 0)
             .unwrap_or(usize::MAX);
         pairs::scan(connection, &range, |pair| {
-            let has_room = answer.takes(&pair, request.keys_only);
+            let has_capacity = answer.reserve(&pair, request.keys_only);
             kvs.push(key_value(pair, request.keys_only));
-            kvs.len() < limit && has_room
+            kvs.len() < limit && has_capacity
         })?;
         answer.check()?;
     }
@@ -307,7 +307,7 @@ fn put(
         false => None,
     };
     if let Some(pair) = &before {
-        answer.takes(pair, false);
+        answer.reserve(pair, false);
         answer.check()?;
     }
     writing.put(&request.key, &request.value)?;
@@ -326,9 +326,9 @@ fn delete(
     let mut before = Vec::new();
     if request.prev_kv {
         pairs::scan(writing.connection(), &range, |pair| {
-            let has_room = answer.takes(&pair, false);
+            let has_capacity = answer.reserve(&pair, false);
             before.push(key_value(pair, false));
-            has_room
+            has_capacity
         })?;
         answer.check()?;
     }

@@ -307,8 +307,8 @@ impl Source {
             Self::Embedded { location, .. } => {
                 let location = location.clone();
                 tokio::task::spawn_blocking(move || {
-                    let told = location.read(|entry| send.blocking_send(Ok(entry)).is_ok());
-                    if let Err(error) = told {
+                    let read = location.read(|entry| send.blocking_send(Ok(entry)).is_ok());
+                    if let Err(error) = read {
                         // Whoever asked may have gone.
                         let _ = send.blocking_send(Err(error.into()));
                     }

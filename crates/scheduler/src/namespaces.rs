@@ -192,7 +192,7 @@ impl Namespaces {
         loop {
             let all = std::mem::take(&mut *self.waiting());
             for namespace in all {
-                if let Err(cause) = self.gone(&namespace).await {
+                if let Err(cause) = self.delete_jobs_of(&namespace).await {
                     tracing::error!(
                         target: LOG,
                         "cannot delete the jobs of the namespace {namespace}, which is gone: {cause}; trying again \
@@ -211,7 +211,7 @@ impl Namespaces {
 
     /// Deletes the jobs of a namespace; only if the API says that there is none of that name, because a list may lack
     /// one for other reasons.
-    async fn gone(&self, namespace: &str) -> Result<(), String> {
+    async fn delete_jobs_of(&self, namespace: &str) -> Result<(), String> {
         match self.client.get::<Value>(Kind::NAMESPACES, None, namespace).await {
             Err(error) if error.is_not_found() => {}
             Ok(_) => return Ok(()),
@@ -310,7 +310,7 @@ mod tests {
         storage
     }
 
-    async fn left(storage: &Arc<dyn Storage>) -> Vec<String> {
+    async fn namespaces_of(storage: &Arc<dyn Storage>) -> Vec<String> {
         let jobs = storage.list(String::new(), 1 << 20).await.unwrap();
         let namespaces = jobs.iter().filter_map(|(name, _)| names::namespace(name));
         let namespaces: BTreeSet<String> = namespaces.map(|(name, _)| name.to_owned()).collect();
@@ -344,7 +344,10 @@ mod tests {
         assert_eq!(all.unknown(&store).await.unwrap(), ["gone", "gone-too"]);
         all.tell_unknown(&store).await;
         assert!(all.waiting().is_empty());
-        assert_eq!(left(&storage).await, ["Standalone_1", "gone", "gone-too", "here"]);
+        assert_eq!(
+            namespaces_of(&storage).await,
+            ["Standalone_1", "gone", "gone-too", "here"]
+        );
         stop.cancel();
         running.await.unwrap();
     }
@@ -359,10 +362,10 @@ mod tests {
         // The list lacks it: the cluster is asked for it by its name.
         server.put("/api/v1/namespaces/here", found);
         assert_eq!(all.of_jobs().await.unwrap(), BTreeSet::from(["here".to_owned()]));
-        all.gone("here").await.unwrap();
+        all.delete_jobs_of("here").await.unwrap();
         server.down(true);
-        assert!(all.gone("here").await.is_err());
-        assert_eq!(left(&storage).await, ["here"]);
+        assert!(all.delete_jobs_of("here").await.is_err());
+        assert_eq!(namespaces_of(&storage).await, ["here"]);
     }
 
     #[tokio::test]

@@ -64,11 +64,11 @@ impl Opened {
             id: config.id.clone(),
             address: address.to_owned(),
         };
-        let (storage, told) = SharedStorage::join(backend, own);
+        let (storage, events) = SharedStorage::join(backend, own);
         Self {
             storage,
-            changes: told.changes,
-            hosts: told.hosts,
+            changes: events.changes,
+            hosts: events.hosts,
             embedded: None,
             child: None,
             at,

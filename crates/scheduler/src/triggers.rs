@@ -100,11 +100,11 @@ impl Triggers {
         host: Host,
     ) -> Option<(Connection, mpsc::UnboundedReceiver<Delivery>)> {
         let (deliveries, due) = mpsc::unbounded_channel();
-        let (id, told) = oneshot::channel();
+        let (id, assigned) = oneshot::channel();
         let connect = Command::Connect { host, deliveries, id };
         self.0.send(connect).ok()?;
         let connection = Connection {
-            host: told.await.ok()?,
+            host: assigned.await.ok()?,
             triggers: self.clone(),
         };
         Some((connection, due))
@@ -172,8 +172,8 @@ impl Driver {
             };
             tokio::select! {
                 () = drain.cancelled() => return Ok(()),
-                told = self.changes.recv_many(&mut changes, BATCH) => {
-                    if told == 0 {
+                count = self.changes.recv_many(&mut changes, BATCH) => {
+                    if count == 0 {
                         return Err(StoreEnded);
                     }
                 }
@@ -214,9 +214,9 @@ impl Driver {
     fn change(&mut self, change: Change, now: Timestamp, ready: &Part) {
         match change {
             Change::Loaded => ready.set(true),
-            Change::Hold(told) => {
+            Change::Hold(drained) => {
                 self.engine.hold();
-                self.holding = Some(told);
+                self.holding = Some(drained);
             }
             Change::Reset => {
                 self.holding = None;
@@ -376,7 +376,7 @@ mod tests {
     struct Hanging(Mutex<Vec<Advance>>);
 
     impl Hanging {
-        fn taken(&self) -> std::sync::MutexGuard<'_, Vec<Advance>> {
+        fn advances(&self) -> std::sync::MutexGuard<'_, Vec<Advance>> {
             self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
@@ -402,7 +402,7 @@ mod tests {
             pending().await
         }
         fn advance(&self, advance: Advance) {
-            self.taken().push(advance);
+            self.advances().push(advance);
         }
         async fn close(&self) {}
     }
@@ -440,8 +440,8 @@ mod tests {
             unstored: 3,
         };
         let storage = Arc::new(Hanging::default());
-        let (changes, told) = mpsc::channel(CHANGES);
-        let (triggers, driver) = Triggers::new(storage.clone(), told, Arc::default(), limits);
+        let (changes, received) = mpsc::channel(CHANGES);
+        let (triggers, driver) = Triggers::new(storage.clone(), received, Arc::default(), limits);
         let drain = CancellationToken::new();
         let running = tokio::spawn(driver.run(Health::default().part("jobs"), drain.clone()));
         let app = || Host::new("ns", "app", true, &[]);
@@ -462,11 +462,11 @@ mod tests {
                 .unwrap();
         }
         assert_eq!(due.try_recv().unwrap_err(), TryRecvError::Empty);
-        assert_eq!(storage.taken().len(), most);
+        assert_eq!(storage.advances().len(), most);
 
         let mut left = usize::try_from(JOBS).unwrap() - most;
         while left > 0 {
-            storage.taken().clear();
+            storage.advances().clear();
             host.answer(due.recv().await.unwrap().trigger, Outcome::Success);
             left -= 1;
         }
@@ -499,9 +499,9 @@ mod tests {
             in_flight: 1,
             unstored: 1,
         };
-        let (_changes, told) = mpsc::channel(CHANGES);
+        let (_changes, received) = mpsc::channel(CHANGES);
         let (_triggers, mut driver) =
-            Triggers::new(Arc::new(Hanging::default()), told, Arc::default(), limits);
+            Triggers::new(Arc::new(Hanging::default()), received, Arc::default(), limits);
         let now = Timestamp::now();
         let (deliveries, _due) = mpsc::unbounded_channel();
         let (id, mut host) = oneshot::channel();

@@ -10,7 +10,7 @@ use crate::{
     contents::Contents,
     jwt::{self, Algorithm, JwtAuthority, JwtFiles, TokenError},
     material::{self, File, MaterialError, MaterialStore, Paths},
-    rotation::{self, Act, Advanced, Rotation, Status, Terms},
+    rotation::{self, Advanced, Rotation, RotationStep, Status, Terms},
     settings::Settings,
     x509::{self, GenerateError, X509Authority},
 };
@@ -154,7 +154,7 @@ impl AuthoritySource {
         for file in &advanced.changed {
             shelf.replace(*file, files.get(*file).unwrap_or_default())?;
         }
-        tell(&advanced, settled);
+        log_advance(&advanced, settled);
         let previous = rotation::previous(&files).and_then(|previous| x509::load(&previous).ok());
         let authority = Authority {
             x509,
@@ -234,16 +234,16 @@ impl AuthoritySource {
     }
 }
 
-fn tell(advanced: &Advanced, settled: bool) {
+fn log_advance(advanced: &Advanced, settled: bool) {
     let status = advanced.status;
-    if advanced.act == Some(Act::Renew) {
+    if advanced.step == Some(RotationStep::Renew) {
         tracing::warn!(
             target: LOG,
             "the CA has expired, peers do not trust its certificates: another one signs from now on. Restart, with \
              the new ca.crt, every process that did not get its root before; the old key is kept in the record of \
              the rotation for now, in case the clock of this machine is wrong. {status}"
         );
-    } else if advanced.act.is_some() {
+    } else if advanced.step.is_some() {
         tracing::info!(target: LOG, "rotation of the CA: {status}");
     } else if !advanced.changed.is_empty() {
         tracing::warn!(target: LOG, "repaired the files of the CA, which did not match its rotation. {status}");

@@ -86,7 +86,7 @@ pub(crate) enum Phase {
 
 /// One step of a rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Act {
+pub(crate) enum RotationStep {
     /// Make the next CA, and let its root be trusted.
     Announce,
     /// Note that what the phase begins with is in place.
@@ -121,28 +121,28 @@ impl Terms {
     }
 
     /// What comes next and when. `life` is that of the CA that is to be replaced.
-    pub(crate) fn next(self, phase: Phase, life: Life) -> (Act, OffsetDateTime) {
+    pub(crate) fn next(self, phase: Phase, life: Life) -> (RotationStep, OffsetDateTime) {
         let overlap = self.step.saturating_mul(OVERLAP_STEPS);
         match phase {
             Phase::Normal => {
                 let lead = (life.until - life.from) / LEAD_PART;
                 let lead = lead.max(self.step.saturating_mul(LEAD_STEPS));
-                (Act::Announce, life.until.saturating_sub(lead))
+                (RotationStep::Announce, life.until.saturating_sub(lead))
             }
             Phase::Announced { since: None } | Phase::Switched { since: None } => {
-                (Act::Confirm, OffsetDateTime::UNIX_EPOCH)
+                (RotationStep::Confirm, OffsetDateTime::UNIX_EPOCH)
             }
             // Half of what is left goes to those who learn of a root when they are started again.
             Phase::Announced { since: Some(since) } => {
                 let middle = since + (life.until - since) / 2;
                 let due = since.saturating_add(overlap).max(middle);
                 // What has expired protects nobody.
-                (Act::Switch, due.min(life.until.max(since)))
+                (RotationStep::Switch, due.min(life.until.max(since)))
             }
             // Sentry itself is known by the old root for as long as that is valid.
             Phase::Switched { since: Some(since) } => {
                 let end = life.until.saturating_sub(self.step);
-                (Act::Retire, since.saturating_add(overlap).max(end))
+                (RotationStep::Retire, since.saturating_add(overlap).max(end))
             }
         }
     }
@@ -173,7 +173,7 @@ pub(crate) enum Status {
     On {
         phase: Phase,
         /// What comes next, and when.
-        next: (Act, OffsetDateTime),
+        next: (RotationStep, OffsetDateTime),
     },
 }
 
@@ -246,7 +246,7 @@ pub(crate) struct Advanced {
     /// Where the rotation stands now.
     pub status: Status,
     /// What was done, if anything.
-    pub act: Option<Act>,
+    pub step: Option<RotationStep>,
     /// Files that changed, in the order in which they are to be written: after any of them the rest can be made up for.
     pub changed: Vec<File>,
     /// Whether the files are not what the rotation needs, and were left alone: it is off.
@@ -272,8 +272,10 @@ impl Rotation {
             return Ok(Advanced::idle(Status::Foreign));
         };
         let due = match status {
-            Status::On { next: (act, due), .. } if due <= now => Some(act),
-            Status::Off if record.is_unconfirmed() => Some(Act::Confirm),
+            Status::On {
+                next: (step, due), ..
+            } if due <= now => Some(step),
+            Status::Off if record.is_unconfirmed() => Some(RotationStep::Confirm),
             _ => None,
         };
         if self.mode == RotationMode::Off && due.is_none() {
@@ -286,27 +288,27 @@ impl Rotation {
         }
         // Not before it is retired: that would bring the old root back.
         let mut changed = match due {
-            Some(Act::Retire) if !record.has_previous_back(contents) => Vec::new(),
+            Some(RotationStep::Retire) if !record.has_previous_back(contents) => Vec::new(),
             _ => record.repair(contents),
         };
-        let act = due.filter(|act| *act != Act::Confirm || settled && changed.is_empty());
-        let mut act = act.filter(|_| changed.is_empty());
+        let step = due.filter(|step| *step != RotationStep::Confirm || settled && changed.is_empty());
+        let mut step = step.filter(|_| changed.is_empty());
         if self.mode != RotationMode::Off && has_expired(contents, now) {
-            act = Some(Act::Renew);
+            step = Some(RotationStep::Renew);
         }
-        if let Some(act) = act {
-            changed = match act {
-                Act::Announce => record.announce(contents, self, now)?,
-                Act::Confirm => record.confirm(contents, now),
-                Act::Switch => record.switch(contents),
-                Act::Retire => record.retire(contents),
-                Act::Renew => record.renew(contents, self, now)?,
+        if let Some(step) = step {
+            changed = match step {
+                RotationStep::Announce => record.announce(contents, self, now)?,
+                RotationStep::Confirm => record.confirm(contents, now),
+                RotationStep::Switch => record.switch(contents),
+                RotationStep::Retire => record.retire(contents),
+                RotationStep::Renew => record.renew(contents, self, now)?,
             };
         }
         let status = self.status(&record, contents).unwrap_or(Status::Foreign);
         Ok(Advanced {
             status,
-            act,
+            step,
             changed,
             left: false,
         })
@@ -348,7 +350,7 @@ impl Advanced {
     fn idle(status: Status) -> Self {
         Self {
             status,
-            act: None,
+            step: None,
             changed: Vec::new(),
             left: false,
         }

@@ -26,7 +26,7 @@ fn proven(admission: &Admission, address: IpAddr, count: usize) -> Vec<Permit> {
     (0..count).map(one).collect()
 }
 
-fn gone(permit: &Permit) -> bool {
+fn is_evicted(permit: &Permit) -> bool {
     permit.state.evicted.is_cancelled()
 }
 
@@ -36,9 +36,9 @@ fn when_full_the_oldest_that_proved_nothing_goes() {
     let permits = [1, 2, 3].map(|last| admit(&admission, from(last)));
     permits[0].prove();
     let _fourth = admit(&admission, from(4));
-    assert_eq!(permits.each_ref().map(gone), [false, true, false]);
+    assert_eq!(permits.each_ref().map(is_evicted), [false, true, false]);
     let _fifth = admit(&admission, from(5));
-    assert_eq!(permits.each_ref().map(gone), [false, true, true]);
+    assert_eq!(permits.each_ref().map(is_evicted), [false, true, true]);
     assert_eq!(admission.len(), 3);
     drop(permits);
     assert_eq!(admission.len(), 2, "a permit is given back once");
@@ -50,9 +50,9 @@ fn without_descriptors_the_oldest_goes_too() {
     let permits = [1, 2].map(|last| admit(&admission, from(last)));
     permits[0].prove();
     admission.make_room();
-    assert_eq!(permits.each_ref().map(gone), [false, true]);
+    assert_eq!(permits.each_ref().map(is_evicted), [false, true]);
     admission.make_room();
-    assert_eq!(permits.each_ref().map(gone), [true, true]);
+    assert_eq!(permits.each_ref().map(is_evicted), [true, true]);
     admission.make_room();
     assert_eq!(admission.len(), 0);
 }
@@ -65,7 +65,7 @@ fn when_all_are_proven_the_one_unused_for_longest_goes() {
     permits[1].prove();
     permits[0].prove();
     let _third = admit(&admission, from(3));
-    assert_eq!(permits.each_ref().map(gone), [false, true]);
+    assert_eq!(permits.each_ref().map(is_evicted), [false, true]);
     permits[1].prove();
     assert_eq!(admission.len(), 2, "an evicted connection does not come back");
 }
@@ -79,8 +79,8 @@ fn a_newcomer_that_is_about_to_ask_goes_after_those_that_asked_before() {
     let honest = admit(&admission, from(2));
     honest.prove();
     let _more: Vec<_> = (0..90).map(|_| admit(&admission, from(1))).collect();
-    assert!(!gone(&honest));
-    assert!(gone(&crowd[0]));
+    assert!(!is_evicted(&honest));
+    assert!(is_evicted(&crowd[0]));
 }
 
 #[test]
@@ -95,10 +95,10 @@ fn those_in_use_stay_and_keep_newcomers_out() {
     });
     assert_eq!(admission.admit(Some(from(4))).unwrap_err(), Full::Busy);
     admission.make_room();
-    assert_eq!(permits.each_ref().map(gone), [false; 3]);
+    assert_eq!(permits.each_ref().map(is_evicted), [false; 3]);
     busy.store(false, Ordering::Relaxed);
     let _fourth = admit(&admission, from(4));
-    assert_eq!(permits.iter().filter(|permit| gone(permit)).count(), 1);
+    assert_eq!(permits.iter().filter(|permit| is_evicted(permit)).count(), 1);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn the_one_that_is_idle_is_found_behind_those_in_use() {
         permit.prove();
     }
     let _fourth = admit(&admission, from(4));
-    assert_eq!(permits.each_ref().map(gone), [false, false, true]);
+    assert_eq!(permits.each_ref().map(is_evicted), [false, false, true]);
 }
 
 #[test]
@@ -122,10 +122,10 @@ fn a_crowd_that_asks_once_leaves_newcomers_their_time() {
     let crowd = proven(&admission, from(1), 100);
     let honest = admit(&admission, from(2));
     let more = proven(&admission, from(1), 40);
-    assert!(!gone(&honest));
-    assert_eq!(crowd.iter().filter(|permit| gone(permit)).count(), 41);
-    assert!(crowd[..41].iter().all(gone), "the oldest first");
-    assert!(!more.iter().any(gone));
+    assert!(!is_evicted(&honest));
+    assert_eq!(crowd.iter().filter(|permit| is_evicted(permit)).count(), 41);
+    assert!(crowd[..41].iter().all(is_evicted), "the oldest first");
+    assert!(!more.iter().any(is_evicted));
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,10 +141,10 @@ async fn a_newcomer_has_its_time_except_against_its_own_machine() {
     let left = admission.admit(Some(from(3))).unwrap_err();
     assert_eq!(left, Full::Young(FIRST_WORD / 2));
     let _again = admit(&admission, from(2));
-    assert_eq!(others.each_ref().map(gone), [false, true, false]);
+    assert_eq!(others.each_ref().map(is_evicted), [false, true, false]);
     tokio::time::advance(FIRST_WORD / 2).await;
     let _late = admit(&admission, from(3));
-    assert!(gone(&first));
+    assert!(is_evicted(&first));
 }
 
 #[test]
@@ -152,8 +152,15 @@ fn a_crowd_that_says_nothing_takes_no_place_of_others() {
     let admission = admission(100, 100);
     let used = proven(&admission, from(1), 50);
     let crowd: Vec<_> = (0..500).map(|_| admission.admit(None)).collect();
-    assert!(!used.iter().any(gone));
-    assert_eq!(crowd.iter().flatten().filter(|permit| !gone(permit)).count(), 50);
+    assert!(!used.iter().any(is_evicted));
+    assert_eq!(
+        crowd
+            .iter()
+            .flatten()
+            .filter(|permit| !is_evicted(permit))
+            .count(),
+        50
+    );
 }
 
 #[test]
@@ -161,13 +168,13 @@ fn one_source_cannot_take_the_places_of_others() {
     let admission = admission(100, 2);
     let other = admit(&admission, from(1));
     let many: Vec<_> = (0..50).map(|_| admit(&admission, from(2))).collect();
-    assert!(!gone(&other));
-    assert_eq!(many.iter().filter(|permit| !gone(permit)).count(), 2);
+    assert!(!is_evicted(&other));
+    assert_eq!(many.iter().filter(|permit| !is_evicted(permit)).count(), 2);
     let networks =
         ["fd00::1", "fd00::2", "fd00::3", "fd00:0:0:1::1"].map(|ip| admit(&admission, ip.parse().unwrap()));
-    assert_eq!(networks.each_ref().map(gone), [true, false, false, false]);
+    assert_eq!(networks.each_ref().map(is_evicted), [true, false, false, false]);
     let mapped = ["10.0.0.9", "::ffff:10.0.0.9", "10.0.0.9"].map(|ip| admit(&admission, ip.parse().unwrap()));
-    assert_eq!(mapped.each_ref().map(gone), [true, false, false]);
+    assert_eq!(mapped.each_ref().map(is_evicted), [true, false, false]);
 }
 
 #[test]

@@ -150,7 +150,7 @@ impl Calls {
     }
 
     /// Ends when the connection should.
-    pub(super) async fn over(&self) -> CloseReason {
+    pub(super) async fn close_reason(&self) -> CloseReason {
         loop {
             let now = Instant::now();
             let next = {

@@ -127,9 +127,12 @@ pub(super) fn counting(annotations: &BTreeMap<String, String>) -> Result<BTreeMa
         match problem {
             // The cluster is given none of them.
             Problem::Refused if want == Amount && !has_resources => {}
-            Problem::Refused => {
-                refused.push(told(name, value, want, "the API server rejects such a container"))
-            }
+            Problem::Refused => refused.push(mismatch(
+                name,
+                value,
+                want,
+                "the API server rejects such a container",
+            )),
             Problem::Ignored => drop(counting.remove(&format!("{PREFIX}{name}"))),
             Problem::Counts(_) => {}
         }
@@ -246,10 +249,10 @@ fn warning(name: &str, value: &str) -> Option<String> {
         Problem::Ignored => "it is ignored",
         Problem::Counts(effect) => effect,
     };
-    Some(told(name, value, want, effect))
+    Some(mismatch(name, value, want, effect))
 }
 
-fn told(name: &str, value: &str, want: AnnotationKind, effect: &str) -> String {
+fn mismatch(name: &str, value: &str, want: AnnotationKind, effect: &str) -> String {
     let value = cut(value, SHOWN);
     format!("annotation {PREFIX}{name}: {value:?} is not {want}: {effect}")
 }

@@ -109,7 +109,7 @@ impl<P: Place> Candidate<P> {
     pub(super) async fn read(&mut self) -> Result<bool, ApiError> {
         match self.place.get().await {
             Ok(lease) => {
-                self.saw(lease);
+                self.observed(lease);
                 Ok(true)
             }
             Err(ApiError::NotFound { .. }) => {
@@ -139,7 +139,7 @@ impl<P: Place> Candidate<P> {
         let mut news = opened?;
         while !self.is_free() {
             match tokio::time::timeout(self.patience(), news.next()).await {
-                Ok(Ok(Some(Event::Applied(lease)))) => self.saw(lease),
+                Ok(Ok(Some(Event::Applied(lease)))) => self.observed(lease),
                 Ok(Ok(Some(Event::Removed(_)))) => self.lost(),
                 Ok(Ok(Some(Event::Bookmark(_)))) | Err(_) => {}
                 Ok(Ok(None)) => {
@@ -160,7 +160,7 @@ impl<P: Place> Candidate<P> {
     }
 
     /// Takes in the lease. Clocks of machines differ: what counts is how long its record stayed the same here.
-    fn saw(&mut self, lease: Value) {
+    fn observed(&mut self, lease: Value) {
         if self.lease["spec"] != lease["spec"] {
             self.since = Instant::now();
         }
@@ -203,7 +203,7 @@ impl<P: Place> Candidate<P> {
         match self.place.create(&lease).await {
             // The namespace is not there.
             Err(error @ ApiError::NotFound { .. }) => Err(error),
-            created => self.taken(created, leads),
+            created => self.on_written(created, leads),
         }
     }
 
@@ -213,14 +213,14 @@ impl<P: Place> Candidate<P> {
         next["spec"] = self.record(Some(&self.lease["spec"]));
         self.wrote = true;
         let written = self.place.replace(&next).await;
-        self.taken(written, Leads::Next)
+        self.on_written(written, Leads::Next)
     }
 
     /// Whoever was faster has it.
-    fn taken(&mut self, written: Result<Value, ApiError>, leads: Leads) -> Result<Leads, ApiError> {
+    fn on_written(&mut self, written: Result<Value, ApiError>, leads: Leads) -> Result<Leads, ApiError> {
         match written {
             Ok(lease) => {
-                self.saw(lease);
+                self.observed(lease);
                 Ok(leads)
             }
             Err(ApiError::Conflict(_) | ApiError::NotFound { .. }) => Ok(Leads::No),

@@ -67,7 +67,7 @@ impl State {
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
         let known = self.objects.insert(address.to_owned(), object.clone()).is_some();
-        self.tell(address, if known { "MODIFIED" } else { "ADDED" }, &object);
+        self.notify(address, if known { "MODIFIED" } else { "ADDED" }, &object);
         object
     }
 
@@ -75,11 +75,11 @@ impl State {
         let mut object = self.objects.remove(address)?;
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        self.tell(address, "DELETED", &object);
+        self.notify(address, "DELETED", &object);
         Some(object)
     }
 
-    fn tell(&mut self, address: &str, kind: &str, object: &Value) {
+    fn notify(&mut self, address: &str, kind: &str, object: &Value) {
         let line = format!("{}\n", json!({"type": kind, "object": object}));
         for collection in collections(address) {
             let (version, line) = (self.version, line.clone());

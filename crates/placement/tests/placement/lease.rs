@@ -97,10 +97,10 @@ async fn a_process_that_is_killed_is_followed_and_one_that_is_told_to_stop_at_on
 
     let three = start("three");
     cluster.api.asked("WATCH", "/leases", 2).await;
-    let told = Instant::now();
+    let signalled = Instant::now();
     two.tell("-TERM");
     tokio::task::block_in_place(|| three.says("Replica three is the leader", TIMEOUT));
-    assert!(told.elapsed() < AT_ONCE, "{:?}", told.elapsed());
+    assert!(signalled.elapsed() < AT_ONCE, "{:?}", signalled.elapsed());
     tokio::task::block_in_place(|| two.says("Placement service shut down gracefully", TIMEOUT));
 }
 
@@ -138,9 +138,13 @@ async fn a_leader_that_is_cut_off_from_the_api_ends_before_another_begins() {
     let mut sidecar = Sidecar::connect(&mut cluster.sidecar(&two).await, host("h2:1", &["t"])).await;
     sidecar.table().await.unwrap();
     // The one that was cut off ends all the same.
-    let told = Instant::now();
+    let signalled = Instant::now();
     one.stop().await;
-    assert!(told.elapsed() < Duration::from_secs(10), "{:?}", told.elapsed());
+    assert!(
+        signalled.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        signalled.elapsed()
+    );
     Running::stop(two).await;
     assert_eq!(cluster.lease()["holderIdentity"], "");
 }

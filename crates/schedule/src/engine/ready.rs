@@ -43,7 +43,7 @@ struct Line {
 
 impl Namespace {
     /// How many places one of its targets may hold, where `free` are taken by nobody; 0: its namespace has enough.
-    fn room(&self, free: usize, alone: bool) -> usize {
+    fn quota(&self, free: usize, alone: bool) -> usize {
         if alone {
             free
         } else {
@@ -52,14 +52,14 @@ impl Namespace {
     }
 
     /// The first target that waits and may hold one more.
-    fn first(&self, room: usize) -> Option<&Arc<Target>> {
-        if room == 0 {
+    fn first(&self, quota: usize) -> Option<&Arc<Target>> {
+        if quota == 0 {
             return None;
         }
         // Those that may not hold one: no more than there are places.
         self.turns
             .values()
-            .find(|target| self.lines.get(*target).is_some_and(|line| line.held < room))
+            .find(|target| self.lines.get(*target).is_some_and(|line| line.held < quota))
     }
 
     fn forget_idle(&mut self, target: &Target) {
@@ -107,7 +107,7 @@ impl Ready {
         }
         let (name, target) = self.turns.values().find_map(|name| {
             let namespace = self.namespaces.get(name)?;
-            let target = namespace.first(namespace.room(free, alone))?;
+            let target = namespace.first(namespace.quota(free, alone))?;
             Some((Arc::clone(name), Arc::clone(target)))
         })?;
         let again = self.place();

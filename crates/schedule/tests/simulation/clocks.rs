@@ -59,7 +59,7 @@ fn a_clock_that_jumps_an_hour_ahead_makes_late_and_not_early() {
     assert!(world.done().is_empty());
     world.pass(180_000);
     assert_eq!(world.done(), [("job4".to_owned(), at(began, 16 * 240))]);
-    world.complete().told("core: the clock jumps an hour ahead");
+    world.complete().report("core: the clock jumps an hour ahead");
 }
 
 /// Invariant: when the clock is set back an hour, what was done does not come again, also not to a process that starts by
@@ -101,5 +101,5 @@ fn a_clock_that_is_set_back_an_hour_repeats_nothing_and_is_not_early() {
         assert!(world.store.is_empty(), "all have had their ticks");
         total.add(world.complete());
     }
-    total.told("core: the clock is set back an hour");
+    total.report("core: the clock is set back an hour");
 }

@@ -46,7 +46,7 @@ fn an_app_that_never_answers_holds_up_nobody_else() {
     world.connect(1);
     world.schedule(201, 1, Kind::Once(0));
     assert!(under_way(&world).contains(&"job201"));
-    world.complete().told("core: slow app with a herd of due jobs");
+    world.complete().report("core: slow app with a herd of due jobs");
 }
 
 /// Invariant: what an app that was lost had under way is no longer counted against it.

@@ -54,5 +54,5 @@ fn no_job_is_lost_early_or_repeated() {
     }
     tally
         .get()
-        .told("core: any order of crashes, lost hosts, failures and clock jumps");
+        .report("core: any order of crashes, lost hosts, failures and clock jumps");
 }

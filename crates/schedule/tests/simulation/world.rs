@@ -94,7 +94,7 @@ impl Tally {
     }
 
     /// Prints it in the form of `docs/scheduler.md`; nothing may be lost or early.
-    pub(crate) fn told(self, fault: &str) {
+    pub(crate) fn report(self, fault: &str) {
         let Self {
             acknowledged,
             fired,

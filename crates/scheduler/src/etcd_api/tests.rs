@@ -106,9 +106,9 @@ async fn jobs_that_tools_write_are_jobs() {
     };
     let deleted = api.delete_range(Request::new(delete)).await.unwrap().into_inner();
     assert_eq!(deleted.deleted, 1);
-    let mut told = Vec::new();
-    while told.len() < 4 {
-        told.push(match opened.changes.recv().await.unwrap() {
+    let mut changes = Vec::new();
+    while changes.len() < 4 {
+        changes.push(match opened.changes.recv().await.unwrap() {
             Change::Put { name, .. } => format!("put {name}"),
             Change::Deleted { name, .. } => format!("deleted {name}"),
             Change::Loaded => "loaded".to_owned(),
@@ -116,7 +116,7 @@ async fn jobs_that_tools_write_are_jobs() {
         });
     }
     assert_eq!(
-        told,
+        changes,
         [
             "loaded",
             "put app||ns||app||a",

@@ -60,7 +60,7 @@ impl Embedded {
         log::look(location);
         let connection = location.open()?;
         location.check(&connection)?;
-        let (changes, told) = mpsc::channel(CHANGES);
+        let (changes, received) = mpsc::channel(CHANGES);
         let (writes, queue) = queue::channel();
         // They end when nobody can ask for anything any more; `close` waits until all that was given to them is on disk.
         let start = |name: &str, run: Box<dyn FnOnce() + Send>| {
@@ -103,7 +103,7 @@ impl Embedded {
             listing: Semaphore::new(LISTS),
             _lock: lock,
         };
-        Ok((Arc::new(embedded), told))
+        Ok((Arc::new(embedded), received))
     }
 
     /// Runs `work` in a transaction; ends when that is on disk.
@@ -112,15 +112,15 @@ impl Embedded {
         work: impl FnOnce(&mut Writing<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StorageError> {
         let _place = self.writing.acquire().await.map_err(|_| StorageError::Closed)?;
-        let (told, answer) = oneshot::channel();
+        let (reply, answer) = oneshot::channel();
         let (failed, failure) = oneshot::channel();
         let part = move |writing: &mut Writing<'_>| {
             let done = work(writing)?;
-            let tell: writer::OnStored = Box::new(move |outcome| {
+            let on_stored: writer::OnStored = Box::new(move |outcome| {
                 // Whoever asked may have gone.
-                let _ = told.send(outcome.map(|()| done));
+                let _ = reply.send(outcome.map(|()| done));
             });
-            Ok(tell)
+            Ok(on_stored)
         };
         let part = Box::new(part);
         self.writes
@@ -155,10 +155,10 @@ async fn ask<T: Send + 'static>(
     queue: &queue::Sender<Read>,
     work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
 ) -> Result<T, StorageError> {
-    let (told, answer) = oneshot::channel();
+    let (reply, answer) = oneshot::channel();
     let read: Read = Box::new(move |connection| {
         // Whoever asked may have gone.
-        let _ = told.send(work(connection));
+        let _ = reply.send(work(connection));
     });
     queue.send(read).map_err(|_| StorageError::Closed)?;
     let outcome = answer.await.map_err(|_| StorageError::Closed)?;

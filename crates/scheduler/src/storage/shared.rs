@@ -64,7 +64,7 @@ impl SharedStorage {
     /// Joins the schedulers of the store, as soon as it answers.
     pub(crate) fn join(backend: Arc<dyn Backend>, own: SelfMember) -> (Arc<Self>, SharedEvents) {
         let (changes, changed) = mpsc::channel(CHANGES);
-        let (hosts, told) = watch::channel(Hosts::from([]));
+        let (hosts, watched_hosts) = watch::channel(Hosts::from([]));
         let stop = CancellationToken::new();
         let (advances, writing) = Advances::start(Arc::clone(&backend));
         let membership = Membership::new(
@@ -82,11 +82,11 @@ impl SharedStorage {
             stop,
             tasks: std::sync::Mutex::new(vec![tokio::spawn(membership.run()), writing]),
         };
-        let told = SharedEvents {
+        let events = SharedEvents {
             changes: changed,
-            hosts: told,
+            hosts: watched_hosts,
         };
-        (Arc::new(shared), told)
+        (Arc::new(shared), events)
     }
 
     async fn write(&self, writes: &[Write]) -> Result<(), StorageError> {

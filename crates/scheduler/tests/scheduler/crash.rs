@@ -65,8 +65,8 @@ impl Process {
     /// Asks it to end.
     pub(crate) fn terminate(&self) {
         let id = self.child.id().to_string();
-        let told = Command::new("kill").args(["-TERM", &id]).status().unwrap();
-        assert!(told.success());
+        let sent = Command::new("kill").args(["-TERM", &id]).status().unwrap();
+        assert!(sent.success());
     }
 }
 
@@ -144,5 +144,5 @@ async fn no_acknowledged_job_is_lost_or_early() {
     Tally::of(&acknowledged, |name| {
         fired.get(name).copied().into_iter().collect()
     })
-    .told("killed under calls, six times");
+    .report("killed under calls, six times");
 }

@@ -87,8 +87,8 @@ impl Runs {
     /// Kills the first run.
     fn kill_first(&mut self) {
         if let Some(id) = self.first.take() {
-            let told = Command::new("kill").args(["-KILL", &id.to_string()]).status();
-            assert!(told.unwrap().success());
+            let sent = Command::new("kill").args(["-KILL", &id.to_string()]).status();
+            assert!(sent.unwrap().success());
         }
     }
 }
@@ -164,7 +164,7 @@ async fn a_full_disk_loses_nothing_that_was_acknowledged() {
         times.entry(trigger.name).or_default().push(Timestamp::now());
     }
     let soon = soon.iter().map(|(name, due)| (name, due));
-    Tally::of(soon, |name| times.get(name).cloned().unwrap_or_default()).told("full disk, and a kill");
+    Tally::of(soon, |name| times.get(name).cloned().unwrap_or_default()).report("full disk, and a kill");
 }
 
 /// Invariant: a job whose bytes have changed is neither handed out nor triggered, and those that are due with it are.

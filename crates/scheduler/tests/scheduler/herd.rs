@@ -57,5 +57,5 @@ async fn a_slow_app_with_a_herd_of_due_jobs_holds_up_nobody_else() {
     }
     let jobs = jobs.iter().map(|(name, due)| (name, due));
     Tally::of(jobs, |name| times.get(name).cloned().unwrap_or_default())
-        .told("slow app with a herd of due jobs");
+        .report("slow app with a herd of due jobs");
 }

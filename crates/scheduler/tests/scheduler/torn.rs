@@ -133,7 +133,7 @@ async fn a_write_that_was_torn_off_takes_no_job_along() {
     for place in left.places() {
         tally.add(left.goes_on(&left.log[..place]).await);
     }
-    tally.told("log torn off in its last write, at five places");
+    tally.report("log torn off in its last write, at five places");
 }
 
 /// Invariant: the same where records of that write are there, but are not what was written.
@@ -144,7 +144,7 @@ async fn a_write_that_was_changed_takes_no_job_along() {
     for place in left.places() {
         tally.add(left.goes_on(&left.changed(place)).await);
     }
-    tally.told("last write of the log changed, at five places");
+    tally.report("last write of the log changed, at five places");
 }
 
 /// Invariant: where a disk changes the last write after its caller was told, that one job is lost, and no other. A write that a

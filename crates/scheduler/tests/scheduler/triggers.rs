@@ -139,7 +139,7 @@ async fn failures_follow_the_policy() {
     Tally::of(failed.iter().map(|name| (name, &begun)), |name| {
         times.get(name).cloned().unwrap_or_default()
     })
-    .told("an app that answers failure");
+    .report("an app that answers failure");
 }
 
 /// Invariant: what a sidecar was killed over goes to another one.
@@ -177,7 +177,7 @@ async fn what_a_lost_sidecar_had_goes_to_another() {
     );
     let dues = dues.iter().map(|(name, due)| (name, due));
     Tally::of(dues, |name| times.get(name).cloned().unwrap_or_default())
-        .told("a sidecar killed over its triggers");
+        .report("a sidecar killed over its triggers");
 }
 
 #[tokio::test]
@@ -253,9 +253,9 @@ async fn sidecars_are_told_where_it_is() {
         .unwrap()
         .unwrap()
         .unwrap();
-    let told: Vec<_> = list.hosts.into_iter().map(|host| host.address).collect();
-    assert_eq!(told, [running.addresses.grpc.to_string()]);
-    assert_eq!(running.addresses.broadcast, told[0]);
+    let addresses: Vec<_> = list.hosts.into_iter().map(|host| host.address).collect();
+    assert_eq!(addresses, [running.addresses.grpc.to_string()]);
+    assert_eq!(running.addresses.broadcast, addresses[0]);
 }
 
 /// Invariant: a trigger whose sidecar is cut off without a word goes to another one, about 8 seconds later.

@@ -57,8 +57,8 @@ fn a_ca_of_a_year_is_announced_switched_and_retired_in_its_last_third() {
     let mut seen = Vec::new();
     for _ in 0..6 {
         let advanced = rotation.advance(&mut contents, now, true).unwrap();
-        if let Some(act) = advanced.act {
-            seen.push((act, (now - start()).whole_days(), roots(&contents)));
+        if let Some(step) = advanced.step {
+            seen.push((step, (now - start()).whole_days(), roots(&contents)));
         }
         now = now.max(due(&advanced));
     }
@@ -66,11 +66,11 @@ fn a_ca_of_a_year_is_announced_switched_and_retired_in_its_last_third() {
     assert_eq!(
         seen,
         [
-            (Act::Announce, 243, 2),
-            (Act::Confirm, 243, 2),
-            (Act::Switch, 304, 2),
-            (Act::Confirm, 304, 2),
-            (Act::Retire, 363, 1),
+            (RotationStep::Announce, 243, 2),
+            (RotationStep::Confirm, 243, 2),
+            (RotationStep::Switch, 304, 2),
+            (RotationStep::Confirm, 304, 2),
+            (RotationStep::Retire, 363, 1),
         ]
     );
     for file in [File::Root, File::Issuer, File::IssuerKey] {
@@ -98,8 +98,8 @@ fn nothing_is_due_before_what_it_waits_for_whatever_the_lifetimes() {
                 assert!(terms.step * LIFE_STEPS > days.days());
                 continue;
             }
-            let (act, announced) = terms.next(Phase::Normal, life);
-            assert_eq!(act, Act::Announce);
+            let (step, announced) = terms.next(Phase::Normal, life);
+            assert_eq!(step, RotationStep::Announce);
             assert!(announced > life.from && life.until - announced >= terms.step * LEAD_STEPS);
             let (_, switched) = terms.next(
                 Phase::Announced {
@@ -167,7 +167,7 @@ fn a_ca_that_others_made_is_left_alone() {
         let before = theirs.clone();
         let advanced = rotation.advance(&mut theirs, late, true).unwrap();
         assert_eq!(
-            (advanced.status, advanced.act),
+            (advanced.status, advanced.step),
             (Status::Foreign, None),
             "{record:?}"
         );
@@ -176,13 +176,13 @@ fn a_ca_that_others_made_is_left_alone() {
     // Unless it is asked for, and looks as one that a sentry makes.
     let adopts = usual(RotationMode::Adopt);
     let advanced = adopts.advance(&mut theirs.clone(), late, true).unwrap();
-    assert_eq!(advanced.act, Some(Act::Announce));
+    assert_eq!(advanced.step, Some(RotationStep::Announce));
     let stranger = Rotation {
         sentry: "spiffe://localhost/ns/other/dapr-sentry".parse().unwrap(),
         ..adopts
     };
     let advanced = stranger.advance(&mut theirs, late, true).unwrap();
-    assert_eq!((advanced.status, advanced.act), (Status::Foreign, None));
+    assert_eq!((advanced.status, advanced.step), (Status::Foreign, None));
 }
 
 #[test]
@@ -191,14 +191,14 @@ fn somebody_elses_ca_ends_a_rotation_that_has_begun() {
     let mut contents = made(&rotation, start());
     let late = start() + 300.days();
     let advanced = rotation.advance(&mut contents, late, false).unwrap();
-    assert_eq!(advanced.act, Some(Act::Announce));
+    assert_eq!(advanced.step, Some(RotationStep::Announce));
     let other = made(&rotation, start());
     for file in [File::Root, File::Issuer, File::IssuerKey] {
         contents.set(file, other.get(file).unwrap().to_vec());
     }
     let before = contents.clone();
     let advanced = rotation.advance(&mut contents, late + 90.days(), true).unwrap();
-    assert_eq!((advanced.status, advanced.act), (Status::Foreign, None));
+    assert_eq!((advanced.status, advanced.step), (Status::Foreign, None));
     assert_eq!(contents, before);
 }
 
@@ -238,10 +238,10 @@ fn a_root_that_somebody_took_out_is_announced_again_for_the_whole_overlap() {
     contents.set(File::Root, old);
     let late = start() + 350.days();
     let repaired = rotation.advance(&mut contents, late, true).unwrap();
-    assert_eq!((repaired.act, roots(&contents)), (None, 2));
+    assert_eq!((repaired.step, roots(&contents)), (None, 2));
     assert_eq!(repaired.changed, [File::Rotation, File::Root]);
     let confirmed = rotation.advance(&mut contents, late, true).unwrap();
-    assert_eq!(confirmed.act, Some(Act::Confirm));
+    assert_eq!(confirmed.step, Some(RotationStep::Confirm));
     assert!(due(&confirmed) >= late + rotation.terms.step * OVERLAP_STEPS);
 }
 
@@ -252,7 +252,7 @@ fn nothing_is_confirmed_before_it_is_in_use_everywhere() {
     let now = start() + 300.days();
     rotation.advance(&mut contents, now, false).unwrap();
     let advanced = rotation.advance(&mut contents, now + 50.days(), false).unwrap();
-    assert_eq!(advanced.act, None);
+    assert_eq!(advanced.step, None);
     assert!(advanced.changed.is_empty());
 }
 
@@ -263,7 +263,7 @@ fn turned_off_it_only_finishes_what_a_crash_interrupted() {
     let mut contents = made(&own, start());
     let mut now = start() + 300.days();
     let advanced = off.advance(&mut contents, now, true).unwrap();
-    assert_eq!((advanced.status, advanced.act), (Status::Off, None));
+    assert_eq!((advanced.status, advanced.step), (Status::Off, None));
     for _ in 0..2 {
         own.advance(&mut contents, now, true).unwrap();
     }
@@ -273,8 +273,8 @@ fn turned_off_it_only_finishes_what_a_crash_interrupted() {
     );
     now += 60.days();
     assert_eq!(
-        own.advance(&mut contents, now, true).unwrap().act,
-        Some(Act::Switch)
+        own.advance(&mut contents, now, true).unwrap().step,
+        Some(RotationStep::Switch)
     );
     let switched = contents.clone();
     contents.set(File::Issuer, issuer);
@@ -296,9 +296,12 @@ fn turned_off_it_leaves_an_issuer_alone_that_somebody_put_back() {
         now = now.max(due(&advanced));
     }
     let advanced = off.advance(&mut contents, now, true).unwrap();
-    assert_eq!((advanced.act, advanced.left), (Some(Act::Confirm), false));
+    assert_eq!(
+        (advanced.step, advanced.left),
+        (Some(RotationStep::Confirm), false)
+    );
     let advanced = off.advance(&mut contents, now, true).unwrap();
-    assert!(advanced.act.is_none() && advanced.changed.is_empty() && !advanced.left);
+    assert!(advanced.step.is_none() && advanced.changed.is_empty() && !advanced.left);
     for file in [File::Root, File::Issuer, File::IssuerKey] {
         contents.set(file, old.get(file).unwrap().to_vec());
     }
@@ -309,7 +312,7 @@ fn turned_off_it_leaves_an_issuer_alone_that_somebody_put_back() {
     // Written over, the record brings nothing back in any mode.
     contents.set(File::Rotation, b"{}".to_vec());
     let advanced = own.advance(&mut contents, now, false).unwrap();
-    assert_eq!((advanced.status, advanced.act), (Status::Foreign, None));
+    assert_eq!((advanced.status, advanced.step), (Status::Foreign, None));
     assert!(advanced.changed.is_empty());
 }
 
@@ -329,7 +332,7 @@ fn the_root_of_an_issuer_that_was_put_back_is_not_dropped() {
         contents.set(file, old.get(file).unwrap().to_vec());
     }
     let repaired = rotation.advance(&mut contents, now, true).unwrap();
-    assert_eq!((repaired.act, roots(&contents)), (None, 2));
+    assert_eq!((repaired.step, roots(&contents)), (None, 2));
     assert_eq!(contents.get(File::Issuer), switched.get(File::Issuer));
 }
 
@@ -349,7 +352,7 @@ fn a_ca_that_expired_makes_way_for_the_announced_one_or_else_for_a_new_one() {
     ] {
         let mut contents = before.clone();
         let advanced = rotation.advance(&mut contents, now, false).unwrap();
-        assert_eq!(advanced.act, Some(Act::Renew));
+        assert_eq!(advanced.step, Some(RotationStep::Renew));
         let order = [File::Rotation, File::Root, File::IssuerKey, File::Issuer];
         assert_eq!(advanced.changed, order);
         let life = record::chain_life(
@@ -370,17 +373,17 @@ fn a_ca_that_expired_makes_way_for_the_announced_one_or_else_for_a_new_one() {
         let later = due(&confirmed);
         assert_eq!((later - now).whole_days(), 2);
         let retired = rotation.advance(&mut contents, later, true).unwrap();
-        assert_eq!((retired.act, roots(&contents)), (Some(Act::Retire), 1));
+        assert_eq!((retired.step, roots(&contents)), (Some(RotationStep::Retire), 1));
         // Stopped again for longer than that one lives.
         let again = rotation.advance(&mut contents, now + 900.days(), false).unwrap();
-        assert_eq!(again.act, Some(Act::Renew));
+        assert_eq!(again.step, Some(RotationStep::Renew));
     }
     let mut theirs = first;
     theirs.remove(File::Rotation);
     let foreign = rotation
         .advance(&mut theirs, start() + 400.days(), false)
         .unwrap();
-    assert_eq!((foreign.act, foreign.changed.len()), (None, 0));
+    assert_eq!((foreign.step, foreign.changed.len()), (None, 0));
 }
 
 #[test]
@@ -388,7 +391,7 @@ fn certificates_that_live_too_long_are_said_to() {
     let long = rotation(RotationMode::Own, Terms::new(HOUR * 24 * 30, HOUR));
     let mut contents = made(&long, start());
     let advanced = long.advance(&mut contents, start() + 364.days(), true).unwrap();
-    assert_eq!((advanced.status, advanced.act), (Status::Unsuited, None));
+    assert_eq!((advanced.status, advanced.step), (Status::Unsuited, None));
     assert!(advanced.status.to_string().contains("workloadCertTTL"));
 }
 

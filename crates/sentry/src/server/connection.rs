@@ -38,7 +38,7 @@ where
     let end = async {
         tokio::select! {
             () = drain.cancelled() => {}
-            () = lifetime.over() => {
+            () = lifetime.expired() => {
                 tracing::debug!(
                     target: "dapr.sentry.server",
                     "closing a connection that has reached its maximum age"

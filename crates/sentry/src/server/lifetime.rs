@@ -86,7 +86,7 @@ impl Lifetime {
     }
 
     /// Completes when the connection has to end.
-    pub(crate) async fn over(&self) {
+    pub(crate) async fn expired(&self) {
         loop {
             let now = Instant::now();
             let end = self.end(now);
@@ -165,7 +165,7 @@ mod tests {
                 }
             }
         });
-        lifetime.over().await;
+        lifetime.expired().await;
         asking.abort();
         let lasted = begun.elapsed();
         assert!(lasted <= UNAUTHENTICATED + Duration::from_secs(1), "{lasted:?}");
@@ -178,13 +178,13 @@ mod tests {
         lifetime.authenticated();
         let call = lifetime.call();
         assert!(
-            tokio::time::timeout(UNAUTHENTICATED * 20, lifetime.over())
+            tokio::time::timeout(UNAUTHENTICATED * 20, lifetime.expired())
                 .await
                 .is_err()
         );
         drop(call);
         let ended = Instant::now();
-        lifetime.over().await;
+        lifetime.expired().await;
         assert!(ended.elapsed() >= IDLE);
     }
 

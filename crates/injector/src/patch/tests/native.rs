@@ -112,7 +112,7 @@ fn with_pluggable_components_the_sidecar_is_an_ordinary_one() {
 
 #[test]
 fn whoever_asks_a_native_sidecar_to_wait_is_told() {
-    for (annotations, told) in [
+    for (annotations, count) in [
         (
             json!({"enable-native-sidecar": "true", "block-shutdown-duration": "9s"}),
             1,
@@ -121,6 +121,6 @@ fn whoever_asks_a_native_sidecar_to_wait_is_told() {
         (json!({"enable-native-sidecar": "true"}), 0),
     ] {
         let read: Pod = serde_json::from_value(pod(&annotations)).unwrap();
-        assert_eq!(warnings(&read, &settings()).len(), told, "{annotations}");
+        assert_eq!(warnings(&read, &settings()).len(), count, "{annotations}");
     }
 }

@@ -259,8 +259,8 @@ impl World {
                 self.ordered(stream, phase, version, handover, &table);
             }
             Event::StreamEnds(stream) => {
-                let told = |host: &&usize| self.hosts[**host].cut == Cut::Nobody;
-                if let Some(host) = self.streams.get(&stream).filter(told).copied() {
+                let is_reached = |host: &&usize| self.hosts[**host].cut == Cut::Nobody;
+                if let Some(host) = self.streams.get(&stream).filter(is_reached).copied() {
                     self.streams.remove(&stream);
                     self.lost(host);
                 }

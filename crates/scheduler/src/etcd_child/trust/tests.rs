@@ -101,9 +101,9 @@ async fn members_that_do_not_answer_are_waited_for_but_not_for_ever() {
 /// A program in etcd's place, which tells in a file of its start, and that it was asked to end.
 fn program(folder: &Path) -> PathBuf {
     let program = folder.join("etcd");
-    let told = folder.join("told").display().to_string();
+    let journal = folder.join("told").display().to_string();
     let script = format!(
-        "#!/bin/sh\ntrap 'echo ended >> {told}; kill $!; exit 0' TERM\nsleep 60 > /dev/null 2>&1 &\necho started >> {told}\nwait\n"
+        "#!/bin/sh\ntrap 'echo ended >> {journal}; kill $!; exit 0' TERM\nsleep 60 > /dev/null 2>&1 &\necho started >> {journal}\nwait\n"
     );
     // Written by another process: a file that this one has open cannot be run, not even by a child of another thread.
     let written = Command::new("sh")
@@ -121,7 +121,7 @@ fn program(folder: &Path) -> PathBuf {
 async fn the_child_is_asked_to_end_and_started_again() {
     let folder = tempfile::tempdir().unwrap();
     let (program, supervised) = (program(folder.path()), supervised(folder.path()));
-    let told = || std::fs::read_to_string(folder.path().join("told")).unwrap_or_default();
+    let journal = || std::fs::read_to_string(folder.path().join("told")).unwrap_or_default();
     let (orders, ordered) = queue::channel();
     let trust = Trust {
         supervised: Arc::clone(&supervised),
@@ -133,12 +133,12 @@ async fn the_child_is_asked_to_end_and_started_again() {
         std::thread::spawn(move || super::super::supervise(&program, &path, &[], &ordered, &supervised));
     let until = async |wanted: &str| {
         let wait = async {
-            while told() != wanted {
+            while journal() != wanted {
                 sleep(Duration::from_millis(10)).await;
             }
         };
         let waited = timeout(Duration::from_secs(60), wait).await;
-        assert!(waited.is_ok(), "{}", told());
+        assert!(waited.is_ok(), "{}", journal());
     };
     until("started\n").await;
     let pace = Pace {
@@ -154,7 +154,7 @@ async fn the_child_is_asked_to_end_and_started_again() {
     follow.await.unwrap();
     orders.send(Order::Stop).unwrap();
     supervisor.join().unwrap().unwrap();
-    assert_eq!(told(), "started\nended\nstarted\nended\n");
+    assert_eq!(journal(), "started\nended\nstarted\nended\n");
 }
 
 #[test]

@@ -42,11 +42,11 @@ fn job(payload: usize) -> Vec<u8> {
 
 /// What is told until all is loaded.
 async fn loaded(changes: &mut mpsc::Receiver<Change>) -> Vec<Change> {
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     loop {
         match changes.recv().await.unwrap() {
-            Change::Loaded => return told,
-            change => told.push(change),
+            Change::Loaded => return seen,
+            change => seen.push(change),
         }
     }
 }
@@ -122,7 +122,7 @@ async fn what_was_stored_is_there_after_a_restart() {
     drop((store, changes));
 
     let (store, mut changes) = Embedded::open(&location(folder.path())).unwrap();
-    let told = loaded(&mut changes).await;
+    let seen = loaded(&mut changes).await;
     let [
         Change::Put { name: c, .. },
         Change::Put {
@@ -131,9 +131,9 @@ async fn what_was_stored_is_there_after_a_restart() {
             job: value,
             ..
         },
-    ] = told.as_slice()
+    ] = seen.as_slice()
     else {
-        panic!("{told:?}");
+        panic!("{seen:?}");
     };
     // By key: letters come before the separator.
     assert_eq!((&**c, &**a), ("app||ns||apple||c", "app||ns||app||a"));
@@ -289,12 +289,12 @@ async fn a_write_that_was_torn_off_is_as_if_it_had_not_begun() {
         std::fs::write(location.file(), &main).unwrap();
         std::fs::write(location.file().with_extension("db-wal"), &wal[..cut]).unwrap();
         let (store, mut changes) = Embedded::open(&location).unwrap();
-        let told = loaded(&mut changes).await.len();
+        let seen = loaded(&mut changes).await.len();
         assert!(
-            (20..=30).contains(&told) && told >= before,
-            "{told} after {before} at {cut}"
+            (20..=30).contains(&seen) && seen >= before,
+            "{seen} after {before} at {cut}"
         );
-        before = told;
+        before = seen;
         drop(store);
     }
     assert_eq!(before, 30, "everything that was answered is in the whole log");

@@ -98,9 +98,9 @@ impl Writer {
     }
 
     fn transaction(&mut self, parts: Vec<(Part, oneshot::Sender<StorageError>)>, advances: Vec<Advance>) {
-        let mut tell = Vec::with_capacity(parts.len());
+        let mut waiting = Vec::with_capacity(parts.len());
         let mut not_begun = parts;
-        let outcome = write_all(&self.connection, &mut not_begun, &advances, &mut tell);
+        let outcome = write_all(&self.connection, &mut not_begun, &advances, &mut waiting);
         let error = match outcome {
             Ok(changes) => {
                 // The engine learns it before the caller: a trigger may come before the answer, never after a delete.
@@ -121,9 +121,9 @@ impl Writer {
                 Some(failure(&error))
             }
         };
-        for tell in tell {
+        for on_stored in waiting {
             fault::point("before a caller is told");
-            tell(error.clone().map_or(Ok(()), Err));
+            on_stored(error.clone().map_or(Ok(()), Err));
         }
         if let Some(error) = error {
             for (_, failed) in not_begun {
@@ -155,7 +155,7 @@ fn write_all(
     connection: &Connection,
     parts: &mut Vec<(Part, oneshot::Sender<StorageError>)>,
     advances: &[Advance],
-    tell: &mut Vec<OnStored>,
+    waiting: &mut Vec<OnStored>,
 ) -> rusqlite::Result<Vec<Change>> {
     connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
     fault::point("begun");
@@ -167,9 +167,9 @@ fn write_all(
     parts.reverse();
     while let Some((part, failed)) = parts.pop() {
         match writing.attempt(part) {
-            Ok(told) => {
+            Ok(on_stored) => {
                 fault::point("part written");
-                tell.push(told);
+                waiting.push(on_stored);
             }
             Err(error) => {
                 let _ = failed.send(failure(&error));

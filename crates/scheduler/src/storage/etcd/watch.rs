@@ -74,11 +74,11 @@ impl EtcdWatch {
         })
     }
 
-    fn events(&mut self, told: Vec<EtcdEvent>) -> Vec<Event> {
-        let mut events = Vec::with_capacity(told.len());
-        for told in told {
-            let is_delete = told.r#type() == EventType::Delete;
-            let Some(kv) = told.kv else { continue };
+    fn events(&mut self, received: Vec<EtcdEvent>) -> Vec<Event> {
+        let mut events = Vec::with_capacity(received.len());
+        for event in received {
+            let is_delete = event.r#type() == EventType::Delete;
+            let Some(kv) = event.kv else { continue };
             self.next = self.next.max(kv.mod_revision.saturating_add(1));
             events.push(match is_delete {
                 true => Event::Deleted {

@@ -32,16 +32,16 @@ const PAGE: i64 = 1000;
 /// Counts what the server has said; listening ends with the last of these.
 #[derive(Clone)]
 pub(super) struct Notified {
-    told: watch::Receiver<u64>,
+    count: watch::Receiver<u64>,
     _listening: Arc<AbortOnDropHandle<()>>,
 }
 
 /// Listens on a connection of its own, for as long as somebody wants to know.
 pub(super) fn listen(sessions: Arc<Sessions>) -> Notified {
-    let (tell, told) = watch::channel(0);
+    let (counter, count) = watch::channel(0);
     let listening = tokio::spawn(async move {
         loop {
-            if let Err(error) = listen_once(&sessions, &tell).await {
+            if let Err(error) = listen_once(&sessions, &counter).await {
                 tracing::debug!(
                     target: LOG,
                     "polling for changes every {ASK_EVERY:?} until notifications work again: {error}"
@@ -51,19 +51,19 @@ pub(super) fn listen(sessions: Arc<Sessions>) -> Notified {
         }
     });
     Notified {
-        told,
+        count,
         _listening: Arc::new(AbortOnDropHandle::new(listening)),
     }
 }
 
-async fn listen_once(sessions: &Sessions, tell: &watch::Sender<u64>) -> Result<(), StorageError> {
+async fn listen_once(sessions: &Sessions, counter: &watch::Sender<u64>) -> Result<(), StorageError> {
     let connecting = timeout(CALL, sessions.config.connect(sessions.tls.clone())).await;
     let (client, mut connection) = connecting.map_err(|_| slow())??;
-    let telling = tell.clone();
+    let notified = counter.clone();
     let mut moving = AbortOnDropHandle::new(tokio::spawn(async move {
         loop {
             match std::future::poll_fn(|context| connection.poll_message(context)).await {
-                Some(Ok(AsyncMessage::Notification(_))) => telling.send_modify(|count| *count += 1),
+                Some(Ok(AsyncMessage::Notification(_))) => notified.send_modify(|count| *count += 1),
                 Some(Ok(_)) => {}
                 Some(Err(_)) | None => return,
             }
@@ -72,7 +72,7 @@ async fn listen_once(sessions: &Sessions, tell: &watch::Sender<u64>) -> Result<(
     let asked = timeout(CALL, client.batch_execute(&format!("LISTEN {CHANNEL}"))).await;
     asked.map_err(|_| slow())??;
     // What was said before.
-    tell.send_modify(|count| *count += 1);
+    counter.send_modify(|count| *count += 1);
     loop {
         tokio::select! {
             _ = &mut moving => return Err(StorageError::Unavailable("the connection ended".to_owned())),
@@ -155,12 +155,12 @@ impl PostgresWatch {
 impl Watch for PostgresWatch {
     async fn next(&mut self) -> Result<Vec<Event>, StorageError> {
         loop {
-            self.notified.told.mark_unchanged();
+            self.notified.count.mark_unchanged();
             match timeout(CALL, self.ask()).await.unwrap_or_else(|_| Err(slow())) {
                 Ok(events) if !events.is_empty() => return Ok(events),
                 Ok(_) => {
                     // Told or not: it is asked.
-                    let _ = timeout(ASK_EVERY, self.notified.told.changed()).await;
+                    let _ = timeout(ASK_EVERY, self.notified.count.changed()).await;
                 }
                 Err(error) if error.is_passing() => tokio::time::sleep(PAUSE).await,
                 Err(error) => return Err(error),

@@ -24,7 +24,7 @@ const BATCH: usize = 256;
 struct WriteRequest {
     conditions: Vec<Condition>,
     writes: Vec<Write>,
-    told: oneshot::Sender<Result<bool, StorageError>>,
+    reply: oneshot::Sender<Result<bool, StorageError>>,
 }
 
 /// The way to the task.
@@ -57,7 +57,7 @@ impl Writer {
                 };
                 for (asked, outcome) in asked.drain(..).zip(outcomes.drain(..)) {
                     // Whoever asked may have gone.
-                    let _ = asked.told.send(outcome);
+                    let _ = asked.reply.send(outcome);
                 }
             }
         });
@@ -73,11 +73,11 @@ impl Writer {
         conditions: Vec<Condition>,
         writes: Vec<Write>,
     ) -> Result<bool, StorageError> {
-        let (told, answer) = oneshot::channel();
+        let (reply, answer) = oneshot::channel();
         let asked = WriteRequest {
             conditions,
             writes,
-            told,
+            reply,
         };
         self.requests
             .send(asked)

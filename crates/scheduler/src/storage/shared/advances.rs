@@ -70,8 +70,8 @@ impl Advances {
 
     /// Ends when everything before is stored, or cannot be.
     pub(super) async fn flush(&self) {
-        let (told, wait) = oneshot::channel();
-        if self.requests.send(Request::Flush(told)).is_ok() {
+        let (flushed, wait) = oneshot::channel();
+        if self.requests.send(Request::Flush(flushed)).is_ok() {
             // Without an answer there is nobody left to wait for.
             let _ = wait.await;
         }
@@ -104,7 +104,7 @@ impl Writer {
                     Request::Advance(advance) => {
                         self.waiting.insert(Arc::clone(&advance.name), advance);
                     }
-                    Request::Flush(told) => self.flushes.push(told),
+                    Request::Flush(flushed) => self.flushes.push(flushed),
                     Request::End => ending = true,
                 }
             }

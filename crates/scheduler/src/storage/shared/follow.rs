@@ -22,21 +22,21 @@ pub(super) async fn follow(
     shard: Shard,
     changes: mpsc::Sender<Change>,
 ) -> Result<(), StorageError> {
-    let told = |change| async {
+    let report = |change| async {
         fault::point("before a change is told");
         changes.send(change).await.map_err(|_| StorageError::Closed)
     };
-    told(Change::Reset).await?;
+    report(Change::Reset).await?;
     let mut stored = Stored::read(&*backend).await?;
     let revision = stored.jobs.revision;
     let mut loaded = 0_usize;
     while let Some(job) = stored.next().await? {
         let Some(name) = own(&job, shard) else { continue };
         let counter = stored.counter(name).await?;
-        told(put(name, &job, counter)).await?;
+        report(put(name, &job, counter)).await?;
         loaded += 1;
     }
-    told(Change::Loaded).await?;
+    report(Change::Loaded).await?;
     tracing::info!(target: LOG, "loaded {loaded} stored jobs");
 
     let mut watch = backend.watch(Range::prefix(JOBS), revision);
@@ -59,17 +59,17 @@ pub(super) async fn follow(
                 let change = match event {
                     Event::Put(job) => match own(job, shard) {
                         Some(name) => put(name, job, counters.next().flatten().map(|pair| pair.value)),
-                        None => match gone(&job.key, job.modified) {
+                        None => match deletion_of(&job.key, job.modified) {
                             Some(change) => change,
                             None => continue,
                         },
                     },
-                    Event::Deleted { key, revision } => match gone(key, *revision) {
+                    Event::Deleted { key, revision } => match deletion_of(key, *revision) {
                         Some(change) => change,
                         None => continue,
                     },
                 };
-                told(change).await?;
+                report(change).await?;
             }
         }
     }
@@ -90,7 +90,7 @@ fn put(name: &str, job: &Pair, counter: Option<Vec<u8>>) -> Change {
 }
 
 /// A job is deleted, or another scheduler looks after what has taken its place.
-fn gone(key: &[u8], revision: i64) -> Option<Change> {
+fn deletion_of(key: &[u8], revision: i64) -> Option<Change> {
     Some(Change::Deleted {
         name: job_name(key)?.into(),
         revision: revision.unsigned_abs(),

@@ -68,7 +68,7 @@ struct Member {
 }
 
 /// Why a look at the entries ended.
-enum Woken {
+enum WakeReason {
     Stopped,
     Look,
     /// The store cannot tell what becomes of entries.
@@ -200,19 +200,19 @@ impl Membership {
                 View::Agreed(shard) => self.take(shard, &members).await,
             }
             match self.wait(&mut **watch).await {
-                Woken::Look => {}
-                Woken::Unwatched(error) => {
+                WakeReason::Look => {}
+                WakeReason::Unwatched(error) => {
                     tracing::debug!(target: LOG, "watching the members of the group again: {error}");
                     unwatched = true;
                     tokio::time::sleep(FIRST_PAUSE).await;
                 }
-                Woken::Stopped => return Ok(()),
+                WakeReason::Stopped => return Ok(()),
                 // The engine ends, and with it the scheduler.
-                Woken::Unfollowed(StorageError::Closed) => {
+                WakeReason::Unfollowed(StorageError::Closed) => {
                     self.stop.cancelled().await;
                     return Ok(());
                 }
-                Woken::Unfollowed(error) => {
+                WakeReason::Unfollowed(error) => {
                     tracing::warn!(target: LOG, "reading the stored jobs again: {error}");
                     self.let_go().await;
                     tokio::time::sleep(FIRST_PAUSE).await;
@@ -221,7 +221,7 @@ impl Membership {
         }
     }
 
-    async fn wait(&mut self, watch: &mut dyn Watch) -> Woken {
+    async fn wait(&mut self, watch: &mut dyn Watch) -> WakeReason {
         let Self { assignment, stop, .. } = self;
         let following = async {
             match assignment {
@@ -234,11 +234,11 @@ impl Membership {
             }
         };
         tokio::select! {
-            () = stop.cancelled() => Woken::Stopped,
-            error = following => Woken::Unfollowed(error),
+            () = stop.cancelled() => WakeReason::Stopped,
+            error = following => WakeReason::Unfollowed(error),
             // Whatever was told: the entries say it.
-            told = watch.next() => told.map_or_else(Woken::Unwatched, |_| Woken::Look),
-            () = tokio::time::sleep(LOOK_EVERY) => Woken::Look,
+            event = watch.next() => event.map_or_else(WakeReason::Unwatched, |_| WakeReason::Look),
+            () = tokio::time::sleep(LOOK_EVERY) => WakeReason::Look,
         }
     }
 
@@ -330,8 +330,8 @@ impl Membership {
         };
         drop(assignment);
         fault::point("jobs let go");
-        let (told, drained) = oneshot::channel();
-        if self.changes.send(Change::Hold(told)).await.is_ok() && timeout(DRAIN, drained).await.is_err() {
+        let (done, drained) = oneshot::channel();
+        if self.changes.send(Change::Hold(done)).await.is_ok() && timeout(DRAIN, drained).await.is_err() {
             tracing::info!(
                 target: LOG,
                 "apps did not answer in time: the scheduler that takes over triggers the unanswered jobs again"

@@ -154,22 +154,22 @@ async fn a_job_is_stored_once(store: &Unsteady) {
     let lose = |loss| *store.loss.lock().unwrap() = Some(loss);
 
     lose(Loss::Answer(Vec::new()));
-    let told = schedule::schedule(store, "kept", job("0s", 1), false).await;
-    assert_eq!(told, Ok(Scheduled::Stored));
+    let outcome = schedule::schedule(store, "kept", job("0s", 1), false).await;
+    assert_eq!(outcome, Ok(Scheduled::Stored));
     assert_eq!(store.pair(job_key("kept")).await.unwrap().version, 1);
 
     // Its first tick was done before it was noticed that there is no answer.
     lose(Loss::Answer(vec![put(counter_key("ticked"), b"done once")]));
-    let told = schedule::schedule(store, "ticked", job("0s", 2), true).await;
-    assert_eq!(told, Ok(Scheduled::Stored));
+    let outcome = schedule::schedule(store, "ticked", job("0s", 2), true).await;
+    assert_eq!(outcome, Ok(Scheduled::Stored));
     let counter = store.pair(counter_key("ticked")).await.expect("it is forgotten");
     assert_eq!(counter.value, b"done once");
 
     // And here its only one.
     for overwrite in [false, true] {
         lose(Loss::Answer(vec![Write::Delete(Range::one(job_key("over")))]));
-        let told = schedule::schedule(store, "over", job("0s", 3), overwrite).await;
-        assert!(matches!(told, Err(StorageError::Unknown(_))), "{told:?}");
+        let outcome = schedule::schedule(store, "over", job("0s", 3), overwrite).await;
+        assert!(matches!(outcome, Err(StorageError::Unknown(_))), "{outcome:?}");
         assert_eq!(store.pair(job_key("over")).await, None, "it would come again");
     }
 
@@ -177,19 +177,19 @@ async fn a_job_is_stored_once(store: &Unsteady) {
     for overwrite in [false, true] {
         let (name, value) = (format!("later-{overwrite}"), job("1h", 4));
         lose(Loss::Request);
-        let told = schedule::schedule(store, &name, value.clone(), overwrite).await;
-        assert_eq!(told, Ok(Scheduled::Stored));
+        let outcome = schedule::schedule(store, &name, value.clone(), overwrite).await;
+        assert_eq!(outcome, Ok(Scheduled::Stored));
         assert_eq!(store.pair(job_key(&name)).await.unwrap().value, value);
     }
 
     // Another one is there.
     let other = job("1h", 5);
     lose(Loss::Request);
-    let told = schedule::schedule(store, "later-false", other.clone(), false).await;
-    assert_eq!(told, Ok(Scheduled::Exists));
+    let outcome = schedule::schedule(store, "later-false", other.clone(), false).await;
+    assert_eq!(outcome, Ok(Scheduled::Exists));
     lose(Loss::Request);
-    let told = schedule::schedule(store, "later-true", other.clone(), true).await;
-    assert_eq!(told, Ok(Scheduled::Stored));
+    let outcome = schedule::schedule(store, "later-true", other.clone(), true).await;
+    assert_eq!(outcome, Ok(Scheduled::Stored));
     assert_eq!(store.pair(job_key("later-true")).await.unwrap().value, other);
 }
 
@@ -301,14 +301,14 @@ async fn a_member_that_comes_back_at_its_address_is_told_of() {
     } = events;
     let taking = tokio::spawn(async move {
         while let Some(change) = changes.recv().await {
-            if let Change::Hold(told) = change {
-                let _ended = told.send(());
+            if let Change::Hold(drained) = change {
+                let _ended = drained.send(());
             }
         }
     });
     let mut both = async |uid| {
         store.commit(&[], &[member_b(uid)]).await.unwrap();
-        let told = tokio::time::timeout(PATIENCE, async {
+        let noticed = tokio::time::timeout(PATIENCE, async {
             loop {
                 hosts.changed().await.unwrap();
                 let list = Arc::clone(&hosts.borrow_and_update());
@@ -317,7 +317,8 @@ async fn a_member_that_comes_back_at_its_address_is_told_of() {
                 }
             }
         });
-        told.await
+        noticed
+            .await
             .unwrap_or_else(|_| panic!("b with the uid {uid} is not told of"))
     };
     let first = both(7).await;

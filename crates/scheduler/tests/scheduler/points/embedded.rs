@@ -154,9 +154,9 @@ async fn exists(client: &mut SchedulerClient<Channel>, name: &str) -> Option<boo
 }
 
 /// A process that is told this, and the one after it: what it said, and what became of jobs.
-async fn life(told: &str) -> (Said, Tally) {
+async fn life(point: &str) -> (Said, Tally) {
     let (folder, said) = (tempfile::tempdir().unwrap(), Said::new());
-    let process = Process::try_start(&arguments(folder.path()), &[(VARIABLE, told)], said.file());
+    let process = Process::try_start(&arguments(folder.path()), &[(VARIABLE, point)], said.file());
     let mut known = Known::default();
     let lived = match &process {
         Some(process) => known.live(&process.address).await,
@@ -186,5 +186,5 @@ async fn killed_between_every_two_steps_of_a_write_it_keeps_its_promises() {
     let places = Place::all(&listed, usize::MAX);
     let (died, total) = at_each(places, vec![(); LANES], dies).await;
     assert_eq!(died, set(&[&PLACES]));
-    total.told("kill -9 between every two steps of a write");
+    total.report("kill -9 between every two steps of a write");
 }

@@ -132,12 +132,12 @@ impl Way {
     }
 
     /// One that is told this, and the same command again: the places it came to.
-    async fn life(&mut self, told: &str) -> Vec<String> {
+    async fn life(&mut self, point: &str) -> Vec<String> {
         if let End::Embedded(folder) = &mut self.to {
             *folder = tempfile::tempdir().unwrap();
         }
         let said = Said::new();
-        let (done, text) = self.migrate(&[(VARIABLE, told)], &said);
+        let (done, text) = self.migrate(&[(VARIABLE, point)], &said);
         let places = said.places();
         assert!(done || !places.is_empty(), "{text}");
         let copied = self.to.pairs().await;
@@ -145,7 +145,7 @@ impl Way {
         assert!(is_part, "the target has what the source has not");
         let has = |folder: &str| copied.contains_key(&format!("dapr/{folder}/app||ns||app||again"));
         assert_eq!(has("jobs"), has("counters"), "half of a job is copied");
-        if told != LIST {
+        if point != LIST {
             self.again(copied.len() == self.all.len()).await;
         }
         let (from, to) = (self.from.pairs().await, self.to.pairs().await);
@@ -157,7 +157,7 @@ impl Way {
         assert_eq!(
             differing(&to, &self.all),
             Vec::<&String>::new(),
-            "of {told}: the target differs"
+            "of {point}: the target differs"
         );
         if let End::Shared(store) = &self.to {
             store.clear().await;

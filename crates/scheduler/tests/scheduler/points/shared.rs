@@ -339,10 +339,10 @@ async fn gone(process: &mut Process) {
 }
 
 /// A scheduler that is told this, and the other one: what it said, when phases began, and what became of jobs.
-async fn life(store: &Store, told: &str) -> (Said, Vec<usize>, Tally) {
+async fn life(store: &Store, point: &str) -> (Said, Vec<usize>, Tally) {
     let (folder, said) = (tempfile::tempdir().unwrap(), Said::new());
     let flags = [arguments(folder.path()), store.flags(VICTIM)].concat();
-    let mut victim = Process::try_start(&flags, &[(VARIABLE, told)], said.file());
+    let mut victim = Process::try_start(&flags, &[(VARIABLE, point)], said.file());
     let mut case = Case {
         store,
         said: &said,
@@ -379,7 +379,7 @@ async fn a_scheduler_dies_at_each_place(stores: Vec<Store>, places: &[&str], fau
     let cases = Place::of_phases(&said.places(), &phases);
     let (died, total) = at_each(cases, stores, dies).await;
     assert_eq!(died, set(&[&PLACES, places]));
-    total.told(fault);
+    total.report(fault);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

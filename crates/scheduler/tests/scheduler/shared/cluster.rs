@@ -162,11 +162,11 @@ pub(super) fn kill(id: u32) {
 }
 
 fn signal(id: u32, signal: &str) {
-    let told = std::process::Command::new("kill")
+    let sent = std::process::Command::new("kill")
         .args([signal, &id.to_string()])
         .status()
         .unwrap();
-    assert!(told.success());
+    assert!(sent.success());
 }
 
 /// Invariant: no job is lost or early while one member of three hears nothing of the others and is not heard. Its etcd is

@@ -75,7 +75,7 @@ impl App {
 
     /// Prints what became of acknowledged jobs with one tick each, none of which may be lost or early.
     pub(crate) fn tally<'a>(&self, jobs: impl IntoIterator<Item = (&'a String, &'a Timestamp)>, fault: &str) {
-        Tally::of(jobs, |name| self.times(name)).told(fault);
+        Tally::of(jobs, |name| self.times(name)).report(fault);
     }
 
     /// Waits until all of these were triggered; others may have to take them over first.

@@ -181,7 +181,7 @@ async fn a_member_is_cut_off(staying: &[String], cut_off: &[String], link: &Prox
     Tally::of(jobs.iter().map(|(name, due)| (name, due)), |name| {
         [group.at_staying.times(name), group.at_cut_off.times(name)].concat()
     })
-    .told("one of two cut off from their store");
+    .report("one of two cut off from their store");
     assert!(taken_over > 0, "nothing was taken over, so nothing was tried");
 }
 

@@ -259,12 +259,12 @@ impl World {
         }
         let mut contents = self.store.clone();
         let advanced = self.rotation.advance(&mut contents, self.now, settled).unwrap();
-        if advanced.act == Some(Act::Switch) {
+        if advanced.step == Some(RotationStep::Switch) {
             self.switches += 1;
         }
         let idle_until = match advanced.status {
             Status::On {
-                next: (Act::Confirm, _),
+                next: (RotationStep::Confirm, _),
                 ..
             } => self.now,
             Status::On { next: (_, due), .. } => due,

@@ -44,19 +44,19 @@ async fn who_dies_without_a_word_is_followed_in_time() {
 async fn who_is_told_to_stop_is_followed_at_once() {
     for seed in 0..100 {
         let (_, mut one, mut two) = two(Pace::BRISK, seed).await;
-        let told = Instant::now();
+        let stopped = Instant::now();
         one.stop.cancel();
         one.until(false).await;
         assert_eq!(
-            told.elapsed(),
+            stopped.elapsed(),
             Duration::ZERO,
             "it ends before it gives the lease back"
         );
         assert_eq!(two.until(true).await, Leads::Next);
         assert!(
-            told.elapsed() < Duration::from_millis(500),
+            stopped.elapsed() < Duration::from_millis(500),
             "{seed}: {:?}",
-            told.elapsed()
+            stopped.elapsed()
         );
     }
 }

@@ -30,15 +30,15 @@ async fn written() -> (Vec<u8>, Vec<u8>) {
 
 /// Keeps what is told of the store.
 #[derive(Default, Clone)]
-struct Told(Arc<Mutex<String>>);
+struct Logged(Arc<Mutex<String>>);
 
-impl tracing::field::Visit for Told {
+impl tracing::field::Visit for Logged {
     fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
         *self.0.lock().unwrap() += &format!("{value:?}");
     }
 }
 
-impl tracing::Subscriber for Told {
+impl tracing::Subscriber for Logged {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
         *metadata.level() <= tracing::Level::WARN && metadata.target() == "dapr.scheduler.storage"
     }
@@ -60,13 +60,16 @@ async fn opened(main: &[u8], wal: &[u8]) -> (usize, String) {
     let location = location(folder.path());
     std::fs::write(location.file(), main).unwrap();
     std::fs::write(location.file().with_extension("db-wal"), wal).unwrap();
-    let told = Told::default();
-    let opened = tracing::subscriber::with_default(told.clone(), || Embedded::open(&location));
+    let logged = Logged::default();
+    let opened = tracing::subscriber::with_default(logged.clone(), || Embedded::open(&location));
     let (store, mut changes) = opened.unwrap();
     let jobs = loaded(&mut changes).await.len();
     drop(store);
-    let told = told.0.lock().unwrap().clone();
-    (jobs, told.replace(&folder.path().display().to_string(), "FOLDER"))
+    let logged = logged.0.lock().unwrap().clone();
+    (
+        jobs,
+        logged.replace(&folder.path().display().to_string(), "FOLDER"),
+    )
 }
 
 fn changed(wal: &[u8], at: usize) -> Vec<u8> {
@@ -123,14 +126,14 @@ async fn a_record_that_was_changed_ends_what_is_used_and_is_told() {
     let middle = records / 2;
     // Its page number, its salt, its sum, its page.
     for inside in [0, 8, 16, 24, 4000] {
-        let (jobs, told) = opened(&main, &changed(&wal, begin(middle) + inside)).await;
+        let (jobs, logged) = opened(&main, &changed(&wal, begin(middle) + inside)).await;
         assert_eq!(jobs, FILED + calls(middle) - opening, "byte {inside} of it");
         let expected = format!(
             "the log FOLDER/jobs.db-wal of the store has a damaged record at byte {}, and {} after it",
             begin(middle),
             last - middle
         );
-        assert!(told.contains(&expected), "{told:?}, not {expected:?}");
+        assert!(logged.contains(&expected), "{logged:?}, not {expected:?}");
     }
 }
 
