@@ -157,8 +157,8 @@ impl Error {
 
     /// The gRPC code by which retries may go, where there is one: what callers are told comes first.
     pub fn code(&self) -> Option<i32> {
-        let told = self.0.api_status.as_ref().map(|status| status.grpc);
-        told.or(self.0.code)
+        let api = self.0.api_status.as_ref().map(|status| status.grpc);
+        api.or(self.0.code)
     }
 
     /// The property of the component that is wrong, where it is one.
@@ -266,7 +266,7 @@ mod tests {
         let error = Error::new(Kind::Unavailable, "away").with_code(14);
         assert_eq!((error.code(), error.api_status()), (Some(14), None));
         assert_eq!(error.to_string(), "away");
-        let told = ApiStatus {
+        let status = ApiStatus {
             grpc: 15,
             http: 506,
             message: String::new(),
@@ -274,7 +274,7 @@ mod tests {
             reason: String::new(),
             domain: String::new(),
         };
-        assert_eq!(error.with_api_status(told).code(), Some(15));
+        assert_eq!(error.with_api_status(status).code(), Some(15));
         assert_eq!(Error::closed().code(), None);
     }
 

@@ -153,8 +153,8 @@ fn refused(status: StatusCode, body: &[u8], secrets: &Secrets) -> Error {
         _ => Kind::InvalidRequest,
     };
     let parsed: Option<Value> = serde_json::from_slice(body).ok();
-    let told = parsed.as_ref().and_then(|body| body["error"]["message"].as_str());
-    let text = told.map_or_else(|| String::from_utf8_lossy(body), Cow::Borrowed);
+    let message = parsed.as_ref().and_then(|body| body["error"]["message"].as_str());
+    let text = message.map_or_else(|| String::from_utf8_lossy(body), Cow::Borrowed);
     // First the secrets, then the rest: half of one would be told else.
     let text: String = secrets.redact(&text).chars().take(SHOWN).collect();
     let code = status.as_u16();

@@ -159,13 +159,13 @@ async fn a_key_set_keeps_the_rules_wherever_it_is() {
 async fn json_web_keys_come_out_as_they_went_in() {
     let provider = key_set(&set().to_string()).await.unwrap();
     for name in ["rsa", "p256", "p384", "p521", "ed25519"] {
-        let told: Value = serde_json::from_str(&provider.public_key(name).await.unwrap().jwk).unwrap();
+        let parsed: Value = serde_json::from_str(&provider.public_key(name).await.unwrap().jwk).unwrap();
         let keys = set();
         let public = keys["keys"].as_array().unwrap().iter();
         let mut public = public.filter(|key| key["kid"] == format!("{name}-public"));
         let mut expected = public.next().unwrap().clone();
         expected["kid"] = name.into();
-        assert_eq!(told, expected);
+        assert_eq!(parsed, expected);
     }
 }
 

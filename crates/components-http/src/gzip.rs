@@ -51,9 +51,9 @@ pub(super) fn unpack(packed: &Bytes, whole: bool, most: Option<usize>) -> io::Re
             Err(_) if !whole => return Ok((content.into(), false)),
             Err(error) => return Err(error),
         };
-        let room = most.map_or(usize::MAX, |most| most - content.len());
-        if read.len() > room {
-            content.extend_from_slice(&read[..room]);
+        let remaining = most.map_or(usize::MAX, |most| most - content.len());
+        if read.len() > remaining {
+            content.extend_from_slice(&read[..remaining]);
             return Ok((content.into(), false));
         }
         content.extend_from_slice(read);

@@ -153,9 +153,9 @@ impl HttpBinding {
     async fn body(&self, mut response: Response) -> Result<(Bytes, bool), reqwest::Error> {
         let mut body = BytesMut::new();
         while let Some(chunk) = response.chunk().await? {
-            let room = self.most.map_or(usize::MAX, |most| most - body.len());
-            if chunk.len() > room {
-                body.extend_from_slice(&chunk[..room]);
+            let remaining = self.most.map_or(usize::MAX, |most| most - body.len());
+            if chunk.len() > remaining {
+                body.extend_from_slice(&chunk[..remaining]);
                 return Ok((body.freeze(), false));
             }
             body.extend_from_slice(&chunk);

@@ -23,11 +23,11 @@ pub(super) struct Change {
     pub(super) noted: oneshot::Sender<()>,
 }
 
-/// Tells a member.
+/// Notifies a member of changes to its partitions.
 pub(super) struct Listener(pub(super) mpsc::Sender<Change>);
 
 impl Listener {
-    async fn tell(&self, what: PartitionChange, partitions: &[TopicPartition]) {
+    async fn notify(&self, what: PartitionChange, partitions: &[TopicPartition]) {
         let (noted, note) = oneshot::channel();
         let change = Change {
             what,
@@ -43,14 +43,14 @@ impl Listener {
 
 impl ConsumerRebalanceListener for Listener {
     async fn on_partitions_assigned(&self, partitions: &[TopicPartition]) {
-        self.tell(PartitionChange::Assigned, partitions).await;
+        self.notify(PartitionChange::Assigned, partitions).await;
     }
 
     async fn on_partitions_revoked(&self, partitions: &[TopicPartition]) {
-        self.tell(PartitionChange::Revoked, partitions).await;
+        self.notify(PartitionChange::Revoked, partitions).await;
     }
 
     async fn on_partitions_lost(&self, partitions: &[TopicPartition]) {
-        self.tell(PartitionChange::Lost, partitions).await;
+        self.notify(PartitionChange::Lost, partitions).await;
     }
 }

@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn apps_get_the_place_of_a_record_its_key_and_its_headers() {
-        let told = metadata(&consumed(Some(b"a/b")), &headers("", "^secret"));
+        let found = metadata(&consumed(Some(b"a/b")), &headers("", "^secret"));
         let expected = pairs(&[
             ("__key", "a/b"),
             ("__offset", "42"),
@@ -219,10 +219,10 @@ mod tests {
             ("name", "ä b*~"),
             ("none", ""),
         ]);
-        assert_eq!(told, expected);
-        let told = metadata(&consumed(None), &headers("true", ""));
-        assert_eq!(told["name"], "%C3%A4+b%2A~");
-        assert!(!told.contains_key("__key"));
+        assert_eq!(found, expected);
+        let found = metadata(&consumed(None), &headers("true", ""));
+        assert_eq!(found["name"], "%C3%A4+b%2A~");
+        assert!(!found.contains_key("__key"));
     }
 
     #[test]

@@ -98,8 +98,8 @@ impl Drop for Leaving {
     }
 }
 
-/// A consumer that has not joined the group; what a rebalance changes it tells to `tell`.
-async fn consumer(settings: &Settings, in_flight: usize, tell: mpsc::Sender<Change>) -> Result<Consumer> {
+/// A consumer that has not joined the group; what a rebalance changes is sent to `changes`.
+async fn consumer(settings: &Settings, in_flight: usize, changes: mpsc::Sender<Change>) -> Result<Consumer> {
     let kafka = settings.connect().await?;
     let wanted = &settings.consumer;
     let batch = i32::try_from(in_flight.min(BATCH)).unwrap_or(i32::MAX);
@@ -118,7 +118,7 @@ async fn consumer(settings: &Settings, in_flight: usize, tell: mpsc::Sender<Chan
         .max_buffered_records(wanted.buffer)
         .idle_poll_backoff(PAUSED)
         .metrics_push(false)
-        .rebalance_listener(Listener(tell))
+        .rebalance_listener(Listener(changes))
         .build();
     building.await.map_err(|error| settings.failure(&error))
 }
@@ -159,9 +159,9 @@ impl Session {
         before: Option<usize>,
     ) -> Result<Self> {
         let settings = &shared.settings;
-        let (tell, changes) = mpsc::channel(1);
+        let (sender, changes) = mpsc::channel(1);
         let consumer = Leaving {
-            client: Arc::new(consumer(settings, in_flight, tell).await?),
+            client: Arc::new(consumer(settings, in_flight, sender).await?),
             members: shared.members.clone(),
         };
         let partitions = known(&shared.settings, &consumer.client, topic).await?;
@@ -272,8 +272,8 @@ impl Session {
     /// Commits what is settled, and leaves the group.
     ///
     /// # Errors
-    /// A settlement did not reach the brokers; only if `tell`.
-    pub(super) async fn end(&mut self, tell: bool) -> Result<()> {
+    /// A settlement did not reach the brokers; only if `report_errors`.
+    pub(super) async fn end(&mut self, report_errors: bool) -> Result<()> {
         // The client does not wait for this member any more.
         self.changes.close();
         while self.changes.try_recv().is_ok() {}
@@ -289,7 +289,7 @@ impl Session {
             );
         }
         match committed {
-            Err(error) if tell => Err(error),
+            Err(error) if report_errors => Err(error),
             _ => Ok(()),
         }
     }

@@ -70,9 +70,9 @@ pub(super) async fn open(settings: PubSubSettings) -> Result<MqttBroker> {
     let PubSubSettings { connection, group } = settings;
     connection.reach().await?;
     let (client, events) = client::open(&connection, &connection.client)?;
-    let (told, link) = watch::channel(Link::Down(None));
+    let (state, link) = watch::channel(Link::Down(None));
     let stop = CancellationToken::new();
-    let session = Session::new(client.clone(), told, stop.clone(), &connection);
+    let session = Session::new(client.clone(), state, stop.clone(), &connection);
     let shared = BrokerInner {
         commands: session.commands(),
         sender: Sender {

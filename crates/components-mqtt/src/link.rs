@@ -212,15 +212,15 @@ mod tests {
             text: "no".to_owned(),
         };
         let stop = CancellationToken::new();
-        let (tell, link) = watch::channel(Link::Down(Some(refusal(Kind::Unavailable))));
+        let (state, link) = watch::channel(Link::Down(Some(refusal(Kind::Unavailable))));
         let waiting = tokio::spawn({
             let (link, stop) = (link.clone(), stop.clone());
             async move { connected(&link, &stop).await }
         });
         tokio::task::yield_now().await;
-        tell.send_replace(Link::Up(Limits::default()));
+        state.send_replace(Link::Up(Limits::default()));
         assert_eq!(waiting.await.unwrap(), Ok(Limits::default()));
-        tell.send_replace(Link::Down(Some(refusal(Kind::Denied))));
+        state.send_replace(Link::Down(Some(refusal(Kind::Denied))));
         assert_eq!(connected(&link, &stop).await, Err(Some(refusal(Kind::Denied))));
         stop.cancel();
         assert_eq!(connected(&link, &stop).await, Err(None));

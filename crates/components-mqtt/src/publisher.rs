@@ -109,11 +109,11 @@ pub(super) struct Publisher {
 impl Publisher {
     pub(super) fn start(connection: &Connection) -> Result<Self> {
         let (client, events) = client::open(connection, &format!("{}-producer", connection.client))?;
-        let (told, link) = watch::channel(Link::Down(None));
+        let (state, link) = watch::channel(Link::Down(None));
         let stop = CancellationToken::new();
         let driver = Driver {
             client: client.clone(),
-            link: told,
+            link: state,
             stop: stop.clone(),
             component: connection.component.clone(),
         };

@@ -93,7 +93,7 @@ impl Reader<'_> {
             if draining && self.handling.is_empty() && (self.unsent == 0 || !self.online) {
                 return Ok(());
             }
-            let room = self.handling.len() < MOST;
+            let has_capacity = self.handling.len() < MOST;
             let wait_until = self.wait_until;
             let next = async {
                 sleep_until(wait_until).await;
@@ -106,7 +106,7 @@ impl Reader<'_> {
                         self.done(done, events);
                     }
                 }
-                event = next, if room => match event {
+                event = next, if has_capacity => match event {
                     Ok(event) => self.event(event)?,
                     Err(lost) => self.lost(&lost),
                 },

@@ -196,7 +196,7 @@ impl Consumer {
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let suspicion = Notify::new();
         // Beside everything else: a server that is away takes seconds not to answer.
-        let mut gone = pin!(gone(&stream, &name, &suspicion));
+        let mut gone = pin!(until_deleted(&stream, &name, &suspicion));
         loop {
             while feed.free_capacity() > 0
                 && let Some(incoming) = prefetched.next(&stream)
@@ -354,7 +354,7 @@ impl Consumer {
 }
 
 /// Looks now and then, and on suspicion, whether the server still has a consumer; ends when it has not.
-async fn gone(stream: &Stream, name: &str, suspicion: &Notify) {
+async fn until_deleted(stream: &Stream, name: &str, suspicion: &Notify) {
     loop {
         let _either = timeout(LOOK, suspicion.notified()).await;
         if let Err(error) = stream.consumer_info(name).await

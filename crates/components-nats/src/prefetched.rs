@@ -51,10 +51,10 @@ impl Prefetched {
         self.waiting.len() >= MOST_AHEAD
     }
 
-    /// Takes a message; `room` is how many bytes all that wait here may have.
-    pub(super) fn push(&mut self, mut incoming: Incoming, room: usize) {
+    /// Takes a message; `limit` is how many bytes all that wait here may have.
+    pub(super) fn push(&mut self, mut incoming: Incoming, limit: usize) {
         let size = incoming.payload.len();
-        let whole = size == 0 || self.bytes + size <= room;
+        let whole = size == 0 || self.bytes + size <= limit;
         if whole {
             self.bytes += size;
         } else {

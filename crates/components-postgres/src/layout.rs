@@ -78,8 +78,8 @@ struct Columns {
     read_binary: &'static str,
     /// The new ETag of a row that may have been inserted, and of one that was updated. A table that is divided into
     /// partitions does not tell `xmin` of what is inserted.
-    told: &'static str,
-    told_updated: &'static str,
+    new_etag: &'static str,
+    new_etag_updated: &'static str,
     /// How many rows are written at once: the types of the arrays, one for each parameter of a write, the names of their
     /// columns, what is the value, and further values.
     rows: (&'static [&'static str], &'static str, &'static str, &'static str),
@@ -97,8 +97,8 @@ const V1: Columns = Columns {
     etag_deleted: "xmin = $2::text::xid",
     more: (", isbinary", ", $4::bool", ", isbinary = $4::bool"),
     read_binary: "isbinary",
-    told: "NULL::text",
-    told_updated: "xmin::text",
+    new_etag: "NULL::text",
+    new_etag_updated: "xmin::text",
     rows: (
         &["text[]", "text[]", "int4[]", "bool[]"],
         "key, value, ttl, isbinary",
@@ -118,8 +118,8 @@ const V2: Columns = Columns {
     etag_deleted: "etag = $2::text::uuid",
     more: (", etag", ", gen_random_uuid()", ", etag = gen_random_uuid()"),
     read_binary: "false",
-    told: "etag::text",
-    told_updated: "etag::text",
+    new_etag: "etag::text",
+    new_etag_updated: "etag::text",
     rows: (
         &["text[]", "bytea[]", "int4[]"],
         "key, value, ttl",
@@ -145,8 +145,8 @@ impl Layout {
             etag_deleted,
             more: (names, values, assignments),
             read_binary,
-            told,
-            told_updated,
+            new_etag,
+            new_etag_updated,
             ..
         } = columns;
         let ttl = "CURRENT_TIMESTAMP + $3::int4 * interval '1 second'";
@@ -164,7 +164,7 @@ impl Layout {
         );
         let update = format!(
             "UPDATE {table} SET value = {write}, {updated} = CURRENT_TIMESTAMP, {expires} = {ttl}{assignments}
-             WHERE key = $1::text AND {etag_updated} AND {alive} RETURNING {told_updated} AS told"
+             WHERE key = $1::text AND {etag_updated} AND {alive} RETURNING {new_etag_updated} AS new_etag"
         );
         Self {
             table: table.to_owned(),
@@ -172,9 +172,9 @@ impl Layout {
             bulk_get: format!("{select} WHERE key = ANY($1::text[]) AND {alive}"),
             // A row that expired and is still there does not count.
             first_write: format!(
-                "{upsert} WHERE t.{expires} IS NOT NULL AND t.{expires} < CURRENT_TIMESTAMP RETURNING {told}"
+                "{upsert} WHERE t.{expires} IS NOT NULL AND t.{expires} < CURRENT_TIMESTAMP RETURNING {new_etag}"
             ),
-            upsert: format!("{upsert} RETURNING {told}"),
+            upsert: format!("{upsert} RETURNING {new_etag}"),
             delete: format!("DELETE FROM {table} WHERE key = $1::text RETURNING NULL::text"),
             delete_version: format!(
                 "DELETE FROM {table} WHERE key = $1::text AND {etag_deleted} RETURNING NULL::text"
@@ -204,7 +204,7 @@ impl Columns {
         let Self {
             expires,
             updated,
-            told,
+            new_etag,
             assigned,
             ..
         } = self;
@@ -237,7 +237,7 @@ impl Columns {
                  FROM unnest({arrays}) AS given ({columns}) WHERE {guarded}
                  ON CONFLICT (key) DO UPDATE
                  SET value = EXCLUDED.value, {updated} = CURRENT_TIMESTAMP, {expires} = EXCLUDED.{expires}, {assigned}
-                 RETURNING t.key, {told} AS told)"
+                 RETURNING t.key, {new_etag} AS new_etag)"
             ));
         }
         if shape.removals {
@@ -248,9 +248,9 @@ impl Columns {
         }
         let answer = match (shape.guard, shape.writes) {
             // What the answer needs happens before all else.
-            (true, true) => "SELECT told, (SELECT count(*) FROM written) FROM guard".to_owned(),
-            (true, false) => "SELECT told FROM guard".to_owned(),
-            (false, true) => format!("SELECT told FROM written WHERE key = {}", parameter("text")),
+            (true, true) => "SELECT new_etag, (SELECT count(*) FROM written) FROM guard".to_owned(),
+            (true, false) => "SELECT new_etag FROM guard".to_owned(),
+            (false, true) => format!("SELECT new_etag FROM written WHERE key = {}", parameter("text")),
             (false, false) => "SELECT NULL::text".to_owned(),
         };
         match parts.is_empty() {

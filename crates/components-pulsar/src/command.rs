@@ -131,7 +131,7 @@ pub(super) fn acknowledge(ids: Vec<MessageIdData>) -> Box<Message> {
 }
 
 /// Has these messages delivered again, to whomever the broker chooses.
-pub(super) fn again(ids: Vec<MessageIdData>) -> Box<Message> {
+pub(super) fn redeliver(ids: Vec<MessageIdData>) -> Box<Message> {
     command!(
         RedeliverUnacknowledgedMessages,
         redeliver_unacknowledged_messages: CommandRedeliverUnacknowledgedMessages {

@@ -21,8 +21,8 @@ use super::{
     broker::BrokerState,
     connection::Connection,
     entry::{Entry, Part},
-    hand::{Again, Due, Hand, Id, Incoming},
     lookup,
+    redelivery::{Due, Id, Incoming, OpenEntries, Redeliveries},
     session::{Order, Session, SessionEvent, subscribe},
 };
 
@@ -33,8 +33,8 @@ pub(super) struct Member {
     partitions: Vec<Partition>,
     news: UnboundedReceiver<(usize, SessionEvent)>,
     prefetch: Prefetch,
-    hand: Hand,
-    again: Again,
+    open: OpenEntries,
+    redeliveries: Redeliveries,
     ready: VecDeque<Incoming>,
 }
 
@@ -60,7 +60,7 @@ impl Member {
         let names = lookup::partitions(settings, &settings.topic(topic)?).await?;
         let opened: Vec<Connection> =
             try_join_all(names.iter().map(|name| subscribe(shared, name, kind))).await?;
-        let (news, told) = unbounded_channel();
+        let (news, events) = unbounded_channel();
         let mut partitions = Vec::new();
         for (number, (topic, connection)) in names.into_iter().zip(opened).enumerate() {
             let (orders, ordered) = unbounded_channel();
@@ -84,10 +84,10 @@ impl Member {
             topic: topic.into(),
             kind,
             partitions,
-            news: told,
+            news: events,
             prefetch: Prefetch::new(most(settings.queue)),
-            hand: Hand::default(),
-            again: Again::new(settings.again, kind == SubType::Shared),
+            open: OpenEntries::default(),
+            redeliveries: Redeliveries::new(settings.again, kind == SubType::Shared),
             ready: VecDeque::new(),
             shared: Arc::clone(shared),
         })
@@ -100,7 +100,7 @@ impl Member {
             while feed.free_capacity() > 0
                 && let Some(incoming) = self.ready.pop_front()
             {
-                if let Some(incoming) = self.again.passes(incoming) {
+                if let Some(incoming) = self.redeliveries.passes(incoming) {
                     self.partition(incoming.id).waiting -= 1;
                     let message = incoming.message.clone();
                     feed.offer(incoming, message);
@@ -112,7 +112,7 @@ impl Member {
             if !draining {
                 self.let_flow();
             }
-            let next = self.again.next().filter(|_| !draining);
+            let next = self.redeliveries.next().filter(|_| !draining);
             tokio::select! {
                 () = closed.cancelled() => {
                     for (incoming, settlement) in feed.settled().now_or_never().unwrap_or_default() {
@@ -181,11 +181,11 @@ impl Member {
             return self.order(id, Order::Acknowledge);
         }
         // After a connection was lost the broker sends again what is here already.
-        if !self.hand.take(id, entry.parts.len()) {
+        if !self.open.take(id, entry.parts.len()) {
             return;
         }
         for part in entry.parts {
-            self.prefetch.came(part.data.len());
+            self.prefetch.received(part.data.len());
             self.partitions[partition].waiting += 1;
             let index = part.index;
             self.ready.push_back(Incoming {
@@ -217,29 +217,29 @@ impl Member {
     fn settle(&mut self, incoming: Incoming, settlement: Settlement) {
         match settlement {
             Settlement::Acknowledge => {
-                if self.hand.done(incoming.id) {
+                if self.open.done(incoming.id) {
                     self.order(incoming.id, Order::Acknowledge);
                 }
             }
             Settlement::Return => {
                 self.partition(incoming.id).waiting += 1;
-                self.again.refused(incoming, Instant::now());
+                self.redeliveries.refused(incoming, Instant::now());
             }
             Settlement::Behind => {
                 self.partition(incoming.id).waiting += 1;
-                self.again.behind(incoming, Instant::now());
+                self.redeliveries.behind(incoming, Instant::now());
             }
         }
     }
 
     fn come_again(&mut self) {
-        for due in self.again.due(Instant::now()).into_iter().rev() {
+        for due in self.redeliveries.due(Instant::now()).into_iter().rev() {
             match due {
                 Due::Message(incoming) => self.ready.push_front(incoming),
                 Due::Entry(id) => {
                     self.partition(id).waiting -= 1;
-                    self.hand.forget(id);
-                    self.order(id, Order::Again);
+                    self.open.forget(id);
+                    self.order(id, Order::Redeliver);
                 }
             }
         }

@@ -17,11 +17,11 @@ mod command;
 mod connection;
 mod consumer;
 mod entry;
-mod hand;
 mod lookup;
 mod outgoing;
 mod packing;
 mod producer;
+mod redelivery;
 mod session;
 mod settings;
 

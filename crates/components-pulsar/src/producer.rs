@@ -112,11 +112,11 @@ impl Producer {
         if let Err(refused) = self.jobs.send(Job { message, done }).await {
             return Err(refused.0.message);
         }
-        Ok(outcome.await.unwrap_or_else(|_| Err(gone())))
+        Ok(outcome.await.unwrap_or_else(|_| Err(connection_lost())))
     }
 }
 
-fn gone() -> Error {
+fn connection_lost() -> Error {
     let text = "the connection was lost before the broker confirmed a message";
     Error::new(Kind::Unavailable, text)
 }
@@ -125,7 +125,7 @@ impl Work {
     async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         let failed = self.serve(&mut jobs).await.err();
         jobs.close();
-        let text = failed.map_or_else(|| gone().to_string(), |error| error.to_string());
+        let text = failed.map_or_else(|| connection_lost().to_string(), |error| error.to_string());
         let error = || Error::new(Kind::Unavailable, text.clone());
         while let Some(job) = jobs.recv().await {
             let _ = job.done.send(Err(error()));
@@ -163,7 +163,7 @@ impl Work {
                     let text = format!("topic {}: no confirmation within {CALL_TIMEOUT:?}", self.topic);
                     return Err(Error::new(Kind::Timeout, text));
                 }
-                message = self.connection.next() => self.came(message?)?,
+                message = self.connection.next() => self.on_message(message?)?,
             }
         }
     }
@@ -264,7 +264,7 @@ impl Work {
             .await
     }
 
-    fn came(&mut self, message: Box<Message>) -> Result<()> {
+    fn on_message(&mut self, message: Box<Message>) -> Result<()> {
         let command = message.command;
         if command.close_producer.is_some() {
             let text = format!("the broker no longer serves {}", self.topic);

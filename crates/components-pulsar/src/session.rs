@@ -32,7 +32,7 @@ pub(super) enum Order {
     Flow(u64, u32),
     Acknowledge(Vec<MessageIdData>),
     /// Deliver again, to anybody.
-    Again(Vec<MessageIdData>),
+    Redeliver(Vec<MessageIdData>),
     /// Leave the subscription, and say when that is done.
     Leave(oneshot::Sender<()>),
 }
@@ -138,7 +138,7 @@ impl Session {
     }
 
     async fn serve(&mut self, mut connection: Connection, number: u64) -> Result<()> {
-        self.tell(SessionEvent::Up(number));
+        self.notify(SessionEvent::Up(number));
         loop {
             tokio::select! {
                 order = self.orders.recv() => match order {
@@ -147,7 +147,7 @@ impl Session {
                     }
                     Some(Order::Flow(..)) => {}
                     Some(Order::Acknowledge(ids)) => connection.send(command::acknowledge(ids)).await?,
-                    Some(Order::Again(ids)) => connection.send(command::again(ids)).await?,
+                    Some(Order::Redeliver(ids)) => connection.send(command::redeliver(ids)).await?,
                     None => {
                         leave(&mut connection).await;
                         return Ok(());
@@ -158,17 +158,17 @@ impl Session {
                         return Ok(());
                     }
                 },
-                message = connection.next() => self.came(message?)?,
+                message = connection.next() => self.on_message(message?)?,
             }
         }
     }
 
-    fn tell(&self, news: SessionEvent) {
+    fn notify(&self, news: SessionEvent) {
         // Where the member is gone, the end of its orders tells.
         let _ = self.news.send((self.number, news));
     }
 
-    fn came(&self, message: Box<Message>) -> Result<()> {
+    fn on_message(&self, message: Box<Message>) -> Result<()> {
         if message.command.close_consumer.is_some() {
             let text = format!("the broker no longer serves {}", self.topic);
             return Err(Error::new(Kind::Unavailable, text));
@@ -178,7 +178,7 @@ impl Session {
         };
         let taken = permits(&payload);
         match Entry::of(&command, payload) {
-            Ok(entry) => self.tell(SessionEvent::Entry(Box::new(entry), taken)),
+            Ok(entry) => self.notify(SessionEvent::Entry(Box::new(entry), taken)),
             Err(why) => {
                 let id = &command.message_id;
                 tracing::error!(
@@ -186,7 +186,7 @@ impl Session {
                     "component {}: {}: the message {}:{} stays at the broker, unacknowledged: {why}",
                     self.shared.component, self.topic, id.ledger_id, id.entry_id
                 );
-                self.tell(SessionEvent::Unused(taken));
+                self.notify(SessionEvent::Unused(taken));
             }
         }
         Ok(())

@@ -60,12 +60,12 @@ struct Backlog {
 }
 
 impl Backlog {
-    fn came(&mut self, delivery: Delivery) {
+    fn add(&mut self, delivery: Delivery) {
         self.ahead.insert(delivery.delivery_tag, delivery);
     }
 }
 
-fn gone() -> Error {
+fn queue_deleted() -> Error {
     Error::new(Kind::Unavailable, "the queue is gone")
 }
 
@@ -134,11 +134,11 @@ impl Consumer {
         call(cancelling).await?;
         // Both are looked through before anything of either is handed on: tags tell the order.
         while let Some(delivery) = old.next().await {
-            waiting.came(delivery.map_err(|error| failure(&error))?);
+            waiting.add(delivery.map_err(|error| failure(&error))?);
         }
         while let Some(delivery) = stream.deliveries.next().now_or_never() {
-            let delivery = delivery.ok_or_else(gone)?;
-            waiting.came(delivery.map_err(|error| failure(&error))?);
+            let delivery = delivery.ok_or_else(queue_deleted)?;
+            waiting.add(delivery.map_err(|error| failure(&error))?);
         }
         Ok(())
     }
@@ -218,8 +218,8 @@ impl Consumer {
                 delivery = stream.deliveries.next(), if !over => match delivery {
                     Some(Ok(delivery)) if draining => self.give_back(&delivery.acker, true).await?,
                     Some(Ok(delivery)) => {
-                        let refit = stream.prefetch.came(delivery.data.len());
-                        waiting.came(delivery);
+                        let refit = stream.prefetch.received(delivery.data.len());
+                        waiting.add(delivery);
                         if refit && !self.queue.has_one_consumer() {
                             self.refit(&mut stream, &mut waiting).await?;
                             if !self.shared.options.auto_ack {
@@ -230,7 +230,7 @@ impl Consumer {
                     Some(Err(error)) => return Err(failure(&error)),
                     // Cancelled by this side, or by the broker.
                     None if draining => over = true,
-                    None => return Err(gone()),
+                    None => return Err(queue_deleted()),
                 },
             }
         }

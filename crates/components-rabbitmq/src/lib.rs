@@ -104,17 +104,17 @@ impl Rabbit {
 /// told; the others try again.
 fn oversized(error: Error, size: usize) -> Error {
     let text = error.to_string();
-    let Some((_, told)) = text.split_once("message size ") else {
+    let Some((_, sizes)) = text.split_once("message size ") else {
         return error;
     };
-    let is_this = told.split(' ').next().and_then(|told| told.parse().ok()) == Some(size);
+    let is_this = sizes.split(' ').next().and_then(|sizes| sizes.parse().ok()) == Some(size);
     if !is_this {
         let text = "RabbitMQ ended the channel because of another message, which is too large";
         return Error::new(Kind::Unavailable, text);
     }
-    let told = told.split(';').next().unwrap_or(told);
+    let sizes = sizes.split(';').next().unwrap_or(sizes);
     Error::invalid_request(format!(
-        "RabbitMQ rejected the message for its size of {told}: publish less at once, or raise max_message_size there"
+        "RabbitMQ rejected the message for its size of {sizes}: publish less at once, or raise max_message_size there"
     ))
 }
 

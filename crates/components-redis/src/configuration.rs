@@ -196,8 +196,8 @@ impl Values {
                     Some(item) => known.insert(key.clone(), item.clone()),
                     None => known.remove(&key),
                 };
-                let told = Items::from([(key, item.unwrap_or_default())]);
-                if updates.send(told).await.is_err() {
+                let changed = Items::from([(key, item.unwrap_or_default())]);
+                if updates.send(changed).await.is_err() {
                     return;
                 }
             }

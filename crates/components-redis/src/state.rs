@@ -299,7 +299,7 @@ impl StateStore for RedisState {
             .iter()
             .map(|operation| Step::of(operation, self.default_ttl))
             .collect::<Result<Vec<_>>>()?;
-        let told = |group: &[&Step<'_>], versions: &[i64]| {
+        let etag_in = |group: &[&Step<'_>], versions: &[i64]| {
             let at = group.iter().rposition(|step| step.key == key)?;
             let version = versions.get(at).filter(|version| **version > 0)?;
             Some(version.to_string())
@@ -310,7 +310,7 @@ impl StateStore for RedisState {
                 return self.link.check_open().map(|()| None);
             }
             let versions = self.operate(&all, Consistency::Unspecified).await?;
-            return Ok(told(&all, &versions));
+            return Ok(etag_in(&all, &versions));
         }
         let mut slots: Vec<(u16, Vec<&Step<'_>>)> = Vec::new();
         for step in &steps {
@@ -323,7 +323,7 @@ impl StateStore for RedisState {
         let mut etag = None;
         for (_, group) in slots {
             let versions = self.operate(&group, Consistency::Unspecified).await?;
-            etag = etag.or_else(|| told(&group, &versions));
+            etag = etag.or_else(|| etag_in(&group, &versions));
         }
         Ok(etag)
     }

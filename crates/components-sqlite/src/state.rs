@@ -322,14 +322,14 @@ impl StateStore for SqliteState {
             .collect::<Result<Vec<_>>>()?;
         let (key, sql) = (key.to_owned(), self.sql.clone());
         let all = move |connection: &Connection| {
-            let mut told = None;
+            let mut new_etag = None;
             for step in &steps {
                 let etag = step.run(connection, &sql)?;
                 if step.key() == key {
-                    told = etag;
+                    new_etag = etag;
                 }
             }
-            Ok(told)
+            Ok(new_etag)
         };
         self.pool.write(all).await
     }

@@ -95,7 +95,7 @@ pub async fn configuration(store: &Arc<dyn ConfigurationStore>, writer: &dyn Wri
         corner: format!("c{run}_{rule}"),
     };
     findings.note("values are found", found(&subject("get")).await);
-    findings.note("changes are told", told(&subject("told")).await);
+    findings.note("changes are told", updates(&subject("told")).await);
     findings.note("keys are kept apart", apart(&subject("apart")).await);
     findings.note("all keys can be watched", all(&subject("all")).await);
     findings.note("subscriptions end", ended(&subject("ended")).await);
@@ -115,7 +115,7 @@ async fn found(subject: &Subject<'_>) -> Outcome {
     has(&items, &subject.key("b"), "2", "")
 }
 
-async fn told(subject: &Subject<'_>) -> Outcome {
+async fn updates(subject: &Subject<'_>) -> Outcome {
     let key = subject.key("a");
     subject.put("a", "1", "1").await;
     let mut subscription = subject.subscribe(&["a"]).await?;

@@ -180,7 +180,7 @@ impl<'a> Watched<'a> {
             return Err("there are two keys".to_owned());
         };
         self.writer.put(changing, value, "2").await;
-        let told = async {
+        let updated = async {
             while let Some(items) = self.subscription.updates.recv().await {
                 ensure!(
                     !items.contains_key(staying),
@@ -192,7 +192,7 @@ impl<'a> Watched<'a> {
             }
             Err("the subscription ended".to_owned())
         };
-        timeout(SOON, told).await.step(value)?
+        timeout(SOON, updated).await.step(value)?
     }
 
     async fn holds(&self, value: &str) -> Outcome {

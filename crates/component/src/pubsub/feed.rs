@@ -340,7 +340,7 @@ mod tests {
         texts: &[&'static str],
     ) -> Vec<(&'static str, Settlement)> {
         let drain = feed.drain_token();
-        let (mut texts, mut told) = (texts.iter(), Vec::new());
+        let (mut texts, mut all) = (texts.iter(), Vec::new());
         loop {
             while feed.free_capacity() > 0
                 && let Some(text) = texts.next()
@@ -348,10 +348,10 @@ mod tests {
                 feed.offer(text, message(text));
             }
             if feed.draining() && feed.is_settled() {
-                return told;
+                return all;
             }
             tokio::select! {
-                settled = feed.settled() => told.extend(settled),
+                settled = feed.settled() => all.extend(settled),
                 () = drain.cancelled(), if !feed.draining() => {}
             }
         }
@@ -366,9 +366,9 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_than_asked_for_is_unsettled() {
-        let (tell, told) = oneshot::channel();
+        let (report, outcome) = oneshot::channel();
         let mut subscription = Subscription::start(&request(2), |feed| async move {
-            let _ = tell.send(offering(feed, &["a", "b", "c"]).await);
+            let _ = report.send(offering(feed, &["a", "b", "c"]).await);
             Ok(())
         });
         let a = delivery(&mut subscription).await;
@@ -380,9 +380,9 @@ mod tests {
         drop(c);
         b.receipt.give_back();
         subscription.ended().await.unwrap();
-        let told = told.await.unwrap();
+        let settled = outcome.await.unwrap();
         assert_eq!(
-            told,
+            settled,
             [
                 ("a", Settlement::Acknowledge),
                 ("c", Settlement::Return),
@@ -393,7 +393,7 @@ mod tests {
 
     /// How much room there is while `unsettled` messages of `size` bytes are, and after they were settled.
     async fn rooms(size: usize, unsettled: usize) -> (usize, usize) {
-        let (tell, told) = oneshot::channel();
+        let (report, outcome) = oneshot::channel();
         let (go, settle) = oneshot::channel();
         let mut subscription = Subscription::start(&request(1024), |mut feed: Feed<usize>| async move {
             let mut left = unsettled;
@@ -410,14 +410,14 @@ mod tests {
             while left > 0 {
                 left -= feed.settled().await.len();
             }
-            let _ = tell.send((before, feed.free_capacity()));
+            let _ = report.send((before, feed.free_capacity()));
             Ok(())
         });
         settle.await.unwrap();
         for _ in 0..unsettled {
             delivery(&mut subscription).await.receipt.acknowledge();
         }
-        told.await.unwrap()
+        outcome.await.unwrap()
     }
 
     #[tokio::test]
@@ -437,19 +437,19 @@ mod tests {
 
     #[tokio::test]
     async fn what_nobody_took_is_returned_at_the_end() {
-        let (tell, told) = oneshot::channel();
+        let (report, outcome) = oneshot::channel();
         let subscription = Subscription::start(&request(5), |feed| async move {
-            let _ = tell.send(offering(feed, &["a"]).await);
+            let _ = report.send(offering(feed, &["a"]).await);
             Ok(())
         });
         tokio::task::yield_now().await;
         subscription.ended().await.unwrap();
-        assert_eq!(told.await.unwrap(), [("a", Settlement::Return)]);
+        assert_eq!(outcome.await.unwrap(), [("a", Settlement::Return)]);
     }
 
     #[tokio::test]
     async fn forgotten_messages_take_room_until_the_engine_lets_go() {
-        let (tell, told) = oneshot::channel();
+        let (report, outcome) = oneshot::channel();
         let mut subscription = Subscription::start(&request(1), |mut feed: Feed<u32>| async move {
             feed.offer(1, message("a"));
             feed.forget(|_| true);
@@ -457,9 +457,9 @@ mod tests {
             feed.revoked(vec![7]).await;
             // It comes back with nothing to tell: whoever waits for room has to look again.
             let nothing = tokio::time::timeout(std::time::Duration::from_secs(10), feed.settled()).await;
-            let _ = tell.send((
+            let _ = report.send((
                 before,
-                nothing.is_ok_and(|told| told.is_empty()),
+                nothing.is_ok_and(|settled| settled.is_empty()),
                 feed.free_capacity(),
             ));
             Ok(())
@@ -471,6 +471,6 @@ mod tests {
         assert_eq!(revoked.partitions, [7]);
         first.receipt.acknowledge();
         drop(revoked.noted);
-        assert_eq!(told.await.unwrap(), (0, true, 1), "its settlement is not told");
+        assert_eq!(outcome.await.unwrap(), (0, true, 1), "its settlement is not told");
     }
 }

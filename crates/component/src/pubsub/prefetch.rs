@@ -35,7 +35,7 @@ impl Prefetch {
     }
 
     /// Notes a message of `size` bytes. Whether the broker is to be asked for another [`Prefetch::count`].
-    pub fn came(&mut self, size: usize) -> bool {
+    pub fn received(&mut self, size: usize) -> bool {
         self.expected = size.max(self.expected - self.expected / 32).min(MAX_AHEAD);
         let (fitting, asked) = (usize::from(self.fitting()), usize::from(self.asked));
         let shrinks = fitting <= asked / 2;
@@ -66,7 +66,7 @@ mod tests {
     fn asked(prefetch: &mut Prefetch, sizes: impl IntoIterator<Item = usize>) -> Vec<u16> {
         let mut counts = Vec::new();
         for size in sizes {
-            if prefetch.came(size) {
+            if prefetch.received(size) {
                 counts.push(prefetch.count());
             }
         }

@@ -55,10 +55,10 @@ fn only_what_is_done_without_holes_is_committed() {
     offsets.done(&taken[0], now);
     offsets.done(&taken[3], now);
     assert_eq!(positions(&offsets), [(0, 5), (1, 6)]);
-    let told = offsets.to_commit();
-    assert_eq!(told[0].epoch, Some(7));
-    offsets.committed(&told);
-    assert_eq!(positions(&offsets), [], "told once");
+    let uncommitted = offsets.to_commit();
+    assert_eq!(uncommitted[0].epoch, Some(7));
+    offsets.committed(&uncommitted);
+    assert_eq!(positions(&offsets), [], "committed once");
     offsets.done(&taken[2], now);
     assert_eq!(positions(&offsets), [(0, 10)], "offsets may have gaps");
 }

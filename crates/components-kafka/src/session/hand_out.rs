@@ -16,39 +16,39 @@ impl Session {
     pub(super) fn offer(&mut self, feed: &mut Feed<Tracked>) {
         let now = Instant::now();
         while feed.free_capacity() > 0 {
-            let (taken, failed) = match self.offsets.next_due(now) {
-                Some((taken, failed)) => (taken, Some(failed)),
+            let (taken_record, failed) = match self.offsets.next_due(now) {
+                Some((taken_record, failed)) => (taken_record, Some(failed)),
                 None => match self.ahead.pop_front() {
                     None => return,
-                    Some(record) => match self.offsets.take(taken(record)) {
-                        Some(taken) => (taken, None),
+                    Some(record) => match self.offsets.take(taken_record(record)) {
+                        Some(taken_record) => (taken_record, None),
                         // It waits for one before it, or is another member's.
                         None => continue,
                     },
                 },
             };
-            let data = match self.values.read(&taken.record) {
+            let data = match self.values.read(&taken_record.record) {
                 Read::Done(data) => data,
                 Read::Later => {
-                    self.offsets.postponed(taken, now + LATER);
+                    self.offsets.postponed(taken_record, now + LATER);
                     continue;
                 }
                 Read::Failed(why) => {
-                    self.unreadable(taken, &why, now);
+                    self.unreadable(taken_record, &why, now);
                     continue;
                 }
             };
             let headers = &self.shared.settings.headers;
             let failed = failed.filter(|failed| *failed > 0);
-            let message = incoming(&self.topic, &taken.record, data, headers, failed);
-            feed.offer(taken, message);
+            let message = incoming(&self.topic, &taken_record.record, data, headers, failed);
+            feed.offer(taken_record, message);
         }
     }
 
     /// Like a record that the app failed, it comes again as the settings say: somebody may mend the registry.
-    fn unreadable(&mut self, taken: Tracked, why: &str, now: Instant) {
-        let (partition, offset) = (taken.partition, taken.offset);
-        match self.offsets.returned(taken, now) {
+    fn unreadable(&mut self, taken_record: Tracked, why: &str, now: Instant) {
+        let (partition, offset) = (taken_record.partition, taken_record.offset);
+        match self.offsets.returned(taken_record, now) {
             Returned::Again(pause) => tracing::warn!(
                 target: LOG,
                 "component {}: record {offset} of topic {}, partition {partition} cannot be read: {why}; it is tried \
@@ -93,9 +93,9 @@ impl Session {
         }
     }
 
-    pub(super) fn returned(&mut self, taken: Tracked, now: Instant) {
-        let (partition, offset) = (taken.partition, taken.offset);
-        match self.offsets.returned(taken, now) {
+    pub(super) fn returned(&mut self, taken_record: Tracked, now: Instant) {
+        let (partition, offset) = (taken_record.partition, taken_record.offset);
+        match self.offsets.returned(taken_record, now) {
             Returned::Again(pause) => tracing::warn!(
                 target: LOG,
                 "component {}: the app failed record {offset} of topic {}, partition {partition}; it is delivered \
@@ -115,7 +115,7 @@ impl Session {
     }
 }
 
-fn taken(record: ConsumerRecord) -> TakenRecord<ConsumerRecord> {
+fn taken_record(record: ConsumerRecord) -> TakenRecord<ConsumerRecord> {
     TakenRecord {
         partition: record.partition,
         offset: record.offset,

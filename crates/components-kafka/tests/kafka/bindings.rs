@@ -43,8 +43,11 @@ pub(super) async fn they_keep_the_rules(address: &str) {
     assert!(output.invoke(&written).await.unwrap().is_none());
     let delivery = next(&mut subscription).await;
     assert_eq!(text(&delivery), "payload");
-    let told = &delivery.message.metadata;
-    assert_eq!((told["__key"].as_str(), told["colour"].as_str()), ("k", "red"));
+    let metadata = &delivery.message.metadata;
+    assert_eq!(
+        (metadata["__key"].as_str(), metadata["colour"].as_str()),
+        ("k", "red")
+    );
     delivery.receipt.acknowledge();
     subscription.ended().await.unwrap();
     conformance::output_binding(&output, &written).await;

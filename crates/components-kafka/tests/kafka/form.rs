@@ -49,20 +49,20 @@ pub(super) async fn records_are_those_of_dapr(address: &str, admin: &AdminClient
     assert_eq!(headers, expected);
     assert_eq!(record.partition, 6, "the hash of the client of Dapr");
     let delivery = next(&mut subscription).await;
-    let told = &delivery.message.metadata;
+    let metadata = &delivery.message.metadata;
     for (name, value) in [
         ("__key", "a"),
         ("__topic", "form"),
         ("__partition", "6"),
         ("__offset", "0"),
     ] {
-        assert_eq!(told[name], value, "{name}");
+        assert_eq!(metadata[name], value, "{name}");
     }
     assert_eq!(
-        (told["other"].as_str(), told["partitionKey"].as_str()),
+        (metadata["other"].as_str(), metadata["partitionKey"].as_str()),
         ("b c", "a")
     );
-    let stamp: i64 = told["__timestamp"].parse().unwrap();
+    let stamp: i64 = metadata["__timestamp"].parse().unwrap();
     assert_eq!(stamp, record.timestamp);
     let lane = delivery.message.lane.as_ref().unwrap();
     assert_eq!((lane.partition, lane.key.as_deref()), (Some(6), Some(&b"a"[..])));
@@ -147,9 +147,9 @@ pub(super) async fn settings_are_kept(address: &str, admin: &AdminClient) {
     for expected in ["1", "2"] {
         let delivery = next(&mut subscription).await;
         assert_eq!(text(&delivery), expected, "the oldest first");
-        let told = &delivery.message.metadata;
-        assert_eq!(told["open"], "a+b");
-        assert!(!told.contains_key("secret-key"), "{told:?}");
+        let metadata = &delivery.message.metadata;
+        assert_eq!(metadata["open"], "a+b");
+        assert!(!metadata.contains_key("secret-key"), "{metadata:?}");
         delivery.receipt.acknowledge();
     }
     subscription.ended().await.unwrap();

@@ -41,7 +41,7 @@ pub(super) async fn passwords_let_in(kafka: &Kafka) {
 async fn issuer(token: &'static str) -> (String, tokio::sync::mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let url = format!("http://{}/token", listener.local_addr().unwrap());
-    let (tell, told) = tokio::sync::mpsc::unbounded_channel();
+    let (tell, received) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
@@ -61,7 +61,7 @@ async fn issuer(token: &'static str) -> (String, tokio::sync::mpsc::UnboundedRec
             let _ = tell.send(String::from_utf8(request).unwrap());
         }
     });
-    (url, told)
+    (url, received)
 }
 
 pub(super) async fn tokens_let_in(kafka: &Kafka) {

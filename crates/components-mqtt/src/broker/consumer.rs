@@ -35,7 +35,7 @@ pub(super) struct Offered {
 
 fn message(received: &Received, before: u32) -> Message {
     let properties = received.properties.as_deref();
-    let mut metadata = properties.map(properties::told).unwrap_or_default();
+    let mut metadata = properties.map(properties::metadata).unwrap_or_default();
     metadata.insert(RETAINED.to_owned(), received.retain.to_string());
     Message {
         topic: Arc::clone(&received.topic),
@@ -112,10 +112,10 @@ impl Consumer {
             // Where the client does not take it, the broker goes on sending what nobody here wants.
             let _refused = self.shared.sender.client.try_unsubscribe(topic);
         }
-        let (tell, told) = oneshot::channel();
-        let _gone = self.shared.commands.send(Command::Flush(tell));
+        let (written, flushed) = oneshot::channel();
+        let _gone = self.shared.commands.send(Command::Flush(written));
         // Ends with an error: that is the word.
-        let _written = told.await;
+        let _dropped = flushed.await;
     }
 }
 

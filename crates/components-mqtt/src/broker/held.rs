@@ -63,7 +63,7 @@ impl Held {
         self.known(received).is_some()
     }
 
-    pub(super) fn came(&mut self, received: Received, connection: u64) -> Arrival {
+    pub(super) fn add(&mut self, received: Received, connection: u64) -> Arrival {
         if let Some(number) = self.known(&received)
             && let Some(known) = self.messages.get_mut(&number)
         {
@@ -179,9 +179,9 @@ mod tests {
     #[test]
     fn what_the_app_has_is_not_delivered_twice() {
         let mut held = Held::default();
-        assert_eq!(new(held.came(received(1, false, "a"), 1)), 0);
+        assert_eq!(new(held.add(received(1, false, "a"), 1)), 0);
         assert!(held.knows(&received(1, true, "a")) && !held.knows(&received(1, true, "b")));
-        assert_eq!(held.came(received(1, true, "a"), 2), Arrival::Known);
+        assert_eq!(held.add(received(1, true, "a"), 2), Arrival::Known);
         let settled = held.done(0, Some(2)).unwrap();
         assert_eq!(settled.packet, 1);
         assert_eq!((held.len(), held.bytes()), (0, 0));
@@ -190,22 +190,22 @@ mod tests {
     #[test]
     fn what_was_done_without_a_connection_is_acknowledged_when_it_comes_again() {
         let mut held = Held::default();
-        held.came(received(1, false, "a"), 1);
+        held.add(received(1, false, "a"), 1);
         assert_eq!(held.done(0, None), None);
         let again = received(1, true, "a");
-        assert_eq!(held.came(again.clone(), 2), Arrival::Done(again.into()));
+        assert_eq!(held.add(again.clone(), 2), Arrival::Done(again.into()));
         assert_eq!(held.len(), 0);
     }
 
     #[test]
     fn a_packet_identifier_of_another_session_is_another_message() {
         let mut held = Held::default();
-        held.came(received(1, false, "a"), 1);
-        held.came(received(2, false, "done"), 1);
+        held.add(received(1, false, "a"), 1);
+        held.add(received(2, false, "done"), 1);
         assert_eq!(held.done(1, None), None);
         held.forgotten();
         assert_eq!((held.len(), held.bytes()), (1, 7), "nobody asks for what is done");
-        assert_eq!(new(held.came(received(1, false, "b"), 2)), 2);
+        assert_eq!(new(held.add(received(1, false, "b"), 2)), 2);
         assert_eq!(held.done(0, Some(2)), None, "the broker does not know it");
         assert_eq!(held.done(2, Some(2)).unwrap().payload, "b");
         assert_eq!((held.len(), held.bytes()), (0, 0));
@@ -215,7 +215,7 @@ mod tests {
     fn strays_wait_in_their_order() {
         let mut held = Held::default();
         for (packet, text) in [(1, "a"), (2, "b")] {
-            held.came(received(packet, false, text), 1);
+            held.add(received(packet, false, text), 1);
         }
         held.strays(1);
         held.strays(0);

@@ -84,8 +84,8 @@ pub(super) fn of(message: &Publish) -> Result<Properties> {
     })
 }
 
-/// What the app is told of a message.
-pub(super) fn told(properties: &Properties) -> Pairs {
+/// The metadata of a message for the app: its user properties, response topic and correlation data.
+pub(super) fn metadata(properties: &Properties) -> Pairs {
     let user = properties.user.iter();
     // Names that mean something else are not the publisher's to set.
     let user = user.filter(|(name, _)| {
@@ -93,17 +93,17 @@ pub(super) fn told(properties: &Properties) -> Pairs {
             .iter()
             .any(|meant| meant.eq_ignore_ascii_case(name))
     });
-    let mut told: Pairs = user.cloned().collect();
+    let mut metadata: Pairs = user.cloned().collect();
     if let Some(topic) = &properties.response_topic {
-        told.insert(RESPONSE_TOPIC.to_owned(), topic.clone());
+        metadata.insert(RESPONSE_TOPIC.to_owned(), topic.clone());
     }
     if let Some(data) = &properties.correlation {
         match std::str::from_utf8(data) {
-            Ok(text) => told.insert(CORRELATION.to_owned(), text.to_owned()),
-            Err(_) => told.insert(CORRELATION_BASE64.to_owned(), STANDARD.encode(data)),
+            Ok(text) => metadata.insert(CORRELATION.to_owned(), text.to_owned()),
+            Err(_) => metadata.insert(CORRELATION_BASE64.to_owned(), STANDARD.encode(data)),
         };
     }
-    told
+    metadata
 }
 
 /// Seconds, which MQTT counts in; less than one is one.
@@ -189,11 +189,11 @@ mod tests {
             subscriptions: Vec::new(),
         };
         assert_eq!(properties, expected);
-        let told = told(&properties);
-        assert_eq!(told.len(), 3, "{told:?}");
-        assert_eq!(told["responseTopic"], "answers/7");
-        assert_eq!(told["correlationData"], "seven");
-        assert_eq!(told["colour"], "red");
+        let metadata = metadata(&properties);
+        assert_eq!(metadata.len(), 3, "{metadata:?}");
+        assert_eq!(metadata["responseTopic"], "answers/7");
+        assert_eq!(metadata["correlationData"], "seven");
+        assert_eq!(metadata["colour"], "red");
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
     fn correlation_data_may_be_any_bytes() {
         let properties = of(&publish(&[("correlationDataBase64", "/wA=")])).unwrap();
         assert_eq!(properties.correlation.as_deref(), Some(&b"\xff\x00"[..]));
-        assert_eq!(told(&properties)["correlationDataBase64"], "/wA=");
+        assert_eq!(metadata(&properties)["correlationDataBase64"], "/wA=");
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
             user: vec![("Retained".to_owned(), "true".to_owned())],
             ..Properties::default()
         };
-        assert!(told(&properties).is_empty());
+        assert!(metadata(&properties).is_empty());
     }
 
     #[test]

@@ -91,7 +91,7 @@ pub(super) struct Session {
     /// The broker sends again what was not acknowledged when a connection ended.
     resends: bool,
     commands: mpsc::UnboundedSender<Command>,
-    told: mpsc::UnboundedReceiver<Command>,
+    queue: mpsc::UnboundedReceiver<Command>,
     routes: Vec<Route>,
     held: Held,
     /// What comes is left to the broker, as there is too much here: that one and all after it come again.
@@ -115,7 +115,7 @@ impl Session {
         stop: CancellationToken,
         connection: &Connection,
     ) -> Self {
-        let (commands, told) = mpsc::unbounded_channel();
+        let (commands, queue) = mpsc::unbounded_channel();
         Self {
             client,
             link,
@@ -124,7 +124,7 @@ impl Session {
             qos: connection.qos,
             resends: !connection.forgetful(),
             commands,
-            told,
+            queue,
             routes: Vec::new(),
             held: Held::default(),
             skipping: false,
@@ -146,7 +146,7 @@ impl Session {
         let stop = self.stop.clone();
         let mut last: Option<Instant> = None;
         loop {
-            if last.is_some() && (self.unsent == 0 || !self.is_up()) && self.told.is_empty() {
+            if last.is_some() && (self.unsent == 0 || !self.is_up()) && self.queue.is_empty() {
                 break;
             }
             if self.wants_the_rest() {
@@ -154,7 +154,7 @@ impl Session {
                 self.link.send_replace(Link::Down(None));
             }
             // What is not left to the broker may take as much again.
-            let room = self.held.len() < MOST_HELD && self.held.bytes() < 2 * MOST_BYTES;
+            let has_capacity = self.held.len() < MOST_HELD && self.held.bytes() < 2 * MOST_BYTES;
             let wait_until = self.wait_until;
             let next = async {
                 sleep_until(wait_until).await;
@@ -163,8 +163,8 @@ impl Session {
             tokio::select! {
                 () = stop.cancelled(), if last.is_none() => last = Some(Instant::now() + LAST),
                 () = sleep_until(last.unwrap_or(wait_until)), if last.is_some() => break,
-                Some(command) = self.told.recv() => self.command(command),
-                event = next, if room => match event {
+                Some(command) = self.queue.recv() => self.command(command),
+                event = next, if has_capacity => match event {
                     Ok(event) => self.event(event),
                     Err(lost) => self.lost(lost),
                 },
@@ -245,7 +245,7 @@ impl Session {
                 for (number, received) in self.held.stray() {
                     if route.filter.matches(&received.topic) {
                         self.held.found(number);
-                        self.hand(&route, number, received);
+                        self.deliver(&route, number, received);
                     }
                 }
                 self.routes.push(route);
@@ -264,8 +264,8 @@ impl Session {
                     self.held.found(number);
                 }
             }
-            Command::Flush(told) => {
-                self.flushes.push(told);
+            Command::Flush(flushed) => {
+                self.flushes.push(flushed);
                 self.flushed();
             }
         }
@@ -282,7 +282,7 @@ impl Session {
         if self.skips(&received) {
             return;
         }
-        match self.held.came(received, self.connection) {
+        match self.held.add(received, self.connection) {
             Arrival::Known => {}
             Arrival::Done(received) => self.acknowledge(&received),
             Arrival::New(number, received) => {
@@ -330,12 +330,12 @@ impl Session {
     /// to the newest that names the topic, else to the newest whose pattern matches. Whether there is one.
     fn route(&mut self, number: u64, received: &Arc<Received>) -> bool {
         self.routes.retain(|route| !route.messages.is_closed());
-        let told = received.properties.as_deref();
-        let told = told.map_or(&[][..], |properties| &properties.subscriptions);
+        let numbers = received.properties.as_deref();
+        let numbers = numbers.map_or(&[][..], |properties| &properties.subscriptions);
         // Two filters may have one number.
         let named = |route: &&Route| {
             let number = route.options.number;
-            number.is_some_and(|number| told.contains(&number)) && route.filter.matches(&received.topic)
+            number.is_some_and(|number| numbers.contains(&number)) && route.filter.matches(&received.topic)
         };
         let named: Vec<&Route> = self.routes.iter().filter(named).collect();
         let found = if named.is_empty() {
@@ -344,12 +344,12 @@ impl Session {
             find(named.into_iter(), &received.topic)
         };
         if let Some(route) = found {
-            self.hand(route, number, Arc::clone(received));
+            self.deliver(route, number, Arc::clone(received));
         }
         found.is_some()
     }
 
-    fn hand(&self, route: &Route, number: u64, received: Arc<Received>) {
+    fn deliver(&self, route: &Route, number: u64, received: Arc<Received>) {
         let incoming = Incoming {
             number,
             received,

@@ -212,22 +212,24 @@ impl Events {
 }
 
 fn limits(answer: &ConnAck) -> Limits {
-    let Some(told) = &answer.properties else {
+    let Some(properties) = &answer.properties else {
         return Limits::default();
     };
-    let packet = told.max_packet_size.and_then(|size| usize::try_from(size).ok());
-    let has = |told: Option<u8>| told != Some(0);
+    let packet = properties
+        .max_packet_size
+        .and_then(|size| usize::try_from(size).ok());
+    let has = |available: Option<u8>| available != Some(0);
     Limits {
         packet: packet.unwrap_or(LARGEST).min(LARGEST),
-        qos: match told.max_qos {
+        qos: match properties.max_qos {
             Some(0) => QoS::AtMostOnce,
             Some(1) => QoS::AtLeastOnce,
             _ => QoS::ExactlyOnce,
         },
-        retain: has(told.retain_available),
-        wildcards: has(told.wildcard_subscription_available),
-        shared: has(told.shared_subscription_available),
-        numbers: has(told.subscription_identifiers_available),
+        retain: has(properties.retain_available),
+        wildcards: has(properties.wildcard_subscription_available),
+        shared: has(properties.shared_subscription_available),
+        numbers: has(properties.subscription_identifiers_available),
     }
 }
 
@@ -262,18 +264,18 @@ fn received(publish: Publish) -> Received {
     let left = left.and_then(|properties| properties.message_expiry_interval);
     // Brokers count in whole seconds: what they send at all has some of its last one left.
     let expires = left.and_then(|left| Instant::now().checked_add(Duration::from_secs(left.max(1).into())));
-    let properties = publish.properties.map(|told| {
-        let mut user = told.user_properties;
+    let properties = publish.properties.map(|properties| {
+        let mut user = properties.user_properties;
         if user.len() > MOST_USER_PROPERTIES {
             user.truncate(MOST_USER_PROPERTIES);
             user.shrink_to_fit();
         }
-        let numbers = told.subscription_identifiers.into_iter();
+        let numbers = properties.subscription_identifiers.into_iter();
         Box::new(Properties {
-            content_type: told.content_type,
-            expiry: told.message_expiry_interval,
-            response_topic: told.response_topic,
-            correlation: told.correlation_data,
+            content_type: properties.content_type,
+            expiry: properties.message_expiry_interval,
+            response_topic: properties.response_topic,
+            correlation: properties.correlation_data,
             user,
             subscriptions: numbers
                 .filter_map(|number| u32::try_from(number).ok())

@@ -154,8 +154,8 @@ mod tests {
             ("1ms", 1),
             ("2000000h", u32::MAX),
         ] {
-            let told = session(&[("sessionExpiryInterval", text)]);
-            assert_eq!(told.expiry, seconds, "{text}");
+            let parsed = session(&[("sessionExpiryInterval", text)]);
+            assert_eq!(parsed.expiry, seconds, "{text}");
             let connection = wanted(&[("sessionExpiryInterval", text)]).unwrap().connection;
             assert_eq!(connection.forgetful(), seconds == 0, "{text}");
         }

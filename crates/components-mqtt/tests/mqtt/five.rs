@@ -118,13 +118,13 @@ async fn metadata_travel_as_properties() {
     broker.publish(&published).await.unwrap();
     let delivery = next(&mut subscription).await;
     assert_eq!(delivery.message.content_type.as_deref(), Some("text/plain"));
-    let mut told: Vec<(&str, &str)> = delivery
+    let mut found: Vec<(&str, &str)> = delivery
         .message
         .metadata
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_str()))
         .collect();
-    told.sort_unstable();
+    found.sort_unstable();
     let expected = [
         ("Straße", "ü"),
         ("colour", "red"),
@@ -132,7 +132,7 @@ async fn metadata_travel_as_properties() {
         ("responseTopic", "answers/7"),
         ("retained", "false"),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(found, expected);
     delivery.receipt.acknowledge();
     broker.close().await;
 }

@@ -24,35 +24,35 @@ use super::{
 const MOST_AT_ONCE: usize = 64 * 1024 * 1024;
 
 impl PostgresState {
-    /// All or nothing; and the new ETag of `told`, where it can be told.
+    /// All or nothing; and the new ETag of the key `etag_of`, where the statement can return it.
     pub(super) async fn change(
         &self,
         transaction: &Transaction,
-        told: Option<&str>,
+        etag_of: Option<&str>,
     ) -> Result<Option<String>> {
         let operations = transaction.operations.iter();
         let mut changes = operations
             .map(|operation| Change::of(operation, self.generation))
             .collect::<Result<Vec<_>>>()?;
-        let (call, is_told) = match changes.len() {
+        let (call, has_etag) = match changes.len() {
             0 => return Ok(None),
             1 => {
                 let change = changes.remove(0);
-                let is_told = told == Some(change.key.as_str());
-                (change.call(&self.layout, self.generation), is_told)
+                let has_etag = etag_of == Some(change.key.as_str());
+                (change.call(&self.layout, self.generation), has_etag)
             }
             // Who asks for an ETag keeps others out of these keys: no one else waits for them in another order.
-            _ if are_independent(&changes) && (told.is_some() || are_in_order(&changes)) => {
-                self.whole(changes, told)
+            _ if are_independent(&changes) && (etag_of.is_some() || are_in_order(&changes)) => {
+                self.whole(changes, etag_of)
             }
-            _ => return self.one_by_one(changes, told).await,
+            _ => return self.one_by_one(changes, etag_of).await,
         };
         let etag = self.once(&call).await?;
-        Ok(etag.filter(|_| is_told))
+        Ok(etag.filter(|_| has_etag))
     }
 
-    /// One statement, and whether what it answers is about `told`. The changes are independent.
-    fn whole(&self, changes: Vec<Change>, told: Option<&str>) -> (Call<'_>, bool) {
+    /// One statement, and whether what it answers is about `etag_of`. The changes are independent.
+    fn whole(&self, changes: Vec<Change>, etag_of: Option<&str>) -> (Call<'_>, bool) {
         let mut rows = Rows::default();
         let mut removed = Vec::new();
         let mut guard = None;
@@ -72,12 +72,12 @@ impl PostgresState {
             removals: !removed.is_empty(),
             guard: guard.is_some(),
         };
-        let (mut parameters, is_told) = match guard {
+        let (mut parameters, has_etag) = match guard {
             Some(guard) => {
-                let is_told = told == Some(guard.key.as_str());
-                (guard.call(&self.layout, self.generation).parameters, is_told)
+                let has_etag = etag_of == Some(guard.key.as_str());
+                (guard.call(&self.layout, self.generation).parameters, has_etag)
             }
-            None => (Vec::new(), told.is_some()),
+            None => (Vec::new(), etag_of.is_some()),
         };
         if shape.writes {
             parameters.extend(rows.parameters(self.generation));
@@ -86,21 +86,21 @@ impl PostgresState {
             parameters.push(boxed(removed, Type::TEXT_ARRAY));
         }
         if shape.writes && !shape.guard {
-            parameters.push(boxed(told.unwrap_or_default().to_owned(), Type::TEXT));
+            parameters.push(boxed(etag_of.unwrap_or_default().to_owned(), Type::TEXT));
         }
         let call = Call {
             sql: self.layout.whole(shape),
             parameters,
             guarded: shape.guard,
         };
-        (call, is_told)
+        (call, has_etag)
     }
 
     /// In their order, each in a statement of its own; they are sent without waiting for answers in between.
-    async fn one_by_one(&self, changes: Vec<Change>, told: Option<&str>) -> Result<Option<String>> {
+    async fn one_by_one(&self, changes: Vec<Change>, etag_of: Option<&str>) -> Result<Option<String>> {
         let last = changes
             .iter()
-            .rposition(|change| told == Some(change.key.as_str()));
+            .rposition(|change| etag_of == Some(change.key.as_str()));
         let calls: Vec<Call<'_>> = changes
             .into_iter()
             .map(|change| change.call(&self.layout, self.generation))
@@ -118,11 +118,11 @@ impl PostgresState {
                 let sent = calls
                     .iter()
                     .map(|call| Box::pin(call.run(&self.pool, &transaction)));
-                let told = at_once(sent.collect()).await;
+                let etags = at_once(sent.collect()).await;
                 // The first failure is the reason of those behind it.
-                let told = told.into_iter().collect::<Result<Vec<_>>>()?;
+                let etags = etags.into_iter().collect::<Result<Vec<_>>>()?;
                 transaction.commit().await.map_err(failure)?;
-                Ok(last.and_then(|last| told.into_iter().nth(last)).flatten())
+                Ok(last.and_then(|last| etags.into_iter().nth(last)).flatten())
             }
             .await;
             session.settle();

@@ -395,11 +395,11 @@ async fn what_was_missed_is_told(server: &Postgres) {
     proxy.lose();
     rows.put("changed", "new", "2").await;
     rows.remove("removed").await;
-    let told = tokio::time::timeout(Duration::from_secs(20), subscription.updates.recv());
-    let told = told.await.unwrap().unwrap();
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert_eq!(told["changed"].value, "new");
-    assert_eq!(told["removed"], Item::default());
+    let update = tokio::time::timeout(Duration::from_secs(20), subscription.updates.recv());
+    let update = update.await.unwrap().unwrap();
+    assert_eq!(update.len(), 2, "{update:?}");
+    assert_eq!(update["changed"].value, "new");
+    assert_eq!(update["removed"], Item::default());
 }
 
 const CONFIGURATION: &str = "

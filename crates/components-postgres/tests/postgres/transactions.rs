@@ -101,10 +101,10 @@ async fn what_does_not_depend_on_an_order_is_one_statement() {
             let mut operations: Vec<_> = (0..20).map(|n| write(&format!("new-{n}"), round)).collect();
             operations.push(guarded("metadata", round, &etag));
             operations.extend((0..20).map(|n| removal(&format!("old-{n}"))));
-            let (count, told) = statements(operations, "metadata").await;
+            let (count, returned) = statements(operations, "metadata").await;
             assert_eq!(count, 1, "{name}");
             let read = store.get(&Get::key("metadata")).await.unwrap().unwrap().etag;
-            assert_eq!(told.unwrap(), read, "{name}");
+            assert_eq!(returned.unwrap(), read, "{name}");
             etag = read.unwrap();
         }
         assert_eq!(text(&store, "new-19").await.as_deref(), Some("3"));

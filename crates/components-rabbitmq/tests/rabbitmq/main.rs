@@ -237,11 +237,11 @@ async fn names_and_properties_are_daprs(url: &str) {
     connection.close(200, "OK".into()).await.unwrap();
     let mut subscription = subscribe(&broker, "named", &[]).await.unwrap();
     let delivery = next(&mut subscription).await;
-    let told = &delivery.message.metadata;
-    assert_eq!(told["metadata.messageid"], "m1");
-    assert_eq!(told["metadata.correlationid"], "c1");
-    assert_eq!(told["metadata.type"], "kind");
-    assert_eq!(told["metadata.contenttype"], "text/plain");
+    let metadata = &delivery.message.metadata;
+    assert_eq!(metadata["metadata.messageid"], "m1");
+    assert_eq!(metadata["metadata.correlationid"], "c1");
+    assert_eq!(metadata["metadata.type"], "kind");
+    assert_eq!(metadata["metadata.contenttype"], "text/plain");
     assert_eq!(delivery.message.redelivered, Some(1));
     delivery.receipt.acknowledge();
     subscription.ended().await.unwrap();

@@ -227,14 +227,15 @@ impl Consumer {
                 .arg(&*self.topic)
                 .arg(group)
                 .arg(&owed.acknowledged[..batch]);
-            self.tell(&acknowledge).await?;
+            self.run_in_group(&acknowledge).await?;
             owed.acknowledged.drain(..batch);
         }
         while !owed.returned.is_empty() {
             let batch = owed.returned.len().min(BATCH);
             // As if nobody had touched them for long: whoever looks next claims them.
             if let Some(timeout) = self.shared.options.processing_timeout {
-                self.tell(&self.mark(&owed.returned[..batch], timeout)).await?;
+                self.run_in_group(&self.mark(&owed.returned[..batch], timeout))
+                    .await?;
             }
             owed.returned.drain(..batch);
         }
@@ -251,7 +252,7 @@ impl Consumer {
     }
 
     /// Runs a command about entries; where their group is gone, so are they.
-    async fn tell(&self, command: &Cmd) -> Result<Value> {
+    async fn run_in_group(&self, command: &Cmd) -> Result<Value> {
         match self.shared.link.attempt(command, Repeat::Yes).await? {
             Ok(value) => Ok(value),
             Err(error) if has_code(&error, "NOGROUP") => Ok(Value::Nil),
@@ -263,7 +264,7 @@ impl Consumer {
     async fn touch(&self, feed: &Feed<String>) {
         let ids: Vec<String> = feed.unsettled().cloned().collect();
         for batch in ids.chunks(BATCH) {
-            if let Err(error) = self.tell(&self.mark(batch, Duration::ZERO)).await {
+            if let Err(error) = self.run_in_group(&self.mark(batch, Duration::ZERO)).await {
                 return self.failed("messages that take long may be delivered again", &error);
             }
         }
@@ -287,7 +288,7 @@ impl Consumer {
         for _ in 0..MOST_STEPS {
             let mut ask = cmd("XPENDING");
             ask.arg(&*self.topic).arg(group).arg(&from).arg("+").arg(depth);
-            let found = entry::pending(self.tell(&ask).await?);
+            let found = entry::pending(self.run_in_group(&ask).await?);
             let Some(last) = found.last() else {
                 return Ok(());
             };

@@ -261,11 +261,11 @@ async fn a_lost_connection_is_replaced() {
     proxy.lose();
     redis.cli(&["SET", "changed", "new||2"]);
     redis.cli(&["DEL", "removed"]);
-    let told = tokio::time::timeout(Duration::from_secs(20), subscription.updates.recv());
-    let told = told.await.unwrap().unwrap();
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert_eq!(told["changed"].value, "new");
-    assert_eq!(told["removed"], Item::default());
+    let update = tokio::time::timeout(Duration::from_secs(20), subscription.updates.recv());
+    let update = update.await.unwrap().unwrap();
+    assert_eq!(update.len(), 2, "{update:?}");
+    assert_eq!(update["changed"].value, "new");
+    assert_eq!(update["removed"], Item::default());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::{
     BrokerInner,
-    tables::{Leased, Member, Room},
+    tables::{LeaseBudget, Leased, Member},
 };
 use crate::pool::failure;
 
@@ -65,16 +65,16 @@ impl Consumer {
         loop {
             // Heard from here on: what is published while the database is asked is not missed.
             let published = self.shared.published.notified();
-            let room = Room {
+            let budget = LeaseBudget {
                 messages: feed.free_capacity().min(MOST_LEASED),
                 bytes: feed.free_bytes(),
             };
-            if !owed.is_empty() || (room.messages > 0 && (likely || self.visible().await)) {
-                match self.exchange(&owed, room).await {
+            if !owed.is_empty() || (budget.messages > 0 && (likely || self.visible().await)) {
+                match self.exchange(&owed, budget).await {
                     Ok(leased) => {
                         owed.clear();
                         failures = 0;
-                        likely = room.messages > 0 && leased.len() == room.messages;
+                        likely = budget.messages > 0 && leased.len() == budget.messages;
                         for message in leased {
                             feed.offer(message.id, self.message(message));
                         }
@@ -139,18 +139,18 @@ impl Consumer {
     }
 
     /// Settles and leases in one transaction.
-    async fn exchange(&self, settled: &[(i64, Settlement)], room: Room) -> Result<Vec<Leased>> {
+    async fn exchange(&self, settled: &[(i64, Settlement)], budget: LeaseBudget) -> Result<Vec<Leased>> {
         let (tables, member, settled) = (self.shared.tables.clone(), self.member.clone(), settled.to_vec());
         let (redelivery, visibility) = (self.shared.options.redelivery, self.shared.options.visibility);
         let exchanging = self.shared.pool.write(move |connection| {
             tables
                 .settle(connection, &member, &settled, redelivery)
                 .map_err(failure)?;
-            if room.messages == 0 {
+            if budget.messages == 0 {
                 return Ok(Vec::new());
             }
             tables
-                .lease(connection, &member, room, visibility)
+                .lease(connection, &member, budget, visibility)
                 .map_err(failure)
         });
         exchanging.await
@@ -194,7 +194,7 @@ impl Consumer {
     /// The component is being closed: what is unsettled is visible to others at once.
     async fn leave(&self, feed: Feed<i64>, mut owed: Vec<(i64, Settlement)>) -> Result<()> {
         owed.extend(feed.unsettled().map(|id| (*id, Settlement::Return)));
-        let none = Room {
+        let none = LeaseBudget {
             messages: 0,
             bytes: 0,
         };

@@ -73,7 +73,7 @@ impl Leased {
 
 /// What one lease may take.
 #[derive(Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct LeaseBudget {
     pub(super) messages: usize,
     /// Of payloads; the first message passes, however large it is.
     pub(super) bytes: usize,
@@ -265,15 +265,15 @@ impl Tables {
         &self,
         connection: &Connection,
         member: &Member,
-        room: Room,
+        budget: LeaseBudget,
         visibility: Duration,
     ) -> rusqlite::Result<Vec<Leased>> {
         self.expire(connection)?;
         let now = now();
-        let most = i64::try_from(room.messages).unwrap_or(i64::MAX);
+        let most = i64::try_from(budget.messages).unwrap_or(i64::MAX);
         let mut find = connection.prepare_cached(&self.find)?;
         let mut rows = find.query(params![member.group, now, member.owner, most])?;
-        let (mut found, mut left) = (Vec::new(), room.bytes);
+        let (mut found, mut left) = (Vec::new(), budget.bytes);
         while let Some(row) = rows.next()? {
             let size = usize::try_from(row.get::<_, i64>(6)?).unwrap_or(usize::MAX);
             if size > left && !found.is_empty() {

@@ -169,8 +169,8 @@ impl Postgres {
     /// Ends it as a crash would: nothing is written any more, and its children are gone when this returns.
     pub fn kill(&mut self) {
         let id = self.process.child.id().to_string();
-        let told = Command::new("kill").args(["-QUIT", &id]).status().unwrap();
-        assert!(told.success());
+        let sent = Command::new("kill").args(["-QUIT", &id]).status().unwrap();
+        assert!(sent.success());
         let _ = self.process.child.wait();
     }
 

@@ -146,15 +146,15 @@ pub(super) async fn it_may_tell_an_etag(subject: &Subject<'_>) -> Outcome {
         // The one with the ETag is first where the key comes twice, and in the midst otherwise.
         let at = if round == 6 { 0 } else { first };
         operations.insert(at, Operation::Set(counted));
-        let told = subject
+        let returned = subject
             .store
             .transact_etag(&of(operations), &key)
             .await
             .step("transact")?;
         let now = subject.etag("counted").await?;
         ensure!(
-            told.as_ref().is_none_or(|told| *told == now),
-            "round {round}: the transaction told {told:?}, a read tells {now:?}"
+            returned.as_ref().is_none_or(|returned| *returned == now),
+            "round {round}: the transaction returned {returned:?}, a read {now:?}"
         );
         etag = Some(now);
     }

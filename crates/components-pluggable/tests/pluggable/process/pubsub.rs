@@ -47,11 +47,11 @@ impl Services {
             .into_iter()
             .partition(|entry| is_refused(&entry.entry_id));
         bulk.entries = taken;
-        let told = |entry: BulkMessageEntry| BulkPublishResponseFailedEntry {
+        let failed = |entry: BulkMessageEntry| BulkPublishResponseFailedEntry {
             entry_id: entry.entry_id,
             error: "not now".to_owned(),
         };
-        refused.into_iter().map(told).collect()
+        refused.into_iter().map(failed).collect()
     }
 }
 

@@ -29,9 +29,9 @@ pub(super) struct Incoming {
 
 /// Entries whose messages are not all done.
 #[derive(Debug, Default)]
-pub(super) struct Hand(HashMap<Id, usize>);
+pub(super) struct OpenEntries(HashMap<Id, usize>);
 
-impl Hand {
+impl OpenEntries {
     /// Notes an entry of so many messages; `false` where it is here already.
     pub(super) fn take(&mut self, id: Id, messages: usize) -> bool {
         let is_new = !self.0.contains_key(&id);
@@ -70,7 +70,7 @@ pub(super) enum Due {
 }
 
 /// What the app refused.
-pub(super) struct Again {
+pub(super) struct Redeliveries {
     after: Duration,
     /// Whether the broker gives a message again by itself, to anybody.
     by_broker: bool,
@@ -86,7 +86,7 @@ enum What {
     Lane(Lane),
 }
 
-impl Again {
+impl Redeliveries {
     pub(super) fn new(after: Duration, by_broker: bool) -> Self {
         Self {
             after,
@@ -194,20 +194,20 @@ mod tests {
 
     #[test]
     fn an_entry_is_done_with_its_last_message_and_taken_once() {
-        let mut hand = Hand::default();
+        let mut open = OpenEntries::default();
         let id = incoming(1, None).id;
-        assert!(hand.take(id, 2) && !hand.take(id, 2));
-        assert!(!hand.done(id));
-        assert!(!hand.take(id, 2), "it is here still");
-        assert!(hand.done(id) && !hand.done(id));
-        assert!(hand.take(id, 1));
-        hand.forget(id);
-        assert!(!hand.done(id));
+        assert!(open.take(id, 2) && !open.take(id, 2));
+        assert!(!open.done(id));
+        assert!(!open.take(id, 2), "it is here still");
+        assert!(open.done(id) && !open.done(id));
+        assert!(open.take(id, 1));
+        open.forget(id);
+        assert!(!open.done(id));
     }
 
     #[test]
     fn what_was_refused_comes_after_its_time_and_is_counted() {
-        let mut again = Again::new(Duration::from_secs(1), false);
+        let mut again = Redeliveries::new(Duration::from_secs(1), false);
         let now = Instant::now();
         again.refused(incoming(1, None), now);
         again.refused(incoming(2, None), now + Duration::from_secs(1));
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_lane_waits_for_the_first_that_was_refused() {
-        let mut again = Again::new(Duration::from_secs(1), true);
+        let mut again = Redeliveries::new(Duration::from_secs(1), true);
         let now = Instant::now();
         again.refused(incoming(3, Some("a")), now);
         again.refused(incoming(1, Some("a")), now);
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn the_broker_gives_again_what_is_alone() {
-        let mut again = Again::new(Duration::ZERO, true);
+        let mut again = Redeliveries::new(Duration::ZERO, true);
         let now = Instant::now();
         again.refused(incoming(1, None), now);
         let of_a_batch = Incoming {
