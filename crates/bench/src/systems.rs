@@ -29,7 +29,7 @@ pub(crate) use launch::version as sidecar_version;
 pub(crate) use nginx::version as nginx_version;
 
 use envoy::Envoy;
-use keeper::Keeper;
+use keeper::StateSystem;
 use nginx::Nginx;
 use proxies::{Product, Proxies};
 use sidecars::Sidecars;
@@ -62,7 +62,7 @@ impl Chain {
 
 enum Chain {
     Direct,
-    Keeper(Box<Keeper>),
+    Keeper(Box<StateSystem>),
     Sidecars(Box<Sidecars>),
     Proxies(Box<Proxies>),
 }
@@ -87,7 +87,7 @@ impl Stack {
                 };
                 if let Some(call) = protocol.state() {
                     let component = backend.component();
-                    let one = Keeper::start(binaries, system, call, &component, &dir).await?;
+                    let one = StateSystem::start(binaries, system, call, &component, &dir).await?;
                     let (processes, port) = (one.processes(), one.port());
                     (Chain::Keeper(Box::new(one)), processes, port)
                 } else {

@@ -274,16 +274,16 @@ impl Workflows {
     ) -> Result<Option<OrchestrationMetadata>, ActorError> {
         let call = self.request(methods::WATCH, id, Vec::new(), PROTOBUF);
         loop {
-            let mut told = match self.with.actors.watch(&call).await {
+            let mut updates = match self.with.actors.watch(&call).await {
                 Err(error) if waits_for_host(&error) => {
                     sleep(START_PAUSE).await;
                     continue;
                 }
-                told => told?,
+                opened => opened?,
             };
             let mut last = None;
             loop {
-                let metadata = match told.next().await {
+                let metadata = match updates.next().await {
                     None => return Ok(last),
                     // It moved: it is watched again where it is now.
                     Some(Err(error)) if waits_for_host(&error) => {

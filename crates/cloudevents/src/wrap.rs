@@ -97,8 +97,8 @@ fn is_json(text: &str) -> bool {
 pub(crate) struct Object(Vec<u8>);
 
 impl Object {
-    pub(crate) fn new(room: usize) -> Self {
-        let mut text = Vec::with_capacity(room);
+    pub(crate) fn new(capacity: usize) -> Self {
+        let mut text = Vec::with_capacity(capacity);
         text.push(b'{');
         Self(text)
     }

@@ -48,7 +48,7 @@ pub struct InvalidRule {
 /// A rule says nothing about an event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("routing rule {number}, {expression:?}: {reason}")]
-pub struct Undecided {
+pub struct EvaluationError {
     /// Place in the list, from 1.
     pub number: usize,
     /// The expression as written, or its beginning.
@@ -120,9 +120,9 @@ impl Routes {
     /// The path of the first rule that matches; `None` where none does.
     ///
     /// # Errors
-    /// [`Undecided`] when a rule that is asked cannot be evaluated, would take too long with this event, or its result is
+    /// [`EvaluationError`] when a rule that is asked cannot be evaluated, would take too long with this event, or its result is
     /// not a boolean.
-    pub fn find(&self, event: &Event) -> Result<Option<&str>, Undecided> {
+    pub fn find(&self, event: &Event) -> Result<Option<&str>, EvaluationError> {
         let mut context = None;
         for (index, route) in self.routes.iter().enumerate() {
             let Some(compiled) = &route.compiled else {
@@ -133,7 +133,7 @@ impl Routes {
                 context.add_variable_from_value("event", object(event));
                 context
             });
-            let undecided = |reason| Undecided {
+            let undecided = |reason| EvaluationError {
                 number: index + 1,
                 expression: start(&route.expression).to_owned(),
                 reason,

@@ -58,10 +58,10 @@ mod tests {
             of("google.rpc.ErrorInfo", vec![0xff]),
             of("x.Y", b"ab".to_vec()),
         ];
-        let told: Value = serde_json::from_str(&status(13, "m", &details)).unwrap();
+        let parsed: Value = serde_json::from_str(&status(13, "m", &details)).unwrap();
         let kind = "type.googleapis.com/google.rpc.ErrorInfo";
         assert_eq!(
-            told,
+            parsed,
             json!({"code": 13, "message": "m", "details": [
                 {"@type": kind, "reason": "GONE", "domain": "dapr.io", "metadata": {"a": "1", "b": "2"}},
                 {"@type": kind, "value": "/w=="},

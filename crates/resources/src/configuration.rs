@@ -211,14 +211,14 @@ pub fn load<P: AsRef<Path>>(
                     );
                     mistakes.extend(mistakes::find(file, &node, apis));
                     handlers.read(file, &node);
-                    merge::over(&mut merged, node);
+                    merge::merge_into(&mut merged, node);
                     last = file;
                 }
                 Err(errors) => {
-                    let told = errors
+                    let found = errors
                         .iter()
                         .map(|error| Problem::from_yaml(file, error, "correct the value"));
-                    problems.extend(told);
+                    problems.extend(found);
                 }
             },
             Ok(_) => empty.push(file.to_owned()),

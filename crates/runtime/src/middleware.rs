@@ -76,7 +76,7 @@ impl Middlewares {
             handlers.map(move |handler| (name, handler))
         });
         let missing = handlers.filter(|(_, handler)| entry(handler, &self.loaded).is_none());
-        let told = missing.map(|(pipeline, handler)| {
+        let warnings = missing.map(|(pipeline, handler)| {
             let Handler { name, kind, .. } = handler;
             let remedy = match self.loaded.get(name) {
                 Some(other) => format!("the component {name} is a {}", of(&other.kind, &other.version)),
@@ -95,7 +95,7 @@ impl Middlewares {
                  ({remedy})"
             )
         });
-        told.collect()
+        warnings.collect()
     }
 
     fn rebuild(&self) {

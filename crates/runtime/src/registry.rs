@@ -120,7 +120,7 @@ pub struct Users(Weak<dyn Any + Send + Sync>);
 
 impl Users {
     /// Waits until nobody does, `limit` at most; false when somebody still does then.
-    pub async fn gone(&self, limit: Duration) -> bool {
+    pub async fn wait_until_released(&self, limit: Duration) -> bool {
         let started = Instant::now();
         let mut pause = LOOK.0;
         while self.0.strong_count() > 0 {
@@ -155,12 +155,15 @@ mod tests {
             Some(&2),
             "not its place any more"
         );
-        assert!(!first.gone(SHORT).await, "a call holds it");
-        let waiting = tokio::spawn(async move { first.gone(LONG).await });
+        assert!(!first.wait_until_released(SHORT).await, "a call holds it");
+        let waiting = tokio::spawn(async move { first.wait_until_released(LONG).await });
         drop(held);
         assert!(waiting.await.unwrap());
-        assert!(!second.users.gone(SHORT).await, "the registry holds it");
-        assert!(second.withdraw().gone(LONG).await);
+        assert!(
+            !second.users.wait_until_released(SHORT).await,
+            "the registry holds it"
+        );
+        assert!(second.withdraw().wait_until_released(LONG).await);
         assert!(registry.get("store").is_none() && registry.is_empty());
     }
 

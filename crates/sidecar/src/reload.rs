@@ -347,9 +347,9 @@ mod tests {
         let readiness = Readiness::default();
         let stop = CancellationToken::new();
         let reloader = |kind, condition| {
-            let (begin, told) = oneshot::channel();
+            let (begin, begun) = oneshot::channel();
             let reconcilers: Vec<Box<dyn Reconciler>> = vec![Box::new(Waited(kind, condition))];
-            let reloader = Reloader::new(Box::new(Silent(told)), reconcilers, &readiness);
+            let reloader = Reloader::new(Box::new(Silent(begun)), reconcilers, &readiness);
             (begin, tokio::spawn(reloader.run(stop.clone())))
         };
         let (endpoints, _) = reloader(Kind::HttpEndpoint, None);

@@ -1,9 +1,9 @@
 //! Listening sockets and the connections they accept.
 
+mod connections;
 mod h2c;
 mod http1;
 mod http2;
-mod room;
 #[cfg(test)]
 mod tests;
 
@@ -25,10 +25,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::body::Body;
 
+pub use connections::{api_connections, peer_connections, public_connections};
 pub use http1::Received;
 #[cfg(feature = "fuzzing")]
 pub use http1::{fuzz_body_end, fuzz_head};
-pub use room::{api_connections, peer_connections, public_connections};
 
 const LOG: &str = "dapr.runtime.listen";
 /// Connections waiting to be accepted.

@@ -15,7 +15,7 @@ use crate::error::TurnError;
 use crate::event::{Awaited, NO_ID, event, nanos, other_app};
 use crate::facts::Facts;
 use crate::names::child_id;
-use crate::turn::{Message, Outside, Timer, Turn};
+use crate::turn::{Message, Timer, Turn, TurnContext};
 
 /// What is to be done after a turn.
 #[derive(Debug, Default)]
@@ -102,7 +102,7 @@ impl Turn {
     pub(crate) fn apply(
         &mut self,
         action: OrchestratorAction,
-        outside: &mut Outside<'_>,
+        outside: &mut TurnContext<'_>,
         effects: &mut Effects,
     ) -> Result<Option<Self>, TurnError> {
         let id = action.id;
@@ -176,7 +176,7 @@ impl Turn {
         id: i32,
         task: ScheduleTaskAction,
         outer: Option<TaskRouter>,
-        outside: &Outside<'_>,
+        outside: &TurnContext<'_>,
         effects: &mut Effects,
     ) {
         let router = self.router(outer, task.router);
@@ -217,7 +217,7 @@ impl Turn {
         id: i32,
         action: CreateTimerAction,
         outer: Option<TaskRouter>,
-        outside: &Outside<'_>,
+        outside: &TurnContext<'_>,
         effects: &mut Effects,
     ) {
         let router = self.router(outer, None);
@@ -237,7 +237,7 @@ impl Turn {
         id: i32,
         action: CreateSubOrchestrationAction,
         outer: Option<TaskRouter>,
-        outside: &mut Outside<'_>,
+        outside: &mut TurnContext<'_>,
         effects: &mut Effects,
     ) {
         let router = self.router(outer, action.router);
@@ -299,7 +299,7 @@ impl Turn {
             return;
         };
         let task_scheduled_id = parent.task_scheduled_id;
-        let told = if status == OrchestrationStatus::Completed {
+        let outcome = if status == OrchestrationStatus::Completed {
             EventType::SubOrchestrationInstanceCompleted(SubOrchestrationInstanceCompletedEvent {
                 task_scheduled_id,
                 result: action.result,
@@ -310,7 +310,7 @@ impl Turn {
                 failure_details: action.failure_details,
             })
         };
-        let mut event = event(NO_ID, at, told);
+        let mut event = event(NO_ID, at, outcome);
         event.router = Some(TaskRouter {
             source_app_id: self.app.clone(),
             target_app_id: parent.app_id.clone(),
@@ -327,7 +327,7 @@ impl Turn {
         &self,
         action: CompleteOrchestrationAction,
         outer: Option<TaskRouter>,
-        outside: &mut Outside<'_>,
+        outside: &mut TurnContext<'_>,
     ) -> Self {
         let router = self.router(outer, None);
         let last = self.facts.started.as_deref().map(|started| &started.event);

@@ -23,5 +23,5 @@ pub use instance::{Added, Additions, Instance, Run};
 pub use payload::Limit;
 pub use rerun::Rerun;
 pub use stored::{Change, Counts};
-pub use turn::{Answered, Begun, MAX_RESTARTS, Message, Outcome, Outside, Timer, Turn};
+pub use turn::{Answered, Begun, MAX_RESTARTS, Message, Outcome, Timer, Turn, TurnContext};
 pub use waits::Wait;

@@ -37,8 +37,8 @@ pub enum Begun {
     Turn(Box<Turn>),
 }
 
-/// What a turn takes from outside.
-pub struct Outside<'a> {
+/// What a turn runs with: its time, ids and limits.
+pub struct TurnContext<'a> {
     /// The time of the turn.
     pub at: Timestamp,
     /// The span that activities and children are parts of.

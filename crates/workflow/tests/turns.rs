@@ -11,7 +11,7 @@ use outrigger_wire::durabletask::{
     TaskCompletedEvent,
 };
 use outrigger_workflow::event::{NO_ID, event};
-use outrigger_workflow::{Answered, Begun, Change, Instance, Limit, Outside};
+use outrigger_workflow::{Answered, Begun, Change, Instance, Limit, TurnContext};
 use prost_types::Timestamp;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -57,7 +57,7 @@ fn step(instance: &mut Instance, id: i32) -> (Change, usize) {
         actions: vec![action],
         ..OrchestratorResponse::default()
     };
-    let outside = &mut Outside {
+    let outside = &mut TurnContext {
         at: AT,
         trace: None,
         new_id: &mut String::new,

@@ -96,14 +96,14 @@ impl HttpApi {
 /// body is the limit of it; with clients that do both at once it is [`HELD`] at most.
 fn ahead(mut output: Output) -> Output {
     let (sender, receiver) = mpsc::unbounded_channel();
-    let room = Arc::new(Semaphore::new(HELD));
+    let places = Arc::new(Semaphore::new(HELD));
     let reading = tokio::spawn(async move {
         let mut patient = true;
         while let Some(piece) = output.next().await {
             let size = piece
                 .as_ref()
                 .map_or(0, |piece| u32::try_from(piece.len()).unwrap_or(u32::MAX));
-            let place = Arc::clone(&room);
+            let place = Arc::clone(&places);
             let place = if patient {
                 let waiting = tokio::time::timeout(READ_AHEAD_WAIT, place.acquire_many_owned(size)).await;
                 waiting.ok().and_then(Result::ok)

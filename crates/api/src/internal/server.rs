@@ -192,8 +192,8 @@ impl InternalApi {
     ) -> Result<Response<Body>, Status> {
         let (parts, body) = request.into_parts();
         let served = self.served(peer, &parts.headers, body).await?;
-        let told = self.actors.serve_watch(served).await?;
-        let mut response = Response::new(grpc::server_stream(told));
+        let updates = self.actors.serve_watch(served).await?;
+        let mut response = Response::new(grpc::server_stream(updates));
         response.headers_mut().insert(CONTENT_TYPE, CONTENT_TYPE_GRPC);
         Ok(response)
     }

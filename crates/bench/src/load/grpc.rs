@@ -105,10 +105,10 @@ impl Client {
     /// Writes what there is, and waits for something to read, or for room to write `more`.
     fn turn(&mut self, cx: &mut Context<'_>, more: bool) -> Poll<Result<(), Fault>> {
         let written = self.write(cx)?.is_ready();
-        let mut room = ReadBuf::new(self.input.room());
-        match Pin::new(&mut self.io).poll_read(cx, &mut room)? {
+        let mut spare = ReadBuf::new(self.input.spare());
+        match Pin::new(&mut self.io).poll_read(cx, &mut spare)? {
             Poll::Ready(()) => {
-                let count = room.filled().len();
+                let count = spare.filled().len();
                 if count == 0 {
                     return Poll::Ready(Err(Fault::Closed));
                 }
@@ -186,7 +186,7 @@ impl Input {
     }
 
     /// Where to read to: never nothing, as long as no whole frame is left unused.
-    fn room(&mut self) -> &mut [u8] {
+    fn spare(&mut self) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0 && self.bytes.len() - self.end < FRAME {

@@ -9,7 +9,7 @@ use crate::load::{Call, STORE};
 use crate::plan::{Api, StateCall, System};
 use crate::procfs::Role;
 
-pub(crate) struct Keeper {
+pub(crate) struct StateSystem {
     launch: Launch,
     /// Its keys begin with it, so that the systems keep theirs apart.
     app_id: &'static str,
@@ -17,7 +17,7 @@ pub(crate) struct Keeper {
     sidecar: Sidecar,
 }
 
-impl Keeper {
+impl StateSystem {
     /// Starts a sidecar of a build; `component` is the type of the store and its metadata.
     pub(crate) async fn start(
         binaries: &Path,

@@ -149,7 +149,7 @@ async fn request(message: &Message<'_>, reentry: Option<&str>) -> Result<Call, A
             }
         }
         Message::Due(reminder, callback, trace) => {
-            let mut call = Box::pin(told(reminder, callback)).await?;
+            let mut call = Box::pin(due_call(reminder, callback)).await?;
             call.trace = (*trace).clone();
             call
         }
@@ -160,8 +160,8 @@ async fn request(message: &Message<'_>, reentry: Option<&str>) -> Result<Call, A
     Ok(call)
 }
 
-/// What the app is told of a timer or reminder; where its data are large, they are read away from everybody's calls.
-async fn told(reminder: &Reminder, callback: &str) -> Result<Call, ActorError> {
+/// The call of the app for a timer or reminder that is due; large data are decoded on threads for heavy work.
+async fn due_call(reminder: &Reminder, callback: &str) -> Result<Call, ActorError> {
     let size = reminder.data.as_ref().map_or(0, |data| data.value.len());
     if size <= INLINE {
         return due(reminder, callback);
@@ -247,7 +247,7 @@ mod tests {
                 }),
                 ..Reminder::default()
             };
-            let mut reading = Box::pin(told(&reminder, ""));
+            let mut reading = Box::pin(due_call(&reminder, ""));
             let places = all_places().await;
             let first = reading.as_mut().now_or_never();
             drop(places);

@@ -276,7 +276,7 @@ impl HostedType {
         begins: bool,
         woken: oneshot::Receiver<()>,
     ) -> Turn<'a> {
-        let turn = self.taken(id, ticket);
+        let turn = self.taken_turn(id, ticket);
         if !begins {
             let _pending = self.metrics.pending();
             // Only who leaves gives up its waker, and this has not.
@@ -288,7 +288,7 @@ impl HostedType {
     /// A turn of an active actor that nobody has or waits for.
     pub(super) fn free_turn<'a>(&'a self, id: &'a str) -> Option<Turn<'a>> {
         let ticket = self.shard(self.lane(id)).enter_free(id)?;
-        Some(self.taken(id, ticket))
+        Some(self.taken_turn(id, ticket))
     }
 
     /// Waits for the last turn of an active actor, behind which no other begins. `None` when it ended meanwhile.
@@ -300,7 +300,7 @@ impl HostedType {
             self.gone(id).await;
             return None;
         };
-        let mut turn = self.taken(id, ticket);
+        let mut turn = self.taken_turn(id, ticket);
         turn.is_last = true;
         if !begins {
             let _begun = woken.await;
@@ -344,7 +344,7 @@ impl HostedType {
     }
 
     /// A turn that was taken by [`HostedType::take_idle`].
-    pub(super) fn taken<'a>(&'a self, id: &'a str, ticket: Ticket) -> Turn<'a> {
+    pub(super) fn taken_turn<'a>(&'a self, id: &'a str, ticket: Ticket) -> Turn<'a> {
         Turn {
             kind: self,
             id,

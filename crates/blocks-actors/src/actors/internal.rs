@@ -194,13 +194,13 @@ impl Internal {
             drop(leaving);
             watched.map_err(ActorError::Internal)
         };
-        let told = tokio::select! {
+        let updates = tokio::select! {
             biased;
             watched = watched => watched?,
             () = self.ended.cancelled() => return Err(ActorError::Moved),
         };
         let ended = self.ended.clone();
-        Ok(Watching { told, ended })
+        Ok(Watching { updates, ended })
     }
 
     /// Waits for a turn of an actor; `None` when the actor is not here any more.
@@ -293,7 +293,7 @@ impl Drop for Leaving<'_> {
 
 /// What an actor tells, until its type is unregistered.
 pub(super) struct Watching {
-    pub(super) told: Watched,
+    pub(super) updates: Watched,
     pub(super) ended: CancellationToken,
 }
 

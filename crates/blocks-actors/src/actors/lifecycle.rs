@@ -55,7 +55,7 @@ impl Actors {
                     };
                     for (id, ticket) in kind.take_idle(lane, most) {
                         if let Some(internal) = &kind.internal {
-                            internal.rest(&id, kind.taken(&id, ticket));
+                            internal.rest(&id, kind.taken_turn(&id, ticket));
                             continue;
                         }
                         ending.push(self.end_idle_one(Arc::clone(kind), Arc::clone(&claim), id, ticket));
@@ -67,7 +67,7 @@ impl Actors {
     }
 
     async fn end_idle_one(&self, kind: Arc<HostedType>, claim: Arc<Claim>, id: Arc<str>, ticket: Ticket) {
-        let turn = kind.taken(&id, ticket);
+        let turn = kind.taken_turn(&id, ticket);
         tokio::select! {
             biased;
             // It stays active, and may be idle again.
@@ -82,14 +82,14 @@ impl Actors {
             turn.deactivated();
             return;
         }
-        let told = timeout(HALT, self.deactivate_in_app(&kind.name, id));
-        let told = told.await.unwrap_or_else(|_| {
+        let deactivated = timeout(HALT, self.deactivate_in_app(&kind.name, id));
+        let deactivated = deactivated.await.unwrap_or_else(|_| {
             Err(ActorError::Invoke(format!(
                 "the app did not answer to the DELETE of the actor within {} s",
                 HALT.as_secs()
             )))
         });
-        match told {
+        match deactivated {
             Ok(()) => kind.metrics.deactivated.inc(),
             Err(error) => {
                 kind.metrics.deactivation_failed.inc();

@@ -108,18 +108,18 @@ impl Actors {
                 () = ended.cancelled() => ActorError::Moved,
             }
         };
-        let told = stream::unfold(Some((watching.told, end.boxed())), |state| async move {
-            let (mut told, mut end) = state?;
+        let updates = stream::unfold(Some((watching.updates, end.boxed())), |state| async move {
+            let (mut updates, mut end) = state?;
             tokio::select! {
                 biased;
-                next = told.next() => {
+                next = updates.next() => {
                     let next = next?.map_err(ActorError::Internal);
-                    Some((next, Some((told, end))))
+                    Some((next, Some((updates, end))))
                 }
                 error = &mut end => Some((Err(error), None)),
             }
         });
-        Ok(told.boxed())
+        Ok(updates.boxed())
     }
 
     async fn watch_there(&self, host: &Host, call: &ActorCall) -> Result<ActorStream, ActorError> {
@@ -155,14 +155,14 @@ impl Actors {
             body,
             frames: FrameReader::new(self.with.max_message),
         };
-        let told = stream::unfold(Some(messages), |state| async move {
+        let updates = stream::unfold(Some(messages), |state| async move {
             let mut messages = state?;
             match messages.next().await {
                 Ok(any) => Some((Ok(any?), Some(messages))),
                 Err(error) => Some((Err(error), None)),
             }
         });
-        Ok(told.boxed())
+        Ok(updates.boxed())
     }
 
     /// `CallActorStream`: another sidecar watches an actor here.
@@ -191,13 +191,13 @@ impl Actors {
                 }
             }
         };
-        let told = watched.await.map_err(|error| status(&error))?;
-        let told = told.map(|next| match next {
+        let updates = watched.await.map_err(|error| status(&error))?;
+        let updates = updates.map(|next| match next {
             Ok(any) => Ok(response(any)),
             Err(ActorError::Internal(status)) if status.code() == Code::Aborted => Ok(refusal(&status)),
             Err(error) => Err(status(&error)),
         });
-        Ok(told.boxed())
+        Ok(updates.boxed())
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use super::LOG;
-use super::engine::{DUE_TIME, Engine, again, any, decode, methods, now};
+use super::engine::{DUE_TIME, Engine, any, decode, methods, now, retry_later};
 use super::executions::{Executions, Step};
 use super::instance::random;
 use super::is_unknown;
@@ -112,7 +112,7 @@ impl InternalActors for Activities {
             let joined = tokio::select! {
                 biased;
                 joined = self.executions.join(key, work) => joined,
-                () = unwell.cancelled() => return Err(again("the app is unhealthy")),
+                () = unwell.cancelled() => return Err(retry_later("the app is unhealthy")),
             };
             waiting.is_over = true;
             joined
@@ -259,7 +259,7 @@ impl Step for Work {
                 let instance = self.request.orchestration_instance.as_ref();
                 let instance = instance.map_or("", |instance| &instance.instance_id);
                 let (name, id) = (&self.request.name, self.request.task_id);
-                again(format!(
+                retry_later(format!(
                     "activity '{name}' {id} of workflow '{instance}' was not done: {cancelled}"
                 ))
             })?;
@@ -317,7 +317,7 @@ impl Step for Work {
 
 fn undelivered(name: &str, error: &ActorError) -> Status {
     let method = methods::ADD_EVENT;
-    again(format!(
+    retry_later(format!(
         "the result of activity '{name}' was not delivered: failed to invoke '{method}' method on workflow actor: {error}"
     ))
 }

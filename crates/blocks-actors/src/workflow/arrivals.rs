@@ -47,7 +47,7 @@ impl Queue {
         self.events.is_empty() && self.others == 0 && self.lingering.is_none()
     }
 
-    fn came(&self) {
+    fn notify(&self) {
         if let Some(lingering) = &self.lingering {
             lingering.notify_one();
         }
@@ -127,7 +127,7 @@ impl Arrivals {
         };
         let queue = queues.by_instance.entry(instance.to_owned()).or_default();
         queue.events.push(waiting);
-        queue.came();
+        queue.notify();
         ticket
     }
 
@@ -149,12 +149,12 @@ impl Arrivals {
     }
 
     /// Something that brings no event waits for the turn of an instance, until what comes back is dropped.
-    pub(super) fn wait<'a>(&'a self, instance: &'a str) -> Other<'a> {
+    pub(super) fn wait<'a>(&'a self, instance: &'a str) -> TurnWaiter<'a> {
         let mut queues = self.locked();
         let queue = queues.by_instance.entry(instance.to_owned()).or_default();
         queue.others += 1;
-        queue.came();
-        Other {
+        queue.notify();
+        TurnWaiter {
             arrivals: self,
             instance,
         }
@@ -166,7 +166,7 @@ impl Arrivals {
         let _lingering = Lingering::new(self, instance, Arc::clone(&came));
         let next = async {
             loop {
-                if let Some(next) = self.came(instance) {
+                if let Some(next) = self.arrived(instance) {
                     return Some(next).filter(|batch| !batch.is_empty());
                 }
                 came.notified().await;
@@ -176,7 +176,7 @@ impl Arrivals {
     }
 
     /// The events that have come, none of them if others want the turn; `None` if nothing has come.
-    fn came(&self, instance: &str) -> Option<Batch> {
+    fn arrived(&self, instance: &str) -> Option<Batch> {
         let queues = self.locked();
         let queue = queues.by_instance.get(instance)?;
         if queue.others > 0 {
@@ -203,7 +203,7 @@ impl Arrivals {
         loop {
             match self.answer_of(instance, ticket) {
                 Ok(answer) => return answer,
-                Err(told) => told.notified().await,
+                Err(notify) => notify.notified().await,
             }
         }
     }
@@ -238,12 +238,12 @@ impl Arrivals {
 }
 
 /// Who waits for a turn, and brings no event.
-pub(super) struct Other<'a> {
+pub(super) struct TurnWaiter<'a> {
     arrivals: &'a Arrivals,
     instance: &'a str,
 }
 
-impl Drop for Other<'_> {
+impl Drop for TurnWaiter<'_> {
     fn drop(&mut self) {
         self.arrivals.change(self.instance, |queue| queue.others -= 1);
     }
@@ -256,13 +256,13 @@ struct Lingering<'a> {
 }
 
 impl<'a> Lingering<'a> {
-    fn new(arrivals: &'a Arrivals, instance: &'a str, told: Arc<Notify>) -> Self {
+    fn new(arrivals: &'a Arrivals, instance: &'a str, notify: Arc<Notify>) -> Self {
         let mut queues = arrivals.locked();
         queues
             .by_instance
             .entry(instance.to_owned())
             .or_default()
-            .lingering = Some(told);
+            .lingering = Some(notify);
         Self { arrivals, instance }
     }
 }
@@ -403,10 +403,10 @@ mod tests {
         assert_eq!(came, Some(vec![a]));
         let b = arrivals.enter("one", Bytes::new());
         assert_eq!(next().await, Some(vec![a, b]));
-        let mut told = std::pin::pin!(arrivals.answered("one", b));
-        assert!(futures::poll!(&mut told).is_pending());
+        let mut answered = std::pin::pin!(arrivals.answered("one", b));
+        assert!(futures::poll!(&mut answered).is_pending());
         arrivals.answer("one", vec![(b, Ok(())), (a, Err(Status::aborted("no")))]);
-        assert!(told.await.is_ok());
+        assert!(answered.await.is_ok());
         assert_eq!(arrivals.answered("one", a).await.unwrap_err().message(), "no");
         // What has its answer has come, and is not taken again.
         assert_eq!(next().await, None);

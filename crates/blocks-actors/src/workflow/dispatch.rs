@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use super::LOG;
-use super::engine::{DUE_TIME, Engine, again, any, metadata, methods, now};
+use super::engine::{DUE_TIME, Engine, any, metadata, methods, now, retry_later};
 use super::{is_stalled, is_unknown};
 use crate::actors::ActorError;
 
@@ -73,7 +73,7 @@ impl Engine {
                 "workflow '{instance}' cannot proceed, trying again at growing intervals: {why}"
             );
         }
-        again(why)
+        retry_later(why)
     }
 
     /// Starts activities. `due` is a time that is over.

@@ -232,7 +232,7 @@ pub(super) fn is_broken(code: Code) -> bool {
     code == Code::DataLoss
 }
 
-/// Something did not work now; the reminder comes again.
-pub(super) fn again(error: impl std::fmt::Display) -> Status {
+/// An error that passes: the scheduler triggers the reminder again.
+pub(super) fn retry_later(error: impl std::fmt::Display) -> Status {
     Status::new(Code::Aborted, error.to_string())
 }

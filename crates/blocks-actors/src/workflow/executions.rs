@@ -61,7 +61,7 @@ trait Redeliver: Send + Sync {
 struct Undelivered<S: Step> {
     step: S,
     result: S::Result,
-    _room: OwnedSemaphorePermit,
+    _budget: OwnedSemaphorePermit,
 }
 
 impl<S: Step> Redeliver for Undelivered<S> {
@@ -81,7 +81,7 @@ struct All {
 pub(super) struct Executions {
     all: Mutex<All>,
     /// Bytes, for what is not delivered.
-    room: Arc<Semaphore>,
+    budget: Arc<Semaphore>,
     tasks: TaskTracker,
 }
 
@@ -94,7 +94,7 @@ impl Executions {
     fn with_room(undelivered: usize, tasks: TaskTracker) -> Self {
         Self {
             all: Mutex::default(),
-            room: Arc::new(Semaphore::new(undelivered)),
+            budget: Arc::new(Semaphore::new(undelivered)),
             tasks,
         }
     }
@@ -102,9 +102,9 @@ impl Executions {
     /// Keeps a result that was not delivered, if there is room.
     fn keep<S: Step>(&self, key: &str, step: S, result: S::Result) -> Option<Finished> {
         let size = step.size(&result);
-        let room = u32::try_from(size).ok();
-        let room = room.and_then(|room| Arc::clone(&self.room).try_acquire_many_owned(room).ok());
-        let Some(room) = room else {
+        let bytes = u32::try_from(size).ok();
+        let held = bytes.and_then(|bytes| Arc::clone(&self.budget).try_acquire_many_owned(bytes).ok());
+        let Some(held) = held else {
             tracing::warn!(
                 target: LOG,
                 "activity '{key}' will be run again: its result could not be delivered, and keeping its {size} bytes \
@@ -115,7 +115,7 @@ impl Executions {
         let undelivered = Undelivered {
             step,
             result,
-            _room: room,
+            _budget: held,
         };
         Some(Finished::Undelivered(Arc::new(undelivered)))
     }
@@ -393,10 +393,10 @@ mod tests {
         // What is delivered, or forgotten, makes room.
         kept.fails.store(1, Ordering::SeqCst);
         assert!(executions.join("forgotten".into(), kept.clone()).await.is_err());
-        assert_eq!(executions.room.available_permits(), 4);
+        assert_eq!(executions.budget.available_permits(), 4);
         sleep(RETENTION).await;
         executions.join("other".into(), dropped.clone()).await.unwrap();
-        assert_eq!(executions.room.available_permits(), 10);
+        assert_eq!(executions.budget.available_permits(), 10);
     }
 
     #[tokio::test(start_paused = true)]

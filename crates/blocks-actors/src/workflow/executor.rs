@@ -69,7 +69,7 @@ impl Waiting {
 
     /// Waits for one thing to be told.
     fn watch(self: &Arc<Self>, id: &str) -> Result<Watched, Status> {
-        let (told, telling) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let number = {
             let mut state = self.locked();
             if state.take_cancelled(id) {
@@ -83,7 +83,11 @@ impl Waiting {
             state.next += 1;
             state.count += 1;
             let number = state.next;
-            state.by_id.entry(id.to_owned()).or_default().push((number, told));
+            state
+                .by_id
+                .entry(id.to_owned())
+                .or_default()
+                .push((number, sender));
             number
         };
         let watcher = Watcher {
@@ -92,23 +96,23 @@ impl Waiting {
             number,
         };
         Ok(stream::once(async move {
-            let told = telling.await;
+            let result = receiver.await;
             drop(watcher);
-            told.unwrap_or_else(|_| Err(Status::unavailable("the executor is no longer on this sidecar")))
+            result.unwrap_or_else(|_| Err(Status::unavailable("the executor is no longer on this sidecar")))
         })
         .boxed())
     }
 
     /// Tells all who watch an executor; whether there was one.
-    fn tell(&self, id: &str, told: &WorkResult) -> bool {
+    fn notify(&self, id: &str, result: &WorkResult) -> bool {
         let watchers = self.locked().by_id.remove(id).unwrap_or_default();
-        Self::send(watchers, told)
+        Self::send(watchers, result)
     }
 
-    fn send(watchers: Vec<(u64, oneshot::Sender<WorkResult>)>, told: &WorkResult) -> bool {
+    fn send(watchers: Vec<(u64, oneshot::Sender<WorkResult>)>, result: &WorkResult) -> bool {
         let sent = watchers
             .into_iter()
-            .filter_map(|(_, watcher)| watcher.send(told.clone()).ok());
+            .filter_map(|(_, watcher)| watcher.send(result.clone()).ok());
         sent.count() > 0
     }
 
@@ -117,7 +121,7 @@ impl Waiting {
             type_url: String::new(),
             value: call.body.to_vec(),
         };
-        match self.tell(&call.id, &Ok(answer)) {
+        match self.notify(&call.id, &Ok(answer)) {
             true => Ok(()),
             // Who has it keeps it, and may ask again: nothing is lost here.
             false => Err(Status::not_found(format!("no call waits for '{}'", call.id))),
@@ -228,8 +232,8 @@ mod tests {
     }
 
     async fn complete(executors: &Executors, id: &str, body: &'static [u8]) -> Option<Code> {
-        let told = executors.invoke(&call(methods::COMPLETE, id, body)).await;
-        told.err().map(|error| error.code())
+        let result = executors.invoke(&call(methods::COMPLETE, id, body)).await;
+        result.err().map(|error| error.code())
     }
 
     #[tokio::test]
@@ -259,10 +263,10 @@ mod tests {
         let cancel = async |id: &str| executors.invoke(&call(methods::CANCEL, id, b"")).await.unwrap();
         let mut waiting = watch(&executors, "a").await;
         cancel("a").await;
-        let told = async |watched: &mut Watched| watched.next().await.unwrap().unwrap_err().code();
-        assert_eq!(told(&mut waiting).await, Code::Aborted);
+        let next_code = async |watched: &mut Watched| watched.next().await.unwrap().unwrap_err().code();
+        assert_eq!(next_code(&mut waiting).await, Code::Aborted);
         cancel("a").await;
-        assert_eq!(told(&mut watch(&executors, "a").await).await, Code::Aborted);
+        assert_eq!(next_code(&mut watch(&executors, "a").await).await, Code::Aborted);
         let mut again = watch(&executors, "a").await;
         assert!(again.next().now_or_never().is_none(), "one is told of it");
         cancel("b").await;

@@ -15,7 +15,7 @@ use prost_types::Any;
 use tonic::{Code, Status};
 
 use super::arrivals::{Arrivals, Arriving};
-use super::engine::{Engine, RETENTION_CALL, again, decode, is_broken, methods, plain};
+use super::engine::{Engine, RETENTION_CALL, decode, is_broken, methods, plain, retry_later};
 use super::kept::{Gauges, Slot, Slots};
 use super::store::Loaded;
 use super::watching::Watchers;
@@ -109,7 +109,7 @@ impl Held<'_> {
         if !change.is_empty() {
             self.all.engine.save(&mut loaded, change).await?;
         }
-        self.all.watchers.tell(self.id, || loaded.instance.metadata());
+        self.all.watchers.publish(self.id, || loaded.instance.metadata());
         self.keep(loaded);
         Ok(())
     }
@@ -152,7 +152,7 @@ impl Held<'_> {
         engine
             .remind(&engine.types.workflow, self.id, &name, due, None)
             .await?;
-        engine.troubles.over(self.id);
+        engine.troubles.clear(self.id);
         self.slot.awaited.clear();
         self.slot.is_stalled = false;
         let change = loaded.instance.start(start);
@@ -174,7 +174,7 @@ impl Held<'_> {
             Ok(None) => return all(Status::not_found(AddError::Unknown.to_string())),
             Err(error) => return all(error),
         };
-        self.came(&events);
+        self.note_arrivals(&events);
         let Additions { added, run, change } = loaded.instance.add(events, self.all.engine.limit);
         if let Some(run) = run {
             let engine = Arc::clone(&self.all.engine);
@@ -191,7 +191,7 @@ impl Held<'_> {
     }
 
     /// What is known of an instance whatever becomes of events that have come for it.
-    pub(super) fn came(&mut self, events: &[HistoryEvent]) {
+    pub(super) fn note_arrivals(&mut self, events: &[HistoryEvent]) {
         for event in events {
             if let Some((Awaited::Task, task)) = outrigger_workflow::event::ends(event) {
                 self.slot.awaited.remove(&task);
@@ -323,7 +323,7 @@ impl InternalActors for Instances {
     fn halt<'a>(&'a self, id: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             drop(self.locked().take(id));
-            if self.engine.troubles.over(id) {
+            if self.engine.troubles.clear(id) {
                 let (engine, id) = (Arc::clone(&self.engine), id.to_owned());
                 // Others are to end meanwhile.
                 let tasks = engine.tasks.clone();
@@ -381,11 +381,11 @@ impl Instances {
         // It was asked already, and nothing has come since.
         let troubles = &self.engine.troubles;
         if let Some(why) = troubles.pauses(id) {
-            return Err(again(why));
+            return Err(retry_later(why));
         }
         let ran = held.run(fired).await;
         match &ran {
-            Ok(()) => drop(troubles.over(id)),
+            Ok(()) => drop(troubles.clear(id)),
             Err(error) => {
                 self.note_broken(id, error);
                 troubles.failed(id, error.message());

@@ -161,9 +161,9 @@ impl Slots {
         if is_needed {
             self.put(id, slot);
         }
-        let room = 2 * self.by_id.len() + SPARE;
-        if self.by_id.capacity() > 2 * room {
-            self.by_id.shrink_to(room);
+        let capacity = 2 * self.by_id.len() + SPARE;
+        if self.by_id.capacity() > 2 * capacity {
+            self.by_id.shrink_to(capacity);
         }
         (is_needed, history)
     }

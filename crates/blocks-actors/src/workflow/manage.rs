@@ -368,8 +368,11 @@ mod tests {
             "2009-11-10",
             "",
         ] {
-            let told = of(beyond).unwrap_err();
-            assert!(told.contains("RFC3339") && told.contains(START_TIME), "{told}");
+            let refused = of(beyond).unwrap_err();
+            assert!(
+                refused.contains("RFC3339") && refused.contains(START_TIME),
+                "{refused}"
+            );
         }
         assert_eq!(start_time(&HashMap::new()), Ok(None));
     }

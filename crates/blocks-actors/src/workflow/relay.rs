@@ -91,8 +91,8 @@ impl Engine {
     }
 
     async fn next_answer(&self, call: &ActorCall) -> Result<Option<Vec<u8>>, ActorError> {
-        let mut told = self.actors()?.watch_once(call).await?;
-        Ok(told.next().await.transpose()?.map(|any| any.value))
+        let mut updates = self.actors()?.watch_once(call).await?;
+        Ok(updates.next().await.transpose()?.map(|any| any.value))
     }
 }
 

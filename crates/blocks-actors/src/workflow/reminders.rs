@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 
 use super::LOG;
 use super::dispatch::AT_ONCE;
-use super::engine::{Engine, again, now};
+use super::engine::{Engine, now, retry_later};
 use super::instance::random;
 
 /// How long a scheduler that does not answer is asked again.
@@ -102,7 +102,7 @@ impl Engine {
             }),
             ..Job::default()
         };
-        let actors = self.actors().map_err(again)?;
+        let actors = self.actors().map_err(retry_later)?;
         let (mut pause, most) = PAUSES;
         let end = Instant::now() + SCHEDULER_TIMEOUT;
         loop {
@@ -112,7 +112,7 @@ impl Engine {
             let passes = matches!(error.code(), Code::Unavailable | Code::DeadlineExceeded);
             if !passes || Instant::now() + pause > end {
                 let text = format!("reminder {name} of actor {kind}||{id} was not stored: {error}");
-                return Err(again(text));
+                return Err(retry_later(text));
             }
             sleep(pause).await;
             pause = (pause * 2).min(most);
@@ -123,11 +123,11 @@ impl Engine {
     pub(super) async fn forget(&self, kind: &str, id: &str, name: &str) -> Result<(), Status> {
         let deleted = self
             .actors()
-            .map_err(again)?
+            .map_err(retry_later)?
             .delete_reminder(kind, id, name)
             .await;
         deleted.map_err(|error| {
-            again(format!(
+            retry_later(format!(
                 "reminder {name} of actor {kind}||{id} was not deleted: {error}"
             ))
         })
@@ -148,11 +148,11 @@ impl Engine {
     pub(super) async fn forget_all(&self, kind: &str, id: &str) -> Result<(), Status> {
         let deleted = self
             .actors()
-            .map_err(again)?
+            .map_err(retry_later)?
             .delete_reminders(kind, id, false)
             .await;
         deleted.map_err(|error| {
-            again(format!(
+            retry_later(format!(
                 "reminders of actor {kind}||{id} were not deleted: {error}"
             ))
         })
@@ -193,7 +193,7 @@ mod tests {
         let unread = decode::<DurableTimer>("the data of the timer", &b"\xff"[..]).unwrap_err();
         assert_eq!(pause(unread.code()), Some(UNREAD_PAUSE));
         // The store, the scheduler or a worker may be there again.
-        assert_eq!(pause(again("the store is away").code()), None);
+        assert_eq!(pause(retry_later("the store is away").code()), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use prost_types::Any;
 use tonic::Status;
 
-use super::engine::{Engine, RETENTION_CALL, again, metadata, methods};
+use super::engine::{Engine, RETENTION_CALL, metadata, methods, retry_later};
 use super::{is_stalled, is_unknown};
 use crate::actors::{ActorCall, ActorError, InternalActors};
 
@@ -42,7 +42,7 @@ impl InternalActors for Retentioners {
             match purged {
                 // Gone, begun anew, or unable to end: in none of these is it time to purge it.
                 Err(error) if !is_unknown(&error) && !is_stalled(&error) && !is_early(&error) => {
-                    Err(again(error))
+                    Err(retry_later(error))
                 }
                 _ => Ok(()),
             }

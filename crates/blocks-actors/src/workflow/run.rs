@@ -8,13 +8,15 @@ use outrigger_wire::durabletask::OrchestrationStatus;
 use outrigger_wire::durabletask::backend::v1::DurableTimer;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_workflow::event::Awaited;
-use outrigger_workflow::{Answered, Begun, Change, Instance, MAX_RESTARTS, Outcome, Outside, Turn, names};
+use outrigger_workflow::{
+    Answered, Begun, Change, Instance, MAX_RESTARTS, Outcome, Turn, TurnContext, names,
+};
 use prost::Message as _;
 use prost_types::Timestamp;
 use tonic::Status;
 
 use super::LOG;
-use super::engine::{Engine, again, new_id, now};
+use super::engine::{Engine, new_id, now, retry_later};
 use super::instance::{Held, random, stalled_status};
 use super::linger::Hold;
 use super::metrics::Ended as Execution;
@@ -143,7 +145,7 @@ impl Held<'_> {
                     } else {
                         self.keep(loaded);
                     }
-                    return Err(again(format!(
+                    return Err(retry_later(format!(
                         "the turn of workflow '{}' was not done: {cancelled}",
                         self.id
                     )));
@@ -151,7 +153,7 @@ impl Held<'_> {
             };
             // Not across what is awaited.
             let answered = {
-                let outside = &mut Outside {
+                let outside = &mut TurnContext {
                     at: now(),
                     trace: super::trace_context(&span),
                     new_id: &mut new_id,
@@ -166,7 +168,7 @@ impl Held<'_> {
                     span = spans::turn_span(&engine.tracer, self.id, &mut turn);
                 }
                 Ok(Answered::Done(outcome)) => {
-                    let is_over = spans::tell(&mut span, &outcome);
+                    let is_over = spans::record(&mut span, &outcome);
                     engine.count_tasks(&workflow, &outcome);
                     let ended = outcome
                         .facts()

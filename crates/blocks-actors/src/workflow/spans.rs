@@ -113,7 +113,7 @@ fn note(span: &mut Span, event: &HistoryEvent) {
 }
 
 /// Says what came of a turn; whether the execution is over with it, and so its span.
-pub(super) fn tell(span: &mut Span, outcome: &Outcome) -> bool {
+pub(super) fn record(span: &mut Span, outcome: &Outcome) -> bool {
     if let Some(stalled) = &outcome.stalled {
         let why = stalled.description.clone().unwrap_or_default();
         let attributes = vec![

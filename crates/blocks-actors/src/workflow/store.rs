@@ -7,7 +7,7 @@ use outrigger_workflow::names::{METADATA, history_key};
 use outrigger_workflow::{Change, Counts, Instance};
 use tonic::Status;
 
-use super::engine::{Engine, again, broken, decode, is_broken};
+use super::engine::{Engine, broken, decode, is_broken, retry_later};
 use crate::actors::{ActorError, StateOperation, StateStep};
 
 /// An instance that is in memory.
@@ -169,7 +169,7 @@ fn failed(error: &ActorError) -> Status {
     if error.is_about_place() || text.ends_with(&ActorError::Disseminating.to_string()) {
         return Status::unavailable(text);
     }
-    again(text)
+    retry_later(text)
 }
 
 impl Loaded {

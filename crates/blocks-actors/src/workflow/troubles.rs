@@ -134,7 +134,7 @@ impl Troubles {
     }
 
     /// A run was well, or the instance is not here any more; whether it was to run later.
-    pub(super) fn over(&self, id: &str) -> bool {
+    pub(super) fn clear(&self, id: &str) -> bool {
         let trouble = self.locked().remove(id);
         trouble.is_some_and(|trouble| trouble.later.is_some())
     }
@@ -185,9 +185,9 @@ mod tests {
         assert!(troubles.failed("a", "bank is not there"));
         assert!(!troubles.failed("a", "bank is not there"));
         assert_eq!(troubles.pauses("a"), None);
-        let told = troubles.of("a").unwrap();
-        assert_eq!((told.why.as_str(), told.count), ("bank is not there", 2));
-        troubles.over("a");
+        let found = troubles.of("a").unwrap();
+        assert_eq!((found.why.as_str(), found.count), ("bank is not there", 2));
+        troubles.clear("a");
         assert!(troubles.of("a").is_none());
     }
 
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(troubles.take_put_off(), ["a"]);
         assert_eq!(troubles.take_put_off(), [""; 0], "once");
         troubles.put_off("b", "start-0".to_owned(), PAUSE);
-        assert!(troubles.over("b") && !troubles.over("b") && !troubles.over("a"));
+        assert!(troubles.clear("b") && !troubles.clear("b") && !troubles.clear("a"));
     }
 
     #[test]

@@ -77,24 +77,24 @@ impl Workflows {
             Some(app) => outrigger_workflow::names::ActorTypes::of(&self.with.namespace, app),
             None => self.types.clone(),
         };
-        let mut told = Map::new();
-        let mut tell = |name: &str, value: Value| {
+        let mut members = Map::new();
+        let mut set = |name: &str, value: Value| {
             if !value.is_null() {
-                told.insert(name.to_owned(), value);
+                members.insert(name.to_owned(), value);
             }
         };
         match wait {
             Wait::Turn { events, due } => {
-                tell("kind", json!("turn"));
-                tell("events", json!(events));
-                tell("due", time(due));
+                set("kind", json!("turn"));
+                set("events", json!(events));
+                set("due", time(due));
                 // Known to the sidecar that hosts it.
                 if let Some(trouble) = self.troubles.of(instance) {
-                    tell("why", json!(trouble.why));
-                    tell("failures", json!(trouble.count));
-                    tell("lastFailure", time(Some(trouble.at.into())));
+                    set("why", json!(trouble.why));
+                    set("failures", json!(trouble.count));
+                    set("lastFailure", time(Some(trouble.at.into())));
                 } else if let Some(unsent) = self.queue.unsent_turn(instance) {
-                    tell(
+                    set(
                         "why",
                         json!(text(unsent, "turns", "maxConcurrentWorkflowInvocations")),
                     );
@@ -103,22 +103,22 @@ impl Workflows {
             Wait::Activity { id, name, app, since } => {
                 let actor = activity_id(instance, id, generation);
                 let host = self.with.actors.host_of(&types(app.as_deref()).activity, &actor);
-                tell("kind", json!("activity"));
-                tell("id", json!(id));
-                tell("name", json!(name));
-                tell("since", time(since));
+                set("kind", json!("activity"));
+                set("id", json!(id));
+                set("name", json!(name));
+                set("since", time(since));
                 if host.is_none() {
                     let app = app.as_deref().unwrap_or(&self.with.app_id);
-                    tell(
+                    set(
                         "why",
                         json!(format!("no sidecar of app '{app}' has a worker connected")),
                     );
                 } else if let Some(unsent) = self.queue.unsent_activity(instance, id) {
                     let why = text(unsent, "activities", "maxConcurrentActivityInvocations");
-                    tell("why", json!(why));
+                    set("why", json!(why));
                 }
-                tell("appID", json!(app));
-                tell("host", json!(host));
+                set("appID", json!(app));
+                set("host", json!(host));
             }
             Wait::Child {
                 id,
@@ -131,32 +131,32 @@ impl Workflows {
                     .with
                     .actors
                     .host_of(&types(app.as_deref()).workflow, &instance);
-                tell("kind", json!("child"));
-                tell("id", json!(id));
-                tell("name", json!(name));
-                tell("instanceID", json!(instance));
-                tell("appID", json!(app));
-                tell("since", time(since));
-                tell("host", json!(host));
+                set("kind", json!("child"));
+                set("id", json!(id));
+                set("name", json!(name));
+                set("instanceID", json!(instance));
+                set("appID", json!(app));
+                set("since", time(since));
+                set("host", json!(host));
             }
             Wait::Timer { id, due } => {
-                tell("kind", json!("timer"));
-                tell("id", json!(id));
-                tell("due", time(due));
+                set("kind", json!("timer"));
+                set("id", json!(id));
+                set("due", time(due));
             }
             Wait::Event { name, until } => {
-                tell("kind", json!("event"));
-                tell("name", json!(name));
-                tell("until", time(until));
+                set("kind", json!("event"));
+                set("name", json!(name));
+                set("until", time(until));
             }
-            Wait::Resume => tell("kind", json!("resume")),
+            Wait::Resume => set("kind", json!("resume")),
             Wait::Fix { reason, description } => {
-                tell("kind", json!("fix"));
-                tell("reason", json!(reason));
-                tell("why", json!(description));
+                set("kind", json!("fix"));
+                set("reason", json!(reason));
+                set("why", json!(description));
             }
         }
-        Value::Object(told)
+        Value::Object(members)
     }
 }
 

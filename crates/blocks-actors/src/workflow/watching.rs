@@ -55,12 +55,12 @@ impl Watchers {
                     let moved = Status::unavailable("the workflow is no longer on this sidecar");
                     return Some((Err(moved), (watcher, true)));
                 }
-                let told = receiver.borrow_and_update().clone();
+                let metadata = receiver.borrow_and_update().clone();
                 // There is nothing to tell of an instance that does not exist.
-                let Some(told) = told else { continue };
-                let ended = is_terminal(told.runtime_status());
-                let told = any("durabletask.protos.backend.v1.OrchestrationMetadata", &told);
-                return Some((Ok(told), (watcher, ended)));
+                let Some(metadata) = metadata else { continue };
+                let ended = is_terminal(metadata.runtime_status());
+                let metadata = any("durabletask.protos.backend.v1.OrchestrationMetadata", &metadata);
+                return Some((Ok(metadata), (watcher, ended)));
             }
         })
         .boxed()
@@ -72,7 +72,7 @@ impl Watchers {
     }
 
     /// Tells what an instance is now.
-    pub(super) fn tell(&self, id: &str, now: impl FnOnce() -> OrchestrationMetadata) {
+    pub(super) fn publish(&self, id: &str, now: impl FnOnce() -> OrchestrationMetadata) {
         if let Some(sender) = self.locked().get(id) {
             sender.send_replace(Some(now()));
         }
@@ -120,11 +120,11 @@ mod tests {
     }
 
     async fn next(watched: &mut Watched) -> Option<OrchestrationStatus> {
-        let Ok(told) = watched.next().await? else {
+        let Ok(metadata) = watched.next().await? else {
             return None;
         };
         Some(
-            OrchestrationMetadata::decode(&*told.value)
+            OrchestrationMetadata::decode(&*metadata.value)
                 .unwrap()
                 .runtime_status(),
         )
@@ -137,11 +137,11 @@ mod tests {
         assert!(next(&mut unknown).now_or_never().is_none());
         let mut known = watchers.watch("a", Some(status(OrchestrationStatus::Pending)));
         assert_eq!(next(&mut known).await, Some(OrchestrationStatus::Pending));
-        watchers.tell("a", || status(OrchestrationStatus::Running));
-        watchers.tell("b", || unreachable!("nobody watches it"));
+        watchers.publish("a", || status(OrchestrationStatus::Running));
+        watchers.publish("b", || unreachable!("nobody watches it"));
         assert_eq!(next(&mut known).await, Some(OrchestrationStatus::Running));
         assert_eq!(next(&mut unknown).await, Some(OrchestrationStatus::Running));
-        watchers.tell("a", || status(OrchestrationStatus::Completed));
+        watchers.publish("a", || status(OrchestrationStatus::Completed));
         assert_eq!(next(&mut known).await, Some(OrchestrationStatus::Completed));
         assert_eq!(next(&mut known).await, None);
         drop(known);

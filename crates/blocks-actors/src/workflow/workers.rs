@@ -36,7 +36,7 @@ impl Workflows {
         let workflows = Arc::clone(self);
         self.tasks.spawn(async move {
             workflows.send_work(items).await;
-            workflows.left().await;
+            workflows.disconnected().await;
         });
         Ok(received)
     }
@@ -73,7 +73,7 @@ impl Workflows {
     }
 
     /// The last to leave ends all instances here.
-    async fn left(&self) {
+    async fn disconnected(&self) {
         let mut workers = self.workers.lock().await;
         *workers -= 1;
         self.with.metrics.workers.add(-1);

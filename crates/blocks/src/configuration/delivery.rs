@@ -60,12 +60,12 @@ impl App {
         let (inbox, engine) = delivery::engine(LIMITS, None, &self.metrics);
         let engine = engine.under(policy).while_healthy(self.health.clone());
         let reading = async move {
-            let mut told = FuturesUnordered::new();
+            let mut deliveries = FuturesUnordered::new();
             loop {
                 let items = tokio::select! {
                     biased;
                     () = stop.cancelled() => break,
-                    Some(result) = told.next(), if !told.is_empty() => {
+                    Some(result) = deliveries.next(), if !deliveries.is_empty() => {
                         log(result);
                         continue;
                     }
@@ -76,14 +76,14 @@ impl App {
                     let Ok(pending) = inbox.offer(Some(key), change).await else {
                         break;
                     };
-                    told.push(pending.settled());
-                    while let Some(Some(result)) = told.next().now_or_never() {
+                    deliveries.push(pending.settled());
+                    while let Some(Some(result)) = deliveries.next().now_or_never() {
                         log(result);
                     }
                 }
             }
             drop(inbox);
-            while let Some(result) = told.next().await {
+            while let Some(result) = deliveries.next().await {
                 log(result);
             }
         };
@@ -139,8 +139,8 @@ fn changes(store: &str, id: &str, items: &Items) -> Vec<(String, Change)> {
     keys.into_iter().filter_map(change).collect()
 }
 
-fn log(told: Result<Result<(), String>, Undelivered>) {
-    let error = match told {
+fn log(outcome: Result<Result<(), String>, Undelivered>) {
+    let error = match outcome {
         Ok(Ok(())) | Err(Undelivered::Stopped) => return,
         Ok(Err(error)) => error,
         Err(refused) => refused.to_string(),

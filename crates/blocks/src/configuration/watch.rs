@@ -73,14 +73,14 @@ impl Watches {
             stop: stop.clone(),
         };
         lock(&self.running).entry(id.clone()).or_default().push(running);
-        let telling = SubscriptionTask {
+        let delivering = SubscriptionTask {
             id,
             request: watch.request,
             receiver: watch.receiver,
             running: Arc::clone(&self.running),
             stop,
         };
-        self.tasks.spawn(telling.run(watch.store, watch.subscription));
+        self.tasks.spawn(delivering.run(watch.store, watch.subscription));
     }
 
     /// Takes a subscription off the list and stops it; its store is told by the caller.
@@ -149,25 +149,25 @@ impl SubscriptionTask {
         subscription: Subscription,
     ) -> Option<(Arc<Store>, Subscription)> {
         let over = self.stop.child_token();
-        let mut telling = std::pin::pin!(self.tell(store, subscription, &over));
+        let mut delivering = std::pin::pin!(self.deliver(store, subscription, &over));
         tokio::select! {
-            () = &mut telling => if !store.gone.is_cancelled() {
+            () = &mut delivering => if !store.gone.is_cancelled() {
                 return None;
             },
             () = store.gone.cancelled() => {
                 // The next one begins before this one ends: no change falls between them.
-                let mut told_all = false;
+                let mut delivered_all = false;
                 let mut renewing = std::pin::pin!(self.renew(store));
                 let next = loop {
                     tokio::select! {
                         next = &mut renewing => break next,
-                        () = &mut telling, if !told_all => told_all = true,
+                        () = &mut delivering, if !delivered_all => delivered_all = true,
                     }
                 };
                 // What the app is being told it hears to the end.
                 over.cancel();
-                if !told_all {
-                    telling.await;
+                if !delivered_all {
+                    delivering.await;
                 }
                 return next;
             }
@@ -208,7 +208,7 @@ impl SubscriptionTask {
         Some((Arc::clone(next), subscription))
     }
 
-    async fn tell(&self, store: &Store, subscription: Subscription, over: &CancellationToken) {
+    async fn deliver(&self, store: &Store, subscription: Subscription, over: &CancellationToken) {
         let updates = subscription.updates;
         match &self.receiver {
             Receiver::Stream(reader) => stream(reader, updates, over).await,

@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn what_a_component_tells_callers_is_what_policies_match() {
-        let told = ApiStatus {
+        let status = ApiStatus {
             grpc: 9,
             http: 418,
             message: String::new(),
@@ -61,7 +61,7 @@ mod tests {
             reason: String::new(),
             domain: String::new(),
         };
-        let error = Error::new(Kind::Internal, "no").with_api_status(told);
+        let error = Error::new(Kind::Internal, "no").with_api_status(status);
         assert_eq!(code(&error, Protocol::Http), Some(418));
         assert_eq!(code(&error, Protocol::Grpc), Some(9));
     }

@@ -292,7 +292,7 @@ impl Target<'_> {
             app_id: Arc::clone(&self.pubsubs.app_id),
             pubsub: Arc::clone(self.broker.name()),
             topic: Arc::clone(&self.topic),
-            trace: trace.told(),
+            trace: trace.without_made_up(),
             baggage,
             has_ttl: self.broker.features().ttl,
         }

@@ -69,7 +69,7 @@ impl Store {
         self.outbound.run(&self.operations.query, attempt).await
     }
 
-    /// All steps or none, by whole keys; nothing is encrypted. What comes back is the ETag that `told` has afterwards, one
+    /// All steps or none, by whole keys; nothing is encrypted. What comes back is the ETag that `etag_of` has afterwards, one
     /// of the keys that are written, where the store can tell.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl Store {
         &self,
         operations: Vec<Step>,
         metadata: Pairs,
-        told: Option<&str>,
+        etag_of: Option<&str>,
     ) -> Result<Option<String>, Cause> {
         if operations.is_empty() {
             return Ok(None);
@@ -92,7 +92,7 @@ impl Store {
         }
         let transaction = &Transaction { operations, metadata };
         let attempt = || async {
-            match told {
+            match etag_of {
                 Some(key) => self.component.transact_etag(transaction, key).await,
                 None => self.component.transact(transaction).await.map(|()| None),
             }

@@ -84,19 +84,19 @@ pub(super) struct Outbox {
     is_in_doubt: AtomicBool,
 }
 
-/// Notes that nobody knows what became of a transaction, if it ends, or is given up, without [`Doubt::over`].
-pub(super) struct Doubt<'a>(Option<&'a AtomicBool>);
+/// Notes that nobody knows what became of a transaction, if it ends, or is given up, without [`OutcomeGuard::resolved`].
+pub(super) struct OutcomeGuard<'a>(Option<&'a AtomicBool>);
 
-impl Doubt<'_> {
+impl OutcomeGuard<'_> {
     /// What became of it is known.
-    pub(super) fn over(mut self) {
+    pub(super) fn resolved(mut self) {
         if let Some(is_in_doubt) = self.0.take() {
             note(is_in_doubt, false);
         }
     }
 }
 
-impl Drop for Doubt<'_> {
+impl Drop for OutcomeGuard<'_> {
     fn drop(&mut self) {
         if let Some(is_in_doubt) = self.0 {
             note(is_in_doubt, true);
@@ -150,7 +150,7 @@ impl Outbox {
 
     /// Makes an event and a marker of every value that is written, of values of `size` bytes in all.
     pub(super) async fn prepare(&self, operations: Vec<Step>, size: usize, trace: &Parent) -> Prepared {
-        let trace = trace.clone().told();
+        let trace = trace.clone().without_made_up();
         let (app_id, pubsub) = (self.app_id().to_owned(), self.settings.internal_pubsub.clone());
         let work = move || {
             let origin = RequestContext {
@@ -175,9 +175,9 @@ impl Outbox {
         self.is_in_doubt.load(Ordering::Relaxed)
     }
 
-    /// Nobody knows what became of a transaction that begins now, until [`Doubt::over`].
-    pub(super) fn doubt(&self) -> Doubt<'_> {
-        Doubt(Some(&self.is_in_doubt))
+    /// Nobody knows what became of a transaction that begins now, until [`OutcomeGuard::resolved`].
+    pub(super) fn doubt(&self) -> OutcomeGuard<'_> {
+        OutcomeGuard(Some(&self.is_in_doubt))
     }
 
     /// Gives events to the internal topic.

@@ -140,9 +140,9 @@ impl Store {
         let doubt = outbox.doubt();
         let done = self.execute(operations, metadata).await;
         match &done {
-            Ok(()) => doubt.over(),
+            Ok(()) => doubt.resolved(),
             Err(Cause::Component(error)) if error.is_etag() || error.kind() == Kind::InvalidRequest => {
-                doubt.over();
+                doubt.resolved();
                 running.failed();
             }
             Err(_) => {}

@@ -43,11 +43,11 @@ struct OpenBatches {
     /// By path.
     batches: HashMap<String, Batch>,
     next: u64,
-    room: Room,
+    budget: EventBudget,
 }
 
 /// How many events the engine has, and how many it may have.
-struct Room {
+struct EventBudget {
     /// Events that may be under way at once.
     limit: usize,
     /// What the broker sends before it hears of one.
@@ -62,9 +62,9 @@ impl OpenBatches {
     /// have all that may be under way between them, or the broker waits for their outcome, and so does whatever else is here.
     fn are_complete(&self) -> bool {
         let members = self.batches.values().map(|batch| batch.members.len());
-        let (members, room) = (members.sum::<usize>(), &self.room);
-        let is_closed = room.held >= room.window.get() && members >= room.in_flight;
-        members >= room.limit || is_closed
+        let (members, budget) = (members.sum::<usize>(), &self.budget);
+        let is_closed = budget.held >= budget.window.get() && members >= budget.in_flight;
+        members >= budget.limit || is_closed
     }
 }
 
@@ -97,7 +97,7 @@ impl Collector {
             waiting: Mutex::new(OpenBatches {
                 batches: HashMap::new(),
                 next: 0,
-                room: Room {
+                budget: EventBudget {
                     limit: usize::MAX,
                     window: Window::default(),
                     in_flight: 0,
@@ -110,7 +110,7 @@ impl Collector {
 
     /// No more than `limit` events are under way at once, and the broker has this window.
     pub(super) fn limit(&self, limit: usize, window: Window) {
-        self.waiting().room = Room {
+        self.waiting().budget = EventBudget {
             limit,
             window,
             in_flight: 0,
@@ -121,7 +121,7 @@ impl Collector {
     /// So many events are in flight now, and held in all. Bulks that have become complete by that go to the app.
     pub(super) fn observe(&self, in_flight: usize, held: usize) {
         let mut waiting = self.waiting();
-        (waiting.room.in_flight, waiting.room.held) = (in_flight, held);
+        (waiting.budget.in_flight, waiting.budget.held) = (in_flight, held);
         if !waiting.batches.is_empty() && waiting.are_complete() {
             self.complete.notify_waiters();
         }
@@ -245,14 +245,14 @@ async fn call(target: &Target, app: &AppChannel, members: Vec<Member>, limit: At
             Handled::Dropped(_) => Status::Drop,
             Handled::Failed(_) => Status::Retry,
         };
-        for (known, told) in &mut seen {
-            *told |= *known == status;
+        for (known, logged) in &mut seen {
+            *logged |= *known == status;
         }
         // The engine gave the attempt up.
         let _gone = member.answer.send((handled, outcome));
     }
-    for (status, told) in seen {
-        if told {
+    for (status, logged) in seen {
+        if logged {
             target.metrics().bulk(&topic, status, started.elapsed());
         }
     }
@@ -263,7 +263,7 @@ fn trace(target: &Target, entries: &[Entry]) -> Option<Parent> {
     let naming = entries.iter().find(|entry| entry.event.names_trace);
     match naming.filter(|_| !target.wanted.raw) {
         Some(entry) => Some(entry.event.told_trace(entry.span.as_parent())),
-        None => Some(entries.first()?.span.as_parent().told()),
+        None => Some(entries.first()?.span.as_parent().without_made_up()),
     }
 }
 

@@ -58,15 +58,15 @@ impl Incoming {
     /// What the app gets beside the event: its metadata, its content type and the component's name.
     pub(super) fn headers(&self, pubsub: &str) -> HeaderMap {
         let mut headers = headers::from_pairs(&self.metadata);
-        let mut told = |name: HeaderName, value: &str| {
+        let mut set = |name: HeaderName, value: &str| {
             if let Ok(value) = HeaderValue::try_from(value) {
                 headers.insert(name, value);
             }
         };
         if let Some(content_type) = &self.content_type {
-            told(http::header::CONTENT_TYPE, content_type);
+            set(http::header::CONTENT_TYPE, content_type);
         }
-        told(PUBSUB_HEADER, pubsub);
+        set(PUBSUB_HEADER, pubsub);
         headers
     }
 
@@ -76,7 +76,7 @@ impl Incoming {
         if self.names_trace {
             delivery.of_event()
         } else {
-            delivery.told()
+            delivery.without_made_up()
         }
     }
 }
@@ -208,13 +208,13 @@ fn route(routes: &Routes, event: &Event<'_>, incoming: &Incoming) -> Result<Opti
 /// The publisher's trace: of the envelope, else of the message.
 fn trace(event: &Event<'_>, metadata: &Pairs) -> Parent {
     let (parent, state) = event.trace();
-    let told = |name| metadata.get(name).map_or("", String::as_str);
+    let value = |name| metadata.get(name).map_or("", String::as_str);
     let first = |options: [&str; 3]| {
         let filled = options.into_iter().find(|text| !text.is_empty());
         filled.unwrap_or_default().to_owned()
     };
-    let parent = first([&parent, told(member::TRACE_PARENT), told(member::TRACE_ID)]);
-    let state = first([&state, told(member::TRACE_STATE), ""]);
+    let parent = first([&parent, value(member::TRACE_PARENT), value(member::TRACE_ID)]);
+    let state = first([&state, value(member::TRACE_STATE), ""]);
     Parent::from_text(&parent, &state)
 }
 

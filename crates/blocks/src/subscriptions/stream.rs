@@ -99,17 +99,17 @@ impl Stream {
         let started = Instant::now();
         let (answer, answered) = oneshot::channel();
         // Room first: once it is in the map, the event is sent.
-        let room = tokio::select! {
+        let permit = tokio::select! {
             biased;
             () = self.gone.cancelled() => None,
             () = ending.cancelled() => None,
-            room = self.events.reserve() => room.ok(),
+            permit = self.events.reserve() => permit.ok(),
         };
-        let Some(room) = room else {
+        let Some(permit) = permit else {
             return Handled::failed("stream closed", None);
         };
         let mut attempt = Attempt::new(self, &event.id, answer, answered);
-        room.send(request);
+        permit.send(request);
         let status = tokio::select! {
             biased;
             status = &mut attempt.answered => status.ok(),
@@ -211,7 +211,7 @@ impl Subscriptions {
             "Subscribing to pubsub '{pubsub}' topic '{}'",
             stream.wanted.topic
         );
-        let guard = Unless {
+        let guard = OpeningGuard {
             subscriptions: self,
             stream: &stream,
             kept: false,
@@ -256,19 +256,19 @@ impl Subscriptions {
 }
 
 /// Ends the stream again when whoever opens it goes away, or it fails.
-struct Unless<'s> {
+struct OpeningGuard<'s> {
     subscriptions: &'s Arc<Subscriptions>,
     stream: &'s Arc<Stream>,
     kept: bool,
 }
 
-impl Unless<'_> {
+impl OpeningGuard<'_> {
     fn keep(mut self) {
         self.kept = true;
     }
 }
 
-impl Drop for Unless<'_> {
+impl Drop for OpeningGuard<'_> {
     fn drop(&mut self) {
         if !self.kept {
             self.subscriptions.close_stream(self.stream);

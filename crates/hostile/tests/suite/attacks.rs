@@ -138,7 +138,7 @@ impl Verdict {
         }
         let statuses = h1::statuses(heard);
         let good = statuses.iter().any(|status| (200..300).contains(status));
-        let told = match needs {
+        let request = match needs {
             Protocol::Http2 | Protocol::Grpc => format!(
                 "{:?}",
                 h2::frames(&heard.bytes).iter().take(8).collect::<Vec<_>>()
@@ -162,6 +162,6 @@ impl Verdict {
             Self::Refused | Self::OneAnswer if statuses.len() > 1 => Some("several answers"),
             Self::Refused | Self::OneAnswer => None,
         };
-        wrong.map_or(Ok(()), |wrong| Err(format!("{wrong}; heard {told}")))
+        wrong.map_or(Ok(()), |wrong| Err(format!("{wrong}; heard {request}")))
     }
 }

@@ -209,8 +209,8 @@ async fn hear(reader: &mut ReadHalf<Box<dyn Stream>>, heard: &mut Heard, enough:
                 return;
             }
             Ok(read) => {
-                let room = KEPT.saturating_sub(heard.bytes.len()).min(read);
-                heard.bytes.extend_from_slice(&buffer[..room]);
+                let remaining = KEPT.saturating_sub(heard.bytes.len()).min(read);
+                heard.bytes.extend_from_slice(&buffer[..remaining]);
             }
         }
     }

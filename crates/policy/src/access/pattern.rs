@@ -24,7 +24,7 @@ impl Pattern {
     }
 
     /// Whether a rule segment spelled `rule` with this pattern takes `segment`.
-    pub(super) fn takes(&self, rule: &str, segment: &str, last: bool) -> bool {
+    pub(super) fn matches(&self, rule: &str, segment: &str, last: bool) -> bool {
         rule == segment
             || match self {
                 Self::Literal => false,

@@ -75,7 +75,7 @@ fn segments(path: &str) -> std::str::Split<'_, char> {
 fn pick<'a, T>(level: &'a [Node<T>], segment: &str, last: bool) -> Option<&'a Node<T>> {
     level
         .iter()
-        .find(|node| node.pattern.takes(&node.segment, segment, last))
+        .find(|node| node.pattern.matches(&node.segment, segment, last))
 }
 
 #[cfg(test)]
@@ -143,7 +143,7 @@ mod tests {
                 .iter()
                 .filter(|rule| rule.len() > chosen.len() && rule.starts_with(chosen))
                 .map(|rule| rule[chosen.len()])
-                .find(|rule| Pattern::of(rule).takes(rule, segment, last))
+                .find(|rule| Pattern::of(rule).matches(rule, segment, last))
                 .map(str::to_owned)
         };
         let ending = |chosen: &[&str]| rules.iter().position(|rule| rule == chosen);

@@ -124,7 +124,7 @@ impl CodeMatch {
     }
 
     /// Whether a status code is retried. Numbers that are neither gRPC codes nor HTTP statuses never are.
-    pub fn takes(&self, code: i32) -> bool {
+    pub fn matches(&self, code: i32) -> bool {
         let code = i64::from(code);
         let list = if GRPC_CODES.contains(&code) {
             &self.grpc
@@ -211,7 +211,7 @@ impl RetryState {
     /// After a failure with this status code, if it had one: how long to wait before the next attempt, or `None`
     /// to give up.
     pub fn next_delay(&mut self, spec: &RetrySpec, code: Option<i32>, now: Instant) -> Option<Duration> {
-        if code.is_some_and(|code| !spec.matching.takes(code)) {
+        if code.is_some_and(|code| !spec.matching.matches(code)) {
             return None;
         }
         if spec.max_retries.is_some_and(|max| self.retries >= max) {

@@ -333,7 +333,7 @@ fn all_that_is_wrong_with_a_document_is_told_at_once() {
     };
     bad.targets.actors.insert("Cart".into(), target);
     let (resiliency, problems) = Resiliency::build([&bad], "me");
-    let told = |part: &str| {
+    let warns = |part: &str| {
         assert!(
             problems.iter().any(|problem| problem.text.contains(part)),
             "{part}: {problems:?}"
@@ -346,7 +346,7 @@ fn all_that_is_wrong_with_a_document_is_told_at_once() {
         "late",
         "actor circuit breakers must include scope",
     ] {
-        told(part);
+        warns(part);
     }
     assert_eq!(problems.len(), 3);
     assert!(resiliency.loaded().is_empty());

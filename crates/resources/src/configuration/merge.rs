@@ -3,7 +3,7 @@
 use crate::yaml::{Kind, Node};
 
 /// Puts `upper` over `base`: mappings key by key, anything else replaced whole. A null changes nothing.
-pub(super) fn over(base: &mut Node, upper: Node) {
+pub(super) fn merge_into(base: &mut Node, upper: Node) {
     merge(base, upper, &mut Vec::new());
 }
 

@@ -305,7 +305,7 @@ fn values_that_mean_nothing_are_told_with_place_and_remedy() {
     );
     let loaded = Files::with(&[&text]).load().unwrap();
     assert_eq!(loaded.configuration.access_control.default_action, "alow");
-    let told: Vec<_> = loaded
+    let shown: Vec<_> = loaded
         .mistakes
         .iter()
         .map(|p| format!("{}: {} ({})", p.line, p.what, p.remedy))
@@ -340,9 +340,9 @@ fn values_that_mean_nothing_are_told_with_place_and_remedy() {
     for key in ["trustDomain", "namespace"] {
         expected.push(format!("16: {policy}[1].{key} {unbuilt} (set {key}; {needs})"));
     }
-    assert_eq!(told[..expected.len()], expected);
-    let [name, protocol, missing] = &told[expected.len()..] else {
-        panic!("{told:#?}");
+    assert_eq!(shown[..expected.len()], expected);
+    let [name, protocol, missing] = &shown[expected.len()..] else {
+        panic!("{shown:#?}");
     };
     assert!(
         name.starts_with(
@@ -363,7 +363,7 @@ fn values_that_mean_nothing_are_told_with_place_and_remedy() {
 
 #[test]
 fn a_sampling_rate_out_of_range_says_what_it_counts_as() {
-    for (rate, told) in [
+    for (rate, shown) in [
         ("'7'", Some("it counts as 1")),
         ("\"-1\"", Some("it counts as 0")),
         ("NaN", Some("it counts as 0.0001")),
@@ -373,8 +373,8 @@ fn a_sampling_rate_out_of_range_says_what_it_counts_as() {
         let text = spec(&format!("  tracing: {{samplingRate: {rate}}}\n"));
         let mistakes = Files::with(&[&text]).load().unwrap().mistakes;
         let ends = mistakes.first().map(|problem| problem.what.as_str());
-        assert_eq!(ends.is_some(), told.is_some(), "{rate}: {ends:?}");
-        assert!(ends.is_none_or(|what| what.ends_with(told.unwrap())), "{ends:?}");
+        assert_eq!(ends.is_some(), shown.is_some(), "{rate}: {ends:?}");
+        assert!(ends.is_none_or(|what| what.ends_with(shown.unwrap())), "{ends:?}");
     }
 }
 
@@ -395,10 +395,10 @@ fn names_of_parts_of_the_api_are_looked_at_where_they_are_known() {
 fn what_an_operator_sends_is_looked_at_too() {
     let json = br#"{"spec":{"accessControl":{"defaultAction":"alow"}}}"#;
     let mistakes = Configuration::mistakes_in(json, "Configuration c", &APIS);
-    let told = mistakes[0].to_string();
+    let shown = mistakes[0].to_string();
     assert!(
-        told.starts_with(r#"Configuration c: spec.accessControl.defaultAction "alow" is not an action"#),
-        "{told}"
+        shown.starts_with(r#"Configuration c: spec.accessControl.defaultAction "alow" is not an action"#),
+        "{shown}"
     );
     assert_eq!(Configuration::mistakes_in(b"{", "c", &APIS), []);
 }

@@ -175,10 +175,10 @@ impl<'a> Document<'a> {
             }
             Err(errors) => {
                 let remedy = "correct the value; the document is not loaded";
-                let told = errors
+                let found = errors
                     .iter()
                     .map(|error| Problem::from_yaml(self.file, error, remedy));
-                self.warnings.extend(told);
+                self.warnings.extend(found);
                 Err(Broken)
             }
         }

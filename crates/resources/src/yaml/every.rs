@@ -82,7 +82,7 @@ mod tests {
         inner: BTreeMap<String, i32>,
     }
 
-    fn told(text: &str) -> Vec<(usize, String)> {
+    fn warned(text: &str) -> Vec<(usize, String)> {
         let node = parse(text, 1).unwrap().unwrap();
         let errors = decode_every::<Sample>(&node, Flavour::Json).unwrap_err();
         errors
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn every_wrong_value_is_told_with_its_line() {
         assert_eq!(
-            told("MAXCOUNT: x\nlist:\n- maybe\n- yes\n- no!\ninner:\n  a.b: y\n  a: 1\n  c: []\n"),
+            warned("MAXCOUNT: x\nlist:\n- maybe\n- yes\n- no!\ninner:\n  a.b: y\n  a: 1\n  c: []\n"),
             [
                 (1, "MAXCOUNT".to_owned()),
                 (3, "list[0]".to_owned()),
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn the_number_of_errors_is_bounded() {
         let many = format!("list: [{}]\n", "x, ".repeat(100));
-        assert_eq!(told(&many).len(), MAX_ERRORS);
-        assert_eq!(told("5"), [(1, String::new())]);
+        assert_eq!(warned(&many).len(), MAX_ERRORS);
+        assert_eq!(warned("5"), [(1, String::new())]);
     }
 }

@@ -92,7 +92,7 @@ impl RegisteredPart {
     pub(super) fn end(self, log_name: String, limit: Duration) -> impl Future<Output = ()> + Send {
         let users = self.registration.withdraw();
         async move {
-            if !users.gone(limit).await && !limit.is_zero() {
+            if !users.wait_until_released(limit).await && !limit.is_zero() {
                 tracing::warn!(
                     target: LOG,
                     "component {log_name} is closed while calls still use it: they took longer than {limit:?}"

@@ -214,11 +214,11 @@ async fn an_attempt_that_ends_after_its_key_is_gone_counts_only_where_it_succeed
 async fn who_is_told_hears_how_full_it_is() {
     let (policy, metrics) = (policy_after("1h"), metrics());
     let (inbox, engine) = engine::<(), _, ()>(LIMITS, Some(&policy), &metrics);
-    let (stop, told) = (CancellationToken::new(), Mutex::new(Vec::new()));
+    let (stop, depths) = (CancellationToken::new(), Mutex::new(Vec::new()));
     let tell = |in_flight, held| {
-        let mut told = told.lock().unwrap();
-        if told.last() != Some(&(in_flight, held)) {
-            told.push((in_flight, held));
+        let mut depths = depths.lock().unwrap();
+        if depths.last() != Some(&(in_flight, held)) {
+            depths.push((in_flight, held));
         }
         if (in_flight, held) == (1, 2) {
             stop.cancel();
@@ -240,5 +240,5 @@ async fn who_is_told_hears_how_full_it_is() {
         }
     });
     tokio::join!(delivering, source);
-    assert_eq!(told.lock().unwrap()[..4], [(0, 0), (1, 1), (0, 1), (1, 2)]);
+    assert_eq!(depths.lock().unwrap()[..4], [(0, 0), (1, 1), (0, 1), (1, 2)]);
 }

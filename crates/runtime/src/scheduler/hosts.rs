@@ -133,12 +133,12 @@ async fn ask(scheduler: &Scheduler, address: &str, known: &Condition) -> Ended {
     };
     let mut list = first;
     loop {
-        let told: Vec<_> = list.hosts.iter().map(|host| host.address.as_str()).collect();
+        let addresses: Vec<_> = list.hosts.iter().map(|host| host.address.as_str()).collect();
         tracing::info!(
             target: LOG,
-            "Connected and received scheduler hosts addresses: {told:?}"
+            "Connected and received scheduler hosts addresses: {addresses:?}"
         );
-        scheduler.know(told.into_iter());
+        scheduler.know(addresses.into_iter());
         known.met();
         list = match lists.message().await {
             Ok(Some(list)) => list,

@@ -233,10 +233,10 @@ impl Stream {
         Box::pin(async move {
             let id = trigger.id;
             let outcome = self.handle(trigger).await;
-            let told = outcome
+            let status = outcome
                 .status()
                 .filter(|_| !is_late || outcome == Outcome::Success);
-            if let Some(status) = told {
+            if let Some(status) = status {
                 let result = WatchJobsRequestResult {
                     id,
                     status: status.into(),

@@ -48,8 +48,8 @@ where
 /// One that answers with what it was asked.
 async fn echo(settings: Value) -> App {
     host(settings, async |request: Request<Incoming>| {
-        let told = format!("{} {}", request.method(), request.uri());
-        text(200, &told)
+        let shown = format!("{} {}", request.method(), request.uri());
+        text(200, &shown)
     })
     .await
 }
@@ -189,7 +189,7 @@ async fn failures_of_actors_have_the_codes_of_the_contract() {
         message.ends_with("did not find address for actor 'U/1'"),
         "{message}"
     );
-    for (kind, id, told) in [("U", "1", "U/1"), ("T", "", "/")] {
+    for (kind, id, shown) in [("U", "1", "U/1"), ("T", "", "/")] {
         let nobody = InvokeActorRequest {
             actor_type: kind.to_owned(),
             actor_id: id.to_owned(),
@@ -199,7 +199,7 @@ async fn failures_of_actors_have_the_codes_of_the_contract() {
         let outcome = call(&node, "InvokeActor", &nobody).await;
         assert_eq!(outcome.status.code(), Code::FailedPrecondition);
         let message = format!(
-            "failed to lookup actor: api error: code = FailedPrecondition desc = did not find address for actor '{told}'"
+            "failed to lookup actor: api error: code = FailedPrecondition desc = did not find address for actor '{shown}'"
         );
         assert_eq!(outcome.status.message(), message);
     }

@@ -174,8 +174,8 @@ async fn actors_are_not_called_from_other_namespaces() {
     for path in [CALL_ACTOR, CALL_ACTOR_REMINDER, CALL_ACTOR_STREAM] {
         let outcome = grpc::unary_over(&mut peer, path, &[], &actor_call(&[])).await;
         assert_eq!(outcome.status.code(), Code::PermissionDenied, "{path}");
-        let told = "actors of namespace default are not called from namespace other";
-        assert_eq!(outcome.status.message(), told, "{path}");
+        let expected = "actors of namespace default are not called from namespace other";
+        assert_eq!(outcome.status.message(), expected, "{path}");
     }
     assert_eq!(app.calls(), before);
 }

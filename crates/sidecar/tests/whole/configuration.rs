@@ -75,7 +75,7 @@ impl Store {
 
 /// What the app is told: path and body.
 async fn listening_app(status: u16) -> (App, mpsc::UnboundedReceiver<(String, Value)>) {
-    let (sender, told) = mpsc::unbounded_channel();
+    let (sender, updates) = mpsc::unbounded_channel();
     let app = App::start(move |request| {
         let sender = sender.clone();
         async move {
@@ -92,7 +92,7 @@ async fn listening_app(status: u16) -> (App, mpsc::UnboundedReceiver<(String, Va
         }
     })
     .await;
-    (app, told)
+    (app, updates)
 }
 
 async fn call(node: &Node, method: &str, message: &impl Message) -> Outcome {
@@ -220,7 +220,7 @@ async fn streams_end_well_when_the_sidecar_does() {
 #[tokio::test]
 async fn the_app_is_told_of_changes_until_it_unsubscribes() {
     let (net, store) = (Net::plain(), Store::new());
-    let (app, mut told) = listening_app(200).await;
+    let (app, mut updates) = listening_app(200).await;
     let node = store.beside(net.sidecar("me").app(app.port)).await;
     let answer = node
         .ask(get("/v1.0/configuration/conf/subscribe?key=a&key=b%2Fc"))
@@ -228,12 +228,12 @@ async fn the_app_is_told_of_changes_until_it_unsubscribes() {
     assert_eq!(answer.status, 200);
     let id = answer.json()["id"].as_str().unwrap().to_owned();
     store.write("a", "1");
-    let (path, body) = within(told.recv()).await.unwrap();
+    let (path, body) = within(updates.recv()).await.unwrap();
     assert_eq!(path, "/configuration/conf/a");
     let item = json!({"value": "1", "version": "7", "metadata": {"by": "test"}});
     assert_eq!(body, json!({"id": id, "items": {"a": item}}));
     store.write("b/c", "2");
-    let (path, _) = within(told.recv()).await.unwrap();
+    let (path, _) = within(updates.recv()).await.unwrap();
     assert_eq!(path, "/configuration/conf/b/c");
 
     let end = format!("/v1.0-alpha1/configuration/conf/{id}/unsubscribe");
@@ -247,7 +247,7 @@ async fn the_app_is_told_of_changes_until_it_unsubscribes() {
     let next = next.json()["id"].as_str().unwrap().to_owned();
     for value in ["3", "4"] {
         store.write("a", value);
-        let (_, body) = within(told.recv()).await.unwrap();
+        let (_, body) = within(updates.recv()).await.unwrap();
         assert_eq!(
             (&body["id"], &body["items"]["a"]["value"]),
             (&json!(next), &json!(value))
@@ -263,7 +263,7 @@ async fn the_app_is_told_of_changes_until_it_unsubscribes() {
 #[tokio::test]
 async fn subscriptions_go_on_in_the_store_that_takes_the_place_of_theirs() {
     let (net, store, other) = (Net::plain(), Store::new(), Store::new());
-    let (app, mut told) = listening_app(200).await;
+    let (app, mut updates) = listening_app(200).await;
     let feature = "  features:\n  - name: HotReload\n    enabled: true\n";
     let plan = net.sidecar("me").app(app.port).spec(feature);
     let node = store.beside(plan).await;
@@ -273,7 +273,7 @@ async fn subscriptions_go_on_in_the_store_that_takes_the_place_of_theirs() {
     let streamed = next(&mut stream).await.id;
     store.write("a", "before");
     assert_eq!(
-        within(told.recv()).await.unwrap().1["items"]["a"]["value"],
+        within(updates.recv()).await.unwrap().1["items"]["a"]["value"],
         "before"
     );
     assert_eq!(next(&mut stream).await.items["a"].value, "before");
@@ -288,7 +288,7 @@ async fn subscriptions_go_on_in_the_store_that_takes_the_place_of_theirs() {
             other.try_write("a", &number.to_string());
         }
         tokio::select! {
-            Some((_, told)) = told.recv() => body = Some(told),
+            Some((_, update)) = updates.recv() => body = Some(update),
             next = next(&mut stream) => change = Some(next),
             () = tokio::time::sleep(Duration::from_millis(50)) => {
                 assert!(number < 600, "nothing is heard: {body:?} {change:?}");
@@ -307,7 +307,7 @@ async fn subscriptions_go_on_in_the_store_that_takes_the_place_of_theirs() {
         while next(&mut stream).await.items["a"].value != value {}
     }
     // What was on its way when it unsubscribed may still have come.
-    while let Ok((_, body)) = told.try_recv() {
+    while let Ok((_, body)) = updates.try_recv() {
         let value = body["items"]["a"]["value"].as_str().unwrap();
         assert!(!late.contains(&value), "it unsubscribed");
     }
@@ -321,7 +321,7 @@ async fn subscriptions_go_on_in_the_store_that_takes_the_place_of_theirs() {
 #[tokio::test]
 async fn what_the_app_refuses_is_told_again_under_its_policy() {
     let (net, store) = (Net::plain(), Store::new());
-    let (app, mut told) = listening_app(500).await;
+    let (app, mut updates) = listening_app(500).await;
     let policy = "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    \
                   retries:\n      thrice:\n        policy: constant\n        duration: 1ms\n        maxRetries: 2\n  \
                   targets:\n    components:\n      conf:\n        inbound:\n          retry: thrice\n";
@@ -331,12 +331,12 @@ async fn what_the_app_refuses_is_told_again_under_its_policy() {
     assert_eq!(answer.status, 200);
     store.write("a", "1");
     for _ in 0..3 {
-        assert_eq!(within(told.recv()).await.unwrap().0, "/configuration/conf/a");
+        assert_eq!(within(updates.recv()).await.unwrap().0, "/configuration/conf/a");
     }
     // Three attempts are enough, and the change that failed does not end the subscription.
     store.write("b", "2");
     for _ in 0..3 {
-        assert_eq!(within(told.recv()).await.unwrap().0, "/configuration/conf/b");
+        assert_eq!(within(updates.recv()).await.unwrap().0, "/configuration/conf/b");
     }
     node.stop().await.unwrap();
 }

@@ -158,9 +158,9 @@ async fn lengths_are_kept_on_every_way_to_the_app() {
             assert_eq!(answer.status, 200, "{id} {method} {length}: {}", answer.text());
             let seen = echo.last();
             assert_eq!(seen.header("transfer-encoding"), None, "{id} {method} {length}");
-            let told = length.to_string();
-            let told = (method != Method::GET).then_some(&*told);
-            assert_eq!(seen.header("content-length"), told, "{id} {method} {length}");
+            let expected = length.to_string();
+            let expected = (method != Method::GET).then_some(&*expected);
+            assert_eq!(seen.header("content-length"), expected, "{id} {method} {length}");
         }
     }
 }

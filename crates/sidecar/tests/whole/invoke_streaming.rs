@@ -166,9 +166,9 @@ async fn a_slow_app_slows_the_client_down_instead_of_filling_memory() {
 }
 
 /// Sends a value when dropped.
-struct Told(mpsc::UnboundedSender<()>);
+struct DropNotice(mpsc::UnboundedSender<()>);
 
-impl Drop for Told {
+impl Drop for DropNotice {
     fn drop(&mut self) {
         // Nobody listens any more when the test is over.
         let _over = self.0.send(());
@@ -183,7 +183,7 @@ async fn a_client_that_goes_away_takes_the_apps_request_with_it() {
         let gone = gone.clone();
         async move {
             if request.uri().path() == "/stuck" {
-                let _told = Told(gone);
+                let _told = DropNotice(gone);
                 std::future::pending::<()>().await;
             }
             app::text(200, "")
@@ -216,7 +216,7 @@ async fn a_client_that_stops_reading_a_stream_ends_it_at_the_app() {
             }
             let (sender, body) = fed();
             tokio::spawn(async move {
-                let _told = Told(gone);
+                let _told = DropNotice(gone);
                 while sender.send(Ok("tick".into())).await.is_ok() {
                     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
                 }
@@ -274,14 +274,14 @@ async fn an_app_that_dies_in_mid_body_breaks_the_response_off() {
 #[tokio::test]
 async fn a_client_that_breaks_off_its_upload_does_not_look_finished_to_the_app() {
     let net = Net::plain();
-    let (told, mut results) = mpsc::unbounded_channel();
+    let (results_in, mut results) = mpsc::unbounded_channel();
     let app = App::start(move |request| {
-        let told = told.clone();
+        let results_in = results_in.clone();
         async move {
             let upload = request.uri().path() == "/upload";
             let whole = request.into_body().collect().await.is_ok();
             if upload {
-                told.send(whole).unwrap();
+                results_in.send(whole).unwrap();
             }
             app::text(200, "")
         }

@@ -67,7 +67,7 @@ fn times(app: &App, path: &str) -> usize {
 #[tokio::test]
 async fn a_job_is_kept_until_its_last_trigger() {
     let (net, control) = (Net::plain(), Control::start().await);
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (tell, mut received) = mpsc::unbounded_channel();
     let app = App::start(move |request: Request<Incoming>| {
         let tell = tell.clone();
         async move {
@@ -97,7 +97,7 @@ async fn a_job_is_kept_until_its_last_trigger() {
     );
     assert_eq!(known["data"]["value"], json!({"n": [1, 2.5]}));
     for _ in 0..2 {
-        let (path, kind, body) = within(told.recv()).await.unwrap();
+        let (path, kind, body) = within(received.recv()).await.unwrap();
         assert_eq!(
             (path.as_str(), kind.as_str()),
             ("/job/soundings", "application/json")
@@ -169,7 +169,7 @@ async fn what_is_no_job_has_the_code_of_the_contract() {
 #[tokio::test]
 async fn over_grpc_a_job_carries_any_message() {
     let (net, control) = (Net::plain(), Control::start().await);
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (tell, mut received) = mpsc::unbounded_channel();
     let app = App::start(move |request: Request<Incoming>| {
         let tell = tell.clone();
         async move {
@@ -201,7 +201,7 @@ async fn over_grpc_a_job_carries_any_message() {
     call(&node, "ScheduleJobAlpha1", &request)
         .await
         .message::<ScheduleJobResponse>();
-    let event = within(told.recv()).await.unwrap();
+    let event = within(received.recv()).await.unwrap();
     assert_eq!(
         (event.name.as_str(), event.method.as_str()),
         ("order", "job/order")

@@ -210,10 +210,10 @@ impl Process {
             r#type: kind.into(),
         };
         let watchers = self.cluster.component_watchers.lock().unwrap();
-        let told = watchers
+        let notified = watchers
             .iter()
             .filter(|watcher| watcher.send(Ok(event.clone())).is_ok());
-        assert_eq!(told.count(), 1);
+        assert_eq!(notified.count(), 1);
     }
 
     fn tell_endpoint(&self, endpoint: &Value) {
@@ -221,10 +221,10 @@ impl Process {
             http_endpoints: endpoint.to_string().into(),
         };
         let watchers = self.cluster.endpoint_watchers.lock().unwrap();
-        let told = watchers
+        let notified = watchers
             .iter()
             .filter(|watcher| watcher.send(Ok(event.clone())).is_ok());
-        assert_eq!(told.count(), 1);
+        assert_eq!(notified.count(), 1);
     }
 }
 

@@ -20,7 +20,7 @@ pub fn is_of_contract(failed: &str) -> bool {
         && message.starts_with("error invoke actor method: ")
 }
 
-fn told(answer: &Answer) -> String {
+fn answered(answer: &Answer) -> String {
     format!("{}: {}", answer.status, answer.text())
 }
 
@@ -48,7 +48,7 @@ async fn released(seen: &Seen, call: JoinHandle<Answer>) -> String {
     let mut call = std::pin::pin!(within(call));
     loop {
         tokio::select! {
-            answer = &mut call => return told(&answer.unwrap()),
+            answer = &mut call => return answered(&answer.unwrap()),
             () = tokio::time::sleep(Duration::from_millis(10)) => seen.release.notify_waiters(),
         }
     }

@@ -64,7 +64,7 @@ fn item(key: &str) -> StateItem {
 }
 
 /// A status that says what callers are to be told.
-fn told(code: Code, http: &str) -> Status {
+fn status_with(code: Code, http: &str) -> Status {
     let metadata = [("kit_error", "true"), ("http_code", http), ("tag", "THE_TAG")];
     let metadata: HashMap<_, _> = metadata
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -140,7 +140,7 @@ async fn a_restart_of_the_process_is_a_passing_failure() {
 async fn a_component_can_say_what_callers_are_told() {
     let harbour = harbour().await;
     let (node, desk) = (&harbour.node, &harbour.desk);
-    desk.faulty(Some(Fault::Answer(told(Code::DataLoss, "506"))));
+    desk.faulty(Some(Fault::Answer(status_with(Code::DataLoss, "506"))));
     let text = "api error: code = DataLoss desc = the hold is full";
     let message = node
         .ask(get("/v1.0/state/orders/k"))

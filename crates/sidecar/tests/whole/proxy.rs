@@ -153,8 +153,8 @@ async fn baggage_is_checked_and_told_to_the_caller_by_each_sidecar() {
         let metadata = [CALLEE, ("baggage", "a=1"), ("baggage", "b=2")];
         let outcome = grpc::call(node.ports.grpc, ECHO, &metadata, &[b""]).await;
         assert_eq!(outcome.status.code(), Code::Ok, "{:?}", outcome.status);
-        let told: Vec<_> = outcome.headers.get_all("baggage").iter().collect();
-        assert_eq!(told, vec!["a=1,b=2"; sidecars]);
+        let baggage: Vec<_> = outcome.headers.get_all("baggage").iter().collect();
+        assert_eq!(baggage, vec!["a=1,b=2"; sidecars]);
         assert_eq!(app.last().all("baggage"), ["a=1", "b=2"]);
         let calls = app.calls();
         let outcome = grpc::call(node.ports.grpc, ECHO, &[CALLEE, ("baggage", "==")], &[b""]).await;

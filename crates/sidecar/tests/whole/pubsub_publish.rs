@@ -333,15 +333,15 @@ async fn of_a_bulk_what_failed_is_listed_and_the_rest_comes() {
         .ask(post("/v1.0/publish/bulk/broker/a", entries.to_string()))
         .await;
     assert_eq!(answer.status, 500, "{}", answer.text());
-    let told = answer.json();
-    assert_eq!(told["errorCode"], "ERR_PUBSUB_PUBLISH_MESSAGE");
-    let failed = told["failedEntries"].as_array().unwrap();
+    let parsed = answer.json();
+    assert_eq!(parsed["errorCode"], "ERR_PUBSUB_PUBLISH_MESSAGE");
+    let failed = parsed["failedEntries"].as_array().unwrap();
     assert_eq!(
         (failed.len(), &failed[0]["entryId"]),
         (1, &json!("bad")),
-        "{told}"
+        "{parsed}"
     );
-    assert!(failed[0]["error"].as_str().unwrap().contains("soon"), "{told}");
+    assert!(failed[0]["error"].as_str().unwrap().contains("soon"), "{parsed}");
     assert_eq!(answer.header("metadata.responsedata"), Some(answer.text()));
     let entry = |id: &str, ttl: &str| BulkPublishRequestEntry {
         entry_id: id.to_owned(),

@@ -321,18 +321,21 @@ async fn an_instance_is_started_run_described_and_purged() {
     let history = hub(node.ports.grpc, "GetInstanceHistory", &history).await;
     let history: GetInstanceHistoryResponse = history.message();
     assert_eq!(history.events.len(), 3, "{history:?}");
-    let told = node.ask(get("/v1.0-alpha1/workflows/dapr/a/history")).await;
-    assert_eq!(told.status, 200, "{}", told.text());
-    let told = told.json();
-    let events = told["events"].as_array().unwrap();
-    assert_eq!(events.len(), 3, "{told}");
+    let history = node.ask(get("/v1.0-alpha1/workflows/dapr/a/history")).await;
+    assert_eq!(history.status, 200, "{}", history.text());
+    let history = history.json();
+    let events = history["events"].as_array().unwrap();
+    assert_eq!(events.len(), 3, "{history}");
     let begun = &events[1]["executionStarted"];
     assert_eq!(
         (&begun["name"], &begun["input"]),
         (&json!("order"), &json!(r#"{"n":1}"#))
     );
     assert_eq!(events[2]["executionCompleted"]["result"], "\"done\"");
-    assert!(events[2]["timestamp"].as_str().unwrap().ends_with('Z'), "{told}");
+    assert!(
+        events[2]["timestamp"].as_str().unwrap().ends_with('Z'),
+        "{history}"
+    );
     let listed = hub(
         node.ports.grpc,
         "ListInstanceIDs",

@@ -30,7 +30,7 @@ pub struct Parent {
 impl Parent {
     /// Without a context that was made up.
     #[must_use]
-    pub fn told(self) -> Self {
+    pub fn without_made_up(self) -> Self {
         if self.made_up { Self::default() } else { self }
     }
 
@@ -361,7 +361,7 @@ mod tests {
         let tracer = Tracer::pass_through();
         let root = tracer.start(SpanKind::Client, "a", &Parent::default());
         let child = tracer.start(SpanKind::Producer, "b", &root.as_parent());
-        assert_eq!(child.as_parent().told(), Parent::default());
+        assert_eq!(child.as_parent().without_made_up(), Parent::default());
         let mut headers = HeaderMap::new();
         child.as_parent().of_event().inject_http(&mut headers);
         assert_eq!(
@@ -371,7 +371,7 @@ mod tests {
         let caller = Parent::from_text(SAMPLED, "x=1");
         let passed = tracer.start(SpanKind::Client, "a", &caller).as_parent();
         assert_eq!(
-            (passed.clone().told(), passed.of_event()),
+            (passed.clone().without_made_up(), passed.of_event()),
             (caller.clone(), caller)
         );
     }

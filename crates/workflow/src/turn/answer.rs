@@ -10,7 +10,7 @@ use outrigger_wire::durabletask::{
 };
 use prost_types::Timestamp;
 
-use super::{Message, Outcome, Outside, Turn};
+use super::{Message, Outcome, Turn, TurnContext};
 use crate::actions::Effects;
 use crate::error::TurnError;
 use crate::event::{Awaited, NO_ID, ends, event};
@@ -41,7 +41,7 @@ impl Turn {
         mut self,
         instance: &Instance,
         response: OrchestratorResponse,
-        outside: &mut Outside<'_>,
+        outside: &mut TurnContext<'_>,
     ) -> Result<Answered, TurnError> {
         let OrchestratorResponse {
             actions,

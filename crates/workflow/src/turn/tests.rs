@@ -59,7 +59,7 @@ fn begin(instance: &mut Instance) -> Turn {
 
 fn answer(instance: &Instance, turn: Turn, response: OrchestratorResponse) -> Result<Answered, TurnError> {
     let mut new_id = || "id".to_owned();
-    let outside = &mut Outside {
+    let outside = &mut TurnContext {
         at: AT,
         trace: None,
         new_id: &mut new_id,
@@ -263,12 +263,12 @@ fn children_that_run_are_terminated_with_their_parent() {
         turn,
         acts(vec![complete(2, OrchestrationStatus::Terminated)]),
     ));
-    let told: Vec<_> = outcome
+    let names: Vec<_> = outcome
         .messages
         .iter()
         .map(|message| message.target.as_str())
         .collect();
-    assert_eq!(told, ["a:0000", "named"]);
+    assert_eq!(names, ["a:0000", "named"]);
     let ends =
         |message: &Message| matches!(message.event.event_type, Some(EventType::ExecutionTerminated(_)));
     assert!(outcome.messages.iter().all(ends));

@@ -35,9 +35,9 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 /// Prints the seed of a simulation that panics.
-struct Told(u64);
+struct SeedReport(u64);
 
-impl Drop for Told {
+impl Drop for SeedReport {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("SIMULATION_SEEDS={}..{} fails", self.0, self.0 + 1);
@@ -49,7 +49,7 @@ impl Drop for Told {
 fn crashes_between_all_steps_change_nothing() {
     let (mut crashes, mut stored_together, mut splits, mut terminated) = (0, 0, 0, 0);
     for seed in seeds() {
-        let _told = Told(seed);
+        let _report = SeedReport(seed);
         let mut random = StdRng::seed_from_u64(seed);
         let program = Program::random(&mut random);
         let (ends_anytime, unended) = (program.ends_anytime(), program.unended());

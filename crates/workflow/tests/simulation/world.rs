@@ -18,7 +18,8 @@ use outrigger_wire::durabletask::{
 use outrigger_workflow::event::event;
 use outrigger_workflow::names::{METADATA, timer_reminder};
 use outrigger_workflow::{
-    Additions, Answered, Begun, Change, Counts, Creation, Instance, Limit, Message, Outcome, Outside, Timer,
+    Additions, Answered, Begun, Change, Counts, Creation, Instance, Limit, Message, Outcome, Timer,
+    TurnContext,
 };
 use prost::Message as _;
 use prost_types::Timestamp;

@@ -52,8 +52,8 @@ impl DaprService {
             ended: false,
         };
         let began = ResponseType::InitialResponse(SubscribeTopicEventsResponseInitialAlpha1 {});
-        let told = stream::unfold(session, Session::next);
-        let all = stream::iter([Ok(response(began))]).chain(told);
+        let events = stream::unfold(session, Session::next);
+        let all = stream::iter([Ok(response(began))]).chain(events);
         Ok(Response::new(Box::pin(all)))
     }
 }
@@ -137,7 +137,7 @@ impl Session {
             tokio::select! {
                 biased;
                 said = self.said.message() => match said {
-                    Ok(Some(said)) => if let Some(status) = self.heard(said) {
+                    Ok(Some(request)) => if let Some(status) = self.on_request(request) {
                         return self.end(status);
                     },
                     Ok(None) | Err(_) => return None,
@@ -155,8 +155,8 @@ impl Session {
         Some((Err(status), self))
     }
 
-    fn heard(&self, said: SubscribeTopicEventsRequestAlpha1) -> Option<Status> {
-        let Some(RequestType::EventProcessed(processed)) = said.subscribe_topic_events_request_type else {
+    fn on_request(&self, request: SubscribeTopicEventsRequestAlpha1) -> Option<Status> {
+        let Some(RequestType::EventProcessed(processed)) = request.subscribe_topic_events_request_type else {
             return Some(Status::unknown("duplicate initial request received"));
         };
         let status = processed.status.unwrap_or_default().status;

@@ -157,8 +157,8 @@ impl Link {
     pub(super) fn fill(&mut self, body: &[u8]) -> bool {
         loop {
             let rest = &body[self.call.sent..];
-            let room = usize::try_from(self.window.min(self.call.window)).unwrap_or(0);
-            let count = rest.len().min(room).min(self.frame).min(BATCH);
+            let window = usize::try_from(self.window.min(self.call.window)).unwrap_or(0);
+            let count = rest.len().min(window).min(self.frame).min(BATCH);
             if count == 0 || self.out.len() >= BATCH {
                 return count > 0;
             }

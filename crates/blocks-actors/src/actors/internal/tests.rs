@@ -197,7 +197,10 @@ async fn who_is_idle_is_asked_and_asked_again_when_as_much_time_has_passed() {
             .flat_map(|lane| kind.take_idle(lane, usize::MAX))
             .collect();
         for (id, ticket) in &idle {
-            kind.internal.as_ref().unwrap().rest(id, kind.taken(id, *ticket));
+            kind.internal
+                .as_ref()
+                .unwrap()
+                .rest(id, kind.taken_turn(id, *ticket));
         }
         (idle.len(), kind.count())
     };

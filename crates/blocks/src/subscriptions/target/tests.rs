@@ -68,7 +68,7 @@ impl PubSub for Fake {
 
     async fn subscribe(&self, request: Subscribe) -> ComponentResult<Subscription> {
         let mut steps = self.steps.lock().unwrap().take().unwrap();
-        let (told, window) = (self.settled.clone(), self.window);
+        let (sender, window) = (self.settled.clone(), self.window);
         let run = move |mut feed: outrigger_component::pubsub::Feed<String>| async move {
             if let Some(window) = window {
                 feed.set_window(window);
@@ -92,7 +92,7 @@ impl PubSub for Fake {
                     },
                     settled = feed.settled() => settled.into_iter().for_each(|one| {
                         // The test may be over.
-                        let _over = told.send(one);
+                        let _over = sender.send(one);
                     }),
                 }
             }

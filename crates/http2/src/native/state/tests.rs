@@ -331,9 +331,9 @@ fn when_much_waits_to_be_sent_a_stream_has_one_piece_of_it() {
 
 /// Counts how often it is woken.
 #[derive(Default)]
-struct Woken(AtomicUsize);
+struct WakeCount(AtomicUsize);
 
-impl std::task::Wake for Woken {
+impl std::task::Wake for WakeCount {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -346,7 +346,7 @@ fn a_stream_that_ends_wakes_one_of_those_that_wait_for_it() {
     // One stream at a time.
     let settings = frame(Kind::Settings, 0, 0, &[0, 3, 0, 0, 0, 1]);
     state.receive(&settings).unwrap();
-    let woken = Arc::new(Woken::default());
+    let woken = Arc::new(WakeCount::default());
     let waker = Waker::from(Arc::clone(&woken));
     let (cx, head) = (Context::from_waker(&waker), Request::new(()));
     assert!(state.poll_open(&head, true, &mut None, &cx).is_ready());

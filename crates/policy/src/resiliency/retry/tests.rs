@@ -75,18 +75,18 @@ fn exponential_policies_end_after_fifteen_minutes() {
 #[test]
 fn code_lists() {
     let all = CodeMatch::default();
-    assert!(all.takes(500) && all.takes(14) && all.takes(0));
-    assert!(!all.takes(17) && !all.takes(600) && !all.takes(-1));
+    assert!(all.matches(500) && all.matches(14) && all.matches(0));
+    assert!(!all.matches(17) && !all.matches(600) && !all.matches(-1));
 
     let some = CodeMatch::parse("429,500-503", "14").unwrap();
-    assert!(some.takes(429) && some.takes(500) && some.takes(503) && some.takes(14));
-    assert!(!some.takes(404) && !some.takes(504) && !some.takes(2));
+    assert!(some.matches(429) && some.matches(500) && some.matches(503) && some.matches(14));
+    assert!(!some.matches(404) && !some.matches(504) && !some.matches(2));
 
     let http_only = CodeMatch::parse("503,", "").unwrap();
-    assert!(http_only.takes(503) && http_only.takes(2) && !http_only.takes(500));
+    assert!(http_only.matches(503) && http_only.matches(2) && !http_only.matches(500));
 
     let none = CodeMatch::parse(",", "").unwrap();
-    assert!(!none.takes(500));
+    assert!(!none.matches(500));
 }
 
 #[test]

@@ -48,9 +48,9 @@ async fn secrets_of_the_cluster_need_no_description() {
         api.requests("GET", "/secrets").is_empty(),
         "nothing is asked at the start"
     );
-    let (_, told) = ask("metadata").await;
+    let (_, answer) = ask("metadata").await;
     let component = json!({"name": "kubernetes", "type": "secretstores.kubernetes", "version": "v1"});
-    assert_eq!(told["components"], json!([component]));
+    assert_eq!(answer["components"], json!([component]));
 
     let secret = ask("secrets/kubernetes/db").await;
     assert_eq!(secret, (200, json!({"password": "sesame"})));
@@ -60,14 +60,14 @@ async fn secrets_of_the_cluster_need_no_description() {
         ask("secrets/kubernetes/bulk").await,
         (200, json!({"db": {"password": "sesame"}}))
     );
-    let (status, told) = ask("secrets/kubernetes/hidden").await;
+    let (status, answer) = ask("secrets/kubernetes/hidden").await;
     assert_eq!(
-        (status, &told["errorCode"]),
+        (status, &answer["errorCode"]),
         (403, &json!("ERR_PERMISSION_DENIED"))
     );
-    let (status, told) = ask("secrets/kubernetes/far").await;
-    assert_eq!((status, &told["errorCode"]), (500, &json!("ERR_SECRET_GET")));
-    let text = told["message"].as_str().unwrap();
+    let (status, answer) = ask("secrets/kubernetes/far").await;
+    assert_eq!((status, &answer["errorCode"]), (500, &json!("ERR_SECRET_GET")));
+    let text = answer["message"].as_str().unwrap();
     for part in [
         "the Secret far in the namespace shop",
         "get secrets",
@@ -78,8 +78,8 @@ async fn secrets_of_the_cluster_need_no_description() {
 
     // What the operator tells, and what it lists when it is back, leaves it where it is.
     let names = async || -> Vec<String> {
-        let (_, told) = ask("metadata").await;
-        let all = told["components"].as_array().into_iter().flatten();
+        let (_, answer) = ask("metadata").await;
+        let all = answer["components"].as_array().into_iter().flatten();
         all.map(|one| one["name"].as_str().unwrap().to_owned()).collect()
     };
     eventually(async || !operator.cluster.component_watchers.lock().unwrap().is_empty()).await;

@@ -39,9 +39,9 @@ async fn what_nobody_traces_has_no_trace_in_its_envelope_and_zeros_in_its_header
         let headers: Vec<_> = headers.iter().map(String::as_str).collect();
         publish(&node, "", &headers, "x").await;
         eventually(async || !heads.lock().unwrap().is_empty()).await;
-        let (trace, told) = heads.lock().unwrap().remove(0);
+        let (trace, received) = heads.lock().unwrap().remove(0);
         assert_eq!(trace, header);
-        assert_eq!(told, envelope);
+        assert_eq!(received, envelope);
     }
 }
 

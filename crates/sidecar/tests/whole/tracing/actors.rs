@@ -20,7 +20,7 @@ fn hex(id: &[u8]) -> String {
 }
 
 /// What a request to the app says of its trace: the trace and the span that sent it.
-fn told(app: &App, path: &str) -> Option<(String, String)> {
+fn parent(app: &App, path: &str) -> Option<(String, String)> {
     let seen = app.seen().into_iter().find(|seen| seen.target == path)?;
     let (trace, span, _) = context(seen.header("traceparent")?);
     Some((trace, span))
@@ -50,13 +50,13 @@ async fn actors_are_called_and_woken_in_spans() {
         assert_eq!(node.ask(post(path, once)).await.status, 204);
     }
     let paths = ["/actors/T/1/method/remind/wake", "/actors/T/1/method/timer/tick"];
-    eventually(async || paths.iter().all(|path| told(&app, path).is_some())).await;
+    eventually(async || paths.iter().all(|path| parent(&app, path).is_some())).await;
     for name in ["reminders_fired_total", "timers_fired_total"] {
         let name = format!("dapr_runtime_actor_{name}");
         let labels = ["app_id=\"me\"", "actor_type=\"T\"", "success=\"true\""];
         node.counts(&name, &labels, 1.0).await;
     }
-    let [reminder, timer] = paths.map(|path| told(&app, path).unwrap());
+    let [reminder, timer] = paths.map(|path| parent(&app, path).unwrap());
     within(node.stop()).await.unwrap();
     let spans = spans.lock().unwrap();
     let sent = |id: &str| {

@@ -107,7 +107,7 @@ fn attribute<'s>(span: &'s Span, key: &str) -> Option<&'s str> {
 }
 
 /// The ids of spans that the app was told as its parents, request by request.
-fn told(app: &App, target: &str) -> Vec<(String, String)> {
+fn parents(app: &App, target: &str) -> Vec<(String, String)> {
     let seen = app.seen().into_iter().filter(|seen| seen.target == target);
     seen.map(|seen| {
         let (trace, span, _) = context(seen.header("traceparent").unwrap());
@@ -147,7 +147,7 @@ async fn over_http_an_app_continues_the_delivery_of_its_event() {
         let delivery = spans.delivery(number).await;
         assert_eq!(attribute(&delivery, "dapr.status_code"), Some(status), "{data}");
         assert_eq!(failed(&delivery), is_failure, "{data}: {delivery:?}");
-        assert_eq!(told(&app, "/a").last(), Some(&ids(&delivery)), "{data}");
+        assert_eq!(parents(&app, "/a").last(), Some(&ids(&delivery)), "{data}");
     }
 }
 
@@ -172,7 +172,7 @@ async fn over_grpc_an_app_continues_the_delivery_of_its_event() {
         publish(&node, number, data).await;
         let delivery = spans.delivery(number).await;
         assert_eq!(failed(&delivery), is_failure, "{data}: {delivery:?}");
-        assert_eq!(told(&app, ON_EVENT).last(), Some(&ids(&delivery)), "{data}");
+        assert_eq!(parents(&app, ON_EVENT).last(), Some(&ids(&delivery)), "{data}");
     }
 }
 
@@ -200,10 +200,10 @@ async fn a_stream_has_a_span_for_each_delivery() {
     grpc::next(&mut stream).await.unwrap();
     for (number, status, is_failure) in [(1, 0, false), (2, RETRY, true)] {
         publish(&node, number, "x").await;
-        let told =
+        let request =
             SubscribeTopicEventsResponseAlpha1::decode(grpc::next(&mut stream).await.unwrap()).unwrap();
-        let Some(Told::EventMessage(event)) = told.subscribe_topic_events_response_type else {
-            panic!("{told:?}");
+        let Some(Told::EventMessage(event)) = request.subscribe_topic_events_response_type else {
+            panic!("{request:?}");
         };
         let answer = SubscribeTopicEventsRequestProcessedAlpha1 {
             id: event.id,
@@ -245,7 +245,7 @@ async fn each_event_of_a_bulk_has_a_span_of_its_own_over_http() {
     publish(&node, 2, BAD).await;
     let (good, bad) = (spans.delivery(1).await, spans.delivery(2).await);
     assert_eq!(
-        told(&app, "/a"),
+        parents(&app, "/a"),
         [ids(&good)],
         "one call, in the trace of the first"
     );
@@ -281,7 +281,7 @@ async fn each_event_of_a_bulk_has_a_span_of_its_own_over_grpc() {
     publish(&node, 1, "x").await;
     publish(&node, 2, "x").await;
     let (first, second) = (spans.delivery(1).await, spans.delivery(2).await);
-    assert_eq!(told(&app, ON_BULK), [ids(&first)]);
+    assert_eq!(parents(&app, ON_BULK), [ids(&first)]);
     assert_eq!((failed(&first), failed(&second)), (false, true), "{second:?}");
 }
 
@@ -333,5 +333,5 @@ async fn an_event_without_a_trace_begins_one() {
     eventually(async || delivery().is_some()).await;
     let delivery = delivery().unwrap();
     assert!(delivery.parent_span_id.is_empty(), "{delivery:?}");
-    assert_eq!(told(&app, "/a"), [ids(&delivery)]);
+    assert_eq!(parents(&app, "/a"), [ids(&delivery)]);
 }

@@ -85,7 +85,7 @@ async fn instances_and_their_histories_are_seen() {
         let answer = ask(&format!("{list}?{wrong}")).await;
         answer.error(400, "ERR_MALFORMED_REQUEST");
     }
-    let told = ask(history).await;
-    assert_eq!(told.status, 200, "{}", told.text());
-    assert_eq!(told.json(), json!({}), "no turn was stored yet");
+    let answer = ask(history).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json(), json!({}), "no turn was stored yet");
 }

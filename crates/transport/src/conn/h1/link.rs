@@ -117,7 +117,7 @@ impl Link {
     /// Takes what is here of a body.
     fn begin(mut self: Box<Self>, mut incoming: Incoming, chunked: bool) -> ResponseBody {
         if incoming.is_end_stream() {
-            return ResponseBody::Whole(Bytes::new(), self.again());
+            return ResponseBody::Whole(Bytes::new(), self.if_reusable());
         }
         let Some(length) = incoming.size_hint().exact() else {
             let mut body = StreamingBody::new(self, incoming, None);
@@ -129,14 +129,14 @@ impl Link {
         match frame {
             Poll::Pending => ResponseBody::Streaming(StreamingBody::new(self, incoming, None)),
             Poll::Ready(Some(Ok(frame))) if frame.data_ref().is_some_and(|d| d.len() as u64 == length) => {
-                ResponseBody::Whole(frame.into_data().unwrap_or_default(), self.again())
+                ResponseBody::Whole(frame.into_data().unwrap_or_default(), self.if_reusable())
             }
             Poll::Ready(first) => ResponseBody::Streaming(StreamingBody::new(self, incoming, first)),
         }
     }
 
     /// The connection, if it can carry another call: the last one has ended, and nothing came behind it.
-    fn again(self: Box<Self>) -> Option<Box<Self>> {
+    fn if_reusable(self: Box<Self>) -> Option<Box<Self>> {
         let ready = self.connection.is_some() && self.sender.is_ready();
         ready.then(|| {
             self.notes.check.store(true, Ordering::Relaxed);
@@ -286,7 +286,7 @@ impl StreamingBody {
         if !link.sender.is_ready() {
             link.drive(&mut quiet());
         }
-        link.again()
+        link.if_reusable()
     }
 
     pub(super) fn is_over(&self) -> bool {

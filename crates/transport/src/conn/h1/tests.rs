@@ -264,11 +264,14 @@ async fn requests_tell_how_they_are_framed() {
             let head = String::from_utf8(head).unwrap().to_lowercase();
             let mut body = vec![0; if head.contains("chunked") { 14 } else { 0 }];
             stream.read_exact(&mut body).await.unwrap();
-            let told = head
+            let lines = head
                 .lines()
                 .filter(|line| line.contains("content-length") || line.contains("transfer-"));
-            let told = told.collect::<Vec<_>>().join(",");
-            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{told}", told.len());
+            let lines = lines.collect::<Vec<_>>().join(",");
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{lines}",
+                lines.len()
+            );
             stream.write_all(answer.as_bytes()).await.unwrap();
         }
     });
@@ -281,7 +284,7 @@ async fn requests_tell_how_they_are_framed() {
             Frame::data(Bytes::from_static(b"body")),
         )])))
     };
-    for (method, body, told) in [
+    for (method, body, expected) in [
         (Method::GET, Body::Empty, ""),
         (Method::GET, empty(), ""),
         (Method::DELETE, Body::Empty, ""),
@@ -293,7 +296,11 @@ async fn requests_tell_how_they_are_framed() {
         let mut request = Request::new(body);
         *request.method_mut() = method.clone();
         request.headers_mut().insert("host", "h".parse().unwrap());
-        assert_eq!(text(call(&pool, request).await.unwrap()).await, told, "{method}");
+        assert_eq!(
+            text(call(&pool, request).await.unwrap()).await,
+            expected,
+            "{method}"
+        );
     }
 }
 

@@ -61,10 +61,10 @@ impl Unread {
             return false;
         }
         let reading = async {
-            let mut room = UNWANTED;
+            let mut remaining = UNWANTED;
             while let Some(frame) = body.frame().await {
                 let length = frame.ok()?.data_ref().map_or(0, Bytes::len);
-                room = room.checked_sub(length)?;
+                remaining = remaining.checked_sub(length)?;
             }
             Some(())
         };

@@ -126,7 +126,7 @@ impl World {
                 *next_id += 1;
                 next_id.to_string()
             };
-            let outside = &mut Outside {
+            let outside = &mut TurnContext {
                 at,
                 trace: None,
                 new_id: &mut new_id,
