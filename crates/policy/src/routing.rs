@@ -120,8 +120,8 @@ impl Routes {
     /// The path of the first rule that matches; `None` where none does.
     ///
     /// # Errors
-    /// [`EvaluationError`] when a rule that is asked cannot be evaluated, would take too long with this event, or its result is
-    /// not a boolean.
+    /// [`EvaluationError`] when a rule that is asked cannot be evaluated, would take too long with this event, or its
+    /// result is not a boolean.
     pub fn find(&self, event: &Event) -> Result<Option<&str>, EvaluationError> {
         let mut context = None;
         for (index, route) in self.routes.iter().enumerate() {

@@ -132,8 +132,8 @@ impl Workflows {
         Ok(())
     }
 
-    /// Has another app purge a child; whether there was one. Where none hosts the app's workflows it stays, and by force it
-    /// stays too where the app refuses: what it stored is not this app's to remove.
+    /// Has another app purge a child; whether there was one. Where none hosts the app's workflows it stays, and by
+    /// force it stays too where the app refuses: what it stored is not this app's to remove.
     async fn purge_elsewhere(
         &self,
         app: &str,

@@ -69,8 +69,8 @@ impl Store {
         self.outbound.run(&self.operations.query, attempt).await
     }
 
-    /// All steps or none, by whole keys; nothing is encrypted. What comes back is the ETag that `etag_of` has afterwards, one
-    /// of the keys that are written, where the store can tell.
+    /// All steps or none, by whole keys; nothing is encrypted. What comes back is the ETag that `etag_of` has afterwards,
+    /// one of the keys that are written, where the store can tell.
     ///
     /// # Errors
     /// [`Cause`].

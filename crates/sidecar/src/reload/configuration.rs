@@ -43,8 +43,8 @@ impl ConfigurationReconciler {
             // A file that somebody is writing may be cut before its rules: that must not open what was closed.
             Ok(control) if !has_rules(control.as_ref()) && self.restricts() => tracing::warn!(
                 target: LOG,
-                "the Configuration changed: accessControl was removed or has no rules any more; a restart applies that, and \
-                 until then access control stays as it is"
+                "the Configuration changed: accessControl was removed or has no rules any more; a restart applies \
+                 that, and until then access control stays as it is"
             ),
             Ok(control) => {
                 self.access.replace(control);

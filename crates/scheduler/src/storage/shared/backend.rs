@@ -79,7 +79,8 @@ pub(crate) trait Watch: Send {
     async fn next(&mut self) -> Result<Vec<Event>, StorageError>;
 }
 
-/// A store of keys and values with revisions, transactions, watches and leases. Each call is one attempt; it ends in seconds.
+/// A store of keys and values with revisions, transactions, watches and leases. Each call is one attempt, and ends in
+/// seconds.
 #[async_trait]
 pub(crate) trait Backend: Send + Sync {
     /// Pairs of these keys, as they are at one moment.

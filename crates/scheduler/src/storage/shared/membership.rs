@@ -40,7 +40,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// The type of a [`Host`] in an `Any`.
 const HOST_TYPE: &str = "type.googleapis.com/dapr.proto.scheduler.v1.Host";
 
-/// The membership of this scheduler in the group: its lease and entry, and the shard of jobs that follows from all entries.
+/// The membership of this scheduler in the group: its lease and entry, and the shard of jobs that follows from all
+/// entries.
 pub(super) struct Membership {
     backend: Arc<dyn Backend>,
     own: SelfMember,
