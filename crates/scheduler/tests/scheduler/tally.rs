@@ -45,12 +45,12 @@ impl Tally {
     }
 
     /// Prints it. No job may be lost or early, whatever the fault.
-    pub(crate) fn told(self, fault: &str) {
-        self.told_with_lost(fault, 0);
+    pub(crate) fn report(self, fault: &str) {
+        self.report_with_lost(fault, 0);
     }
 
     /// Prints it where a fault takes just so many jobs along that no store of one disk could keep.
-    pub(crate) fn told_with_lost(self, fault: &str, gone: usize) {
+    pub(crate) fn report_with_lost(self, fault: &str, gone: usize) {
         let Self {
             acknowledged,
             fired,

@@ -157,7 +157,7 @@ async fn an_acknowledged_write_that_was_changed_takes_no_other_job_along() {
     for place in places {
         tally.add(left.goes_on(&left.changed(place)).await);
     }
-    tally.told_with_lost(
+    tally.report_with_lost(
         "last write of the log changed after its answer, at five places",
         places.len(),
     );
