@@ -233,6 +233,41 @@ fn rules_rewrite_and_the_number_of_series_is_bounded() {
 }
 
 #[test]
+fn long_values_of_labels_are_cut() {
+    let metrics = Metrics::new(&config()).unwrap();
+    let path = |filler: &str, count| format!("/{}", filler.repeat(count));
+    for (sent, shown) in [
+        (path("a", 255), path("a", 255)),
+        (path("a", 256), format!("{}...", path("a", 255))),
+        (path("b", 60_000), format!("{}...", path("b", 255))),
+        // Between two characters: 256 is in the middle of one.
+        (path("ü", 200), format!("{}...", path("ü", 127))),
+    ] {
+        metrics
+            .grpc_server
+            .method(&sent)
+            .completed(tonic::Code::Ok, Duration::ZERO, 1, 1);
+        for family in [
+            "completed_rpcs{",
+            "received_bytes_per_rpc_count{",
+            "sent_bytes_per_rpc_count{",
+            "server_latency_count{",
+        ] {
+            let rendered = metrics.render(Format::Text);
+            let of = format!(r#"grpc_server_method="{shown}""#);
+            assert!(
+                rendered
+                    .lines()
+                    .any(|line| line.contains(family) && line.contains(&of)),
+                "{family} {shown}"
+            );
+        }
+    }
+    let rendered = metrics.render(Format::Text);
+    assert!(rendered.lines().all(|line| line.len() < 1024));
+}
+
+#[test]
 fn invalid_configurations_are_named() {
     let buckets = MetricsConfig {
         latency_buckets_ms: vec![5, 5],

@@ -29,6 +29,14 @@ use crate::proxy::Proxy;
 use crate::reflection::Reflection;
 
 const SERVICE: &str = "/dapr.proto.internals.v1.ServiceInvocation/";
+/// Its methods with one message each way, as they are counted.
+const UNARY: [&str; 3] = [
+    "/dapr.proto.internals.v1.ServiceInvocation/CallLocal",
+    "/dapr.proto.internals.v1.ServiceInvocation/CallActor",
+    "/dapr.proto.internals.v1.ServiceInvocation/CallActorReminder",
+];
+/// What its methods that do not exist are counted as: their names are whatever a peer likes.
+const UNKNOWN: &str = "other";
 
 /// Serves `dapr.proto.internals.v1.ServiceInvocation`, reflection, and proxied calls to the app.
 pub struct InternalApi {
@@ -59,15 +67,23 @@ impl Handler for InternalApi {
             Ok(path) => path,
             Err(status) => return grpc::status_response(&status),
         };
-        let unary = path.starts_with(SERVICE) && !path.ends_with("Stream");
-        let method = if unary { path.to_owned() } else { String::new() };
+        let counted = counted_as(path);
         let response = self.answer(client.identity.as_ref(), request).await;
-        if unary {
+        if let Some(method) = counted {
             let code = grpc::early_status(&response).map_or(Code::Ok, |s| s.code());
-            self.metrics.grpc_server(&method, code, started.elapsed(), 0, 0);
+            self.metrics.grpc_server(method, code, started.elapsed(), 0, 0);
         }
         response
     }
+}
+
+/// The method that a call of `path` counts as; streams and proxied calls are not counted here.
+fn counted_as(path: &str) -> Option<&'static str> {
+    let method = path.strip_prefix(SERVICE)?;
+    if matches!(method, "CallLocalStream" | "CallActorStream") {
+        return None;
+    }
+    Some(UNARY.into_iter().find(|known| *known == path).unwrap_or(UNKNOWN))
 }
 
 impl InternalApi {
@@ -365,4 +381,24 @@ fn streamed(head: Bytes, rest: Body, next_seq: u64) -> Response<Body> {
     let mut response = Response::new(Body::Stream(Box::pin(body)));
     response.headers_mut().insert(CONTENT_TYPE, CONTENT_TYPE_GRPC);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_that_do_not_exist_are_counted_as_one() {
+        let of = |method: &str| counted_as(&format!("{SERVICE}{method}"));
+        for known in UNARY {
+            assert_eq!(counted_as(known), Some(known));
+        }
+        for unknown in ["CallRemote", "CallRemoteStream", "", "CallLocal2"] {
+            assert_eq!(of(unknown), Some(UNKNOWN), "{unknown}");
+        }
+        for elsewhere in ["CallLocalStream", "CallActorStream"] {
+            assert_eq!(of(elsewhere), None, "{elsewhere}");
+        }
+        assert_eq!(counted_as("/orders.Orders/Get"), None);
+    }
 }

@@ -11,6 +11,8 @@ use arc_swap::ArcSwap;
 const MAX_STATUSES: usize = 64;
 /// Keys remembered per map, and the number of misses after which a full map starts over.
 const MAX_KEYS: usize = 256;
+/// Longest key that is remembered, bytes.
+const MAX_KEY: usize = 1024;
 const MISSES_BEFORE_RESET: u32 = 64 * MAX_KEYS as u32;
 
 /// Handles of one target by status code: a lock-free read and a scan of the one to three codes in use.
@@ -50,8 +52,8 @@ impl<T: Clone> ByStatus<T> {
     }
 }
 
-/// Values by text, copied as a whole when one is added. When full, new keys are not remembered; after many misses it
-/// starts over, so that keys that are no longer used do not stay for ever.
+/// Values by text, copied as a whole when one is added. When full, new keys are not remembered, nor are long ones ever;
+/// after many misses it starts over, so that keys that are no longer used do not stay for ever.
 pub struct Remembered<T> {
     entries: ArcSwap<HashMap<Arc<str>, T>>,
     misses: AtomicU32,
@@ -91,6 +93,9 @@ impl<T: Clone> Remembered<T> {
         }
         let value = resolve();
         let recorded = record(&value);
+        if key.len() > MAX_KEY {
+            return recorded;
+        }
         let full = entries.len() >= MAX_KEYS;
         drop(entries);
         if !full {
@@ -138,5 +143,14 @@ mod tests {
             assert!(map.entries.load().len() <= MAX_KEYS);
         }
         assert!(map.entries.load().is_empty());
+    }
+
+    #[test]
+    fn long_keys_are_not_kept() {
+        let map = Remembered::default();
+        assert_eq!(map.get(&"a".repeat(MAX_KEY + 1), || 1), 1);
+        assert!(map.entries.load().is_empty());
+        assert_eq!(map.get(&"a".repeat(MAX_KEY), || 2), 2);
+        assert_eq!(map.entries.load().len(), 1);
     }
 }

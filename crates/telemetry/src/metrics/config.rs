@@ -2,6 +2,9 @@
 
 use super::pattern::PatternError;
 
+/// Series of a family.
+const MAX_SERIES: usize = 2048;
+
 /// Plain settings; the resources crate fills them from a Configuration.
 #[derive(Clone, Debug)]
 pub struct MetricsConfig {
@@ -36,7 +39,7 @@ impl Default for MetricsConfig {
             fine_latency: true,
             http: HttpMetricsConfig::default(),
             rules: Vec::new(),
-            max_series: 2048,
+            max_series: MAX_SERIES,
         }
     }
 }

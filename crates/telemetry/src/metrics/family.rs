@@ -11,6 +11,10 @@ use super::rules::LabelRules;
 
 /// Value all labels take once a family holds its maximum of series.
 const OTHER: &str = "other";
+/// Longest value of a label, bytes: methods and paths are as long as their callers make them.
+const MAX_LABEL: usize = 256;
+/// What a value that was longer ends with.
+const CUT: &str = "...";
 
 /// A metric with `N` variable labels. [`Family::with`] resolves a handle; keep it for as long as the target lives.
 pub struct Family<M, const N: usize> {
@@ -107,7 +111,7 @@ impl<M: Metric, const N: usize> Family<M, N> {
 }
 
 impl Desc {
-    /// `name="value",...` with values rewritten and escaped.
+    /// `name="value",...` with values rewritten, cut and escaped.
     fn render_labels(&self, values: &[&str]) -> String {
         let mut out = String::with_capacity(96);
         for (i, (name, source, rules)) in self.labels.iter().enumerate() {
@@ -120,7 +124,13 @@ impl Desc {
             };
             out.push_str(name);
             out.push_str("=\"");
-            encode::push_escaped(&mut out, &rules.apply(value));
+            let value = rules.apply(value);
+            if value.len() <= MAX_LABEL {
+                encode::push_escaped(&mut out, &value);
+            } else {
+                encode::push_escaped(&mut out, &value[..value.floor_char_boundary(MAX_LABEL)]);
+                out.push_str(CUT);
+            }
             out.push('"');
         }
         out
