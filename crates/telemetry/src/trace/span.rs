@@ -79,6 +79,9 @@ pub struct SpanEvent {
 
 /// Events that a span keeps; more are dropped.
 const MAX_EVENTS: usize = 128;
+/// OpenTelemetry's attribute value length limit, here in bytes, and for names and descriptions too: methods, paths and
+/// errors are as long as others make them, and finished spans wait for their exporter.
+const MAX_TEXT: usize = 4 << 10;
 
 /// A running span. Ends when dropped, or at [`Span::end`]. Only sampled spans record anything: every setter is a
 /// no-op on the others.
@@ -145,7 +148,7 @@ impl Span {
     /// Replaces the name.
     pub fn set_name(&mut self, name: impl Into<Text>) {
         if let Some(data) = self.data_mut() {
-            data.name = name.into();
+            data.name = cut(name.into());
         }
     }
 
@@ -162,17 +165,21 @@ impl Span {
     /// Sets the outcome.
     pub fn set_status(&mut self, status: Status) {
         if let Some(data) = self.data_mut() {
-            data.status = status;
+            data.status = match status {
+                Status::Error(text) => Status::Error(cut(text.into()).into_owned()),
+                other => other,
+            };
         }
     }
 
     /// Notes that something happened now.
     pub fn event(&mut self, name: impl Into<Text>, attributes: Vec<(Text, Text)>) {
         if let Some(data) = self.data_mut().filter(|data| data.events.len() < MAX_EVENTS) {
+            let attributes = attributes.into_iter().map(|(key, value)| (cut(key), cut(value)));
             data.events.push(SpanEvent {
-                name: name.into(),
+                name: cut(name.into()),
                 time: SystemTime::now(),
-                attributes,
+                attributes: attributes.collect(),
             });
         }
     }
@@ -226,12 +233,21 @@ impl Span {
         if value.is_empty() {
             return;
         }
+        let (key, value) = (cut(key), cut(value));
         match data.attributes.iter_mut().find(|(k, _)| *k == key) {
             Some(slot) if replace => slot.1 = value,
             Some(_) => {}
             None => data.attributes.push((key, value)),
         }
     }
+}
+
+/// As much of a text as a span keeps.
+pub(super) fn cut(text: Text) -> Text {
+    if text.len() <= MAX_TEXT {
+        return text;
+    }
+    text[..text.floor_char_boundary(MAX_TEXT)].to_owned().into()
 }
 
 impl Drop for Span {

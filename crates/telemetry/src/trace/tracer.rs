@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use http::{HeaderMap, HeaderValue};
 
-use super::span::Recording;
+use super::span::{Recording, cut};
 use super::{
     GRPC_TRACE_BIN, Sampler, Span, SpanData, SpanKind, SpanQueue, Status, TRACEPARENT, TRACESTATE,
     TraceContext, TraceState,
@@ -235,7 +235,7 @@ impl Tracer {
             let now = SystemTime::now();
             Box::new(Recording {
                 data: SpanData {
-                    name: name.to_owned().into(),
+                    name: cut(name.to_owned().into()),
                     scope,
                     kind,
                     context,
@@ -268,6 +268,39 @@ mod tests {
     fn tracer(rate: f64) -> (Tracer, Arc<SpanQueue>) {
         let queue = Arc::new(SpanQueue::default());
         (Tracer::sampling(Sampler::new(rate), vec![queue.clone()]), queue)
+    }
+
+    #[test]
+    fn long_texts_are_cut() {
+        let (tracer, queue) = tracer(1.0);
+        let long = "ü".repeat(10_000);
+        let kept = "ü".repeat(2048);
+        let mut span = tracer.start(SpanKind::Server, &long, &Parent::default());
+        span.set("set", long.clone());
+        span.set_default(long.clone(), "default");
+        span.event(long.clone(), vec![("reason".into(), long.clone().into())]);
+        span.set_status(Status::Error(long.clone()));
+        span.end();
+        let mut renamed = tracer.start(SpanKind::Server, "", &Parent::default());
+        renamed.set_name(format!("a{long}"));
+        renamed.end();
+        let spans = queue.take();
+        let data = &spans[0];
+        assert_eq!(data.name, kept);
+        assert_eq!(
+            data.attributes,
+            [
+                ("set".into(), kept.clone().into()),
+                (kept.clone().into(), "default".into())
+            ]
+        );
+        assert_eq!(data.events[0].name, kept);
+        assert_eq!(
+            data.events[0].attributes,
+            [("reason".into(), kept.clone().into())]
+        );
+        assert_eq!(data.status, Status::Error(kept));
+        assert_eq!(spans[1].name.len(), 4095, "between two characters");
     }
 
     #[test]
