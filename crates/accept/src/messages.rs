@@ -50,7 +50,7 @@ impl<B> Messages<B> {
         Self {
             body,
             kind,
-            place: Place::new(&FLAT),
+            place: Place::new(Some(&FLAT)),
             timer: None,
             waiting: false,
         }
@@ -59,7 +59,14 @@ impl<B> Messages<B> {
     /// Counts the fields of these messages with those of the whole.
     #[must_use]
     pub fn counting(mut self, nested: &'static Nested) -> Self {
-        self.place.nested = nested;
+        self.place.nested = Some(nested);
+        self
+    }
+
+    /// Counts no fields: these messages are passed on, and not decoded here.
+    #[must_use]
+    pub fn uncounted(mut self) -> Self {
+        self.place.nested = None;
         self
     }
 
@@ -127,13 +134,14 @@ struct Place {
     of_message: usize,
     /// Bytes of all of them.
     all: usize,
-    nested: &'static Nested,
+    /// Whose fields are counted; none are where there is nothing.
+    nested: Option<&'static Nested>,
     /// Of the message that has begun, where it can have too many fields.
     fields: Option<Counter>,
 }
 
 impl Place {
-    fn new(nested: &'static Nested) -> Self {
+    fn new(nested: Option<&'static Nested>) -> Self {
         Self {
             prefix: [0; PREFIX],
             of_message: 0,
@@ -151,7 +159,8 @@ impl Place {
                 self.of_message += 1;
                 data = rest;
                 if self.of_message == PREFIX {
-                    self.fields = Counter::of(self.length() - PREFIX, self.nested);
+                    let length = self.length() - PREFIX;
+                    self.fields = self.nested.and_then(|nested| Counter::of(length, nested));
                 }
             } else {
                 let step = data.len().min(self.length() - self.of_message);
@@ -283,6 +292,8 @@ mod tests {
             let body = Messages::new(Full::new(Bytes::from([&most[..], &many].concat())), kind);
             let error = body.collect().await.unwrap_err();
             assert!(error.is::<TooManyFields>(), "{error}");
+            let body = Messages::new(Full::new(Bytes::from(many.clone())), kind).uncounted();
+            assert_eq!(body.collect().await.unwrap().to_bytes(), many, "passed on");
         }
         let nested = framed(&[&[0x0a, 0x82, 0x80, 0x10][..], &[0x12, 0].repeat(MAX_FIELDS + 1)].concat());
         let body = || Messages::new(Full::new(Bytes::from(nested.clone())), RequestKind::Unary);

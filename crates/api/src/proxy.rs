@@ -64,6 +64,7 @@ impl Proxy {
 
     async fn forward(&self, side: Side, peer: Option<&SpiffeId>, request: Request<Body>) -> Response<Body> {
         let started = Instant::now();
+        let request = request.map(grpc::passed_messages);
         let method = request.uri().path().to_owned();
         let counted = request.headers().contains_key(names::APP_ID);
         let baggage = match self.tracer.enabled() {

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use outrigger_transport::body::Body;
+use outrigger_transport::grpc::{self, Messages, RequestKind};
 use tonic::body::Body as TonicBody;
 use tonic::service::Routes;
 use tower::ServiceExt;
@@ -33,10 +34,12 @@ impl Reflection {
         let built = self.0.get_or_init(|| routes().map_err(|e| e.to_string()));
         let routes = match built {
             Ok(routes) => routes.clone(),
-            Err(error) => return outrigger_transport::grpc::status_response(&tonic::Status::internal(error)),
+            Err(error) => return grpc::status_response(&tonic::Status::internal(error)),
         };
-        let request =
-            request.map(|body| TonicBody::new(body.map_err(|e| tonic::Status::internal(e.to_string()))));
+        let request = request.map(|body| {
+            let body = Messages::new(body, RequestKind::Streaming);
+            TonicBody::new(body.map_err(|e| grpc::body_status(&e)))
+        });
         match routes.oneshot(request).await {
             Ok(response) => response.map(Body::stream),
             Err(never) => match never {},

@@ -193,6 +193,14 @@ pub fn one_message(body: Body) -> Body {
     }
 }
 
+/// The body of a request whose messages are passed on, however many: given up when one stops half-way.
+pub fn passed_messages(body: Body) -> Body {
+    match body {
+        Body::Empty | Body::Full(_) => body,
+        body => Body::stream(Messages::new(body, RequestKind::Streaming).uncounted()),
+    }
+}
+
 /// What went wrong with a connection, as a status.
 pub fn send_status(error: &SendError) -> Status {
     let code = if error.is_unavailable() {

@@ -1,4 +1,4 @@
-//! The app behind the sidecar: it answers with its path, or with whatever bytes a hostile one would.
+//! The apps behind the sidecars: one answers with its path, or with whatever bytes a hostile one would; one speaks gRPC.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,9 +8,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use crate::answers::ANSWERS;
+use crate::h2::{ACK, END_HEADERS, END_STREAM, PREFACE, field, frame, frames, kind};
 
 /// The path under which the app reads no body.
 pub const UNREAD: &str = "/unread";
+/// Bytes of a frame of HTTP/2 before its payload.
+const HEAD: usize = 9;
 
 /// A server for HTTP/1.1 without any library between it and the bytes.
 pub struct App {
@@ -124,4 +127,76 @@ async fn until(stream: &mut TcpStream, bytes: &mut Vec<u8>, mark: &[u8]) -> Opti
 
 async fn more(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> bool {
     matches!(stream.read_buf(bytes).await, Ok(read) if read > 0)
+}
+
+/// An app that speaks gRPC and has no method: whatever ended is answered with UNIMPLEMENTED, whatever did not is waited for.
+pub struct GrpcApp {
+    pub port: u16,
+    task: JoinHandle<()>,
+}
+
+impl Drop for GrpcApp {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl GrpcApp {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let task = tokio::spawn(async move {
+            loop {
+                if let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(serve_grpc(stream));
+                }
+            }
+        });
+        Self { port, task }
+    }
+}
+
+async fn serve_grpc(mut stream: TcpStream) {
+    let mut bytes = Vec::new();
+    while bytes.len() < PREFACE.len() {
+        if !more(&mut stream, &mut bytes).await {
+            return;
+        }
+    }
+    bytes.drain(..PREFACE.len());
+    let hello = [
+        frame(kind::SETTINGS, 0, 0, &[]),
+        frame(kind::SETTINGS, ACK, 0, &[]),
+    ]
+    .concat();
+    let mut answers = hello;
+    loop {
+        let frames = frames(&bytes);
+        let read: usize = frames.iter().map(|frame| HEAD + frame.payload.len()).sum();
+        for heard in frames {
+            let ends = heard.flags & END_STREAM != 0;
+            match heard.kind {
+                kind::PING if heard.flags & ACK == 0 => {
+                    answers.extend(frame(kind::PING, ACK, 0, heard.payload));
+                }
+                kind::HEADERS | kind::DATA if ends => answers.extend(unimplemented(heard.stream)),
+                _ => {}
+            }
+        }
+        bytes.drain(..read);
+        if stream.write_all(&std::mem::take(&mut answers)).await.is_err()
+            || !more(&mut stream, &mut bytes).await
+        {
+            return;
+        }
+    }
+}
+
+/// An answer of nothing but trailers.
+fn unimplemented(stream: u32) -> Vec<u8> {
+    // `:status 200` of the static table.
+    let mut fields = vec![0x88];
+    field(&mut fields, "content-type", b"application/grpc");
+    field(&mut fields, "grpc-status", b"12");
+    frame(kind::HEADERS, END_HEADERS | END_STREAM, stream, &fields)
 }

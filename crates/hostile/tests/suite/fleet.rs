@@ -19,7 +19,7 @@ use rustls::ClientConfig;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::app::App;
+use crate::app::{App, GrpcApp};
 use crate::child::{Server, raise_file_limit};
 use crate::honest;
 use crate::listeners::{LISTENERS, Listener, Process, Security};
@@ -33,6 +33,8 @@ const TRIES: u32 = 10;
 /// All servers. They end when dropped.
 pub struct Fleet {
     pub app: App,
+    /// Behind the sidecar with mTLS, whose HTTP API nobody attacks.
+    grpc_app: GrpcApp,
     /// What the operator and the injector ask.
     cluster: KubernetesApi,
     servers: Vec<(Process, Server)>,
@@ -67,6 +69,7 @@ impl Fleet {
         let anchors = wait_for_file(&credentials).await?;
         let mut fleet = Self {
             app,
+            grpc_app: GrpcApp::start().await,
             cluster: cluster(&ports).await,
             servers: vec![(Process::Sentry, sentry)],
             mutual: Arc::clone(&web),
@@ -133,7 +136,6 @@ impl Fleet {
         let mut arguments = vec![
             "--app-id=hostile".to_owned(),
             format!("--resources-path={}", resources.display()),
-            format!("--app-port={}", self.app.port),
             format!("--config={}", configuration.display()),
             "--dapr-public-listen-address=127.0.0.1".to_owned(),
             "--dapr-listen-addresses=127.0.0.1".to_owned(),
@@ -142,9 +144,15 @@ impl Fleet {
             "--log-level=warn".to_owned(),
         ];
         arguments.extend(self.port_flags(process));
+        let app = match process {
+            Process::SecureSidecar => self.grpc_app.port,
+            _ => self.app.port,
+        };
+        arguments.push(format!("--app-port={app}"));
         let mut env = Vec::new();
         match process {
             Process::SecureSidecar => {
+                arguments.push("--app-protocol=grpc".to_owned());
                 arguments.push("--enable-mtls".to_owned());
                 arguments.push(format!("--sentry-address={sentry}"));
                 env.push(("DAPR_TRUST_ANCHORS", anchors.to_owned()));

@@ -7,8 +7,8 @@ use futures::future::BoxFuture;
 
 use crate::h1;
 use crate::h2::{self, ACK, END_HEADERS, END_STREAM, PREFACE, frame, hello, kind};
-use crate::listeners::Protocol::{self, Http1, Http2, Tcp, Tls};
-use crate::listeners::Request;
+use crate::listeners::Protocol::{self, Grpc, Http1, Http2, Tcp, Tls};
+use crate::listeners::{Listener, Request};
 use crate::peer::{Peer, Said, Target};
 
 /// A way to be silent.
@@ -23,6 +23,9 @@ pub struct Silence {
 const SLOW: Duration = Duration::from_millis(400);
 /// Longer than any limit.
 const LONG: Duration = Duration::from_secs(120);
+/// The number of the method in the static table.
+const POST: u8 = 0x83;
+const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 
 /// Every way.
 pub const SILENCES: &[Silence] = &[
@@ -88,7 +91,27 @@ pub const SILENCES: &[Silence] = &[
     Silence {
         name: "half a message, pings answered",
         needs: Http2,
-        run: |target| half_a_message(target).boxed(),
+        run: |target| {
+            let fields = fields_of_a_call(target.listener);
+            half_a_message(target, fields).boxed()
+        },
+    },
+    Silence {
+        name: "half a message to an app, pings answered",
+        needs: Grpc,
+        run: |target| {
+            let mut fields = h2::fields_of(target.listener, POST, "/orders.Orders/Watch");
+            h2::field(&mut fields, "dapr-app-id", b"hostile");
+            half_a_message(target, fields).boxed()
+        },
+    },
+    Silence {
+        name: "half a message for reflection, pings answered",
+        needs: Grpc,
+        run: |target| {
+            let fields = h2::fields_of(target.listener, POST, REFLECTION);
+            half_a_message(target, fields).boxed()
+        },
     },
     Silence {
         name: "half a body",
@@ -140,17 +163,20 @@ async fn upgrade(target: Target) {
     said(target, words.into_bytes()).await;
 }
 
-/// A gRPC message without its end; where gRPC is not spoken it is only called that.
-async fn half_a_message(target: Target) {
-    let listener = target.listener;
-    let fields = match listener.honest {
+/// The fields of an honest call; where gRPC is not spoken it is only called that.
+fn fields_of_a_call(listener: &Listener) -> Vec<u8> {
+    match listener.honest {
         Request::Get(path) => {
-            let mut fields = h2::fields_of(listener, 0x83, path);
+            let mut fields = h2::fields_of(listener, POST, path);
             h2::field(&mut fields, "content-type", b"application/grpc");
             fields
         }
         _ => h2::fields(listener),
-    };
+    }
+}
+
+/// A gRPC message without its end.
+async fn half_a_message(target: Target, fields: Vec<u8>) {
     let head = frame(kind::HEADERS, END_HEADERS, 1, &fields);
     let half = frame(kind::DATA, 0, 1, b"\0\0\0\0\x09half");
     let is_over = |heard: &[u8]| h2::is_over(heard, 1);
