@@ -166,6 +166,8 @@ fn reply(message: Bytes) -> Result<Reply, Status> {
     let (head, data) =
         ResponseHead::from_message(message, &Limits::default()).map_err(|error| malformed(&error))?;
     let status = match u16::try_from(head.status_code) {
+        // No answer ends with it (RFC 9110, section 15.2).
+        Ok(code @ 100..200) => return Err(malformed(&format_args!("status {code} is an interim one"))),
         Ok(code) if code >= 100 => AppStatus::Http(code),
         _ => AppStatus::Grpc {
             code: head.status_code,

@@ -1,6 +1,7 @@
 //! Calls to an app through its sidecar: `CallLocalStream`, and `CallLocal` for peers too old for it.
 
 use bytes::{Bytes, BytesMut};
+use http::StatusCode;
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::body::{Body, Replay};
 use outrigger_transport::conn::SendError;
@@ -179,15 +180,20 @@ pub async fn call_remote(
     };
     stream.expect(&head.headers);
     stream.take_payload(frame.payload)?;
-    Ok(reply(head, stream.into_body()?))
+    reply(head, stream.into_body()?).map_err(RemoteError::from)
 }
 
 fn missing_head() -> Status {
     Status::internal("response does not contain the required fields in the leading chunk")
 }
 
-fn reply(head: ResponseHead, body: Body) -> Reply {
+fn reply(head: ResponseHead, body: Body) -> Result<Reply, Status> {
     let status = match u16::try_from(head.status_code) {
+        Ok(code) if is_interim(code) => {
+            return Err(Status::internal(format!(
+                "malformed answer of the peer: status {code} is an interim one"
+            )));
+        }
         Ok(code) if code >= 100 => AppStatus::Http(code),
         _ => AppStatus::Grpc {
             code: head.status_code,
@@ -199,14 +205,20 @@ fn reply(head: ResponseHead, body: Body) -> Reply {
                 .collect(),
         },
     };
-    Reply {
+    Ok(Reply {
         status,
         headers: head.headers,
         trailers: head.trailers,
         content_type: head.content_type,
         type_url: head.type_url,
         body,
-    }
+    })
+}
+
+/// Whether no answer ends with this status (RFC 9110, section 15.2). With 101 it does: what becomes of that is decided
+/// where that of an app is.
+fn is_interim(code: u16) -> bool {
+    (100..200).contains(&code) && code != StatusCode::SWITCHING_PROTOCOLS
 }
 
 /// A peer that does not know the streamed form gets the unary one, if the body can be sent again.
@@ -239,7 +251,7 @@ async fn call_unary(
         .map_err(|e| Status::internal(format!("malformed answer of the peer: {e}")))?;
     let (head, data) = ResponseHead::from_message(message, &Limits::default())
         .map_err(|e| Status::internal(format!("malformed answer of the peer: {e}")))?;
-    Ok(reply(head, data.into()))
+    reply(head, data.into()).map_err(RemoteError::from)
 }
 
 async fn collect(body: Body, limit: usize) -> Result<Bytes, Status> {

@@ -95,10 +95,14 @@ fn stream(messages: &[InternalInvokeResponseStream]) -> Response<Body> {
 }
 
 fn head() -> InternalInvokeResponseStream {
+    head_of(200)
+}
+
+fn head_of(code: i32) -> InternalInvokeResponseStream {
     InternalInvokeResponseStream {
         response: Some(InternalInvokeResponse {
             status: Some(InternalStatus {
-                code: 200,
+                code,
                 ..InternalStatus::default()
             }),
             message: Some(grpc::invoked("", "text/plain")),
@@ -172,6 +176,67 @@ async fn answers_that_make_no_sense_are_failures_and_the_next_call_works() {
     }
     let fine = Answer::read(call("fine").await).await;
     assert_eq!(fine.text(), "all");
+}
+
+#[tokio::test]
+async fn interim_statuses_are_no_answers() {
+    let net = Net::plain();
+    let peer = App::start(|request| async move {
+        let streams = request.uri().path() == STREAM;
+        let mut body = request.into_body();
+        let first = grpc::next(&mut body).await.unwrap();
+        let call = match streams {
+            true => InternalInvokeRequestStream::decode(first)
+                .unwrap()
+                .request
+                .unwrap(),
+            false => InternalInvokeRequest::decode(first).unwrap(),
+        };
+        let method = call.message.unwrap().method;
+        let (form, code) = method.split_once('/').unwrap();
+        let code: i32 = code.parse().unwrap();
+        match (form, streams) {
+            ("new", _) => stream(&[head_of(code), payload(0, "secret")]),
+            (_, true) => grpc::failure(&Status::unimplemented("unknown method CallLocalStream")),
+            (_, false) => grpc::ok(&InternalInvokeResponse {
+                status: Some(InternalStatus {
+                    code,
+                    ..InternalStatus::default()
+                }),
+                message: Some(grpc::invoked("secret", "text/plain")),
+                ..InternalInvokeResponse::default()
+            }),
+        }
+    })
+    .await;
+    let caller = caller(&net, &peer).await;
+    for form in ["new", "old"] {
+        for code in [100, 102, 103, 150, 199] {
+            let answer = caller
+                .ask(get(&format!("/v1.0/invoke/callee/method/{form}/{code}")))
+                .await;
+            let message = answer.error(500, "ERR_DIRECT_INVOKE");
+            assert!(
+                message.contains(&format!("status {code} is an interim one")),
+                "{message}"
+            );
+            let outcome = grpc::invoke(caller.ports.grpc, "callee", &format!("{form}/{code}"), &[], "").await;
+            assert_eq!(outcome.status.code(), Code::Internal, "{:?}", outcome.status);
+            assert!(
+                !outcome.status.message().contains("secret"),
+                "{:?}",
+                outcome.status
+            );
+        }
+        let switched = caller
+            .ask(get(&format!("/v1.0/invoke/callee/method/{form}/101")))
+            .await;
+        assert_eq!(switched.status, 502, "{}", switched.text());
+        let fine = caller
+            .ask(get(&format!("/v1.0/invoke/callee/method/{form}/200")))
+            .await;
+        assert_eq!((fine.status.as_u16(), fine.text()), (200, "secret"));
+    }
 }
 
 #[tokio::test]
