@@ -23,6 +23,7 @@ use outrigger_component::{
 use outrigger_resources::value::truthy;
 use outrigger_webclient::{causes, shown, within};
 use reqwest::{Client, Method, Request, Response, Url};
+use tokio::time::timeout;
 
 const LOG: &str = "dapr.contrib";
 const OPERATIONS: &[&str] = &[
@@ -30,6 +31,9 @@ const OPERATIONS: &[&str] = &[
 ];
 /// Bytes of a response that are read, unless `maxResponseBodySize` says otherwise.
 const MOST: i64 = 100 << 20;
+/// Time in which more of a response must come once it has begun; until then the server may take as long as `responseTimeout`
+/// allows.
+const STALL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Adds the components of this crate.
 pub fn add(catalog: &mut Catalog) {
@@ -118,12 +122,12 @@ impl HttpBinding {
         let mut request = self.request(call)?;
         let asked = gzip::ask_for(&mut request);
         let shown = format!("{} {}", request.method(), shown(request.url()));
-        let failed = |error: reqwest::Error| failure(&shown, error);
-        let response = self.client.execute(request).await.map_err(failed)?;
+        let response = self.client.execute(request).await;
+        let response = response.map_err(|error| failure(&shown, error))?;
         let status = response.status();
         let packed = asked && gzip::is_packed(&response);
         let answer = metadata::answer(&response, packed);
-        let (data, whole) = self.body(response).await.map_err(failed)?;
+        let (data, whole) = self.body(response, &shown).await?;
         let (data, whole) = if packed {
             self.unpacked(data, whole, &shown).await?
         } else {
@@ -150,9 +154,17 @@ impl HttpBinding {
     }
 
     /// The body as far as the limit goes, and whether that is all of it.
-    async fn body(&self, mut response: Response) -> Result<(Bytes, bool), reqwest::Error> {
+    async fn body(&self, mut response: Response, shown: &str) -> Result<(Bytes, bool)> {
+        let limit = self.timeout.map_or(STALL_TIMEOUT, |all| all.max(STALL_TIMEOUT));
         let mut body = BytesMut::new();
-        while let Some(chunk) = response.chunk().await? {
+        loop {
+            let Ok(chunk) = timeout(limit, response.chunk()).await else {
+                let text = format!("{shown}: nothing more of the response came within {limit:?}");
+                return Err(Error::new(Kind::Timeout, text));
+            };
+            let Some(chunk) = chunk.map_err(|error| failure(shown, error))? else {
+                return Ok((body.freeze(), true));
+            };
             let remaining = self.most.map_or(usize::MAX, |most| most - body.len());
             if chunk.len() > remaining {
                 body.extend_from_slice(&chunk[..remaining]);
@@ -160,7 +172,6 @@ impl HttpBinding {
             }
             body.extend_from_slice(&chunk);
         }
-        Ok((body.freeze(), true))
     }
 
     /// The content of a packed body: the limit is that of what comes out.
@@ -227,7 +238,7 @@ impl OutputBinding for HttpBinding {
             url.port_or_known_default().unwrap_or_default(),
         );
         let dial = tokio::net::TcpStream::connect(address);
-        match tokio::time::timeout(client::CONNECT, dial).await {
+        match timeout(client::CONNECT, dial).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(Error::new(Kind::Unavailable, shown(&url)).because(error)),
             Err(_) => Err(Error::new(Kind::Timeout, shown(&url))),

@@ -1,5 +1,8 @@
 //! HTTP endpoints outside: named by an HTTPEndpoint resource, or given as an absolute URL.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -15,6 +18,7 @@ use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::middleware::Middlewares;
 use outrigger_transport::body::{Body, BoxError};
 use outrigger_transport::conn::{MAX_FIELDS, tell_framing};
+use outrigger_transport::stall::Due;
 use reqwest::{ClientBuilder, redirect};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -297,7 +301,7 @@ async fn transmit(
         other => request.body(reqwest::Body::wrap_stream(BodyDataStream::new(other))),
     };
     let response = request.send().await?;
-    Ok(Response::<reqwest::Body>::from(response).map(Body::stream))
+    Ok(Response::<reqwest::Body>::from(response).map(|body| Body::stream(Due::new(body))))
 }
 
 fn permits(max_concurrency: Option<usize>) -> Option<Arc<Semaphore>> {

@@ -4,10 +4,16 @@
 mod web;
 
 use std::fs;
+use std::pin::pin;
+use std::time::Duration;
 
 use outrigger_component::{Kind, conformance};
 
 use outrigger_components_testing::{Components, call, text};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
 use web::Web;
 
 fn components() -> Components {
@@ -135,6 +141,50 @@ async fn time_and_size_are_limited() {
         .await
         .unwrap();
     assert_eq!(text(big), "x".repeat(10));
+}
+
+#[tokio::test]
+async fn a_response_that_stops_half_way_is_given_up() {
+    for begins in [
+        "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\nhalf",
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n",
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let (said, begun) = oneshot::channel();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.read_u8().await.unwrap();
+            stream.write_all(begins.as_bytes()).await.unwrap();
+            said.send(()).unwrap();
+            std::future::pending::<()>().await;
+        });
+        let binding = components().output(HTTP, "v1", &[("url", &url)]).await.unwrap();
+        let asked = call("get", &[], "");
+        let mut calling = pin!(binding.invoke(&asked));
+        tokio::select! {
+            answer = &mut calling => panic!("{answer:?}"),
+            begun = begun => begun.unwrap(),
+        }
+        // From here on time goes on when nobody has anything to do.
+        tokio::time::pause();
+        let begin = Instant::now();
+        let answer = timeout(Duration::from_secs(3600), calling).await;
+        let error = answer.expect("it is waited for without end").unwrap_err();
+        assert_eq!(error.kind(), Kind::Timeout, "{error}");
+        assert!(
+            error.to_string().contains("nothing more of the response came"),
+            "{error}"
+        );
+        assert!(
+            begin.elapsed() >= Duration::from_secs(299),
+            "{:?}",
+            begin.elapsed()
+        );
+        tokio::time::resume();
+        server.abort();
+    }
 }
 
 #[tokio::test]
