@@ -130,9 +130,17 @@ impl Reader<'_> {
     }
 
     fn product(&mut self) -> Option<u64> {
-        let mut amount = self.factor()?;
+        let mut amount = self.cast()?;
         while self.takes("*") {
-            amount *= self.factor()?;
+            amount *= self.cast()?;
+        }
+        Some(amount)
+    }
+
+    fn cast(&mut self) -> Option<u64> {
+        let amount = self.factor()?;
+        if self.takes("as ") {
+            self.rest = self.rest.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
         }
         Some(amount)
     }
@@ -181,6 +189,7 @@ fn constants_and_amounts_are_read() {
         ["A", "B", "C", "D", "F", "L"]
     );
     assert_eq!(value(file, "A"), Some(Amount::Count(16)));
+    assert_eq!(value(file, "B"), Some(Amount::Count(32)));
     assert_eq!(value(file, "C.0"), Some(Amount::Count(1000)));
     assert_eq!(value(file, "C.1"), Some(Amount::Count(17)));
     assert_eq!(value(file, "D"), Amount::said("5 min, then more"));

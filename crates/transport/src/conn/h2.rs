@@ -39,16 +39,21 @@ const PLACEMENT_PING: (Duration, Duration) = (Duration::from_secs(3), Duration::
 const SCHEDULER_PING: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(3));
 /// Flow-control window of a stream, bytes.
 const STREAM_WINDOW: u32 = 256 * 1024;
+/// That of a connection: room for every stream's window, so that streams nobody reads cannot stop the others.
+const CONNECTION_WINDOW: u32 = STREAMS_PER_CONNECTION as u32 * STREAM_WINDOW;
+/// Largest list of fields of an answer, decoded, bytes.
+const MAX_HEADER_LIST: u32 = 1024 * 1024;
+/// Bytes of a request that wait for the peer, for each stream.
+const SEND_BUFFER: usize = 256 * 1024;
 const CONFIG: Config = Config {
     stream_window: STREAM_WINDOW,
-    // Room for every stream's window, so that streams nobody reads cannot stop the others.
-    connection_window: STREAMS_PER_CONNECTION as u32 * STREAM_WINDOW,
+    connection_window: CONNECTION_WINDOW,
     max_stream_window: MAX_STREAM_WINDOW,
     window_growth: MAX_WINDOW_GROWTH,
     window_memory: Some(&WINDOW_MEMORY),
     max_streams: STREAMS_PER_CONNECTION as u32,
-    header_list: 1024 * 1024,
-    send_buffer: 256 * 1024,
+    header_list: MAX_HEADER_LIST,
+    send_buffer: SEND_BUFFER,
     ..Config::DEFAULT
 };
 
