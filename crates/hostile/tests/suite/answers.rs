@@ -1,4 +1,4 @@
-//! Hostile apps: answers that two readers would read differently, that bring more than they say, or that never end.
+//! Hostile apps: answers that two readers would read differently, that bring more than they say, or that break off.
 //!
 //! Whatever the app says to one caller, the next caller gets the answer to its own request.
 
