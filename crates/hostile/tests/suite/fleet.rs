@@ -1,5 +1,5 @@
-//! The servers under attack: sentry, placement, a scheduler, an operator, an injector, a sidecar without mTLS, and one
-//! with, each a process.
+//! The servers under attack: sentry, placement and a scheduler with mTLS and in plain text, an operator, an injector, a
+//! sidecar without mTLS, and one with, each a process.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -95,6 +95,8 @@ impl Fleet {
         let services = [
             Process::Placement,
             Process::Scheduler,
+            Process::PlainPlacement,
+            Process::PlainScheduler,
             Process::Operator,
             Process::Injector,
         ];
@@ -166,22 +168,22 @@ impl Fleet {
         Server::start(binary, &arguments, &env, &folder.join("log"))
     }
 
-    /// A service that has an identity of sentry.
+    /// A service that has an identity of sentry, unless it speaks in plain text.
     fn start_service(&self, process: Process, sentry: &str) -> Server {
         let folder = self.folder.path().join(format!("{process:?}"));
         std::fs::create_dir(&folder).unwrap();
         let mut arguments = vec![
-            "--tls-enabled".to_owned(),
-            format!("--sentry-address={sentry}"),
-            format!(
-                "--trust-anchors-file={}",
-                self.folder.path().join("ca.crt").display()
-            ),
             "--listen-address=127.0.0.1".to_owned(),
             "--log-level=warn".to_owned(),
         ];
+        if matches!(process, Process::Placement | Process::Scheduler) {
+            let anchors = self.folder.path().join("ca.crt");
+            arguments.push("--tls-enabled".to_owned());
+            arguments.push(format!("--sentry-address={sentry}"));
+            arguments.push(format!("--trust-anchors-file={}", anchors.display()));
+        }
         arguments.extend(self.port_flags(process));
-        let binary = if process == Process::Scheduler {
+        let binary = if matches!(process, Process::Scheduler | Process::PlainScheduler) {
             arguments.push("--etcd-client-listen-address=127.0.0.1".to_owned());
             arguments.push(format!("--etcd-data-dir={}", folder.join("jobs").display()));
             env!("CARGO_BIN_EXE_hostile-scheduler")
@@ -295,10 +297,9 @@ impl Fleet {
     /// What the servers have printed, for who reads the failure of a test.
     pub fn print_logs(&self) {
         let sidecars = ["Sidecar", "SecureSidecar", "SocketSidecar"];
-        for name in ["sentry", "Placement", "Scheduler", "Operator", "Injector"]
-            .into_iter()
-            .chain(sidecars)
-        {
+        let services = ["sentry", "Placement", "Scheduler", "Operator", "Injector"];
+        let plain = ["PlainPlacement", "PlainScheduler"];
+        for name in services.into_iter().chain(plain).chain(sidecars) {
             let log = std::fs::read_to_string(self.folder.path().join(name).join("log"));
             println!("--- {name}\n{}", log.unwrap_or_default());
         }
@@ -331,7 +332,15 @@ fn free_ports() -> HashMap<(Process, &'static str), u16> {
     let more =
         ["dapr-http-port", "dapr-grpc-port", "metrics-port"].map(|flag| (Process::SecureSidecar, flag));
     let beside = ["dapr-internal-grpc-port", "metrics-port"].map(|flag| (Process::SocketSidecar, flag));
-    let named = LISTENERS.iter().map(|listener| (listener.process, listener.flag));
+    // What services in plain text have besides is attacked where there is mTLS.
+    let named = LISTENERS.iter().flat_map(|listener| {
+        let twin = match listener.process {
+            Process::Placement => Process::PlainPlacement,
+            Process::Scheduler => Process::PlainScheduler,
+            process => process,
+        };
+        [(listener.process, listener.flag), (twin, listener.flag)]
+    });
     let flags = named.chain(more).chain(beside);
     flags.map(|flag| (flag, free_port())).collect()
 }

@@ -19,6 +19,10 @@ pub enum Process {
     Placement,
     /// The scheduler, with mTLS.
     Scheduler,
+    /// The placement service in plain text.
+    PlainPlacement,
+    /// The scheduler in plain text.
+    PlainScheduler,
     Operator,
     Injector,
 }
@@ -82,6 +86,8 @@ use Protocol::{Http1, Http2};
 
 const METADATA: Request = Request::Call("/dapr.proto.runtime.v1.Dapr/GetMetadata");
 const CALL_LOCAL: Request = Request::Call("/dapr.proto.internals.v1.ServiceInvocation/CallLocal");
+const REPORT: Request = Request::Call("/dapr.proto.placement.v1.Placement/ReportDaprStatus");
+const LIST_JOBS: Request = Request::Call("/dapr.proto.scheduler.v1.Scheduler/ListJobs");
 
 /// What the Kubernetes API asks webhooks.
 const CONVERSION: &str = r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview",
@@ -216,7 +222,7 @@ pub const LISTENERS: &[Listener] = &[
         socket: None,
         security: Security::Mutual,
         speaks: &[Http2],
-        honest: Request::Call("/dapr.proto.placement.v1.Placement/ReportDaprStatus"),
+        honest: REPORT,
     },
     Listener {
         name: "placement raft",
@@ -252,7 +258,7 @@ pub const LISTENERS: &[Listener] = &[
         socket: None,
         security: Security::Mutual,
         speaks: &[Http2],
-        honest: Request::Call("/dapr.proto.scheduler.v1.Scheduler/ListJobs"),
+        honest: LIST_JOBS,
     },
     Listener {
         name: "scheduler etcd API",
@@ -280,6 +286,24 @@ pub const LISTENERS: &[Listener] = &[
         security: Security::Clear,
         speaks: &[Http1],
         honest: Request::Get("/metrics"),
+    },
+    Listener {
+        name: "placement gRPC in plain text",
+        process: Process::PlainPlacement,
+        flag: "port",
+        socket: None,
+        security: Security::Clear,
+        speaks: &[Http2],
+        honest: REPORT,
+    },
+    Listener {
+        name: "scheduler gRPC in plain text",
+        process: Process::PlainScheduler,
+        flag: "port",
+        socket: None,
+        security: Security::Clear,
+        speaks: &[Http2],
+        honest: LIST_JOBS,
     },
     Listener {
         name: "operator gRPC",

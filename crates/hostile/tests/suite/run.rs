@@ -29,13 +29,15 @@ const SILENT_WORK: Duration = Duration::from_secs(30);
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// Processes that are attacked at the same time: more keep each other waiting.
 const AT_ONCE: usize = 4;
-const PROCESSES: [Process; 8] = [
+const PROCESSES: [Process; 10] = [
     Process::Sidecar,
     Process::SecureSidecar,
     Process::SocketSidecar,
     Process::Sentry,
     Process::Placement,
     Process::Scheduler,
+    Process::PlainPlacement,
+    Process::PlainScheduler,
     Process::Operator,
     Process::Injector,
 ];
