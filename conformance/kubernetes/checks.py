@@ -298,7 +298,7 @@ def refused(world):
     world.fleet.kill("daprd-thief")
 
 
-@check("an annotated deployment gets its service, and changes of it; sidecars call each other by that")
+@check("an annotated deployment gets its service, changes of it, and again what others delete or edit; sidecars call by it")
 def services(world):
     path = "/apis/apps/v1/namespaces/shop/deployments"
     deployment, service = world.expose("orders", grpc_port=6001)
@@ -313,6 +313,21 @@ def services(world):
                    "dapr-metrics": (9090, 9090)}, "ports")
     world.api.merge(f"{path}/orders", {"spec": {"template": {"metadata": {"annotations": {"dapr.io/grpc-port": "6002"}}}}})
     wait("the other port", lambda: ports()["dapr-grpc"] == (6002, 6002))
+    # Who edits or deletes it, changes nothing of the workload.
+    address = "/api/v1/namespaces/shop/services/orders-dapr"
+    world.api.merge(address, {"spec": {"selector": {"app": "another"}}, "metadata": {"labels": {"dapr.io/enabled": None}}})
+
+    def corrected():
+        found = world.api.get(address)
+        return found["spec"]["selector"] == {"app": "orders"} and found["metadata"]["labels"] == {"dapr.io/enabled": "true"}
+    wait("what was edited is corrected", corrected)
+    before = world.api.get(address)["metadata"]["uid"]
+    world.api.delete(address)
+
+    def again():
+        return not world.api.missing(address) and world.api.get(address)["metadata"]["uid"] != before
+    wait("a deleted one is made again", again)
+    same(ports()["dapr-grpc"], (6002, 6002), "the port of the one that was made again")
     world.cluster.publish()
     status, _, told = world.sidecars["billing"].ask("POST", "/v1.0/invoke/orders/method/hello", {"a": 1})
     same((status, told), (200, {"a": 1}), "a call by the name of the service")

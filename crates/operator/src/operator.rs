@@ -279,7 +279,7 @@ fn lead(
         async move {
             let services = async {
                 if let Some(services) = services {
-                    services.run(term.clone()).await;
+                    Box::pin(services.run(term.clone())).await;
                 }
             };
             let watchdog = async {

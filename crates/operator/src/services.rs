@@ -1,6 +1,7 @@
 //! The services of apps: by their DNS names sidecars find each other.
 
 mod desired;
+mod made;
 mod workload;
 
 use std::collections::{HashMap, HashSet};
@@ -8,13 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
-use outrigger_kube::{ApiError, Client, Kind, Meta, Reflector, Scope, Watched};
+use outrigger_kube::{ApiError, Change, Client, Kind, Meta, Progress, Reflector, Scope, Store, Watched};
 use serde_json::Value;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{Metrics, ServiceChange};
 use desired::{differs, service};
+use made::Made;
 use workload::{Deployment, Owner, Rollout, StatefulSet, Workload};
 
 const LOG: &str = "dapr.operator.handlers";
@@ -23,6 +27,9 @@ const AT_ONCE: usize = 100;
 /// The pause after a failed attempt; it doubles, up to the longest.
 const PAUSE: Duration = Duration::from_millis(500);
 const FULL_PAUSE: Duration = Duration::from_secs(30);
+/// How often a service is made again at once where somebody else writes it too, each within a minute of the last; then after
+/// a pause.
+const AT_ONCE_AGAIN: u32 = 4;
 /// Failures in a row after which it is told.
 const TOLD: u32 = 8;
 
@@ -38,6 +45,41 @@ impl<K> Job<K> {
             workload,
             failures: 0,
         }
+    }
+}
+
+/// All that a store has.
+fn jobs<K: Owner>(store: &Store<Workload<K>>) -> HashMap<Meta, Job<K>> {
+    let all = store.all().into_iter();
+    all.map(|(meta, workload)| (meta, Job::new(workload))).collect()
+}
+
+/// The workload of a service that is gone, or is not what it should be. Of several workloads with one app id, that to which
+/// the service belongs: they would not leave it to each other.
+fn to_mend<K: Owner>(change: &Change<Made>, store: &Store<Workload<K>>) -> Option<(Meta, Arc<Workload<K>>)> {
+    let known = change.new.as_ref().or(change.old.as_ref())?;
+    let meta = known.owner::<K>(&change.meta.namespace)?;
+    let workload = store.get(&meta.namespace, &meta.name)?;
+    let right = |made: &Arc<Made>| !differs(&made.fields(), &service(&meta, &workload));
+    let mend = workload.service == change.meta.name && !change.new.as_ref().is_some_and(right);
+    mend.then_some((meta, workload))
+}
+
+/// Services that others write too, and how often they were made again.
+#[derive(Default)]
+struct Disputes(HashMap<Meta, (Instant, u32)>);
+
+impl Disputes {
+    /// How long to wait before the service of a workload is made again.
+    fn pause(&mut self, workload: &Meta, now: Instant) -> Option<Duration> {
+        self.0
+            .retain(|_, (last, _)| now.duration_since(*last) <= 2 * FULL_PAUSE);
+        let (last, times) = self.0.entry(workload.clone()).or_insert((now, 0));
+        (*last, *times) = (now, times.saturating_add(1));
+        times
+            .checked_sub(AT_ONCE_AGAIN)
+            .filter(|beyond| *beyond > 0)
+            .map(pause)
     }
 }
 
@@ -60,31 +102,47 @@ pub(crate) struct Services {
 impl Services {
     /// Makes services for all workloads until told to stop.
     pub(crate) async fn run(self, stop: CancellationToken) {
+        let made = Reflector::<Made>::new(self.client.clone(), self.scope(made::SELECTOR));
+        let there = (made.store(), made.progress());
         let rollouts = async {
             match self.rollouts {
-                true => self.follow::<Rollout>(stop.clone()).await,
+                true => self.follow::<Rollout>(&there, stop.clone()).await,
                 false => stop.cancelled().await,
             }
         };
-        let deployments = self.follow::<Deployment>(stop.clone());
-        let sets = self.follow::<StatefulSet>(stop.clone());
-        tokio::join!(rollouts, deployments, sets);
+        let deployments = self.follow::<Deployment>(&there, stop.clone());
+        let sets = self.follow::<StatefulSet>(&there, stop.clone());
+        tokio::join!(rollouts, deployments, sets, made.run(stop.clone()));
     }
 
-    async fn follow<K: Owner>(&self, stop: CancellationToken) {
-        let scope = Scope {
+    fn scope(&self, query: &str) -> Scope {
+        Scope {
             namespace: self.namespace.clone(),
-            query: String::new(),
-        };
-        let reflector = Reflector::<Workload<K>>::new(self.client.clone(), scope);
+            query: query.to_owned(),
+        }
+    }
+
+    /// Makes the services of a kind of workloads; `made` are those that are there, and how far these were read.
+    async fn follow<K: Owner>(
+        &self,
+        made: &(Arc<Store<Made>>, watch::Receiver<Progress>),
+        stop: CancellationToken,
+    ) {
+        let reflector = Reflector::<Workload<K>>::new(self.client.clone(), self.scope(""));
         let store = reflector.store();
         let mut changes = store.follow();
+        let (mut services, mut listed) = (made.0.follow(), made.1.clone());
         let reconciling = async {
             // Those to be tried now, those that failed and rest, and those under way, which are tried by one at a time.
             let mut waiting: HashMap<Meta, Job<K>> = HashMap::new();
             let mut resting: HashMap<Meta, Job<K>> = HashMap::new();
             let mut busy: HashSet<Meta> = HashSet::new();
             let (mut running, mut pauses) = (FuturesUnordered::new(), FuturesUnordered::new());
+            let mut disputes = Disputes::default();
+            let rest = |meta: Meta, pause| async move {
+                tokio::time::sleep(pause).await;
+                meta
+            };
             loop {
                 while running.len() < AT_ONCE {
                     let Some(meta) = waiting.keys().find(|meta| !busy.contains(*meta)).cloned() else {
@@ -107,8 +165,29 @@ impl Services {
                         }
                         Err(RecvError::Lagged(_)) => {
                             resting.clear();
-                            let all = store.all().into_iter();
-                            waiting = all.map(|(meta, workload)| (meta, Job::new(workload))).collect();
+                            waiting = jobs(&store);
+                        }
+                        Err(RecvError::Closed) => return,
+                    },
+                    change = services.recv() => match change {
+                        Ok(change) => {
+                            if let Some((meta, workload)) = to_mend(&change, &store) {
+                                let job = Job::new(workload);
+                                match disputes.pause(&meta, Instant::now()) {
+                                    None => {
+                                        resting.remove(&meta);
+                                        waiting.insert(meta, job);
+                                    }
+                                    Some(pause) => {
+                                        resting.insert(meta.clone(), job);
+                                        pauses.push(rest(meta, pause));
+                                    }
+                                }
+                            }
+                        }
+                        Err(RecvError::Lagged(_)) => {
+                            resting.clear();
+                            waiting = jobs(&store);
                         }
                         Err(RecvError::Closed) => return,
                     },
@@ -121,10 +200,7 @@ impl Services {
                             && !waiting.contains_key(&meta)
                         {
                             resting.insert(meta.clone(), job);
-                            pauses.push(async move {
-                                tokio::time::sleep(pause).await;
-                                meta
-                            });
+                            pauses.push(rest(meta, pause));
                         }
                     }
                     Some(meta) = pauses.next() => {
@@ -135,8 +211,14 @@ impl Services {
                 }
             }
         };
+        // First the services, so that none is deleted unseen after it was looked at.
+        let keeping = async {
+            // Who reads them tells it, or has ended.
+            let _ = listed.wait_for(|progress| *progress != Progress::Pending).await;
+            reflector.run(stop).await;
+        };
         tokio::select! {
-            () = reflector.run(stop) => {}
+            () = keeping => {}
             () = reconciling => {}
         }
     }

@@ -222,6 +222,33 @@ fn attempts_go_on_at_the_longest_pause() {
     assert_eq!(pause(u32::MAX), FULL_PAUSE);
 }
 
+#[test]
+fn a_service_that_somebody_else_writes_too_is_made_again_less_and_less_often() {
+    let (mut disputes, mut now) = (Disputes::default(), Instant::now());
+    let meta = Meta {
+        namespace: "ns".to_owned(),
+        name: "cart".to_owned(),
+    };
+    let pauses: Vec<_> = (0..7)
+        .map(|_| {
+            now += Duration::from_secs(1);
+            disputes.pause(&meta, now).map(|pause| pause.as_millis())
+        })
+        .collect();
+    assert_eq!(
+        pauses,
+        [None, None, None, None, Some(500), Some(1000), Some(2000)]
+    );
+    // Another's is not concerned, and a minute later it is over.
+    let other = Meta {
+        name: "other".to_owned(),
+        ..meta.clone()
+    };
+    assert_eq!(disputes.pause(&other, now), None);
+    assert_eq!(disputes.pause(&meta, now + 3 * FULL_PAUSE), None);
+    assert_eq!(disputes.0.len(), 1);
+}
+
 const ROLLOUTS: &str = "/apis/argoproj.io/v1alpha1/rollouts";
 
 fn rollout(annotations: &Value) -> Value {
@@ -299,4 +326,64 @@ async fn without_the_definition_of_rollouts_all_else_gets_services_and_rollouts_
     assert_eq!(service["metadata"]["ownerReferences"][0]["kind"], "Rollout");
     stop.cancel();
     running.await.unwrap();
+}
+
+#[tokio::test]
+async fn services_that_others_delete_or_edit_are_made_again() {
+    let server = Server::start().await;
+    let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
+    server.put(DEPLOYMENT, deployment(&annotations));
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(with_rollouts(&server).run(stop.clone()));
+    server.asked("POST", "/services", 1).await;
+    let made = server.object(SERVICE).unwrap();
+    server.asked("WATCH", "/api/v1/services", 1).await;
+
+    server.delete(SERVICE);
+    server.asked("POST", "/services", 2).await;
+
+    let mut edited = made.clone();
+    edited["spec"]["selector"] = json!({"app": "other"});
+    server.put(SERVICE, edited);
+    server.asked("PUT", SERVICE, 1).await;
+    assert_eq!(
+        server.object(SERVICE).unwrap()["spec"]["selector"],
+        json!({"app": "cart"})
+    );
+
+    // It is nobody's any more.
+    let mut left = made.clone();
+    left["metadata"]["ownerReferences"] = json!([]);
+    server.put(SERVICE, left);
+    server.asked("PUT", SERVICE, 2).await;
+    let owners = &server.object(SERVICE).unwrap()["metadata"]["ownerReferences"];
+    assert_eq!(owners, &made["metadata"]["ownerReferences"]);
+
+    // What others add is looked at without a call.
+    let (reads, mut more) = (server.requests("GET", SERVICE).len(), made);
+    more["metadata"]["annotations"]["mine"] = "x".into();
+    server.put(SERVICE, more);
+    server.delete(SERVICE);
+    server.asked("POST", "/services", 3).await;
+    assert_eq!(server.requests("GET", SERVICE).len(), reads + 1);
+    assert_eq!(server.requests("PUT", SERVICE).len(), 2);
+    stop.cancel();
+    running.await.unwrap();
+}
+
+#[test]
+fn of_two_workloads_with_one_app_id_only_the_owner_of_the_service_mends_it() {
+    let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
+    let mut second = deployment(&annotations);
+    second["metadata"]["name"] = "second".into();
+    second["metadata"]["uid"] = "u2".into();
+    let service = {
+        let meta = Meta::of(&second);
+        let workload = Workload::<Deployment>::read(&meta, second).unwrap().unwrap();
+        service(&meta, &workload)
+    };
+    let meta = Meta::of(&service);
+    let made = Made::read(&meta, service).unwrap().unwrap();
+    assert_eq!(made.owner::<Deployment>("ns").unwrap().name, "second");
+    assert_eq!(made.owner::<StatefulSet>("ns"), None);
 }
