@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::*;
 
+mod definition;
+
 /// Some parts of an API.
 const APIS: [&str; 3] = ["secrets", "state", "unlock"];
 
