@@ -23,9 +23,7 @@ use super::{
 pub(super) const LOG: &str = "pluggable-components-grpc-connector";
 
 /// The environment variable that names the folder of the sockets.
-pub const FOLDER_VARIABLE: &str = "DAPR_COMPONENTS_SOCKETS_FOLDER";
-/// The folder where the variable is not set.
-pub const DEFAULT_FOLDER: &str = "/tmp/dapr-components-sockets";
+const FOLDER_VARIABLE: &str = "DAPR_COMPONENTS_SOCKETS_FOLDER";
 
 /// A list of services is short.
 const LIST: usize = 256 << 10;
@@ -87,7 +85,7 @@ fn has_binding(catalog: &Catalog, name: &str) -> bool {
 /// Adds what the sockets of the folder offer to `catalog`. What cannot be reached is logged and left out, and so is what
 /// has the name of a type that is there already: whoever can write to the folder could take its secrets.
 pub async fn discover(catalog: &mut Catalog, options: &Options) {
-    let sockets = match own(&options.folder).and_then(|()| sockets(&options.folder)) {
+    let sockets = match own(&options.folder, options.in_pod).and_then(|()| sockets(&options.folder)) {
         Ok(sockets) => sockets,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return,
         Err(error) => {
@@ -151,8 +149,9 @@ fn register(
     }
 }
 
-/// Whether nobody but this user, root and their groups can put sockets into a folder.
-fn own(folder: &Path) -> io::Result<()> {
+/// Whether nobody but this user, root and their groups can put sockets into a folder. In a pod it is an empty volume, which
+/// kubelets let every user write to; it is only there for the containers that mount it.
+fn own(folder: &Path, in_pod: bool) -> io::Result<()> {
     let file = std::fs::metadata(folder)?;
     // The owner of this process's own entry is the user it runs as.
     let user = std::fs::metadata("/proc/self")?.uid();
@@ -164,7 +163,7 @@ fn own(folder: &Path) -> io::Result<()> {
             file.uid()
         ));
     }
-    if file.mode() & OTHERS_WRITE != 0 {
+    if !in_pod && file.mode() & OTHERS_WRITE != 0 {
         return refuse(format!(
             "every user of this machine can write to it (mode {:o}), and a process that puts a socket there gets \
              the secrets of components; run chmod o-w on it, or name another folder in {FOLDER_VARIABLE}",
@@ -293,7 +292,8 @@ mod tests {
             (0o702, false),
         ] {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-            let result = own(path);
+            assert!(own(path, true).is_ok(), "a volume of a pod: {mode:o}");
+            let result = own(path, false);
             assert_eq!(result.is_ok(), fine, "{mode:o}");
             if let Err(error) = result {
                 assert!(error.to_string().contains("chmod o-w"), "{error}");
@@ -302,11 +302,13 @@ mod tests {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).unwrap();
         // Only root can give a folder away.
         if std::os::unix::fs::chown(path, Some(12_345), None).is_ok() {
-            let error = own(path).unwrap_err().to_string();
-            assert!(error.contains("belongs to user 12345"), "{error}");
+            for in_pod in [false, true] {
+                let error = own(path, in_pod).unwrap_err().to_string();
+                assert!(error.contains("belongs to user 12345"), "{error}");
+            }
         }
         assert_eq!(
-            own(&path.join("absent")).unwrap_err().kind(),
+            own(&path.join("absent"), false).unwrap_err().kind(),
             io::ErrorKind::NotFound
         );
     }

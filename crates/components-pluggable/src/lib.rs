@@ -24,7 +24,7 @@ use outrigger_component::{Entry, Error, Kind, Result, Setup, catalog::Version};
 use outrigger_wire::components::v1::MetadataRequest;
 use tonic::Status;
 
-pub use self::discovery::{DEFAULT_FOLDER, FOLDER_VARIABLE, discover};
+pub use self::discovery::discover;
 use self::link::{Conn, Link, LinkError};
 
 /// Where components are looked for, and what they may do.
@@ -32,6 +32,8 @@ use self::link::{Conn, Link, LinkError};
 pub struct Options {
     /// The folder of the sockets.
     pub folder: PathBuf,
+    /// Whether the folder is a volume of a pod: then every user may be allowed to write to it.
+    pub in_pod: bool,
     /// How long a socket may take to say which services it has.
     pub wait: Duration,
     /// The largest value, in bytes, that is taken from a component.

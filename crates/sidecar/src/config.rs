@@ -197,7 +197,7 @@ pub struct Resources {
     pub configs: Vec<String>,
     /// `--disable-builtin-k8s-secret-store`.
     pub disable_builtin_kubernetes_secret_store: bool,
-    /// `DAPR_COMPONENTS_SOCKETS_FOLDER`: sockets of pluggable components.
+    /// `DAPR_COMPONENTS_SOCKETS_FOLDER`, or `DAPR_COMPONENT_SOCKETS_FOLDER` of the injector: sockets of pluggable components.
     pub pluggable_sockets: PathBuf,
     /// `DAPR_ENV_KEYS` as given: names usable in `envRef`; empty = all (but the reserved ones).
     pub env_keys: String,

@@ -59,6 +59,7 @@ async fn catalog(folder: &Path, wait: Duration) -> Catalog {
 async fn discovered(mut catalog: Catalog, folder: &Path, wait: Duration) -> Catalog {
     let options = Options {
         folder: folder.to_owned(),
+        in_pod: false,
         wait,
         max_value: 1 << 23,
     };

@@ -309,6 +309,8 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
             disable_builtin_kubernetes_secret_store: self.given.boolean("disable-builtin-k8s-secret-store"),
             pluggable_sockets: self
                 .variable("DAPR_COMPONENTS_SOCKETS_FOLDER")
+                // The injector's name for it.
+                .or_else(|| self.variable("DAPR_COMPONENT_SOCKETS_FOLDER"))
                 .unwrap_or_else(|| DEFAULT_SOCKETS.to_owned())
                 .into(),
             env_keys: self.variable("DAPR_ENV_KEYS").unwrap_or_default(),

@@ -156,7 +156,7 @@ impl Builder {
                 let (loaded, usable) = resources::read_resources(&config, &control).await;
                 if let Err(error) = usable {
                     // What is wrong beside it is mended with it.
-                    components::show_unknown(&loaded.components, &catalog(&config, &env).await);
+                    components::show_unknown(&loaded.components, &catalog(&config).await);
                     return Err(error);
                 }
                 loaded
@@ -178,7 +178,7 @@ impl Builder {
         let scheduler = context.scheduler(&config, service(scheduler::APP_ID)?);
         let placement = placement(&config, service(resources::PLACEMENT_APP_ID)?, &readiness);
         let blocks = context.blocks(&config.app, &scheduler);
-        let catalog = catalog(&config, &env).await;
+        let catalog = catalog(&config).await;
         let of_components = components::Context {
             catalog,
             app_id: config.app_id.clone(),
@@ -419,16 +419,13 @@ fn configuration_source(
 }
 
 /// What this build has, and the components in processes of their own.
-async fn catalog(config: &Config, env: &Env) -> Catalog {
+async fn catalog(config: &Config) -> Catalog {
     #[allow(unused_mut, reason = "a build without them")]
     let mut catalog = outrigger_components::builtin();
     #[cfg(feature = "pluggable")]
-    outrigger_components::pluggable::discover(
-        &mut catalog,
-        &super::settings::pluggable_components(config, env),
-    )
-    .await;
+    outrigger_components::pluggable::discover(&mut catalog, &super::settings::pluggable_components(config))
+        .await;
     #[cfg(not(feature = "pluggable"))]
-    let _ = (config, env);
+    let _ = config;
     catalog
 }

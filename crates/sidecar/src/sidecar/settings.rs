@@ -17,12 +17,10 @@ use crate::config::{Config, Mode};
 const DISCOVERY: std::time::Duration = std::time::Duration::from_secs(10);
 
 #[cfg(feature = "pluggable")]
-pub(super) fn pluggable_components(config: &Config, env: &super::Env) -> pluggable::Options {
-    let folder = env(pluggable::FOLDER_VARIABLE).filter(|folder| !folder.is_empty());
+pub(super) fn pluggable_components(config: &Config) -> pluggable::Options {
     pluggable::Options {
-        folder: folder
-            .unwrap_or_else(|| pluggable::DEFAULT_FOLDER.to_owned())
-            .into(),
+        folder: config.resources.pluggable_sockets.clone(),
+        in_pod: config.mode == Mode::Kubernetes,
         wait: DISCOVERY,
         max_value: config.api.max_body_size.unwrap_or(usize::MAX),
     }

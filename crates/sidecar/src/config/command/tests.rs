@@ -265,6 +265,10 @@ fn the_environment_fills_in_what_flags_do_not_say() {
             .scheduler,
         [""; 0]
     );
+    let injected = ("DAPR_COMPONENT_SOCKETS_FOLDER", "/injected");
+    for (env, folder) in [(vec![injected], "/injected"), (vec![injected, env[11]], "/s")] {
+        assert_eq!(run_with(&[], &env).resources.pluggable_sockets, Path::new(folder));
+    }
     let empty = run_with(&[], &[("DAPR_API_TOKEN", ""), ("NAMESPACE", "")]);
     assert_eq!(
         (
