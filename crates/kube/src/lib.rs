@@ -24,5 +24,5 @@ pub use domain::cluster_domain;
 pub use error::{ApiError, ConnectError};
 pub use kind::{Kind, is_object_name};
 pub use lease::{Election, Leadership, Leads, Pace};
-pub use reflector::{Progress, Reflector, Scope};
+pub use reflector::{Progress, Reflector, Scope, WatchState};
 pub use store::{Change, Meta, Store, Watched};

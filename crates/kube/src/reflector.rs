@@ -5,6 +5,7 @@
 //! is none, the collection is listed again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::error::ApiError;
+use crate::kind::Kind;
 use crate::store::{Meta, Store, Watched};
 use crate::watch::{Event, Watch};
 
@@ -47,6 +49,48 @@ pub enum Progress {
     Complete,
 }
 
+/// How well a collection is followed, for metrics.
+#[derive(Debug)]
+pub struct WatchState {
+    kind: Kind,
+    in_sync: AtomicBool,
+    failures: AtomicU64,
+}
+
+impl WatchState {
+    fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            in_sync: AtomicBool::default(),
+            failures: AtomicU64::default(),
+        }
+    }
+
+    /// Plural name of the kind.
+    pub fn resource(&self) -> &'static str {
+        self.kind.plural
+    }
+
+    /// Whether the copy was listed, and is watched since. While that is renewed, it stays as it was.
+    pub fn in_sync(&self) -> bool {
+        self.in_sync.load(Relaxed)
+    }
+
+    /// Lists and watches that failed; one that has expired is none of them.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Relaxed)
+    }
+
+    fn answered(&self) {
+        self.in_sync.store(true, Relaxed);
+    }
+
+    fn failed(&self) {
+        self.in_sync.store(false, Relaxed);
+        self.failures.fetch_add(1, Relaxed);
+    }
+}
+
 /// Keeps a copy of a collection.
 #[derive(Debug)]
 pub struct Reflector<T> {
@@ -54,6 +98,7 @@ pub struct Reflector<T> {
     scope: Scope,
     store: Arc<Store<T>>,
     progress: watch::Sender<Progress>,
+    state: Arc<WatchState>,
 }
 
 impl<T: Watched> Reflector<T> {
@@ -64,6 +109,7 @@ impl<T: Watched> Reflector<T> {
             scope,
             store: Arc::default(),
             progress: watch::Sender::default(),
+            state: Arc::new(WatchState::new(T::KIND)),
         }
     }
 
@@ -75,6 +121,11 @@ impl<T: Watched> Reflector<T> {
     /// The progress of the copy, as it changes.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.progress.subscribe()
+    }
+
+    /// How well the collection is followed.
+    pub fn state(&self) -> Arc<WatchState> {
+        Arc::clone(&self.state)
     }
 
     /// Keeps the copy until told to stop.
@@ -90,11 +141,13 @@ impl<T: Watched> Reflector<T> {
                 Ok(version) => {
                     failures.reset();
                     outage.recovered::<T>();
+                    self.state.answered();
                     self.progress.send_replace(Progress::Complete);
                     self.follow(version, &mut failures, &mut outage).await;
                 }
                 Err(error) => {
                     outage.goes_on::<T>(&error);
+                    self.state.failed();
                     self.progress.send_if_modified(|progress| {
                         let pending = *progress == Progress::Pending;
                         if pending {
@@ -113,7 +166,7 @@ impl<T: Watched> Reflector<T> {
         let mut shorts = Backoff::new(AFTER_SHORT.0, AFTER_SHORT.1);
         loop {
             let begun = Instant::now();
-            let pause = match self.watch(&mut version).await {
+            let pause = match self.watch(&mut version, outage).await {
                 Ok(events) => {
                     outage.recovered::<T>();
                     failures.reset();
@@ -128,6 +181,7 @@ impl<T: Watched> Reflector<T> {
                 }
                 Err(error) => {
                     outage.goes_on::<T>(&error);
+                    self.state.failed();
                     if !matches!(error, ApiError::Unreachable { .. }) {
                         version.clear();
                     }
@@ -157,13 +211,16 @@ impl<T: Watched> Reflector<T> {
     }
 
     /// Takes in what a watch tells, and returns how much that was.
-    async fn watch(&self, version: &mut String) -> Result<u64, ApiError> {
+    async fn watch(&self, version: &mut String, outage: &mut Outage) -> Result<u64, ApiError> {
         let Scope { namespace, query } = &self.scope;
         let opened = Watch::open(&self.client, T::KIND, namespace.as_deref(), query, version);
         let mut watch = opened.await?;
+        self.state.answered();
         let mut events = 0;
         while let Some(event) = watch.next().await? {
             events += 1;
+            // A watch lasts for half an hour.
+            outage.recovered::<T>();
             let object = match &event {
                 Event::Applied(object) | Event::Removed(object) | Event::Bookmark(object) => object,
             };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_accept::health::Part;
-use outrigger_kube::{Client, Progress, Reflector, Scope, Store, Watched};
+use outrigger_kube::{Client, Progress, Reflector, Scope, Store, WatchState, Watched};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -112,6 +112,17 @@ impl Reflectors {
             subscriptions: Copy::of(&reflectors.subscriptions),
         };
         (reflectors, copies)
+    }
+
+    /// How well each is followed.
+    pub(crate) fn states(&self) -> [Arc<WatchState>; 5] {
+        [
+            self.components.state(),
+            self.configurations.state(),
+            self.endpoints.state(),
+            self.resiliencies.state(),
+            self.subscriptions.state(),
+        ]
     }
 
     /// Keeps the copies until told to stop. `resources` is ready once all but the subscriptions were read,

@@ -1,9 +1,11 @@
-//! The metrics of the operator, under the names that Dapr gives them.
+//! The metrics of the operator: services under the names that Dapr gives them, the others are only here.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use outrigger_kube::WatchState;
 use outrigger_telemetry::metrics::push_escaped;
 
 /// Apps that are told apart; the others are counted together, under an empty id.
@@ -14,19 +16,62 @@ const MAX_APPS: usize = 10_000;
 pub(crate) enum ServiceChange {
     Created,
     Updated,
+    /// It is gone, or nobody's any more; whoever did that.
     Deleted,
 }
 
-/// Counters of one process.
+/// What is told of one process.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     services: Mutex<BTreeMap<String, [u64; 3]>>,
+    leading: AtomicBool,
+    deleted_pods: AtomicU64,
+    unread_secrets: AtomicU64,
+    /// Streams of changes that are open, by the plural name of what changes.
+    streams: Mutex<BTreeMap<&'static str, u64>>,
+    /// Collections that are followed, as long as they are.
+    watches: Mutex<Vec<Weak<WatchState>>>,
+}
+
+/// A stream of changes that is open.
+#[derive(Debug)]
+pub(crate) struct OpenStream {
+    metrics: Arc<Metrics>,
+    resource: &'static str,
+}
+
+impl OpenStream {
+    /// Counts it until it is dropped.
+    pub(crate) fn of(metrics: &Arc<Metrics>, resource: &'static str) -> Self {
+        *locked(&metrics.streams).entry(resource).or_default() += 1;
+        Self {
+            metrics: Arc::clone(metrics),
+            resource,
+        }
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        if let Some(open) = locked(&self.metrics.streams).get_mut(self.resource) {
+            *open -= 1;
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Begins a family. Writing to a String cannot fail.
+fn family(out: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
 impl Metrics {
     /// The service of an app was touched.
     pub(crate) fn service(&self, app_id: &str, done: ServiceChange) {
-        let mut services = self.services();
+        let mut services = locked(&self.services);
         let id = match services.len() < MAX_APPS || services.contains_key(app_id) {
             true => app_id,
             false => "",
@@ -34,32 +79,109 @@ impl Metrics {
         services.entry(id.to_owned()).or_default()[done as usize] += 1;
     }
 
-    fn services(&self) -> MutexGuard<'_, BTreeMap<String, [u64; 3]>> {
-        self.services.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether this replica does what one should do.
+    pub(crate) fn lead(&self, leads: bool) {
+        self.leading.store(leads, Relaxed);
+    }
+
+    /// A pod that lacked its sidecar was deleted.
+    pub(crate) fn pod_deleted(&self) {
+        self.deleted_pods.fetch_add(1, Relaxed);
+    }
+
+    /// A secret that a resource refers to could not be read.
+    pub(crate) fn secret_unread(&self) {
+        self.unread_secrets.fetch_add(1, Relaxed);
+    }
+
+    /// A collection is followed from now on.
+    pub(crate) fn watches(&self, state: &Arc<WatchState>) {
+        let mut watches = locked(&self.watches);
+        watches.retain(|watch| watch.strong_count() > 0);
+        watches.push(Arc::downgrade(state));
     }
 
     /// The text exposition format of Prometheus.
     pub(crate) fn render(&self) -> String {
         let mut out = String::new();
-        let services = self.services().clone();
+        self.render_services(&mut out);
+        for (name, kind, help, value) in [
+            (
+                "leading",
+                "gauge",
+                "Whether this replica makes services and looks for pods without their sidecar.",
+                u64::from(self.leading.load(Relaxed)),
+            ),
+            (
+                "watchdog_deleted_pods_total",
+                "counter",
+                "Pods that were deleted because they had no sidecar.",
+                self.deleted_pods.load(Relaxed),
+            ),
+            (
+                "secret_read_failures_total",
+                "counter",
+                "Secrets that a resource refers to and that could not be read.",
+                self.unread_secrets.load(Relaxed),
+            ),
+        ] {
+            let name = format!("dapr_operator_{name}");
+            family(&mut out, &name, kind, help);
+            let _ = writeln!(out, "{name} {value}");
+        }
+        let name = "dapr_operator_update_streams";
+        let help =
+            "Streams of changes to sidecars that are open: one of each sidecar and kind that it follows.";
+        family(&mut out, name, "gauge", help);
+        for (resource, open) in locked(&self.streams).iter() {
+            let _ = writeln!(out, "{name}{{resource=\"{resource}\"}} {open}");
+        }
+        self.render_watches(&mut out);
+        out
+    }
+
+    fn render_watches(&self, out: &mut String) {
+        let watches: Vec<_> = locked(&self.watches).iter().filter_map(Weak::upgrade).collect();
+        let name = "dapr_operator_watch_in_sync";
+        let help = "Whether a collection of the API server was listed, and is watched since.";
+        family(out, name, "gauge", help);
+        for watch in &watches {
+            let (resource, in_sync) = (watch.resource(), u8::from(watch.in_sync()));
+            let _ = writeln!(out, "{name}{{resource=\"{resource}\"}} {in_sync}");
+        }
+        let name = "dapr_operator_watch_failures_total";
+        family(
+            out,
+            name,
+            "counter",
+            "Lists and watches of the API server that failed.",
+        );
+        for watch in &watches {
+            let (resource, failures) = (watch.resource(), watch.failures());
+            let _ = writeln!(out, "{name}{{resource=\"{resource}\"}} {failures}");
+        }
+    }
+
+    fn render_services(&self, out: &mut String) {
+        let services = locked(&self.services).clone();
         for (done, name) in [
             (ServiceChange::Created, "created"),
             (ServiceChange::Updated, "updated"),
             (ServiceChange::Deleted, "deleted"),
         ] {
             let family = format!("dapr_operator_service_{name}_total");
-            // Writing to a String cannot fail.
-            let _ = writeln!(
+            self::family(
                 out,
-                "# HELP {family} Services of apps that were {name}.\n# TYPE {family} counter"
+                &family,
+                "counter",
+                &format!("Services of apps that were {name}."),
             );
             for (app_id, counts) in services.iter().filter(|(_, counts)| counts[done as usize] > 0) {
                 let _ = write!(out, "{family}{{app_id=\"");
-                push_escaped(&mut out, app_id);
+                push_escaped(out, app_id);
                 let _ = writeln!(out, "\"}} {}", counts[done as usize]);
             }
         }
-        out
     }
 }
 
@@ -74,8 +196,20 @@ mod tests {
         metrics.service("a", ServiceChange::Updated);
         metrics.service("a", ServiceChange::Updated);
         metrics.service("b\"", ServiceChange::Deleted);
+        metrics.lead(true);
+        metrics.pod_deleted();
+        metrics.secret_unread();
+        let metrics = Arc::new(metrics);
+        let open = ["components", "components", "subscriptions"];
+        let mut open = Vec::from(open.map(|resource| OpenStream::of(&metrics, resource)));
+        open.pop();
         let text = metrics.render();
         for line in [
+            "dapr_operator_leading 1",
+            "dapr_operator_watchdog_deleted_pods_total 1",
+            "dapr_operator_secret_read_failures_total 1",
+            "dapr_operator_update_streams{resource=\"components\"} 2",
+            "dapr_operator_update_streams{resource=\"subscriptions\"} 0",
             "dapr_operator_service_created_total{app_id=\"a\"} 1",
             "dapr_operator_service_updated_total{app_id=\"a\"} 2",
             "dapr_operator_service_deleted_total{app_id=\"b\\\"\"} 1",
@@ -90,7 +224,7 @@ mod tests {
         for number in 0..MAX_APPS + 5 {
             metrics.service(&format!("app{number}"), ServiceChange::Created);
         }
-        assert!(metrics.services().len() <= MAX_APPS + 1);
-        assert_eq!(metrics.services()[""], [5, 0, 0]);
+        assert!(locked(&metrics.services).len() <= MAX_APPS + 1);
+        assert_eq!(locked(&metrics.services)[""], [5, 0, 0]);
     }
 }

@@ -163,6 +163,9 @@ impl Operator {
         let mut tasks = JoinSet::new();
         tracing::info!(target: LOG, "Running gRPC server on {}", self.grpc.address());
         let metrics = Arc::new(Metrics::default());
+        for state in self.reflectors.states() {
+            metrics.watches(&state);
+        }
         tasks.spawn(fine(lead(
             self.client.clone(),
             &self.config,
@@ -190,7 +193,8 @@ impl Operator {
         }
         let service = Service {
             copies: self.copies,
-            secrets: Arc::new(Secrets::new(self.client.clone())),
+            secrets: Arc::new(Secrets::new(self.client.clone(), Arc::clone(&metrics))),
+            metrics: Arc::clone(&metrics),
             client: self.client,
             drain: stop.clone(),
         };
@@ -264,19 +268,22 @@ fn lead(
 ) -> impl Future<Output = ()> + Send + use<> {
     let services = config.services.then(|| Services {
         client: client.clone(),
-        metrics,
+        metrics: Arc::clone(&metrics),
         namespace: config.watch_namespace.clone(),
         rollouts: config.rollouts,
     });
     let watchdog = config.watchdog.clone().map(|settings| Watchdog {
         client: client.clone(),
+        metrics: Arc::clone(&metrics),
         settings,
         namespace: config.watch_namespace.clone(),
         control_plane: config.namespace.clone(),
     });
     let work = move |term: CancellationToken| {
         let (services, watchdog) = (services.clone(), watchdog.clone());
+        let metrics = Arc::clone(&metrics);
         async move {
+            metrics.lead(true);
             let services = async {
                 if let Some(services) = services {
                     Box::pin(services.run(term.clone())).await;
@@ -289,6 +296,7 @@ fn lead(
             };
             tokio::join!(services, watchdog);
             term.cancelled().await;
+            metrics.lead(false);
         }
     };
     let (elects, namespace) = (config.elects, config.namespace.clone());

@@ -13,6 +13,8 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
+use crate::metrics::Metrics;
+
 /// The store whose secrets are put in; also meant where none is named.
 const STORE: &str = "kubernetes";
 /// How long a secret that was read is used again: sidecars that start together ask for the same ones.
@@ -119,6 +121,7 @@ fn put(item: &mut Value, plain: bool, secret: &Values) -> Result<(), SecretError
 #[derive(Debug)]
 pub(crate) struct Secrets {
     client: Client,
+    metrics: Arc<Metrics>,
     kept: Mutex<HashMap<(String, String), CachedSecret>>,
 }
 
@@ -135,9 +138,10 @@ struct Secret {
 }
 
 impl Secrets {
-    pub(crate) fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Client, metrics: Arc<Metrics>) -> Self {
         Self {
             client,
+            metrics,
             kept: Mutex::default(),
         }
     }
@@ -194,10 +198,13 @@ impl Secrets {
                     .collect(),
             ))
         });
-        values.await.cloned().map_err(|cause| SecretError::Unreadable {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            cause,
+        values.await.cloned().map_err(|cause| {
+            self.metrics.secret_unread();
+            SecretError::Unreadable {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                cause,
+            }
         })
     }
 
@@ -266,7 +273,7 @@ mod tests {
     #[tokio::test]
     async fn values_are_put_in_as_base64() {
         let server = server().await;
-        let secrets = Secrets::new(server.client());
+        let secrets = Secrets::new(server.client(), Arc::default());
         let object = with(json!([
             {"name": "plain", "value": "x"},
             {"name": "keyed", "secretKeyRef": {"name": "s", "key": "k"}},
@@ -294,9 +301,13 @@ mod tests {
         let object = json!({"metadata": {"name": "e"}, "spec": {"headers": [reference],
             "clientTLS": {"certificate": reference, "privateKey": reference, "rootCA": {"value": "x"}}}});
         assert!(needed(HTTP_ENDPOINT, &object));
-        let revealed = reveal(&Secrets::new(server.client()), HTTP_ENDPOINT, &object)
-            .await
-            .unwrap();
+        let revealed = reveal(
+            &Secrets::new(server.client(), Arc::default()),
+            HTTP_ENDPOINT,
+            &object,
+        )
+        .await
+        .unwrap();
         let encoded = STANDARD.encode("value");
         for place in [
             "/spec/headers/0/value",
@@ -311,7 +322,7 @@ mod tests {
     #[tokio::test]
     async fn headers_of_traces_are_plain_and_need_a_key() {
         let server = server().await;
-        let secrets = Secrets::new(server.client());
+        let secrets = Secrets::new(server.client(), Arc::default());
         let with = |key: &str| {
             json!({"metadata": {"name": "c"}, "spec": {"tracing": {"otel": {"headers": [
                 {"name": "h", "secretKeyRef": {"name": "s", "key": key}}]}}}})
@@ -328,10 +339,15 @@ mod tests {
     #[tokio::test]
     async fn an_absent_secret_is_named_and_looked_for_again() {
         let server = server().await;
-        let secrets = Secrets::new(server.client());
+        let secrets = Secrets::new(server.client(), Arc::default());
         let object = with(json!([{"name": "p", "secretKeyRef": {"name": "later", "key": "k"}}]));
         let error = reveal(&secrets, COMPONENT, &object).await.unwrap_err();
         assert!(error.to_string().contains("ns/later"), "{error}");
+        let told = secrets.metrics.render();
+        assert!(
+            told.contains("dapr_operator_secret_read_failures_total 1"),
+            "{told}"
+        );
         server.put(
             "/api/v1/namespaces/ns/secrets/later",
             json!({"metadata": {"name": "later"}, "data": {"k": "eA=="}}),

@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status};
 
 use crate::authorize::app_id;
 use crate::copies::{Copies, Copy};
+use crate::metrics::{Metrics, OpenStream};
 use crate::resource::{Configuration, Resource, ResourceKind};
 use crate::secrets::Secrets;
 use crate::updates::{Follower, Update};
@@ -27,6 +28,7 @@ const LOG: &str = "dapr.operator.api";
 pub(crate) struct Service {
     pub(crate) copies: Copies,
     pub(crate) secrets: Arc<Secrets>,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) client: Client,
     /// The process ends.
     pub(crate) drain: CancellationToken,
@@ -89,14 +91,15 @@ impl Service {
             app_id,
             drain: self.drain.clone(),
         };
-        let stream = unfold(Some(follower), move |follower| async move {
-            let mut follower = follower?;
+        let open = OpenStream::of(&self.metrics, K::KIND.plural);
+        let stream = unfold(Some((follower, open)), move |following| async move {
+            let (mut follower, open) = following?;
             loop {
                 match follower.next().await? {
                     Err(status) => return Some((Err(status), None)),
                     Ok(update) => {
                         if let Some(event) = event(update) {
-                            return Some((Ok(event), Some(follower)));
+                            return Some((Ok(event), Some((follower, open))));
                         }
                     }
                 }

@@ -103,6 +103,7 @@ impl Services {
     /// Makes services for all workloads until told to stop.
     pub(crate) async fn run(self, stop: CancellationToken) {
         let made = Reflector::<Made>::new(self.client.clone(), self.scope(made::SELECTOR));
+        self.metrics.watches(&made.state());
         let there = (made.store(), made.progress());
         let rollouts = async {
             match self.rollouts {
@@ -129,6 +130,7 @@ impl Services {
         stop: CancellationToken,
     ) {
         let reflector = Reflector::<Workload<K>>::new(self.client.clone(), self.scope(""));
+        self.metrics.watches(&reflector.state());
         let store = reflector.store();
         let mut changes = store.follow();
         let (mut services, mut listed) = (made.0.follow(), made.1.clone());
@@ -171,6 +173,11 @@ impl Services {
                     },
                     change = services.recv() => match change {
                         Ok(change) => {
+                            if change.new.is_none()
+                                && let Some(gone) = change.old.as_ref().filter(|made| made.is_of::<K>())
+                            {
+                                self.metrics.service(&gone.app_id, ServiceChange::Deleted);
+                            }
                             if let Some((meta, workload)) = to_mend(&change, &store) {
                                 let job = Job::new(workload);
                                 match disputes.pause(&meta, Instant::now()) {

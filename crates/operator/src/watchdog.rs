@@ -1,6 +1,7 @@
 //! Looks for pods that lack their sidecar: they were created while the injector was away. They are deleted, so that
 //! their workload creates them again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_kube::annotations::{Annotations, INJECTED, WATCHED, has_sidecar};
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::config;
+use crate::metrics::Metrics;
 
 const LOG: &str = "dapr.operator.watchdog";
 /// Between two looks for an injector that is ready.
@@ -23,6 +25,7 @@ const INJECTOR_LABEL: &str = "labelSelector=app%3Ddapr-sidecar-injector";
 #[derive(Debug, Clone)]
 pub(crate) struct Watchdog {
     pub(crate) client: Client,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) settings: config::Watchdog,
     /// The only namespace; all without.
     pub(crate) namespace: Option<String>,
@@ -170,7 +173,11 @@ impl Watchdog {
                         target: LOG,
                         "the pod {place}/{name} has no sidecar: it is deleted so that it is created again"
                     );
-                    self.client.delete(Kind::PODS, namespace, &name, &uid).await
+                    let deleted = self.client.delete(Kind::PODS, namespace, &name, &uid).await;
+                    if deleted.is_ok() {
+                        self.metrics.pod_deleted();
+                    }
+                    deleted
                 }
             };
             match done {
@@ -257,6 +264,7 @@ mod tests {
         };
         let watchdog = Watchdog {
             client: server.client(),
+            metrics: Arc::default(),
             settings,
             namespace: Some("ns".to_owned()),
             control_plane: "s".to_owned(),
@@ -268,6 +276,11 @@ mod tests {
         server.put("/apis/apps/v1/namespaces/s/deployments/i", injector);
         assert!(watchdog.look(&mut limit).await.unwrap());
         assert!(server.object(&at("lacks")).is_none());
+        let told = watchdog.metrics.render();
+        assert!(
+            told.contains("dapr_operator_watchdog_deleted_pods_total 1"),
+            "{told}"
+        );
         let deleted = server.requests("DELETE", &at("lacks"));
         assert_eq!(deleted.len(), 1);
         assert_eq!(deleted[0]["preconditions"]["uid"], "uid-of-lacks");

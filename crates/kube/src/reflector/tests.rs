@@ -19,6 +19,7 @@ struct Running {
     store: Arc<Store<Thing>>,
     changes: broadcast::Receiver<Change<Thing>>,
     progress: watch::Receiver<Progress>,
+    state: Arc<WatchState>,
     stop: CancellationToken,
 }
 
@@ -35,12 +36,13 @@ impl Running {
 
     fn of(reflector: Reflector<Thing>) -> Self {
         let (store, progress) = (reflector.store(), reflector.progress());
-        let (changes, stop) = (store.follow(), CancellationToken::new());
+        let (state, changes, stop) = (reflector.state(), store.follow(), CancellationToken::new());
         tokio::spawn(reflector.run(stop.clone()));
         Self {
             store,
             changes,
             progress,
+            state,
             stop,
         }
     }
@@ -60,6 +62,18 @@ impl Running {
         tokio::time::timeout(Duration::from_secs(20), complete)
             .await
             .unwrap()
+            .unwrap();
+    }
+
+    /// Waits until it is in sync, or no longer.
+    async fn in_sync(&self, wanted: bool) {
+        let changed = async {
+            while self.state.in_sync() != wanted {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), changed)
+            .await
             .unwrap();
     }
 
@@ -205,4 +219,31 @@ async fn a_collection_that_outgrows_its_copy_leaves_it_as_it_was() {
     let mut changes = [running.change().await, running.change().await];
     changes.sort();
     assert_eq!(changes, [("a".to_owned(), None), ("c".to_owned(), Some(1))]);
+}
+
+#[tokio::test]
+async fn whether_a_copy_is_in_sync_is_told_as_soon_as_its_watch_is_there_again() {
+    let server = Server::start().await;
+    server.fix(PLURAL, http::StatusCode::FORBIDDEN, json!({"message": "no"}));
+    let refused = Running::start(&server);
+    server.asked("LIST", PLURAL, 2).await;
+    assert!(!refused.state.in_sync());
+    drop(refused);
+
+    let server = Server::start().await;
+    let running = Running::watching(&server).await;
+    running.in_sync(true).await;
+    assert_eq!(
+        (running.state.resource(), running.state.failures()),
+        ("configmaps", 0)
+    );
+    // One that ends in order is opened again.
+    server.cut();
+    server.asked("WATCH", PLURAL, 2).await;
+    assert_eq!((running.state.in_sync(), running.state.failures()), (true, 0));
+    server.down(true);
+    running.in_sync(false).await;
+    server.down(false);
+    running.in_sync(true).await;
+    assert!(running.state.failures() >= 1);
 }

@@ -1,5 +1,6 @@
 //! Services that are there: who edits or deletes one has it made again.
 
+use outrigger_kube::annotations::APP_ID;
 use outrigger_kube::{Kind, Meta, Watched};
 use serde_json::{Value, json};
 
@@ -14,14 +15,20 @@ pub(super) struct Made {
     /// Kind and name of the workload that it belongs to.
     kind: Box<str>,
     owner: Box<str>,
+    pub(super) app_id: Box<str>,
     /// What the operator writes of a service, as text: that takes a fraction of the memory of a tree.
     fields: Box<str>,
 }
 
 impl Made {
+    /// Whether it belongs to a workload of this kind.
+    pub(super) fn is_of<K: Owner>(&self) -> bool {
+        *self.kind == *K::NAME
+    }
+
     /// The workload of this kind that it belongs to.
     pub(super) fn owner<K: Owner>(&self, namespace: &str) -> Option<Meta> {
-        (*self.kind == *K::NAME).then(|| Meta {
+        self.is_of::<K>().then(|| Meta {
             namespace: namespace.to_owned(),
             name: self.owner.to_string(),
         })
@@ -54,11 +61,15 @@ impl Watched for Made {
         Ok(Some(Self {
             kind: text("kind"),
             owner: text("name"),
+            app_id: metadata["annotations"][APP_ID]
+                .as_str()
+                .unwrap_or_default()
+                .into(),
             fields: fields.to_string().into(),
         }))
     }
 
     fn size(&self) -> usize {
-        size_of_val(self) + self.kind.len() + self.owner.len() + self.fields.len()
+        size_of_val(self) + self.kind.len() + self.owner.len() + self.app_id.len() + self.fields.len()
     }
 }

@@ -334,7 +334,9 @@ async fn services_that_others_delete_or_edit_are_made_again() {
     let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
     server.put(DEPLOYMENT, deployment(&annotations));
     let stop = CancellationToken::new();
-    let running = tokio::spawn(with_rollouts(&server).run(stop.clone()));
+    let services = with_rollouts(&server);
+    let metrics = Arc::clone(&services.metrics);
+    let running = tokio::spawn(services.run(stop.clone()));
     server.asked("POST", "/services", 1).await;
     let made = server.object(SERVICE).unwrap();
     server.asked("WATCH", "/api/v1/services", 1).await;
@@ -367,8 +369,21 @@ async fn services_that_others_delete_or_edit_are_made_again() {
     server.asked("POST", "/services", 3).await;
     assert_eq!(server.requests("GET", SERVICE).len(), reads + 1);
     assert_eq!(server.requests("PUT", SERVICE).len(), 2);
+    let told = metrics.render();
+    for line in [
+        // It was deleted twice, and nobody's once.
+        "dapr_operator_service_deleted_total{app_id=\"cart\"} 3",
+        "dapr_operator_watch_in_sync{resource=\"services\"} 1",
+        "dapr_operator_watch_failures_total{resource=\"rollouts\"} 0",
+    ] {
+        assert!(told.lines().any(|found| found == line), "{line} in\n{told}");
+    }
     stop.cancel();
     running.await.unwrap();
+    assert!(
+        !metrics.render().contains("resource=\"services\""),
+        "nobody follows them"
+    );
 }
 
 #[test]

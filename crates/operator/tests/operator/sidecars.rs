@@ -166,6 +166,11 @@ async fn sidecars_are_served_while_the_api_is_away_and_told_what_they_missed() {
     };
     tokio::time::timeout(TIMEOUT, listed).await.unwrap();
     let mut changes = cart.component_update(follow).await.unwrap().into_inner();
+    let metrics = http(running.addresses.metrics.unwrap(), "/metrics").await;
+    assert!(
+        metrics.contains("dapr_operator_update_streams{resource=\"components\"} 1"),
+        "{metrics}"
+    );
     let watches = running.api.requests("WATCH", "/components").len();
     running.api.down(true);
     running.api.asked("WATCH", "/components", watches + 1).await;
@@ -204,8 +209,14 @@ async fn the_replica_that_leads_makes_the_services_of_apps() {
     assert!(running.api.object(lease).is_some());
     let counted = async {
         let metrics = running.addresses.metrics.unwrap();
-        let line = "dapr_operator_service_created_total{app_id=\"cart\"} 1";
-        while !http(metrics, "/metrics").await.contains(line) {}
+        for line in [
+            "dapr_operator_service_created_total{app_id=\"cart\"} 1",
+            "dapr_operator_leading 1",
+            "dapr_operator_watch_in_sync{resource=\"statefulsets\"} 1",
+            "dapr_operator_watch_in_sync{resource=\"subscriptions\"} 1",
+        ] {
+            while !http(metrics, "/metrics").await.contains(line) {}
+        }
     };
     tokio::time::timeout(TIMEOUT, counted).await.unwrap();
 }
