@@ -95,6 +95,7 @@ CASES = {
         "dapr_sentry": {"ports": {"port": 8444, "targetPort": 50011}},
         "dapr_placement": {"ports": {"apiPort": 50105}},
     },
+    "another configuration": {"dapr_config": {"dapr_default_system_config_name": "mine"}},
     "no placement": {"dapr_placement": {"scaleZero": True}},
     "another's actors": {"global": {"actors": {"serviceName": "mine"}}},
     "scheduler in memory": {"dapr_scheduler": {"cluster": {"inMemoryStorage": True}}},
@@ -158,7 +159,11 @@ NAMES = [
     (r"Deployment/dapr-sidecar-injector", r".*/env/DAPR_TRUST_ANCHORS_FILE/value", "likewise"),
     (r"(Secret|ConfigMap)/dapr-trust-bundle", r"/data/(root.pem|chain.pem|chain.key)", "is where sentry reads it, too"),
 ]
-EXPECTED_IN = {"other names of certificates": NAMES, "namespaced": NAMESPACED, "namespaced, with the webhook": NAMESPACED[:1]}
+NAMED = [
+    (r"Deployment/dapr-(operator|sentry)", r".*/args/--config", "Dapr's look for daprsystem, whatever it is called"),
+    (r"Deployment/dapr-sidecar-injector", r".*/env/DAPR_CONTROL_PLANE_CONFIGURATION.*", "likewise"),
+]
+EXPECTED_IN = {"another configuration": NAMED, "other names of certificates": NAMES, "namespaced": NAMESPACED, "namespaced, with the webhook": NAMESPACED[:1]}
 REFUSED = {
     "a root that is a user": ({"dapr_sidecar_injector": {"sidecarRunAsUser": 0}}, "sidecarRunAsUser"),
     "a user that is root": (
@@ -409,6 +414,12 @@ def particular(rendered):
             and variables("other ports", "Deployment", "dapr-sidecar-injector")["ACTORS_SERVICE_ADDRESS"]
             == "dapr-placement-server:50005"
             and found["other ports"]["Service", "dapr-placement-server"]["spec"]["ports"][0]["port"] == 50105,
+        "a Configuration of another name is the one that is read": ("Configuration", "mine") in found["another configuration"]
+            and all(compare.flags(args("another configuration", "Deployment", name)).get("--config") == ["mine"]
+                    and "--config" not in compare.flags(args("default", "Deployment", name))
+                    for name in ("dapr-operator", "dapr-sentry"))
+            and variables("another configuration", "Deployment", "dapr-sidecar-injector").get("DAPR_CONTROL_PLANE_CONFIGURATION")
+            == "mine",
         "large numbers are written like small ones": [
             str(one).replace(str(LARGE), "7") for one in rendered["large numbers"]["objects"]
         ] == [str(one) for one in rendered["small numbers"]["objects"]],

@@ -61,6 +61,11 @@
 {{ .Values.global.mtls.controlPlaneTrustDomain }}
 {{- end -}}
 
+{{- /* Name of the control plane's Configuration, where it is not the one that is looked for by default. */ -}}
+{{- define "outrigger.other-configuration" -}}
+{{- with .Values.dapr_config.dapr_default_system_config_name }}{{ if ne . "daprsystem" }}{{ . }}{{ end }}{{ end -}}
+{{- end -}}
+
 {{- /* The rights of a role are the release's namespace's, or the cluster's. */ -}}
 {{- define "outrigger.scope" -}}
 {{ if .Values.global.rbac.namespaced }}Role{{ else }}ClusterRole{{ end }}

@@ -33,6 +33,8 @@ pub struct Config {
     pub trust_domain: TrustDomain,
     /// `host:port` of sentry.
     pub sentry_address: String,
+    /// Name of the control plane's Configuration.
+    pub configuration: String,
     /// What all sidecars have in common.
     pub settings: Settings,
     /// Service accounts that may create pods with sidecars, by name.
@@ -86,6 +88,8 @@ impl Config {
                     .into(),
                 sentry_address: env("DAPR_SENTRY_ADDRESS")
                     .unwrap_or_else(|| format!("dapr-sentry.{}.svc:443", settings.namespace)),
+                configuration: env("DAPR_CONTROL_PLANE_CONFIGURATION")
+                    .unwrap_or_else(|| "daprsystem".to_owned()),
                 trust_domain,
                 accounts: Accounts::new(&env("ALLOWED_SERVICE_ACCOUNTS").unwrap_or_default()),
                 prefixes,

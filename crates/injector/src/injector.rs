@@ -101,7 +101,7 @@ impl Injector {
             mode: Mode::Kubernetes,
         };
         let (identity, renewal) = obtain(&tls, APP_ID, &config.settings.namespace, env, &drain).await?;
-        let mtls = Mtls::new(client.clone(), &config.settings.namespace);
+        let mtls = Mtls::new(client.clone(), &config.settings.namespace, &config.configuration);
         let reviewer = Reviewer {
             settings: config.settings,
             callers,

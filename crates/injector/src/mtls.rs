@@ -8,8 +8,6 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 const LOG: &str = "dapr.injector";
-/// The Configuration of the control plane.
-const CONFIGURATION: &str = "daprsystem";
 /// How long an answer of the API counts: pods of a deployment come together.
 const KEPT: Duration = Duration::from_secs(1);
 
@@ -18,15 +16,18 @@ const KEPT: Duration = Duration::from_secs(1);
 pub(crate) struct Mtls {
     client: Client,
     namespace: String,
+    /// Name of the Configuration.
+    name: String,
     read: Mutex<Option<(Instant, bool)>>,
 }
 
 impl Mtls {
-    /// `namespace` is that of the control plane.
-    pub(crate) fn new(client: Client, namespace: &str) -> Self {
+    /// `namespace` is that of the control plane, `name` its Configuration's.
+    pub(crate) fn new(client: Client, namespace: &str, name: &str) -> Self {
         Self {
             client,
             namespace: namespace.to_owned(),
+            name: name.to_owned(),
             read: Mutex::default(),
         }
     }
@@ -48,12 +49,12 @@ impl Mtls {
     async fn ask(&self) -> bool {
         let found = self
             .client
-            .get::<Value>(Kind::CONFIGURATIONS, Some(&self.namespace), CONFIGURATION)
+            .get::<Value>(Kind::CONFIGURATIONS, Some(&self.namespace), &self.name)
             .await;
         match found {
             Ok(object) => object["spec"]["mtls"]["enabled"].as_bool().unwrap_or(true),
             Err(error) => {
-                tracing::debug!(target: LOG, "mTLS is on: the Configuration {CONFIGURATION} cannot be read: {error}");
+                tracing::debug!(target: LOG, "mTLS is on: the Configuration {} cannot be read: {error}", self.name);
                 true
             }
         }
@@ -68,12 +69,12 @@ mod tests {
 
     use super::*;
 
-    const ADDRESS: &str = "/apis/dapr.io/v1alpha1/namespaces/system/configurations/daprsystem";
+    const ADDRESS: &str = "/apis/dapr.io/v1alpha1/namespaces/system/configurations/mine";
 
     fn says(server: &Server, enabled: bool) {
         server.put(
             ADDRESS,
-            json!({"metadata": {"name": CONFIGURATION}, "spec": {"mtls": {"enabled": enabled}}}),
+            json!({"metadata": {"name": "mine"}, "spec": {"mtls": {"enabled": enabled}}}),
         );
     }
 
@@ -81,7 +82,7 @@ mod tests {
     async fn many_pods_at_once_cost_one_call_of_the_api() {
         let server = Server::start().await;
         says(&server, false);
-        let mtls = Mtls::new(server.client(), "system");
+        let mtls = Mtls::new(server.client(), "system", "mine");
         let answers = join_all((0..100).map(|_| mtls.is_on())).await;
         assert!(answers.iter().all(|on| !on));
         // The first 100 may have taken longer than one answer counts, on a slow machine.
@@ -92,7 +93,7 @@ mod tests {
     #[tokio::test]
     async fn a_change_counts_soon_and_what_cannot_be_read_means_on() {
         let server = Server::start().await;
-        let mtls = Mtls::new(server.client(), "system");
+        let mtls = Mtls::new(server.client(), "system", "mine");
         assert!(mtls.is_on().await, "there is none");
         says(&server, false);
         let changed = async {

@@ -32,6 +32,7 @@ fn defaults_are_dapr_s() {
         (4000, 8080, 9090)
     );
     assert_eq!(config.sentry_address, "dapr-sentry.dapr-system.svc:443");
+    assert_eq!(config.configuration, "daprsystem");
     let settings = config.settings;
     assert_eq!(
         settings.sentry_id,
@@ -68,9 +69,12 @@ fn the_environment_decides() {
             ("SIDECAR_RUN_AS_USER", "1000"),
             ("SIDECAR_RUN_AS_NON_ROOT", "no"),
             ("IGNORE_ENTRYPOINT_TOLERATIONS", "not json"),
+            ("DAPR_CONTROL_PLANE_CONFIGURATION", "mine"),
         ],
     );
-    let settings = config.unwrap().settings;
+    let config = config.unwrap();
+    assert_eq!(config.configuration, "mine");
+    let settings = config.settings;
     assert_eq!(settings.pull_policy, "IfNotPresent");
     assert_eq!(settings.actors.unwrap().host, "svc");
     assert_eq!(settings.reminders.unwrap().port, 8);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::arguments::arguments;
 use super::environment::variables;
-use super::known::ENABLE_DEBUG;
+use super::known::{DEBUGGER, ENABLE_DEBUG, IMAGE};
 use super::values::is_quantity;
 use super::volumes::Plan;
 use super::{PatchContext, Pod};
@@ -44,7 +44,7 @@ pub(super) fn sidecar(
     );
     let mut container = json!({
         "name": CONTAINER,
-        "image": annotations.text("dapr.io/sidecar-image").filter(|image| !image.is_empty()).unwrap_or(&settings.image),
+        "image": annotations.text(IMAGE).filter(|image| !image.is_empty()).unwrap_or(&settings.image),
         "imagePullPolicy": settings.pull_policy,
         "ports": ports(annotations, debug.then_some(debug_port)),
         "securityContext": security(annotations, settings, &environment),
@@ -101,7 +101,7 @@ fn command(args: Vec<String>, debug: Option<i32>) -> (&'static str, Vec<String>)
         "--",
     ];
     (
-        "/dlv",
+        DEBUGGER,
         debugger.into_iter().map(str::to_owned).chain(args).collect(),
     )
 }

@@ -47,7 +47,7 @@ impl Webhook {
             anchors: TrustAnchors::new(bundle),
             token: false,
             client: server.client(),
-            mtls: Mtls::new(server.client(), "dapr-system"),
+            mtls: Mtls::new(server.client(), "dapr-system", "daprsystem"),
             metrics: Arc::default(),
         };
         Self {
