@@ -5,6 +5,7 @@ mod build;
 mod context;
 mod endpoints;
 mod expiry;
+mod ports;
 mod resources;
 mod security;
 mod serve;
@@ -27,7 +28,6 @@ use outrigger_runtime::components::Components;
 use outrigger_runtime::life::{Condition, Lifecycle, Readiness, Shutdown, Stage, Tasks};
 use outrigger_runtime::scheduler::Scheduler;
 use outrigger_telemetry::export::Pipeline;
-use outrigger_transport::listen::BindError;
 use outrigger_transport::peer::Peers;
 use tokio::runtime::Handle;
 
@@ -39,6 +39,7 @@ use crate::sidecar::expiry::CertificateWatch;
 use crate::sidecar::serve::Servers;
 
 pub use outrigger_runtime::components::Env;
+pub use ports::PortsError;
 pub use resources::check;
 
 const LOG: &str = "dapr.runtime";
@@ -56,9 +57,9 @@ pub enum SidecarError {
     /// A component that cannot be made or started.
     #[error("{0}")]
     Component(String),
-    /// A port.
+    /// Ports and sockets.
     #[error(transparent)]
-    Bind(#[from] BindError),
+    Ports(#[from] PortsError),
     /// No identity.
     #[error("{0}")]
     Security(String),

@@ -84,6 +84,23 @@ impl Bound {
         }
     }
 
+    /// Whether this and `other` cannot both listen. That they were bound says nothing of it: addresses are bound so that
+    /// they can be used again, and are taken by whoever listens first.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Tcp(one), Self::Tcp(two)) => {
+                let address = |socket: &Socket| socket.local_addr().ok()?.as_socket();
+                let (Some(first), Some(second)) = (address(one), address(two)) else {
+                    return false;
+                };
+                first.port() == second.port()
+                    && (first.ip() == second.ip() || covers(one, first, second) || covers(two, second, first))
+            }
+            (Self::Unix(one), Self::Unix(two)) => one == two,
+            _ => false,
+        }
+    }
+
     /// Starts listening.
     ///
     /// # Errors
@@ -112,6 +129,12 @@ impl Bound {
     }
 }
 
+/// Whether a socket that is bound to `own` stands for every interface, that of `other` too.
+fn covers(socket: &Socket, own: SocketAddr, other: SocketAddr) -> bool {
+    let both = || own.is_ipv6() && !socket.only_v6().unwrap_or(true);
+    own.ip().is_unspecified() && (own.is_ipv4() == other.is_ipv4() || both())
+}
+
 impl Listener {
     /// The TCP port.
     pub fn port(&self) -> Option<u16> {
@@ -124,23 +147,33 @@ impl Listener {
 
 /// Why nothing could be bound.
 #[derive(Debug, thiserror::Error)]
-#[error("could not listen on any endpoint: {what}: {source} (choose another port or address)")]
+#[error("{what}: {source}")]
 pub struct BindError {
     what: String,
     source: io::Error,
 }
 
-/// Binds `port` on each address; an empty address is every interface. An address that fails is logged and skipped
-/// as long as another works.
+impl BindError {
+    /// What the operating system has against it.
+    pub fn kind(&self) -> io::ErrorKind {
+        self.source.kind()
+    }
+}
+
+/// Binds `port` on each address; an empty address is every interface. An address that fails, or stands for the same as
+/// one before it, is logged and skipped as long as another works.
 ///
 /// # Errors
 /// [`BindError`] when none works.
 pub fn bind(addresses: &[String], port: u16) -> Result<Vec<Bound>, BindError> {
-    let mut listeners = Vec::new();
+    let mut listeners: Vec<Bound> = Vec::new();
     let mut failed = None;
     for address in addresses {
-        match bind_one(address, port) {
-            Ok(listener) => listeners.push(Bound::Tcp(listener)),
+        match bind_one(address, port).map(Bound::Tcp) {
+            Ok(bound) if listeners.iter().any(|before| before.overlaps(&bound)) => {
+                tracing::debug!(target: LOG, "{address}:{port} is listened on already");
+            }
+            Ok(bound) => listeners.push(bound),
             Err(source) => {
                 tracing::debug!(target: LOG, "Failed to listen on {address}:{port}: {source}");
                 failed = Some(BindError {

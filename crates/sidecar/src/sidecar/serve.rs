@@ -1,4 +1,4 @@
-//! The servers: bound early, started together, drained together.
+//! The servers: started together, drained together.
 
 use std::sync::Arc;
 
@@ -8,66 +8,12 @@ use outrigger_api::http::{HttpApi, PublicApi};
 use outrigger_api::internal::InternalApi;
 use outrigger_http2::limits::HEADER_LIST;
 use outrigger_runtime::life::{Lifecycle, Readiness, Stage, Tasks};
-use outrigger_transport::listen::{self, BindError, Bound, Handler, Listener, Options, Versions};
+use outrigger_transport::listen::{self, Handler, Listener, Options, Versions};
 use tokio::runtime::Handle;
 
 use super::LOG;
-use crate::config::Config;
+use super::ports::{Claimed, PortsError, Sockets};
 use crate::profiling::{self, Profiling};
-
-/// Bound sockets, by server.
-pub(super) struct Sockets {
-    http: Vec<Bound>,
-    grpc: Vec<Bound>,
-    public: Vec<Bound>,
-    profiling: Vec<Bound>,
-    metrics: Vec<Bound>,
-    internal: Vec<Bound>,
-}
-
-impl Sockets {
-    /// Binds everything that the settings ask for.
-    pub(super) fn bind(config: &Config) -> Result<Self, BindError> {
-        let api = &config.api;
-        let (http, grpc) = match (api.http_socket(&config.app_id), api.grpc_socket(&config.app_id)) {
-            (Some(http), Some(grpc)) => (vec![listen::bind_unix(&http)?], vec![listen::bind_unix(&grpc)?]),
-            _ => (
-                listen::bind(&api.listen_addresses, api.http_port)?,
-                listen::bind(&api.listen_addresses, api.grpc_port)?,
-            ),
-        };
-        let one = |address: &str, port| listen::bind(&[address.to_owned()], port);
-        let public = match &config.public {
-            Some(public) => one(&public.listen_address, public.port)?,
-            None => Vec::new(),
-        };
-        let profiling = if config.profiling.enabled {
-            listen::bind(&api.listen_addresses, config.profiling.port)?
-        } else {
-            Vec::new()
-        };
-        let metrics = if config.metrics.enabled {
-            one(&config.metrics.listen_address, config.metrics.port)?
-        } else {
-            Vec::new()
-        };
-        let internal_port = config.internal.choose_port(&config.app_id).unwrap_or(0);
-        let internal = one(&config.internal.listen_address, internal_port)?;
-        Ok(Self {
-            http,
-            grpc,
-            public,
-            profiling,
-            metrics,
-            internal,
-        })
-    }
-
-    /// The port other sidecars call.
-    pub(super) fn internal_port(&self) -> u16 {
-        self.internal.first().and_then(Bound::port).unwrap_or(0)
-    }
-}
 
 /// Handlers for bound sockets.
 pub(super) struct Servers {
@@ -94,12 +40,12 @@ impl Servers {
     /// Starts accepting, until `lifecycle` ends it.
     ///
     /// # Errors
-    /// [`BindError`] when a bound socket cannot listen.
+    /// [`PortsError`] when another process was faster.
     pub(super) fn start(
         &mut self,
         readiness: &Readiness,
         lifecycle: &mut Lifecycle,
-    ) -> Result<(), BindError> {
+    ) -> Result<(), PortsError> {
         let serving = Serving {
             calls: lifecycle.tasks(Stage::Calls, "calls in flight"),
             telemetry: lifecycle.tasks(Stage::Background, "the servers of metrics and profiles"),
@@ -162,12 +108,12 @@ impl Servers {
     }
 
     /// The servers of metrics and profiles.
-    fn start_telemetry(&mut self, serving: &Serving) -> Result<(), BindError> {
+    fn start_telemetry(&mut self, serving: &Serving) -> Result<(), PortsError> {
         // Their sockets belong to the threads that serve them, which end after those of the data plane.
         let _control = self.control.enter();
         let sockets = &mut self.sockets;
-        for bound in sockets.metrics.drain(..) {
-            if let Listener::Tcp(listener) = bound.listen()? {
+        for listener in std::mem::take(&mut sockets.metrics).listen()? {
+            if let Listener::Tcp(listener) = listener {
                 let address = listener
                     .local_addr()
                     .map_or_else(|e| e.to_string(), |a| a.to_string());
@@ -178,8 +124,8 @@ impl Servers {
                 serving.telemetry.tasks.spawn_on(server, &self.control);
             }
         }
-        for bound in sockets.profiling.drain(..) {
-            if let Listener::Tcp(listener) = bound.listen()? {
+        for listener in std::mem::take(&mut sockets.profiling).listen()? {
+            if let Listener::Tcp(listener) = listener {
                 let profiling = Arc::new(Profiling::new(self.control.clone()));
                 let server = profiling::serve(listener, profiling, serving.telemetry.stop.clone());
                 serving.telemetry.tasks.spawn_on(server, &self.control);
@@ -198,14 +144,13 @@ fn grpc_header_list(flag: u32) -> u32 {
 impl Serving {
     fn all<H: Handler>(
         &self,
-        bound: Vec<Bound>,
+        claimed: Claimed,
         handler: &Arc<H>,
         options: &Options,
         name: &str,
-    ) -> Result<(), BindError> {
+    ) -> Result<(), PortsError> {
         let admission = Admission::new(options.connections);
-        for bound in bound {
-            let listener = bound.listen()?;
+        for listener in claimed.listen()? {
             let address = listener.describe();
             match listener.port() {
                 Some(_) => tracing::info!(target: LOG, "{name} listening on TCP address: {address}"),

@@ -1,5 +1,6 @@
 //! What a process says that cannot start: everything at once, with place, right name and remedy.
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -131,6 +132,65 @@ fn flags_that_cannot_be_used_hide_nothing_that_is_wrong_with_files() {
     ] {
         says(&log, &parts);
     }
+}
+
+#[test]
+fn every_port_that_cannot_be_had_is_told_with_its_flag() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [http, grpc, metrics, internal] = taken.each_ref().map(|taken| taken.local_addr().unwrap().port());
+    let flags = [
+        format!("--dapr-http-port={http}"),
+        format!("--dapr-grpc-port={grpc}"),
+        format!("--metrics-port={metrics}"),
+        "--metrics-listen-address=127.0.0.1".to_owned(),
+        format!("--dapr-internal-grpc-port={internal}"),
+        "--dapr-public-port=0".to_owned(),
+        "--dapr-public-listen-address=192.0.2.1".to_owned(),
+    ];
+    let log = log(folder.path(), &flags.each_ref().map(String::as_str));
+    let told = |flag: &str, port| format!("{flag}: 127.0.0.1:{port}: Address already in use");
+    says(
+        &log,
+        &[
+            "level=fatal",
+            "could not listen on any endpoint: ",
+            &told("--dapr-http-port", http),
+            &told("--dapr-grpc-port", grpc),
+            &told("--metrics-port", metrics),
+            &told("--dapr-internal-grpc-port", internal),
+            "--dapr-public-listen-address: 192.0.2.1:0: ",
+        ],
+    );
+}
+
+#[test]
+fn one_port_for_two_servers_is_told_with_both_flags() {
+    let folder = tempfile::tempdir().unwrap();
+    let free = || {
+        TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port()
+    };
+    let (one, two) = (free(), free());
+    let flags = [
+        format!("--dapr-http-port={one}"),
+        // On every interface.
+        format!("--metrics-port={one}"),
+        format!("--dapr-grpc-port={two}"),
+        "--enable-profiling".to_owned(),
+        format!("--profile-port={two}"),
+    ];
+    let log = log(folder.path(), &flags.each_ref().map(String::as_str));
+    says(
+        &log,
+        &[
+            &format!("--profile-port: {two} is the port of --dapr-grpc-port too"),
+            &format!("--metrics-port: {one} is the port of --dapr-http-port too"),
+        ],
+    );
 }
 
 #[test]

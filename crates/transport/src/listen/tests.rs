@@ -130,6 +130,36 @@ async fn crowds_are_survived(listener: Listener, address: Address) {
     drain.cancel();
 }
 
+#[test]
+fn an_address_that_is_named_twice_is_listened_on_once() {
+    let free = bind(&["127.0.0.1".to_owned()], 0)
+        .unwrap()
+        .remove(0)
+        .port()
+        .unwrap();
+    let named = ["127.0.0.1".to_owned(), " 127.0.0.1".to_owned()];
+    assert_eq!(bind(&named, free).unwrap().len(), 1);
+}
+
+#[test]
+fn sockets_overlap_that_cannot_both_listen() {
+    let on = |address: &str, port| bind(&[address.to_owned()], port).unwrap().remove(0);
+    let one = on("127.0.0.1", 0);
+    let port = one.port().unwrap();
+    for (other, overlaps) in [
+        (on("127.0.0.1", port), true),
+        (on("0.0.0.0", port), true),
+        (on("127.0.0.2", port), false),
+        (on("127.0.0.1", 0), false),
+        (Bound::Unix("/tmp/a".into()), false),
+    ] {
+        assert_eq!(one.overlaps(&other), overlaps);
+        assert_eq!(other.overlaps(&one), overlaps);
+    }
+    let every = on("", 0);
+    assert!(every.overlaps(&on("127.0.0.1", every.port().unwrap())));
+}
+
 #[tokio::test]
 async fn crowds_on_tcp_keep_nobody_out_and_cut_no_call_off() {
     let bound = bind(&["127.0.0.1".to_owned()], 0).unwrap().remove(0);

@@ -384,7 +384,7 @@ impl Plan<'_> {
                 Ok(node) => return Ok(node),
                 Err(error) => error,
             };
-            if !matches!(error, SidecarError::Bind(_)) || tries > 50 {
+            if !matches!(error, SidecarError::Ports(_)) || tries > 50 {
                 return Err(error);
             }
             tries += 1;
