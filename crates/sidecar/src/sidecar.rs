@@ -3,6 +3,7 @@
 mod app_life;
 mod build;
 mod context;
+mod early;
 mod endpoints;
 mod expiry;
 mod ports;
@@ -81,6 +82,9 @@ pub enum SidecarError {
     /// Something that this release does not do.
     #[error("{0}")]
     Unsupported(String),
+    /// Steps that do not need each other.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Several(Vec<SidecarError>),
     /// The operating system says no.
     #[error("{what}: {source}")]
     System {

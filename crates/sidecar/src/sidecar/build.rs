@@ -6,9 +6,8 @@ use std::time::Instant;
 
 use outrigger_api::metadata;
 use outrigger_blocks_actors::actors::Placement;
-use outrigger_component::Catalog;
 use outrigger_identity::{Identity, SpiffeId};
-use outrigger_policy::resiliency::{Resiliency, undefined};
+use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{Configuration, HOT_RELOAD};
 use outrigger_resources::load::Kind;
 use outrigger_resources::resiliency as spec;
@@ -17,19 +16,18 @@ use outrigger_runtime::components::{self, Components};
 use outrigger_runtime::life::{Readiness, Shutdown};
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::scheduler;
-use outrigger_telemetry::export;
 use outrigger_telemetry::metrics::Metrics;
 use outrigger_transport::listen::Versions;
 use tokio::runtime::Handle;
 
 use super::context::{SidecarContext, access_protocol};
+use super::early::{Environment, Found, Used, catalog, log_policies, prepare, resiliency, tell_mistakes};
 use super::endpoints::EndpointResolver;
 use super::expiry::CertificateWatch;
-use super::ports::Sockets;
-use super::security::{IdentityCounts, secure, service_identity};
+use super::security::service_identity;
 use super::serve::Servers;
-use super::settings::{metrics_config, resolver as resolver_of, tracing_config};
-use super::{Env, LOG, Secured, Sidecar, SidecarError, resources};
+use super::settings::resolver as resolver_of;
+use super::{Env, LOG, Sidecar, SidecarError, resources};
 use crate::config::{Config, Mode};
 use crate::operator::Operator;
 use crate::reload::{
@@ -51,56 +49,17 @@ impl Sidecar {
         shutdown: Shutdown,
     ) -> Result<Self, SidecarError> {
         let started = Instant::now();
-        let counts = IdentityCounts::default();
-        let environment = match config.mode {
-            Mode::Standalone => {
-                let read = resources::read_configuration(&config, &env, &control).await?;
-                let sockets = Sockets::bind(&config)?;
-                let secured = secure(&config, &env, &control, &counts).await?;
-                tracing::info!(target: LOG, "standalone mode configured");
-                Environment {
-                    settings: read.configuration,
-                    empty: read.empty,
-                    sockets,
-                    towards_control: secured.identity.clone(),
-                    secured,
-                    operator: None,
-                }
-            }
-            Mode::Kubernetes => {
-                let sockets = Sockets::bind(&config)?;
-                let mut secured = secure(&config, &env, &control, &counts).await?;
-                let operator = resources::operator(&config, secured.identity.as_ref())?;
-                let settings = resources::operator_configuration(&config, &env, &operator).await?;
-                let towards_control = secured.identity.clone();
-                tracing::info!(target: LOG, "kubernetes mode configured");
-                if !config.security.mtls {
-                    // Only the control plane is spoken to with it.
-                    secured.identity = None;
-                }
-                Environment {
-                    settings,
-                    empty: Vec::new(),
-                    sockets,
-                    towards_control,
-                    secured,
-                    operator: Some(operator),
-                }
-            }
-        };
+        // Boxed: they hold everything that there is of a sidecar.
+        let environment = Box::pin(prepare(&config, &env, &control)).await?;
         tracing::info!(target: LOG, "app id: {}", config.app_id);
-        let all_metrics = Metrics::new(&metrics_config(&config, &environment.settings))?;
-        counts.start(&all_metrics);
         let builder = Builder {
             config,
             env,
             control,
             shutdown,
             environment,
-            all_metrics,
             started,
         };
-        // Boxed: it holds everything that there is of a sidecar.
         Box::pin(builder.wire()).await
     }
 }
@@ -111,21 +70,7 @@ struct Builder {
     control: Handle,
     shutdown: Shutdown,
     environment: Environment,
-    all_metrics: Arc<Metrics>,
     started: Instant,
-}
-
-/// What depends on where the sidecar runs.
-struct Environment {
-    settings: Configuration,
-    /// Files of it that hold no document.
-    empty: Vec<PathBuf>,
-    sockets: Sockets,
-    secured: Secured,
-    /// Who we are towards services of the control plane; none: in clear text.
-    towards_control: Option<Identity>,
-    /// In Kubernetes.
-    operator: Option<Operator>,
 }
 
 impl Builder {
@@ -136,28 +81,32 @@ impl Builder {
             control,
             shutdown,
             environment,
-            all_metrics,
             started,
         } = self;
         let Environment {
-            settings,
+            used,
             empty,
             sockets,
             secured,
             towards_control,
             operator,
         } = environment;
+        let Used {
+            settings,
+            access,
+            metrics: all_metrics,
+            tracer,
+            pipeline,
+            sources,
+        } = used;
         let settings = Arc::new(settings);
-        let (tracer, pipeline) = export::build(tracing_config(&settings), &config.app_id, |n| env(n))?;
-        // Watched before they are read: no change is missed.
-        let sources = sources(&config, &settings, operator.as_ref(), &control)?;
         let loaded = match &operator {
             Some(operator) => operator.load().await?,
             None => {
                 let (loaded, usable) = resources::read_resources(&config, &control).await;
                 if let Err(error) = usable {
                     // What is wrong beside it is mended with it.
-                    components::show_unknown(&loaded.components, &catalog(&config).await);
+                    tell_mistakes(&loaded, &config, &env).await;
                     return Err(error);
                 }
                 loaded
@@ -170,10 +119,10 @@ impl Builder {
             Arc::clone(&settings),
             policies,
             Arc::new(SidecarMetrics::new(all_metrics)),
-            tracer,
+            (access, tracer),
             health.clone(),
             secured.identity.clone(),
-        )?;
+        );
         let readiness = Readiness::default();
         let service = |app_id| service_identity(&config, towards_control.as_ref(), app_id);
         let scheduler = context.scheduler(&config, service(scheduler::APP_ID)?);
@@ -196,11 +145,15 @@ impl Builder {
             Arc::clone(&blocks.secrets) as _,
         );
         let components = Arc::new(components.with_implicit(resources::cluster_secrets(&config)));
+        let mut found = Found::default();
         let loading = components.start(&loaded.components).await;
-        loading.map_err(|error| SidecarError::Component(error.to_string()))?;
-        context.middlewares.show_missing();
+        let loading = loading.map_err(|error| SidecarError::Component(error.to_string()));
         let declared = blocks.subscriptions.declare(&loaded.subscriptions);
-        declared.map_err(|problems| SidecarError::Resources(problems.join("; ")))?;
+        let declared = declared.map_err(|problems| SidecarError::Resources(problems.join("; ")));
+        let (Some(()), Some(())) = (found.keep(loading), found.keep(declared)) else {
+            return Err(found.into_error());
+        };
+        context.middlewares.show_missing();
         let resolver = EndpointResolver {
             env_keys: config.resources.env_keys.clone(),
             env: Arc::clone(&env),
@@ -337,14 +290,8 @@ fn placement(
 }
 
 fn policies(resources: &[spec::Resiliency], app_id: &str, metrics: &Metrics) -> Resiliency {
-    let (policies, problems) = Resiliency::build(resources, app_id);
-    for problem in problems.into_iter().chain(undefined(resources, app_id)) {
-        if problem.error {
-            tracing::error!(target: LOG, "{problem}");
-        } else {
-            tracing::warn!(target: LOG, "{problem}");
-        }
-    }
+    let (policies, problems) = resiliency(resources, app_id);
+    log_policies(&problems);
     for resource in policies.loaded() {
         metrics
             .resiliency
@@ -354,11 +301,11 @@ fn policies(resources: &[spec::Resiliency], app_id: &str, metrics: &Metrics) -> 
 }
 
 /// A source, and the kinds of resources that it tells of.
-type Reported = (Box<dyn Source>, &'static [Kind]);
+pub(super) type Reported = (Box<dyn Source>, &'static [Kind]);
 
 /// What reports changes of which kinds of resources: the operator always, of components as folders only where the
 /// feature is on.
-fn sources(
+pub(super) fn sources(
     config: &Config,
     settings: &Configuration,
     operator: Option<&Operator>,
@@ -417,16 +364,4 @@ fn configuration_source(
     let source = ConfigurationFiles::new(files, Arc::clone(env), control.clone(), (started, empty));
     let source = source.map_err(|error| SidecarError::Unsupported(error.to_string()))?;
     Ok(Some(Box::new(source)))
-}
-
-/// What this build has, and the components in processes of their own.
-async fn catalog(config: &Config) -> Catalog {
-    #[allow(unused_mut, reason = "a build without them")]
-    let mut catalog = outrigger_components::builtin();
-    #[cfg(feature = "pluggable")]
-    outrigger_components::pluggable::discover(&mut catalog, &super::settings::pluggable_components(config))
-        .await;
-    #[cfg(not(feature = "pluggable"))]
-    let _ = config;
-    catalog
 }

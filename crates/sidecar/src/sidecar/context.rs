@@ -37,8 +37,8 @@ use outrigger_transport::peer::Peers;
 use outrigger_wire::durabletask::task_hub_sidecar_service_server::TaskHubSidecarServiceServer;
 use outrigger_wire::runtime::v1::dapr_server::DaprServer;
 
+use super::LOG;
 use super::settings::{api_log, host_address, host_name};
-use super::{LOG, SidecarError};
 use crate::config::{self, Config, Mode, VERSION};
 
 /// What the APIs and blocks of one sidecar are made of. Made once; each takes what it needs.
@@ -81,10 +81,10 @@ impl SidecarContext {
         settings: Arc<Configuration>,
         policies: Resiliency,
         metrics: Arc<SidecarMetrics>,
-        tracer: Tracer,
+        (control_list, tracer): (Option<AccessControl>, Tracer),
         health: Health,
         identity: Option<Identity>,
-    ) -> Result<Self, SidecarError> {
+    ) -> Self {
         let middlewares = Arc::new(Middlewares::new(&settings));
         let app = AppChannel::build(
             &config.app,
@@ -93,9 +93,8 @@ impl SidecarContext {
             Arc::clone(&metrics),
             Arc::clone(&middlewares),
         );
-        let control_list = AccessControl::build(&settings.access_control, access_protocol(config))?;
         let resilience = Resilience::new(policies, Arc::clone(&metrics));
-        Ok(Self {
+        Self {
             app_id: config.app_id.as_str().into(),
             namespace: config.workload.namespace_or_default().into(),
             host: host_address(config),
@@ -109,7 +108,7 @@ impl SidecarContext {
             max_message: config.api.max_body_size.unwrap_or(usize::MAX),
             settings,
             metrics,
-        })
+        }
     }
 
     /// The way to the schedulers; `identity`: who we are, and who they have to be.

@@ -36,10 +36,7 @@ pub(super) async fn read_configuration(
     control: &Handle,
 ) -> Result<LoadedConfiguration, SidecarError> {
     let (config, env) = (config.clone(), Arc::clone(env));
-    reading(control, move || {
-        configuration(&config, &env).map_err(|error| with_those_of_resources(error, &config))
-    })
-    .await
+    reading(control, move || configuration(&config, &env)).await
 }
 
 /// As [`resources`], on a thread that may block.
@@ -74,16 +71,6 @@ fn configuration(config: &Config, env: &Env) -> Result<LoadedConfiguration, Side
     }
     show_features(&loaded.configuration);
     Ok(loaded)
-}
-
-/// What is wrong with the Configuration, and with the resources if they are wrong too: both are mended at once.
-fn with_those_of_resources(error: SidecarError, config: &Config) -> SidecarError {
-    match (error, resources(config).1) {
-        (SidecarError::Configuration(first), Err(more)) => {
-            SidecarError::Configuration(format!("{first}\n{more}"))
-        }
-        (error, _) => error,
-    }
 }
 
 /// Everything in `--resources-path` folders that concerns this app, and what must end the start.

@@ -459,10 +459,19 @@ async fn what_the_operator_lacks_ends_the_start() {
     assert!(error.starts_with("configuration other not found"), "{error}");
 
     *operator.cluster.configuration.lock().unwrap() = json!({"spec": {"tracing": []}});
+    for key in ["first", "second"] {
+        let mut components = operator.cluster.components.lock().unwrap();
+        components.insert(key.to_owned(), memory("twice"));
+    }
     let failed = operator.beside(&net).configuration("settings").try_launch().await;
     let error = failed.err().expect("it must not start").to_string();
     assert!(error.starts_with("Configuration settings: "), "{error}");
     assert!(error.contains("tracing"), "{error}");
+    // What is wrong with resources is mended with it.
+    assert!(
+        error.contains("duplicate definition of Component name twice"),
+        "{error}"
+    );
 
     let failed = operator
         .beside(&net)

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
+
 /// Runs `daprd` in a folder until it gives up.
 fn daprd(folder: &Path, flags: &[&str]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_daprd"))
@@ -191,6 +193,103 @@ fn one_port_for_two_servers_is_told_with_both_flags() {
             &format!("--metrics-port: {one} is the port of --dapr-http-port too"),
         ],
     );
+}
+
+/// A folder with a Configuration of this `spec`, and resources of which each is wrong in its way.
+fn with_wrong_resources(spec: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let resources = folder.path().join("resources");
+    std::fs::create_dir(&resources).unwrap();
+    let policy = "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    \
+                  timeouts:\n      slow: soon\n";
+    for (file, text) in [
+        ("type.yaml", component("state.sqlit", "one", &[])),
+        ("first.yaml", component("state.in-memory", "two", &[])),
+        ("second.yaml", component("state.in-memory", "two", &[])),
+        ("policy.yaml", policy.to_owned()),
+    ] {
+        std::fs::write(resources.join(file), text).unwrap();
+    }
+    std::fs::write(folder.path().join("config.yaml"), configuration(spec)).unwrap();
+    folder
+}
+
+fn configuration(spec: &str) -> String {
+    format!("apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: c\nspec:\n{spec}")
+}
+
+#[test]
+fn what_ends_a_start_early_hides_nothing_that_is_wrong_with_resources() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = format!("--dapr-grpc-port={}", taken.local_addr().unwrap().port());
+    let tracing = "  tracing: {otel: {endpointAddress: a:1, protocol: gprc}}\n";
+    let metrics = "  metrics: {latencyDistributionBuckets: [2, 1]}\n";
+    let identity = ["--enable-mtls", "--control-plane-trust-domain=not/one"];
+    for (spec, flags, told) in [
+        ("  {}\n", &[&port[..]][..], "could not listen on any endpoint"),
+        (tracing, &[], "invalid protocol gprc provided for Otel endpoint"),
+        (metrics, &[], "latencyDistributionBuckets must be ascending"),
+        (
+            "  accessControl: {policies: [{}]}\n",
+            &[],
+            "invalid access control spec",
+        ),
+        (
+            "  secrets: {scopes: [{defaultAccess: no}]}\n",
+            &[],
+            "defaultAccess no",
+        ),
+        ("  {}\n", &identity, "--control-plane-trust-domain"),
+    ] {
+        let folder = with_wrong_resources(spec);
+        let files = ["--config=config.yaml", "--resources-path=resources"];
+        let log = log(folder.path(), &[&files, flags].concat());
+        says(&log, &["level=fatal", told]);
+        for parts in [
+            ["type.yaml:6", "did you mean state.sqlite?"],
+            ["policy.yaml:8: ", "invalid duration"],
+            ["level=error", "second.yaml:1: duplicate definition"],
+        ] {
+            says(&log, &parts);
+            let lines = log
+                .lines()
+                .filter(|line| line.contains("level=error") && line.contains(parts[1]));
+            assert!(lines.count() < 2, "twice:\n{log}");
+        }
+    }
+}
+
+#[test]
+fn steps_of_a_start_do_not_hide_each_other() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = format!("--dapr-grpc-port={}", taken.local_addr().unwrap().port());
+    let folder = with_wrong_resources(
+        "  tracing: {zipkin: {endpointAddress: nowhere}}\n  metrics: {latencyDistributionBuckets: [2, 1]}\n",
+    );
+    let files = ["--config=config.yaml", "--resources-path=resources", &port];
+    let log = log(folder.path(), &files);
+    says(
+        &log,
+        &[
+            "level=fatal",
+            "could not listen on any endpoint",
+            "invalid collector URL",
+            "latencyDistributionBuckets must be ascending",
+            "failed to load components",
+        ],
+    );
+}
+
+#[test]
+fn a_component_that_fails_does_not_hide_a_wrong_subscription() {
+    let folder = tempfile::tempdir().unwrap();
+    let subscription = "apiVersion: dapr.io/v2alpha1\nkind: Subscription\nmetadata:\n  name: s\nspec:\n  \
+                        pubsubname: p\n  topic: t\n  routes:\n    rules:\n    - match: event.type ==\n      \
+                        path: /x\n";
+    std::fs::write(folder.path().join("s.yaml"), subscription).unwrap();
+    std::fs::write(folder.path().join("c.yaml"), component("state.sqlit", "one", &[])).unwrap();
+    let log = log(folder.path(), &["--resources-path=."]);
+    says(&log, &["level=fatal", "c.yaml:6", "s.yaml:10: subscription s"]);
 }
 
 #[test]

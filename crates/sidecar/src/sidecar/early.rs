@@ -1,0 +1,215 @@
+//! The steps before resources are read. What is wrong with one of them hides nothing that is wrong with others, nor with
+//! the resources: everything is mended at once.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use outrigger_component::Catalog;
+use outrigger_identity::Identity;
+use outrigger_policy::access::AccessControl;
+use outrigger_policy::resiliency::{Problem, Resiliency, undefined};
+use outrigger_resources::configuration::Configuration;
+use outrigger_resources::load::Loaded;
+use outrigger_resources::resiliency as spec;
+use outrigger_runtime::components;
+use outrigger_telemetry::export::{self, Pipeline};
+use outrigger_telemetry::metrics::Metrics;
+use outrigger_telemetry::trace::Tracer;
+use tokio::runtime::Handle;
+
+use super::build::{Reported, sources};
+use super::context::access_protocol;
+use super::ports::Sockets;
+use super::security::{IdentityCounts, secure};
+use super::settings::{metrics_config, tracing_config};
+use super::{Env, LOG, Secured, SidecarError, resources};
+use crate::config::{Config, Mode};
+use crate::operator::{Operator, OperatorError};
+
+/// What a sidecar has before its resources are read.
+pub(super) struct Environment {
+    pub(super) used: Used,
+    /// Files of the Configuration that hold no document.
+    pub(super) empty: Vec<PathBuf>,
+    pub(super) sockets: Sockets,
+    pub(super) secured: Secured,
+    /// Who we are towards services of the control plane; none: in clear text.
+    pub(super) towards_control: Option<Identity>,
+    /// In Kubernetes.
+    pub(super) operator: Option<Operator>,
+}
+
+/// A Configuration, and what is made of it.
+pub(super) struct Used {
+    pub(super) settings: Configuration,
+    pub(super) access: Option<AccessControl>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) tracer: Tracer,
+    pub(super) pipeline: Pipeline,
+    /// Watched before they are read: no change is missed.
+    pub(super) sources: Vec<Reported>,
+}
+
+/// Reads the Configuration, binds the ports, obtains the identity.
+///
+/// # Errors
+/// [`SidecarError`] with everything that is wrong, the resources included.
+pub(super) async fn prepare(
+    config: &Config,
+    env: &Env,
+    control: &Handle,
+) -> Result<Environment, SidecarError> {
+    match config.mode {
+        Mode::Standalone => standalone(config, env, control).await,
+        Mode::Kubernetes => kubernetes(config, env, control).await,
+    }
+}
+
+async fn standalone(config: &Config, env: &Env, control: &Handle) -> Result<Environment, SidecarError> {
+    let mut found = Found::default();
+    let read = found.keep(resources::read_configuration(config, env, control).await);
+    let sockets = found.keep(Sockets::bind(config));
+    let (settings, empty) = read.map(|read| (read.configuration, read.empty)).unzip();
+    let used = settings.and_then(|settings| found.used(config, env, control, settings, None));
+    if let (Some(used), Some(sockets), Some(empty)) = (used, sockets, empty) {
+        // Nobody is called by a sidecar that cannot start.
+        let counts = IdentityCounts::default();
+        if let Some(secured) = found.keep(secure(config, env, control, &counts).await) {
+            counts.start(&used.metrics);
+            tracing::info!(target: LOG, "standalone mode configured");
+            return Ok(Environment {
+                used,
+                empty,
+                sockets,
+                towards_control: secured.identity.clone(),
+                secured,
+                operator: None,
+            });
+        }
+    }
+    let (loaded, usable) = resources::read_resources(config, control).await;
+    found.keep(usable);
+    tell_mistakes(&loaded, config, env).await;
+    Err(found.into_error())
+}
+
+async fn kubernetes(config: &Config, env: &Env, control: &Handle) -> Result<Environment, SidecarError> {
+    let counts = IdentityCounts::default();
+    let sockets = Sockets::bind(config)?;
+    let mut secured = secure(config, env, control, &counts).await?;
+    let operator = resources::operator(config, secured.identity.as_ref())?;
+    let settings = match resources::operator_configuration(config, env, &operator).await {
+        // It would not answer the next question either.
+        Err(error @ SidecarError::Operator(OperatorError::Call { .. })) => return Err(error),
+        settings => settings,
+    };
+    let mut found = Found::default();
+    let settings = found.keep(settings);
+    let used = settings.and_then(|settings| found.used(config, env, control, settings, Some(&operator)));
+    if let Some(used) = used {
+        counts.start(&used.metrics);
+        let towards_control = secured.identity.clone();
+        tracing::info!(target: LOG, "kubernetes mode configured");
+        if !config.security.mtls {
+            // Only the control plane is spoken to with it.
+            secured.identity = None;
+        }
+        return Ok(Environment {
+            used,
+            empty: Vec::new(),
+            sockets,
+            secured,
+            towards_control,
+            operator: Some(operator),
+        });
+    }
+    if let Some(loaded) = found.keep(operator.load().await) {
+        tell_mistakes(&loaded, config, env).await;
+    }
+    Err(found.into_error())
+}
+
+/// Everything that is wrong.
+#[derive(Default)]
+pub(super) struct Found(Vec<SidecarError>);
+
+impl Found {
+    /// What came of a step; why nothing did is kept.
+    pub(super) fn keep<T>(&mut self, result: Result<T, impl Into<SidecarError>>) -> Option<T> {
+        result.map_err(|error| self.0.push(error.into())).ok()
+    }
+
+    /// All of it as one error.
+    pub(super) fn into_error(mut self) -> SidecarError {
+        match self.0.len() {
+            1 => self.0.remove(0),
+            _ => SidecarError::Several(self.0),
+        }
+    }
+
+    /// Makes of a Configuration what is used of it.
+    fn used(
+        &mut self,
+        config: &Config,
+        env: &Env,
+        control: &Handle,
+        settings: Configuration,
+        operator: Option<&Operator>,
+    ) -> Option<Used> {
+        let access = AccessControl::build(&settings.access_control, access_protocol(config));
+        let access = self.keep(access);
+        let metrics = self.keep(Metrics::new(&metrics_config(config, &settings)));
+        let traced = export::build(tracing_config(&settings), &config.app_id, |name| env(name));
+        let traced = self.keep(traced);
+        let sources = self.keep(sources(config, &settings, operator, control));
+        let (tracer, pipeline) = traced?;
+        Some(Used {
+            access: access?,
+            metrics: metrics?,
+            tracer,
+            pipeline,
+            sources: sources?,
+            settings,
+        })
+    }
+}
+
+/// Logs what is wrong with resources that were read, for a start that ends before they are used.
+pub(super) async fn tell_mistakes(loaded: &Loaded, config: &Config, env: &Env) {
+    let (_unused, problems) = resiliency(&loaded.resiliency, &config.app_id);
+    log_policies(&problems);
+    components::show_unknown(&loaded.components, &catalog(config, env).await);
+}
+
+/// The policies, and what is wrong with them.
+pub(super) fn resiliency(resources: &[spec::Resiliency], app_id: &str) -> (Resiliency, Vec<Problem>) {
+    let (policies, mut problems) = Resiliency::build(resources, app_id);
+    problems.extend(undefined(resources, app_id));
+    (policies, problems)
+}
+
+/// Logs what is wrong with policies.
+pub(super) fn log_policies(problems: &[Problem]) {
+    for problem in problems {
+        if problem.error {
+            tracing::error!(target: LOG, "{problem}");
+        } else {
+            tracing::warn!(target: LOG, "{problem}");
+        }
+    }
+}
+
+/// What this build has, and the components in processes of their own.
+pub(super) async fn catalog(config: &Config, env: &Env) -> Catalog {
+    #[allow(unused_mut, reason = "a build without them")]
+    let mut catalog = outrigger_components::builtin();
+    #[cfg(feature = "pluggable")]
+    outrigger_components::pluggable::discover(
+        &mut catalog,
+        &super::settings::pluggable_components(config, env),
+    )
+    .await;
+    #[cfg(not(feature = "pluggable"))]
+    let _ = (config, env);
+    catalog
+}
