@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use outrigger_nearest::hint;
 use serde_json::Value;
 
 use crate::{Mdns, MdnsError, Registration, Resolver};
@@ -53,7 +54,7 @@ pub enum FatalError {
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// No such component.
-    #[error("couldn't find name resolver {name}/{version}; available: {}", REGISTERED.join(", "))]
+    #[error("couldn't find name resolver {name}/{version}; {}", remedy(name))]
     Unknown {
         /// The name asked for.
         name: String,
@@ -89,6 +90,15 @@ pub enum BuildError {
     #[cfg(feature = "kubernetes")]
     #[error(transparent)]
     Kubernetes(#[from] crate::KubernetesError),
+}
+
+/// What to write in place of a name or a version that is not known.
+fn remedy(name: &str) -> String {
+    if REGISTERED.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+        return "set spec.nameResolution.version of the Configuration to v1".to_owned();
+    }
+    let hint = hint(name, REGISTERED.iter().copied());
+    format!("{hint}available: {}", REGISTERED.join(", "))
 }
 
 /// The component used when the Configuration names none.
@@ -181,7 +191,16 @@ mod tests {
             text.starts_with("couldn't find name resolver structuredformat/v1; available: mdns"),
             "{text}"
         );
-        assert!(matches!(error("mdns", "v2").await, BuildError::Unknown { .. }));
+        let text = error("mdsn", "").await.to_string();
+        assert!(
+            text.starts_with("couldn't find name resolver mdsn/; did you mean mdns? available: "),
+            "{text}"
+        );
+        let text = error("mDNS", "v2").await.to_string();
+        assert_eq!(
+            text,
+            "couldn't find name resolver mDNS/v2; set spec.nameResolution.version of the Configuration to v1"
+        );
         assert!(matches!(
             error("AWS.CloudMap", "").await,
             BuildError::Unsupported { .. }

@@ -3,6 +3,7 @@
 mod access;
 mod expand;
 mod features;
+mod known;
 mod merge;
 mod metrics;
 mod mistakes;
@@ -20,7 +21,9 @@ pub use features::{
     ACTOR_STATE_TTL, Features, HOT_RELOAD, SUBTLE_CRYPTO, WORKFLOWS_CLUSTERED,
     WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
 };
+pub use known::{Check, Known};
 pub use metrics::{HttpMetrics, LabelRule, MetricRule, Metrics};
+pub use mistakes::Found;
 pub use mtls::{Mtls, TokenValidator};
 pub use secrets::SecretScope;
 pub use tracing::{DEFAULT_SAMPLING, Otel, Tracing};
@@ -144,7 +147,7 @@ pub struct NameResolution {
 pub struct LoadedConfiguration {
     /// The merged result.
     pub configuration: Configuration,
-    /// Unknown keys.
+    /// Unknown keys and features.
     pub warnings: Vec<Problem>,
     /// Values that mean nothing: what holds in their place is said with them.
     pub mistakes: Vec<Problem>,
@@ -175,57 +178,69 @@ impl Configuration {
         raw.value.finish()
     }
 
-    /// The values of such a JSON that mean nothing; `name` is shown as the place, `apis` as of [`load`].
-    pub fn mistakes_in(json: &[u8], name: &str, apis: &[&str]) -> Vec<Problem> {
+    /// What is wrong with the values of such a JSON; `name` is shown as the place.
+    pub fn mistakes_in(json: &[u8], name: &str, known: &Known) -> Found {
         let node = yaml::from_json(json).unwrap_or_else(|_| Node::null(0));
-        let mut mistakes = mistakes::find(Path::new(name), &node, apis);
+        let mut found = mistakes::find(Path::new(name), &node, known);
         // It is one line for all.
-        mistakes.iter_mut().for_each(|mistake| mistake.line = 0);
-        mistakes
+        let all = found.mistakes.iter_mut().chain(&mut found.warnings);
+        all.for_each(|problem| problem.line = 0);
+        found
     }
 }
 
 /// Loads files in order, each over the previous and over the built-in defaults.
-/// `$VAR` and `${VAR}` are expanded from `env` first; unset = empty. No files = the defaults. `apis`: the parts of the API as
-/// `spec.api` may name them; where there are none, names in it are not looked at.
+/// `$VAR` and `${VAR}` are expanded from `env` first; unset = empty. No files = the defaults.
+///
+/// # Errors
+/// Why it cannot be used, and then what else is wrong with it: everything is mended at once.
 pub fn load<P: AsRef<Path>>(
     files: &[P],
-    apis: &[&str],
+    known: &Known,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<LoadedConfiguration, Vec<Problem>> {
     let (mut merged, mut problems, mut warnings, mut empty) =
         (Node::null(0), Vec::new(), Vec::new(), Vec::new());
-    let mut mistakes = Vec::new();
+    let (mut mistakes, mut scopes) = (Vec::new(), Vec::new());
     let mut handlers = Handlers::default();
     let mut last = Path::new("");
     for file in files.iter().map(AsRef::as_ref) {
-        match document(file, &env) {
-            // Each file is decoded by itself too: only then do errors and warnings know their file.
-            Ok(Some(node)) if !node.is_null() => match yaml::decode_every::<raw::Raw>(&node, Flavour::Text) {
-                Ok(decoded) => {
-                    warnings.extend(
-                        decoded
-                            .unknown
-                            .iter()
-                            .map(|e| Problem::from_yaml(file, e, UNKNOWN_KEY)),
-                    );
-                    mistakes.extend(mistakes::find(file, &node, apis));
-                    handlers.read(file, &node);
-                    merge::merge_into(&mut merged, node);
-                    last = file;
-                }
-                Err(errors) => {
-                    let found = errors
-                        .iter()
-                        .map(|error| Problem::from_yaml(file, error, "correct the value"));
-                    problems.extend(found);
-                }
-            },
-            Ok(_) => empty.push(file.to_owned()),
-            Err(problem) => problems.push(problem),
+        let node = match document(file, &env) {
+            Ok(Some(node)) if !node.is_null() => node,
+            Ok(_) => {
+                empty.push(file.to_owned());
+                continue;
+            }
+            Err(problem) => {
+                problems.push(problem);
+                continue;
+            }
+        };
+        let found = mistakes::find(file, &node, known);
+        mistakes.extend(found.mistakes);
+        warnings.extend(found.warnings);
+        if let Some(wrong) = secrets::problems(file, &node) {
+            // As with all lists, the last one counts.
+            scopes = wrong;
+        }
+        // Each file is decoded by itself too: only then do errors and warnings know their file.
+        match yaml::decode_every::<raw::Raw>(&node, Flavour::Text) {
+            Ok(decoded) => {
+                let unknown = decoded.unknown.iter();
+                warnings.extend(unknown.map(|e| Problem::from_yaml(file, e, UNKNOWN_KEY)));
+                handlers.read(file, &node);
+                merge::merge_into(&mut merged, node);
+                last = file;
+            }
+            Err(errors) => {
+                let told = errors.iter();
+                problems.extend(told.map(|e| Problem::from_yaml(file, e, "correct the value")));
+            }
         }
     }
+    problems.append(&mut scopes);
     if !problems.is_empty() {
+        problems.extend(mistakes.into_iter().chain(warnings));
         return Err(problems);
     }
     let fail = |what: String| vec![Problem::new(last, 0, what, "correct the Configuration")];

@@ -78,6 +78,19 @@ impl Node {
         }
     }
 
+    /// The keys and values of a mapping; nothing of anything else.
+    pub(crate) fn entries(&self) -> Vec<(&str, &Node)> {
+        match &self.kind {
+            Kind::Map(entries) => {
+                let pairs = entries.iter();
+                pairs
+                    .map(|entry| (entry.key.text.as_str(), &entry.value))
+                    .collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     pub(crate) fn describe(&self) -> &'static str {
         match &self.kind {
             Kind::Scalar(_) => "a single value",

@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use outrigger_resources::{
     Configuration,
-    configuration::{self, Mtls, TokenValidator},
+    configuration::{self, Known, Mtls, TokenValidator},
     value::go_duration,
 };
 
@@ -45,7 +45,7 @@ pub struct SettingsError(pub Vec<String>);
 impl Settings {
     /// Loads the Configuration file.
     pub(crate) fn load(file: &Path, env: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
-        let loaded = configuration::load(&[file], &[], env)
+        let loaded = configuration::load(&[file], &Known::default(), env)
             .map_err(|problems| SettingsError(problems.iter().map(ToString::to_string).collect()))?;
         for warning in &loaded.warnings {
             tracing::warn!(target: "dapr.sentry.config", "{warning}");

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::try_join_all;
 use outrigger_identity::{Expect, Identity, SpiffeId};
-use outrigger_resources::configuration::LoadedConfiguration;
+use outrigger_resources::configuration::{Found, LoadedConfiguration};
 use outrigger_resources::load::{self, Kind};
 use outrigger_resources::{Configuration, Loaded, problem};
 use outrigger_wire::operator::v1 as wire;
@@ -282,16 +282,17 @@ fn read_configuration(name: &str, json: &[u8]) -> Result<LoadedConfiguration, Op
     if json.is_empty() {
         return Err(OperatorError::NotFound(name.to_owned()));
     }
-    let mistakes =
-        Configuration::mistakes_in(json, &format!("Configuration {name}"), &outrigger_api::parts());
+    let found = Configuration::mistakes_in(json, &format!("Configuration {name}"), &crate::known::known());
+    let Found { mistakes, warnings } = found;
     let configuration = Configuration::from_json(json).map_err(|error| {
         let all = std::iter::once(format!("Configuration {name}: {error}"));
-        let all: Vec<_> = all.chain(mistakes.iter().map(ToString::to_string)).collect();
+        let others = mistakes.iter().chain(&warnings).map(ToString::to_string);
+        let all: Vec<_> = all.chain(others).collect();
         OperatorError::Content(all.join("; "))
     })?;
     Ok(LoadedConfiguration {
         configuration,
-        warnings: Vec::new(),
+        warnings,
         mistakes,
         empty: Vec::new(),
     })

@@ -12,6 +12,7 @@ mod resource;
 mod stdout;
 #[cfg(test)]
 mod tests;
+pub mod wrong;
 mod zipkin;
 
 use std::sync::Arc;
@@ -100,13 +101,11 @@ fn otlp_exporter(otel: &OtelConfig, resource: Arc<Resource>) -> Result<Exporter,
     let secure = otel.is_secure.unwrap_or(true);
     let headers = otel.header_map()?;
     let scheme = if secure { "https" } else { "http" };
-    let invalid = |reason: String| TracingError::Endpoint {
-        endpoint: otel.endpoint.clone(),
-        reason,
-    };
-    let uri = |path: &str| {
-        let text = format!("{scheme}://{}{path}", otel.endpoint);
-        text.parse::<Uri>().map_err(|e| invalid(e.to_string()))
+    let uri = |path| {
+        otlp_uri(scheme, &otel.endpoint, path).map_err(|reason| TracingError::Endpoint {
+            endpoint: otel.endpoint.clone(),
+            reason,
+        })
     };
     match otel.protocol.as_str() {
         "http" => {
@@ -129,6 +128,13 @@ fn otlp_exporter(otel: &OtelConfig, resource: Arc<Resource>) -> Result<Exporter,
         }
         other => Err(TracingError::Protocol(other.to_owned())),
     }
+}
+
+/// Where spans go, or what is wrong with the endpoint.
+fn otlp_uri(scheme: &str, endpoint: &str, path: &str) -> Result<Uri, String> {
+    let text = format!("{scheme}://{endpoint}{path}");
+    text.parse()
+        .map_err(|error: http::uri::InvalidUri| error.to_string())
 }
 
 /// One destination of spans.

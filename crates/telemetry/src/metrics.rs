@@ -36,9 +36,10 @@ pub use http_client::{HttpClientMetrics, HttpTarget};
 pub use http_path::{HttpPathLabel, method_label};
 pub use http_server::{HttpRoute, HttpServerMetrics};
 pub use invoke::{AclMetrics, InvokeMetrics, InvokedApp, InvokingApp};
-pub use pattern::{PatternError, Patterns};
+pub use pattern::{PatternError, Patterns, wrong_pattern};
 pub use registry::Registry;
 pub use resiliency::{BreakerState, FlowDirection, PolicyKind, PolicyMetrics, ResiliencyMetrics};
+pub use rules::wrong_regex;
 pub use runtime::RuntimeMetrics;
 pub use server::serve;
 

@@ -13,6 +13,15 @@ pub const WORKFLOWS_CLUSTERED: &str = "WorkflowsClusteredDeployment";
 /// Results of activities of other apps come back through reminders.
 pub const WORKFLOWS_REMOTE_ACTIVITY_REMINDER: &str = "WorkflowsRemoteActivityReminder";
 
+/// All of them.
+pub(super) const ALL: [&str; 5] = [
+    ACTOR_STATE_TTL,
+    HOT_RELOAD,
+    SUBTLE_CRYPTO,
+    WORKFLOWS_CLUSTERED,
+    WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
+];
+
 /// The enabled features, unknown names included.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Features(BTreeSet<String>);

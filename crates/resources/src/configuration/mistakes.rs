@@ -1,10 +1,14 @@
-//! Values of a Configuration that mean nothing. The contract goes on with them in silence: they are told here.
+//! Values of a Configuration that mean nothing, or cannot be used. The contract goes on with most of them in silence: they are
+//! told here, with their lines.
+
+mod telemetry;
 
 use std::path::Path;
 
 use outrigger_nearest::hint;
 
-use super::tracing::DEFAULT_SAMPLING;
+use super::features;
+use super::known::{Check, Known};
 use crate::problem::Problem;
 use crate::yaml::{Kind, Node};
 
@@ -13,60 +17,115 @@ const VERBS: [&str; 10] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "*",
 ];
 const PROTOCOLS: [&str; 2] = ["http", "grpc"];
-/// What is wrong with the values of a file; `apis` as of [`super::load`].
-pub(super) fn find(file: &Path, document: &Node, apis: &[&str]) -> Vec<Problem> {
-    let mut found = Found {
+
+/// What was found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Values that mean nothing: what holds in their place is said with them.
+    pub mistakes: Vec<Problem>,
+    /// What may be meant for others.
+    pub warnings: Vec<Problem>,
+}
+
+/// What is wrong with the values of a file.
+pub(super) fn find(file: &Path, document: &Node, known: &Known) -> Found {
+    let mut search = Search {
         file,
-        apis,
-        problems: Vec::new(),
+        known,
+        found: Found::default(),
     };
     if let Some(spec) = document.get("spec") {
-        found.sampling(spec);
-        found.access_control(spec);
-        found.apis(spec);
+        search.tracing(spec);
+        search.metrics(spec);
+        search.access_control(spec);
+        search.apis(spec);
+        search.name_resolution(spec);
+        search.features(spec);
     }
-    found.problems
+    search.found
 }
 
-struct Found<'a> {
+struct Search<'a> {
     file: &'a Path,
-    /// The parts of the API; empty = they are not known here.
-    apis: &'a [&'a str],
-    problems: Vec<Problem>,
+    known: &'a Known,
+    found: Found,
 }
 
-impl Found<'_> {
+impl Search<'_> {
     fn add(&mut self, line: usize, what: String, remedy: String) {
-        self.problems.push(Problem::new(self.file, line, what, remedy));
+        let problem = Problem::new(self.file, line, what, remedy);
+        self.found.mistakes.push(problem);
     }
 
-    /// A value that is none of those that there are. An empty one is left to whoever reads it.
+    /// A value that whoever uses it cannot use.
+    fn check(&mut self, value: Option<&Node>, path: &str, check: Check, remedy: &str) {
+        if let Some((text, line)) = value.and_then(filled)
+            && let Some(reason) = check(text)
+        {
+            self.add(
+                line,
+                format!("{path} {text:?} cannot be used: {reason}"),
+                remedy.to_owned(),
+            );
+        }
+    }
+
+    /// A value that is none of those that there are, in any case. An empty one is left to whoever reads it.
     fn word(&mut self, value: Option<&Node>, path: &str, known: &[&str], effect: &str) {
+        self.one_of(value, path, known, effect, str::eq_ignore_ascii_case);
+    }
+
+    /// The same of names that are exact.
+    fn name(&mut self, value: Option<&Node>, path: &str, known: &[&str], effect: &str) {
+        self.one_of(value, path, known, effect, |one, other| one == other);
+    }
+
+    fn one_of(
+        &mut self,
+        value: Option<&Node>,
+        path: &str,
+        known: &[&str],
+        effect: &str,
+        same: fn(&str, &str) -> bool,
+    ) {
         let Some((text, line)) = value.and_then(filled) else {
             return;
         };
-        if !known.iter().any(|known| known.eq_ignore_ascii_case(text)) {
+        if !known.iter().any(|known| same(known, text)) {
             let what = format!("{path} {text:?} {effect}");
             let remedy = format!("{}write {}", hint(text, known.iter().copied()), list(known));
             self.add(line, what, remedy);
         }
     }
 
-    fn sampling(&mut self, spec: &Node) {
-        let rate = spec
-            .get("tracing")
-            .and_then(|tracing| tracing.get("samplingRate"));
-        let Some((text, line)) = rate.and_then(filled) else {
-            return;
-        };
-        let effect = match text.parse::<f64>() {
-            Ok(rate) if (0.0..=1.0).contains(&rate) => return,
-            Ok(rate) if rate > 1.0 => "is more than 1: it counts as 1".to_owned(),
-            Ok(rate) if rate < 0.0 => "is less than 0: it counts as 0".to_owned(),
-            _ => format!("is not a number: it counts as {DEFAULT_SAMPLING}"),
-        };
-        let what = format!("spec.tracing.samplingRate {text:?} {effect}");
-        self.add(line, what, "write a number from \"0\" to \"1\"".to_owned());
+    fn name_resolution(&mut self, spec: &Node) {
+        let component = spec
+            .get("nameResolution")
+            .and_then(|resolution| resolution.get("component"));
+        if !self.known.resolvers.is_empty() {
+            self.word(
+                component,
+                "spec.nameResolution.component",
+                &self.known.resolvers,
+                "is not a name resolver: other apps cannot be called",
+            );
+        }
+    }
+
+    /// Features that another version has are nobody's mistake.
+    fn features(&mut self, spec: &Node) {
+        for (index, feature) in items(spec.get("features")) {
+            let Some((name, line)) = feature.get("name").and_then(filled) else {
+                continue;
+            };
+            if !features::ALL.contains(&name) {
+                let what = format!("spec.features[{index}].name {name:?} is not a feature: it has no effect");
+                // What differs in case only is near.
+                let remedy = format!("{}write {}", hint(name, features::ALL), list(&features::ALL));
+                let problem = Problem::new(self.file, line, what, remedy);
+                self.found.warnings.push(problem);
+            }
+        }
     }
 
     fn access_control(&mut self, spec: &Node) {
@@ -132,6 +191,7 @@ impl Found<'_> {
     }
 
     fn apis(&mut self, spec: &Node) {
+        let apis = &self.known.apis;
         for group in ["allowed", "denied"] {
             for (index, rule) in items(spec.get("api").and_then(|api| api.get(group))) {
                 let path = format!("spec.api.{group}[{index}]");
@@ -139,10 +199,10 @@ impl Found<'_> {
                 let (text, line) = name.unwrap_or(("", rule.line));
                 // Old rules name a route.
                 let first = text.split('/').next().unwrap_or_default();
-                if !self.apis.is_empty() && !self.apis.contains(&first) {
+                if !apis.is_empty() && !apis.contains(&first) {
                     let what = format!("{path}.name {text:?} is not a part of the API");
-                    let near = hint(first, self.apis.iter().copied());
-                    let remedy = format!("{near}write one of {}", self.apis.join(", "));
+                    let near = hint(first, apis.iter().copied());
+                    let remedy = format!("{near}write one of {}", apis.join(", "));
                     self.add(line, what, remedy);
                 }
                 let protocol = format!("{path}.protocol");

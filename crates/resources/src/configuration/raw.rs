@@ -99,7 +99,11 @@ struct Wasm {
 impl Raw {
     pub(super) fn finish(self) -> Result<Configuration, String> {
         let spec = self.spec;
-        secrets::check(&spec.secrets.scopes)?;
+        let wrong = secrets::check(&spec.secrets.scopes);
+        if !wrong.is_empty() {
+            let all: Vec<_> = wrong.into_iter().map(|wrong| wrong.what).collect();
+            return Err(all.join("; "));
+        }
         let access = AccessControl::default();
         Ok(Configuration {
             name: self.metadata.name,

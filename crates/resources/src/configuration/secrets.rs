@@ -1,8 +1,16 @@
 //! `secrets.scopes`: which secrets an app may read.
 
 use std::collections::HashSet;
+use std::path::Path;
 
+use outrigger_nearest::hint;
 use serde::Deserialize;
+
+use super::mistakes::items;
+use crate::problem::Problem;
+use crate::yaml::{self, Flavour, Node};
+
+const ACCESS: [&str; 2] = ["allow", "deny"];
 
 /// Rules for one secret store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -30,21 +38,64 @@ impl SecretScope {
     }
 }
 
+/// Something that is wrong with a scope.
+pub(super) struct Wrong {
+    /// Of the scope.
+    index: usize,
+    key: &'static str,
+    /// The text is the contract's.
+    pub(super) what: String,
+    remedy: String,
+}
+
 /// Every store once, every access a known word.
-pub(super) fn check(scopes: &[SecretScope]) -> Result<(), String> {
+pub(super) fn check(scopes: &[SecretScope]) -> Vec<Wrong> {
+    let mut wrong = Vec::new();
     let mut seen = HashSet::new();
-    for scope in scopes {
-        let access = &scope.default_access;
-        if !seen.insert(&scope.store_name) {
-            return Err(format!(
-                "{} storeName is repeated in secrets configuration",
-                scope.store_name
-            ));
+    for (index, scope) in scopes.iter().enumerate() {
+        let SecretScope {
+            store_name,
+            default_access: access,
+            ..
+        } = scope;
+        if !seen.insert(store_name) {
+            wrong.push(Wrong {
+                index,
+                key: "storeName",
+                what: format!("{store_name} storeName is repeated in secrets configuration"),
+                remedy: "write one scope for each store".to_owned(),
+            });
         }
-        if !(access.is_empty() || access.eq_ignore_ascii_case("allow") || access.eq_ignore_ascii_case("deny"))
-        {
-            return Err(format!("defaultAccess {access} can be either allow or deny"));
+        let is_word = |word: &&str| access.eq_ignore_ascii_case(word);
+        if !access.is_empty() && !ACCESS.iter().any(is_word) {
+            wrong.push(Wrong {
+                index,
+                key: "defaultAccess",
+                what: format!("defaultAccess {access} can be either allow or deny"),
+                remedy: format!("{}write allow or deny", hint(access, ACCESS)),
+            });
         }
     }
-    Ok(())
+    wrong
+}
+
+/// What is wrong with the scopes of a file, with their lines; `None` where it has no list of them.
+pub(super) fn problems(file: &Path, document: &Node) -> Option<Vec<Problem>> {
+    let list = document.get("spec")?.get("secrets")?.get("scopes")?;
+    if list.is_null() {
+        return None;
+    }
+    // What cannot be decoded is told with the rest of the document.
+    let scopes = yaml::decode::<Vec<SecretScope>>(list, Flavour::Text).ok()?.value;
+    let place = |wrong: Wrong| {
+        let scope = items(Some(list)).nth(wrong.index).map(|(_, scope)| scope);
+        let value = scope.and_then(|scope| scope.get(wrong.key).or(Some(scope)));
+        Problem::new(
+            file,
+            value.map_or(list.line, |value| value.line),
+            wrong.what,
+            wrong.remedy,
+        )
+    };
+    Some(check(&scopes).into_iter().map(place).collect())
 }

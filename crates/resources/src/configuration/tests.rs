@@ -4,10 +4,19 @@ use std::time::Duration;
 
 use super::*;
 
-mod definition;
-
-/// Some parts of an API.
-const APIS: [&str; 3] = ["secrets", "state", "unlock"];
+/// Some parts of an API, resolvers, and what else is known; values that begin with `x` are wrong.
+fn known() -> Known {
+    let check: Check = |value| value.starts_with('x').then(|| "it is an x".to_owned());
+    Known {
+        apis: vec!["secrets", "state", "unlock"],
+        resolvers: vec!["mdns", "sqlite"],
+        zipkin_url: check,
+        otlp_endpoint: check,
+        otlp_header: check,
+        regex: check,
+        path_pattern: check,
+    }
+}
 
 struct Files {
     paths: Vec<PathBuf>,
@@ -27,7 +36,7 @@ impl Files {
     }
 
     fn load(&self) -> Result<LoadedConfiguration, Vec<Problem>> {
-        load(&self.paths, &APIS, |name| {
+        load(&self.paths, &known(), |name| {
             (name == "RATE").then(|| "0.5".to_owned())
         })
     }
@@ -45,7 +54,9 @@ fn spec(body: &str) -> String {
 
 #[test]
 fn no_file_means_the_defaults() {
-    let c = load::<PathBuf>(&[], &[], |_| None).unwrap().configuration;
+    let c = load::<PathBuf>(&[], &Known::default(), |_| None)
+        .unwrap()
+        .configuration;
     assert_eq!(c, Configuration::default());
     assert_eq!(
         (
@@ -215,9 +226,14 @@ fn policies_must_say_whom_they_are_about() {
 #[test]
 fn features_are_exact_and_the_last_word_counts() {
     let c = one(&spec(
-        "  features:\n  - {name: HotReload, enabled: yes}\n  - {name: X, enabled: true}\n  - {name: X, enabled: false}\n",
+        "  features:\n  - {name: HotReload, enabled: yes}\n  - {name: SubtleCrypto, enabled: true}\n  \
+         - {name: SubtleCrypto, enabled: false}\n",
     ));
-    assert!(c.features.enabled(HOT_RELOAD) && !c.features.enabled("X") && !c.features.enabled("hotreload"));
+    assert!(
+        c.features.enabled(HOT_RELOAD)
+            && !c.features.enabled(SUBTLE_CRYPTO)
+            && !c.features.enabled("hotreload")
+    );
 }
 
 #[test]
@@ -235,22 +251,125 @@ fn the_deny_list_knows_types_and_versions() {
 }
 
 #[test]
-fn secret_scopes_are_checked() {
-    for (body, text) in [
-        (
-            "[{storeName: a}, {storeName: a}]",
-            "a storeName is repeated in secrets configuration",
-        ),
-        (
-            "[{storeName: a, defaultAccess: maybe}]",
-            "defaultAccess maybe can be either allow or deny",
-        ),
-    ] {
-        let problems = Files::with(&[&spec(&format!("  secrets: {{scopes: {body}}}\n"))])
-            .load()
-            .unwrap_err();
-        assert_eq!(problems[0].what, text);
-    }
+fn every_wrong_secret_scope_is_told_with_its_line() {
+    let right = spec("  secrets: {scopes: [{storeName: a}]}\n");
+    let wrong = spec(
+        "  secrets:\n    scopes:\n    - storeName: a\n    - storeName: b\n      defaultAccess: Dney\n    \
+         - defaultAccess: ALLOW\n      storeName: a\n  tracing: {samplingRate: x}\n  colour: red\n",
+    );
+    let files = Files::with(&[&wrong, &spec("  tracing: {stdout: true}\n")]);
+    let problems = files.load().unwrap_err();
+    let told: Vec<_> = problems.iter().map(|p| (p.line, p.what.as_str())).collect();
+    assert_eq!(
+        told[..2],
+        [
+            (9, "defaultAccess Dney can be either allow or deny"),
+            (11, "a storeName is repeated in secrets configuration"),
+        ]
+    );
+    assert!(problems.iter().all(|problem| problem.file == files.paths[0]));
+    assert_eq!(problems[0].remedy, "did you mean deny? write allow or deny");
+    // What else is wrong is mended with it.
+    assert_eq!(
+        told[2..].iter().map(|(line, _)| *line).collect::<Vec<_>>(),
+        [12, 13]
+    );
+    // A later list is there in place of an earlier one.
+    let replaced = Files::with(&[&wrong, &right]).load().unwrap();
+    assert_eq!(replaced.configuration.secrets.len(), 1);
+    let json =
+        br#"{"spec":{"secrets":{"scopes":[{"storeName":"a"},{"storeName":"a","defaultAccess":"no"}]}}}"#;
+    assert_eq!(
+        Configuration::from_json(json).unwrap_err(),
+        "a storeName is repeated in secrets configuration; defaultAccess no can be either allow or deny"
+    );
+}
+
+#[test]
+fn values_that_others_use_are_told_with_their_lines() {
+    let text = spec(
+        r#"
+  tracing:
+    zipkin: {endpointAddress: xz}
+    otel:
+      endpointAddress: xo
+      protocol: GRPC
+      headers:
+      - a=b
+      - xsecret
+  metric: {latencyDistributionBuckets: [1, 2]}
+  metrics:
+    latencyDistributionBuckets: [5, -1, 5, 4]
+    http: {pathMatching: [/a, x/b]}
+    rules:
+    - labels:
+      - regex:
+          one: .*
+          two: x(
+  nameResolution: {component: mdsn}
+"#,
+    );
+    let mistakes = Files::with(&[&text]).load().unwrap().mistakes;
+    let told: Vec<_> = mistakes
+        .iter()
+        .map(|p| format!("{}: {} ({})", p.line, p.what, p.remedy))
+        .collect();
+    let url = "write a URL, as http://HOST:9411/api/v2/spans";
+    let order = "write milliseconds, in ascending order";
+    let metrics = "spec.metrics";
+    assert_eq!(
+        told,
+        [
+            format!("7: spec.tracing.zipkin.endpointAddress \"xz\" cannot be used: it is an x ({url})"),
+            "9: spec.tracing.otel.endpointAddress \"xo\" cannot be used: it is an x (write HOST:PORT)".to_owned(),
+            "10: spec.tracing.otel.protocol \"GRPC\" is not a protocol of OTLP: no spans can be sent with it \
+             (did you mean grpc? write http or grpc)"
+                .to_owned(),
+            "13: spec.tracing.otel.headers[1]: it is an x (write name=value)".to_owned(),
+            format!("16: {metrics}.latencyDistributionBuckets[1] -1 is less than 0: it is left out ({order})"),
+            format!(
+                "16: {metrics}.latencyDistributionBuckets[2] 5 comes after 5: there can be no metrics with it ({order})"
+            ),
+            format!(
+                "16: {metrics}.latencyDistributionBuckets[3] 4 comes after 5: there can be no metrics with it ({order})"
+            ),
+            format!(
+                "17: {metrics}.http.pathMatching[1] \"x/b\" cannot be used: it is an x (write a path, as /orders/{{id}})"
+            ),
+            format!(
+                "22: {metrics}.rules[0].labels[0].regex.two \"x(\" cannot be used: it is an x \
+                 (correct the regular expression)"
+            ),
+            "23: spec.nameResolution.component \"mdsn\" is not a name resolver: other apps cannot be called \
+             (did you mean mdns? write mdns or sqlite)"
+                .to_owned(),
+        ]
+    );
+}
+
+#[test]
+fn features_that_there_are_not_are_a_warning() {
+    let text =
+        spec("  features:\n  - {name: HotReload, enabled: true}\n  - {name: HotReloading, enabled: true}\n");
+    let loaded = Files::with(&[&text]).load().unwrap();
+    let [warning] = &loaded.warnings[..] else {
+        panic!("{:?}", loaded.warnings);
+    };
+    assert_eq!(warning.line, 7);
+    assert_eq!(
+        warning.what,
+        "spec.features[1].name \"HotReloading\" is not a feature: it has no effect"
+    );
+    assert!(
+        warning.remedy.starts_with("did you mean HotReload? write "),
+        "{warning}"
+    );
+    let json = br#"{"spec":{"features":[{"name":"hotreload","enabled":true}]}}"#;
+    let warnings = Configuration::mistakes_in(json, "c", &known()).warnings;
+    assert!(
+        warnings[0].remedy.starts_with("did you mean HotReload? "),
+        "{warnings:?}"
+    );
 }
 
 #[test]
@@ -262,7 +381,7 @@ fn all_problems_come_at_once_with_their_place() {
     ]);
     let mut paths = files.paths;
     paths.push(PathBuf::from("/no/such/file.yaml"));
-    let problems = load(&paths, &APIS, |_| None).unwrap_err();
+    let problems = load(&paths, &known(), |_| None).unwrap_err();
     assert_eq!(problems.len(), 4, "{problems:?}");
     assert_eq!(
         (problems[1].line, problems[1].what.as_str()),
@@ -383,26 +502,29 @@ fn a_sampling_rate_out_of_range_says_what_it_counts_as() {
 #[test]
 fn names_of_parts_of_the_api_are_looked_at_where_they_are_known() {
     let json = br#"{"spec":{"api":{"denied":[{"name":"stat","protocol":"http"},{"name":"state/x","protocol":"http"}]}}}"#;
-    let [mistake] = &Configuration::mistakes_in(json, "c", &APIS)[..] else {
+    let [mistake] = &Configuration::mistakes_in(json, "c", &known()).mistakes[..] else {
         panic!("one is wrong");
     };
     assert_eq!(
         mistake.remedy,
         "did you mean state? write one of secrets, state, unlock"
     );
-    assert_eq!(Configuration::mistakes_in(json, "c", &[]), []);
+    assert_eq!(
+        Configuration::mistakes_in(json, "c", &Known::default()),
+        Found::default()
+    );
 }
 
 #[test]
 fn what_an_operator_sends_is_looked_at_too() {
     let json = br#"{"spec":{"accessControl":{"defaultAction":"alow"}}}"#;
-    let mistakes = Configuration::mistakes_in(json, "Configuration c", &APIS);
-    let shown = mistakes[0].to_string();
+    let mistakes = Configuration::mistakes_in(json, "Configuration c", &known()).mistakes;
+    let told = mistakes[0].to_string();
     assert!(
         shown.starts_with(r#"Configuration c: spec.accessControl.defaultAction "alow" is not an action"#),
         "{shown}"
     );
-    assert_eq!(Configuration::mistakes_in(b"{", "c", &APIS), []);
+    assert_eq!(Configuration::mistakes_in(b"{", "c", &known()), Found::default());
 }
 
 #[test]

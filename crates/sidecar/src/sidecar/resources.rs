@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 
 use super::{Env, LOG, SidecarError};
 use crate::config::{Config, Mode};
+use crate::known::known;
 use crate::operator::{CLUSTER_SECRETS, Operator, Workload};
 
 /// The operator's name in the control plane.
@@ -59,17 +60,9 @@ fn configuration(config: &Config, env: &Env) -> Result<LoadedConfiguration, Side
     if config.resources.configs.is_empty() {
         tracing::info!(target: LOG, "loading default configuration");
     }
-    let loaded = configuration::load(&config.resources.configs, &outrigger_api::parts(), |name| {
-        env(name)
-    })
-    .map_err(|problems| SidecarError::Configuration(summary(&problems)))?;
-    for warning in &loaded.warnings {
-        tracing::warn!(target: LOG, "{warning}");
-    }
-    for mistake in &loaded.mistakes {
-        tracing::error!(target: LOG, "{mistake}");
-    }
-    show_features(&loaded.configuration);
+    let loaded = configuration::load(&config.resources.configs, &known(), |name| env(name))
+        .map_err(|problems| SidecarError::Configuration(summary(&problems)))?;
+    show(&loaded);
     Ok(loaded)
 }
 
@@ -158,15 +151,19 @@ pub(super) async fn operator_configuration(
         return Ok(configuration(config, env)?.configuration);
     };
     let loaded = operator.configuration(name).await?;
-    for mistake in &loaded.mistakes {
-        tracing::error!(target: LOG, "{mistake}");
-    }
-    show_features(&loaded.configuration);
+    show(&loaded);
     Ok(loaded.configuration)
 }
 
-fn show_features(settings: &Configuration) {
-    let names: Vec<_> = settings.features.names().collect();
+/// Logs what is wrong with a Configuration that can be used, and which features it enables.
+fn show(loaded: &LoadedConfiguration) {
+    for warning in &loaded.warnings {
+        tracing::warn!(target: LOG, "{warning}");
+    }
+    for mistake in &loaded.mistakes {
+        tracing::error!(target: LOG, "{mistake}");
+    }
+    let names: Vec<_> = loaded.configuration.features.names().collect();
     if !names.is_empty() {
         tracing::info!(target: LOG, "Enabled features: {}", names.join(" "));
     }

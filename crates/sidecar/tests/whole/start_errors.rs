@@ -281,6 +281,43 @@ fn steps_of_a_start_do_not_hide_each_other() {
 }
 
 #[test]
+fn values_of_a_configuration_that_cannot_be_used_are_told_with_their_lines() {
+    let folder = with_wrong_resources(
+        r#"  tracing:
+    zipkin: {endpointAddress: nowhere}
+    otel:
+      endpointAddress: http://collector:4317
+      protocol: gprc
+      headers: [x key=hidden]
+  metrics:
+    latencyDistributionBuckets: [10, 5]
+    http: {pathMatching: ["/orders/{id"]}
+    rules: [{name: m, labels: [{name: l, regex: {one: "("}}]}]
+  nameResolution: {component: mdsn}
+  features: [{name: HotReloading, enabled: true}]
+  secrets: {scopes: [{storeName: a, defaultAccess: dney}]}
+"#,
+    );
+    let log = log(folder.path(), &["--config=config.yaml"]);
+    for parts in [
+        &["config.yaml:7: ", "\\\"nowhere\\\"", "http://HOST:9411"][..],
+        &["config.yaml:9: ", "it has a scheme", "write HOST:PORT"],
+        &["config.yaml:10: ", "did you mean grpc?"],
+        &["config.yaml:11: ", "spec.tracing.otel.headers[0]"],
+        &["config.yaml:13: ", "5 comes after 10"],
+        &["config.yaml:14: ", "a wildcard must be a whole path segment"],
+        &["config.yaml:15: ", "unclosed group"],
+        &["config.yaml:16: ", "did you mean mdns?"],
+        &["config.yaml:17: ", "did you mean HotReload?"],
+        &["config.yaml:18: defaultAccess dney can be", "did you mean deny?"],
+        &["level=fatal", "defaultAccess dney can be either allow or deny"],
+    ] {
+        says(&log, parts);
+    }
+    assert!(!log.contains("hidden"), "{log}");
+}
+
+#[test]
 fn a_component_that_fails_does_not_hide_a_wrong_subscription() {
     let folder = tempfile::tempdir().unwrap();
     let subscription = "apiVersion: dapr.io/v2alpha1\nkind: Subscription\nmetadata:\n  name: s\nspec:\n  \

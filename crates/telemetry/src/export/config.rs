@@ -138,19 +138,25 @@ fn decode_header(entry: &str) -> Result<String, TracingError> {
     Ok(format!("{}={}", name.trim(), value.trim()))
 }
 
+/// `name=value` as a header; nothing of an entry without `=`. The value may be a secret: errors do not repeat it.
+pub(super) fn parse_header(entry: &str) -> Result<Option<(HeaderName, HeaderValue)>, TracingError> {
+    let Some((name, value)) = entry.split_once('=') else {
+        return Ok(None);
+    };
+    let invalid = || TracingError::Header(name.to_owned());
+    let value = HeaderValue::from_str(value).map_err(|_| invalid())?;
+    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
+    Ok(Some((name, value)))
+}
+
 impl OtelConfig {
     /// The headers sent with every export.
     pub(super) fn header_map(&self) -> Result<HeaderMap, TracingError> {
         let mut map = HeaderMap::new();
         for entry in &self.headers {
-            let Some((name, value)) = entry.split_once('=') else {
-                continue;
-            };
-            let name =
-                HeaderName::from_bytes(name.as_bytes()).map_err(|_| TracingError::Header(entry.clone()))?;
-            // The value may be a secret: the error does not repeat it.
-            let value = HeaderValue::from_str(value).map_err(|_| TracingError::Header(name.to_string()))?;
-            map.insert(name, value);
+            if let Some((name, value)) = parse_header(entry)? {
+                map.insert(name, value);
+            }
         }
         Ok(map)
     }

@@ -21,18 +21,10 @@ pub(super) struct Zipkin {
 
 impl Zipkin {
     pub(super) fn new(url: &str, resource: &Resource) -> Result<Self, TracingError> {
-        let invalid = |reason: String| TracingError::ZipkinUrl {
+        let (uri, secure) = parse(url).map_err(|reason| TracingError::ZipkinUrl {
             url: url.to_owned(),
             reason,
-        };
-        let uri: Uri = url
-            .parse()
-            .map_err(|e: http::uri::InvalidUri| invalid(e.to_string()))?;
-        let secure = match (uri.scheme_str(), uri.host()) {
-            (Some("http"), Some(_)) => false,
-            (Some("https"), Some(_)) => true,
-            _ => return Err(invalid("no scheme or host".into())),
-        };
+        })?;
         let dialer = Dialer::new(secure, b"http/1.1")?;
         let poster = Poster::new(uri, dialer, "application/json", HeaderMap::new());
         Ok(Self {
@@ -47,6 +39,18 @@ impl Zipkin {
             .map(|span| zipkin_span(span, &self.service))
             .collect();
         self.poster.post(Value::from(spans).to_string().into()).await
+    }
+}
+
+/// A URL and whether it asks for TLS, or what is wrong with it.
+pub(super) fn parse(url: &str) -> Result<(Uri, bool), String> {
+    let uri: Uri = url
+        .parse()
+        .map_err(|error: http::uri::InvalidUri| error.to_string())?;
+    match (uri.scheme_str(), uri.host()) {
+        (Some("http"), Some(_)) => Ok((uri, false)),
+        (Some("https"), Some(_)) => Ok((uri, true)),
+        _ => Err("no scheme or host".into()),
     }
 }
 

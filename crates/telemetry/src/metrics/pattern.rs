@@ -8,6 +8,12 @@ pub struct PatternError {
     reason: &'static str,
 }
 
+/// What is wrong with a pattern, if anything.
+pub fn wrong_pattern(pattern: &str) -> Option<String> {
+    let error = Patterns::new([pattern]).err()?;
+    Some(error.reason.to_owned())
+}
+
 /// A set of patterns; the most specific match wins.
 #[derive(Clone, Debug, Default)]
 pub struct Patterns {

@@ -7,6 +7,14 @@ use regex::Regex;
 
 use super::{MetricsError, RewriteRule};
 
+/// What is wrong with a regular expression, if anything.
+pub fn wrong_regex(pattern: &str) -> Option<String> {
+    let error = Regex::new(pattern).err()?.to_string();
+    // The lines before show where.
+    let reason = error.lines().last().unwrap_or_default();
+    Some(reason.trim_start_matches("error: ").to_owned())
+}
+
 /// All rules, found by metric and label when a family is made.
 #[derive(Debug, Default)]
 pub(super) struct Rules {

@@ -9,6 +9,7 @@ use outrigger_resources::{Loaded, Problem, problem};
 use outrigger_runtime::components::Env;
 use tokio::runtime::Handle;
 
+use crate::known::known;
 use crate::operator::Operator;
 use crate::reload::watch::{Watch, WatchError};
 use crate::reload::{Event, LOG, ListError, Source};
@@ -62,7 +63,7 @@ impl ConfigurationFiles {
         let (files, env, watch) = (self.files.clone(), Arc::clone(&self.env), self.watch.clone());
         let reading = self.control.spawn_blocking(move || {
             watch.refresh();
-            configuration::load(&files, &outrigger_api::parts(), |name| env(name))
+            configuration::load(&files, &known(), |name| env(name))
         });
         let loaded = match reading.await {
             Ok(Ok(loaded)) => loaded,

@@ -1,0 +1,17 @@
+//! What the crates of a sidecar know of a Configuration's values.
+
+use outrigger_resources::configuration::Known;
+use outrigger_telemetry::{export, metrics};
+
+/// What values mean nothing is found by this.
+pub(crate) fn known() -> Known {
+    Known {
+        apis: outrigger_api::parts(),
+        resolvers: outrigger_discovery::REGISTERED.to_vec(),
+        zipkin_url: export::wrong::zipkin_url,
+        otlp_endpoint: export::wrong::otlp_endpoint,
+        otlp_header: export::wrong::otlp_header,
+        regex: metrics::wrong_regex,
+        path_pattern: metrics::wrong_pattern,
+    }
+}

@@ -1,0 +1,52 @@
+//! What is wrong with values of `spec.tracing`, for whoever reads them before they are used.
+
+use super::{config, otlp_uri, zipkin};
+
+/// Of `zipkin.endpointAddress`.
+pub fn zipkin_url(url: &str) -> Option<String> {
+    zipkin::parse(url).err()
+}
+
+/// Of `otel.endpointAddress`.
+pub fn otlp_endpoint(endpoint: &str) -> Option<String> {
+    if endpoint.contains("://") {
+        // A URL can be made of it, with the scheme as host.
+        return Some("it has a scheme, which isSecure decides".to_owned());
+    }
+    otlp_uri("http", endpoint, "").err()
+}
+
+/// Of one of `otel.headers`, as `name=value`; the value is not repeated.
+pub fn otlp_header(entry: &str) -> Option<String> {
+    match config::parse_header(entry) {
+        Ok(Some(_)) => None,
+        Ok(None) => Some("it has no =, and is not sent".to_owned()),
+        Err(_) => Some("its name or its value has characters that a header may not have".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_used_is_not_wrong() {
+        for (check, right, wrong) in [
+            (
+                zipkin_url as fn(&str) -> Option<String>,
+                "http://z:9411/api/v2/spans",
+                "z:9411",
+            ),
+            (zipkin_url, "https://z", "ftp://z"),
+            (otlp_endpoint, "collector:4317", "http://collector:4317"),
+            (otlp_endpoint, "[::1]:4317", "a b:4317"),
+            (otlp_header, "x-key=a=b", "x-key: secret"),
+            (otlp_header, "x-key=", "x key=secret"),
+            (otlp_header, "x-key=a b", "x-key=secret\u{7f}"),
+        ] {
+            assert_eq!(check(right), None, "{right}");
+            let told = check(wrong).unwrap_or_else(|| panic!("{wrong} is right"));
+            assert!(!told.contains("secret"), "{told}");
+        }
+    }
+}
