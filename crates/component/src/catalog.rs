@@ -1,13 +1,18 @@
 //! Which implementation a component's `spec.type` and `spec.version` mean.
 
-use std::{collections::HashMap, future::Future, sync::Arc};
+use std::{
+    collections::HashMap,
+    future::{Future, poll_fn},
+    sync::Arc,
+    task::Poll,
+};
 
 use futures::future::BoxFuture;
 use outrigger_nearest::{hint, nearest};
 
 use crate::{
-    ConfigurationStore, Conversation, CryptoProvider, InputBinding, LockStore, Metadata, Middleware,
-    OutputBinding, PubSub, Result, SecretStore, StateStore,
+    ConfigurationStore, Conversation, CryptoProvider, Error, InputBinding, Kind, LockStore, Metadata,
+    Middleware, OutputBinding, PubSub, Result, SecretStore, StateStore,
 };
 
 /// What a component is built from.
@@ -71,8 +76,34 @@ impl<T: ?Sized> Entry<T> {
     }
 
     /// Builds and initialises the component: when it returns, the component works.
+    ///
+    /// # Errors
+    /// With all values of properties that are wrong, as far as they are read before anything is waited for.
     pub async fn build(&self, setup: Setup) -> Result<Arc<T>> {
-        (self.build)(setup).await
+        let metadata = setup.metadata.clone();
+        metadata.collect();
+        let mut building = (self.build)(setup);
+        let built = poll_fn(|context| match building.as_mut().poll(context) {
+            // With a wrong value left out it must not go on: to connect, or to write.
+            Poll::Pending if metadata.has_collected() => Poll::Ready(None),
+            polled => polled.map(Some),
+        });
+        let built = built.await;
+        // What it started ends with it.
+        drop(building);
+        let collected = metadata.collected();
+        let mut wrong: Vec<Error> = collected.into_iter().map(Error::from).collect();
+        match built {
+            Some(built) if wrong.is_empty() => built,
+            Some(Err(error)) if error.kind() == Kind::Configuration => {
+                if wrong.iter().all(|wrong| wrong.property() != error.property()) {
+                    wrong.push(error);
+                }
+                Err(Error::all(wrong))
+            }
+            // What else failed may have done so because a value was left out.
+            _ => Err(Error::all(wrong)),
+        }
     }
 }
 
@@ -281,8 +312,58 @@ impl Catalog {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use futures::executor::block_on;
+
     use super::*;
-    use crate::{Error, Kind};
+    use crate::Unit;
+
+    /// The texts of the error of a component that reads `a`, `b` and `c` and then does `more`, and the properties.
+    fn wrong<R>(more: fn(Metadata) -> R) -> Vec<(String, Option<String>)>
+    where
+        R: Future<Output = Result<()>> + Send + 'static,
+    {
+        let entry: Entry<dyn StateStore> =
+            Entry::new(&["x"], Version::Only, move |setup: Setup| async move {
+                let (metadata, second) = (setup.metadata, Duration::from_secs(1));
+                let _number: Option<u8> = metadata.number(&["a"])?;
+                let _duration = metadata.duration(&["b"], Unit::Seconds)?;
+                let _span = metadata.span(&["c"], second, second)?;
+                more(metadata).await?;
+                Err(Error::new(Kind::Internal, "built"))
+            });
+        let given = [("a", "300"), ("b", "soon"), ("c", "1ms")].map(|(n, v)| (n.to_owned(), v.to_owned()));
+        let setup = Setup {
+            metadata: Metadata::new("x", given).unwrap(),
+            app_id: String::new(),
+        };
+        let metadata = setup.metadata.clone();
+        let error = block_on(entry.build(setup)).map(drop).unwrap_err();
+        assert!(metadata.number::<u8>(&["a"]).is_err(), "only while it is built");
+        let each = error.each();
+        each.map(|(text, property)| (text, property.map(str::to_owned)))
+            .collect()
+    }
+
+    #[test]
+    fn every_wrong_value_is_told_and_nothing_is_done_without_it() {
+        let about = |told: Vec<(String, Option<String>)>| -> Vec<Option<String>> {
+            told.into_iter().map(|(_, property)| property).collect()
+        };
+        let all = ["a", "b", "c"].map(|name| Some(name.to_owned()));
+        // A component that would wait, one that fails because of what was left out, and one that would work.
+        assert_eq!(about(wrong(|_| std::future::pending())), all);
+        assert_eq!(
+            about(wrong(|_| async { Err(Error::new(Kind::Unavailable, "away")) })),
+            all
+        );
+        assert_eq!(about(wrong(|_| async { Ok(()) })), all);
+        let told = wrong(|metadata| async move { Ok(metadata.required(&["d"]).map(drop)?) });
+        assert_eq!(about(told)[2..], [Some("c".to_owned()), Some("d".to_owned())]);
+        let told = wrong(|metadata| async move { Err(metadata.wrong(&["a"], "something else").into()) });
+        assert_eq!(told.len(), 3, "each property once: {told:?}");
+    }
 
     fn section() -> Section<dyn StateStore> {
         let mut section: Section<dyn StateStore> = Section::new("state");

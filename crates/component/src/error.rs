@@ -43,6 +43,8 @@ struct Inner {
     api_status: Option<ApiStatus>,
     code: Option<i32>,
     property: Option<String>,
+    /// What else is wrong with the same component.
+    others: Vec<Error>,
 }
 
 /// What a component wants callers of the API to be told.
@@ -74,6 +76,7 @@ impl Error {
             api_status: None,
             code: None,
             property: None,
+            others: Vec::new(),
         }))
     }
 
@@ -155,6 +158,22 @@ impl Error {
         self
     }
 
+    /// All that is wrong with one component as one error: the first, with the others after it.
+    pub(crate) fn all(errors: Vec<Self>) -> Self {
+        let mut errors = errors.into_iter();
+        let mut first = errors
+            .next()
+            .unwrap_or_else(|| Self::new(Kind::Internal, "the component was not built"));
+        first.0.others.extend(errors);
+        first
+    }
+
+    /// The text of each thing that is wrong, and the property that it is about.
+    pub fn each(&self) -> impl Iterator<Item = (String, Option<&str>)> {
+        let own = std::iter::once((self.own(), self.property()));
+        own.chain(self.0.others.iter().map(|other| (other.own(), other.property())))
+    }
+
     /// The gRPC code by which retries may go, where there is one: what callers are told comes first.
     pub fn code(&self) -> Option<i32> {
         let api = self.0.api_status.as_ref().map(|status| status.grpc);
@@ -189,25 +208,33 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.own())?;
+        for other in &self.0.others {
+            write!(f, "; {other}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Error {
+    /// The text without that of the others.
+    fn own(&self) -> String {
         // The two ETag texts are part of the contract.
         let opening = match self.0.kind {
             Kind::EtagMismatch => "possible etag mismatch. error from state store",
             Kind::InvalidEtag => "invalid etag value",
             _ => "",
         };
-        let mut parts = [opening, &self.0.message]
+        let parts = [opening, &self.0.message];
+        let mut text = parts
             .into_iter()
-            .filter(|part| !part.is_empty());
-        if let Some(first) = parts.next() {
-            f.write_str(first)?;
-        }
-        for part in parts {
-            write!(f, ": {part}")?;
-        }
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join(": ");
         if let Some(source) = &self.0.source {
-            write!(f, ": {source}")?;
+            text.push_str(&format!(": {source}"));
         }
-        Ok(())
+        text
     }
 }
 

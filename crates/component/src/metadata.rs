@@ -1,7 +1,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     str::FromStr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -130,6 +130,8 @@ struct LookedUp {
     names: BTreeMap<String, Reading>,
     /// Somebody took all of them: none is unknown.
     all: bool,
+    /// Wrong values that were read, where they are collected.
+    wrong: Option<Vec<MetadataError>>,
 }
 
 /// A property that nobody looked up.
@@ -200,10 +202,29 @@ impl Metadata {
         &self.component
     }
 
+    /// From here on a value that is wrong counts as absent, here and in copies of this, until [`Metadata::collected`] tells
+    /// of it: who reads the properties goes on to the others.
+    pub(crate) fn collect(&self) {
+        self.looked().wrong = Some(Vec::new());
+    }
+
+    /// Whether a wrong value was collected.
+    pub(crate) fn has_collected(&self) -> bool {
+        self.looked()
+            .wrong
+            .as_ref()
+            .is_some_and(|wrong| !wrong.is_empty())
+    }
+
+    /// What was collected. Wrong values are errors again from here on.
+    pub(crate) fn collected(&self) -> Vec<MetadataError> {
+        self.looked().wrong.take().unwrap_or_default()
+    }
+
     /// The properties that nobody looked up so far, by name. Asked after the component was built: what it does not
     /// read then has no effect.
     pub fn unused(&self) -> Vec<Unused> {
-        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = self.looked();
         if wanted.all {
             return Vec::new();
         }
@@ -228,14 +249,14 @@ impl Metadata {
 
     /// The names that were looked up so far, present or not, sorted, and how: what a component reads, once it was built.
     pub fn looked_up(&self) -> Vec<(String, Reading)> {
-        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = self.looked();
         let names = wanted.names.iter();
         names.map(|(name, reading)| (name.clone(), *reading)).collect()
     }
 
     /// All properties: names as written, and values. None counts as unused then.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner).all = true;
+        self.looked().all = true;
         self.properties
             .values()
             .map(|(name, value)| (name.as_str(), value.as_str()))
@@ -282,7 +303,10 @@ impl Metadata {
         };
         match value.trim().parse() {
             Ok(number) => Ok(Some(number)),
-            Err(_) => Err(self.invalid(name, value, "a whole number in range is expected")),
+            Err(_) => self.refuse(
+                self.invalid(name, value, "a whole number in range is expected"),
+                None,
+            ),
         }
     }
 
@@ -294,9 +318,10 @@ impl Metadata {
         let Some((name, value)) = self.find(names, Reading::Duration(unit)) else {
             return Ok(None);
         };
-        duration(value.trim(), unit)
-            .map(Some)
-            .map_err(|error| self.invalid(name, value, &format!("{error}; write it like 30s or 1m30s")))
+        duration(value.trim(), unit).map(Some).or_else(|error| {
+            let expected = format!("{error}; write it like 30s or 1m30s");
+            self.refuse(self.invalid(name, value, &expected), None)
+        })
     }
 
     /// As [`Metadata::duration`], for a span that must not be below `least`; `default` when absent.
@@ -318,7 +343,8 @@ impl Metadata {
             Some(span) if span >= least => Ok(span),
             _ => {
                 let (name, value) = found.unwrap_or_default();
-                Err(self.invalid(name, value, &format!("it must be at least {least:?}")))
+                let expected = format!("it must be at least {least:?}");
+                self.refuse(self.invalid(name, value, &expected), default)
             }
         }
     }
@@ -331,8 +357,24 @@ impl Metadata {
         self.invalid(name, value, expected)
     }
 
+    fn looked(&self) -> MutexGuard<'_, LookedUp> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The error, or what counts in place of the value where wrong ones are collected.
+    fn refuse<T>(&self, error: MetadataError, instead: T) -> Result<T, MetadataError> {
+        match &mut self.looked().wrong {
+            Some(wrong) if wrong.contains(&error) => Ok(instead),
+            Some(wrong) => {
+                wrong.push(error);
+                Ok(instead)
+            }
+            None => Err(error),
+        }
+    }
+
     fn find(&self, names: &[&str], reading: Reading) -> Option<(&str, &str)> {
-        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wanted = self.looked();
         for name in names {
             let known = wanted.names.entry((*name).to_owned()).or_insert(reading);
             if reading != Reading::Text {

@@ -84,12 +84,22 @@ impl OpenError {
         Self::new(Step::Create, component, error).at(component, value)
     }
 
-    /// What the component says; points at the property that it names.
+    /// What the component says; points at the properties that it names.
     fn init(component: &Component, error: &Error) -> Self {
-        let failed = Self::new(Step::Init, component, format!("{error}{}", remedy(error.kind())));
-        match error.property() {
-            Some(property) => failed.at(component, property),
-            None => failed,
+        let place = |property: Option<&str>| match property {
+            Some(property) => component.source.of(property).to_string(),
+            None => component.source.to_string(),
+        };
+        let mut all: Vec<_> = error.each().collect();
+        let (last, property) = all.pop().unwrap_or_default();
+        let before: String = all
+            .into_iter()
+            .map(|(text, property)| format!("{text} ({}); ", place(property)))
+            .collect();
+        let cause = format!("{before}{last}{}", remedy(error.kind()));
+        Self {
+            place: place(property),
+            ..Self::new(Step::Init, component, cause)
         }
     }
 

@@ -491,3 +491,25 @@ fn every_wrong_component_is_told_with_its_lines() {
         assert!(!log.contains(silent), "{silent}:\n{log}");
     }
 }
+
+#[test]
+fn every_wrong_value_of_a_component_is_told_with_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let properties = [
+        "redisHost",
+        "redisDB",
+        "dialTimeout",
+        "redisMaxRetries",
+        "ttlInSeconds",
+    ];
+    let text = component("state.redis", "store", &properties);
+    std::fs::write(folder.path().join("store.yaml"), text).unwrap();
+    let log = log(folder.path(), &["--resources-path=."]);
+    let told = |property: &str, line| {
+        let line = format!("(./store.yaml:{line})");
+        says(&log, &["level=fatal", &format!("property {property}: "), &line]);
+    };
+    told("redisDB", 11);
+    told("dialTimeout", 13);
+    told("redisMaxRetries", 15);
+}
