@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::*;
 
+mod definition;
+
 /// Some parts of an API, resolvers, and what else is known; values that begin with `x` are wrong.
 fn known() -> Known {
     let check: Check = |value| value.starts_with('x').then(|| "it is an x".to_owned());
@@ -519,7 +521,7 @@ fn names_of_parts_of_the_api_are_looked_at_where_they_are_known() {
 fn what_an_operator_sends_is_looked_at_too() {
     let json = br#"{"spec":{"accessControl":{"defaultAction":"alow"}}}"#;
     let mistakes = Configuration::mistakes_in(json, "Configuration c", &known()).mistakes;
-    let told = mistakes[0].to_string();
+    let shown = mistakes[0].to_string();
     assert!(
         shown.starts_with(r#"Configuration c: spec.accessControl.defaultAction "alow" is not an action"#),
         "{shown}"

@@ -106,7 +106,7 @@ impl Builder {
                 let (loaded, usable) = resources::read_resources(&config, &control).await;
                 if let Err(error) = usable {
                     // What is wrong beside it is mended with it.
-                    tell_mistakes(&loaded, &config, &env).await;
+                    tell_mistakes(&loaded, &config).await;
                     return Err(error);
                 }
                 loaded

@@ -89,7 +89,7 @@ async fn standalone(config: &Config, env: &Env, control: &Handle) -> Result<Envi
     }
     let (loaded, usable) = resources::read_resources(config, control).await;
     found.keep(usable);
-    tell_mistakes(&loaded, config, env).await;
+    tell_mistakes(&loaded, config).await;
     Err(found.into_error())
 }
 
@@ -124,7 +124,7 @@ async fn kubernetes(config: &Config, env: &Env, control: &Handle) -> Result<Envi
         });
     }
     if let Some(loaded) = found.keep(operator.load().await) {
-        tell_mistakes(&loaded, config, env).await;
+        tell_mistakes(&loaded, config).await;
     }
     Err(found.into_error())
 }
@@ -175,10 +175,10 @@ impl Found {
 }
 
 /// Logs what is wrong with resources that were read, for a start that ends before they are used.
-pub(super) async fn tell_mistakes(loaded: &Loaded, config: &Config, env: &Env) {
+pub(super) async fn tell_mistakes(loaded: &Loaded, config: &Config) {
     let (_unused, problems) = resiliency(&loaded.resiliency, &config.app_id);
     log_policies(&problems);
-    components::show_unknown(&loaded.components, &catalog(config, env).await);
+    components::show_unknown(&loaded.components, &catalog(config).await);
 }
 
 /// The policies, and what is wrong with them.
@@ -200,16 +200,13 @@ pub(super) fn log_policies(problems: &[Problem]) {
 }
 
 /// What this build has, and the components in processes of their own.
-pub(super) async fn catalog(config: &Config, env: &Env) -> Catalog {
+pub(super) async fn catalog(config: &Config) -> Catalog {
     #[allow(unused_mut, reason = "a build without them")]
     let mut catalog = outrigger_components::builtin();
     #[cfg(feature = "pluggable")]
-    outrigger_components::pluggable::discover(
-        &mut catalog,
-        &super::settings::pluggable_components(config, env),
-    )
-    .await;
+    outrigger_components::pluggable::discover(&mut catalog, &super::settings::pluggable_components(config))
+        .await;
     #[cfg(not(feature = "pluggable"))]
-    let _ = (config, env);
+    let _ = config;
     catalog
 }
