@@ -180,6 +180,6 @@ async fn all_secrets_of_a_namespace_have_a_limit() {
     assert_eq!((found.len(), found["s7"]["a"].len()), (20, 60_000));
     assert_eq!(
         all(1 << 20).await.unwrap_err().to_string(),
-        "all Secrets in the namespace shop have more than 1 MiB: ask for single ones"
+        "all Secrets in the namespace shop have more than 1 MiB: get them one by one"
     );
 }
