@@ -4,6 +4,7 @@ mod boxed;
 mod dapr;
 mod fields;
 mod groups;
+mod oversized;
 mod taskhub;
 mod unary;
 
@@ -33,6 +34,8 @@ use tower::ServiceExt;
 pub use dapr::DaprService;
 pub(crate) use groups::groups;
 pub use groups::methods;
+#[cfg(feature = "fuzzing")]
+pub use oversized::fuzz as fuzz_oversized;
 pub use taskhub::TaskHub;
 
 use crate::admit::{Token, hidden};
@@ -314,6 +317,23 @@ impl GrpcApi {
                     TonicBody::new(body.map_err(|e| grpc::body_status(&e)))
                 });
                 self.workers.work(request).await
+            }
+            taskhub::COMPLETE_TURN => {
+                match oversized::check(request, oversized::TURN, self.dapr.max_message).await {
+                    Ok(request) => by_generated(self.task_hub.clone(), request).await,
+                    Err(answer) => self.workers.workflows.turn_too_large(&answer).await.into_http(),
+                }
+            }
+            taskhub::COMPLETE_ACTIVITY => {
+                match oversized::check(request, oversized::ACTIVITY, self.dapr.max_message).await {
+                    Ok(request) => by_generated(self.task_hub.clone(), request).await,
+                    Err(answer) => self
+                        .workers
+                        .workflows
+                        .activity_too_large(answer)
+                        .await
+                        .into_http(),
+                }
             }
             _ => by_generated(self.task_hub.clone(), request).await,
         };

@@ -17,6 +17,7 @@ mod listing;
 mod losses;
 mod manage;
 pub mod metrics;
+mod oversized;
 mod purge;
 pub mod queue;
 mod read;
@@ -59,6 +60,7 @@ use tonic::{Code, Status};
 
 pub use listing::{Listed, Listing};
 pub use manage::{Action, WorkflowError};
+pub use oversized::Oversized;
 pub use purge::Purged;
 pub use waits::Waits;
 pub use workers::WorkItems;

@@ -28,6 +28,13 @@ impl Limit {
         self.exceeded("history and inbox of the workflow", size)
     }
 
+    /// Why an instance that begins with this event could never be sent to a worker.
+    #[must_use]
+    pub fn refuses_start(self, start: &HistoryEvent) -> Option<String> {
+        let stalled = self.exceeded("the start of the workflow, with its input,", start.encoded_len());
+        stalled.and_then(|stalled| stalled.description)
+    }
+
     /// Whether an instance may take an event that was raised, and would be of this size then.
     ///
     /// # Errors
@@ -94,6 +101,15 @@ mod tests {
             text.contains("1951 bytes, 195% of the 1000 bytes") && text.contains("--max-body-size"),
             "{text}"
         );
+        let start = HistoryEvent {
+            event_id: 7,
+            ..HistoryEvent::default()
+        };
+        let size = start.encoded_len();
+        assert_eq!(Limit(0).refuses_start(&start), None);
+        assert_eq!(Limit(2 * size).refuses_start(&start), None);
+        let why = Limit(size).refuses_start(&start).unwrap();
+        assert!(why.contains("input") && why.contains("--max-body-size"), "{why}");
         assert_eq!(Limit(200).ratio(50), Some(0.25));
         assert_eq!(Limit(0).ratio(50), None);
     }

@@ -32,6 +32,10 @@ use crate::error::ApiError;
 pub(super) const SERVICE: &str = "/TaskHubSidecarService/";
 /// The one method that is a stream.
 pub(super) const GET_WORK_ITEMS: &str = "/TaskHubSidecarService/GetWorkItems";
+/// What a worker answers to a turn.
+pub(super) const COMPLETE_TURN: &str = "/TaskHubSidecarService/CompleteOrchestratorTask";
+/// What a worker answers to an activity.
+pub(super) const COMPLETE_ACTIVITY: &str = "/TaskHubSidecarService/CompleteActivityTask";
 
 /// The service.
 #[derive(Clone)]

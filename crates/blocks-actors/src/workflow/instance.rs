@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use outrigger_wire::durabletask::HistoryEvent;
 use outrigger_wire::durabletask::backend::v1::{CreateWorkflowInstanceRequest, DurableTimer};
+use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_workflow::error::AddError;
 use outrigger_workflow::event::Awaited;
 use outrigger_workflow::names::{self, Purpose};
@@ -142,6 +143,12 @@ impl Held<'_> {
             return Ok(());
         };
         let engine = Arc::clone(&self.all.engine);
+        // A child is made, and stalls: its parent is told of neither, and both are seen.
+        let is_child = matches!(&start.event_type, Some(EventType::ExecutionStarted(started)) if started.parent_instance.is_some());
+        if let Some(why) = engine.limit.refuses_start(&start).filter(|_| !is_child) {
+            self.keep(loaded);
+            return Err(Status::resource_exhausted(why));
+        }
         if creation == Creation::Replace {
             engine
                 .forget_instance(self.id, loaded.instance.activities(), false)

@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use outrigger_wire::durabletask::{ActivityRequest, ActivityResponse, OrchestratorResponse};
@@ -13,7 +14,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use super::item::{Item, Task};
 
 mod permits;
-pub use permits::Unsent;
+pub use permits::Progress;
 
 /// Work that waits or is with workers, at most; what comes beyond is refused, and comes again with its reminder.
 pub const MAX_WORK: usize = 1 << 16;
@@ -30,6 +31,17 @@ pub enum Cancelled {
     /// More work than is kept.
     #[error("{MAX_WORK} work items wait for workers already; start more workers, or limit what is started")]
     TooMuch,
+    /// The worker's answer was larger than a message may be.
+    #[error(
+        "the worker's answer has {size} bytes, more than the {limit} bytes that a message may have; raise --max-body-size, \
+         or pass less data"
+    )]
+    TooLarge {
+        /// Bytes of the answer.
+        size: usize,
+        /// Bytes that it may have.
+        limit: usize,
+    },
     /// The answer may have reached another sidecar of the app, and got lost on the way from there.
     #[error("its answer may have been lost on the way from another sidecar of the app")]
     Lost,
@@ -66,8 +78,8 @@ struct PendingWork {
     /// What is sent; `None` once it was.
     item: Option<Item>,
     answer: oneshot::Sender<Result<WorkerResponse, Cancelled>>,
-    /// The stream that it was sent on.
-    stream: Option<u64>,
+    /// The stream that it was sent on, and when.
+    sent: Option<(u64, SystemTime)>,
 }
 
 #[derive(Default)]
@@ -117,7 +129,7 @@ impl Work {
             let number = self.waiting.pop_front()?;
             if let Some(piece) = self.pieces.get_mut(&number) {
                 self.unsent -= 1;
-                piece.stream = Some(stream);
+                piece.sent = Some((stream, SystemTime::now()));
                 return piece.item.take();
             }
         }
@@ -230,7 +242,7 @@ impl WorkQueue {
                 key,
                 item: Some(item),
                 answer,
-                stream: None,
+                sent: None,
             };
             work.pieces.insert(number, piece);
             number
@@ -262,6 +274,12 @@ impl WorkQueue {
         // Who gives up in this moment needs no answer.
         let _gone = piece.answer.send(Ok(WorkerResponse::Turn(response)));
         None
+    }
+
+    /// A worker has run a turn, and its answer cannot be taken. Whether somebody waited for it here.
+    pub fn turn_refused(&self, instance: &str, token: &str, why: Cancelled) -> bool {
+        let piece = self.answered(&Key::Turn(instance.to_owned()), token);
+        piece.is_some_and(|piece| piece.answer.send(Err(why)).is_ok())
     }
 
     /// A worker has run an activity. Its answer comes back where nobody waits for it here.
@@ -389,7 +407,10 @@ impl Drop for WorkStream {
         let lost: Vec<_> = {
             let mut work = self.queue.locked();
             let of_this = |(number, piece): (&u64, &PendingWork)| {
-                (piece.stream == Some(self.number)).then_some(*number)
+                piece
+                    .sent
+                    .is_some_and(|(stream, _)| stream == self.number)
+                    .then_some(*number)
             };
             let numbers: Vec<_> = work.pieces.iter().filter_map(of_this).collect();
             numbers

@@ -139,6 +139,20 @@ impl Workflows {
         }
     }
 
+    /// Has the sidecar that waits for the answer to a turn wait no longer, where that is another one.
+    pub(super) async fn cancel(&self, id: &str, token: &str) {
+        if !self.with.is_clustered || id.is_empty() || self.queue.is_own(token) {
+            return;
+        }
+        let call = call(&self.types.executor, id, methods::CANCEL, Vec::new());
+        if let Err(error) = self.with.actors.invoke_plain(&call).await {
+            tracing::warn!(
+                target: LOG,
+                "the sidecar that waits for the answer to the turn of '{id}' could not be told that there is none: {error}"
+            );
+        }
+    }
+
     /// Brings an answer to the sidecar that waits for it.
     async fn bring(&self, id: &str, token: &str, answer: &impl Message) -> Result<bool, Status> {
         if !self.with.is_clustered || self.queue.is_own(token) {

@@ -20,6 +20,7 @@ use super::engine::{Engine, new_id, now, retry_later};
 use super::instance::{Held, random, stalled_status};
 use super::linger::Hold;
 use super::metrics::Ended as Execution;
+use super::queue::Cancelled;
 use super::spans;
 use super::store::Loaded;
 
@@ -145,10 +146,12 @@ impl Held<'_> {
                     } else {
                         self.keep(loaded);
                     }
-                    return Err(retry_later(format!(
-                        "the turn of workflow '{}' was not done: {cancelled}",
-                        self.id
-                    )));
+                    let why = format!("the turn of workflow '{}' was not done: {cancelled}", self.id);
+                    return Err(match cancelled {
+                        // The next one is likely to be as large.
+                        Cancelled::TooLarge { .. } => engine.refused(self.id, &why),
+                        _ => retry_later(why),
+                    });
                 }
             };
             // Not across what is awaited.

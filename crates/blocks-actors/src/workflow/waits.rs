@@ -7,7 +7,7 @@ use prost_types::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::Workflows;
-use super::queue::Unsent;
+use super::queue::Progress;
 use crate::actors::ActorError;
 
 /// What an instance waits for, and where.
@@ -62,6 +62,11 @@ impl Workflows {
             .into_iter()
             .map(|wait| self.described(id, instance.generation, wait));
         waits.extend(described);
+        // A timer that has fired is nowhere stored until its turn is.
+        let progress = self.queue.turn_progress(id);
+        if progress.is_some() && !waits.iter().any(|wait| wait["kind"] == "turn") {
+            waits.push(self.described(id, instance.generation, Wait::Turn { events: 0, due: None }));
+        }
         Ok(Some(Waits {
             id: id.to_owned(),
             status,
@@ -93,11 +98,9 @@ impl Workflows {
                     set("why", json!(trouble.why));
                     set("failures", json!(trouble.count));
                     set("lastFailure", time(Some(trouble.at.into())));
-                } else if let Some(unsent) = self.queue.unsent_turn(instance) {
-                    set(
-                        "why",
-                        json!(text(unsent, "turns", "maxConcurrentWorkflowInvocations")),
-                    );
+                } else if let Some(progress) = self.queue.turn_progress(instance) {
+                    let why = text(progress, "turns", "maxConcurrentWorkflowInvocations");
+                    set("why", json!(why));
                 }
             }
             Wait::Activity { id, name, app, since } => {
@@ -113,8 +116,8 @@ impl Workflows {
                         "why",
                         json!(format!("no sidecar of app '{app}' has a worker connected")),
                     );
-                } else if let Some(unsent) = self.queue.unsent_activity(instance, id) {
-                    let why = text(unsent, "activities", "maxConcurrentActivityInvocations");
+                } else if let Some(progress) = self.queue.activity_progress(instance, id) {
+                    let why = text(progress, "activities", "maxConcurrentActivityInvocations");
                     set("why", json!(why));
                 }
                 set("appID", json!(app));
@@ -160,15 +163,22 @@ impl Workflows {
     }
 }
 
-/// Why work of this sidecar is with no worker.
-fn text(unsent: Unsent, what: &str, setting: &str) -> String {
-    match unsent {
-        Unsent::Limit(limit) => {
+/// Where work of this sidecar is.
+fn text(progress: Progress, what: &str, setting: &str) -> String {
+    match progress {
+        Progress::Limit(limit) => {
             format!(
                 "this sidecar's workers have {limit} {what}, as many as {setting} allows: raise it, or wait"
             )
         }
-        Unsent::Untaken => "no worker of this sidecar has accepted it yet".to_owned(),
+        Progress::Untaken => "no worker of this sidecar has accepted it yet".to_owned(),
+        Progress::Sent(at) => {
+            let at = time(Some(at.into()));
+            format!(
+                "it is with a worker since {}, which has not answered",
+                at.as_str().unwrap_or_default()
+            )
+        }
     }
 }
 

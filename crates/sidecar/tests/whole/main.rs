@@ -59,4 +59,5 @@ mod subscriptions;
 mod tracing;
 mod workflow;
 mod workflow_api;
+mod workflow_large;
 mod workflow_stuck;

@@ -1,16 +1,20 @@
-//! Work that waits until more may be with workers.
+//! Where work is: it waits until more may be with workers, it waits for one, or one has it.
+
+use std::time::SystemTime;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{Cancelled, Key, WorkQueue};
 
-/// Why a piece of work that is wanted is with no worker.
+/// Where a piece of work is that is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unsent {
+pub enum Progress {
     /// As much as may be is with workers.
     Limit(usize),
     /// No worker has taken it yet.
     Untaken,
+    /// A worker was sent it then, and has not answered.
+    Sent(SystemTime),
 }
 
 impl WorkQueue {
@@ -30,24 +34,24 @@ impl WorkQueue {
         limit.acquire().await.map(Some).map_err(|_| Cancelled::Ended)
     }
 
-    /// Why the turn of an instance is with no worker; `None` where it is, or none is wanted here.
-    pub fn unsent_turn(&self, instance: &str) -> Option<Unsent> {
-        self.unsent(&Key::Turn(instance.to_owned()), self.limits.turns)
+    /// Where the turn of an instance is; `None` where none is wanted here.
+    pub fn turn_progress(&self, instance: &str) -> Option<Progress> {
+        self.progress(&Key::Turn(instance.to_owned()), self.limits.turns)
     }
 
-    /// Why an activity of an instance is with no worker; `None` where it is, or is not wanted here.
-    pub fn unsent_activity(&self, instance: &str, task: i32) -> Option<Unsent> {
+    /// Where an activity of an instance is; `None` where it is not wanted here.
+    pub fn activity_progress(&self, instance: &str, task: i32) -> Option<Progress> {
         let key = Key::Activity(instance.to_owned(), task);
-        self.unsent(&key, self.limits.activities)
+        self.progress(&key, self.limits.activities)
     }
 
-    fn unsent(&self, key: &Key, limit: Option<usize>) -> Option<Unsent> {
+    fn progress(&self, key: &Key, limit: Option<usize>) -> Option<Progress> {
         let work = self.locked();
         if let Some(piece) = work.by_key.get(key).and_then(|number| work.pieces.get(number)) {
-            return piece.item.is_some().then_some(Unsent::Untaken);
+            return Some(piece.sent.map_or(Progress::Untaken, |(_, at)| Progress::Sent(at)));
         }
         let limit = limit.filter(|_| work.held.contains_key(key))?;
-        Some(Unsent::Limit(limit))
+        Some(Progress::Limit(limit))
     }
 }
 

@@ -152,6 +152,21 @@ async fn a_relay_brings_an_answer_or_gives_up() {
 }
 
 #[tokio::test]
+async fn an_answer_that_cannot_be_taken_ends_the_wait_for_it() {
+    let queue = WorkQueue::new(Limits::default());
+    let why = Cancelled::TooLarge { size: 9, limit: 8 };
+    let stream = queue.open();
+    let mut wanted = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
+    assert!(wanted.as_mut().now_or_never().is_none());
+    assert!(!queue.turn_refused("a", "", why), "it was not sent yet");
+    let item = stream.next().await;
+    assert!(!queue.turn_refused("b", &item.token, why), "another instance");
+    assert!(queue.turn_refused("a", &item.token, why));
+    assert_eq!(wanted.await.unwrap_err(), why);
+    assert!(!queue.turn_refused("a", &item.token, why), "once");
+}
+
+#[tokio::test]
 async fn limits_hold_work_back() {
     let queue = WorkQueue::new(Limits {
         turns: None,
@@ -162,24 +177,25 @@ async fn limits_hold_work_back() {
     let mut two = std::pin::pin!(queue.execute(activity("a", 2), pending()));
     assert!(one.as_mut().now_or_never().is_none());
     assert!(two.as_mut().now_or_never().is_none());
-    let unsent = || [1, 2, 3].map(|task| queue.unsent_activity("a", task));
-    let held = Some(Unsent::Limit(1));
-    assert_eq!(
-        (unsent(), queue.waiting()),
-        ([Some(Unsent::Untaken), held, None], 2)
-    );
+    let progress = || {
+        [1, 2, 3].map(|task| match queue.activity_progress("a", task) {
+            Some(Progress::Sent(_)) => "sent",
+            Some(Progress::Untaken) => "untaken",
+            Some(Progress::Limit(1)) => "held",
+            Some(Progress::Limit(_)) => "held otherwise",
+            None => "",
+        })
+    };
+    assert_eq!((progress(), queue.waiting()), (["untaken", "held", ""], 2));
     stream.next().await;
     assert!(stream.next().now_or_never().is_none());
-    assert_eq!((unsent(), queue.waiting()), ([None, held, None], 1));
+    assert_eq!((progress(), queue.waiting()), (["sent", "held", ""], 1));
     assert!(queue.activity_done(acted("a", 1)).is_none());
     assert!(one.await.is_ok());
     assert!(two.as_mut().now_or_never().is_none());
-    assert_eq!(
-        (unsent(), queue.waiting()),
-        ([None, Some(Unsent::Untaken), None], 1)
-    );
+    assert_eq!((progress(), queue.waiting()), (["", "untaken", ""], 1));
     stream.next().await;
-    assert_eq!((unsent(), queue.waiting()), ([None; 3], 0));
+    assert_eq!((progress(), queue.waiting()), (["", "sent", ""], 0));
     assert!(queue.activity_done(acted("a", 2)).is_none());
     assert!(two.await.is_ok());
 }

@@ -1,0 +1,347 @@
+//! Answers of workers that are larger than a message may be. The codec refuses those by their length alone, and whoever waits
+//! for the answer would wait for as long as the worker is there: they are read for what they are the answer to.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::Request;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
+use outrigger_blocks_actors::workflow::Oversized;
+use outrigger_transport::body::{Body, BoxError};
+use outrigger_transport::grpc::PREFIX;
+use prost::encoding::{WireType, decode_key, decode_varint};
+use tokio::time::timeout;
+
+/// How long such an answer is read.
+const READ: Duration = Duration::from_secs(10);
+/// Bytes of it that are read at most. What names the piece of work may stand behind all else.
+const MAX_READ: usize = 64 << 20;
+/// Bytes of an id or a token that is read.
+const MAX_NAME: usize = 4096;
+
+/// Which fields of an answer say what it is the answer to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fields {
+    task: Option<u32>,
+    token: u32,
+}
+
+/// The id of the instance, in both.
+const INSTANCE: u32 = 1;
+/// `OrchestratorResponse`.
+pub(super) const TURN: Fields = Fields { task: None, token: 4 };
+/// `ActivityResponse`.
+pub(super) const ACTIVITY: Fields = Fields {
+    task: Some(2),
+    token: 5,
+};
+
+/// The request as it came, unless its message is larger than `limit`.
+///
+/// # Errors
+/// What is too large, as far as it names the piece of work.
+pub(super) async fn check(
+    request: Request<Body>,
+    fields: Fields,
+    limit: usize,
+) -> Result<Request<Body>, Oversized> {
+    let (head, mut body) = request.into_parts();
+    if body.known_length().is_some_and(|length| length <= limit as u64) {
+        return Ok(Request::from_parts(head, body));
+    }
+    let (mut frames, mut start) = (VecDeque::new(), BytesMut::new());
+    while start.len() < PREFIX {
+        match timeout(READ, body.frame()).await {
+            Ok(Some(Ok(frame))) => {
+                start.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+                frames.push_back(frame);
+            }
+            // The generated server meets the same, and says what is wrong.
+            Ok(None) | Err(_) => break,
+            Ok(Some(Err(error))) => {
+                let failed = body_failed(frames, error);
+                return Ok(Request::from_parts(head, failed));
+            }
+        }
+    }
+    let size = match start.get(..PREFIX) {
+        // What is compressed is refused for that.
+        Some([0, a, b, c, d]) => u32::from_be_bytes([*a, *b, *c, *d]) as usize,
+        _ => 0,
+    };
+    if size <= limit {
+        return Ok(Request::from_parts(head, resumed(frames, body)));
+    }
+    let mut scan = Scan::new(fields);
+    scan.pass(start.get(PREFIX..).unwrap_or_default());
+    let rest = async {
+        let mut read = start.len();
+        while let Some(Ok(frame)) = body.frame().await {
+            let Some(data) = frame.data_ref() else { continue };
+            scan.pass(data);
+            read += data.len();
+            if read > MAX_READ {
+                break;
+            }
+        }
+    };
+    // Who is too slow has said what can be known of it.
+    let _in_time = timeout(READ, rest).await;
+    Err(Oversized {
+        size,
+        limit,
+        ..scan.found
+    })
+}
+
+/// A body that says `frames` first.
+struct Resumed {
+    frames: VecDeque<Result<Frame<Bytes>, BoxError>>,
+    body: Body,
+}
+
+fn resumed(frames: VecDeque<Frame<Bytes>>, body: Body) -> Body {
+    let frames = frames.into_iter().map(Ok).collect();
+    Body::stream(Resumed { frames, body })
+}
+
+fn body_failed(frames: VecDeque<Frame<Bytes>>, error: BoxError) -> Body {
+    let frames = frames.into_iter().map(Ok).chain([Err(error)]).collect();
+    Body::stream(Resumed {
+        frames,
+        body: Body::Empty,
+    })
+}
+
+impl HttpBody for Resumed {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.frames.pop_front() {
+            Some(frame) => Poll::Ready(Some(frame)),
+            None => Pin::new(&mut self.body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.frames.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
+
+/// Looks through a message as it comes, for its small fields. It keeps no more of it than one of those.
+struct Scan {
+    fields: Fields,
+    found: Oversized,
+    /// Of the field that has begun.
+    buffer: BytesMut,
+    /// What is to come of a field that nobody wants.
+    skip: usize,
+    /// It is no message.
+    is_lost: bool,
+}
+
+impl Scan {
+    fn new(fields: Fields) -> Self {
+        Self {
+            fields,
+            found: Oversized::default(),
+            buffer: BytesMut::new(),
+            skip: 0,
+            is_lost: false,
+        }
+    }
+
+    fn pass(&mut self, data: &[u8]) {
+        let skipped = self.skip.min(data.len());
+        self.skip -= skipped;
+        if self.is_lost {
+            return;
+        }
+        self.buffer.extend_from_slice(&data[skipped..]);
+        while self.field().is_some() {}
+        // A key and a length have ten bytes each at most.
+        self.is_lost |= self.buffer.len() > MAX_NAME + 20;
+    }
+
+    /// Takes a field; `None` where it is not here whole.
+    fn field(&mut self) -> Option<()> {
+        let mut rest: &[u8] = &self.buffer;
+        let (tag, wire) = decode_key(&mut rest).ok()?;
+        match wire {
+            WireType::Varint => {
+                let value = decode_varint(&mut rest).ok()?;
+                if Some(tag) == self.fields.task {
+                    // As protobuf has it for an `int32`.
+                    #[allow(clippy::cast_possible_truncation)]
+                    let task = value as i32;
+                    self.found.task = Some(task);
+                }
+            }
+            WireType::SixtyFourBit => rest = rest.get(8..)?,
+            WireType::ThirtyTwoBit => rest = rest.get(4..)?,
+            WireType::LengthDelimited => {
+                let length = usize::try_from(decode_varint(&mut rest).ok()?).ok()?;
+                let is_wanted = (tag == INSTANCE || tag == self.fields.token) && length <= MAX_NAME;
+                if is_wanted {
+                    let (value, after) = rest.split_at_checked(length)?;
+                    let value = String::from_utf8_lossy(value).into_owned();
+                    match tag {
+                        INSTANCE => self.found.instance = value,
+                        _ => self.found.token = value,
+                    }
+                    rest = after;
+                } else {
+                    let here = length.min(rest.len());
+                    self.skip = length - here;
+                    rest = &rest[here..];
+                }
+            }
+            WireType::StartGroup | WireType::EndGroup => {
+                self.is_lost = true;
+                return None;
+            }
+        }
+        let taken = self.buffer.len() - rest.len();
+        self.buffer.advance(taken);
+        Some(())
+    }
+}
+
+/// Looks through `bytes` as an answer to a turn and to an activity, whole and in pieces of `size` bytes.
+///
+/// # Panics
+///
+/// When the two readings differ, or find something else than is there.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz(bytes: &[u8], size: usize) {
+    use outrigger_wire::durabletask::{ActivityResponse, OrchestratorResponse};
+    use prost::Message;
+
+    let scan = |fields, size: usize| {
+        let mut scan = Scan::new(fields);
+        bytes.chunks(size).for_each(|piece| scan.pass(piece));
+        scan
+    };
+    let is_short = |texts: [&str; 2]| texts.iter().all(|text| text.len() <= MAX_NAME);
+    for fields in [TURN, ACTIVITY] {
+        let (whole, pieces) = (scan(fields, bytes.len().max(1)), scan(fields, size));
+        assert_eq!(whole.found, pieces.found);
+        let (instance, task, token) = if fields.task.is_some() {
+            let Ok(read) = ActivityResponse::decode(bytes) else {
+                continue;
+            };
+            (read.instance_id, read.task_id, read.completion_token)
+        } else {
+            let Ok(read) = OrchestratorResponse::decode(bytes) else {
+                continue;
+            };
+            (read.instance_id, 0, read.completion_token)
+        };
+        // Groups are nothing that an SDK writes.
+        if !whole.is_lost && is_short([&instance, &token]) {
+            let found = &whole.found;
+            assert_eq!((&found.instance, &found.token), (&instance, &token));
+            assert_eq!(found.task.unwrap_or_default(), task);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use http_body_util::StreamBody;
+    use outrigger_transport::grpc::frame;
+    use outrigger_wire::durabletask::{ActivityResponse, OrchestratorAction, OrchestratorResponse};
+    use prost::Message;
+
+    use super::*;
+
+    /// A request whose body comes in pieces of this size.
+    fn request(message: &impl Message, piece: usize) -> Request<Body> {
+        let body = frame(message);
+        let pieces: Vec<_> = body.chunks(piece).map(Bytes::copy_from_slice).collect();
+        let pieces = pieces
+            .into_iter()
+            .map(|piece| Ok::<_, BoxError>(Frame::data(piece)));
+        Request::new(Body::stream(StreamBody::new(stream::iter(pieces))))
+    }
+
+    fn activity(bytes: usize) -> ActivityResponse {
+        ActivityResponse {
+            instance_id: "a".to_owned(),
+            task_id: 7,
+            result: Some("x".repeat(bytes)),
+            completion_token: "t-1".to_owned(),
+            ..ActivityResponse::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_too_large_is_read_for_what_it_answers() {
+        let (activity, turn) = (
+            activity(100_000),
+            OrchestratorResponse {
+                instance_id: "b".to_owned(),
+                actions: vec![OrchestratorAction::default(); 50_000],
+                completion_token: "t-2".to_owned(),
+                ..OrchestratorResponse::default()
+            },
+        );
+        for piece in [1, 3, 16_384, usize::MAX] {
+            let found = check(request(&activity, piece), ACTIVITY, 1000)
+                .await
+                .unwrap_err();
+            let expected = Oversized {
+                instance: "a".to_owned(),
+                task: Some(7),
+                token: "t-1".to_owned(),
+                size: activity.encoded_len(),
+                limit: 1000,
+            };
+            assert_eq!(found, expected, "{piece}");
+            let found = check(request(&turn, piece), TURN, 1000).await.unwrap_err();
+            let expected = Oversized {
+                instance: "b".to_owned(),
+                task: None,
+                token: "t-2".to_owned(),
+                size: turn.encoded_len(),
+                limit: 1000,
+            };
+            assert_eq!(found, expected, "{piece}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_not_too_large_passes_as_it_came() {
+        let message = activity(900);
+        for piece in [1, 7, usize::MAX] {
+            let passed = check(request(&message, piece), ACTIVITY, 1000).await.unwrap();
+            let body = passed.into_body().collect().await.unwrap().to_bytes();
+            assert_eq!(body, frame(&message), "{piece}");
+        }
+        let cut = Request::new(Body::Full(Bytes::from_static(b"\0\0")));
+        let passed = check(cut, ACTIVITY, 1).await.unwrap();
+        assert_eq!(passed.into_body().collect().await.unwrap().to_bytes().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_message_takes_no_memory() {
+        let mut scan = Scan::new(TURN);
+        for _ in 0..100 {
+            scan.pass(&[0xff; 1000]);
+        }
+        assert!(scan.is_lost && scan.buffer.len() < 2 * MAX_NAME);
+    }
+}
