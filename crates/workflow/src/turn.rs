@@ -133,7 +133,9 @@ impl Instance {
         Begun::Turn(Box::new(turn))
     }
 
-    fn stall(&self, stalled: ExecutionStalledEvent, at: Timestamp) -> Outcome {
+    /// It cannot go on: what is to be committed, which changes nothing where that is known already.
+    #[must_use]
+    pub fn stall(&self, stalled: ExecutionStalledEvent, at: Timestamp) -> Outcome {
         let mut outcome = Outcome {
             facts: self.facts.clone(),
             custom_status: self.custom_status.clone(),

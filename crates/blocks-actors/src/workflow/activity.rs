@@ -234,16 +234,24 @@ impl Step for Work {
                 None => {
                     let _turn = engine.losses.turn(&self.key).await;
                     match engine.execute(request).await {
-                        Err(Cancelled::Disconnected) => match engine.losses.lost(&self.key) {
-                            Some(count) => {
-                                engine.metrics.activity_parked(&name);
-                                Ok(self.parked(count))
+                        // The other one has lost as many workers, and is counted.
+                        Err(beside @ Cancelled::DisconnectedBeside { losses })
+                            if engine.losses.count_of(&self.key) <= losses =>
+                        {
+                            Err(beside)
+                        }
+                        Err(Cancelled::Disconnected | Cancelled::DisconnectedBeside { .. }) => {
+                            match engine.losses.lost(&self.key) {
+                                Some(count) => {
+                                    engine.metrics.activity_parked(&name);
+                                    Ok(self.parked(count))
+                                }
+                                None => {
+                                    self.save_losses().await;
+                                    Err(Cancelled::Disconnected)
+                                }
                             }
-                            None => {
-                                self.save_losses().await;
-                                Err(Cancelled::Disconnected)
-                            }
-                        },
+                        }
                         response => response,
                     }
                 }

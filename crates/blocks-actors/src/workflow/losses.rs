@@ -67,12 +67,26 @@ impl Losses {
 
     /// Waits for its turn, if the activity is suspected.
     pub(super) async fn turn(&self, activity: &str) -> Option<SemaphorePermit<'_>> {
-        let count = self.count_of(activity);
+        self.turn_after(self.count_of(activity)).await
+    }
+
+    /// Waits for its turn, if so many losses make something suspected.
+    pub(super) async fn turn_after(&self, count: u32) -> Option<SemaphorePermit<'_>> {
         if self.limit.is_none() || count < SUSPECTED {
             return None;
         }
         // Its turn comes in any case: another one may just take long.
         timeout(TURN, self.alone.acquire()).await.ok()?.ok()
+    }
+
+    /// Losses that are too many; `None` = none are.
+    pub(super) fn limit(&self) -> Option<u32> {
+        self.limit
+    }
+
+    /// Whether so many are.
+    pub(super) fn are_too_many(&self, count: u32) -> bool {
+        self.limit.is_some_and(|limit| count >= limit)
     }
 
     /// The worker of an activity went away. How often that has happened, where it was once too often.

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::item::{Item, Task};
 
+mod answers;
 mod permits;
 pub use permits::Progress;
 
@@ -28,6 +29,12 @@ pub enum Cancelled {
     /// The stream that the work was sent on ended before the worker answered.
     #[error("the worker that had it disconnected")]
     Disconnected,
+    /// The same, and the worker had a turn too of an instance whose turns have lost their worker before.
+    #[error("the worker that had it disconnected, and had a workflow that may be why")]
+    DisconnectedBeside {
+        /// How often in a row that had happened.
+        losses: u32,
+    },
     /// More work than is kept.
     #[error("{MAX_WORK} work items wait for workers already; start more workers, or limit what is started")]
     TooMuch,
@@ -80,6 +87,8 @@ struct PendingWork {
     answer: oneshot::Sender<Result<WorkerResponse, Cancelled>>,
     /// The stream that it was sent on, and when.
     sent: Option<(u64, SystemTime)>,
+    /// How many turns of the instance in a row have lost their worker; 0 of an activity.
+    turn_losses: u32,
 }
 
 #[derive(Default)]
@@ -163,8 +172,9 @@ impl WorkQueue {
         })
     }
 
-    /// Has a worker run a turn of an instance: an `OrchestratorRequest`, encoded, in pieces. Dropping the future withdraws
-    /// the work. While it is wanted `relay` runs, which may bring the answer, or give up.
+    /// Has a worker run a turn of an instance: an `OrchestratorRequest`, encoded, in pieces. `losses`: how many turns of it in a
+    /// row have lost their worker. Dropping the future withdraws the work. While it is wanted `relay` runs, which may bring the
+    /// answer, or give up.
     ///
     /// # Errors
     /// [`Cancelled`].
@@ -172,12 +182,13 @@ impl WorkQueue {
         &self,
         instance: &str,
         request: Vec<Bytes>,
+        losses: u32,
         relay: impl Future<Output = Cancelled>,
     ) -> Result<OrchestratorResponse, Cancelled> {
         let _wanted = self.want()?;
         let key = Key::Turn(instance.to_owned());
         let _permit = self.permit(self.turns.as_ref(), &key).await?;
-        match self.work(key, Task::Turn(request), relay).await? {
+        match self.work(key, Task::Turn(request), losses, relay).await? {
             WorkerResponse::Turn(response) => Ok(response),
             // Keys of the two kinds are never the same.
             WorkerResponse::Activity(_) => Err(Cancelled::Disconnected),
@@ -199,7 +210,7 @@ impl WorkQueue {
         let key = Key::Activity(instance.unwrap_or_default(), request.task_id);
         let _permit = self.permit(self.activities.as_ref(), &key).await?;
         let task = Task::Activity(Box::new(request));
-        match self.work(key, task, relay).await? {
+        match self.work(key, task, 0, relay).await? {
             WorkerResponse::Activity(response) => Ok(response),
             WorkerResponse::Turn(_) => Err(Cancelled::Disconnected),
         }
@@ -221,6 +232,7 @@ impl WorkQueue {
         &self,
         key: Key,
         task: Task,
+        turn_losses: u32,
         relay: impl Future<Output = Cancelled>,
     ) -> Result<WorkerResponse, Cancelled> {
         let (answer, answered) = oneshot::channel();
@@ -243,6 +255,7 @@ impl WorkQueue {
                 item: Some(item),
                 answer,
                 sent: None,
+                turn_losses,
             };
             work.pieces.insert(number, piece);
             number
@@ -263,48 +276,6 @@ impl WorkQueue {
     /// Whether a token is of a piece of this queue, waited for or not.
     pub fn is_own(&self, token: &str) -> bool {
         token.starts_with(&self.origin)
-    }
-
-    /// A worker has run a turn. Its answer comes back where nobody waits for it here.
-    pub fn turn_done(&self, response: OrchestratorResponse) -> Option<OrchestratorResponse> {
-        let key = Key::Turn(response.instance_id.clone());
-        let Some(piece) = self.answered(&key, &response.completion_token) else {
-            return Some(response);
-        };
-        // Who gives up in this moment needs no answer.
-        let _gone = piece.answer.send(Ok(WorkerResponse::Turn(response)));
-        None
-    }
-
-    /// A worker has run a turn, and its answer cannot be taken. Whether somebody waited for it here.
-    pub fn turn_refused(&self, instance: &str, token: &str, why: Cancelled) -> bool {
-        let piece = self.answered(&Key::Turn(instance.to_owned()), token);
-        piece.is_some_and(|piece| piece.answer.send(Err(why)).is_ok())
-    }
-
-    /// A worker has run an activity. Its answer comes back where nobody waits for it here.
-    pub fn activity_done(&self, response: ActivityResponse) -> Option<ActivityResponse> {
-        let key = Key::Activity(response.instance_id.clone(), response.task_id);
-        let Some(piece) = self.answered(&key, &response.completion_token) else {
-            return Some(response);
-        };
-        let _gone = piece.answer.send(Ok(WorkerResponse::Activity(response)));
-        None
-    }
-
-    /// Takes out the piece that an answer is for.
-    fn answered(&self, key: &Key, token: &str) -> Option<PendingWork> {
-        let mut work = self.locked();
-        let number = match token {
-            "" => work.by_key.get(key).copied()?,
-            token => token.strip_prefix(&self.origin)?.parse().ok()?,
-        };
-        let piece = work.pieces.get(&number)?;
-        // What was not sent yet cannot be what the worker answers.
-        if piece.key != *key || piece.item.is_some() {
-            return None;
-        }
-        work.take(number)
     }
 
     /// Opens a stream of work.
@@ -418,8 +389,18 @@ impl Drop for WorkStream {
                 .filter_map(|number| work.take(number))
                 .collect()
         };
+        // What only ran beside that is not blamed.
+        let losses = lost
+            .iter()
+            .map(|piece| piece.turn_losses)
+            .max()
+            .unwrap_or_default();
         for piece in lost {
-            let _gone = piece.answer.send(Err(Cancelled::Disconnected));
+            let why = match piece.key {
+                Key::Activity(..) if losses > 0 => Cancelled::DisconnectedBeside { losses },
+                _ => Cancelled::Disconnected,
+            };
+            let _gone = piece.answer.send(Err(why));
         }
         // A notice that this stream had and did not use is another's.
         self.queue.arrived.notify_one();

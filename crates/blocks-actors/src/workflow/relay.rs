@@ -38,7 +38,12 @@ impl Engine {
             let response = OrchestratorResponse::decode(answer)?;
             Ok(response.instance_id == instance && self.queue.turn_done(response).is_none())
         });
-        self.queue.orchestrate(instance, request, Box::pin(relay)).await
+        let losses = self.troubles.losses_of(instance);
+        // What may be what ends the app is alone with it, as activities are.
+        let _turn = self.losses.turn_after(losses).await;
+        self.queue
+            .orchestrate(instance, request, losses, Box::pin(relay))
+            .await
     }
 
     /// Has a worker run an activity.

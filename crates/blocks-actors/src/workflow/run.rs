@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use outrigger_resources::configuration::Retention;
-use outrigger_wire::durabletask::OrchestrationStatus;
 use outrigger_wire::durabletask::backend::v1::DurableTimer;
 use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::{ExecutionStalledEvent, OrchestrationStatus, StalledReason};
 use outrigger_workflow::event::Awaited;
 use outrigger_workflow::{
     Answered, Begun, Change, Instance, MAX_RESTARTS, Outcome, Turn, TurnContext, names,
@@ -141,12 +141,18 @@ impl Held<'_> {
                 Ok(response) => response,
                 Err(cancelled) => {
                     engine.metrics.execution(&workflow, Execution::Recoverable, None);
+                    let why = format!("the turn of workflow '{}' was not done: {cancelled}", self.id);
+                    let lost = match cancelled {
+                        Cancelled::Disconnected => engine.troubles.lost(self.id, &why),
+                        _ => None,
+                    };
                     if let Some(outcome) = turn.abandoned(&loaded.instance) {
                         self.abandon(loaded, outcome).await?;
+                    } else if let Some(count) = lost.filter(|count| engine.losses.are_too_many(*count)) {
+                        self.stall(loaded, count).await?;
                     } else {
                         self.keep(loaded);
                     }
-                    let why = format!("the turn of workflow '{}' was not done: {cancelled}", self.id);
                     return Err(match cancelled {
                         // The next one is likely to be as large.
                         Cancelled::TooLarge { .. } => engine.refused(self.id, &why),
@@ -199,6 +205,28 @@ impl Held<'_> {
     /// The worker went away after the workflow continued as new: what it continues with is not lost.
     async fn abandon(&mut self, mut loaded: Loaded, outcome: Outcome) -> Result<(), Status> {
         self.run_again().await?;
+        let change = loaded.instance.commit(outcome);
+        self.save(loaded, change).await
+    }
+
+    /// Turns have lost their workers too often. That is stored, to be seen; the turn is tried again, seldom: a worker with
+    /// other code cannot be told from the one that the workflow ended.
+    async fn stall(&mut self, mut loaded: Loaded, count: u32) -> Result<(), Status> {
+        let limit = self.all.engine.losses.limit().unwrap_or(count);
+        let description = format!(
+            "Workers lost: the stream of the worker that had the turn of the workflow ended before it answered, {limit} times in a \
+             row: the workflow's code may be what ends the app. See the app's log, and deploy a version that does not. It is tried \
+             again once a minute."
+        );
+        if count == limit {
+            tracing::error!(target: LOG, "workflow '{}' is stalled: {description}", self.id);
+        }
+        let stalled = ExecutionStalledEvent {
+            // The contract has no reason of its own: as where a version is missing, a worker with other code is.
+            reason: StalledReason::VersionNotAvailable.into(),
+            description: Some(description),
+        };
+        let outcome = loaded.instance.stall(stalled, now());
         let change = loaded.instance.commit(outcome);
         self.save(loaded, change).await
     }

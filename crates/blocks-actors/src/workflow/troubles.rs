@@ -28,6 +28,57 @@ pub(super) struct FailureRecord {
     until: Option<Instant>,
     /// The reminder that has it run then, and when it is due.
     later: Option<(String, Instant)>,
+    /// How many turns in a row lost their worker, and the time before which there is no other. Neither an event nor a worker
+    /// that comes is an occasion to try it sooner: an app that it ends comes again and again.
+    lost: u32,
+    lost_until: Option<Instant>,
+    /// The instance is elsewhere, or nowhere: only how many turns were lost is known still.
+    is_left: bool,
+}
+
+impl FailureRecord {
+    fn until(&self) -> Option<Instant> {
+        self.until.max(self.lost_until)
+    }
+
+    /// How long it is until a worker is asked again.
+    fn left(&self) -> Option<Duration> {
+        let left = self.until()?.checked_duration_since(Instant::now())?;
+        (!left.is_zero()).then_some(left)
+    }
+
+    fn ask_at_once(&mut self) {
+        (self.refused, self.until) = (0, None);
+    }
+
+    /// What is known of it when it is here no more; `None` where that is nothing.
+    fn leave(mut self) -> Option<Self> {
+        self.ask_at_once();
+        self.later = None;
+        self.is_left = true;
+        (self.lost > 0).then_some(self)
+    }
+}
+
+/// The pause behind so many failures in a row.
+fn pause_after(failures: u32) -> Duration {
+    // The second try comes as soon as its reminder: what was wrong may have passed.
+    match failures.saturating_sub(1) {
+        0 => Duration::ZERO,
+        doublings @ 1..=6 => Duration::from_secs(1 << doublings).min(MAX_PAUSE),
+        _ => MAX_PAUSE,
+    }
+}
+
+/// What has failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Failed {
+    /// Anything, of a run.
+    Run,
+    /// The answer of a worker, or what it begins.
+    Answer,
+    /// A worker, with the turn.
+    Worker,
 }
 
 /// The instances of this sidecar whose runs fail.
@@ -39,11 +90,14 @@ impl Troubles {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether that is news.
-    fn note(&self, id: &str, why: &str, refused: bool) -> bool {
+    /// Whether that is news, and how many turns have lost their worker; `None` where that is not known.
+    fn note(&self, id: &str, why: &str, failed: Failed) -> (bool, Option<u32>) {
         let mut all = self.locked();
         if all.len() >= MAX_TOLD && !all.contains_key(id) {
-            return true;
+            all.retain(|_, trouble| !trouble.is_left);
+            if all.len() >= MAX_TOLD {
+                return (true, None);
+            }
         }
         let trouble = all.entry(id.to_owned()).or_insert_with(|| FailureRecord {
             why: String::new(),
@@ -52,42 +106,53 @@ impl Troubles {
             refused: 0,
             until: None,
             later: None,
+            lost: 0,
+            lost_until: None,
+            is_left: false,
         });
+        trouble.is_left = false;
         let why: String = why.chars().take(MAX_TEXT).collect();
         let is_news = trouble.why != why;
         trouble.why = why;
         trouble.at = SystemTime::now();
-        if refused {
-            trouble.refused = trouble.refused.saturating_add(1);
-            // The second one comes as soon as its reminder: what was wrong may have passed.
-            let doublings = trouble.refused - 1;
-            let pause = match doublings {
-                0 => Duration::ZERO,
-                1..=6 => Duration::from_secs(1 << doublings).min(MAX_PAUSE),
-                _ => MAX_PAUSE,
-            };
-            trouble.until = Some(Instant::now() + pause);
-        } else {
-            trouble.count = trouble.count.saturating_add(1);
+        match failed {
+            Failed::Run => trouble.count = trouble.count.saturating_add(1),
+            Failed::Answer => {
+                trouble.refused = trouble.refused.saturating_add(1);
+                trouble.until = Some(Instant::now() + pause_after(trouble.refused));
+            }
+            Failed::Worker => {
+                trouble.lost = trouble.lost.saturating_add(1);
+                trouble.lost_until = Some(Instant::now() + pause_after(trouble.lost));
+            }
         }
-        is_news
+        (is_news, Some(trouble.lost))
     }
 
     /// A run failed; whether it has not failed so before.
     pub(super) fn failed(&self, id: &str, why: &str) -> bool {
-        self.note(id, why, false)
+        self.note(id, why, Failed::Run).0
     }
 
     /// The answer of a worker cannot be carried out, and a repetition is likely to be the same; whether that is news.
     pub(super) fn refused(&self, id: &str, why: &str) -> bool {
-        self.note(id, why, true)
+        self.note(id, why, Failed::Answer).0
+    }
+
+    /// The worker that had the turn of an instance went away. How many turns in a row have lost theirs; `None` where too much is
+    /// known of others already.
+    pub(super) fn lost(&self, id: &str, why: &str) -> Option<u32> {
+        self.note(id, why, Failed::Worker).1
+    }
+
+    /// How many turns of an instance in a row have lost their worker.
+    pub(super) fn losses_of(&self, id: &str) -> u32 {
+        self.locked().get(id).map_or(0, |trouble| trouble.lost)
     }
 
     /// How long it is until a worker is asked again; `None` where one is asked at once.
     pub(super) fn pause(&self, id: &str) -> Option<Duration> {
-        let left = self.locked().get(id)?.until?;
-        let left = left.checked_duration_since(Instant::now())?;
-        (!left.is_zero()).then_some(left)
+        self.locked().get(id)?.left()
     }
 
     /// Whether another reminder than this one is to come within this time, and has the instance run. One that was due may have
@@ -110,8 +175,12 @@ impl Troubles {
     pub(super) fn take_put_off(&self) -> Vec<String> {
         let mut woken = Vec::new();
         for (id, trouble) in self.locked().iter_mut() {
-            if trouble.later.take().is_some() {
-                (trouble.refused, trouble.until) = (0, None);
+            if trouble.later.is_none() {
+                continue;
+            }
+            trouble.ask_at_once();
+            if trouble.left().is_none() {
+                trouble.later = None;
                 woken.push(id.clone());
             }
         }
@@ -122,21 +191,34 @@ impl Troubles {
     pub(super) fn pauses(&self, id: &str) -> Option<String> {
         let all = self.locked();
         let trouble = all.get(id)?;
-        let left = trouble.until?.checked_duration_since(Instant::now())?;
-        (!left.is_zero()).then(|| trouble.why.clone())
+        trouble.left().map(|_| trouble.why.clone())
     }
 
     /// Something new has come: a worker is asked at once.
     pub(super) fn wake(&self, id: &str) {
         if let Some(trouble) = self.locked().get_mut(id) {
-            (trouble.refused, trouble.until) = (0, None);
+            trouble.ask_at_once();
         }
     }
 
-    /// A run was well, or the instance is not here any more; whether it was to run later.
-    pub(super) fn clear(&self, id: &str) -> bool {
-        let trouble = self.locked().remove(id);
-        trouble.is_some_and(|trouble| trouble.later.is_some())
+    /// A run was well.
+    pub(super) fn over(&self, id: &str) {
+        self.locked().remove(id);
+    }
+
+    /// The instance is not here any more; whether it was to run later, and may be run at once elsewhere.
+    pub(super) fn left(&self, id: &str) -> bool {
+        let mut all = self.locked();
+        let Some(trouble) = all.remove(id) else {
+            return false;
+        };
+        let is_put_off = trouble.later.is_some();
+        let Some(known) = trouble.leave() else {
+            return is_put_off;
+        };
+        let runs_at_once = is_put_off && known.left().is_none();
+        all.insert(id.to_owned(), known);
+        runs_at_once
     }
 
     /// Whether its next run was put off: another host has it run at once.
@@ -146,14 +228,18 @@ impl Troubles {
             .is_some_and(|trouble| trouble.later.is_some())
     }
 
-    /// Workers have come anew, maybe with other code.
+    /// Workers have come anew, maybe with other code; or the one that an instance ended.
     pub(super) fn forget(&self) {
-        self.locked().clear();
+        let mut all = self.locked();
+        let known = std::mem::take(&mut *all).into_iter();
+        *all = known
+            .filter_map(|(id, trouble)| Some((id, trouble.leave()?)))
+            .collect();
     }
 
     /// What is wrong with an instance; `None` where nothing is known to be.
     pub(super) fn of(&self, id: &str) -> Option<FailureRecord> {
-        self.locked().get(id).cloned()
+        self.locked().get(id).filter(|trouble| !trouble.is_left).cloned()
     }
 }
 
@@ -218,7 +304,36 @@ mod tests {
         assert_eq!(troubles.take_put_off(), ["a"]);
         assert_eq!(troubles.take_put_off(), [""; 0], "once");
         troubles.put_off("b", "start-0".to_owned(), PAUSE);
-        assert!(troubles.clear("b") && !troubles.clear("b") && !troubles.clear("a"));
+        assert!(troubles.left("b") && !troubles.left("b") && !troubles.left("a"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn turns_that_lose_their_worker_come_ever_more_seldom_whatever_comes() {
+        let troubles = Troubles::default();
+        let mut pauses = Vec::new();
+        for count in 1..=9 {
+            assert_eq!(troubles.lost("a", "it disconnected"), Some(count));
+            troubles.wake("a");
+            troubles.put_off("a", "start-0".to_owned(), MAX_PAUSE);
+            let is_short = count == 1;
+            assert_eq!(
+                troubles.take_put_off().len(),
+                usize::from(is_short),
+                "a worker comes"
+            );
+            // The last worker goes, and one comes.
+            assert!(!troubles.left("a"));
+            troubles.forget();
+            assert!(troubles.of("a").is_none(), "it is not here");
+            pauses.push(troubles.pause("a").unwrap_or_default().as_secs());
+            assert_eq!(troubles.losses_of("a"), count);
+        }
+        assert_eq!(pauses, [0, 2, 4, 8, 16, 32, 60, 60, 60]);
+        troubles.over("a");
+        assert_eq!((troubles.losses_of("a"), troubles.pause("a")), (0, None));
+        troubles.lost("b", "it disconnected");
+        troubles.put_off("b", "start-0".to_owned(), MAX_PAUSE);
+        assert!(troubles.left("b"), "it may run at once elsewhere");
     }
 
     #[test]

@@ -63,8 +63,8 @@ impl Workflows {
             .map(|wait| self.described(id, instance.generation, wait));
         waits.extend(described);
         // A timer that has fired is nowhere stored until its turn is.
-        let progress = self.queue.turn_progress(id);
-        if progress.is_some() && !waits.iter().any(|wait| wait["kind"] == "turn") {
+        let is_tried = self.queue.turn_progress(id).is_some() || self.troubles.of(id).is_some();
+        if is_tried && !super::is_final(status) && !waits.iter().any(|wait| wait["kind"] == "turn") {
             waits.push(self.described(id, instance.generation, Wait::Turn { events: 0, due: None }));
         }
         Ok(Some(Waits {

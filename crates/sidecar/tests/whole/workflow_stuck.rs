@@ -134,6 +134,94 @@ async fn an_activity_that_ends_its_workers_is_parked_and_counted() {
     eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
 }
 
+/// Invariant: a workflow that ends its workers is run ever more seldom, says that it is stalled and why, takes its end, and goes
+/// on with a worker that survives it.
+#[tokio::test]
+async fn a_workflow_that_ends_its_workers_is_stalled_and_goes_on_with_one_that_survives() {
+    let world = World::new().await;
+    let plan = world.plan().spec("  workflow:\n    maxActivityLosses: 2\n");
+    let node = plan.start().await;
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    begun(&node).await;
+    worker.turn().await;
+    let mut other = Worker::connect(&node).await;
+    drop(worker);
+    // One loss is any restart of an app.
+    other.turn().await;
+    assert_eq!(waits(&node).await["runtimeStatus"], "PENDING");
+    let lost = Instant::now();
+    drop(other);
+    world.hosts(0).await;
+    eventually(async || waits(&node).await["runtimeStatus"] == "STALLED").await;
+    let told = waits(&node).await["waitsFor"].clone();
+    let is_told = |wait: &serde_json::Value| {
+        wait["kind"] == "fix"
+            && wait["why"]
+                .as_str()
+                .is_some_and(|why| why.contains("Workers lost"))
+    };
+    assert!(told.as_array().unwrap().iter().any(is_told), "{told}");
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    let terminate = node.ask(post("/v1.0/workflows/dapr/a/terminate", "")).await;
+    assert_eq!(terminate.status, 202, "{}", terminate.text());
+    let (turn, token) = worker.turn().await;
+    assert!(
+        lost.elapsed().as_secs() >= 2,
+        "neither a worker nor an event has it run sooner"
+    );
+    let is_end = |event: &EventType| matches!(event, EventType::ExecutionTerminated(_));
+    assert!(
+        turn.new_events
+            .iter()
+            .filter_map(|event| event.event_type.as_ref())
+            .any(is_end)
+    );
+    worker.complete("a", &token, "1").await;
+    eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
+}
+
+/// Invariant: an activity that only ran beside a workflow that ends its workers is not blamed for it.
+#[tokio::test]
+async fn an_activity_beside_a_workflow_that_ends_its_workers_is_not_counted() {
+    let world = World::new().await;
+    let plan = world.plan().spec("  workflow:\n    maxActivityLosses: 2\n");
+    let node = plan.start().await;
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    let path = "/v1.0/workflows/dapr/deadly/start?instanceID=b";
+    assert_eq!(node.ask(post(path, "1")).await.status, 202);
+    assert_eq!(worker.turn().await.0.instance_id, "b");
+    let mut other = Worker::connect(&node).await;
+    drop(worker);
+    // A second later it has the other one.
+    assert_eq!(other.turn().await.0.instance_id, "b");
+    begun(&node).await;
+    let (turn, token) = other.turn().await;
+    assert_eq!(turn.instance_id, "a");
+    other.answer("a", &token, vec![deadly()]).await;
+    let is_activity = |item: &WorkItem| matches!(item.request, Some(Work::ActivityRequest(_)));
+    let activity = async |worker: &mut Worker| {
+        loop {
+            let item = worker.item().await;
+            match &item.request {
+                Some(Work::OrchestratorRequest(turn)) if turn.instance_id == "b" => {}
+                _ => break item,
+            }
+        }
+    };
+    assert!(is_activity(&activity(&mut other).await));
+    // What it lost with this one is not counted, what it loses with the next one is.
+    let mut next = Worker::connect(&node).await;
+    drop(other);
+    assert!(is_activity(&activity(&mut next).await));
+    let mut last = Worker::connect(&node).await;
+    drop(next);
+    let item = activity(&mut last).await;
+    assert!(is_activity(&item), "{item:?}");
+}
+
 /// Invariant: the losses of an activity are counted on by a sidecar that starts later.
 #[tokio::test]
 async fn an_activity_that_ends_its_workers_is_parked_though_the_sidecar_starts_anew() {

@@ -37,7 +37,7 @@ async fn work_goes_to_one_stream_and_its_answer_back() {
     let queue = WorkQueue::new(Limits::default());
     let (one, two) = (queue.open(), queue.open());
     assert_eq!(queue.streams(), 2);
-    let mut first = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
+    let mut first = std::pin::pin!(queue.orchestrate("a", Vec::new(), 0, pending()));
     let mut second = std::pin::pin!(queue.execute(activity("a", 3), pending()));
     assert!(first.as_mut().now_or_never().is_none());
     assert!(second.as_mut().now_or_never().is_none());
@@ -59,10 +59,10 @@ async fn work_goes_to_one_stream_and_its_answer_back() {
 async fn what_a_stream_leaves_is_cancelled_and_what_it_did_not_take_is_not() {
     let queue = WorkQueue::new(Limits::default());
     let stream = queue.open();
-    let mut sent = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
+    let mut sent = std::pin::pin!(queue.orchestrate("a", Vec::new(), 0, pending()));
     assert!(sent.as_mut().now_or_never().is_none());
     stream.next().await;
-    let mut unsent = std::pin::pin!(queue.orchestrate("b", Vec::new(), pending()));
+    let mut unsent = std::pin::pin!(queue.orchestrate("b", Vec::new(), 0, pending()));
     assert!(unsent.as_mut().now_or_never().is_none());
     drop(stream);
     assert_eq!(sent.await.unwrap_err(), Cancelled::Disconnected);
@@ -74,14 +74,36 @@ async fn what_a_stream_leaves_is_cancelled_and_what_it_did_not_take_is_not() {
 }
 
 #[tokio::test]
+async fn an_activity_beside_a_turn_that_has_lost_workers_is_told_so() {
+    let queue = WorkQueue::new(Limits::default());
+    for losses in [0, 2] {
+        let stream = queue.open();
+        let mut turn = std::pin::pin!(queue.orchestrate("a", Vec::new(), losses, pending()));
+        let mut activity = std::pin::pin!(queue.execute(activity("b", 1), pending()));
+        assert!(turn.as_mut().now_or_never().is_none());
+        assert!(activity.as_mut().now_or_never().is_none());
+        for _ in 0..2 {
+            stream.next().await;
+        }
+        drop(stream);
+        assert_eq!(turn.await.unwrap_err(), Cancelled::Disconnected);
+        let expected = match losses {
+            0 => Cancelled::Disconnected,
+            losses => Cancelled::DisconnectedBeside { losses },
+        };
+        assert_eq!(activity.await.unwrap_err(), expected);
+    }
+}
+
+#[tokio::test]
 async fn an_answer_to_an_earlier_piece_is_none_to_a_later_one() {
     let queue = WorkQueue::new(Limits::default());
     let stream = queue.open();
-    let mut earlier = Box::pin(queue.orchestrate("a", Vec::new(), pending()));
+    let mut earlier = Box::pin(queue.orchestrate("a", Vec::new(), 0, pending()));
     assert!(earlier.as_mut().now_or_never().is_none());
     let old = stream.next().await;
     drop(earlier);
-    let mut later = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
+    let mut later = std::pin::pin!(queue.orchestrate("a", Vec::new(), 0, pending()));
     assert!(later.as_mut().now_or_never().is_none());
     let new = stream.next().await;
     assert!(queue.turn_done(turned("a", &old.token)).is_some());
@@ -94,10 +116,10 @@ async fn an_answer_to_an_earlier_piece_is_none_to_a_later_one() {
 async fn each_of_two_pieces_of_one_key_gets_its_own_answer() {
     let queue = WorkQueue::new(Limits::default());
     let stream = queue.open();
-    let mut first = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
+    let mut first = std::pin::pin!(queue.orchestrate("a", Vec::new(), 0, pending()));
     assert!(first.as_mut().now_or_never().is_none());
     let first_item = stream.next().await;
-    let mut second = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
+    let mut second = std::pin::pin!(queue.orchestrate("a", Vec::new(), 0, pending()));
     assert!(second.as_mut().now_or_never().is_none());
     let second_item = stream.next().await;
     assert!(queue.turn_done(turned("a", &first_item.token)).is_none());
@@ -114,8 +136,8 @@ async fn tokens_are_of_one_queue() {
         WorkQueue::new(Limits::default()),
     );
     let (one, two) = (here.open(), there.open());
-    let mut wanted = std::pin::pin!(here.orchestrate("a", Vec::new(), pending()));
-    let mut other = std::pin::pin!(there.orchestrate("a", Vec::new(), pending()));
+    let mut wanted = std::pin::pin!(here.orchestrate("a", Vec::new(), 0, pending()));
+    let mut other = std::pin::pin!(there.orchestrate("a", Vec::new(), 0, pending()));
     assert!(wanted.as_mut().now_or_never().is_none());
     assert!(other.as_mut().now_or_never().is_none());
     let (item, foreign) = (one.next().await, two.next().await);
@@ -139,15 +161,17 @@ async fn a_relay_brings_an_answer_or_gives_up() {
             assert!(queue.turn_done(turned("a", &item.token)).is_none());
             pending().await
         };
-        queue.orchestrate("a", Vec::new(), relay).await
+        queue.orchestrate("a", Vec::new(), 0, relay).await
     };
     assert!(brought.is_ok());
-    let lost = queue.orchestrate("a", Vec::new(), ready(Cancelled::Lost)).await;
+    let lost = queue
+        .orchestrate("a", Vec::new(), 0, ready(Cancelled::Lost))
+        .await;
     assert_eq!(lost.unwrap_err(), Cancelled::Lost);
     assert!(queue.locked().pieces.is_empty() && queue.locked().by_key.is_empty());
-    let mut held = std::pin::pin!(queue.orchestrate("b", Vec::new(), pending()));
+    let mut held = std::pin::pin!(queue.orchestrate("b", Vec::new(), 0, pending()));
     assert!(held.as_mut().now_or_never().is_none());
-    let waiting = queue.orchestrate("a", Vec::new(), ready(Cancelled::Lost));
+    let waiting = queue.orchestrate("a", Vec::new(), 0, ready(Cancelled::Lost));
     assert!(waiting.now_or_never().is_none(), "it is not with a worker yet");
 }
 
@@ -156,7 +180,7 @@ async fn an_answer_that_cannot_be_taken_ends_the_wait_for_it() {
     let queue = WorkQueue::new(Limits::default());
     let why = Cancelled::TooLarge { size: 9, limit: 8 };
     let stream = queue.open();
-    let mut wanted = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
+    let mut wanted = std::pin::pin!(queue.orchestrate("a", Vec::new(), 0, pending()));
     assert!(wanted.as_mut().now_or_never().is_none());
     assert!(!queue.turn_refused("a", "", why), "it was not sent yet");
     let item = stream.next().await;
@@ -227,7 +251,7 @@ async fn what_a_limit_holds_back_counts_as_work() {
 #[tokio::test]
 async fn work_that_nobody_waits_for_is_not_sent() {
     let queue = WorkQueue::new(Limits::default());
-    let mut dropped = Box::pin(queue.orchestrate("a", Vec::new(), pending()));
+    let mut dropped = Box::pin(queue.orchestrate("a", Vec::new(), 0, pending()));
     assert!(dropped.as_mut().now_or_never().is_none());
     assert_eq!(queue.waiting(), 1);
     drop(dropped);
@@ -273,12 +297,15 @@ async fn what_was_withdrawn_is_skipped_and_does_not_pile_up() {
 #[tokio::test]
 async fn an_end_cancels_everything() {
     let queue = WorkQueue::new(Limits::default());
-    let mut waiting = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
+    let mut waiting = std::pin::pin!(queue.orchestrate("a", Vec::new(), 0, pending()));
     assert!(waiting.as_mut().now_or_never().is_none());
     queue.end();
     assert_eq!(waiting.await.unwrap_err(), Cancelled::Ended);
     assert_eq!(
-        queue.orchestrate("a", Vec::new(), pending()).await.unwrap_err(),
+        queue
+            .orchestrate("a", Vec::new(), 0, pending())
+            .await
+            .unwrap_err(),
         Cancelled::Ended
     );
 }
