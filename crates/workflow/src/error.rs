@@ -138,7 +138,7 @@ pub enum RerunError {
 }
 
 /// What helps where the stored state of an instance is broken.
-const BROKEN: &str = "restore it from a backup, or have PurgeInstances purge the workflow by force";
+const BROKEN: &str = "restore it from a backup, or purge the workflow by force (POST .../purge?force=true, or PurgeInstances with force)";
 
 /// Why the stored state of an instance cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

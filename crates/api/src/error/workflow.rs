@@ -30,7 +30,7 @@ impl From<WorkflowError> for ApiError {
 
 fn of_action(action: Action) -> &'static str {
     match action {
-        Action::Start => "ERR_START_WORKFLOW",
+        Action::Start | Action::Rerun => "ERR_START_WORKFLOW",
         Action::Get | Action::List => "ERR_GET_WORKFLOW",
         Action::Pause => "ERR_PAUSE_WORKFLOW",
         Action::Resume => "ERR_RESUME_WORKFLOW",

@@ -557,7 +557,7 @@ impl DaprService {
         request: Request<PurgeWorkflowRequest>,
     ) -> Result<Response<()>, Status> {
         let id = &request.get_ref().instance_id;
-        self.workflow_done(self.workflows.manage_purge(id).await)
+        self.workflow_done(self.workflows.manage_purge(id, false).await)
     }
 
     async fn terminate_workflow_alpha1(
@@ -610,7 +610,7 @@ impl DaprService {
         request: Request<PurgeWorkflowRequest>,
     ) -> Result<Response<()>, Status> {
         let id = &request.get_ref().instance_id;
-        self.workflow_done(self.workflows.manage_purge(id).await)
+        self.workflow_done(self.workflows.manage_purge(id, false).await)
     }
 
     async fn terminate_workflow_beta1(

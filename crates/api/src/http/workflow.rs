@@ -25,6 +25,13 @@ const TERMINATE: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}",
 const WAITS: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "waits"];
 const HISTORY: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "history"];
 const LIST: &[&str] = &["workflows", "{workflowComponent}"];
+const RERUN: &[&str] = &[
+    "workflows",
+    "{workflowComponent}",
+    "{instanceID}",
+    "rerun",
+    "{eventID}",
+];
 const PURGE: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "purge"];
 
 type Version = (&'static str, &'static str);
@@ -63,7 +70,7 @@ const fn routes(version: Version) -> [Endpoint; 7] {
             },
         ),
         of(version, Method::POST, PURGE, "PurgeWorkflow", |api, context| {
-            Box::pin(async move { accepted(api.workflows.manage_purge(&context.parameter(1)?).await) })
+            Box::pin(api.purge_workflow(context))
         }),
     ]
 }
@@ -93,6 +100,9 @@ pub(super) static OWN: &[Endpoint] = &[
         "GetWorkflowHistory",
         |api, context| Box::pin(api.workflow_history(context)),
     ),
+    of(ALPHA1, Method::POST, RERUN, "RerunWorkflow", |api, context| {
+        Box::pin(api.rerun_workflow(context))
+    }),
     of(ALPHA1, Method::GET, LIST, "ListWorkflows", |api, context| {
         Box::pin(api.list_workflows(context))
     }),
@@ -163,11 +173,45 @@ impl HttpApi {
         Ok(json_response(StatusCode::OK, &page.to_json()))
     }
 
+    /// By force, where the query says so.
+    async fn purge_workflow(&self, context: Context<'_>) -> HandlerResult {
+        let id = context.parameter(1)?;
+        let force = is_forced(context.request.uri().query().unwrap_or_default())?;
+        accepted(self.workflows.manage_purge(&id, force).await)
+    }
+
+    /// Begins another instance from an event of one that has ended.
+    async fn rerun_workflow(&self, context: Context<'_>) -> HandlerResult {
+        let (id, event) = (context.parameter(1)?, context.parameter(2)?);
+        let event = event.parse().map_err(|_| {
+            ApiError::malformed(format!(
+                "eventID: '{event}' is not the number of an event of the history"
+            ))
+        })?;
+        let query = context.request.uri().query().unwrap_or_default();
+        let mut given = url::form_urlencoded::parse(query.as_bytes());
+        let new = given.find(|(name, _)| name == "newInstanceID");
+        let new = new.map(|(_, id)| id.into_owned());
+        let id = self.workflows.manage_rerun(id, event, new).await?;
+        Ok(json_response(StatusCode::ACCEPTED, &json!({"instanceID": id})))
+    }
+
     async fn raise_event_workflow(&self, context: Context<'_>) -> HandlerResult {
         let (id, event) = (context.parameter(1)?, context.parameter(2)?);
         let data = context.request.into_body().collect_up_to(usize::MAX).await;
         let data = data.map_err(|error| ApiError::body_read(&error.to_string()))?;
         accepted(self.workflows.manage_raise(&id, &event, Some(&data)).await)
+    }
+}
+
+/// Whether a query asks for force.
+fn is_forced(query: &str) -> Result<bool, ApiError> {
+    let mut given = url::form_urlencoded::parse(query.as_bytes());
+    match given.find(|(name, _)| name == "force") {
+        None => Ok(false),
+        Some((_, value)) => value
+            .parse()
+            .map_err(|_| ApiError::malformed(format!("force: '{value}' must be true or false"))),
     }
 }
 
@@ -202,6 +246,19 @@ fn listing(query: &str) -> Result<Listing, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn force_is_asked_for_in_so_many_words() {
+        for (query, expected) in [
+            ("", false),
+            ("a=b", false),
+            ("force=false", false),
+            ("force=true", true),
+        ] {
+            assert_eq!(is_forced(query).unwrap(), expected, "{query}");
+        }
+        assert!(is_forced("force=1").unwrap_err().message.contains("force"));
+    }
 
     #[test]
     fn queries_of_instances_are_read_or_refused_by_name() {

@@ -8,7 +8,7 @@ use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
     EventRaisedEvent, ExecutionResumedEvent, ExecutionSuspendedEvent, ExecutionTerminatedEvent, HistoryEvent,
-    OrchestrationStatus,
+    OrchestrationStatus, RerunWorkflowFromEventRequest,
 };
 use outrigger_wire::runtime::v1::{GetWorkflowResponse, StartWorkflowRequest};
 
@@ -28,6 +28,8 @@ const LAST: i64 = 253_402_300_799;
 pub enum Action {
     /// Start an instance.
     Start,
+    /// Start one from an event of another.
+    Rerun,
     /// Say how it is.
     Get,
     /// Say which there are.
@@ -76,6 +78,7 @@ pub enum WorkflowError {
 fn text(action: Action, what: &str, cause: &str) -> String {
     match action {
         Action::Start => format!("error starting workflow '{what}': {cause}"),
+        Action::Rerun => format!("error running workflow '{what}' again: {cause}"),
         Action::Get => format!("error while getting workflow info on instance '{what}': {cause}"),
         Action::List => format!("error while listing workflows: {cause}"),
         Action::Pause => format!("error pausing workflow {what}: {cause}"),
@@ -224,13 +227,35 @@ impl Workflows {
         self.send(Action::RaiseEvent, id, event, &prefix).await
     }
 
-    /// Removes an instance that has ended, and all that it has created.
+    /// Starts an instance that goes on from an event of another, which has ended; its id, `new` where that is given.
     ///
     /// # Errors
     /// [`WorkflowError`].
-    pub async fn manage_purge(&self, id: &str) -> Result<(), WorkflowError> {
+    pub async fn manage_rerun(
+        &self,
+        id: String,
+        event: u32,
+        new: Option<String>,
+    ) -> Result<String, WorkflowError> {
+        self.ready(&id)?;
+        new.as_deref().map_or(Ok(()), check_new_id)?;
+        let request = RerunWorkflowFromEventRequest {
+            source_instance_id: id.clone(),
+            event_id: event,
+            new_instance_id: new,
+            ..RerunWorkflowFromEventRequest::default()
+        };
+        let rerun = self.rerun(request).await;
+        rerun.map_err(|error| WorkflowError::Failed(Action::Rerun, id, error.to_string()))
+    }
+
+    /// Removes an instance that has ended, and all that it has created; by `force` it alone, whether it has ended or not.
+    ///
+    /// # Errors
+    /// [`WorkflowError`].
+    pub async fn manage_purge(&self, id: &str, force: bool) -> Result<(), WorkflowError> {
         self.ready(id)?;
-        match self.purge(id, true, false).await.error {
+        match self.purge(id, !force, force).await.error {
             None => Ok(()),
             Some(error) if is_unknown(&error) => Err(WorkflowError::NotFound(id.to_owned())),
             Some(error) => {

@@ -7,8 +7,9 @@ use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as 
 use outrigger_wire::durabletask::purge_instances_request::Request as Purged;
 use outrigger_wire::durabletask::work_item::Request as Work;
 use outrigger_wire::durabletask::{
-    CreateSubOrchestrationAction, OrchestratorAction, OrchestratorVersionNotAvailableAction,
-    PurgeInstancesRequest, PurgeInstancesResponse, ScheduleTaskAction, WorkItem,
+    ActivityResponse, CreateSubOrchestrationAction, OrchestratorAction,
+    OrchestratorVersionNotAvailableAction, PurgeInstancesRequest, PurgeInstancesResponse, ScheduleTaskAction,
+    WorkItem,
 };
 use outrigger_wire::scheduler::v1::job_target_metadata::Type;
 use outrigger_wire::scheduler::v1::{
@@ -323,6 +324,43 @@ async fn an_instance_whose_child_cannot_be_made_comes_ever_more_seldom() {
     eventually(async || kept().await == 0.0).await;
 }
 
+/// Invariant: what is named as a remedy can be had without an SDK: another instance goes on from an event of one that has ended.
+#[tokio::test]
+async fn an_instance_is_run_again_from_an_event_over_http() {
+    let world = World::new().await;
+    let node = world.sidecar().await;
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    begun(&node).await;
+    let (_, token) = worker.turn().await;
+    worker.answer("a", &token, vec![deadly()]).await;
+    let rerun = |event: &str| {
+        let path = format!("/v1.0-alpha1/workflows/dapr/a/rerun/{event}?newInstanceID=b");
+        node.ask(post(&path, ""))
+    };
+    rerun("first").await.error(400, "ERR_MALFORMED_REQUEST");
+    let text = rerun("0").await.error(500, "ERR_START_WORKFLOW");
+    assert!(text.ends_with("'a' is not in a terminal state"), "{text}");
+    let item = worker.item().await;
+    let done = ActivityResponse {
+        instance_id: "a".to_owned(),
+        completion_token: item.completion_token,
+        ..ActivityResponse::default()
+    };
+    hub(node.ports.grpc, "CompleteActivityTask", &done).await;
+    let (_, token) = worker.turn().await;
+    worker.complete("a", &token, "1").await;
+    eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
+    let begun = rerun("0").await;
+    assert_eq!(begun.status, 202, "{}", begun.text());
+    assert_eq!(begun.json(), serde_json::json!({"instanceID": "b"}));
+    let item = worker.item().await;
+    let Some(Work::ActivityRequest(activity)) = item.request else {
+        panic!("{item:?}")
+    };
+    assert_eq!((activity.name.as_str(), activity.task_id), ("deadly", 0));
+}
+
 async fn purge_by_force(node: &Node) -> i32 {
     let request = PurgeInstancesRequest {
         request: Some(Purged::InstanceId("a".to_owned())),
@@ -377,7 +415,10 @@ async fn an_instance_that_cannot_be_read_comes_seldom_and_is_purged_by_force() {
     eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
     // Nothing says how many entries there are.
     change("UPDATE state SET value = 'ew==' WHERE key = ?1", "metadata");
-    assert_eq!(purge_by_force(&node).await, 1);
+    let purge = |query: &str| node.ask(post(&format!("/v1.0/workflows/dapr/a/purge{query}"), ""));
+    assert_eq!(purge("?force=false").await.status, 500);
+    purge("?force=1").await.error(400, "ERR_MALFORMED_REQUEST");
+    assert_eq!(purge("?force=true").await.status, 202);
     let left: i64 = database
         .query_row("SELECT count(*) FROM state WHERE key LIKE 'shop||%'", [], |row| {
             row.get(0)
