@@ -160,6 +160,7 @@ impl Held<'_> {
                     });
                 }
             };
+            spans::patches(&mut span, &response);
             // Not across what is awaited.
             let answered = {
                 let outside = &mut TurnContext {

@@ -8,6 +8,7 @@ use outrigger_telemetry::trace::{Span, SpanKind, Status, Tracer};
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
     ActivityRequest, ActivityResponse, ExecutionStartedEvent, HistoryEvent, OrchestrationStatus,
+    OrchestratorResponse,
 };
 use outrigger_workflow::event::Awaited;
 use outrigger_workflow::facts::Facts;
@@ -109,6 +110,13 @@ fn note(span: &mut Span, event: &HistoryEvent) {
             span.event("Execution resumed", reason(&resumed.input));
         }
         _ => {}
+    }
+}
+
+/// Says which patches the workflow ran with.
+pub(super) fn patches(span: &mut Span, response: &OrchestratorResponse) {
+    if let Some(version) = &response.version {
+        span.set_list("applied_patches", &version.patches);
     }
 }
 

@@ -3,6 +3,7 @@
 mod actors;
 mod jobs;
 mod pubsub;
+mod workflow;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -248,7 +249,11 @@ async fn collector() -> (App, Arc<Mutex<Vec<Collected>>>) {
                     other => panic!("{other:?}"),
                 };
                 for scope in group.scope_spans {
-                    assert_eq!(scope.scope.unwrap().name, "dapr-diagnostics");
+                    let name = scope.scope.unwrap().name;
+                    assert!(
+                        ["dapr-diagnostics", "durabletask"].contains(&name.as_str()),
+                        "{name}"
+                    );
                     let spans = scope.spans.into_iter().map(|span| Collected {
                         service: service.clone(),
                         span,

@@ -7,7 +7,7 @@ use http::{HeaderMap, Uri};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
-use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, InstrumentationScope, KeyValue};
 use opentelemetry_proto::tonic::resource::v1::Resource as OtlpResource;
 use opentelemetry_proto::tonic::trace::v1::span::Event;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
@@ -166,7 +166,12 @@ fn otlp_span(span: &SpanData) -> Span {
         kind: span.kind as i32,
         start_time_unix_nano: unix_nanos(span.start),
         end_time_unix_nano: unix_nanos(span.end),
-        attributes: span.attributes.iter().map(|(k, v)| key_value(k, v)).collect(),
+        attributes: span
+            .attributes
+            .iter()
+            .map(|(k, v)| key_value(k, v))
+            .chain(span.lists.iter().map(|(k, v)| key_list(k, v)))
+            .collect(),
         events: span.events.iter().map(otlp_event).collect(),
         status: Some(status),
         ..Default::default()
@@ -182,13 +187,27 @@ fn otlp_event(event: &SpanEvent) -> Event {
     }
 }
 
-fn key_value(key: &str, value: &str) -> KeyValue {
-    let value = AnyValue {
+fn text(value: &str) -> AnyValue {
+    AnyValue {
         value: Some(Value::StringValue(value.to_owned())),
-    };
+    }
+}
+
+fn key_value(key: &str, value: &str) -> KeyValue {
     KeyValue {
         key: key.to_owned(),
-        value: Some(value),
+        value: Some(text(value)),
+        ..Default::default()
+    }
+}
+
+fn key_list(key: &str, values: &[String]) -> KeyValue {
+    let values = values.iter().map(|value| text(value)).collect();
+    KeyValue {
+        key: key.to_owned(),
+        value: Some(AnyValue {
+            value: Some(Value::ArrayValue(ArrayValue { values })),
+        }),
         ..Default::default()
     }
 }

@@ -58,6 +58,7 @@ mod tests {
             start: UNIX_EPOCH,
             end: UNIX_EPOCH + Duration::from_millis(1500),
             attributes: Vec::new(),
+            lists: Vec::new(),
             events: Vec::new(),
             status: Status::Unset,
         };

@@ -152,6 +152,9 @@ fn no_env(_: &str) -> Option<String> {
 fn record(tracer: &Tracer) {
     let mut span = tracer.start(SpanKind::Client, "op", &Parent::default());
     span.set("db.name", "store");
+    span.set_list("applied_patches", &["z".to_owned()]);
+    span.set_list("applied_patches", &["a".to_owned(), "b".to_owned()]);
+    span.set_list("none", &[]);
     span.set_status(Status::Error("Code(404): Not Found".into()));
 }
 
@@ -174,6 +177,14 @@ fn check_request(request: &ExportTraceServiceRequest) {
     let span = &scope.spans[0];
     assert_eq!((span.name.as_str(), span.kind), ("op", 3));
     assert_eq!(text(&span.attributes, "db.name"), Some("store"));
+    let list = |key: &str| {
+        let found = span.attributes.iter().find(|a| a.key == key)?;
+        match found.value.clone()?.value? {
+            OtlpValue::ArrayValue(list) => Some(list.values.len()),
+            _ => None,
+        }
+    };
+    assert_eq!((list("applied_patches"), list("none")), (Some(2), None));
     let status = span.status.as_ref().unwrap();
     assert_eq!(
         (status.code, status.message.as_str()),
@@ -268,7 +279,8 @@ async fn zipkin() {
     };
     let (tracer, pipeline) = build(config, "my-app", no_env).unwrap();
     let cancel = CancellationToken::new();
-    let parent = tracer.start(SpanKind::Server, "parent", &Parent::default());
+    let mut parent = tracer.start(SpanKind::Server, "parent", &Parent::default());
+    parent.set_list("applied_patches", &["a".to_owned(), "b".to_owned()]);
     tracer
         .start(SpanKind::Internal, "child", &parent.as_parent())
         .end();
@@ -287,6 +299,7 @@ async fn zipkin() {
     assert_eq!(child["traceId"], context.trace_id_hex());
     assert!(child.get("kind").is_none() && parent.get("parentId").is_none());
     assert_eq!(parent["kind"], "SERVER");
+    assert_eq!(parent["tags"]["applied_patches"], r#"["a","b"]"#);
     assert_eq!(parent["localEndpoint"]["serviceName"], "my-app");
     assert!(parent["duration"].as_u64().unwrap() >= 1);
 }

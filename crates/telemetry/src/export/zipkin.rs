@@ -62,6 +62,10 @@ fn zipkin_span(span: &SpanData, service: &str) -> Value {
     for (key, value) in &span.attributes {
         tags.insert(key.to_string(), value.as_ref().into());
     }
+    for (key, values) in &span.lists {
+        // As OpenTelemetry has it for systems without lists: JSON in a text.
+        tags.insert(key.to_string(), json!(values).to_string().into());
+    }
     tags.insert("otel.scope.name".into(), span.scope.into());
     match &span.status {
         Status::Unset => {}

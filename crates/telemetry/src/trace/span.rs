@@ -60,6 +60,8 @@ pub struct SpanData {
     pub end: SystemTime,
     /// Attributes, each key once.
     pub attributes: Vec<(Text, Text)>,
+    /// Attributes that are lists, each key once.
+    pub lists: Vec<(Text, Vec<String>)>,
     /// What happened meanwhile, in order.
     pub events: Vec<SpanEvent>,
     /// Outcome.
@@ -160,6 +162,17 @@ impl Span {
     /// Sets an attribute unless the key is set already; an empty value is left out.
     pub fn set_default(&mut self, key: impl Into<Text>, value: impl Into<Text>) {
         self.put(key.into(), value.into(), false);
+    }
+
+    /// Sets an attribute that is a list, instead of what it was; an empty one is left out.
+    pub fn set_list(&mut self, key: impl Into<Text>, values: &[String]) {
+        let Some(data) = self.data_mut() else { return };
+        if values.is_empty() {
+            return;
+        }
+        let key = key.into();
+        data.lists.retain(|(known, _)| *known != key);
+        data.lists.push((key, values.to_vec()));
     }
 
     /// Sets the outcome.

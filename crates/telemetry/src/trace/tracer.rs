@@ -244,6 +244,7 @@ impl Tracer {
                     start: now,
                     end: now,
                     attributes: Vec::with_capacity(8),
+                    lists: Vec::new(),
                     events: Vec::new(),
                     status: Status::Unset,
                 },
