@@ -152,7 +152,7 @@ impl Workflows {
             types: ActorTypes::of(&with.namespace, &with.app_id),
             queue: WorkQueue::new(limits),
             losses: Arc::new(Losses::new(with.settings.max_activity_losses)),
-            troubles: Arc::default(),
+            troubles: Arc::new(Troubles::new(with.metrics.failing.clone())),
             workers: Mutex::new(0),
             tasks: TaskTracker::new(),
             ended: CancellationToken::new(),

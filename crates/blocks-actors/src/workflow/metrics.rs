@@ -80,6 +80,8 @@ pub struct WorkflowMetrics {
     pub(super) workers: Gauge,
     /// Instances here that are stalled.
     pub(super) stalled: Gauge,
+    /// Instances here whose last run failed.
+    pub(super) failing: Gauge,
     /// Bytes of the histories that are kept between turns.
     pub(super) kept: Gauge,
 }
@@ -144,6 +146,11 @@ impl WorkflowMetrics {
                 registry,
                 "runtime_workflow_stalled_instances",
                 "Stalled workflow instances on this sidecar.",
+            ),
+            failing: one(
+                registry,
+                "runtime_workflow_failing_instances",
+                "Instances on this sidecar whose last turn failed, and is tried again.",
             ),
             kept: one(
                 registry,

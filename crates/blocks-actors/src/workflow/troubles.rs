@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use outrigger_telemetry::metrics::Gauge;
 use tokio::time::Instant;
 
 /// Instances whose troubles are known, at most.
@@ -83,11 +84,30 @@ enum Failed {
 
 /// The instances of this sidecar whose runs fail.
 #[derive(Default)]
-pub(super) struct Troubles(Mutex<HashMap<String, FailureRecord>>);
+pub(super) struct Troubles {
+    known: Mutex<HashMap<String, FailureRecord>>,
+    /// How many of them are here.
+    gauge: Gauge,
+}
 
 impl Troubles {
+    /// `gauge` says how many there are.
+    pub(super) fn new(gauge: Gauge) -> Self {
+        Self {
+            known: Mutex::default(),
+            gauge,
+        }
+    }
+
     fn locked(&self) -> MutexGuard<'_, HashMap<String, FailureRecord>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A record is none of those here any more.
+    fn uncount(&self, trouble: &FailureRecord) {
+        if !trouble.is_left {
+            self.gauge.add(-1);
+        }
     }
 
     /// Whether that is news, and how many turns have lost their worker; `None` where that is not known.
@@ -108,9 +128,11 @@ impl Troubles {
             later: None,
             lost: 0,
             lost_until: None,
-            is_left: false,
+            is_left: true,
         });
-        trouble.is_left = false;
+        if std::mem::take(&mut trouble.is_left) {
+            self.gauge.add(1);
+        }
         let why: String = why.chars().take(MAX_TEXT).collect();
         let is_news = trouble.why != why;
         trouble.why = why;
@@ -203,7 +225,8 @@ impl Troubles {
 
     /// A run was well.
     pub(super) fn over(&self, id: &str) {
-        self.locked().remove(id);
+        let known = self.locked().remove(id);
+        known.iter().for_each(|trouble| self.uncount(trouble));
     }
 
     /// The instance is not here any more; whether it was to run later, and may be run at once elsewhere.
@@ -212,6 +235,7 @@ impl Troubles {
         let Some(trouble) = all.remove(id) else {
             return false;
         };
+        self.uncount(&trouble);
         let is_put_off = trouble.later.is_some();
         let Some(known) = trouble.leave() else {
             return is_put_off;
@@ -232,6 +256,7 @@ impl Troubles {
     pub(super) fn forget(&self) {
         let mut all = self.locked();
         let known = std::mem::take(&mut *all).into_iter();
+        let known = known.inspect(|(_, trouble)| self.uncount(trouble));
         *all = known
             .filter_map(|(id, trouble)| Some((id, trouble.leave()?)))
             .collect();

@@ -155,6 +155,9 @@ async fn a_workflow_that_ends_its_workers_is_stalled_and_goes_on_with_one_that_s
     drop(other);
     world.hosts(0).await;
     eventually(async || waits(&node).await["runtimeStatus"] == "STALLED").await;
+    // It is nowhere now.
+    node.counts("dapr_runtime_workflow_failing_instances", &[], 0.0)
+        .await;
     let told = waits(&node).await["waitsFor"].clone();
     let is_told = |wait: &serde_json::Value| {
         wait["kind"] == "fix"
@@ -314,6 +317,8 @@ async fn an_instance_whose_child_cannot_be_made_comes_ever_more_seldom() {
             .is_some_and(|why| why.contains("failed to create child workflow")),
         "{why}"
     );
+    let failing = "dapr_runtime_workflow_failing_instances";
+    node.counts(failing, &[], 1.0).await;
     let raised = node.ask(post("/v1.0/workflows/dapr/a/raiseEvent/go", "1")).await;
     assert_eq!(raised.status, 202);
     let waited = Instant::now();
@@ -322,6 +327,7 @@ async fn an_instance_whose_child_cannot_be_made_comes_ever_more_seldom() {
     worker.complete("a", &token, "1").await;
     eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
     eventually(async || kept().await == 0.0).await;
+    node.counts(failing, &[], 0.0).await;
 }
 
 /// Invariant: what is named as a remedy can be had without an SDK: another instance goes on from an event of one that has ended.
