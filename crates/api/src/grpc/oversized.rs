@@ -302,7 +302,8 @@ mod tests {
         for piece in [1, 3, 16_384, usize::MAX] {
             let found = check(request(&activity, piece), ACTIVITY, 1000)
                 .await
-                .unwrap_err();
+                .err()
+                .unwrap();
             let expected = Oversized {
                 instance: "a".to_owned(),
                 task: Some(7),
@@ -311,7 +312,7 @@ mod tests {
                 limit: 1000,
             };
             assert_eq!(found, expected, "{piece}");
-            let found = check(request(&turn, piece), TURN, 1000).await.unwrap_err();
+            let found = check(request(&turn, piece), TURN, 1000).await.err().unwrap();
             let expected = Oversized {
                 instance: "b".to_owned(),
                 task: None,

@@ -330,7 +330,7 @@ impl InternalActors for Instances {
     fn halt<'a>(&'a self, id: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             drop(self.locked().take(id));
-            if self.engine.troubles.left(id) {
+            if self.engine.troubles.depart(id) {
                 let (engine, id) = (Arc::clone(&self.engine), id.to_owned());
                 // Others are to end meanwhile.
                 let tasks = engine.tasks.clone();
@@ -392,7 +392,7 @@ impl Instances {
         }
         let ran = held.run(fired).await;
         match &ran {
-            Ok(()) => troubles.over(id),
+            Ok(()) => troubles.clear(id),
             Err(error) => {
                 self.note_broken(id, error);
                 troubles.failed(id, error.message());

@@ -224,13 +224,13 @@ impl Troubles {
     }
 
     /// A run was well.
-    pub(super) fn over(&self, id: &str) {
+    pub(super) fn clear(&self, id: &str) {
         let known = self.locked().remove(id);
         known.iter().for_each(|trouble| self.uncount(trouble));
     }
 
     /// The instance is not here any more; whether it was to run later, and may be run at once elsewhere.
-    pub(super) fn left(&self, id: &str) -> bool {
+    pub(super) fn depart(&self, id: &str) -> bool {
         let mut all = self.locked();
         let Some(trouble) = all.remove(id) else {
             return false;
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(troubles.take_put_off(), ["a"]);
         assert_eq!(troubles.take_put_off(), [""; 0], "once");
         troubles.put_off("b", "start-0".to_owned(), PAUSE);
-        assert!(troubles.left("b") && !troubles.left("b") && !troubles.left("a"));
+        assert!(troubles.depart("b") && !troubles.depart("b") && !troubles.depart("a"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -347,18 +347,18 @@ mod tests {
                 "a worker comes"
             );
             // The last worker goes, and one comes.
-            assert!(!troubles.left("a"));
+            assert!(!troubles.depart("a"));
             troubles.forget();
             assert!(troubles.of("a").is_none(), "it is not here");
             pauses.push(troubles.pause("a").unwrap_or_default().as_secs());
             assert_eq!(troubles.losses_of("a"), count);
         }
         assert_eq!(pauses, [0, 2, 4, 8, 16, 32, 60, 60, 60]);
-        troubles.over("a");
+        troubles.clear("a");
         assert_eq!((troubles.losses_of("a"), troubles.pause("a")), (0, None));
         troubles.lost("b", "it disconnected");
         troubles.put_off("b", "start-0".to_owned(), MAX_PAUSE);
-        assert!(troubles.left("b"), "it may run at once elsewhere");
+        assert!(troubles.depart("b"), "it may run at once elsewhere");
     }
 
     #[test]
