@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use outrigger_transport::listen;
 use tempfile::TempDir;
 
 /// Runs `daprd` in a folder until it gives up.
@@ -169,18 +170,13 @@ fn every_port_that_cannot_be_had_is_told_with_its_flag() {
 #[test]
 fn one_port_for_two_servers_is_told_with_both_flags() {
     let folder = tempfile::tempdir().unwrap();
-    let free = || {
-        TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port()
-    };
-    let (one, two) = (free(), free());
+    // Bound, so that nobody else has them, and not listened on.
+    let held = [(); 2].map(|()| listen::bind(&["127.0.0.1".to_owned()], 0).unwrap());
+    let [one, two] = held.each_ref().map(|held| held[0].port().unwrap());
     let flags = [
         format!("--dapr-http-port={one}"),
-        // On every interface.
         format!("--metrics-port={one}"),
+        "--metrics-listen-address=127.0.0.1".to_owned(),
         format!("--dapr-grpc-port={two}"),
         "--enable-profiling".to_owned(),
         format!("--profile-port={two}"),

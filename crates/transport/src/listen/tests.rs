@@ -132,23 +132,22 @@ async fn crowds_are_survived(listener: Listener, address: Address) {
 
 #[test]
 fn an_address_that_is_named_twice_is_listened_on_once() {
-    let free = bind(&["127.0.0.1".to_owned()], 0)
-        .unwrap()
-        .remove(0)
-        .port()
-        .unwrap();
+    // Bound, so that nobody else has the port, and not listened on.
+    let held = bind(&["127.0.0.1".to_owned()], 0).unwrap().remove(0);
     let named = ["127.0.0.1".to_owned(), " 127.0.0.1".to_owned()];
-    assert_eq!(bind(&named, free).unwrap().len(), 1);
+    assert_eq!(bind(&named, held.port().unwrap()).unwrap().len(), 1);
 }
 
 #[test]
 fn sockets_overlap_that_cannot_both_listen() {
     let on = |address: &str, port| bind(&[address.to_owned()], port).unwrap().remove(0);
-    let one = on("127.0.0.1", 0);
-    let port = one.port().unwrap();
+    // One of every interface comes first: others have ports of single addresses.
+    let every = on("0.0.0.0", 0);
+    let port = every.port().unwrap();
+    let one = on("127.0.0.1", port);
     for (other, overlaps) in [
         (on("127.0.0.1", port), true),
-        (on("0.0.0.0", port), true),
+        (every, true),
         (on("127.0.0.2", port), false),
         (on("127.0.0.1", 0), false),
         (Bound::Unix("/tmp/a".into()), false),
@@ -156,8 +155,8 @@ fn sockets_overlap_that_cannot_both_listen() {
         assert_eq!(one.overlaps(&other), overlaps);
         assert_eq!(other.overlaps(&one), overlaps);
     }
-    let every = on("", 0);
-    assert!(every.overlaps(&on("127.0.0.1", every.port().unwrap())));
+    let both = on("", 0);
+    assert!(both.overlaps(&on("127.0.0.1", both.port().unwrap())));
 }
 
 #[tokio::test]
