@@ -13,7 +13,7 @@ use outrigger_component::{Error, Kind, Metadata, Result};
 use super::{
     cluster::Cluster,
     sentinel::Sentinel,
-    settings::{Role, Settings, Topology},
+    settings::{PIPELINE, Role, Settings, Topology},
 };
 
 /// Whether a command may run twice when nobody knows whether it ran.
@@ -316,6 +316,7 @@ fn manager(client: &Client, settings: &Settings) -> RedisResult<ConnectionManage
     let config = ConnectionManagerConfig::new()
         .set_connection_timeout(Some(settings.dial_timeout))
         .set_response_timeout(settings.read_timeout)
+        .set_pipeline_buffer_size(PIPELINE)
         // Commands are tried again one by one, see `Link::attempt`.
         .set_number_of_retries(0);
     ConnectionManager::new_lazy_with_config(client.clone(), config)

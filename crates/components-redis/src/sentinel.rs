@@ -7,7 +7,7 @@ use ::redis::{
 };
 use futures::{StreamExt, stream::FuturesUnordered};
 
-use super::settings::{Account, Settings};
+use super::settings::{Account, PIPELINE, Settings};
 
 type Address = (String, u16);
 
@@ -126,7 +126,8 @@ impl Sentinel {
         let client = settings.client(host, port, account, database)?;
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(settings.dial_timeout))
-            .set_response_timeout(settings.read_timeout);
+            .set_response_timeout(settings.read_timeout)
+            .set_pipeline_buffer_size(PIPELINE);
         let connection = client
             .get_multiplexed_async_connection_with_config(&config)
             .await?;

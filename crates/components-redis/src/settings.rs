@@ -8,6 +8,10 @@ use outrigger_component::{GoDuration, Metadata, MetadataError, Result, Unit};
 
 use super::tls;
 
+/// Commands that may wait to be written, of a connection. Where it is full, later ones overtake those that wait: entries of a bulk
+/// would lose their order. 50 is what the library has.
+pub(super) const PIPELINE: usize = 4096;
+
 const DEFAULT_PORT: u16 = 6379;
 /// How long a connection may be silent before the system asks whether the server is still there.
 const KEEPALIVE: Duration = Duration::from_secs(15);

@@ -185,7 +185,7 @@ async fn refusals_name_their_reason_and_the_remedy() {
         let broker = open(MQTT5, &server.url(), "app", &[("qos", qos)]).await.unwrap();
         let error = broker.publish(&message("secret", "x", &[])).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Denied, "{error}");
-        for part in ["secret", "not authorized", "0x87", "rights", "127.0.0.1"] {
+        for part in ["secret", "not authorized", "0x87", "permissions", "127.0.0.1"] {
             assert!(error.to_string().contains(part), "{part}: {error}");
         }
         // Nobody has subscribed to it, which is no failure.
