@@ -82,7 +82,7 @@ async fn a_process_that_is_killed_is_followed_and_one_that_is_told_to_stop_at_on
     let cluster = Cluster::start().await;
     let start = |id: &str| Process::start(&cluster.arguments(id, cluster.api.address()));
     let one = start("one");
-    tokio::task::block_in_place(|| one.says("Replica one is the leader", TIMEOUT));
+    tokio::task::block_in_place(|| one.says("replica one is the leader", TIMEOUT));
     assert!(
         cluster.lease()["holderIdentity"]
             .as_str()
@@ -93,13 +93,13 @@ async fn a_process_that_is_killed_is_followed_and_one_that_is_told_to_stop_at_on
     let two = start("two");
     cluster.api.asked("WATCH", "/leases", 1).await;
     one.tell("-KILL");
-    tokio::task::block_in_place(|| two.says("Replica two is the leader", TIMEOUT));
+    tokio::task::block_in_place(|| two.says("replica two is the leader", TIMEOUT));
 
     let three = start("three");
     cluster.api.asked("WATCH", "/leases", 2).await;
     let signalled = Instant::now();
     two.tell("-TERM");
-    tokio::task::block_in_place(|| three.says("Replica three is the leader", TIMEOUT));
+    tokio::task::block_in_place(|| three.says("replica three is the leader", TIMEOUT));
     assert!(signalled.elapsed() < AT_ONCE, "{:?}", signalled.elapsed());
     tokio::task::block_in_place(|| two.says("Placement service shut down gracefully", TIMEOUT));
 }

@@ -129,7 +129,7 @@ async fn a_record_that_was_changed_ends_what_is_used_and_is_told() {
         let (jobs, logged) = opened(&main, &changed(&wal, begin(middle) + inside)).await;
         assert_eq!(jobs, FILED + calls(middle) - opening, "byte {inside} of it");
         let expected = format!(
-            "the log FOLDER/jobs.db-wal of the store has a damaged record at byte {}, and {} after it",
+            "The log FOLDER/jobs.db-wal of the store has a record at byte {} that is not as it was written, and {} behind it",
             begin(middle),
             last - middle
         );
