@@ -251,7 +251,7 @@ impl Session {
                     draining = true;
                     self.ahead.clear();
                 }
-                settled = feed.settled() => self.settle(settled, draining),
+                settled = feed.settled() => self.settle(settled, draining || feed.draining()),
                 Some(change) = self.changes.recv() => self.changed(change, Some(feed)).await,
                 polled = &mut self.polling => {
                     self.polled(polled)?;
@@ -351,9 +351,9 @@ impl Session {
             match settlement {
                 Settlement::Acknowledge => self.offsets.done(&taken, now),
                 // The next member of the group gets it.
-                Settlement::Return | Settlement::Behind if ending => {}
+                Settlement::Return | Settlement::Unattempted if ending => {}
                 Settlement::Return => self.returned(taken, now),
-                Settlement::Behind => self.offsets.behind(taken, now),
+                Settlement::Unattempted => self.offsets.behind(taken, now),
             }
         }
         self.commit_soon(now);

@@ -296,7 +296,7 @@ impl Consumer {
     ) {
         match settlement {
             Settlement::Acknowledge => self.say(&incoming, AckKind::Ack).await,
-            Settlement::Return | Settlement::Behind => self.refuse(&incoming, pause, max_deliver).await,
+            Settlement::Return | Settlement::Unattempted => self.refuse(&incoming, pause, max_deliver).await,
         }
     }
 

@@ -225,7 +225,7 @@ impl Member {
                 self.partition(incoming.id).waiting += 1;
                 self.redeliveries.refused(incoming, Instant::now());
             }
-            Settlement::Behind => {
+            Settlement::Unattempted => {
                 self.partition(incoming.id).waiting += 1;
                 self.redeliveries.behind(incoming, Instant::now());
             }

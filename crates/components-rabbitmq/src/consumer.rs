@@ -262,8 +262,10 @@ impl Consumer {
                 Settlement::Acknowledge => {
                     call(acker.ack(BasicAckOptions::default())).await?;
                 }
-                Settlement::Return | Settlement::Behind if ending => self.give_back(&acker, true).await?,
-                Settlement::Return | Settlement::Behind => {
+                Settlement::Return | Settlement::Unattempted if ending => {
+                    self.give_back(&acker, true).await?
+                }
+                Settlement::Return | Settlement::Unattempted => {
                     waiting.again.push_back((Instant::now() + AGAIN, acker));
                 }
             }

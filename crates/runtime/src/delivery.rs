@@ -244,7 +244,7 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         let mut running = FuturesUnordered::new();
         let mut stopping = false;
         loop {
-            self.follow_health();
+            let is_healthy = self.follow_health();
             while let Some((id, event, limit)) = self.begin() {
                 let attempt = attempt(event, limit);
                 running.push(async move { (id, attempt.await) });
@@ -277,16 +277,20 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
                     KeyChange::Reopened(key) => self.queue.reopen(&key),
                 },
                 () = sleep_until(wake_at) => {}
-                () = health_changes(self.health.as_ref()) => {}
+                () = health_changes(self.health.as_ref(), is_healthy) => {}
             }
         }
     }
 
-    fn follow_health(&mut self) {
-        match &self.health {
-            Some(health) if !health.is_healthy() => self.queue.pause(),
-            _ => self.queue.resume(),
+    /// Pauses while the app is unwell; whether it is well.
+    fn follow_health(&mut self) -> bool {
+        let is_healthy = self.health.as_ref().is_none_or(Health::is_healthy);
+        if is_healthy {
+            self.queue.resume();
+        } else {
+            self.queue.pause();
         }
+        is_healthy
     }
 
     fn take(&mut self, offer: Offer<K, E, A>) {
@@ -403,9 +407,10 @@ async fn sleep_until(moment: Option<Instant>) {
     }
 }
 
-async fn health_changes(health: Option<&Health>) {
+/// Waits until the app's health is another than `was_healthy`.
+async fn health_changes(health: Option<&Health>, was_healthy: bool) {
     match health {
-        Some(health) if health.is_healthy() => health.until_unhealthy().await,
+        Some(health) if was_healthy => health.until_unhealthy().await,
         Some(health) => health.until_healthy().await,
         None => std::future::pending().await,
     }

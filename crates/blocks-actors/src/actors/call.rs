@@ -109,7 +109,7 @@ impl Actors {
             &resilience.metrics,
         );
         let sent = attempts.until(&self.ended).run(async |_| {
-            let result = self.found(&Message::Call(call)).await;
+            let result = self.found(&Message::Call(call), rules.has_target).await;
             let outcome = match &result {
                 Ok(_) => Outcome::Success,
                 Err(error) if error.is_failure() => Outcome::Failure { code: None },
@@ -134,18 +134,17 @@ impl Actors {
     /// Sends to an actor, without the policies of its type: what is due has retries of its own.
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Reply, ActorError> {
         self.known(message.kind()).await?;
-        self.found(message).await
+        self.found(message, false).await
     }
 
-    /// Sends to an actor wherever it is. One that its host does not have yet is looked for a few times, unless its type has
-    /// policies.
-    async fn found(&self, message: &Message<'_>) -> Result<Reply, ActorError> {
+    /// Sends to an actor wherever it is. One that its host does not have yet is looked for a few times, unless a policy of its
+    /// type does that.
+    async fn found(&self, message: &Message<'_>, has_policy: bool) -> Result<Reply, ActorError> {
         let resilience = &self.with.resilience;
-        let builtin = {
+        let builtin = (!has_policy).then(|| {
             let policies = resilience.policies.load();
-            let has_target = policies.actor(message.kind()).has_target;
-            (!has_target).then(|| Arc::clone(policies.builtin(Builtin::ActorNotFoundRetries)))
-        };
+            Arc::clone(policies.builtin(Builtin::ActorNotFoundRetries))
+        });
         let found = Attempts::new(builtin.as_deref(), Key::NONE, &resilience.metrics);
         let sent = found.until(&self.ended).run(async |_| {
             // The future of a call to the app is large.

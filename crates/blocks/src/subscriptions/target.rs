@@ -381,7 +381,7 @@ impl Consumer for Target {
         };
         let mut with_lane = self.is_in_order(&message);
         let failed = match rest {
-            Disposition::Stopped => return receipt.give_back(),
+            Disposition::Stopped => return receipt.release(false),
             Disposition::Dropped(why) => {
                 let (why, by_app) = match why {
                     Dropped::Expired => ("it has expired", false),
@@ -415,9 +415,9 @@ impl Consumer for Target {
                 }
                 // Its retries were cut short, or its app or client is gone: somebody else gets it.
                 Ok(Handled::Failed(_)) if tokens.any_cancelled() || self.is_app_unwell() => {
-                    return give_back(receipt, with_lane);
+                    return receipt.release(with_lane);
                 }
-                Err(Undelivered::Stopped | Undelivered::Revoked) => return receipt.give_back(),
+                Err(Undelivered::Stopped | Undelivered::Revoked) => return receipt.release(false),
                 Err(Undelivered::Behind) => return receipt.give_back_behind(),
                 Ok(Handled::Failed(why)) => why,
                 Err(refused @ Undelivered::Refused(_)) => refused.to_string(),

@@ -39,7 +39,7 @@ impl Lanes {
     pub(super) fn offered(&mut self, id: u64, lane: &Lane) -> bool {
         let state = self.states.entry(lane.clone()).or_default();
         if state.is_returning {
-            state.returned.push((id, Settlement::Behind));
+            state.returned.push((id, Settlement::Unattempted));
             return false;
         }
         state.out += 1;
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_lane_goes_back_as_a_whole_and_in_order() {
-        use Settlement::{Acknowledge, Behind, Return};
+        use Settlement::{Acknowledge, Return, Unattempted};
         let mut lanes = Lanes::default();
         for id in 0..4 {
             assert!(lanes.offered(id, &lane("a")));
@@ -102,9 +102,9 @@ mod tests {
         assert_eq!(lanes.settled(1, Return, true), Told::Later);
         assert!(!lanes.offered(5, &lane("a")), "it goes back too");
         assert!(lanes.offered(6, &lane("b")), "another lane goes on");
-        assert_eq!(lanes.settled(3, Behind, true), Told::Later);
-        let all = vec![(1, Return), (2, Behind), (3, Behind), (5, Behind)];
-        assert_eq!(lanes.settled(2, Behind, true), Told::All(all, lane("a")));
+        assert_eq!(lanes.settled(3, Unattempted, true), Told::Later);
+        let all = vec![(1, Return), (2, Unattempted), (3, Unattempted), (5, Unattempted)];
+        assert_eq!(lanes.settled(2, Unattempted, true), Told::All(all, lane("a")));
         assert!(lanes.offered(7, &lane("a")));
         for id in [4, 6, 7] {
             assert_eq!(lanes.settled(id, Acknowledge, false), Told::Now);

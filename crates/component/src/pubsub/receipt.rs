@@ -7,8 +7,8 @@ pub enum Settlement {
     Acknowledge,
     /// It is to be delivered again, to whomever the broker chooses.
     Return,
-    /// The same, and it was not attempted: one before it with the same key failed.
-    Behind,
+    /// The same, and nobody failed it: it was not attempted, or its attempt was cut short. It does not count as a failure.
+    Unattempted,
 }
 
 /// Settles one delivery, once. Dropped, it returns the message.
@@ -57,7 +57,12 @@ impl Receipt {
 
     /// Gives back one that was not attempted, because one before it in its lane was given back with the lane.
     pub fn give_back_behind(mut self) {
-        self.settle(Settlement::Behind, true);
+        self.settle(Settlement::Unattempted, true);
+    }
+
+    /// Gives back one that nobody failed, `with_lane` where its lane goes back with it.
+    pub fn release(mut self, with_lane: bool) {
+        self.settle(Settlement::Unattempted, with_lane);
     }
 
     fn settle(&mut self, settlement: Settlement, with_lane: bool) {

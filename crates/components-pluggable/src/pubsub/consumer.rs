@@ -38,7 +38,7 @@ pub(super) struct Consumer {
 fn ack(id: String, settlement: Settlement) -> PullMessagesRequest {
     let error = match settlement {
         Settlement::Acknowledge => None,
-        Settlement::Return | Settlement::Behind => Some(AckMessageError {
+        Settlement::Return | Settlement::Unattempted => Some(AckMessageError {
             message: RETURNED.to_owned(),
         }),
     };

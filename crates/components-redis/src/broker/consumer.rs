@@ -53,7 +53,7 @@ impl Unsettled {
         for (id, settlement) in settled {
             match settlement {
                 Settlement::Acknowledge => self.acknowledged.push(id),
-                Settlement::Return | Settlement::Behind => self.returned.push(id),
+                Settlement::Return | Settlement::Unattempted => self.returned.push(id),
             }
         }
     }

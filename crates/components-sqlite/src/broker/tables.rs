@@ -249,9 +249,9 @@ impl Tables {
                         connection.prepare_cached(&self.forget)?.execute([id])?;
                     }
                 }
-                Settlement::Return | Settlement::Behind => {
+                Settlement::Return | Settlement::Unattempted => {
                     // What was not attempted was not delivered either.
-                    let untried = i64::from(*settlement == Settlement::Behind);
+                    let untried = i64::from(*settlement == Settlement::Unattempted);
                     let values = params![member.group, id, member.owner, again, untried];
                     connection.prepare_cached(&self.release)?.execute(values)?;
                 }

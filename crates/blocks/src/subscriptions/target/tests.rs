@@ -253,7 +253,7 @@ async fn what_a_rebalance_takes_between_attempts_is_neither_parked_nor_acknowled
     let id = scene.event().await;
     scene.answer(&id, Said::Retry);
     scene.revoke(0).await;
-    assert_eq!(scene.settlement().await, Settlement::Return);
+    assert_eq!(scene.settlement().await, Settlement::Unattempted);
     assert_eq!(scene.dead_letters(), []);
     scene.end().await;
 }
@@ -261,7 +261,7 @@ async fn what_a_rebalance_takes_between_attempts_is_neither_parked_nor_acknowled
 #[tokio::test]
 async fn an_attempt_that_a_rebalance_overtakes_counts_only_where_it_succeeds() {
     for (said, settlement) in [
-        (Said::Retry, Settlement::Return),
+        (Said::Retry, Settlement::Unattempted),
         (Said::Success, Settlement::Acknowledge),
     ] {
         // Without a policy there is one attempt, and this is the last.
