@@ -385,8 +385,10 @@ impl Instances {
                 )));
             }
         };
-        // It was asked already, and nothing has come since.
         let troubles = &self.engine.troubles;
+        // The end of the last worker ends the run too that would have stored it.
+        held.stall_after(troubles.losses_of(id)).await?;
+        // It was asked already, and nothing has come since.
         if let Some(why) = troubles.pauses(id) {
             return Err(retry_later(why));
         }

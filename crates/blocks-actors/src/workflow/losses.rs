@@ -84,11 +84,6 @@ impl Losses {
         self.limit
     }
 
-    /// Whether so many are.
-    pub(super) fn are_too_many(&self, count: u32) -> bool {
-        self.limit.is_some_and(|limit| count >= limit)
-    }
-
     /// The worker of an activity went away. How often that has happened, where it was once too often.
     pub(super) fn lost(&self, activity: &str) -> Option<u32> {
         let limit = self.limit?;

@@ -148,10 +148,9 @@ impl Held<'_> {
                     };
                     if let Some(outcome) = turn.abandoned(&loaded.instance) {
                         self.abandon(loaded, outcome).await?;
-                    } else if let Some(count) = lost.filter(|count| engine.losses.are_too_many(*count)) {
-                        self.stall(loaded, count).await?;
                     } else {
                         self.keep(loaded);
+                        self.stall_after(lost.unwrap_or_default()).await?;
                     }
                     return Err(match cancelled {
                         // The next one is likely to be as large.
@@ -210,18 +209,26 @@ impl Held<'_> {
         self.save(loaded, change).await
     }
 
-    /// Turns have lost their workers too often. That is stored, to be seen; the turn is tried again, seldom: a worker with
-    /// other code cannot be told from the one that the workflow ended.
-    async fn stall(&mut self, mut loaded: Loaded, count: u32) -> Result<(), Status> {
-        let limit = self.all.engine.losses.limit().unwrap_or(count);
+    /// Where turns have lost their workers too often, that is stored once, to be seen. The turn is tried again, seldom: a worker
+    /// with other code cannot be told from the one that the workflow ended.
+    pub(super) async fn stall_after(&mut self, losses: u32) -> Result<(), Status> {
+        let limit = self.all.engine.losses.limit().filter(|limit| losses >= *limit);
+        let Some(limit) = limit else { return Ok(()) };
+        let Some(mut loaded) = self.take().await? else {
+            return Ok(());
+        };
         let description = format!(
             "Workers lost: the stream of the worker that had the turn of the workflow ended before it answered, {limit} times in a \
              row: the workflow's code may be what ends the app. See the app's log, and deploy a version that does not. It is tried \
              again once a minute."
         );
-        if count == limit {
-            tracing::error!(target: LOG, "workflow '{}' is stalled: {description}", self.id);
+        let known = loaded.instance.facts().stalled.as_ref();
+        let is_known = known.is_some_and(|known| known.description.as_ref() == Some(&description));
+        if is_known || loaded.instance.is_completed() {
+            self.keep(loaded);
+            return Ok(());
         }
+        tracing::error!(target: LOG, "workflow '{}' is stalled: {description}", self.id);
         let stalled = ExecutionStalledEvent {
             // The contract has no reason of its own: as where a version is missing, a worker with other code is.
             reason: StalledReason::VersionNotAvailable.into(),

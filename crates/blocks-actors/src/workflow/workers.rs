@@ -80,6 +80,8 @@ impl Workflows {
         tracing::info!(target: LOG, "work item stream closed; {} remain", *workers);
         if *workers == 0 {
             self.with.actors.unregister_internal(&self.hosted_types()).await;
+            // Runs that were cut off have left their instances here.
+            self.troubles.forget();
         }
     }
 

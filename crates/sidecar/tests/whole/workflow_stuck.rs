@@ -135,53 +135,75 @@ async fn an_activity_that_ends_its_workers_is_parked_and_counted() {
     eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
 }
 
+/// Waits until the instance `a` says that it is stalled, and why.
+async fn is_stalled_for_lost_workers(node: &Node) {
+    eventually(async || waits(node).await["runtimeStatus"] == "STALLED").await;
+    let told = waits(node).await["waitsFor"].clone();
+    let is_told = |wait: &serde_json::Value| {
+        let why = wait["why"].as_str().unwrap_or_default();
+        wait["kind"] == "fix" && why.contains("Workers lost")
+    };
+    assert!(told.as_array().unwrap().iter().any(is_told), "{told}");
+}
+
 /// Invariant: a workflow that ends its workers is run ever more seldom, says that it is stalled and why, takes its end, and goes
 /// on with a worker that survives it.
 #[tokio::test]
 async fn a_workflow_that_ends_its_workers_is_stalled_and_goes_on_with_one_that_survives() {
+    let world = World::new().await;
+    let plan = world.plan().spec("  workflow:\n    maxActivityLosses: 3\n");
+    let node = plan.start().await;
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    begun(&node).await;
+    for _ in 0..3 {
+        worker.turn().await;
+        assert_eq!(waits(&node).await["runtimeStatus"], "PENDING");
+        let other = Worker::connect(&node).await;
+        drop(std::mem::replace(&mut worker, other));
+    }
+    let lost = Instant::now();
+    is_stalled_for_lost_workers(&node).await;
+    let terminate = node.ask(post("/v1.0/workflows/dapr/a/terminate", "")).await;
+    assert_eq!(terminate.status, 202, "{}", terminate.text());
+    let another = Worker::connect(&node).await;
+    drop(another);
+    let (turn, token) = worker.turn().await;
+    assert!(
+        lost.elapsed().as_secs() >= 3,
+        "neither a worker nor an event has it run sooner"
+    );
+    let is_end = |event: &EventType| matches!(event, EventType::ExecutionTerminated(_));
+    let mut events = turn
+        .new_events
+        .iter()
+        .filter_map(|event| event.event_type.as_ref());
+    assert!(events.any(is_end));
+    worker.complete("a", &token, "1").await;
+    eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
+}
+
+/// Invariant: the same where each worker is the only one: that it is stalled is stored when the next one comes at the latest.
+#[tokio::test]
+async fn a_workflow_that_ends_the_only_worker_is_stalled() {
     let world = World::new().await;
     let plan = world.plan().spec("  workflow:\n    maxActivityLosses: 2\n");
     let node = plan.start().await;
     let mut worker = Worker::connect(&node).await;
     world.hosts(1).await;
     begun(&node).await;
-    worker.turn().await;
-    let mut other = Worker::connect(&node).await;
-    drop(worker);
-    // One loss is any restart of an app.
-    other.turn().await;
-    assert_eq!(waits(&node).await["runtimeStatus"], "PENDING");
-    let lost = Instant::now();
-    drop(other);
-    world.hosts(0).await;
-    eventually(async || waits(&node).await["runtimeStatus"] == "STALLED").await;
-    // It is nowhere now.
-    node.counts("dapr_runtime_workflow_failing_instances", &[], 0.0)
-        .await;
-    let told = waits(&node).await["waitsFor"].clone();
-    let is_told = |wait: &serde_json::Value| {
-        wait["kind"] == "fix"
-            && wait["why"]
-                .as_str()
-                .is_some_and(|why| why.contains("Workers lost"))
-    };
-    assert!(told.as_array().unwrap().iter().any(is_told), "{told}");
-    let mut worker = Worker::connect(&node).await;
-    world.hosts(1).await;
-    let terminate = node.ask(post("/v1.0/workflows/dapr/a/terminate", "")).await;
-    assert_eq!(terminate.status, 202, "{}", terminate.text());
-    let (turn, token) = worker.turn().await;
-    assert!(
-        lost.elapsed().as_secs() >= 2,
-        "neither a worker nor an event has it run sooner"
-    );
-    let is_end = |event: &EventType| matches!(event, EventType::ExecutionTerminated(_));
-    assert!(
-        turn.new_events
-            .iter()
-            .filter_map(|event| event.event_type.as_ref())
-            .any(is_end)
-    );
+    for _ in 0..2 {
+        worker.turn().await;
+        drop(worker);
+        world.hosts(0).await;
+        // It is nowhere now.
+        node.counts("dapr_runtime_workflow_failing_instances", &[], 0.0)
+            .await;
+        worker = Worker::connect(&node).await;
+        world.hosts(1).await;
+    }
+    is_stalled_for_lost_workers(&node).await;
+    let (_, token) = worker.turn().await;
     worker.complete("a", &token, "1").await;
     eventually(async || waits(&node).await["runtimeStatus"] == "COMPLETED").await;
 }
