@@ -418,7 +418,7 @@ impl Consumer for Target {
                     return receipt.release(with_lane);
                 }
                 Err(Undelivered::Stopped | Undelivered::Revoked) => return receipt.release(false),
-                Err(Undelivered::Behind) => return receipt.give_back_behind(),
+                Err(Undelivered::Behind) => return receipt.release(true),
                 Ok(Handled::Failed(why)) => why,
                 Err(refused @ Undelivered::Refused(_)) => refused.to_string(),
             },

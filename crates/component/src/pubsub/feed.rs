@@ -16,7 +16,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
     Delivery, Event, Message, Receipt, Revoked, Settlement, Subscribe,
-    lanes::{Lanes, Told},
+    lanes::{Lanes, Notify},
     receipt::Settled,
 };
 use crate::{Error, Kind, Result};
@@ -249,16 +249,16 @@ impl<T> Feed<T> {
             settlement,
             with_lane,
         } = settled;
-        let told = match &mut self.lanes {
+        let notify = match &mut self.lanes {
             Some(lanes) => lanes.settled(id, settlement, with_lane),
-            None => Told::Now,
+            None => Notify::Now,
         };
-        match told {
-            Told::Now => self.tell(id, settlement, found),
-            Told::Later => {}
-            Told::All(all, lane) => {
+        match notify {
+            Notify::Now => self.report(id, settlement, found),
+            Notify::Later => {}
+            Notify::All(all, lane) => {
                 for (id, settlement) in all {
-                    self.tell(id, settlement, found);
+                    self.report(id, settlement, found);
                 }
                 // Where nobody takes it any more, nothing is attempted.
                 let _ = self.events.send(Event::Reopened(lane));
@@ -266,7 +266,7 @@ impl<T> Feed<T> {
         }
     }
 
-    fn tell(&mut self, id: u64, settlement: Settlement, found: &mut Vec<(T, Settlement)>) {
+    fn report(&mut self, id: u64, settlement: Settlement, found: &mut Vec<(T, Settlement)>) {
         self.bytes -= self.sizes.remove(&id).unwrap_or(0);
         // Nobody wants to know of one that was forgotten.
         if let Some(name) = self.unsettled.remove(&id) {

@@ -23,14 +23,14 @@ struct State {
     is_returning: bool,
 }
 
-/// What a settlement means for the broker.
+/// When the adapter hears of a settlement.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Told {
-    /// It is told now.
+pub(super) enum Notify {
+    /// At once.
     Now,
-    /// It is told later.
+    /// With the rest of its lane.
     Later,
-    /// It is told of all these, in the order of the lane, which is as before then.
+    /// Now, with all these, in the order of the lane, which is open again then.
     All(Vec<(u64, Settlement)>, Lane),
 }
 
@@ -48,12 +48,12 @@ impl Lanes {
     }
 
     /// Notes what the engine says of a message.
-    pub(super) fn settled(&mut self, id: u64, settlement: Settlement, with_lane: bool) -> Told {
+    pub(super) fn settled(&mut self, id: u64, settlement: Settlement, with_lane: bool) -> Notify {
         let Some(lane) = self.of.remove(&id) else {
-            return Told::Now;
+            return Notify::Now;
         };
         let Some(state) = self.states.get_mut(&lane) else {
-            return Told::Now;
+            return Notify::Now;
         };
         state.out -= 1;
         if with_lane {
@@ -61,7 +61,7 @@ impl Lanes {
             state.returned.push((id, settlement));
         }
         if state.out > 0 {
-            return if with_lane { Told::Later } else { Told::Now };
+            return if with_lane { Notify::Later } else { Notify::Now };
         }
         let State {
             mut returned,
@@ -69,13 +69,13 @@ impl Lanes {
             ..
         } = self.states.remove(&lane).unwrap_or_default();
         if !is_returning {
-            return Told::Now;
+            return Notify::Now;
         }
         if !with_lane {
             returned.push((id, settlement));
         }
         returned.sort_unstable_by_key(|(id, _)| *id);
-        Told::All(returned, lane)
+        Notify::All(returned, lane)
     }
 }
 
@@ -98,16 +98,16 @@ mod tests {
             assert!(lanes.offered(id, &lane("a")));
         }
         assert!(lanes.offered(4, &lane("b")));
-        assert_eq!(lanes.settled(0, Acknowledge, false), Told::Now);
-        assert_eq!(lanes.settled(1, Return, true), Told::Later);
+        assert_eq!(lanes.settled(0, Acknowledge, false), Notify::Now);
+        assert_eq!(lanes.settled(1, Return, true), Notify::Later);
         assert!(!lanes.offered(5, &lane("a")), "it goes back too");
         assert!(lanes.offered(6, &lane("b")), "another lane goes on");
-        assert_eq!(lanes.settled(3, Unattempted, true), Told::Later);
+        assert_eq!(lanes.settled(3, Unattempted, true), Notify::Later);
         let all = vec![(1, Return), (2, Unattempted), (3, Unattempted), (5, Unattempted)];
-        assert_eq!(lanes.settled(2, Unattempted, true), Told::All(all, lane("a")));
+        assert_eq!(lanes.settled(2, Unattempted, true), Notify::All(all, lane("a")));
         assert!(lanes.offered(7, &lane("a")));
         for id in [4, 6, 7] {
-            assert_eq!(lanes.settled(id, Acknowledge, false), Told::Now);
+            assert_eq!(lanes.settled(id, Acknowledge, false), Notify::Now);
         }
         assert!(lanes.states.is_empty() && lanes.of.is_empty());
     }

@@ -55,12 +55,8 @@ impl Receipt {
         self.settle(Settlement::Return, true);
     }
 
-    /// Gives back one that was not attempted, because one before it in its lane was given back with the lane.
-    pub fn give_back_behind(mut self) {
-        self.settle(Settlement::Unattempted, true);
-    }
-
-    /// Gives back one that nobody failed, `with_lane` where its lane goes back with it.
+    /// Gives back one that nobody failed: it was not attempted, or its attempt was cut short. `with_lane`: its lane goes back with
+    /// it, or has gone back before it.
     pub fn release(mut self, with_lane: bool) {
         self.settle(Settlement::Unattempted, with_lane);
     }
