@@ -18,7 +18,8 @@ import traceback
 
 import deliveries_outbox
 import fleet as fleets
-from deliveries_servers import BROKERS, TOPIC, collect, subscribe
+import proxies
+from deliveries_servers import BROKERS, LEASE, OUTAGE, TOPIC, collect, subscribe
 from sdk.world import component
 
 KEYS = 8
@@ -29,8 +30,10 @@ RATE = 100
 class World:
     """A publisher, and consumers of one group with an app each."""
 
-    def __init__(self, fleet, broker, count):
-        self.fleet, self.broker, self.count = fleet, broker, count
+    def __init__(self, fleet, broker, count, proxy):
+        self.fleet, self.broker, self.count, self.proxy = fleet, broker, count, proxy
+        if proxy:
+            broker.behind(proxy)
         self.journal = fleet.dir / "journal"
         self.journal.touch()
         self.members = ["0", "1", "2"] if broker.has_groups else ["0"]
@@ -131,6 +134,9 @@ class World:
     def numbers(self, kind):
         return {number for _, what, _, number in self.lines() if what == kind}
 
+    def ends(self):
+        return sum(1 for _, what, *_ in self.lines() if what == "end")
+
     until = staticmethod(fleets.eventually)
 
     def until_taken(self, part):
@@ -160,7 +166,7 @@ class World:
                    lambda: poisons <= self.numbers("parked"))
         if others := self.numbers("parked") - poisons:
             raise AssertionError(f"dead letters that are none: {sorted(others)[:10]}")
-        return sum(1 for _, what, _, _ in lines if what == "end") - len(self.numbers("end"))
+        return self.ends() - len(self.numbers("end"))
 
 
 def killed(world, kill):
@@ -206,6 +212,28 @@ def broker_killed(world):
     return world.check(loading)
 
 
+def connections_cut(world):
+    """The connections of all sidecars to the broker are cut for longer than leases last. Afterwards, once all is handled, no
+    event comes again."""
+    loading = world.load()
+    world.until_taken(0.3)
+    if not world.proxy.cut():
+        raise AssertionError("no sidecar took the proxy that was cut")
+    time.sleep(OUTAGE)
+    if len(world.told) == world.count:
+        raise AssertionError("events were taken without their broker")
+    world.proxy.restore()
+    loading.join(fleets.PATIENCE)
+    world.until(lambda: f"handled: {sorted(world.told - world.numbers('end'))[:10]}",
+                lambda: world.told <= world.numbers("end"))
+    time.sleep(2 * LEASE)
+    before = world.ends()
+    time.sleep(2 * LEASE)
+    if more := world.ends() - before:
+        raise AssertionError(f"{more} events came again after all had been handled")
+    return world.check(loading)
+
+
 def rolling_restart(world):
     """All consumers are restarted, one after the other, under load."""
     loading = world.load()
@@ -239,7 +267,7 @@ def poison(world):
     return world.check(world.load(poisons), poisons)
 
 
-FAULTS = [sidecars_killed, apps_killed, publisher_killed, broker_killed, rolling_restart, slow_beside_fast, poison]
+FAULTS = [sidecars_killed, apps_killed, publisher_killed, broker_killed, connections_cut, rolling_restart, slow_beside_fast, poison]
 # Made in every run of the tests.
 QUICK = {"sqlite sidecars killed", "redis sidecars killed", "redis broker killed", "sqlite poison",
          "outbox redis over redis sidecars killed", "outbox redis over redis connections cut"}
@@ -250,6 +278,9 @@ def checks():
     for broker, fault in itertools.product(BROKERS, FAULTS):
         if fault is broker_killed and not (broker.process and broker.keeps_groups):
             continue
+        # SQLite has no connections.
+        if fault is connections_cut and not broker.process:
+            continue
         if fault in (rolling_restart, slow_beside_fast) and not broker.has_groups:
             continue
         yield functools.partial(subscribers, broker, fault), f"{broker.name} {fault.__name__.replace('_', ' ')}"
@@ -257,8 +288,9 @@ def checks():
 
 
 def subscribers(broker, fault, fleet, count):
-    world = World(fleet, broker(fleet), count)
-    again = fault(world)
+    with proxies.Proxy() as proxy:
+        world = World(fleet, broker(fleet), count, proxy if fault is connections_cut else None)
+        again = fault(world)
     return f"{len(world.told)} events, {world.kills} kills, {again} events again"
 
 

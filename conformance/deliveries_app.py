@@ -1,6 +1,7 @@
 """A subscriber in a process of its own, so that it can be killed.
 
-usage: deliveries_app.py NAME PORT JOURNAL WORK    every begin and end of an event is a line of JOURNAL; WORK is seconds
+usage: deliveries_app.py NAME PORT JOURNAL WORK    every begin and end of an event is a line of JOURNAL; WORK is seconds;
+of an outbox only some of the events take that long
 """
 
 import json
@@ -12,6 +13,8 @@ import urllib.request
 import http_app
 
 name, port, journal, work = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+# Of so many transactions of an outbox one is slow.
+SLOW = 20
 out = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
@@ -26,6 +29,8 @@ def stored(data, event):
     note("begin", key)
     if data["part"] == "plain":
         return True
+    if data["number"] % SLOW == 0:
+        time.sleep(work)
     if (data["part"] == "order") != bool(data.get("projected")) or "stored" in data and data["part"] == "order":
         note("unprojected", key)
     if data.get("poison"):

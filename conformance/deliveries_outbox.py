@@ -1,7 +1,8 @@
 """The outbox while things break: part of the script `deliveries`.
 
 Replicas of an app write transactions to a store with an outbox; a sidecar, the broker or the store is killed meanwhile, the
-connections to the broker are cut, all consumers are restarted one after the other, or events are poison. Then: the events of every transaction that is stored have come, with the projected data, whether its caller was told of success, of
+connections to the broker are cut, for 30 s too, all consumers are restarted one after the other, further ones join and leave,
+the app that gets the events is slow, or events are poison. Then: the events of every transaction that is stored have come, with the projected data, whether its caller was told of success, of
 a failure or of nothing; every transaction that succeeded is stored; no event came before its value was stored; nothing but
 poison is a dead letter; and nothing is left in work that can be finished.
 """
@@ -22,6 +23,8 @@ from deliveries_servers import TOPIC, collect, subscribe
 from sdk.world import component
 
 MEMBERS = ["0", "1"]
+# Those that join them for a while.
+GUESTS = ["2", "3"]
 GROUP = "writers"
 # Transactions per second, of all threads that write.
 RATE, THREADS = 100, 4
@@ -49,8 +52,10 @@ PAIRS = [Pair(kinds.SqliteStore, kinds.SqliteBroker, True), Pair(kinds.RedisStor
 class World:
     """Two replicas of an app that writes, a reader of its events, and a collector of dead letters."""
 
-    def __init__(self, fleet, pair, count, rate=RATE, proxy=None, poisons=frozenset()):
+    def __init__(self, fleet, pair, count, rate=RATE, proxy=None, poisons=frozenset(), work=0):
         self.fleet, self.pair, self.count, self.rate = fleet, pair, count, rate
+        # Seconds that the app takes for some of the events.
+        self.work = work
         # Numbers of transactions whose events the app refuses.
         self.poisons = poisons
         self.internal = f"default{GROUP}-{fleet.suffix}{TOPIC}outbox"
@@ -75,12 +80,12 @@ class World:
     def flags(self, member):
         folder = self.fleet.dir / f"resources-{member}"
         folder.mkdir(exist_ok=True)
-        group = GROUP if member in MEMBERS else member
+        group = GROUP if member in MEMBERS + GUESTS else member
         properties = {name: str(value).format(member=member, group=group) for name, value in self.broker.properties.items()}
         (folder / "broker.yaml").write_text(component("broker", f"pubsub.{self.broker.kind}", **properties))
         # The reader looks at the keys of the writers; it has no outbox.
         properties = {**self.store.properties, "keyPrefix": "none"}
-        if member in MEMBERS:
+        if member in MEMBERS + GUESTS:
             properties |= {"outboxPublishPubsub": "broker", "outboxPublishTopic": TOPIC}
             if self.pair.discards:
                 properties["outboxDiscardWhenMissingState"] = "true"
@@ -99,7 +104,7 @@ class World:
             self.ports[member] = app, ports
         app, ports = self.ports[member]
         self.fleet.app(f"app-{member}", [
-            sys.executable, "-W", "ignore", f"{fleets.HERE}/deliveries_app.py", member, str(app), self.journal, "0"], app,
+            sys.executable, "-W", "ignore", f"{fleets.HERE}/deliveries_app.py", member, str(app), self.journal, str(self.work)], app,
             {"DAPR_HTTP_PORT": str(ports[0])})
         setattr(self, member, self.fleet.sidecar(member, app, flags=self.flags(member), ports=ports))
 
@@ -180,6 +185,14 @@ class World:
         """The parts and numbers that are stored."""
         keys = {f"{part}-{number}": (part, number) for part in PARTS for number in range(self.begun)}
         return {keys[key] for key in self.kept(list(keys))}
+
+    def settle(self):
+        """Waits until what was on its way again has come, and then for longer than any lease lasts: nothing more comes."""
+        time.sleep(2 * kinds.LEASE)
+        before = len(list(self.came("end")))
+        time.sleep(2 * kinds.LEASE)
+        if more := len(list(self.came("end"))) - before:
+            raise AssertionError(f"{more} events came again after all had been handled")
 
     def in_work(self):
         """Internal events that sidecars have taken and not finished."""
@@ -284,6 +297,54 @@ def connections_cut(pair, fleet, count):
         return f"{world.check(threads)}, {cut} connections cut"
 
 
+def long_outage(pair, fleet, count):
+    """The connections of all sidecars to the broker are cut for longer than leases last: transactions fail meanwhile. Afterwards,
+    once all is done, no event comes again."""
+    with proxies.Proxy() as proxy:
+        world = World(fleet, pair, count, proxy=proxy)
+        threads = world.load()
+        world.until_told(0.3)
+        if not proxy.cut():
+            raise AssertionError("no sidecar took the proxy that was cut")
+        time.sleep(kinds.OUTAGE)
+        if len(world.told) == count:
+            raise AssertionError("transactions succeeded without their broker")
+        proxy.restore()
+        for thread in threads:
+            thread.join(fleets.PATIENCE)
+        fleets.eventually(
+            lambda: "events of transactions that succeeded",
+            lambda: {(part, number) for part in PARTS for number in world.told} <= world.handled())
+        world.settle()
+        return world.check(threads)
+
+
+def slow_reader(pair, fleet, count):
+    """The app that gets the events takes longer for some of them than leases last: transactions do not wait for it."""
+    world = World(fleet, pair, count, work=kinds.LEASE + 2)
+    threads = world.load()
+    for thread in threads:
+        thread.join(fleets.PATIENCE)
+    if {(part, number) for part in PARTS for number in world.told} <= world.handled():
+        raise AssertionError("the app was not slow")
+    return world.check(threads)
+
+
+def members_join(pair, fleet, count):
+    """Further replicas join and leave under load: with partitions those of the others change each time."""
+    world = World(fleet, pair, count)
+    threads = world.load()
+    for part, member in zip((0.2, 0.4), GUESTS):
+        world.until_told(part)
+        world.start_sidecar(member)
+    for part, member in zip((0.6, 0.8), GUESTS):
+        world.until_told(part)
+        with world.lock:
+            del world.writers[member]
+        fleet.end(f"daprd-{member}")
+    return world.check(threads)
+
+
 def rolling_restart(pair, fleet, count):
     """All that consume are restarted in order, one after the other, under load: those that write, and the reader."""
     world = World(fleet, pair, count)
@@ -345,13 +406,10 @@ def delay(pair, fleet, count):
 def checks():
     """What there is to check: how it is run with a fleet and a count, and its name."""
     for pair in PAIRS:
-        faults = [sidecars_killed, rolling_restart, poison]
+        faults = [sidecars_killed, rolling_restart, members_join, slow_reader, poison]
         # Killing Redis as a store once is enough.
         if pair.broker.process:
-            faults.append(broker_killed)
-        # A broker of Kafka tells its clients another way to it.
-        if pair.broker.process and pair.broker is not kinds.Kafka:
-            faults.append(connections_cut)
+            faults += [broker_killed, connections_cut, long_outage]
         if pair.store.process and pair.broker is not kinds.Kafka:
             faults.append(store_killed)
         if pair.store.name == pair.broker.name:

@@ -1,9 +1,14 @@
 """The brokers and the stores of the checks of deliveries: what sidecars are told of them, how they are killed and come back."""
 
+import os
+
 import servers
 from fleet import HOST
 
 TOPIC, DEAD = "work", "work-dead"
+# Seconds: how long a broker can be out of reach, and how long brokers wait for a consumer that says nothing.
+OUTAGE = float(os.environ.get("OUTAGE_SECONDS", 30))
+LEASE = 3
 SUBSCRIPTION = """apiVersion: dapr.io/v2alpha1
 kind: Subscription
 metadata: {{name: {route}}}
@@ -99,13 +104,13 @@ class SqliteBroker(Broker):
 
     def __init__(self, fleet, topics=()):
         super().__init__(fleet, topics)
-        self.properties = {"connectionString": fleet.dir / "broker.db", "visibilityTimeout": "3s"}
+        self.properties = {"connectionString": fleet.dir / "broker.db", "visibilityTimeout": f"{LEASE}s"}
 
 
 class RedisBroker(Redis, Broker):
     def __init__(self, fleet, topics=()):
         super().__init__(fleet, topics)
-        self.properties |= {"processingTimeout": "3s", "redeliverInterval": "1s"}
+        self.properties |= {"processingTimeout": f"{LEASE}s", "redeliverInterval": "1s"}
 
 
 class RabbitMq(Broker):
@@ -129,7 +134,7 @@ class JetStream(Broker):
         self.port = server.port
         server.stream("deliveries", [TOPIC, DEAD, *topics])
         self.properties = {"natsURL": server.url, "streamName": "deliveries", "durableName": "{group}",
-                           "queueGroupName": "{group}", "ackWait": "3s", "concurrencyMode": "parallel"}
+                           "queueGroupName": "{group}", "ackWait": f"{LEASE}s", "concurrencyMode": "parallel"}
 
 
 class Mqtt(Broker):
@@ -167,10 +172,15 @@ class Kafka(Broker):
 
     def __init__(self, fleet, topics=()):
         super().__init__(fleet, topics)
-        server = servers.Kafka(fleet, partitions=6)
-        self.port = int(server.address.rsplit(":")[-1])
-        self.properties = {"brokers": server.address, "authType": "none", "initialOffset": "oldest",
-                           "sessionTimeout": "3s", "heartbeatInterval": "500ms", "backOffDuration": "500ms"}
+        self.server = servers.Kafka(fleet, partitions=6)
+        self.port = int(self.server.address.rpartition(":")[2])
+        self.properties = {"brokers": self.server.address, "authType": "none", "initialOffset": "oldest",
+                           "sessionTimeout": f"{LEASE}s", "heartbeatInterval": "500ms", "backOffDuration": "500ms"}
+
+    def behind(self, proxy):
+        """The broker itself tells its clients where it is."""
+        super().behind(proxy)
+        self.server.advertise(proxy.address)
 
 
 class SqliteStore(Server):

@@ -241,6 +241,19 @@ class World:
             except Exception:
                 time.sleep(0.2)
 
+    def start_until_works(self, name, first, since):
+        """Starts instances until the worker of a sidecar has begun an activity of one; their ids, numbered from `first` on."""
+        deadline = time.monotonic() + PATIENCE
+        ids = []
+        while not any(line.worker == self.worker(name) and line.at > since and line.key.split("/")[0] in ids
+                      for line in self.journal.update().lines):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"sidecar {name} hosts nothing again")
+            ids.append(f"order-{first + len(ids)}")
+            self.start_whatever_comes(ids[-1], deadline)
+            time.sleep(0.5)
+        return ids
+
     def until_done(self, part, of):
         """Waits until a part of the activities of `of` instances has ended."""
         deadline = time.monotonic() + PATIENCE + of * PATIENCE_EACH

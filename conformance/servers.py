@@ -205,16 +205,28 @@ class Kafka:
         folder.mkdir()
         port, controller = free_ports(2)
         self.address = f"{HOST}:{port}"
-        settings = folder / "server.properties"
-        settings.write_text("\n".join((
+        self.fleet, self.name, self.settings = fleet, f"app-{name}", folder / "server.properties"
+        self.settings.write_text("\n".join((
             "process.roles=broker,controller", "node.id=1", f"controller.quorum.voters=1@{HOST}:{controller}",
             "controller.listener.names=CONTROLLER", f"listeners=PLAINTEXT://{self.address},CONTROLLER://{HOST}:{controller}",
             f"advertised.listeners=PLAINTEXT://{self.address}",
             "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT", f"log.dirs={folder / 'logs'}",
             f"num.partitions={partitions}", "offsets.topic.num.partitions=1", "offsets.topic.replication.factor=1",
             "group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=1000", "log.cleaner.enable=false", "")))
-        machine = [java, "-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
-                   "-cp", f"{jars}/*"]
-        subprocess.run([*machine, "kafka.tools.StorageTool", "format", "-t", "b3V0cmlnZ2VyLXRlc3RzIQ", "-c", settings],
+        self.machine = [java, "-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
+                        "-cp", f"{jars}/*"]
+        subprocess.run([*self.machine, "kafka.tools.StorageTool", "format", "-t", "b3V0cmlnZ2VyLXRlc3RzIQ", "-c", self.settings],
                        check=True, capture_output=True)
-        fleet.app(f"app-{name}", [*machine, "kafka.Kafka", settings], port, patience=BROKER_SECONDS)
+        self._start()
+
+    def _start(self):
+        port = int(self.address.rpartition(":")[2])
+        self.fleet.app(self.name, [*self.machine, "kafka.Kafka", self.settings], port, patience=BROKER_SECONDS)
+
+    def advertise(self, address):
+        """Clients are told this address instead of its own; it is started anew."""
+        self.fleet.end(self.name)
+        text = self.settings.read_text()
+        self.settings.write_text(text.replace(f"advertised.listeners=PLAINTEXT://{self.address}",
+                                              f"advertised.listeners=PLAINTEXT://{address}"))
+        self._start()

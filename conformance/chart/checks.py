@@ -97,7 +97,10 @@ CASES = {
     },
     "another configuration": {"dapr_config": {"dapr_default_system_config_name": "mine"}},
     "no placement": {"dapr_placement": {"scaleZero": True}},
-    "another's actors": {"global": {"actors": {"serviceName": "mine"}}},
+    "another's actors": {
+        "global": {"actors": {"serviceName": "mine"}, "reminders": {"serviceName": "kept"}},
+        "dapr_sidecar_injector": {"extraEnvVars": {"ACTORS_SERVICE_ADDRESS": "hosts:7", "REMINDERS_SERVICE_ADDRESS": "keeper:8"}},
+    },
     "scheduler in memory": {"dapr_scheduler": {"cluster": {"inMemoryStorage": True}}},
     "another etcd": {"dapr_scheduler": {"etcdEmbed": False, "etcdClientEndpoints": ["http://etcd:2379"], "etcdClientUsername": "u"}},
     "jobs in PostgreSQL": {
@@ -183,6 +186,9 @@ REFUSED = {
         {"dapr_scheduler": {"postgres": {"secretName": "jobs"}, "etcdEmbed": False, "etcdClientEndpoints": ["e:2379"]}}, "etcdEmbed"),
     "a connection string instead of the name of its Secret": (
         {"dapr_scheduler": {"postgres": {"secretName": "postgres://scheduler@db/jobs"}}}, "secretName"),
+    "another's actors without an address": ({"global": {"actors": {"serviceName": "mine"}}}, "ACTORS_SERVICE_ADDRESS"),
+    "another's reminders without an address": ({"global": {"reminders": {"serviceName": "mine"}}}, "REMINDERS_SERVICE_ADDRESS"),
+    "a user where nobody reads it": ({"dapr_scheduler": {"runAsNonRoot": False}}, "runAsNonRoot"),
     "no duration": ({"global": {"mtls": {"workloadCertTTL": "soon"}}}, "workloadCertTTL"),
 }
 BINARIES = ("operator", "sentry", "injector", "placement", "scheduler")
@@ -303,6 +309,13 @@ def particular(rendered):
         return {(one["kind"], one["metadata"].get("namespace")) for one in rendered[case]["objects"]
                 if one["metadata"]["name"] == name and one["kind"].startswith("Role")}
 
+    def allowed(case, name, place):
+        """What a role of a namespace allows, as resources and verbs."""
+        roles = (one for one in rendered[case]["objects"]
+                 if (one["kind"], one["metadata"]["name"], one["metadata"].get("namespace")) == ("Role", name, place))
+        return {(resource, verb) for role in roles for rule in role["rules"] for resource in rule["resources"]
+                for verb in rule["verbs"]}
+
     def placement(case):
         """Its arguments, the names of its ports, and of its pods' volumes; whether it has rights."""
         pods, service = found[case]["StatefulSet", "dapr-placement-server"], found[case]["Service", "dapr-placement-server"]
@@ -390,8 +403,21 @@ def particular(rendered):
         "an operator follows where its rights are": follows("namespaced") == [NAMESPACE] and follows("default") is None,
         "an operator follows the namespace that is named": follows("namespaced elsewhere") == ["shop"]
             and follows("everything") == ["shop"],
-        "an operator has rights where it follows, and where it is": placed("namespaced elsewhere", "dapr-operator-admin")
-            == {(kind, place) for kind in ("Role", "RoleBinding") for place in (NAMESPACE, "shop")},
+        "an operator, sentry and the injector have rights where it follows, and where they are": all(
+            placed("namespaced elsewhere", name)
+            == {(kind, place) for kind in ("Role", "RoleBinding") for place in (NAMESPACE, "shop")}
+            for name in ("dapr-operator-admin", "dapr-sentry", "dapr-injector")),
+        "apps elsewhere get identities and components, and nobody the secrets there": [
+            allowed("namespaced elsewhere", name, "shop") for name in ("dapr-sentry", "dapr-injector")]
+            == [{("configurations", "get"), ("pods", "get")}, {("components", "list")}],
+        "what is the release's alone stays there":
+            ("secrets", "update") in allowed("namespaced elsewhere", "dapr-sentry", NAMESPACE)
+            and ("configurations", "get") in allowed("namespaced elsewhere", "dapr-injector", NAMESPACE),
+        "another's actors and reminders are told to sidecars": {
+            ("ACTORS_SERVICE_NAME", "mine"), ("ACTORS_SERVICE_ADDRESS", "hosts:7"),
+            ("REMINDERS_SERVICE_NAME", "kept"), ("REMINDERS_SERVICE_ADDRESS", "keeper:8"),
+        } <= set(variables("another's actors", "Deployment", "dapr-sidecar-injector").items())
+            and ("StatefulSet", "dapr-placement-server") not in found["another's actors"],
         "who may not change definitions serves no conversions":
             variables("namespaced", "Deployment", "dapr-operator").get("ENABLE_WEBHOOKS") == "false"
             and "ENABLE_WEBHOOKS" not in variables("default", "Deployment", "dapr-operator"),

@@ -43,10 +43,14 @@ def native(world):
 @check("a value of which no container can be made is refused by its annotation, one that no sidecar takes does not count")
 def values(world):
     for name, value in (("metrics_port", 99999), ("sidecar_seccomp_profile_type", "Localhost"),
-                        ("sidecar_liveness_probe_period_seconds", -1), ("sidecar_memory_limit", "-1Gi")):
+                        ("sidecar_liveness_probe_period_seconds", -1), ("sidecar_memory_limit", "-1Gi"),
+                        ("volume_mounts", "data:"), ("volume_mounts", "data:/x,data:/x"),
+                        ("sidecar_image", "example.com/daprd "), ("env_from_secret", "A=s:a/b"), ("env", "N\u00c4ME=x")):
         annotation = f"dapr.io/{name.replace('_', '-')}"
+        wrong = new("refused", **{name: value})
+        wrong["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]
         try:
-            world.api.post(PODS, new("refused", **{name: value}), token=world.controller)
+            world.api.post(PODS, wrong, token=world.controller)
         except Refused as refused:
             holds(annotation in refused.message, f"{annotation}: {refused.message}")
         else:

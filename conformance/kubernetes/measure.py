@@ -34,8 +34,9 @@ CONNECTIONS = 4
 # The interval of the watchdog, in seconds, and its rounds that are waited for.
 WATCHDOG, ROUNDS = 5, 2
 # What is promised of ours, whatever the machine: calls of the API a minute at rest (docs/kubernetes.md), and pods that are
-# deleted because something else has changed. The operator that leads renews its lease.
-MOST_CALLS = {"dapr-operator": 2, "dapr-injector": 0}
+# deleted because something else has changed. The operator that leads renews its lease, the injector its
+# webhook's registration, each five minutes.
+MOST_CALLS = {"dapr-operator": 2, "dapr-injector": 1}
 MOST_DELETED = 0
 
 

@@ -53,6 +53,7 @@ class App(http.server.BaseHTTPRequestHandler):
         status = {"/dapr/subscribe": 404, "/leaking": 500}.get(self.path, 200)
         seen = {
             "stack": f"Python {platform.python_version()} http.server",
+            "port": int(sys.argv[1]),
             "path": self.path,
             "text": body.decode(errors="replace"),
             "caller": self.headers.get("dapr-caller-app-id", ""),

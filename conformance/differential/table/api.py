@@ -209,6 +209,7 @@ def bindings():
         '{"Operation": "get"}',
         '{"operation": "get", "metadata": null}',
         '{"operation": "get", "metadata": {"a": 1}}',
+        '{"operation": "get", "metadata": {"path": null}}',
         '{"operation": "post", "data": "\\ud800"}',
         '{"operation": "post", "data": 1E400}',
         '{"operation": "post", "data": {"b": 1, "a": 2, "a": 3}}',

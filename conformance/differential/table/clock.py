@@ -261,7 +261,10 @@ def workflows():
     yield "suspended", (start("waits"), has("RUNNING"), workflow("pause"), has("SUSPENDED"), workflow("raiseEvent/go", body=b"1"),
                         workflow("resume"), has("COMPLETED"))
     yield "terminated", (start("waits"), has("RUNNING"), workflow("terminate"), has("TERMINATED"), workflow("terminate"),
-                         workflow("raiseEvent/go"), workflow("pause"), workflow("purge"), read)
+                         workflow("pause"), workflow("purge"), read)
+    # Not purged: with Dapr it is a race who is first.
+    yield "raised after its end", (start("waits"), has("RUNNING"), workflow("terminate"), has("TERMINATED"),
+                                   workflow("raiseEvent/go"), workflow("pause"))
     yield "purged while it runs", (start("waits"), has("RUNNING"), workflow("purge"), read, workflow("terminate"), has("TERMINATED"))
     yield "started twice", (start("waits"), has("RUNNING"), start("waits"), workflow("terminate"), has("TERMINATED"),
                             start("echo", body=b"2"), has("COMPLETED"))

@@ -179,6 +179,7 @@ def bulks():
     yield "with an event that is null", (bulk([entry("1", None)], "plain"),)
     yield "with an event that is null, JSON", (bulk([entry("1", None, "application/json")], "plain"), Wait(1))
     yield "with metadata that are none", (bulk([entry("1", metadata="x")], "plain"),)
+    yield "with metadata that are null", (bulk([entry("1", metadata={"a": None})], "plain"), Wait(1))
     yield "with metadata that are numbers", (bulk([entry("1", metadata={"a": 1})], "plain"),)
     for kind, event in (("text/plain", "ahoy"), ("application/json", {"b": 1, "a": 2}), ("application/json", "ahoy"),
                         ("application/octet-stream", binary(b"\xff")), ("application/octet-stream", "!"),

@@ -62,6 +62,7 @@ BODIES = (
     '[{"key": 1, "value": 1}]',
     '[{"key": "@key@", "value": 1, "other": 2}]',
     '[{"key": "@key@", "value": 1, "metadata": {"a": 1}}]',
+    '[{"key": "@key@", "value": 1, "metadata": {"a": null}}]',
     '[{"key": "@key@", "value": 1, "metadata": null, "options": null, "etag": null}]',
     '[{"key": "a||b", "value": 1}]',
     '[{"key": "@key@", "value": 1, "etag": 5}]',
@@ -254,8 +255,6 @@ def of_transactions(store):
         ("nothing", ()),
         ("an odd operation", ({"operation": "odd", "request": {"key": "@key@"}},)),
         ("no operation", ({},)),
-        ("no request", ({"operation": "upsert"},)),
-        ("no key", ({"operation": "upsert", "request": {"value": 1}},)),
         ("a bad key", ({"operation": "upsert", "request": {"key": "a||b", "value": 1}},)),
         ("a request that is none", ({"operation": "upsert", "request": 1},)),
         ("capitals", ({"operation": "UPSERT", "request": {"key": "@key@", "value": 1}},)),
@@ -263,6 +262,11 @@ def of_transactions(store):
         ("twice the same", (upsert(1), upsert(2), {"operation": "delete", "request": {"key": "@key@"}}, upsert(3))),
     ):
         yield f"transaction of {name}", (transaction(store, *operations), get(store))
+    yield "transaction with metadata of null", (transaction(store, upsert(1, metadata={"a": None})), get(store))
+    for name, more in (("request", {}), ("key", {"request": {"value": 1}})):
+        # What the one product stores under the empty key is away for later cases.
+        steps = [{"operation": operation, **more} for operation in ("upsert", "delete")]
+        yield f"transaction of no {name}", [transaction(store, step) for step in steps]
     for body in (
         "",
         "null",
@@ -275,6 +279,7 @@ def of_transactions(store):
         '{"Operations": []}',
         '{"operations": [], "metadata": null}',
         '{"operations": [], "metadata": {"a": 1}}',
+        '{"operations": [], "metadata": {"a": null}}',
     ):
         yield f"transaction {body!r}", (Http("bare", "POST", f"/v1.0/state/{store}/transaction", JSON, body.encode()),)
         yield f"bulk {body!r}", (bulk(store, body.replace("operations", "keys").replace("Operations", "Keys")),)
@@ -289,6 +294,8 @@ def of_transactions(store):
         '{"keys": ["a||b"]}',
         '{"keys": [""]}',
         '{"keys": [1]}',
+        '{"keys": [null]}',
+        '{"keys": ["@key@"], "metadata": {"a": null}}',
         '{"keys": ["\\ud800"]}',
         '{"keys": ["@key@"], "parallelism": -1}',
         '{"keys": ["@key@"], "parallelism": "x"}',

@@ -1,5 +1,6 @@
 //! Whether all parts of the process are ready.
 
+use std::future::ready;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
@@ -64,8 +65,10 @@ pub async fn serve_health<O>(server: Server, health: Arc<Health>, drain: Cancell
 where
     O: Fn(&Request<Incoming>) -> Option<Response<Full<Bytes>>> + Clone + Send + Sync + 'static,
 {
-    let respond =
-        move |request: Request<_>| others(&request).unwrap_or_else(|| respond(&health, request.uri().path()));
+    let respond = move |request: Request<_>| {
+        let others = others(&request);
+        ready(others.unwrap_or_else(|| respond(&health, request.uri().path())))
+    };
     serve_http1(server.listener, ENDPOINT_LIMITS, drain, respond).await;
 }
 

@@ -26,10 +26,11 @@ const MAX_HEAD: usize = 16 << 10;
 /// Time that open connections have to finish once the server ends.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Serves HTTP/1.1 with `respond`, which has the answer at hand, until `drain`.
-pub async fn serve_http1<R, B>(listener: TcpListener, limits: Limits, drain: CancellationToken, respond: R)
+/// Serves HTTP/1.1 with `respond`, which has the answer at hand or soon, until `drain`.
+pub async fn serve_http1<R, A, B>(listener: TcpListener, limits: Limits, drain: CancellationToken, respond: R)
 where
-    R: Fn(Request<Incoming>) -> Response<B> + Clone + Send + Sync + 'static,
+    R: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
+    A: Future<Output = Response<B>> + Send,
     B: http_body::Body + Default + Send + 'static,
     B::Data: Send,
     B::Error: std::error::Error + Send + Sync,
@@ -43,21 +44,27 @@ where
 }
 
 /// Serves one connection. Whoever completes a request keeps their place before those who are silent.
-pub async fn http1<I, R, B>(io: I, respond: R, permit: Arc<Permit>, drain: CancellationToken)
+pub async fn http1<I, R, A, B>(io: I, respond: R, permit: Arc<Permit>, drain: CancellationToken)
 where
     I: AsyncRead + AsyncWrite + Unpin + 'static,
-    R: Fn(Request<Incoming>) -> Response<B>,
+    R: Fn(Request<Incoming>) -> A,
+    A: Future<Output = Response<B>>,
     B: http_body::Body + Default + 'static,
     B::Error: std::error::Error + Send + Sync,
 {
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = if request.headers().get_all(HOST).iter().nth(1).is_some() {
-            bad_request()
+        let answer = if request.headers().get_all(HOST).iter().nth(1).is_some() {
+            None
         } else {
             permit.prove();
-            respond(request)
+            Some(respond(request))
         };
-        async move { Ok::<_, Infallible>(response) }
+        async move {
+            Ok::<_, Infallible>(match answer {
+                Some(answer) => answer.await,
+                None => bad_request(),
+            })
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -106,6 +113,7 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
     use std::net::SocketAddr;
 
     use bytes::Bytes;
@@ -123,7 +131,7 @@ mod tests {
     async fn start() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let respond = |_| Response::new(Full::new(Bytes::from_static(b"well")));
+        let respond = |_| ready(Response::new(Full::new(Bytes::from_static(b"well"))));
         tokio::spawn(serve_http1(listener, LIMITS, CancellationToken::new(), respond));
         address
     }
@@ -168,7 +176,7 @@ mod tests {
     async fn a_connection_that_asks_nothing_more_is_closed() {
         let (client, server) = tokio::io::duplex(1024);
         let permit = Arc::new(Admission::new(LIMITS).admit(None).unwrap());
-        let respond = |_| Response::new(Full::new(Bytes::from_static(b"well")));
+        let respond = |_| ready(Response::new(Full::new(Bytes::from_static(b"well"))));
         let task =
             tokio::spawn(async move { http1(server, respond, permit, CancellationToken::new()).await });
         let (mut answers, mut requests) = tokio::io::split(client);

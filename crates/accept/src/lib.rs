@@ -16,6 +16,7 @@ mod http1;
 mod keep_alive;
 mod listen;
 pub mod messages;
+mod texts;
 mod throttle;
 
 use std::fmt::Debug;
@@ -37,6 +38,7 @@ pub use handshake::handshake;
 pub use http1::{finish, http1, serve_http1};
 pub use keep_alive::keep_alive;
 pub use listen::{BindError, ENDPOINT_LIMITS, Listen, Server, serve_metrics};
+pub use texts::{BrokenOff, TextBody, Texts};
 use throttle::LogThrottle;
 
 const LOG: &str = "dapr.accept";

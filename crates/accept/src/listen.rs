@@ -3,15 +3,15 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
 };
 
-use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
+use hyper::body::Incoming;
 use tokio::net::{TcpListener, lookup_host};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Limits, serve_http1};
+use crate::{Limits, TextBody, Texts, serve_http1};
 
 /// The content type of the Prometheus text format.
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -117,16 +117,21 @@ pub async fn serve_metrics<R>(server: Server, drain: CancellationToken, render: 
 where
     R: Fn() -> String + Clone + Send + Sync + 'static,
 {
-    let respond = move |request: Request<_>| {
-        if request.method() != Method::GET && request.method() != Method::HEAD {
-            let mut response = Response::new(Full::default());
-            *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
-            return response;
+    let texts = Arc::new(Texts::default());
+    let respond = move |request: Request<Incoming>| {
+        let (texts, render) = (Arc::clone(&texts), render.clone());
+        let reads = request.method() == Method::GET || request.method() == Method::HEAD;
+        async move {
+            if !reads {
+                let mut response = Response::new(TextBody::default());
+                *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+                return response;
+            }
+            let mut response = Response::new(texts.answer((), render).await);
+            let value = HeaderValue::from_static(EXPOSITION);
+            response.headers_mut().insert(header::CONTENT_TYPE, value);
+            response
         }
-        let mut response = Response::new(Full::<Bytes>::from(render()));
-        let value = HeaderValue::from_static(EXPOSITION);
-        response.headers_mut().insert(header::CONTENT_TYPE, value);
-        response
     };
     serve_http1(server.listener, ENDPOINT_LIMITS, drain, respond).await;
 }

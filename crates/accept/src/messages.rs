@@ -30,15 +30,15 @@ pub enum RequestKind {
 /// The client sent nothing more of what it had begun.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the rest of a message did not arrive within {MESSAGE_TIMEOUT:?}")]
-pub struct Late;
+pub struct MessageTimeout;
 
-/// The body of a request: it fails with [`Late`] when a message stops half-way, and with [`TooManyFields`] before such a
+/// The body of a request: it fails with [`MessageTimeout`] when a message stops half-way, and with [`TooManyFields`] before such a
 /// message is whole. Pings say nothing about the former, a peer can answer them for ever.
 #[derive(Debug)]
 pub struct Messages<B> {
     body: B,
     kind: RequestKind,
-    place: Place,
+    place: Progress,
     /// Since when nothing came; there is none before the first wait.
     timer: Option<Pin<Box<Sleep>>>,
     waiting: bool,
@@ -50,7 +50,7 @@ impl<B> Messages<B> {
         Self {
             body,
             kind,
-            place: Place::new(Some(&FLAT)),
+            place: Progress::new(Some(&FLAT)),
             timer: None,
             waiting: false,
         }
@@ -78,7 +78,7 @@ impl<B> Messages<B> {
         }
     }
 
-    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Late> {
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<MessageTimeout> {
         if self.kind == RequestKind::Streaming && self.place.of_message == 0 {
             self.waiting = false;
             return Poll::Pending;
@@ -89,7 +89,7 @@ impl<B> Messages<B> {
             timer.as_mut().reset(Instant::now() + MESSAGE_TIMEOUT);
         }
         ready!(timer.as_mut().poll(cx));
-        Poll::Ready(Late)
+        Poll::Ready(MessageTimeout)
     }
 }
 
@@ -128,7 +128,7 @@ where
 
 /// How far a stream of messages is.
 #[derive(Debug)]
-struct Place {
+struct Progress {
     prefix: [u8; PREFIX],
     /// Bytes of the message that has begun, its prefix included; 0 between two.
     of_message: usize,
@@ -140,7 +140,7 @@ struct Place {
     fields: Option<Counter>,
 }
 
-impl Place {
+impl Progress {
     fn new(nested: Option<&'static Nested>) -> Self {
         Self {
             prefix: [0; PREFIX],
@@ -239,7 +239,7 @@ mod tests {
         match Messages::new(slow(pieces, ends), kind).collect().await {
             Ok(all) => Ok(all.to_bytes()),
             Err(error) => {
-                assert!(error.is::<Late>(), "{error}");
+                assert!(error.is::<MessageTimeout>(), "{error}");
                 Err(begun.elapsed().as_secs())
             }
         }

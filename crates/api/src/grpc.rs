@@ -16,6 +16,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body::Frame;
 use http_body_util::BodyExt;
 use outrigger_policy::apilist::ApiList;
 use outrigger_runtime::metrics::SidecarMetrics;
@@ -98,8 +99,12 @@ fn too_large(status: &Status) -> Option<Status> {
         .split(|c: char| !c.is_ascii_digit())
         .filter(|part| !part.is_empty());
     let (found, limit) = (numbers.next()?, numbers.next()?);
+    let done = match message.contains("encoded message") {
+        true => "trying to send",
+        false => "received",
+    };
     Some(Status::resource_exhausted(format!(
-        "grpc: received message larger than max ({found} vs. {limit})"
+        "grpc: {done} message larger than max ({found} vs. {limit})"
     )))
 }
 
@@ -231,8 +236,19 @@ where
     let refused = Status::from_header_map(response.headers());
     match refused.as_ref().and_then(too_large) {
         Some(status) => status.into_http(),
-        None => response,
+        None => response.map(|body| TonicBody::new(body.map_frame(with_contract_code))),
     }
+}
+
+/// An answer is measured once its head is sent: that it is too large stands in the trailers.
+fn with_contract_code(mut frame: Frame<Bytes>) -> Frame<Bytes> {
+    if let Some(trailers) = frame.trailers_mut()
+        && let Some(status) = Status::from_header_map(trailers).as_ref().and_then(too_large)
+    {
+        // Digits and words of our own are values of headers.
+        let _added = status.add_header(trailers);
+    }
+    frame
 }
 
 impl GrpcApi {
@@ -398,10 +414,11 @@ impl GrpcApi {
 mod tests {
     use std::time::Duration;
 
+    use bytes::BufMut;
     use futures::stream::{self, StreamExt};
-    use http_body::Frame;
     use http_body_util::StreamBody;
     use tokio::time::timeout;
+    use tonic::codec::{EncodeBody, EncodeBuf, Encoder, SingleMessageCompressionOverride};
 
     use super::*;
 
@@ -440,6 +457,48 @@ mod tests {
         for method in FED {
             assert_eq!(read(method, whole).await, None, "{method}");
             assert_eq!(read(method, Bytes::new()).await, None, "{method}");
+        }
+    }
+
+    /// Messages are bytes.
+    struct Raw;
+
+    impl Encoder for Raw {
+        type Item = Bytes;
+        type Error = Status;
+
+        fn encode(&mut self, item: Bytes, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+            out.put(item);
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_over_the_limit_has_the_code_of_the_contract() {
+        for (bytes, code, text) in [
+            (100, Code::Ok, ""),
+            (
+                101,
+                Code::ResourceExhausted,
+                "grpc: trying to send message larger than max (101 vs. 100)",
+            ),
+        ] {
+            let service = tower::service_fn(move |_: Request<TonicBody>| {
+                let body = EncodeBody::new_server(
+                    Raw,
+                    stream::iter([Ok(Bytes::from(vec![b'x'; bytes]))]),
+                    None,
+                    SingleMessageCompressionOverride::default(),
+                    Some(100),
+                );
+                async { Ok::<_, Infallible>(Response::new(TonicBody::new(body))) }
+            });
+            let request = Request::post(format!("{DAPR}GetBulkState"));
+            let request = request.body(Body::Full(Bytes::new())).unwrap();
+            let answer = by_generated(service, request).await;
+            let read = answer.into_body().collect().await.unwrap();
+            let status = Status::from_header_map(read.trailers().unwrap()).unwrap();
+            assert_eq!((status.code(), status.message()), (code, text), "{bytes}");
         }
     }
 

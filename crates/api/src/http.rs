@@ -137,10 +137,11 @@ impl<'a> RequestRef<'a> {
 impl Handler for HttpApi {
     async fn handle(self: Arc<Self>, client: Arc<Client>, mut request: Request<Body>) -> Response<Body> {
         if let Err(other) = verb::standardise(&mut request) {
-            return self.error(ApiError::method_not_implemented(&other));
+            let answer = self.error(ApiError::method_not_implemented(&other));
+            return self.early(request.headers(), answer);
         }
         if is_about_server(&request) {
-            return empty_response(StatusCode::OK);
+            return self.early(request.headers(), empty_response(StatusCode::OK));
         }
         self.serve(&client, &mut request).await
     }
@@ -227,6 +228,12 @@ impl HttpApi {
             response.headers_mut().insert(names::BAGGAGE, baggage);
         }
         response
+    }
+
+    /// An answer from before [`HttpApi::guarded`]: that it depends on the origin is true of it, too.
+    fn early(&self, request: &HeaderMap, mut answer: Response<Body>) -> Response<Body> {
+        self.cors.mark(request).put(answer.headers_mut());
+        answer
     }
 
     async fn guarded(

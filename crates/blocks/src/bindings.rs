@@ -106,7 +106,7 @@ impl Bindings {
                 health.until_healthy().await;
                 self.phases.set(Phase::Reading);
                 health.until_unhealthy().await;
-                self.phases.set(Phase::Resting);
+                self.phases.set(Phase::Suspended);
             }
         };
         tokio::select! {

@@ -2,8 +2,6 @@
 
 mod messages;
 mod pii;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 
@@ -243,3 +241,6 @@ fn role_named(name: &str) -> Role {
         _ => Role::User,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,8 +5,6 @@ mod document;
 mod scheme;
 mod segments;
 mod subtle;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 
@@ -319,3 +317,6 @@ impl EncryptOptions {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

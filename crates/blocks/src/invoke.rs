@@ -480,6 +480,10 @@ mod tests {
     fn futures_of_a_call_stay_small() {
         assert!(size(Invoker::invoke) <= 2048);
         assert!(size(call_remote) <= 3072);
-        assert!(size(Invoker::direct_once) <= 3584);
+        assert!(
+            size(Invoker::direct_once) <= 3584,
+            "{}",
+            size(Invoker::direct_once)
+        );
     }
 }

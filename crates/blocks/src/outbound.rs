@@ -161,12 +161,12 @@ impl Outbound {
     }
 }
 
-/// How an attempt counts. An ETag that does not match now will not match later.
+/// How an attempt counts. An ETag that does not match now will not match later, and what is too large stays so.
 fn outcome<T>(result: &Result<T, Cause>, code: &impl Fn(&Error) -> Option<i32>) -> Outcome {
     match result {
         Ok(_) => Outcome::Success,
         Err(Cause::Timeout) => Outcome::TimedOut,
-        Err(Cause::Component(error)) if error.is_etag() => Outcome::Final,
+        Err(Cause::Component(error)) if error.is_etag() || error.kind() == Kind::TooLarge => Outcome::Final,
         Err(Cause::Component(error)) => Outcome::Failure { code: code(error) },
         Err(_) => Outcome::Failure { code: None },
     }

@@ -54,6 +54,11 @@ impl PubSubs {
         self.brokers.get(name)
     }
 
+    /// The names of all brokers, sorted.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.brokers.names()
+    }
+
     /// Whether there is no broker at all.
     pub fn is_empty(&self) -> bool {
         self.brokers.is_empty()

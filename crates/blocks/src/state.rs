@@ -13,9 +13,10 @@ mod transact;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use outrigger_component::offload::{INLINE, offload};
-use outrigger_component::state::{Consistency, Delete, Get, Item, QueryPage, Set, Value};
-use outrigger_component::{Pairs, StateStore};
+use outrigger_component::state::{Bounds, Consistency, Delete, Get, Item, QueryPage, Set, Value};
+use outrigger_component::{Error, Kind, Pairs, StateStore};
 use outrigger_policy::resiliency::ComponentKind;
 use outrigger_runtime::registry::{Registration, Registry};
 use outrigger_runtime::resilience::Resilience;
@@ -35,6 +36,9 @@ const FAMILIES: FamilyNames = FamilyNames {
     count: "component_state_count",
     latencies: "component_state_latencies",
 };
+
+/// Bytes of metadata of a request, counted for each of its items: each has its own.
+const MAX_METADATA: usize = 64 << 20;
 
 /// Every state store of the sidecar.
 pub struct State {
@@ -207,7 +211,7 @@ impl Store {
         }
     }
 
-    /// Several values; `parallelism` at once, the store's own choice from 0 down.
+    /// Several values; `parallelism` at once, the store's own choice from 0 down, and at most `bytes` in all together.
     ///
     /// # Errors
     /// [`StateError`].
@@ -215,11 +219,13 @@ impl Store {
         &self,
         keys: &[String],
         parallelism: i32,
+        bytes: usize,
         metadata: &Pairs,
     ) -> Result<Vec<Found>, StateError> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
+        check_metadata(keys.len(), metadata).map_err(|error| StateError::BulkGet(Cause::Component(error)))?;
         let request = |key: &String| {
             Ok(Get {
                 key: self.stored(key)?,
@@ -228,20 +234,34 @@ impl Store {
             })
         };
         let requests = &keys.iter().map(request).collect::<Result<Vec<_>, StateError>>()?;
-        let parallelism = usize::try_from(parallelism).unwrap_or(0);
+        let opened = Bounds {
+            parallelism: usize::try_from(parallelism).unwrap_or(0),
+            bytes,
+        };
+        let bounds = match self.cipher {
+            Some(_) => Bounds {
+                bytes: sealed_size(bytes, keys.len()),
+                ..opened
+            },
+            None => opened,
+        };
+        let opened = opened.tally();
         let component = &self.component;
-        let attempt = || component.bulk_get(requests, parallelism);
+        let attempt = || component.bulk_get(requests, bounds);
         let items = self.outbound.run(&self.operations.bulk_get, attempt).await;
         let mut found = Vec::with_capacity(requests.len());
         for item in items.map_err(StateError::BulkGet)? {
-            found.push(Found {
-                key: original(&item.key).to_owned(),
-                item: match item.item {
-                    Ok(Some(item)) => self.open(item).await.map(Some).map_err(|error| error.to_string()),
-                    Ok(None) => Ok(None),
-                    Err(error) => Err(error.to_string()),
-                },
-            });
+            let key = original(&item.key).to_owned();
+            let item = match item.item {
+                Ok(Some(item)) => self.open(item).await.map(Some).map_err(|error| error.to_string()),
+                Ok(None) => Ok(None),
+                Err(error) => Err(error.to_string()),
+            };
+            if let Ok(Some(item)) = &item {
+                let counted = opened.count(item.data.len());
+                counted.map_err(|error| StateError::BulkGet(Cause::Component(error)))?;
+            }
+            found.push(Found { key, item });
         }
         Ok(found)
     }
@@ -320,7 +340,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StateError`].
-    pub async fn query(&self, text: &[u8], metadata: &Pairs) -> Result<QueryPage, StateError> {
+    pub async fn query(&self, text: Bytes, metadata: &Pairs) -> Result<QueryPage, StateError> {
         let store = || self.name.clone();
         if !self.component.can_query() {
             return Err(StateError::NoQueries { store: store() });
@@ -332,8 +352,7 @@ impl Store {
         if self.encrypts() {
             return Err(failed(Cause::Own("cannot query encrypted store".to_owned())));
         }
-        let query = &query::parse(text)
-            .map_err(|error| failed(Cause::Own(format!("failed to parse JSON query body: {error}"))))?;
+        let query = &query::read(text).await.map_err(failed)?;
         let component = &self.component;
         let attempt = || component.query(query, metadata);
         let mut page = self
@@ -390,5 +409,44 @@ impl Store {
             item.data = offload(stored.len(), move || cipher.open(&stored, &name)).await?;
         }
         Ok(item)
+    }
+}
+
+/// The most that values take as they are stored that have so many bytes together: base64, with a nonce, a tag and the name of a
+/// key each.
+fn sealed_size(bytes: usize, keys: usize) -> usize {
+    bytes
+        .saturating_add(bytes / 2)
+        .saturating_add(keys.saturating_mul(1024))
+}
+
+/// # Errors
+/// [`Kind::TooLarge`], where `metadata` would take too much memory once for each of so many items.
+pub fn check_metadata(items: usize, metadata: &Pairs) -> Result<(), Error> {
+    let size = |(name, value): (&String, &String)| name.len() + value.len();
+    let size: usize = metadata.iter().map(size).sum();
+    if size.saturating_mul(items) <= MAX_METADATA {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::TooLarge,
+        format!(
+            "the metadata of the request have {size} bytes, which for {items} items is more than {MAX_METADATA}, the limit: \
+             send fewer items at once, or less metadata"
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_of_a_bulk_get_count_for_each_key() {
+        let metadata = Pairs::from([("a".to_owned(), "x".repeat(1023))]);
+        assert!(check_metadata(MAX_METADATA / 1024, &metadata).is_ok());
+        let refused = check_metadata(MAX_METADATA / 1024 + 1, &metadata).unwrap_err();
+        assert_eq!(refused.kind(), Kind::TooLarge);
+        assert!(check_metadata(1 << 20, &Pairs::new()).is_ok());
     }
 }

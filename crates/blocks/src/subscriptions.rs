@@ -15,8 +15,10 @@ mod stream;
 mod target;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use outrigger_nearest::hint;
 use outrigger_resources::Subscription;
 use outrigger_runtime::app::{AppChannel, Health};
 use outrigger_runtime::resilience::Resilience;
@@ -95,6 +97,8 @@ struct Running {
     asked: CancellationToken,
     /// It has ended, and so have those before it in its place.
     ended: CancellationToken,
+    /// Its broker keeps messages only while somebody consumes them.
+    needs_consumer: Arc<AtomicBool>,
 }
 
 impl Running {
@@ -157,6 +161,42 @@ impl Subscriptions {
         } else {
             Err(problems)
         }
+    }
+
+    /// Says which of `resources` have no broker: they get nothing, as in Dapr. Asked once all components are loaded, and
+    /// then of what is new; `reloads`: others may come while the sidecar runs.
+    pub fn show_missing<'a>(&self, resources: impl IntoIterator<Item = &'a Subscription>, reloads: bool) {
+        for text in self.missing(resources, reloads) {
+            tracing::warn!(target: LOG, "{text}");
+        }
+    }
+
+    fn missing<'a>(
+        &self,
+        resources: impl IntoIterator<Item = &'a Subscription>,
+        reloads: bool,
+    ) -> Vec<String> {
+        let brokers = self.dependencies.pubsubs.names();
+        let until = match reloads {
+            true => "it gets no events until one comes",
+            false => "it gets no events",
+        };
+        // One without a name is told where it is read.
+        let missing = resources
+            .into_iter()
+            .filter(|resource| !resource.pubsub.is_empty() && !brokers.contains(&resource.pubsub));
+        missing
+            .map(|resource| {
+                let Subscription {
+                    name, pubsub, source, ..
+                } = resource;
+                format!(
+                    "{source}: subscription {name:?}: no pub/sub component {pubsub:?} is loaded: {until} ({}add it, or \
+                     correct spec.pubsubname)",
+                    hint(pubsub, brokers.iter().map(String::as_str))
+                )
+            })
+            .collect()
     }
 
     /// Serves the app's subscriptions while it is well, and follows the brokers, until `stop`.
@@ -247,14 +287,23 @@ impl Subscriptions {
         if self.ended.is_cancelled() {
             due.clear();
         }
+        let is_paused = |slot: &Slot| matches!(slot, Slot::App(..)) && !state.active;
         for (slot, running) in &state.running {
-            let stays = due
-                .get(slot)
-                .is_some_and(|due| running.serves(&due.wanted, &due.broker));
-            if !stays {
+            let serves = |due: &PlannedTarget| running.serves(&due.wanted, &due.broker);
+            let goes_on = !is_paused(slot) || running.needs_consumer.load(Ordering::Relaxed);
+            if !goes_on || !due.get(slot).is_some_and(serves) {
                 running.stop.cancel();
             }
         }
+        due.retain(|slot, _| {
+            let runs = || {
+                state
+                    .running
+                    .get(slot)
+                    .is_some_and(|running| !running.stop.is_cancelled())
+            };
+            !is_paused(slot) || runs()
+        });
         state
             .running
             .retain(|slot, running| due.contains_key(slot) || !running.ended.is_cancelled());
@@ -269,11 +318,11 @@ impl Subscriptions {
         }
     }
 
-    /// What ought to run now.
+    /// What ought to run now, or would if the app were well.
     fn due(&self, state: &State) -> HashMap<Slot, PlannedTarget> {
         let mut due = HashMap::new();
         let pubsubs = &self.dependencies.pubsubs;
-        if let Some(app) = self.dependencies.app.as_ref().filter(|_| state.active) {
+        if let Some(app) = &self.dependencies.app {
             for wanted in merged(&state.declared, &state.programmatic) {
                 let Some(broker) = pubsubs.broker(&wanted.pubsub) else {
                     continue;
@@ -306,15 +355,17 @@ impl Subscriptions {
     }
 
     fn start(self: &Arc<Self>, due: PlannedTarget, before: Option<CancellationToken>) -> Running {
+        let (wanted, broker) = (Arc::clone(&due.wanted), Arc::downgrade(&due.broker));
+        let target = Target::new(Arc::clone(self), due.wanted, due.broker, due.sink);
         let running = Running {
-            wanted: Arc::clone(&due.wanted),
-            broker: Arc::downgrade(&due.broker),
+            wanted,
+            broker,
             stop: CancellationToken::new(),
             asked: CancellationToken::new(),
             ended: CancellationToken::new(),
+            needs_consumer: target.needs_consumer(),
         };
         let (stop, asked, ended) = (running.stop.clone(), running.asked.clone(), running.ended.clone());
-        let target = Target::new(Arc::clone(self), due.wanted, due.broker, due.sink);
         self.tasks.spawn(async move {
             // Its predecessor hands over what it has taken first.
             if let Some(before) = before {

@@ -78,7 +78,8 @@ impl SecretStore for Gate {
     }
 }
 
-/// A catalog whose secret stores write down what they were given; `slow` ones never start, `broken` ones cannot.
+/// A catalog whose secret stores write down what they were given; `slow` ones never start, `broken` ones cannot, and
+/// bindings that show what they were given cannot either.
 fn catalog(seen: &Arc<Mutex<Vec<String>>>) -> Catalog {
     let mut catalog = Catalog::empty();
     catalog.state = outrigger_components::builtin().state;
@@ -99,6 +100,12 @@ fn catalog(seen: &Arc<Mutex<Vec<String>>>) -> Catalog {
         .add(Entry::new(&["broken"], Version::Only, move |_| {
             tried.lock().unwrap().push("tried".to_owned());
             async { Err(Error::new(Kind::Configuration, "broken")) }
+        }));
+    catalog
+        .output_bindings
+        .add(Entry::new(&["shows"], Version::Only, |setup: Setup| {
+            let value = setup.metadata.text(&["value"]).unwrap_or("none").to_owned();
+            async move { Err(Error::new(Kind::Unavailable, format!("no host {value}"))) }
         }));
     catalog
         .secrets
@@ -237,6 +244,20 @@ async fn what_waits_in_vain_is_left_out() {
     let (result, seen) = started(&components).await;
     assert_eq!(result.unwrap().len(), 2);
     assert_eq!(seen, ["other=x", "no-secret="]);
+}
+
+#[tokio::test]
+async fn a_binding_that_does_not_start_shows_no_secret() {
+    let binding = Component {
+        kind: "bindings.shows".to_owned(),
+        ..dependent("binding", "store", "token")
+    };
+    let (result, _) = started(&[binding, vault("store", "hush-hush")]).await;
+    let error = result.err().unwrap().to_string();
+    assert!(
+        error.contains("no host ***") && !error.contains("hush-hush"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

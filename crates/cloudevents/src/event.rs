@@ -67,6 +67,12 @@ impl<'e> Event<'e> {
         text_of(self.get(name)?)
     }
 
+    /// Whether a member is a text that cannot be read: it has half of a surrogate pair alone.
+    pub fn is_broken(&self, name: &str) -> bool {
+        self.get(name)
+            .is_some_and(|json| json.starts_with('"') && text_of(json).is_none())
+    }
+
     /// All members, sorted by name: values are JSON.
     pub fn members(&self) -> impl Iterator<Item = (&str, &str)> {
         self.members.iter().map(|(name, value)| (&**name, &**value))
@@ -209,6 +215,15 @@ mod tests {
         assert_eq!(
             str::from_utf8(&event.to_bytes()).unwrap(),
             r#"{"a":1,"data":{"b":[1,2.50]},"id":"8","source":"s","topic":"a\"b","traceid":"p","type":"t\n"}"#
+        );
+    }
+
+    #[test]
+    fn a_text_with_half_of_a_pair_is_broken() {
+        let event = Event::parse(br#"{"a":"\ud800","b":"\ud83d\ude00\n","c":1}"#).unwrap();
+        assert_eq!(
+            ["a", "b", "c", "d"].map(|name| event.is_broken(name)),
+            [true, false, false, false]
         );
     }
 

@@ -78,32 +78,66 @@ impl<T: ?Sized> Entry<T> {
     /// Builds and initialises the component: when it returns, the component works.
     ///
     /// # Errors
-    /// With all values of properties that are wrong, as far as they are read before anything is waited for.
+    /// With all values of properties that are wrong, as far as they are read before anything is waited for: after one that
+    /// ends the reading, the properties are read once more without it. What is missing, or not possible, without a value
+    /// that is wrong is not told.
     pub async fn build(&self, setup: Setup) -> Result<Arc<T>> {
         let metadata = setup.metadata.clone();
         metadata.collect();
-        let mut building = (self.build)(setup);
-        let built = poll_fn(|context| match building.as_mut().poll(context) {
-            // With a wrong value left out it must not go on: to connect, or to write.
-            Poll::Pending if metadata.has_collected() => Poll::Ready(None),
-            polled => polled.map(Some),
-        });
-        let built = built.await;
-        // What it started ends with it.
-        drop(building);
-        let collected = metadata.collected();
-        let mut wrong: Vec<Error> = collected.into_iter().map(Error::from).collect();
+        let (built, waited) = self.try_build(&setup).await;
+        let mut ended = Vec::new();
         match built {
-            Some(built) if wrong.is_empty() => built,
-            Some(Err(error)) if error.kind() == Kind::Configuration => {
-                if wrong.iter().all(|wrong| wrong.property() != error.property()) {
-                    wrong.push(error);
-                }
-                Err(Error::all(wrong))
+            Some(Err(error)) if error.kind() == Kind::Configuration => ended.extend(error.apart()),
+            Some(built) if !metadata.has_collected() => {
+                metadata.collected();
+                return built;
             }
             // What else failed may have done so because a value was left out.
-            _ => Err(Error::all(wrong)),
+            _ => {}
         }
+        let is_given = |name: &str| metadata.text(&[name]).is_some();
+        // All of them, and whether that changes anything.
+        let leave_out = |ended: &[Error]| {
+            let properties = ended.iter().filter_map(Error::property);
+            properties.filter(|property| metadata.leave_out(property)).count() > 0
+        };
+        while !waited && leave_out(&ended) {
+            let (Some(Err(error)), false) = self.try_build(&setup).await else {
+                break;
+            };
+            let parts = error.apart().into_iter();
+            ended.extend(
+                parts.filter(|part| {
+                    part.kind() == Kind::Configuration && part.property().is_some_and(is_given)
+                }),
+            );
+        }
+        let collected = metadata.collected();
+        let mut wrong: Vec<Error> = collected.into_iter().map(Error::from).collect();
+        for error in ended {
+            if error.property().is_none() || wrong.iter().all(|wrong| wrong.property() != error.property()) {
+                wrong.push(error);
+            }
+        }
+        Err(Error::all(wrong))
+    }
+
+    /// What the factory made, as long as no wrong value was collected, and whether it waited for anything: with a wrong
+    /// value left out it must not go on, to connect or to write.
+    async fn try_build(&self, setup: &Setup) -> (Option<Result<Arc<T>>>, bool) {
+        let mut waited = false;
+        // What it started ends with it.
+        let mut building = (self.build)(setup.clone());
+        let built = poll_fn(|context| match building.as_mut().poll(context) {
+            Poll::Pending if setup.metadata.has_collected() => Poll::Ready(None),
+            Poll::Pending => {
+                waited = true;
+                Poll::Pending
+            }
+            Poll::Ready(built) => Poll::Ready(Some(built)),
+        });
+        let built = built.await;
+        (built, waited)
     }
 }
 

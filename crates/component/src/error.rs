@@ -23,6 +23,8 @@ pub enum Kind {
     Unavailable,
     /// No answer in time: trying again may help.
     Timeout,
+    /// More was asked for than the answer may have: only another request helps.
+    TooLarge,
     /// The component was closed.
     Closed,
     /// Anything else.
@@ -156,6 +158,21 @@ impl Error {
     pub fn about(mut self, property: &str) -> Self {
         self.0.property = Some(property.to_owned());
         self
+    }
+
+    /// Adds what else is wrong with the same component; it is shown after this.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.0.others.extend(other.apart());
+        self
+    }
+
+    /// Each thing that is wrong as an error of its own.
+    pub(crate) fn apart(mut self) -> Vec<Self> {
+        let others = std::mem::take(&mut self.0.others);
+        let mut all = vec![self];
+        all.extend(others.into_iter().flat_map(Self::apart));
+        all
     }
 
     /// All that is wrong with one component as one error: the first, with the others after it.

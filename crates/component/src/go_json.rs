@@ -6,13 +6,17 @@
 mod repair;
 mod shape;
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use memchr::memchr3_iter;
-use serde::de::DeserializeOwned;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::Value;
 
 pub use repair::{out_of_range, repaired, whole};
-pub use shape::{MAX_DEPTH, Shape};
+pub use shape::{MAX_DEPTH, MAX_VALUES, Shape, check_values};
+
+use crate::Pairs;
 
 /// Whether characters that mean something to HTML are written as `\u` escapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +25,20 @@ pub enum Html {
     Escape,
     /// They stay: the encoder of the Redis store.
     Keep,
+}
+
+/// A map of strings as Go reads it: null in the place of a string is the empty one.
+#[derive(Debug, Default)]
+pub struct Strings(pub Pairs);
+
+impl<'de> Deserialize<'de> for Strings {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let read = HashMap::<String, Option<String>>::deserialize(deserializer)?;
+        let strings = read
+            .into_iter()
+            .map(|(name, value)| (name, value.unwrap_or_default()));
+        Ok(Self(strings.collect()))
+    }
 }
 
 /// A value from a JSON text, read as Go does: see [`repaired`].

@@ -34,15 +34,16 @@ pub enum MetadataError {
     },
     /// A value that is not what the property needs.
     #[error(
-        "component {component}: invalid value {value:?} for the metadata property {property}: {expected}"
+        "component {component}: invalid value {}for the metadata property {property}: {expected}",
+        value.as_ref().map(|value| format!("{value:?} ")).unwrap_or_default()
     )]
     Invalid {
         /// Component name.
         component: String,
         /// Property name as written.
         property: String,
-        /// The value; empty for properties that may hold a secret.
-        value: String,
+        /// The value; `None` where it may hold a secret.
+        value: Option<String>,
         /// The expected form, for the message.
         expected: String,
     },
@@ -132,6 +133,8 @@ struct LookedUp {
     all: bool,
     /// Wrong values that were read, where they are collected.
     wrong: Option<Vec<MetadataError>>,
+    /// Properties that were told to be wrong, by lower-cased name: they count as absent.
+    left_out: BTreeSet<String>,
 }
 
 /// A property that nobody looked up.
@@ -202,23 +205,30 @@ impl Metadata {
         &self.component
     }
 
-    /// From here on a value that is wrong counts as absent, here and in copies of this, until [`Metadata::collected`] tells
-    /// of it: who reads the properties goes on to the others.
+    /// From here on a value that is wrong counts as absent, and one that is missing as empty, here and in copies of this,
+    /// until [`Metadata::collected`] tells of it: who reads the properties goes on to the others.
     pub(crate) fn collect(&self) {
         self.looked().wrong = Some(Vec::new());
     }
 
-    /// Whether a wrong value was collected.
-    pub(crate) fn has_collected(&self) -> bool {
-        self.looked()
-            .wrong
-            .as_ref()
-            .is_some_and(|wrong| !wrong.is_empty())
+    /// While wrong values are collected, this property counts as absent too. False where that changes nothing: it is
+    /// absent, or was left out before.
+    pub(crate) fn leave_out(&self, property: &str) -> bool {
+        let lower = property.to_lowercase();
+        self.properties.contains_key(&lower) && self.looked().left_out.insert(lower)
     }
 
-    /// What was collected. Wrong values are errors again from here on.
+    /// Whether a wrong value was collected, or one is left out.
+    pub(crate) fn has_collected(&self) -> bool {
+        let looked = self.looked();
+        !looked.left_out.is_empty() || looked.wrong.as_ref().is_some_and(|wrong| !wrong.is_empty())
+    }
+
+    /// What was collected. Wrong values are errors again from here on, and nothing is left out.
     pub(crate) fn collected(&self) -> Vec<MetadataError> {
-        self.looked().wrong.take().unwrap_or_default()
+        let mut looked = self.looked();
+        looked.left_out.clear();
+        looked.wrong.take().unwrap_or_default()
     }
 
     /// The properties that nobody looked up so far, by name. Asked after the component was built: what it does not
@@ -272,18 +282,52 @@ impl Metadata {
         self.text(names).filter(|value| !value.is_empty())
     }
 
+    /// Whether one of `names` has a value, even if that is wrong and counts as absent: nothing else takes its place then.
+    pub fn is_given(&self, names: &[&str]) -> bool {
+        self.filled(names).is_some() || self.is_left_out(names)
+    }
+
+    /// As [`Metadata::filled`], for text in PEM.
+    ///
+    /// # Errors
+    /// [`MetadataError::Invalid`].
+    pub fn pem(&self, name: &str) -> Result<Option<&str>, MetadataError> {
+        match self.filled(&[name]) {
+            Some(text) if !text.contains("-----BEGIN ") => Err(self.wrong(&[name], "PEM text is expected")),
+            other => Ok(other),
+        }
+    }
+
+    /// The certificate of a client and its key, from `clientCert` and `clientKey`: both or none.
+    ///
+    /// # Errors
+    /// [`MetadataError::Invalid`].
+    pub fn client_identity(&self) -> Result<Option<(&str, &str)>, MetadataError> {
+        match (self.pem("clientCert")?, self.pem("clientKey")?) {
+            (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(self.wrong(&["clientKey"], "clientCert needs it")),
+            (None, Some(_)) => Err(self.wrong(&["clientCert"], "clientKey needs it")),
+        }
+    }
+
     /// As [`Metadata::filled`], for a property the component cannot do without.
     ///
     /// # Errors
     /// [`MetadataError::Missing`].
     pub fn required(&self, names: &[&str]) -> Result<&str, MetadataError> {
         let found = self.find(names, Reading::Required).map(|(_, value)| value);
-        found
-            .filter(|value| !value.is_empty())
-            .ok_or_else(|| MetadataError::Missing {
-                component: self.component.to_string(),
-                property: names.first().copied().unwrap_or_default().to_owned(),
-            })
+        if let Some(value) = found.filter(|value| !value.is_empty()) {
+            return Ok(value);
+        }
+        if self.is_left_out(names) {
+            return Ok("");
+        }
+        let missing = MetadataError::Missing {
+            component: self.component.to_string(),
+            property: names.first().copied().unwrap_or_default().to_owned(),
+        };
+        self.refuse(missing, "")
     }
 
     /// Whether the value says yes; anything unknown is no, as everywhere in Dapr. `default` when absent.
@@ -353,6 +397,7 @@ impl Metadata {
     pub fn wrong(&self, names: &[&str], expected: &str) -> MetadataError {
         let (name, value) = self
             .find(names, Reading::Text)
+            .or_else(|| self.given(names, |_| true))
             .unwrap_or_else(|| (names.first().copied().unwrap_or_default(), ""));
         self.invalid(name, value, expected)
     }
@@ -361,12 +406,23 @@ impl Metadata {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn is_left_out(&self, names: &[&str]) -> bool {
+        let looked = self.looked();
+        names
+            .iter()
+            .any(|name| looked.left_out.contains(&name.to_lowercase()))
+    }
+
     /// The error, or what counts in place of the value where wrong ones are collected.
     fn refuse<T>(&self, error: MetadataError, instead: T) -> Result<T, MetadataError> {
-        match &mut self.looked().wrong {
-            Some(wrong) if wrong.contains(&error) => Ok(instead),
+        let mut looked = self.looked();
+        // What is missing may be so for want of a value that is left out.
+        let told = !looked.left_out.is_empty() && matches!(error, MetadataError::Missing { .. });
+        match &mut looked.wrong {
             Some(wrong) => {
-                wrong.push(error);
+                if !told && !wrong.contains(&error) {
+                    wrong.push(error);
+                }
                 Ok(instead)
             }
             None => Err(error),
@@ -381,27 +437,40 @@ impl Metadata {
                 *known = reading;
             }
         }
-        drop(wanted);
-        names.iter().find_map(|name| {
-            self.properties
-                .get(&name.to_lowercase())
-                .map(|(name, value)| (name.as_str(), value.as_str()))
+        self.given(names, |name| !wanted.left_out.contains(name))
+    }
+
+    /// The first of `names` that is present and, in lower case, `counts`.
+    fn given(&self, names: &[&str], counts: impl Fn(&str) -> bool) -> Option<(&str, &str)> {
+        let mut lower = names.iter().map(|name| name.to_lowercase());
+        lower.find_map(|name| {
+            let found = self.properties.get(&name).filter(|_| counts(&name));
+            found.map(|(name, value)| (name.as_str(), value.as_str()))
         })
     }
 
     fn invalid(&self, property: &str, value: &str, expected: &str) -> MetadataError {
         let lower = property.to_lowercase();
+        let has = |word: &str| lower.contains(word);
         let secret = self.secret.contains(&lower)
-            || ["password", "connectionstring", "url", "key", "secret", "token"]
-                .iter()
-                .any(|word| lower.contains(word));
+            || ["password", "connectionstring", "key", "secret", "token"]
+                .into_iter()
+                .any(has)
+            || (has("url") && may_hold_credentials(value));
         MetadataError::Invalid {
             component: self.component.to_string(),
             property: property.to_owned(),
-            value: if secret { String::new() } else { value.to_owned() },
+            value: (!secret).then(|| value.to_owned()),
             expected: expected.to_owned(),
         }
     }
+}
+
+/// Whether a URL may have an account or, as those of webhooks do, a key in its query, its fragment or its path.
+fn may_hold_credentials(url: &str) -> bool {
+    let behind = url.split_once("://").map_or(url, |(_, behind)| behind);
+    let path = behind.split_once('/').map_or("", |(_, path)| path);
+    behind.contains(['@', '?', '#']) || !path.trim_matches('/').is_empty()
 }
 
 fn duration(text: &str, unit: Unit) -> Result<GoDuration, ParseDurationError> {

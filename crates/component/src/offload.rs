@@ -1,11 +1,10 @@
 //! Work that grows with what callers send, kept away from the threads that serve everybody's calls.
 
 use std::sync::{Arc, LazyLock};
+#[cfg(feature = "conformance")]
+use std::task::Poll;
 
 use tokio::sync::Semaphore;
-
-#[cfg(feature = "conformance")]
-use tokio::sync::OwnedSemaphorePermit;
 
 /// Most bytes of content that are worked on where the call is served: what takes less than a millisecond costs more
 /// to hand over than to do.
@@ -45,11 +44,19 @@ pub async fn offload<T: Send + 'static>(size: usize, work: impl FnOnce() -> T + 
     }
 }
 
-/// All places at once, for tests: until the permit is dropped, what is large waits. There always is one.
+/// For tests: polls `work` once while what is large has to wait, and completes it then. Whether it was done at once, and what
+/// it came to.
 #[cfg(feature = "conformance")]
-pub async fn all_places() -> Option<OwnedSemaphorePermit> {
+pub async fn done_at_once<T>(work: impl Future<Output = T>) -> (bool, T) {
+    let mut work = std::pin::pin!(work);
     let all = u32::try_from(places()).unwrap_or(u32::MAX);
-    Arc::clone(&PLACES).acquire_many_owned(all).await.ok()
+    let places = PLACES.acquire_many(all).await;
+    let first = std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
+    drop(places);
+    match first {
+        Poll::Ready(done) => (true, done),
+        Poll::Pending => (false, work.await),
+    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,18 @@
 //! State stores: keys, values, ETags, TTLs, transactions.
 
+mod bounds;
 mod bulk;
 mod options;
 mod query;
 mod value;
 
+use std::str::FromStr;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use self::{
+    bounds::{Bounds, Tally},
     bulk::{BulkError, BulkItem, each_delete, each_get, each_set},
     options::{Concurrency, Consistency, TTL, TTL_EXPIRES, ttl_seconds},
     query::{Filter, Order, Query, QueryItem, QueryPage, Sort},
@@ -215,6 +219,25 @@ pub struct KeysLike {
     pub token: Option<String>,
 }
 
+impl KeysLike {
+    /// Where the previous page ended; `None` for the first one.
+    ///
+    /// # Errors
+    /// [`Kind::InvalidRequest`](crate::error::Kind) for a token that no page had.
+    pub fn position<T>(&self) -> Result<Option<T>>
+    where
+        T: FromStr<Err: std::error::Error + Send + Sync + 'static>,
+    {
+        let token = self.token.as_deref().filter(|token| !token.is_empty());
+        let position = token.map(|token| {
+            token.parse().map_err(|error| {
+                Error::invalid_request(format!("invalid continuation token {token:?}")).because(error)
+            })
+        });
+        position.transpose()
+    }
+}
+
 /// Some keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeyPage {
@@ -242,9 +265,10 @@ pub trait StateStore: Send + Sync {
     /// Removes a value; absence is success, unless an ETag was given.
     async fn delete(&self, request: &Delete) -> Result<()>;
 
-    /// Several values, one answer per request in their order; at most `parallelism` at once, 0 = all.
-    async fn bulk_get(&self, requests: &[Get], parallelism: usize) -> Result<Vec<BulkItem>> {
-        Ok(each_get(self, requests, parallelism).await)
+    /// Several values, one answer per request in their order. [`Kind::TooLarge`](crate::Kind::TooLarge) as soon as they are
+    /// larger than the bounds: see [`Bounds::tally`].
+    async fn bulk_get(&self, requests: &[Get], bounds: Bounds) -> Result<Vec<BulkItem>> {
+        each_get(self, requests, bounds).await
     }
 
     /// Several writes, each for itself. The error says which failed.

@@ -166,7 +166,14 @@ impl<S: KeySource> CryptoProvider for Local<S> {
 
     async fn verify(&self, digest: &[u8], signature: &[u8], algorithm: &str, key: &str) -> Result<bool> {
         let key = self.key_for("verify", key, algorithm).await?;
-        asymmetric::verify(Signature::named(algorithm)?, key.asymmetric()?, digest, signature)
+        let algorithm = Signature::named(algorithm)?;
+        if digest.len() <= INLINE {
+            return asymmetric::verify(algorithm, key.asymmetric()?, digest, signature);
+        }
+        let (digest, signature) = (digest.to_vec(), signature.to_vec());
+        let size = digest.len();
+        let verify = move || asymmetric::verify(algorithm, key.asymmetric()?, &digest, &signature);
+        offload(size, verify).await
     }
 
     async fn close(&self) {

@@ -21,6 +21,7 @@ use outrigger_component::{
     CryptoProvider, Kind,
     conformance::{self, CryptoKeys},
     crypto::Parameters,
+    offload::{INLINE, done_at_once},
 };
 use outrigger_components_testing::Components;
 use serde_json::{Value, json};
@@ -166,6 +167,19 @@ async fn json_web_keys_come_out_as_they_went_in() {
         let mut expected = public.next().unwrap().clone();
         expected["kid"] = name.into();
         assert_eq!(parsed, expected);
+    }
+}
+
+#[tokio::test]
+async fn long_messages_are_verified_on_another_thread() {
+    let provider = key_set(&set().to_string()).await.unwrap();
+    for (length, at_once) in [(INLINE, true), (INLINE + 1, false)] {
+        let message = vec![7; length];
+        let signature = provider.sign(&message, "EdDSA", "ed25519").await.unwrap();
+        let verifying = provider.verify(&message, &signature, "EdDSA", "ed25519");
+        let (was_at_once, verified) = done_at_once(verifying).await;
+        assert_eq!(was_at_once, at_once, "{length}");
+        assert!(verified.unwrap());
     }
 }
 

@@ -74,12 +74,15 @@ impl Etcd {
             );
         }
         let store = Self {
-            link: Link::new(metadata)?,
             layout,
             prefix: metadata.filled(&["keyPrefixPath"]).unwrap_or_default().to_owned(),
             most_operations: metadata.number(&["maxTxnOps"])?.unwrap_or(MOST_OPERATIONS),
             component: metadata.component().clone(),
+            // Last: without it nothing more could be read, and all that is wrong is told together.
+            link: Link::new(metadata)?,
         };
+        // Where only the metadata is looked at, it ends here: nothing is dialled with a wrong value left out.
+        tokio::task::yield_now().await;
         // As with Dapr, a store that is not there yet holds up nobody: calls fail until it is.
         if let Err(error) = store.ping().await {
             tracing::warn!(target: LOG, "component {}: {error}", metadata.component());

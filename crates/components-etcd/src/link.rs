@@ -11,7 +11,7 @@ use std::{
 
 use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
-use outrigger_component::{Error, Kind, Metadata, Result};
+use outrigger_component::{Error, Kind, Metadata, MetadataError, Result};
 use outrigger_tls::client_config;
 use prost::Message;
 use rustls_pki_types::ServerName;
@@ -63,8 +63,11 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
 impl Members {
     fn read(metadata: &Metadata) -> Result<Self> {
         const ENDPOINTS: &[&str] = &["endpoints"];
+        let endpoints = metadata.required(ENDPOINTS)?;
+        let secure = metadata.flag(&["tlsEnable"], false);
+        let tls = if secure { tls(metadata)? } else { None };
         let mut addresses = Vec::new();
-        for text in metadata.required(ENDPOINTS)?.split(',').map(str::trim) {
+        for text in endpoints.split(',').map(str::trim) {
             let address = text
                 .split_once("://")
                 .map_or(text, |(_, rest)| rest)
@@ -82,10 +85,6 @@ impl Members {
                 address: address.to_owned(),
             });
         }
-        let tls = metadata
-            .flag(&["tlsEnable"], false)
-            .then(|| tls(metadata))
-            .transpose()?;
         Ok(Self {
             addresses: addresses.into(),
             turn: Arc::default(),
@@ -124,19 +123,26 @@ impl Member {
     }
 }
 
-fn tls(metadata: &Metadata) -> Result<TlsConnector> {
-    let pem = |name: &str| {
-        let text = metadata.required(&[name])?;
-        match text.contains("-----BEGIN ") {
-            true => Ok(text.as_bytes()),
-            false => Err(metadata.wrong(&[name], "PEM text is expected")),
+/// `None` where one of the three is missing or wrong while mistakes are collected: then the rest is still looked at.
+fn tls(metadata: &Metadata) -> Result<Option<TlsConnector>, MetadataError> {
+    const NAMES: [&str; 3] = ["ca", "cert", "key"];
+    let [ca, cert, key] = NAMES.map(|name| metadata.required(&[name]));
+    let texts = [ca?, cert?, key?];
+    for (name, text) in NAMES.into_iter().zip(texts) {
+        if !text.is_empty() && !text.contains("-----BEGIN ") {
+            return Err(metadata.wrong(&[name], "PEM text is expected"));
         }
-    };
-    let (ca, cert, key) = (pem("ca")?, pem("cert")?, pem("key")?);
-    let mut config = client_config(Some(ca), Some((cert, key)))
-        .map_err(|error| metadata.wrong(&["ca", "cert", "key"], &error))?;
+    }
+    if texts.contains(&"") {
+        return Ok(None);
+    }
+    let [ca, cert, key] = texts.map(str::as_bytes);
+    let mut config = client_config(Some(ca), Some((cert, key))).map_err(|error| {
+        let [ca, cert, key] = NAMES;
+        metadata.wrong(&[error.among(ca, cert, key)], &error.to_string())
+    })?;
     config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(TlsConnector::from(Arc::new(config)))
+    Ok(Some(TlsConnector::from(Arc::new(config))))
 }
 
 impl Link {
@@ -207,5 +213,40 @@ impl Link {
 
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_components_testing::{Components, named, tls::Certificates};
+
+    async fn told(properties: &[(&str, &str)]) -> Vec<String> {
+        let opened = Components::of(crate::add).state("state.etcd", "v2", properties);
+        let mut told = named(opened.await);
+        told.sort();
+        told
+    }
+
+    /// Also where the address is missing or wrong.
+    #[tokio::test]
+    async fn all_that_is_wrong_is_told_together() {
+        let wrong = [("maxTxnOps", "many"), ("tlsEnable", "true"), ("cert", "no PEM")];
+        for address in [None, Some(("endpoints", "host"))] {
+            let properties: Vec<_> = wrong.into_iter().chain(address).collect();
+            let expected = ["ca", "cert", "endpoints", "key", "maxTxnOps"];
+            assert_eq!(told(&properties).await, expected, "{address:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_damaged_is_blamed() {
+        let of = Certificates::new();
+        let good = [("ca", &*of.root), ("cert", &of.client), ("key", &of.client_key)];
+        for (name, _) in good {
+            let mut properties = [&[("endpoints", "127.0.0.1:1"), ("tlsEnable", "true")][..], &good].concat();
+            let damaged = properties.iter_mut().find(|(other, _)| *other == name);
+            damaged.unwrap().1 = "-----BEGIN ";
+            assert_eq!(told(&properties).await, [name]);
+        }
     }
 }

@@ -37,8 +37,10 @@ pub(super) fn build(metadata: &Metadata, url: &Url) -> Result<Client> {
         }
     };
     renegotiation(metadata)?;
-    let tls = client_config(roots.as_deref(), identity)
-        .map_err(|error| metadata.wrong(&["MTLSRootCA", "MTLSClientCert"], &error))?;
+    let tls = client_config(roots.as_deref(), identity).map_err(|error| {
+        let property = error.among("MTLSRootCA", "MTLSClientCert", "MTLSClientKey");
+        metadata.wrong(&[property], &error.to_string())
+    })?;
     let mut builder = builder(tls).redirect(below(url.clone()));
     if is_local(url) {
         builder = builder.no_proxy();

@@ -63,12 +63,17 @@ struct HttpBinding {
 impl HttpBinding {
     fn open(metadata: &Metadata) -> Result<Self> {
         let url = metadata.required(&["url"])?.to_owned();
-        let parsed = Url::parse(&url)
-            .map_err(|error| metadata.wrong(&["url"], &format!("an absolute URL is expected: {error}")))?;
         let size = metadata.filled(&["maxResponseBodySize"]);
         let size = size.map(outrigger_resources::value::quantity).transpose();
         let size = size.map_err(|error| metadata.wrong(&["maxResponseBodySize"], &error.to_string()))?;
         let timeout = metadata.duration(&["responseTimeout"], Unit::Seconds)?;
+        // Behind the others, which are told even so.
+        let parsed = parse(&url).map_err(|error| {
+            metadata.wrong(
+                &["url"],
+                &format!("an http or https URL with a host is expected: {error}"),
+            )
+        })?;
         Ok(Self {
             client: client::build(metadata, &parsed)?,
             url,
@@ -184,6 +189,20 @@ impl HttpBinding {
             Error::new(Kind::Internal, text).because(error)
         })
     }
+}
+
+/// The URL, if requests can be sent to it.
+fn parse(text: &str) -> std::result::Result<Url, String> {
+    let url = Url::parse(text).map_err(|error| error.to_string())?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(format!("its scheme is {}", url.scheme()));
+    }
+    // Of `http:///path` the parser makes the host `path`.
+    let behind = text.split_once("://").map(|(_, behind)| behind);
+    if behind.is_none_or(|behind| behind.starts_with(['/', '\\', '?', '#'])) {
+        return Err("it has no host".to_owned());
+    }
+    Ok(url)
 }
 
 /// The method an operation means, and whether it has a body.

@@ -18,19 +18,19 @@ use super::{
 const NOTE: Duration = Duration::from_secs(1);
 
 pub(super) struct Member {
-    place: Place,
+    place: Membership,
     session: Option<Session>,
 }
 
 /// What a member joins.
-struct Place {
+struct Membership {
     shared: Arc<BrokerInner>,
     topic: Arc<str>,
     in_flight: usize,
     values: Values,
 }
 
-impl Place {
+impl Membership {
     async fn join(&self, before: Option<usize>) -> Result<Session> {
         Session::open(&self.shared, &self.topic, self.in_flight, &self.values, before).await
     }
@@ -39,7 +39,7 @@ impl Place {
 impl Member {
     /// Joins the group. When this returns, the group has its positions in this member's partitions.
     pub(super) async fn join(shared: &Arc<BrokerInner>, request: &Subscribe, values: Values) -> Result<Self> {
-        let place = Place {
+        let place = Membership {
             shared: Arc::clone(shared),
             topic: request.topic.as_str().into(),
             in_flight: request.in_flight.get(),

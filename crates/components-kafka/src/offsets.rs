@@ -35,9 +35,9 @@ pub(super) struct TakenRecord<R> {
 #[derive(Debug, PartialEq)]
 pub(super) enum Returned {
     /// It comes again after this time.
-    Again(Duration),
+    Redeliver(Duration),
     /// It does not come again: the settings say so.
-    PassedOver,
+    Skip,
     /// Its partition is not this member's any more.
     Gone,
 }
@@ -204,10 +204,10 @@ impl<R> Offsets<R> {
         *failed = failed.saturating_add(1);
         let Some(pause) = self.retry.as_ref().and_then(|retry| retry.pause(*failed)) else {
             partition.done(taken.offset, &taken.key, now);
-            return Returned::PassedOver;
+            return Returned::Skip;
         };
         partition.hold(taken, now + pause, false);
-        Returned::Again(pause)
+        Returned::Redeliver(pause)
     }
 
     /// It was not attempted, because one before it of its key was returned: it comes behind that.

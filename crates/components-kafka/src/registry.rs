@@ -4,7 +4,7 @@
 //! A payload is a zero byte, the id of its schema in four bytes, the most significant first, and the value in Avro's binary
 //! encoding.
 
-mod known;
+mod cache;
 
 use std::{
     fmt,
@@ -20,7 +20,7 @@ use serde::Deserialize;
 use tokio::{sync::Semaphore, time::Instant};
 use url::Url;
 
-use self::known::{Key, Known};
+use self::cache::{Cache, Key};
 use super::avro::{Codec, Form};
 
 /// How long a schema may take to come, the wait for other questions to the registry included.
@@ -86,7 +86,7 @@ pub(super) struct Registry {
     latest: Option<Duration>,
     form: Form,
     places: Semaphore,
-    known: Mutex<Known>,
+    known: Mutex<Cache>,
 }
 
 #[derive(Deserialize)]
@@ -191,7 +191,7 @@ impl Registry {
         self.lock().get(&Key::Id(id), Instant::now())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, Cache> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -35,7 +35,7 @@ impl Security {
             (None, Some(required)) => of_old(metadata, required)?.to_owned(),
             _ => metadata.required(&["authType"])?.to_lowercase(),
         };
-        let root = pem(metadata, "caCert")?;
+        let root = metadata.pem("caCert")?.map(str::to_owned);
         let skip_verify = metadata.flag(&["skipVerify"], false);
         let without_tls = metadata.flag(&["disableTls"], false);
         let owned = |name: &str| metadata.required(&[name]).map(str::to_owned);
@@ -63,7 +63,8 @@ impl Security {
                     let expected = "authType mtls is not possible with it";
                     return Err(metadata.wrong(&["disableTls"], expected).into());
                 };
-                tls.identity = identity(metadata)?;
+                let identity = metadata.client_identity()?;
+                tls.identity = identity.map(|(certificate, key)| (certificate.to_owned(), key.to_owned()));
                 Sasl::None
             }
             "certificate" => {
@@ -111,9 +112,10 @@ impl Tls {
         let root = self.root.as_deref().map(str::as_bytes);
         let identity = self.identity.as_ref();
         let identity = identity.map(|(chain, key)| (chain.as_bytes(), key.as_bytes()));
-        client_config(root, identity)
-            .map(drop)
-            .map_err(|error| metadata.wrong(&["caCert", "clientCert"], &error).into())
+        client_config(root, identity).map(drop).map_err(|error| {
+            let property = error.among("caCert", "clientCert", "clientKey");
+            metadata.wrong(&[property], &error.to_string()).into()
+        })
     }
 
     fn config(&self) -> TlsConfig {
@@ -143,26 +145,10 @@ fn of_old(metadata: &Metadata, required: &str) -> Result<&'static str, MetadataE
     }
 }
 
-fn pem(metadata: &Metadata, name: &str) -> Result<Option<String>, MetadataError> {
-    match metadata.filled(&[name]) {
-        Some(text) if !text.contains("-----BEGIN ") => Err(metadata.wrong(&[name], "PEM text is expected")),
-        other => Ok(other.map(str::to_owned)),
-    }
-}
-
-fn identity(metadata: &Metadata) -> Result<Option<(String, String)>, MetadataError> {
-    match (pem(metadata, "clientCert")?, pem(metadata, "clientKey")?) {
-        (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
-        (None, None) => Ok(None),
-        (Some(_), None) => Err(metadata.wrong(&["clientKey"], "clientCert needs it")),
-        (None, Some(_)) => Err(metadata.wrong(&["clientCert"], "clientKey needs it")),
-    }
-}
-
 /// For the issuer of tokens.
 fn issuer_tls(metadata: &Metadata, root: Option<&str>, skip_verify: bool) -> Result<rustls::ClientConfig> {
-    let mut config =
-        client_config(root.map(str::as_bytes), None).map_err(|error| metadata.wrong(&["caCert"], &error))?;
+    let mut config = client_config(root.map(str::as_bytes), None)
+        .map_err(|error| metadata.wrong(&["caCert"], &error.to_string()))?;
     if skip_verify {
         let provider = std::sync::Arc::clone(config.crypto_provider());
         let verifier = outrigger_tls::AnyCertificate::new(provider);
@@ -175,6 +161,8 @@ fn issuer_tls(metadata: &Metadata, root: Option<&str>, skip_verify: bool) -> Res
 
 #[cfg(test)]
 mod tests {
+    use outrigger_components_testing::tls::Certificates;
+
     use super::*;
 
     fn read(properties: &[(&str, &str)]) -> Result<Security> {
@@ -220,6 +208,41 @@ mod tests {
         assert!(matches!(read(&old).unwrap().sasl, Sasl::Plain(..)));
         let error = read(&[("authRequired", "perhaps")]).map(drop).unwrap_err();
         assert!(error.to_string().contains("authRequired"), "{error}");
+    }
+
+    #[test]
+    fn what_is_damaged_is_blamed() {
+        let (of, other) = (Certificates::new(), Certificates::new());
+        let good = [
+            ("caCert", &*of.root),
+            ("clientCert", &of.client),
+            ("clientKey", &of.client_key),
+        ];
+        let damaged = "-----BEGIN ";
+        let with = |name: &str, value: &str| {
+            let mut properties = [&[("authType", "mtls")][..], &good].concat();
+            for property in &mut properties {
+                if property.0 == name {
+                    property.1 = value;
+                }
+            }
+            read(&properties).map(drop)
+        };
+        with("", "").unwrap();
+        for (name, _) in good {
+            let error = with(name, damaged).unwrap_err();
+            assert_eq!(error.property(), Some(name), "{error}");
+        }
+        // PEM of what is no certificate, and the key of another one.
+        let nothing = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let error = with("clientCert", nothing).unwrap_err();
+        assert_eq!(error.property(), Some("clientCert"), "{error}");
+        let error = with("clientKey", &other.client_key).unwrap_err();
+        assert_eq!(error.property(), Some("clientKey"), "{error}");
+        assert!(
+            error.to_string().contains("not that of the client certificate"),
+            "{error}"
+        );
     }
 
     #[test]

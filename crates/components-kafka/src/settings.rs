@@ -86,7 +86,6 @@ impl Settings {
         Ok(Self {
             brokers: metadata.required(&["brokers"])?.to_owned(),
             client_id: metadata.filled(&["clientID"]).unwrap_or(CLIENT_ID).to_owned(),
-            security: Security::read(metadata)?,
             group: group.unwrap_or(&setup.app_id).to_owned(),
             max_message: max_message.filter(|most| *most > 0).unwrap_or(MESSAGE),
             compression: compression(metadata)?,
@@ -107,6 +106,8 @@ impl Settings {
             },
             registry: Registry::read(metadata)?.map(Arc::new),
             consumer: consumer(metadata, span, retry)?,
+            // Last: without authType nothing more could be read, and all that is wrong is told together.
+            security: Security::read(metadata)?,
         })
     }
 

@@ -66,19 +66,19 @@ pub(super) enum Answer {
 }
 
 /// Partition and offset of a record.
-type Place = (i32, i64);
+type RecordId = (i32, i64);
 
 enum Work {
     Asked(u32, Option<Failure>),
-    Decoded(Place, Result<Bytes, String>),
+    Decoded(RecordId, Result<Bytes, String>),
 }
 
 /// Reads the payloads of one session.
 pub(super) struct Reader {
     values: Values,
     asked: BTreeSet<u32>,
-    decoding: BTreeSet<Place>,
-    decoded: BTreeMap<Place, Result<Bytes, String>>,
+    decoding: BTreeSet<RecordId>,
+    decoded: BTreeMap<RecordId, Result<Bytes, String>>,
     work: FuturesUnordered<BoxFuture<'static, Work>>,
 }
 

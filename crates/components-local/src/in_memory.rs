@@ -13,7 +13,8 @@ use outrigger_component::{
     catalog::Version,
     go_json::Html,
     state::{
-        BulkItem, Concurrency, Delete, Feature, Get, Item, KeyPage, KeysLike, Operation, Set, Transaction,
+        Bounds, BulkItem, Concurrency, Delete, Feature, Get, Item, KeyPage, KeysLike, Operation, Set,
+        Transaction,
     },
 };
 use tokio_util::task::AbortOnDropHandle;
@@ -189,13 +190,13 @@ impl StateStore for InMemory {
         Ok(self.find(&*self.open()?, &request.key, SystemTime::now()))
     }
 
-    async fn bulk_get(&self, requests: &[Get], _parallelism: usize) -> Result<Vec<BulkItem>> {
-        let (shelf, now) = (self.open()?, SystemTime::now());
-        let answer = |request: &Get| BulkItem {
-            key: request.key.clone(),
-            item: check_key(&request.key).map(|()| self.find(&shelf, &request.key, now)),
+    async fn bulk_get(&self, requests: &[Get], bounds: Bounds) -> Result<Vec<BulkItem>> {
+        let (shelf, now, tally) = (self.open()?, SystemTime::now(), bounds.tally());
+        let answer = |request: &Get| {
+            let item = check_key(&request.key).map(|()| self.find(&shelf, &request.key, now));
+            tally.answer(request.key.as_str(), item)
         };
-        Ok(requests.iter().map(answer).collect())
+        requests.iter().map(answer).collect()
     }
 
     async fn set(&self, request: &Set) -> Result<()> {

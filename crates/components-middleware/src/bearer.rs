@@ -1,8 +1,6 @@
 //! `middleware.http.bearer`: only requests with a token of an OpenID Connect issuer are let through.
 
 mod keys;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,16 +14,21 @@ use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyOperations, 
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use outrigger_component::middleware::{Body, Next, Outcome, answer};
 use outrigger_component::{Catalog, Entry, Middleware, Setup, catalog::Version};
+use serde_json::Value;
 use url::Url;
 
 use keys::{KeyCache, Keys};
 
 const LOG: &str = "dapr.contrib";
+const ISSUER: &[&str] = &["issuer", "issuerURL"];
+const JWKS_URL: &[&str] = &["jwksURL"];
 const PREFIX: &str = "bearer ";
 /// What is shorter cannot be a token.
 const SHORTEST: usize = 10;
 /// How far clocks may be apart, seconds.
 const CLOCK_SKEW: u64 = 5 * 60;
+/// Times from here on, in seconds of Unix, are more than Dapr can count: to it they lie in the past.
+const BEYOND_TIME: f64 = 9.22e18;
 
 pub(super) fn add(catalog: &mut Catalog) {
     catalog.middleware.add(Entry::new(
@@ -34,15 +37,18 @@ pub(super) fn add(catalog: &mut Catalog) {
         |setup: Setup| async move {
             let metadata = &setup.metadata;
             let rules = Rules {
-                issuer: metadata.required(&["issuer", "issuerURL"])?.to_owned(),
+                issuer: metadata.required(ISSUER)?.to_owned(),
                 audience: metadata.required(&["audience", "clientID"])?.to_owned(),
             };
-            let url = metadata.filled(&["jwksURL"]);
-            let (name, asked) = url.map_or((["issuer", "issuerURL"], &*rules.issuer), |url| {
-                (["jwksURL"; 2], url)
-            });
+            let url = metadata.filled(JWKS_URL);
+            // The issuer is not asked in place of a URL that is wrong.
+            let (names, asked) = if metadata.is_given(JWKS_URL) {
+                (JWKS_URL, url.unwrap_or_default())
+            } else {
+                (ISSUER, &*rules.issuer)
+            };
             if !is_web(asked) {
-                return Err(metadata.wrong(&name, "it must be an http or https URL").into());
+                return Err(metadata.wrong(names, "it must be an http or https URL").into());
             }
             let keys = KeyCache::start(&rules.issuer, url).await?;
             Ok(Arc::new(Bearer { rules, keys }) as Arc<dyn Middleware>)
@@ -105,6 +111,8 @@ enum TokenError {
     NoKeyId,
     #[error("its header has a crit, and no extension is supported")]
     Critical,
+    #[error("its header has a b64 other than true")]
+    Unencoded,
     #[error("the claim {0} has a wrong value")]
     Claim(&'static str),
     #[error("no key of the issuer has the id {0:?}, is for signatures, and has an algorithm for {1:?}")]
@@ -117,12 +125,11 @@ impl Rules {
     /// Whether a token is signed with one of `keys`, is of this issuer, for this audience, and valid now.
     fn check(&self, token: &str, keys: &Keys) -> Result<(), TokenError> {
         let header = decode_header(token)?;
-        let Some(id) = header.kid else {
+        // An empty one names no key, even where one has an empty id.
+        let Some(id) = header.kid.filter(|id| !id.is_empty()) else {
             return Err(TokenError::NoKeyId);
         };
-        if has_critical_extensions(token) {
-            return Err(TokenError::Critical);
-        }
+        check_extensions(token)?;
         let validation = self.validation(header.alg);
         let fitting = |key: &&Jwk| {
             let named = key.common.key_id.as_ref() == Some(&id);
@@ -130,8 +137,8 @@ impl Rules {
         };
         let mut result = Err(TokenError::NoKey(id.clone(), header.alg));
         for key in keys.iter().filter(fitting) {
-            let checked = DecodingKey::from_jwk(key)
-                .and_then(|key| decode::<serde_json::Value>(token, &key, &validation));
+            let checked =
+                DecodingKey::from_jwk(key).and_then(|key| decode::<Value>(token, &key, &validation));
             match checked {
                 Ok(token) => return self.check_claims(&token.claims),
                 Err(error) => result = Err(error.into()),
@@ -141,12 +148,18 @@ impl Rules {
     }
 
     /// What the library leaves open: claims of another type than theirs, and tokens from the future.
-    fn check_claims(&self, claims: &serde_json::Value) -> Result<(), TokenError> {
+    fn check_claims(&self, claims: &Value) -> Result<(), TokenError> {
         if claims["iss"].as_str() != Some(&self.issuer) {
             return Err(TokenError::Claim("iss"));
         }
         for name in ["exp", "nbf", "iat"] {
-            if claims.get(name).is_some_and(|time| !time.is_number()) {
+            let is_time = |value: &Value| value.as_f64().is_some_and(|time| time < BEYOND_TIME);
+            if claims.get(name).is_some_and(|value| !is_time(value)) {
+                return Err(TokenError::Claim(name));
+            }
+        }
+        for name in ["sub", "jti"] {
+            if !claims[name].is_string() && !claims[name].is_null() {
                 return Err(TokenError::Claim(name));
             }
         }
@@ -173,14 +186,22 @@ impl Rules {
     }
 }
 
-/// Whether the header names extensions that must be understood. There are none that we do.
-fn has_critical_extensions(token: &str) -> bool {
+/// Refuses headers with extensions that must be understood, as there are none that we do, and those that say that the
+/// claims are not in Base64: a sender that forgot `crit` means it even so.
+fn check_extensions(token: &str) -> Result<(), TokenError> {
     let header = token
         .split('.')
         .next()
         .and_then(|text| URL_SAFE_NO_PAD.decode(text).ok());
-    let header = header.and_then(|json| serde_json::from_slice::<serde_json::Value>(&json).ok());
-    header.is_none_or(|header| header.get("crit").is_some())
+    let header = header.and_then(|json| serde_json::from_slice::<Value>(&json).ok());
+    let header = header.unwrap_or_default();
+    if header.is_null() || header.get("crit").is_some() {
+        return Err(TokenError::Critical);
+    }
+    match header.get("b64") {
+        None | Some(Value::Bool(true)) => Ok(()),
+        Some(_) => Err(TokenError::Unencoded),
+    }
 }
 
 /// Whether a key may verify signatures: one for encryption must not.
@@ -215,3 +236,6 @@ fn algorithms(key: &Jwk) -> Vec<Algorithm> {
     let allowed = |algorithm: &&Algorithm| said.as_ref().is_none_or(|said| *said == format!("{algorithm:?}"));
     possible.iter().filter(allowed).copied().collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@
 
 mod consumer;
 mod filter;
-mod held;
+mod in_flight;
 mod properties;
 mod session;
 

@@ -15,6 +15,7 @@ use outrigger_tls::client_config;
 pub(super) use self::pubsub::PubSubSettings;
 use super::{CALL_TIMEOUT, LOG};
 
+const URL: &[&str] = &["url"];
 /// Between two pings, seconds: a broker that leaves one without an answer until the next is gone.
 pub(crate) const KEEP_ALIVE: u16 = 10;
 /// Largest message either way, bytes.
@@ -89,11 +90,13 @@ impl Settings {
                 metadata.component()
             );
         }
+        let url = metadata.required(URL)?;
         let consumer = metadata.required(&["consumerID"])?;
+        let topic = metadata.required(&["topic"])?;
         let retries = metadata.number::<i32>(&["backOffMaxRetries"])?.unwrap_or(0);
         Ok(Self {
-            connection: Connection::read(metadata, consumer, v3(metadata), QoS::AtLeastOnce)?,
-            topic: metadata.required(&["topic"])?.to_owned(),
+            connection: Connection::read(metadata, url, consumer, v3(metadata), QoS::AtLeastOnce)?,
+            topic: topic.to_owned(),
             retries: u32::try_from(retries).ok(),
         })
     }
@@ -106,9 +109,10 @@ fn v3(metadata: &Metadata) -> Version {
 }
 
 impl Connection {
-    fn read(metadata: &Metadata, client: &str, version: Version, qos: QoS) -> Result<Self> {
+    /// After all other properties: without the broker's `url` nothing more could be read, and all that is wrong is told
+    /// together.
+    fn read(metadata: &Metadata, url: &str, client: &str, version: Version, qos: QoS) -> Result<Self> {
         Ok(Self {
-            broker: Broker::read(metadata)?,
             client: client.to_owned(),
             version,
             qos,
@@ -118,6 +122,7 @@ impl Connection {
                 QoS::AtMostOnce | QoS::AtLeastOnce => AHEAD,
             },
             component: metadata.component().clone(),
+            broker: Broker::read(metadata, url)?,
         })
     }
 
@@ -153,9 +158,8 @@ pub(crate) trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + S
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Sync + Unpin> Stream for T {}
 
 impl Broker {
-    fn read(metadata: &Metadata) -> Result<Self> {
-        const URL: &[&str] = &["url"];
-        let url = Url::parse(metadata.required(URL)?).map_err(|error| {
+    fn read(metadata: &Metadata, url: &str) -> Result<Self> {
+        let url = Url::parse(url).map_err(|error| {
             metadata.wrong(URL, &format!("a URL like tcp://host:1883 is expected: {error}"))
         })?;
         let (secure, port) = match url.scheme() {
@@ -200,19 +204,13 @@ impl Broker {
 }
 
 fn tls(metadata: &Metadata, host: &str) -> Result<(TlsConnector, ServerName<'static>), MetadataError> {
-    let pem = |name: &str| match metadata.filled(&[name]) {
-        Some(text) if !text.contains("-----BEGIN ") => Err(metadata.wrong(&[name], "PEM text is expected")),
-        other => Ok(other.map(str::as_bytes)),
-    };
-    let (roots, certificate, key) = (pem("caCert")?, pem("clientCert")?, pem("clientKey")?);
-    let identity = match (certificate, key) {
-        (Some(certificate), Some(key)) => Some((certificate, key)),
-        (None, None) => None,
-        (Some(_), None) => return Err(metadata.wrong(&["clientKey"], "clientCert needs it")),
-        (None, Some(_)) => return Err(metadata.wrong(&["clientCert"], "clientKey needs it")),
-    };
-    let config =
-        client_config(roots, identity).map_err(|error| metadata.wrong(&["caCert", "clientCert"], &error))?;
+    let roots = metadata.pem("caCert")?.map(str::as_bytes);
+    let identity = metadata.client_identity()?;
+    let identity = identity.map(|(certificate, key)| (certificate.as_bytes(), key.as_bytes()));
+    let config = client_config(roots, identity).map_err(|error| {
+        let property = error.among("caCert", "clientCert", "clientKey");
+        metadata.wrong(&[property], &error.to_string())
+    })?;
     let name = ServerName::try_from(host.to_owned())
         .map_err(|error| metadata.wrong(&["url"], &format!("the host: {error}")))?;
     Ok((TlsConnector::from(Arc::new(config)), name))
@@ -239,6 +237,8 @@ impl Backoff {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_components_testing::{Components, named, tls::Certificates};
+
     use super::*;
 
     fn read(properties: &[(&str, &str)]) -> Result<Settings> {
@@ -280,6 +280,46 @@ mod tests {
         ] {
             let error = read(&properties).map(drop).unwrap_err().to_string();
             assert!(error.contains(name), "{name}: {error}");
+        }
+    }
+
+    /// Also where the address is missing or wrong.
+    #[tokio::test]
+    async fn all_that_is_wrong_is_told_together() {
+        let components = || Components::of(crate::add);
+        for address in [None, Some(("url", "ws://broker"))] {
+            let mut wrong: Vec<_> = [("qos", "3")].into_iter().chain(address).collect();
+            let mut told = named(components().pubsub("pubsub.mqtt3", "v1", &wrong).await);
+            told.sort();
+            assert_eq!(told, ["qos", "url"], "{address:?}");
+            wrong.extend([("receiveMaximum", "0"), ("sessionExpiryInterval", "-1s")]);
+            let mut told = named(components().pubsub("pubsub.mqtt5", "v1", &wrong).await);
+            told.sort();
+            let expected = ["qos", "receiveMaximum", "sessionExpiryInterval", "url"];
+            assert_eq!(told, expected, "{address:?}");
+            wrong.push(("backOffMaxRetries", "x"));
+            let mut told = named(components().output("bindings.mqtt3", "v1", &wrong).await);
+            told.sort();
+            let expected = ["backOffMaxRetries", "consumerID", "topic", "url"];
+            assert_eq!(told, expected, "{address:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_is_blamed() {
+        let of = Certificates::new();
+        let good = [
+            ("caCert", &*of.root),
+            ("clientCert", &of.client),
+            ("clientKey", &of.client_key),
+        ];
+        for (name, _) in good {
+            let mut properties = [&[("url", "tls://broker")][..], &GOOD[1..], &good].concat();
+            read(&properties).map(drop).unwrap();
+            let damaged = properties.iter_mut().find(|(other, _)| *other == name);
+            damaged.unwrap().1 = "-----BEGIN ";
+            let error = read(&properties).map(drop).unwrap_err();
+            assert_eq!(error.property(), Some(name), "{error}");
         }
     }
 

@@ -1,23 +1,26 @@
 use std::{pin::pin, sync::Arc, time::Duration};
 
+use async_nats::Subject;
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::{
     AckKind, ErrorCode, Message as Incoming,
-    consumer::{self, push},
+    consumer::{self, AckPolicy, DeliverPolicy, push},
     context::{ConsumerInfoError, ConsumerInfoErrorKind},
-    stream::Stream,
+    stream::{RetentionPolicy, Stream},
 };
 use futures::{FutureExt, StreamExt};
 use outrigger_component::{
     Error, Kind, Pairs, Result,
     pubsub::{Feed, Message, Settlement},
 };
+use time::OffsetDateTime;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::{
     BrokerInner, LOG,
-    prefetched::{Lost, Prefetched},
+    prefetched::{Lost, Prefetched, read},
+    progress::Progress,
     settings::renewal,
 };
 
@@ -30,6 +33,8 @@ const LOOK: Duration = Duration::from_secs(5);
 /// What was said has to leave within this time when a subscription ends; shorter than a shutdown may take. A server that is
 /// away sends the messages again.
 const FLUSH: Duration = Duration::from_secs(1);
+/// How long all else waits for what the server says of messages that have not come.
+const ANSWER: Duration = Duration::from_secs(1);
 /// Before the consumer is made again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -38,17 +43,35 @@ pub(super) struct Consumer {
     shared: Arc<BrokerInner>,
     topic: Arc<str>,
     session: Option<Session>,
+    /// Without `durableName`, after the first session.
+    resume: Option<Resume>,
+}
+
+/// Where the next consumer goes on, in the stream that was made at a time.
+struct Resume {
+    created: OffsetDateTime,
+    sequence: u64,
 }
 
 /// A consumer of the server, and what it sends here.
 struct Session {
     stream: Stream,
     name: String,
-    messages: push::Messages,
-    /// Deliveries of one message that the server makes; the consumer may be older than the settings. -1: any number.
-    max_deliver: i64,
+    /// `None`: no more are wanted.
+    messages: Option<push::Messages>,
     /// What the server sends ahead, to all members of a group together; less than 1: any number.
     max_ack_pending: i64,
+    /// How often the server is told that messages are in progress.
+    renewal: Duration,
+    state: SessionState,
+}
+
+/// What settlements go by.
+struct SessionState {
+    /// Deliveries of one message that the server makes; the consumer may be older than the settings. -1: any number.
+    max_deliver: i64,
+    /// With `ackPolicy` `all`, and without `durableName`.
+    progress: Option<Progress>,
 }
 
 impl Consumer {
@@ -57,6 +80,7 @@ impl Consumer {
             shared: Arc::clone(shared),
             topic: topic.into(),
             session: None,
+            resume: None,
         };
         consumer.session = Some(consumer.bind().await?);
         Ok(consumer)
@@ -80,6 +104,9 @@ impl Consumer {
             None => {
                 let mut config = settings.consumer.clone();
                 config.filter_subject = self.topic.to_string();
+                if let Some(resume) = &self.resume {
+                    config.deliver_policy = resume.policy(&stream).unwrap_or(config.deliver_policy);
+                }
                 // The same for all that make it at once: none takes the messages away from another.
                 config.deliver_subject = match durable {
                     Some(name) => format!("_INBOX.{}.{name}", stream.cached_info().config.name),
@@ -96,10 +123,14 @@ impl Consumer {
                 })?
             }
         };
-        let name = bound.cached_info().name.clone();
-        let (max_deliver, max_ack_pending) = {
-            let config = &bound.cached_info().config;
-            (config.max_deliver, config.max_ack_pending)
+        // The server's say: the consumer may be older than the settings.
+        let info = bound.cached_info();
+        let (name, config) = (info.name.clone(), &info.config);
+        let alone = config.ack_policy == AckPolicy::All || durable.is_none();
+        let (max_ack_pending, renewal) = (config.max_ack_pending, renewal(config));
+        let state = SessionState {
+            max_deliver: config.max_deliver,
+            progress: alone.then(|| Progress::of(info)),
         };
         let messages = bound.messages().await.map_err(|error| lost(&error))?;
         // The server knows of the subscription before it is asked anything else.
@@ -108,9 +139,10 @@ impl Consumer {
         Ok(Session {
             stream,
             name,
-            messages,
-            max_deliver,
+            messages: Some(messages),
             max_ack_pending,
+            renewal,
+            state,
         })
     }
 
@@ -129,6 +161,13 @@ impl Consumer {
                 "the durable consumer {name:?} is for {:?}, not for {:?}: use a component with another durableName for \
                  each topic",
                 info.config.filter_subject, self.topic
+            )));
+        }
+        if let Some((property, set, has)) = self.shared.settings.differs(&info.config) {
+            return Err(wrong(format!(
+                "the durable consumer {name:?} has {property} {has}, and {set} is set: set {has}, use another durableName, or \
+                 delete the consumer from the stream {:?}, which forgets what it has acknowledged",
+                info.stream_name
             )));
         }
         if info.push_bound && info.config.deliver_group.is_none() {
@@ -154,9 +193,16 @@ impl Consumer {
                 },
             };
             let cause = match session {
-                Ok(session) => match self.take(session, &mut feed).await {
+                Ok(mut session) => match self.take(&mut session, &mut feed).await {
                     Ok(()) => return Ok(()),
-                    Err(error) => error,
+                    Err(error) => {
+                        self.resume = match self.shared.settings.consumer.durable_name {
+                            // The server keeps what was acknowledged.
+                            Some(_) => None,
+                            None => session.resume(),
+                        };
+                        error
+                    }
                 },
                 Err(error) => error,
             };
@@ -173,16 +219,18 @@ impl Consumer {
     }
 
     /// Takes messages until nothing more is wanted. An error: the server does not have the consumer any more.
-    async fn take(&self, session: Session, feed: &mut Feed<Incoming>) -> Result<()> {
+    async fn take(&self, session: &mut Session, feed: &mut Feed<Incoming>) -> Result<()> {
         let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
         let Session {
             stream,
             name,
             messages,
-            max_deliver,
             max_ack_pending,
+            renewal,
+            state,
         } = session;
-        let window = usize::try_from(max_ack_pending).unwrap_or(0);
+        let (stream, name) = (&*stream, &**name);
+        let window = usize::try_from(*max_ack_pending).unwrap_or(0);
         feed.set_window(if window > 0 && self.shared.settings.acknowledges() {
             window
         } else {
@@ -190,54 +238,61 @@ impl Consumer {
         });
         let ack_wait = self.shared.settings.consumer.ack_wait;
         let again = if ack_wait.is_zero() { AGAIN } else { ack_wait };
-        let mut messages = Some(messages);
         let mut prefetched = Prefetched::default();
-        let mut renewal = interval(renewal(ack_wait));
+        let mut renewal = interval(*renewal);
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let suspicion = Notify::new();
         // Beside everything else: a server that is away takes seconds not to answer.
-        let mut gone = pin!(until_deleted(&stream, &name, &suspicion));
+        let mut gone = pin!(until_deleted(stream, name, &suspicion));
         loop {
             while feed.free_capacity() > 0
-                && let Some(incoming) = prefetched.next(&stream)
+                && let Some(incoming) = prefetched.next(stream)
             {
-                let message = self.message(&incoming);
-                feed.offer(incoming, message);
+                self.offer(incoming, state, feed);
             }
             if messages.is_none() && feed.is_settled() {
                 break;
             }
             tokio::select! {
                 () = closed.cancelled() => {
-                    self.give_back(feed, max_deliver).await;
+                    self.give_back(feed, state).await;
                     break;
                 }
                 () = drain.cancelled(), if messages.is_some() => {
-                    messages = None;
+                    *messages = None;
                     self.release(&mut prefetched).await;
                 }
                 settled = feed.settled() => {
                     let pause = (!feed.draining()).then_some(again);
                     for settled in settled {
-                        self.settle(settled, pause, max_deliver).await;
+                        self.settle(settled, pause, state).await;
                     }
                 }
                 read = prefetched.read_again() => {
-                    if let Some(incoming) = self.read_again(read, max_deliver).await {
-                        let message = self.message(&incoming);
-                        feed.offer(incoming, message);
+                    if let Some(incoming) = self.read_again(read, state).await {
+                        self.offer(incoming, state, feed);
                     }
                 }
-                incoming = next(&mut messages), if !prefetched.is_full() => match incoming {
-                    Some(Ok(incoming)) => prefetched.push(incoming, feed.free_bytes()),
+                incoming = next(messages), if !prefetched.is_full() => match incoming {
+                    Some(Ok(incoming)) => {
+                        if state.progress.as_mut().is_none_or(|progress| progress.came(&incoming)) {
+                            prefetched.push(incoming, feed.free_bytes());
+                        }
+                    }
                     Some(Err(_)) => suspicion.notify_one(),
                     None => return Err(Error::new(Kind::Unavailable, "NATS: the subscription ended")),
                 },
                 _ = renewal.tick() => {
-                    for incoming in feed.unsettled().chain(prefetched.messages()) {
-                        self.say(incoming, AckKind::Progress).await;
+                    let here = feed.unsettled().chain(prefetched.messages());
+                    let here = here.filter_map(|incoming| incoming.reply.as_ref());
+                    let done = state.progress.iter().flat_map(Progress::waiting);
+                    for reply in here.chain(done) {
+                        self.tell(reply, AckKind::Progress).await;
                     }
                 }
+                _ = look.tick(), if state.progress.is_some() => self.look(stream, name, state).await,
                 () = &mut gone => {
                     return Err(Error::new(Kind::Unavailable, format!("the consumer {name:?} is gone")));
                 }
@@ -245,17 +300,28 @@ impl Consumer {
         }
         self.release(&mut prefetched).await;
         // An answer to this comes after what was said before.
-        let _late = timeout(FLUSH, stream.consumer_info(&name)).await;
+        let _late = timeout(FLUSH, stream.consumer_info(name)).await;
         Ok(())
     }
 
+    fn offer(&self, incoming: Incoming, state: &mut SessionState, feed: &mut Feed<Incoming>) {
+        // Without acknowledgements it does not come again, whatever becomes of it.
+        if !self.shared.settings.acknowledges()
+            && let Some(progress) = &mut state.progress
+        {
+            progress.done(&incoming);
+        }
+        let message = self.message(&incoming);
+        feed.offer(incoming, message);
+    }
+
     /// Says what became of the messages that the app had, at the end of the component.
-    async fn give_back(&self, feed: &mut Feed<Incoming>, max_deliver: i64) {
+    async fn give_back(&self, feed: &mut Feed<Incoming>, state: &mut SessionState) {
         for settled in feed.settled().now_or_never().unwrap_or_default() {
-            self.settle(settled, None, max_deliver).await;
+            self.settle(settled, None, state).await;
         }
         for incoming in feed.unsettled() {
-            self.refuse(incoming, None, max_deliver).await;
+            self.refuse(incoming, None, state).await;
         }
     }
 
@@ -263,18 +329,18 @@ impl Consumer {
     async fn read_again(
         &self,
         read: std::result::Result<Incoming, (Incoming, Lost)>,
-        max_deliver: i64,
+        state: &mut SessionState,
     ) -> Option<Incoming> {
         match read {
             Ok(incoming) => return Some(incoming),
-            Err((incoming, Lost::Deleted)) => self.say(&incoming, AckKind::Term).await,
+            Err((incoming, Lost::Deleted)) => self.finish(&incoming, AckKind::Term, state).await,
             Err((incoming, Lost::Unread(error))) => {
                 tracing::warn!(
                     target: LOG,
                     "component {}: topic {}: a message cannot be read again: {error}; the server sends it again",
                     self.shared.component, self.topic
                 );
-                self.refuse(&incoming, Some(AGAIN), max_deliver).await;
+                self.refuse(&incoming, Some(AGAIN), state).await;
             }
         }
         None
@@ -292,21 +358,35 @@ impl Consumer {
         &self,
         (incoming, settlement): (Incoming, Settlement),
         pause: Option<Duration>,
-        max_deliver: i64,
+        state: &mut SessionState,
     ) {
         match settlement {
-            Settlement::Acknowledge => self.say(&incoming, AckKind::Ack).await,
-            Settlement::Return | Settlement::Unattempted => self.refuse(&incoming, pause, max_deliver).await,
+            Settlement::Acknowledge => self.finish(&incoming, AckKind::Ack, state).await,
+            Settlement::Return | Settlement::Unattempted => self.refuse(&incoming, pause, state).await,
+        }
+    }
+
+    /// A message is not to come again. Where that would count for those before it too, the server hears of it when they are done.
+    async fn finish(&self, incoming: &Incoming, kind: AckKind, state: &mut SessionState) {
+        let Some(progress) = &mut state.progress else {
+            return self.say(incoming, kind).await;
+        };
+        let kind = if progress.all() { AckKind::Ack } else { kind };
+        if let Some(reply) = progress.done(incoming) {
+            self.tell(&reply, kind).await;
         }
     }
 
     /// Has the server send a message again, after `pause`. When it has done so as often as it may, the server tells nobody.
-    async fn refuse(&self, incoming: &Incoming, pause: Option<Duration>, max_deliver: i64) {
+    async fn refuse(&self, incoming: &Incoming, pause: Option<Duration>, state: &mut SessionState) {
+        let max_deliver = state.max_deliver;
+        let mut last = false;
         if self.shared.settings.acknowledges()
             && let Ok(info) = incoming.info()
             && max_deliver > 0
             && info.delivered >= max_deliver
         {
+            last = true;
             let id = incoming.headers.as_ref();
             let id = id.and_then(|headers| headers.get(NATS_MESSAGE_ID));
             tracing::error!(
@@ -323,13 +403,55 @@ impl Consumer {
                 info.consumer
             );
         }
+        match &mut state.progress {
+            // What comes after it is not to wait for ever.
+            Some(progress) if last && progress.all() => {
+                return self.finish(incoming, AckKind::Ack, state).await;
+            }
+            Some(progress) if last => drop(progress.done(incoming)),
+            Some(progress) => progress.returned(incoming),
+            None => {}
+        }
         self.say(incoming, AckKind::Nak(pause)).await;
     }
 
-    /// Tells the server about a message. Where that is lost, the server sends the message again.
+    /// Asks about messages that hold up acknowledgements and have not come.
+    async fn look(&self, stream: &Stream, name: &str, state: &mut SessionState) {
+        let Some(progress) = &mut state.progress else {
+            return;
+        };
+        if progress.in_doubt()
+            && let Ok(Ok(info)) = timeout(ANSWER, stream.consumer_info(name)).await
+        {
+            progress.compare(info.num_ack_pending);
+        }
+        let passed = match progress.awaited() {
+            // The server does not send again what is not in the stream any more.
+            Some(sequence)
+                if matches!(
+                    timeout(ANSWER, read(stream, sequence)).await,
+                    Ok(Err(Lost::Deleted))
+                ) =>
+            {
+                progress.finished(sequence)
+            }
+            _ => progress.passed(),
+        };
+        if let Some(reply) = passed {
+            self.tell(&reply, AckKind::Ack).await;
+        }
+    }
+
     async fn say(&self, incoming: &Incoming, kind: AckKind) {
+        if let Some(reply) = &incoming.reply {
+            self.tell(reply, kind).await;
+        }
+    }
+
+    /// Tells the server about a message. Where that is lost, the server sends the message again.
+    async fn tell(&self, reply: &Subject, kind: AckKind) {
         if self.shared.settings.acknowledges()
-            && let Err(error) = incoming.ack_with(kind).await
+            && let Err(error) = self.shared.client.publish(reply.clone(), kind.into()).await
         {
             tracing::debug!(target: LOG, "component {}: {error}", self.shared.component);
         }
@@ -350,6 +472,31 @@ impl Consumer {
             lane: None,
             redelivered: before.and_then(|before| u32::try_from(before).ok()),
         }
+    }
+}
+
+impl Session {
+    fn resume(&self) -> Option<Resume> {
+        let progress = self.state.progress.as_ref()?;
+        Some(Resume {
+            created: self.stream.cached_info().created,
+            sequence: progress.resume(),
+        })
+    }
+}
+
+impl Resume {
+    fn policy(&self, stream: &Stream) -> Option<DeliverPolicy> {
+        let info = stream.cached_info();
+        // A work queue has what is not acknowledged and nothing else, and gives it from its beginning alone.
+        (info.config.retention != RetentionPolicy::WorkQueue).then(|| DeliverPolicy::ByStartSequence {
+            // Another stream of the name: it was made after the subscription began.
+            start_sequence: if info.created == self.created {
+                self.sequence
+            } else {
+                1
+            },
+        })
     }
 }
 

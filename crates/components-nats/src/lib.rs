@@ -6,6 +6,7 @@
 
 mod consumer;
 mod prefetched;
+mod progress;
 mod settings;
 
 use std::{sync::Arc, time::Duration};
@@ -72,9 +73,9 @@ struct Envelope {
 
 impl JetStream {
     async fn open(setup: &Setup) -> Result<Self> {
-        let settings = Settings::read(&setup.metadata)?;
+        let (settings, options) = Settings::read(&setup.metadata)?;
         let connecting = async {
-            let connected = settings.options(&setup.metadata)?.connect(&settings.url).await;
+            let connected = options.connect(&settings.url).await;
             connected.map_err(|error| {
                 let kind = match error.kind() {
                     ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {

@@ -109,7 +109,7 @@ impl Prefetched {
     }
 }
 
-async fn read(stream: &Stream, sequence: u64) -> Payload {
+pub(super) async fn read(stream: &Stream, sequence: u64) -> Payload {
     match stream.get_raw_message(sequence).await {
         Ok(message) => Ok(message.payload),
         Err(error) => Err(match error.kind() {

@@ -4,7 +4,7 @@ use async_nats::{
     Client, ConnectOptions, ServerAddr,
     jetstream::{
         self, Context,
-        consumer::{AckPolicy, DeliverPolicy, push},
+        consumer::{self, AckPolicy, DeliverPolicy, push},
     },
 };
 use outrigger_component::{GoDuration, Metadata, MetadataError, Result, Unit};
@@ -13,6 +13,9 @@ use time::OffsetDateTime;
 
 use super::CALL_TIMEOUT;
 
+const URL: &[&str] = &["natsURL"];
+const CERTIFICATE: &str = "tls_client_cert";
+const KEY: &str = "tls_client_key";
 const NAME: &str = "dapr.io - pubsub.jetstream";
 /// Messages of a subscription that the client keeps until they are taken. Beyond it they are dropped here, and sent again
 /// by the server.
@@ -37,32 +40,38 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn read(metadata: &Metadata) -> Result<Self> {
-        const URL: &[&str] = &["natsURL"];
-        let servers = metadata.required(URL)?.split(',').map(str::trim);
-        let url = servers
-            .map(str::parse)
-            .collect::<Result<Vec<ServerAddr>, _>>()
-            .map_err(|error| {
-                metadata.wrong(URL, &format!("a URL like nats://host:4222 is expected: {error}"))
-            })?;
+    /// With how to connect, and who this is.
+    pub(super) fn read(metadata: &Metadata) -> Result<(Self, ConnectOptions)> {
+        let servers = metadata.required(URL)?;
         let owned = |name: &str| metadata.filled(&[name]).map(str::to_owned);
-        Ok(Self {
+        let (stream, domain, prefix) = (owned("streamName"), owned("domain"), owned("apiPrefix"));
+        let concurrency = match metadata.filled(&["concurrencyMode"]) {
+            None | Some("single") => Some(NonZeroUsize::MIN),
+            Some("parallel") => None,
+            Some(_) => {
+                return Err(metadata
+                    .wrong(&["concurrencyMode"], "use single or parallel")
+                    .into());
+            }
+        };
+        let (mut options, secure) = options(metadata)?;
+        let consumer = consumer(metadata)?;
+        // Last: without it nothing more could be read, and all that is wrong is told together.
+        let url = addresses(metadata, servers)?;
+        if !secure && url.iter().any(ServerAddr::tls_required) {
+            let config = client_config(None, None);
+            let config = config.map_err(|error| metadata.wrong(URL, &error.to_string()))?;
+            options = options.tls_client_config(config);
+        }
+        let settings = Self {
             url,
-            stream: owned("streamName"),
-            concurrency: match metadata.filled(&["concurrencyMode"]) {
-                None | Some("single") => Some(NonZeroUsize::MIN),
-                Some("parallel") => None,
-                Some(_) => {
-                    return Err(metadata
-                        .wrong(&["concurrencyMode"], "use single or parallel")
-                        .into());
-                }
-            },
-            consumer: consumer(metadata)?,
-            domain: owned("domain"),
-            prefix: owned("apiPrefix"),
-        })
+            stream,
+            concurrency,
+            consumer,
+            domain,
+            prefix,
+        };
+        Ok((settings, options))
     }
 
     /// The servers, without credentials.
@@ -72,47 +81,6 @@ impl Settings {
             .map(|server| format!("{}:{}", server.host(), server.port()))
             .collect();
         servers.join(",")
-    }
-
-    /// How to connect, and who this is.
-    pub(super) fn options(&self, metadata: &Metadata) -> Result<ConnectOptions> {
-        let given = |name: &str| metadata.filled(&[name]);
-        let mut options = ConnectOptions::new()
-            .name(given("name").unwrap_or(NAME))
-            .connection_timeout(CALL_TIMEOUT)
-            .request_timeout(Some(CALL_TIMEOUT))
-            .ping_interval(PING)
-            .subscription_capacity(WAITING)
-            .reconnect_delay_callback(|attempts| {
-                let doubled = 1_u32.checked_shl(u32::try_from(attempts).unwrap_or(u32::MAX));
-                (Duration::from_millis(50) * doubled.unwrap_or(64).min(64)).min(Duration::from_secs(2))
-            });
-        let mut identity = None;
-        if let (Some(jwt), Some(seed)) = (given("jwt"), given("seedKey")) {
-            let credentials = format!(
-                "-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n\
-                 -----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
-            );
-            options = options
-                .credentials(&credentials)
-                .map_err(|error| metadata.wrong(&["seedKey", "jwt"], &error.to_string()))?;
-        } else if let (Some(_), Some(_)) = (given("tls_client_cert"), given("tls_client_key")) {
-            identity = Some((
-                file(metadata, "tls_client_cert")?,
-                file(metadata, "tls_client_key")?,
-            ));
-        } else if let Some(token) = given("token") {
-            options = options.token(token.to_owned());
-        }
-        if identity.is_some() || self.url.iter().any(|server| server.tls_required()) {
-            let identity = identity
-                .as_ref()
-                .map(|(chain, key)| (chain.as_slice(), key.as_slice()));
-            let config = client_config(None, identity)
-                .map_err(|error| metadata.wrong(&["tls_client_cert"], &error))?;
-            options = options.tls_client_config(config);
-        }
-        Ok(options)
     }
 
     pub(super) fn context(&self, client: Client) -> Context {
@@ -126,10 +94,95 @@ impl Settings {
         }
     }
 
+    /// What of a durable consumer of the server is not what is set here: a property, what is set, and what the server has.
+    pub(super) fn differs(&self, found: &consumer::Config) -> Option<(&'static str, String, String)> {
+        let set = &self.consumer;
+        let group = |group: &Option<String>| group.clone().unwrap_or_else(|| "none".to_owned());
+        let span = |span: Duration| format!("{span:?}");
+        // Less than none is any number.
+        let number = |number: i64| number.max(-1).to_string();
+        // With `backOff` the server has its first pause for `ackWait`.
+        let waits = !set.ack_wait.is_zero() && (set.backoff.is_empty() || found.backoff.is_empty());
+        let properties = [
+            (
+                true,
+                "ackPolicy",
+                policy_name(set.ack_policy),
+                policy_name(found.ack_policy),
+            ),
+            (
+                true,
+                "queueGroupName",
+                group(&set.deliver_group),
+                group(&found.deliver_group),
+            ),
+            (waits, "ackWait", span(set.ack_wait), span(found.ack_wait)),
+            (
+                set.max_deliver != 0,
+                "maxDeliver",
+                number(set.max_deliver),
+                number(found.max_deliver),
+            ),
+            (
+                set.max_ack_pending != 0,
+                "maxAckPending",
+                number(set.max_ack_pending),
+                number(found.max_ack_pending),
+            ),
+        ];
+        let mut properties = properties.into_iter();
+        let differs = properties.find(|(given, _, set, found)| *given && set != found);
+        differs.map(|(_, property, set, found)| (property, set, found))
+    }
+
     /// Whether the server waits for acknowledgements.
     pub(super) fn acknowledges(&self) -> bool {
         self.consumer.ack_policy != AckPolicy::None
     }
+}
+
+fn addresses(metadata: &Metadata, servers: &str) -> Result<Vec<ServerAddr>, MetadataError> {
+    let servers = servers.split(',').map(|server| server.trim().parse());
+    servers
+        .collect::<Result<_, _>>()
+        .map_err(|error| metadata.wrong(URL, &format!("a URL like nats://host:4222 is expected: {error}")))
+}
+
+/// How to connect, and whether TLS with a certificate is part of that.
+fn options(metadata: &Metadata) -> Result<(ConnectOptions, bool), MetadataError> {
+    let given = |name: &str| metadata.filled(&[name]);
+    let options = ConnectOptions::new()
+        .name(given("name").unwrap_or(NAME))
+        .connection_timeout(CALL_TIMEOUT)
+        .request_timeout(Some(CALL_TIMEOUT))
+        .ping_interval(PING)
+        .subscription_capacity(WAITING)
+        .reconnect_delay_callback(|attempts| {
+            let doubled = 1_u32.checked_shl(u32::try_from(attempts).unwrap_or(u32::MAX));
+            (Duration::from_millis(50) * doubled.unwrap_or(64).min(64)).min(Duration::from_secs(2))
+        });
+    if let (Some(jwt), Some(seed)) = (given("jwt"), given("seedKey")) {
+        let credentials = format!(
+            "-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n\
+             -----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+        );
+        let options = options.credentials(&credentials);
+        let options = options.map_err(|error| metadata.wrong(&["seedKey", "jwt"], &error.to_string()))?;
+        return Ok((options, false));
+    }
+    if let (Some(_), Some(_)) = (given(CERTIFICATE), given(KEY)) {
+        let (chain, key) = (file(metadata, CERTIFICATE)?, file(metadata, KEY)?);
+        let config = client_config(None, Some((&chain, &key))).map_err(|error| {
+            let property = error.among(CERTIFICATE, CERTIFICATE, KEY);
+            metadata.wrong(&[property], &error.to_string())
+        })?;
+        return Ok((options.tls_client_config(config), true));
+    }
+    let options = match given("token") {
+        Some(token) => options.token(token.to_owned()),
+        None => options,
+    };
+    Ok((options, false))
 }
 
 fn file(metadata: &Metadata, name: &str) -> Result<Vec<u8>, MetadataError> {
@@ -150,6 +203,11 @@ fn consumer(metadata: &Metadata) -> Result<push::Config, MetadataError> {
         Some("none") => AckPolicy::None,
         Some(_) => return Err(metadata.wrong(&["ackPolicy"], "use explicit, all or none")),
     };
+    if ack_policy == AckPolicy::All && metadata.filled(&["queueGroupName"]).is_some() {
+        let text =
+            "with queueGroupName use explicit: all would acknowledge what the others of the group still have";
+        return Err(metadata.wrong(&["ackPolicy"], text));
+    }
     Ok(push::Config {
         durable_name: owned("durableName"),
         deliver_group: owned("queueGroupName"),
@@ -214,14 +272,26 @@ fn spans(metadata: &Metadata, name: &str) -> Result<Vec<Duration>, MetadataError
         .collect()
 }
 
-/// How often the server is told that messages are in progress.
-pub(super) fn renewal(ack_wait: Duration) -> Duration {
-    let wait = if ack_wait.is_zero() { ACK_WAIT } else { ack_wait };
-    (wait / 3).max(Duration::from_millis(10))
+fn policy_name(policy: AckPolicy) -> String {
+    let name = match policy {
+        AckPolicy::Explicit => "explicit",
+        AckPolicy::All => "all",
+        AckPolicy::None => "none",
+    };
+    name.to_owned()
+}
+
+/// How often the server is told that messages of a consumer are in progress: with `backOff` each delivery has a time of its own.
+pub(super) fn renewal(config: &consumer::Config) -> Duration {
+    let waits = config.backoff.iter().chain([&config.ack_wait]);
+    let shortest = waits.filter(|wait| !wait.is_zero()).min();
+    (*shortest.unwrap_or(&ACK_WAIT) / 3).max(Duration::from_millis(10))
 }
 
 #[cfg(test)]
 mod tests {
+    use outrigger_components_testing::{Components, named};
+
     use super::*;
 
     fn read(more: &[(&str, &str)]) -> Result<Settings> {
@@ -230,7 +300,35 @@ mod tests {
             more.iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
         );
-        Settings::read(&Metadata::new("broker", properties).unwrap())
+        Settings::read(&Metadata::new("broker", properties).unwrap()).map(|(settings, _)| settings)
+    }
+
+    /// Also where the address is missing or wrong.
+    #[tokio::test]
+    async fn all_that_is_wrong_is_told_together() {
+        let wrong = [
+            ("concurrencyMode", "double"),
+            ("tls_client_cert", "/nowhere"),
+            ("tls_client_key", "/nowhere"),
+            ("ackPolicy", "some"),
+            ("maxDeliver", "many"),
+            ("backOff", "soon"),
+        ];
+        let expected = [
+            "natsURL",
+            "concurrencyMode",
+            "tls_client_cert",
+            "ackPolicy",
+            "maxDeliver",
+            "backOff",
+        ];
+        for address in [None, Some(("natsURL", "nats://a:b:c"))] {
+            let properties: Vec<_> = wrong.into_iter().chain(address).collect();
+            let opened = Components::of(crate::add).pubsub("pubsub.jetstream", "v1", &properties);
+            let mut told = named(opened.await);
+            told.sort_by_key(|told| expected.iter().position(|expected| expected == told));
+            assert_eq!(told, expected, "{address:?}");
+        }
     }
 
     #[test]
@@ -273,6 +371,19 @@ mod tests {
     }
 
     #[test]
+    fn messages_are_renewed_within_the_shortest_time_that_the_server_gives() {
+        let seconds = |numbers: &[u64]| numbers.iter().copied().map(Duration::from_secs).collect();
+        for (ack_wait, backoff, every) in [(0, &[][..], 10), (3, &[], 1), (30, &[30, 6, 60], 2)] {
+            let config = consumer::Config {
+                ack_wait: Duration::from_secs(ack_wait),
+                backoff: seconds(backoff),
+                ..consumer::Config::default()
+            };
+            assert_eq!(renewal(&config), Duration::from_secs(every), "{ack_wait}");
+        }
+    }
+
+    #[test]
     fn a_key_file_that_is_none_is_named_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
@@ -292,8 +403,7 @@ mod tests {
             ];
             let properties = properties.map(|(name, value)| (name.to_owned(), value.to_owned()));
             let metadata = Metadata::new("broker", properties.to_vec()).unwrap();
-            let error = Settings::read(&metadata).unwrap().options(&metadata).map(drop);
-            let error = error.unwrap_err().to_string();
+            let error = Settings::read(&metadata).map(drop).unwrap_err().to_string();
             assert!(
                 error.contains("tls_client_cert") && error.contains(why),
                 "{error}"

@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use outrigger_component::{
     Catalog, Pairs, Result, Setup, StateStore,
-    state::{BulkError, BulkItem, Delete, Feature, Get, Item, Query, QueryPage, Set, Transaction},
+    state::{Bounds, BulkError, BulkItem, Delete, Feature, Get, Item, Query, QueryPage, Set, Transaction},
 };
 use outrigger_wire::components::v1::{
     BulkDeleteRequest, BulkDeleteRequestOptions, BulkGetRequest, BulkGetRequestOptions, BulkSetRequest,
@@ -147,19 +147,19 @@ impl StateStore for Store {
         written(self.client().delete(messages::delete(request)).await)
     }
 
-    async fn bulk_get(&self, requests: &[Get], limit: usize) -> Result<Vec<BulkItem>> {
+    async fn bulk_get(&self, requests: &[Get], bounds: Bounds) -> Result<Vec<BulkItem>> {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
         let request = BulkGetRequest {
             items: requests.iter().map(messages::get).collect(),
             options: Some(BulkGetRequestOptions {
-                parallelism: parallelism(limit),
+                parallelism: parallelism(bounds.parallelism),
             }),
         };
         let answer = self.client().bulk_get(request).await;
         let answer = answer.map_err(|status| status::read_error(&status))?.into_inner();
-        Ok(messages::in_order(requests, answer.items))
+        messages::in_order(requests, answer.items, bounds)
     }
 
     async fn bulk_set(&self, requests: &[Set], limit: usize) -> Result<(), BulkError> {

@@ -12,7 +12,8 @@ use jiff::Timestamp;
 use outrigger_component::{
     Error, Metadata, OutputBinding, Pairs, Result,
     bindings::{Invoke, Invoked},
-    go_json,
+    go_json::{check_values, from_slice},
+    offload::{INLINE, offload},
 };
 use outrigger_resources::value::format_go_duration;
 use serde_json::Value;
@@ -98,14 +99,27 @@ impl ToSql for Argument {
     to_sql_checked!();
 }
 
-fn arguments(metadata: &Pairs) -> Result<Vec<Argument>> {
-    let Some(text) = metadata.get(PARAMETERS).filter(|text| !text.is_empty()) else {
+/// Large ones are decoded on threads for heavy work.
+async fn arguments(metadata: &Pairs) -> Result<Vec<Argument>> {
+    match metadata.get(PARAMETERS) {
+        None => Ok(Vec::new()),
+        Some(text) if text.len() <= INLINE => decoded(text),
+        Some(text) => {
+            let text = text.clone();
+            offload(text.len(), move || decoded(&text)).await
+        }
+    }
+}
+
+fn decoded(text: &str) -> Result<Vec<Argument>> {
+    if text.is_empty() {
         return Ok(Vec::new());
-    };
-    let values: Vec<Value> = go_json::from_slice(text.as_bytes()).map_err(|error| {
-        let text = format!("invalid metadata property {PARAMETERS}: failed to unserialize into an array");
-        Error::invalid_request(text).because(error)
-    })?;
+    }
+    let invalid =
+        |what: &str| Error::invalid_request(format!("invalid metadata property {PARAMETERS}: {what}"));
+    check_values(text.as_bytes()).map_err(|cause| invalid(&cause))?;
+    let values: Vec<Value> = from_slice(text.as_bytes())
+        .map_err(|error| invalid("failed to unserialize into an array").because(error))?;
     Ok(values.into_iter().map(Argument).collect())
 }
 
@@ -232,7 +246,7 @@ impl OutputBinding for PostgresBinding {
                 "required metadata not set: {SQL}"
             )));
         };
-        let arguments = arguments(&call.metadata)?;
+        let arguments = arguments(&call.metadata).await?;
         let (began, clock) = (Timestamp::now(), Instant::now());
         let mut metadata = Pairs::from([
             ("operation".to_owned(), operation.to_owned()),
@@ -275,6 +289,8 @@ impl OutputBinding for PostgresBinding {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_component::{go_json::MAX_VALUES, offload::done_at_once};
+
     use super::*;
 
     #[test]
@@ -308,10 +324,28 @@ mod tests {
 
     #[test]
     fn arguments_must_be_an_array() {
-        let read = |text: &str| arguments(&Pairs::from([(PARAMETERS.to_owned(), text.to_owned())]));
-        assert_eq!(read("[1, \"x\"]").unwrap().len(), 2);
-        assert!(read("").unwrap().is_empty());
-        let error = read("{}").map(drop).unwrap_err().to_string();
+        assert_eq!(decoded("[1, \"x\"]").unwrap().len(), 2);
+        assert!(decoded("").unwrap().is_empty());
+        let error = decoded("{}").map(drop).unwrap_err().to_string();
         assert!(error.contains(PARAMETERS), "{error}");
+    }
+
+    #[test]
+    fn arguments_have_no_more_values_than_they_may_have() {
+        let list = |values| format!("[{}]", vec!["0"; values].join(","));
+        assert_eq!(decoded(&list(MAX_VALUES - 1)).unwrap().len(), MAX_VALUES - 1);
+        let error = decoded(&list(MAX_VALUES)).map(drop).unwrap_err().to_string();
+        assert!(error.contains("params: it has more than 65536 values"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn large_arguments_are_read_on_another_thread() {
+        for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
+            let text = format!("[\"{}\"]", "x".repeat(size - 4));
+            let metadata = Pairs::from([(PARAMETERS.to_owned(), text)]);
+            let (was_at_once, read) = done_at_once(arguments(&metadata)).await;
+            assert_eq!(was_at_once, at_once, "{size}");
+            assert_eq!(read.unwrap().len(), 1);
+        }
     }
 }

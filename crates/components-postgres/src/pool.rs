@@ -3,7 +3,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use deadpool_postgres::{Manager, ManagerConfig, PoolError, RecyclingMethod, Runtime};
 use outrigger_component::{Error, Kind, Metadata, Result};
 use tokio_postgres::{
-    Row,
+    Row, RowStream,
     error::SqlState,
     types::{ToSql, Type},
 };
@@ -178,7 +178,10 @@ impl Pool {
         let once = || async {
             let session = Arc::new(self.session().await?);
             let result = work(session.clone()).await;
-            session.settle();
+            // What is too large was not read to its end: the server has to stop.
+            if !matches!(&result, Err(error) if error.kind() == Kind::TooLarge) {
+                session.settle();
+            }
             result
         };
         let twice = async {
@@ -212,6 +215,24 @@ impl Pool {
             }
             (Session::Connection(connection), false) => connection.query_typed(sql, parameters).await,
             (Session::Transaction(transaction), false) => transaction.query_typed(sql, parameters).await,
+        };
+        rows.map_err(failure)
+    }
+
+    /// Rows of a statement as they come. Who does not read them to the end must not settle the session.
+    pub(super) async fn stream(
+        &self,
+        session: &OwnedSession,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<RowStream> {
+        let client = session.client()?;
+        let rows = if self.prepare {
+            let statement = client.prepare_cached(sql).await.map_err(failure)?;
+            let values: Vec<_> = parameters.iter().map(|(value, _)| *value).collect();
+            client.query_raw(&statement, values).await
+        } else {
+            client.query_typed_raw(sql, parameters.to_vec()).await
         };
         rows.map_err(failure)
     }

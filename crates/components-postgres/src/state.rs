@@ -5,17 +5,19 @@ mod transaction;
 
 use std::{
     collections::HashMap,
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use async_trait::async_trait;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
+use futures::TryStreamExt;
 use outrigger_component::{
     Error, Kind, Metadata, Pairs, Result, StateStore,
     state::{
-        BulkItem, Concurrency, Delete, Feature, Get, Item, KeyPage, KeysLike, Query, QueryItem, QueryPage,
-        Set, TTL_EXPIRES, Transaction,
+        Bounds, BulkItem, Concurrency, Delete, Feature, Get, Item, KeyPage, KeysLike, Query, QueryItem,
+        QueryPage, Set, TTL_EXPIRES, Transaction,
     },
 };
 use tokio_postgres::{
@@ -28,7 +30,7 @@ use self::call::{Call, Change};
 use super::{
     layout::{Generation, Layout},
     migration::migrate,
-    pool::{Parameter, Pool},
+    pool::{Parameter, Pool, failure},
     query::Select,
     session::OwnedSession,
     settings::{Settings, check_table, cleanup_interval, table},
@@ -131,6 +133,30 @@ impl PostgresState {
         };
         Ok((row.get(0), item))
     }
+
+    /// The values of `keys`, no more of them than the bounds let be.
+    async fn items(
+        &self,
+        session: &OwnedSession,
+        keys: &[&str],
+        bounds: Bounds,
+    ) -> Result<HashMap<String, Result<Item>>> {
+        let parameters: [Parameter<'_>; 1] = [(&keys, Type::TEXT_ARRAY)];
+        let rows = self
+            .pool
+            .stream(session, &self.layout.bulk_get, &parameters)
+            .await?;
+        let mut rows = pin!(rows);
+        let (tally, mut found) = (bounds.tally(), HashMap::new());
+        while let Some(row) = rows.try_next().await.map_err(failure)? {
+            let item = self.item(&row).map(|(_, item)| item);
+            if let Ok(item) = &item {
+                tally.count(item.data.len())?;
+            }
+            found.insert(row.get(0), item);
+        }
+        Ok(found)
+    }
 }
 
 fn check_key(key: &str) -> Result<()> {
@@ -160,30 +186,28 @@ impl StateStore for PostgresState {
             .transpose()
     }
 
-    async fn bulk_get(&self, requests: &[Get], _parallelism: usize) -> Result<Vec<BulkItem>> {
+    async fn bulk_get(&self, requests: &[Get], bounds: Bounds) -> Result<Vec<BulkItem>> {
         let keys: Vec<&str> = requests.iter().map(|request| request.key.as_str()).collect();
-        let rows = match keys.is_empty() {
-            true => Vec::new(),
+        let keys = &keys;
+        let found = match keys.is_empty() {
+            true => HashMap::new(),
             false => {
                 self.pool
-                    .read(&self.layout.bulk_get, &[(&keys, Type::TEXT_ARRAY)])
+                    .repeated(|session| async move { self.items(&session, keys, bounds).await })
                     .await?
             }
         };
-        let mut found: HashMap<&str, &Row> = HashMap::with_capacity(rows.len());
-        for row in &rows {
-            found.insert(row.get(0), row);
-        }
+        // A key that is there more than once counts as often; its copies share their bytes.
+        let tally = bounds.tally();
         let answers = requests.iter().map(|request| {
-            let row = found.get(request.key.as_str());
-            let item = check_key(&request.key)
-                .and_then(|()| row.map(|row| self.item(row).map(|(_, item)| item)).transpose());
-            BulkItem {
-                key: request.key.clone(),
-                item,
-            }
+            let item = check_key(&request.key).and_then(|()| match found.get(&request.key) {
+                Some(Ok(item)) => Ok(Some(item.clone())),
+                Some(Err(error)) => Err(Error::new(error.kind(), error.to_string())),
+                None => Ok(None),
+            });
+            tally.answer(request.key.as_str(), item)
         });
-        Ok(answers.collect())
+        answers.collect()
     }
 
     async fn set(&self, request: &Set) -> Result<()> {
@@ -239,12 +263,7 @@ impl StateStore for PostgresState {
         if request.pattern.is_empty() {
             return Err(Error::invalid_request("keys like pattern cannot be empty"));
         }
-        let after: i64 = match request.token.as_deref().filter(|token| !token.is_empty()) {
-            None => i64::MIN,
-            Some(token) => token.parse().map_err(|error| {
-                Error::invalid_request(format!("invalid continuation token {token:?}")).because(error)
-            })?,
-        };
+        let after: i64 = request.position()?.unwrap_or(i64::MIN);
         let size = request.page_size.filter(|size| *size > 0).map(i64::from);
         // One more than the page shows whether there is another.
         let limit = size.map(|size| size + 1);

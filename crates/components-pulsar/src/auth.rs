@@ -92,7 +92,7 @@ impl Credentials {
         }
         let root = metadata.filled(&["oauth2TokenCAPEM"]).map(str::as_bytes);
         let tls = outrigger_tls::client_config(root, None)
-            .map_err(|error| metadata.wrong(&["oauth2TokenCAPEM"], &error))?;
+            .map_err(|error| metadata.wrong(&["oauth2TokenCAPEM"], &error.to_string()))?;
         let client = outrigger_webclient::builder(tls)
             .timeout(TOKEN_TIMEOUT)
             .build()

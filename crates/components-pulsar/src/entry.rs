@@ -17,7 +17,7 @@ const BATCH: usize = 100_000;
 
 /// Where it is, in its partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Place {
+pub(super) struct EntryPosition {
     pub(super) ledger: u64,
     pub(super) entry: u64,
 }
@@ -35,7 +35,7 @@ pub(super) struct Part {
 /// An entry that came.
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) place: Place,
+    pub(super) place: EntryPosition,
     /// How often the broker delivered it before.
     pub(super) redelivered: u32,
     /// Whether it has messages in it, rather than being one.
@@ -75,7 +75,7 @@ impl Entry {
                 unpack(kind, &data, size)?
             }
         };
-        let place = Place {
+        let place = EntryPosition {
             ledger: command.message_id.ledger_id,
             entry: command.message_id.entry_id,
         };
@@ -204,7 +204,7 @@ mod tests {
         let payload = batch(&["a", "", "c"]);
         assert_eq!(permits(&payload), 3);
         let entry = Entry::of(&command(Vec::new()), payload).unwrap();
-        assert_eq!(entry.place, Place { ledger: 1, entry: 2 });
+        assert_eq!(entry.place, EntryPosition { ledger: 1, entry: 2 });
         assert!(entry.is_batch && entry.redelivered == 3);
         let all = [(0, "a".to_owned()), (1, String::new()), (2, "c".to_owned())];
         assert_eq!(texts(&entry), all);

@@ -8,13 +8,13 @@ use std::{
 use outrigger_component::pubsub::{Lane, Message};
 use tokio::time::Instant;
 
-use super::entry::Place;
+use super::entry::EntryPosition;
 
 /// An entry of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Id {
     pub(super) partition: usize,
-    pub(super) place: Place,
+    pub(super) place: EntryPosition,
 }
 
 /// A message for the app.
@@ -166,7 +166,7 @@ mod tests {
         Incoming {
             id: Id {
                 partition: 0,
-                place: Place { ledger: 1, entry },
+                place: EntryPosition { ledger: 1, entry },
             },
             index: 0,
             is_alone: true,

@@ -71,6 +71,7 @@ pub(super) struct Consuming {
 impl Settings {
     pub(super) fn read(setup: &Setup) -> Result<Self> {
         let metadata = &setup.metadata;
+        let servers = metadata.required(HOST)?;
         refuse(metadata)?;
         let persistent = metadata.flag(&["persistent"], true);
         let kind = if persistent {
@@ -91,7 +92,6 @@ impl Settings {
         let again = metadata.duration(&["redeliveryDelay"], Unit::Seconds)?;
         let again = again.and_then(GoDuration::positive);
         Ok(Self {
-            hosts: hosts(metadata)?,
             verifies: metadata.flag(&["enableTLS"], false),
             credentials: Credentials::read(metadata)?,
             prefix: format!("{kind}://{tenant}/{namespace}/"),
@@ -114,6 +114,8 @@ impl Settings {
             handlers: handlers.and_then(NonZeroU32::new).unwrap_or(HANDLERS),
             queue: u16::try_from(queue).unwrap_or(u16::MAX),
             persistent,
+            // Last: without it nothing more could be read, and all that is wrong is told together.
+            hosts: hosts(metadata, servers)?,
         })
     }
 
@@ -221,9 +223,9 @@ fn refuse(metadata: &Metadata) -> Result<(), MetadataError> {
     Ok(())
 }
 
-fn hosts(metadata: &Metadata) -> Result<Vec<Url>, MetadataError> {
+fn hosts(metadata: &Metadata, servers: &str) -> Result<Vec<Url>, MetadataError> {
     let (mut hosts, mut scheme) = (Vec::new(), "pulsar");
-    for host in metadata.required(HOST)?.split(',').map(str::trim) {
+    for host in servers.split(',').map(str::trim) {
         let text = match host.split_once("://") {
             // The scheme of the first is that of all.
             None => format!("{scheme}://{host}"),
@@ -273,6 +275,8 @@ fn publishing(metadata: &Metadata) -> Result<Publishing, MetadataError> {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_components_testing::{Components, named};
+
     use super::*;
 
     fn hosts(settings: &Settings) -> Vec<&str> {
@@ -366,6 +370,27 @@ mod tests {
             error.contains("subscribeType") && error.contains("key_shared"),
             "{error}"
         );
+    }
+
+    /// Also where the address is missing or wrong.
+    #[tokio::test]
+    async fn all_that_is_wrong_is_told_together() {
+        let wrong = [
+            ("tenant", "a/b"),
+            ("oauth2TokenURL", "issuer"),
+            ("redeliveryDelay", "soon"),
+            ("subscribeType", "some"),
+            ("compressionType", "snappy"),
+        ];
+        for address in [None, Some(("host", "http://a:8080"))] {
+            let properties: Vec<_> = wrong.into_iter().chain(address).collect();
+            let opened = Components::of(crate::add).pubsub("pubsub.pulsar", "v1", &properties);
+            let mut told = named(opened.await);
+            told.sort();
+            let mut expected: Vec<_> = wrong.into_iter().map(|(name, _)| name).chain(["host"]).collect();
+            expected.sort_unstable();
+            assert_eq!(told, expected, "{address:?}");
+        }
     }
 
     #[test]

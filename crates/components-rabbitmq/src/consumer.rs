@@ -55,8 +55,8 @@ struct Stream {
 struct Backlog {
     /// Delivered while there was no room, by their tags: the order in which they left the queue.
     ahead: BTreeMap<u64, Delivery>,
-    /// Returned, until it is due.
-    again: VecDeque<(Instant, Acker)>,
+    /// Returned, until it is due, and whether nobody failed it.
+    again: VecDeque<(Instant, Acker, bool)>,
 }
 
 impl Backlog {
@@ -196,7 +196,7 @@ impl Consumer {
             if draining && feed.is_settled() {
                 break;
             }
-            let due = waiting.again.front().map(|(due, _)| *due);
+            let due = waiting.again.front().map(|(due, ..)| *due);
             tokio::select! {
                 () = closed.cancelled() => {
                     let settled = feed.settled().now_or_never().unwrap_or_default();
@@ -211,8 +211,8 @@ impl Consumer {
                 }
                 settled = feed.settled() => self.settle(settled, &mut waiting, draining).await?,
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                    if let Some((_, acker)) = waiting.again.pop_front() {
-                        self.give_back(&acker, false).await?;
+                    if let Some((_, acker, untried)) = waiting.again.pop_front() {
+                        self.give_back(&acker, untried).await?;
                     }
                 }
                 delivery = stream.deliveries.next(), if !over => match delivery {
@@ -266,7 +266,8 @@ impl Consumer {
                     self.give_back(&acker, true).await?
                 }
                 Settlement::Return | Settlement::Unattempted => {
-                    waiting.again.push_back((Instant::now() + AGAIN, acker));
+                    let untried = settlement == Settlement::Unattempted;
+                    waiting.again.push_back((Instant::now() + AGAIN, acker, untried));
                 }
             }
         }
@@ -278,7 +279,7 @@ impl Consumer {
         for delivery in std::mem::take(&mut waiting.ahead).into_values() {
             self.give_back(&delivery.acker, true).await?;
         }
-        for (_, acker) in waiting.again.drain(..) {
+        for (_, acker, _) in waiting.again.drain(..) {
             self.give_back(&acker, true).await?;
         }
         Ok(())

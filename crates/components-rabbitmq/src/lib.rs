@@ -197,6 +197,10 @@ impl PubSub for Rabbit {
         let shared = &self.0;
         let queue = Queue::new(&request, &shared.options);
         let queue = queue.map_err(|error| error.of(&shared.component))?;
+        // While its app is unwell, one that acknowledges what comes, or gets all there is, would keep it from others: it goes,
+        // though its queue may go with it.
+        let others_get_it = !shared.options.auto_ack && !queue.has_one_consumer();
+        let needs_consumer = shared.options.delete_when_unused && others_get_it;
         let consumer = Consumer::join(shared, queue, request.in_flight).await;
         let consumer = consumer.map_err(|error| error.of(&shared.component))?;
         let under_way = shared.consumers.token();
@@ -204,7 +208,9 @@ impl PubSub for Rabbit {
             let _under_way = under_way;
             consumer.run(feed).await
         });
-        Ok(subscription.with_concurrency(shared.options.concurrency))
+        Ok(subscription
+            .with_concurrency(shared.options.concurrency)
+            .needing_consumer(needs_consumer))
     }
 
     async fn ping(&self) -> Result<()> {

@@ -283,18 +283,12 @@ fn uri(metadata: &Metadata) -> Result<AMQPUri> {
 }
 
 fn tls(metadata: &Metadata, host: &str) -> Result<Tls> {
-    let pem = |name: &str| match metadata.filled(&[name]) {
-        Some(text) if !text.contains("-----BEGIN ") => Err(metadata.wrong(&[name], "PEM text is expected")),
-        other => Ok(other.map(str::as_bytes)),
-    };
-    let (roots, certificate, key) = (pem("caCert")?, pem("clientCert")?, pem("clientKey")?);
-    let identity = match (certificate, key) {
-        (Some(certificate), Some(key)) => Some((certificate, key)),
-        (None, None) => None,
-        (Some(_), None) => return Err(metadata.wrong(&["clientKey"], "clientCert needs it").into()),
-        (None, Some(_)) => return Err(metadata.wrong(&["clientCert"], "clientKey needs it").into()),
-    };
-    let config =
-        client_config(roots, identity).map_err(|error| metadata.wrong(&["caCert", "clientCert"], &error))?;
+    let roots = metadata.pem("caCert")?.map(str::as_bytes);
+    let identity = metadata.client_identity()?;
+    let identity = identity.map(|(certificate, key)| (certificate.as_bytes(), key.as_bytes()));
+    let config = client_config(roots, identity).map_err(|error| {
+        let property = error.among("caCert", "clientCert", "clientKey");
+        metadata.wrong(&[property], &error.to_string())
+    })?;
     Tls::new(config, host).map_err(|error| metadata.wrong(&["connectionString", "hostname"], &error).into())
 }

@@ -2,7 +2,8 @@
 //!
 //! A message is an entry of the stream with the topic's name; what a group has not acknowledged stays pending. Pending
 //! entries that nobody has touched for `processingTimeout` are claimed and delivered again; those that this sidecar
-//! still has are touched meanwhile.
+//! still has are touched meanwhile. Where the settings say that nobody looks for them, it is done at the beginning, and for
+//! what the app returned.
 
 mod consumer;
 mod entry;

@@ -77,6 +77,7 @@ pub(super) enum Role {
 
 impl Settings {
     pub(super) fn read(metadata: &Metadata, role: Role) -> Result<Self> {
+        let servers = metadata.required(&["redisHost"])?;
         if metadata.flag(&["useEntraID", "useAzureAD"], false) {
             let wrong = metadata.wrong(
                 &["useEntraID", "useAzureAD"],
@@ -84,12 +85,10 @@ impl Settings {
             );
             return Err(wrong.into());
         }
-        let hosts = hosts(metadata)?;
         let topology = topology(metadata)?;
         let (retries, least_pause, most_pause) = pauses(metadata, role)?;
         check_pool(metadata)?;
         Ok(Self {
-            hosts,
             topology,
             account: Account::read(metadata, "redisUsername", "redisPassword"),
             sentinel_account: Account::read(metadata, "sentinelUsername", "sentinelPassword"),
@@ -106,6 +105,8 @@ impl Settings {
             retries,
             least_pause,
             most_pause,
+            // Last: without it nothing more could be read, and all that is wrong is told together.
+            hosts: hosts(metadata, servers)?,
         })
     }
 
@@ -189,11 +190,11 @@ fn milliseconds(metadata: &Metadata, name: &str) -> Result<Option<GoDuration>, M
     metadata.duration(&[name], Unit::Milliseconds)
 }
 
-fn hosts(metadata: &Metadata) -> Result<Vec<(String, u16)>, MetadataError> {
+fn hosts(metadata: &Metadata, servers: &str) -> Result<Vec<(String, u16)>, MetadataError> {
     let port: Option<u16> = metadata.number(&["redisPort"])?;
     let port = port.filter(|port| *port != 0);
     let mut hosts = Vec::new();
-    for address in metadata.required(&["redisHost"])?.split(',') {
+    for address in servers.split(',') {
         let address = address.trim();
         // An IPv6 address has colons of its own; with a port it stands in brackets.
         let (host, own) = match address.rsplit_once(':') {
@@ -307,6 +308,8 @@ fn pauses(metadata: &Metadata, role: Role) -> Result<(u32, Duration, Duration), 
 
 #[cfg(test)]
 mod tests {
+    use outrigger_components_testing::{Components, named};
+
     use super::*;
 
     fn settings(properties: &[(&str, &str)]) -> Result<Settings> {
@@ -388,6 +391,26 @@ mod tests {
         ] {
             let error = settings(&[("redisHost", "redis"), (name, value)]).unwrap_err();
             assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+
+    /// Also where the address is missing or wrong.
+    #[tokio::test]
+    async fn all_that_is_wrong_is_told_together() {
+        let wrong = [
+            ("useEntraID", "true"),
+            ("redisType", "ring"),
+            ("redisDB", "first"),
+            ("enableTLS", "true"),
+            ("caCert", "no PEM"),
+        ];
+        for address in [None, Some(("redisHost", "redis:port"))] {
+            let properties: Vec<_> = wrong.into_iter().chain(address).collect();
+            let opened = Components::of(crate::add).state("state.redis", "v1", &properties);
+            let mut told = named(opened.await);
+            told.sort();
+            let expected = ["caCert", "redisDB", "redisHost", "redisType", "useEntraID"];
+            assert_eq!(told, expected, "{address:?}");
         }
     }
 

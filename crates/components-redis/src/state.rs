@@ -340,12 +340,7 @@ impl StateStore for RedisState {
             return Err(Error::unsupported("redis: a cluster cannot list keys"));
         }
         let pattern = glob::from_like(&request.pattern)?;
-        let from: usize = match request.token.as_deref() {
-            None | Some("") => 0,
-            Some(token) => token.parse().map_err(|error| {
-                Error::invalid_request(format!("invalid continuation token {token:?}")).because(error)
-            })?,
-        };
+        let from: usize = request.position()?.unwrap_or_default();
         let mut keys = BTreeSet::new();
         let mut cursor = "0".to_owned();
         loop {

@@ -143,3 +143,6 @@ impl PubSub for SqliteBroker {
         self.0.pool.close().await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,12 +39,12 @@ struct Snapshot {
 }
 
 pub(super) async fn open(metadata: &Metadata) -> Result<SqliteConfiguration> {
+    let poll = metadata.span(&["pollInterval"], POLL, Duration::from_millis(10))?;
     let names = both(
         identifier(metadata, "tableName", "configuration"),
         identifier(metadata, "metadataTableName", "metadata"),
     );
     let (settings, (table, bookkeeping)) = both(Settings::read(metadata), names)?;
-    let poll = metadata.span(&["pollInterval"], POLL, Duration::from_millis(10))?;
     let create = format!(
         "CREATE TABLE IF NOT EXISTS {table} (
             key TEXT NOT NULL PRIMARY KEY,

@@ -67,6 +67,8 @@ impl Pool {
         prepare: impl FnOnce(&mut Connection) -> Result<()> + Send + 'static,
     ) -> Result<Self> {
         let (timeout, property) = (settings.timeout, settings.property);
+        // Where only the metadata is looked at, it ends here: a thread that has begun cannot be called back.
+        tokio::task::yield_now().await;
         let opened = tokio::task::spawn_blocking(move || Self::start(&settings, readers, prepare));
         let (queues, threads) = opened
             .await

@@ -68,17 +68,11 @@ impl Settings {
     }
 }
 
-/// Two values, or all that is wrong with them, shown where the first is.
+/// Two values, or all that is wrong with them.
 pub(super) fn both<A, B>(first: Result<A>, second: Result<B>) -> Result<(A, B)> {
     match (first, second) {
         (Ok(first), Ok(second)) => Ok((first, second)),
-        (Err(first), Err(second)) => {
-            let all = Error::new(first.kind(), format!("{first}; {second}"));
-            Err(match first.property() {
-                Some(property) => all.about(property),
-                None => all,
-            })
-        }
+        (Err(first), Err(second)) => Err(first.and(second)),
         (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
     }
 }
@@ -98,6 +92,8 @@ pub(super) fn identifier(metadata: &Metadata, property: &str, default: &str) -> 
 
 #[cfg(test)]
 mod tests {
+    use outrigger_components_testing::{Components, named};
+
     use super::*;
 
     fn settings(properties: &[(&str, &str)]) -> Result<Settings> {
@@ -171,6 +167,37 @@ mod tests {
             (wrong.kind(), wrong.property()),
             (Kind::Configuration, Some("timeout"))
         );
+    }
+
+    /// As many as there are: what was told with another mistake is not told again when the rest is read without that.
+    #[tokio::test]
+    async fn each_mistake_is_told_once() {
+        let (names, table) = (["tableName", "metadataTableName"], "a-b");
+        let wrong = names.map(|name| (name, table));
+        let given = [&wrong[..], &[("timeout", "soon"), ("cleanupInterval", "soon")]].concat();
+        let file = [&[("url", "x.db?_pragma=a;b(1)")][..], &given].concat();
+        let all = ["timeout", "cleanupInterval", "tableName", "metadataTableName"];
+        for (properties, connection) in [(&given, ""), (&file, "url")] {
+            let opened = Components::of(crate::add).state("state.sqlite", "v1", properties);
+            let told = named(opened.await);
+            for name in all.iter().chain([&connection]) {
+                let times = told.iter().filter(|told| told == name).count();
+                assert_eq!(times, 1, "{name}: {told:?}");
+            }
+            assert_eq!(told.len(), 5, "{told:?}");
+        }
+        for kind in ["lock.sqlite", "configuration.sqlite"] {
+            let properties = [&[("url", "x.db")][..], &wrong].concat();
+            let told = match kind {
+                "lock.sqlite" => named(Components::of(crate::add).lock(kind, "v1", &properties).await),
+                _ => named(
+                    Components::of(crate::add)
+                        .configuration(kind, "v1", &properties)
+                        .await,
+                ),
+            };
+            assert_eq!(told, names, "{kind}");
+        }
     }
 
     #[test]

@@ -7,8 +7,8 @@ use outrigger_component::{
     Error, Kind, Metadata, Pairs, Result, StateStore, Unit,
     go_json::Html,
     state::{
-        BulkItem, Concurrency, Delete, Feature, Get, Item, KeyPage, KeysLike, Operation, Set, TTL_EXPIRES,
-        Transaction, Value,
+        Bounds, BulkItem, Concurrency, Delete, Feature, Get, Item, KeyPage, KeysLike, Operation, Set,
+        TTL_EXPIRES, Transaction, Value,
     },
 };
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params, types::ValueRef};
@@ -98,12 +98,12 @@ fn steps(table: &str) -> Vec<String> {
 }
 
 pub(super) async fn open(metadata: &Metadata) -> Result<SqliteState> {
+    let every = metadata.duration(&["cleanupInterval", "cleanupIntervalInSeconds"], Unit::Seconds)?;
     let names = both(
         identifier(metadata, "tableName", "state"),
         identifier(metadata, "metadataTableName", "metadata"),
     );
     let (settings, (table, metadata_table)) = both(Settings::read(metadata), names)?;
-    let every = metadata.duration(&["cleanupInterval", "cleanupIntervalInSeconds"], Unit::Seconds)?;
     let (steps, bookkeeping) = (steps(&table), metadata_table.clone());
     let pool = Pool::open(settings, READERS, metadata.component(), move |connection| {
         migrate(connection, &bookkeeping, "migrations", &steps)
@@ -281,17 +281,26 @@ impl StateStore for SqliteState {
             .await
     }
 
-    async fn bulk_get(&self, requests: &[Get], _parallelism: usize) -> Result<Vec<BulkItem>> {
+    async fn bulk_get(&self, requests: &[Get], bounds: Bounds) -> Result<Vec<BulkItem>> {
         let keys: Vec<String> = requests.iter().map(|request| request.key.clone()).collect();
         let sql = self.sql.clone();
+        // Goes with this call: nothing more is read for a caller that no longer waits.
+        let waits = Arc::new(());
+        let waited_for = Arc::downgrade(&waits);
         let answer = move |connection: &Connection| {
-            let answers = keys.into_iter().map(|key| BulkItem {
-                item: get(connection, &sql, &key),
-                key,
+            let tally = bounds.tally();
+            let answers = keys.into_iter().map(|key| {
+                if waited_for.strong_count() == 0 {
+                    return Err(Error::closed());
+                }
+                let item = get(connection, &sql, &key);
+                tally.answer(key, item)
             });
-            Ok(answers.collect())
+            answers.collect()
         };
-        self.pool.read(answer).await
+        let answers = self.pool.read(answer).await;
+        drop(waits);
+        answers
     }
 
     async fn set(&self, request: &Set) -> Result<()> {
@@ -338,12 +347,7 @@ impl StateStore for SqliteState {
         if request.pattern.is_empty() {
             return Err(Error::invalid_request("keys like pattern cannot be empty"));
         }
-        let after: i64 = match request.token.as_deref().filter(|token| !token.is_empty()) {
-            None => i64::MIN,
-            Some(token) => token.parse().map_err(|error| {
-                Error::invalid_request(format!("invalid continuation token {token:?}")).because(error)
-            })?,
-        };
+        let after: i64 = request.position()?.unwrap_or(i64::MIN);
         let size = request.page_size.filter(|size| *size > 0).map(i64::from);
         let (pattern, sql) = (request.pattern.clone(), self.sql.clone());
         let find = move |connection: &Connection| {

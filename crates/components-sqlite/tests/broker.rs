@@ -242,3 +242,90 @@ async fn wrong_settings_are_named() {
     )
     .await;
 }
+
+/// Invariant: a key whose first message fails again and again, with more behind it than a subscription holds, takes no time of
+/// the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backlog_behind_poison_takes_no_time_of_other_keys() {
+    const BEHIND: usize = 2000;
+    const OTHERS: usize = 100;
+    let file = File::new();
+    let broker = file.open("app", &[("redeliverInterval", "100ms")]).await.unwrap();
+    let request = Subscribe {
+        topic: "orders".to_owned(),
+        metadata: Default::default(),
+        in_flight: NonZeroUsize::new(1024).unwrap(),
+    };
+    let mut subscription = broker.subscribe(request).await.unwrap();
+    let bulk = async |key: &str, count: usize| {
+        let entry = |number: usize| BulkEntry {
+            id: number.to_string(),
+            data: format!("{key}{number}").into(),
+            ..BulkEntry::default()
+        };
+        let request = BulkPublish {
+            topic: "orders".to_owned(),
+            entries: (0..count).map(entry).collect(),
+            metadata: [("partitionKey".to_owned(), key.to_owned())].into(),
+        };
+        assert!(broker.publish_bulk(&request).await.unwrap().is_empty());
+    };
+    bulk("poison", 1 + BEHIND).await;
+    // How often the poison came, and how many of those behind it did.
+    let (mut failed, mut behind, mut others) = (0_usize, 0_usize, Vec::new());
+    let mut take = async |failed: &mut usize, behind: &mut usize, others: &mut Vec<String>| {
+        let next = tokio::time::timeout(SOON, subscription.next()).await.unwrap();
+        match next.unwrap() {
+            Event::Message(delivery) if delivery.message.data == "poison0" => {
+                *failed += 1;
+                delivery.receipt.give_back_lane();
+            }
+            Event::Message(delivery) if delivery.message.data.starts_with(b"poison") => {
+                *behind += 1;
+                delivery.receipt.release(true);
+            }
+            Event::Message(delivery) => {
+                others.push(String::from_utf8_lossy(&delivery.message.data).into_owned());
+                delivery.receipt.acknowledge();
+            }
+            Event::Reopened(_) => {}
+            Event::Revoked(_) => panic!("there are no partitions"),
+        }
+    };
+    while failed < 3 {
+        take(&mut failed, &mut behind, &mut others).await;
+    }
+    let in_vain = behind;
+    bulk("other", OTHERS).await;
+    let published = std::time::Instant::now();
+    while others.len() < OTHERS {
+        take(&mut failed, &mut behind, &mut others).await;
+    }
+    let expected: Vec<String> = (0..OTHERS).map(|number| format!("other{number}")).collect();
+    assert_eq!(others, expected);
+    assert!(published.elapsed() < SOON / 4, "{:?}", published.elapsed());
+    assert_eq!(
+        behind, in_vain,
+        "they were leased behind a message that had failed"
+    );
+    assert!(behind <= 1024, "{behind}");
+    // Once the poison is done, all the others of its key follow in their order.
+    let mut came = 0;
+    while came <= BEHIND {
+        match tokio::time::timeout(SOON, subscription.next())
+            .await
+            .unwrap()
+            .unwrap()
+        {
+            Event::Message(delivery) => {
+                assert_eq!(delivery.message.data, format!("poison{came}"));
+                came += 1;
+                delivery.receipt.acknowledge();
+            }
+            Event::Reopened(_) => {}
+            Event::Revoked(_) => panic!("there are no partitions"),
+        }
+    }
+    subscription.ended().await.unwrap();
+    broker.close().await;
+}

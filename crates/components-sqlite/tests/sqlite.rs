@@ -3,14 +3,14 @@
 
 use std::{
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
 use outrigger_component::{
     Kind,
     conformance::{self, StateRules, Writer},
-    state::{Get, Set, TTL, Value},
+    state::{Bounds, Get, Set, TTL, Value},
 };
 use outrigger_components_testing::Components;
 use rusqlite::Connection;
@@ -220,6 +220,23 @@ async fn a_held_file_delays_writes_only() {
     store.set(&set("key", Value::default())).await.unwrap();
 }
 
+/// Invariant: nothing is written where a property is wrong, also not under the name that it has by default.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_property_leaves_no_file_behind() {
+    for wrong in [("tableName", "my-table"), ("cleanupInterval", "soon")] {
+        let file = File::new();
+        let properties = [("connectionString", file.text()), wrong];
+        let built = components().state("state.sqlite", "v1", &properties).await;
+        let Err(error) = built else {
+            panic!("{wrong:?} is taken")
+        };
+        assert!(error.to_string().contains(wrong.0), "{error}");
+        // A thread that had begun would need a moment.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(!file.path.exists(), "{wrong:?}");
+    }
+}
+
 #[tokio::test]
 async fn an_unusable_file_is_named() {
     let file = File::new();
@@ -301,4 +318,30 @@ async fn configuration_keeps_the_rules() {
     let all = store.get(&Default::default()).await.unwrap();
     assert_eq!(all["with"].metadata["owner"], "me");
     conformance::configuration(&store, &writer).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bulk_get_that_nobody_waits_for_is_not_read_on() {
+    let file = File::new();
+    let store = components()
+        .state("state.sqlite", "v1", &[("connectionString", file.text())])
+        .await
+        .unwrap();
+    store
+        .set(&set("k", Value::Bytes(b"v".as_slice().into())))
+        .await
+        .unwrap();
+    let gets = vec![Get::key("k"); 500_000];
+    let tenth = &gets[..50_000];
+    let started = Instant::now();
+    let items = store.bulk_get(tenth, Bounds::default()).await.unwrap();
+    assert_eq!(items.len(), tenth.len());
+    let time = started.elapsed();
+    let given_up = tokio::time::timeout(time / 10, store.bulk_get(&gets, Bounds::default())).await;
+    assert!(given_up.is_err());
+    // Which waits for what is still read: all of it would be nine times as much.
+    let started = Instant::now();
+    store.close().await;
+    let rest = started.elapsed();
+    assert!(rest < time * 4, "{rest:?}, and a tenth takes {time:?}");
 }

@@ -78,6 +78,14 @@ openers! {
     pubsub: pubsub, PubSub;
 }
 
+/// The properties that a component which does not start names, one for each mistake; empty where it names none.
+pub fn named<T: ?Sized>(opened: Result<Arc<T>>) -> Vec<String> {
+    let error = opened.err().unwrap();
+    let each = error.each();
+    each.map(|(_, property)| property.unwrap_or_default().to_owned())
+        .collect()
+}
+
 /// A call of an output binding.
 pub fn call(operation: &str, metadata: &[(&str, &str)], data: &str) -> Invoke {
     let metadata: Pairs = metadata

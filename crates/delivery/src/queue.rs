@@ -38,6 +38,9 @@ pub enum Finish {
     /// The same, with those of its key that wait behind it: the source delivers them again in their order. More of that key
     /// are refused until [`Queue::reopen`].
     ReturnLane,
+    /// The attempts are over, and what becomes of the event is not known yet: its key waits until it is finished once more.
+    /// Meanwhile it takes no place among the attempts in flight.
+    Hold,
 }
 
 /// What the source has to be told of an event.
@@ -48,7 +51,7 @@ pub enum Settlement {
     /// It is to be delivered again, to whomever the source chooses.
     Return,
     /// The same: one before it in its lane was returned, and it was not attempted.
-    Behind,
+    Blocked,
     /// Nothing: the source took the event's key away meanwhile.
     Revoked,
 }
@@ -74,7 +77,7 @@ pub enum Refused<T> {
     /// [`Queue::drain`] was called.
     Draining(T),
     /// One of its key was returned with its lane.
-    Behind(T),
+    Blocked(T),
 }
 
 /// What leaves the queue with the end of an attempt.
@@ -103,6 +106,8 @@ pub struct Queue<K, T> {
     ready: VecDeque<Turn<K, T>>,
     waiting_for_time: BTreeMap<Due, Turn<K, T>>,
     running: HashMap<Id, Running<K, T>>,
+    /// Those that were finished with [`Finish::Hold`].
+    undecided: HashMap<Id, Running<K, T>>,
     held: usize,
     next: u64,
     paused: bool,
@@ -175,6 +180,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
             ready: VecDeque::new(),
             waiting_for_time: BTreeMap::new(),
             running: HashMap::new(),
+            undecided: HashMap::new(),
             held: 0,
             next: 0,
             paused: false,
@@ -215,7 +221,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
             && let Some(lane) = self.lanes.get(key)
             && lane.state == LaneState::Returned
         {
-            return Err(Refused::Behind(item));
+            return Err(Refused::Blocked(item));
         }
         let id = Id(self.next);
         self.next += 1;
@@ -298,11 +304,12 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
     }
 
     /// Ends an attempt. What comes back has to be told to the source; nothing where the event is tried again later, or `id`
-    /// is not in flight.
+    /// is not in flight, or its end is not decided.
     ///
     /// While draining, or when the event's key was revoked, it is not tried again.
     pub fn finish(&mut self, id: Id, finish: Finish, now: Instant) -> Finished<T> {
-        let Some(Running { key, event, revoked }) = self.running.remove(&id) else {
+        let ended = self.running.remove(&id).or_else(|| self.undecided.remove(&id));
+        let Some(Running { key, event, revoked }) = ended else {
             return Finished::NOTHING;
         };
         let settlement = match finish {
@@ -310,6 +317,10 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
             Finish::Done => Settlement::Acknowledge,
             Finish::Retry(after) if !self.draining => {
                 self.delay(key, event, now, after);
+                return Finished::NOTHING;
+            }
+            Finish::Hold => {
+                self.undecided.insert(id, Running { key, event, revoked });
                 return Finished::NOTHING;
             }
             Finish::Retry(_) | Finish::Return | Finish::ReturnLane => Settlement::Return,
@@ -331,7 +342,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
 
     /// The event in flight of a lane is returned, and what waits behind it.
     fn return_lane(&mut self, key: &K) -> Vec<Settled<T>> {
-        let behind = self.empty_lane(key, Settlement::Behind);
+        let behind = self.empty_lane(key, Settlement::Blocked);
         if let Some(lane) = self.lanes.get_mut(key) {
             lane.state = LaneState::Returned;
         }
@@ -391,7 +402,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
     /// The source took keys away, in a rebalance: their waiting events leave the queue at once, and those in flight are
     /// [`Settlement::Revoked`] when they end. Events of the same key that are offered again afterwards wait for that.
     pub fn revoke(&mut self, is_revoked: impl Fn(&K) -> bool) -> Vec<Settled<T>> {
-        for running in self.running.values_mut() {
+        for running in self.running.values_mut().chain(self.undecided.values_mut()) {
             running.revoked |= running.key.as_ref().is_some_and(&is_revoked);
         }
         let keys: Vec<K> = self.lanes.keys().filter(|key| is_revoked(key)).cloned().collect();
@@ -431,6 +442,11 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
     /// key; the queue is drained when [`Queue::held`] is 0.
     pub fn drain(&mut self) -> Vec<Settled<T>> {
         self.draining = true;
+        self.give_back_waiting()
+    }
+
+    /// Returns what waits to the source, in the order of its key. What is in flight stays, and more is taken.
+    pub fn give_back_waiting(&mut self) -> Vec<Settled<T>> {
         let keys: Vec<K> = self.lanes.keys().cloned().collect();
         let mut gone = Vec::new();
         for key in keys {

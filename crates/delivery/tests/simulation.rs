@@ -14,6 +14,8 @@ enum Step {
     Start,
     /// Ends the attempt in flight at this place.
     Finish(usize, Ending),
+    /// Ends one that was held at this place.
+    Decide(usize, Ending),
     Pass(u64),
     Pause,
     Resume,
@@ -27,6 +29,7 @@ enum Ending {
     Retry(u64),
     Return,
     ReturnLane,
+    Hold,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -35,11 +38,13 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0_u64..50).prop_map(Ending::Retry),
         1 => Just(Ending::Return),
         1 => Just(Ending::ReturnLane),
+        2 => Just(Ending::Hold),
     ];
     prop_oneof![
         6 => prop::option::of(0_u8..4).prop_map(Step::Offer),
         6 => Just(Step::Start),
-        6 => (0_usize..8, ending).prop_map(|(at, ending)| Step::Finish(at, ending)),
+        6 => (0_usize..8, ending.clone()).prop_map(|(at, ending)| Step::Finish(at, ending)),
+        3 => (0_usize..8, ending).prop_map(|(at, ending)| Step::Decide(at, ending)),
         3 => (0_u64..40).prop_map(Step::Pass),
         1 => Just(Step::Pause),
         1 => Just(Step::Resume),
@@ -54,6 +59,8 @@ struct Ledger {
     /// Keys by event, in the order of offers.
     offered: Vec<(Id, Option<u8>)>,
     in_flight: Vec<Id>,
+    /// Attempted, and not decided.
+    undecided: Vec<Id>,
     settled: HashMap<Id, Settlement>,
     ended_well: HashSet<Id>,
     /// When an event may be tried again.
@@ -71,6 +78,10 @@ impl Ledger {
     fn started(&mut self, id: Id, now: Instant) {
         assert!(!self.settled.contains_key(&id), "attempted after it was settled");
         assert!(!self.in_flight.contains(&id), "attempted twice at once");
+        assert!(
+            !self.undecided.contains(&id),
+            "attempted while its end is decided"
+        );
         if let Some(at) = self.not_before.get(&id) {
             assert!(now >= *at, "tried again too early");
         }
@@ -120,18 +131,21 @@ fn finish(queue: &mut Queue<u8, u32>, ledger: &mut Ledger, id: Id, ending: Endin
         }
         Ending::Return => Finish::Return,
         Ending::ReturnLane => Finish::ReturnLane,
+        Ending::Hold => Finish::Hold,
     };
     let finished = queue.finish(id, end, now);
     let revoked = ledger.revoked_in_flight.contains(&id);
     if let Some(settled) = &finished.event {
         assert_eq!(settled.settlement == Settlement::Revoked, revoked);
         ledger.settle(settled);
+    } else if matches!(ending, Ending::Hold) {
+        ledger.undecided.push(id);
     }
     let key = ledger.key(id);
     for settled in &finished.behind {
         assert_eq!(
             (ledger.key(settled.id), settled.settlement),
-            (key, Settlement::Behind)
+            (key, Settlement::Blocked)
         );
         ledger.settle(settled);
     }
@@ -160,7 +174,7 @@ fn run(steps: Vec<Step>) {
                         assert!(!is_returned, "out of order");
                         ledger.offered.push((id, key));
                     }
-                    Err(Refused::Behind(_)) => assert!(is_returned),
+                    Err(Refused::Blocked(_)) => assert!(is_returned),
                     Err(refused) => {
                         assert_eq!(room, 0);
                         assert!(matches!(refused, Refused::Full(_)));
@@ -178,7 +192,12 @@ fn run(steps: Vec<Step>) {
                 let id = ledger.in_flight.swap_remove(at);
                 finish(&mut queue, &mut ledger, id, ending, now);
             }
-            Step::Finish(..) => {}
+            Step::Decide(at, ending) if !ledger.undecided.is_empty() => {
+                let at = at % ledger.undecided.len();
+                let id = ledger.undecided.swap_remove(at);
+                finish(&mut queue, &mut ledger, id, ending, now);
+            }
+            Step::Finish(..) | Step::Decide(..) => {}
             Step::Pass(time) => now += Duration::from_millis(time),
             Step::Pause => {
                 queue.pause();
@@ -194,7 +213,8 @@ fn run(steps: Vec<Step>) {
             }
             Step::Revoke(key) => {
                 let gone = queue.revoke(|other| *other == key);
-                let of_key = ledger.in_flight.iter().filter(|id| ledger.key(**id) == Some(key));
+                let attempted = ledger.in_flight.iter().chain(&ledger.undecided);
+                let of_key = attempted.filter(|id| ledger.key(**id) == Some(key));
                 ledger
                     .revoked_in_flight
                     .extend(of_key.copied().collect::<Vec<_>>());
@@ -219,7 +239,7 @@ fn complete(mut queue: Queue<u8, u32>, mut ledger: Ledger, mut now: Instant) {
         while let Some(attempt) = queue.next(now) {
             ledger.started(attempt.id, now);
         }
-        if let Some(id) = ledger.in_flight.pop() {
+        if let Some(id) = ledger.in_flight.pop().or_else(|| ledger.undecided.pop()) {
             finish(&mut queue, &mut ledger, id, Ending::Done, now);
         } else {
             now = queue
@@ -345,11 +365,42 @@ fn a_failed_event_takes_its_lane_along_and_no_other() {
     assert_eq!(behind, [2, 4]);
     assert_eq!(
         queue.offer(Some("a"), 5),
-        Err(Refused::Behind(5)),
+        Err(Refused::Blocked(5)),
         "it was on its way"
     );
     assert_eq!(queue.next(now).unwrap().item, 3);
     queue.reopen(&"a");
     queue.offer(Some("a"), 1).unwrap();
     assert_eq!(queue.next(now).unwrap().item, 1);
+}
+
+/// What becomes of a failed event may take a while to find out: its key waits for it, and nothing else does.
+#[test]
+fn a_key_waits_until_the_end_of_its_event_is_decided() {
+    let now = Instant::now();
+    let limits = Limits {
+        in_flight: 1,
+        held: 10,
+    };
+    for (decided, next) in [(Finish::Done, Some(2)), (Finish::ReturnLane, None)] {
+        let mut queue = Queue::new(limits);
+        for (key, item) in [("a", 1), ("a", 2), ("b", 3)] {
+            queue.offer(Some(key), item).unwrap();
+        }
+        let first = queue.next(now).unwrap();
+        assert_eq!(queue.finish(first.id, Finish::Hold, now).event, None);
+        let other = queue.next(now).unwrap();
+        assert_eq!(other.item, 3, "it takes no place in flight");
+        queue.finish(other.id, Finish::Done, now);
+        assert_eq!(queue.next(now), None, "its key waits");
+        let finished = queue.finish(first.id, decided, now);
+        assert_eq!(finished.event.map(|settled| settled.item), Some(1));
+        let behind: Vec<i32> = finished.behind.iter().map(|settled| settled.item).collect();
+        assert_eq!(queue.next(now).map(|attempt| attempt.item), next);
+        assert_eq!(
+            behind.is_empty(),
+            next.is_some(),
+            "they follow, or go back with it"
+        );
+    }
 }

@@ -12,8 +12,6 @@ mod huffman;
 mod integer;
 mod names;
 mod table;
-#[cfg(test)]
-mod tests;
 
 pub use decode::Decoder;
 pub use encode::Encoder;
@@ -74,3 +72,6 @@ pub enum HpackError {
     #[error("the size of the header table changes in the middle of a header block")]
     LateUpdate,
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,6 +26,17 @@ pub const CONTINUATIONS: usize = 32;
 /// piece waiting at a time.
 pub const SEND_BUFFERS: usize = 32 * 1024 * 1024;
 
+/// The same where those pieces are large, as whole messages are, and there are more than [`UNREAD_STREAMS`]: a stream of a
+/// server whose piece does not fit is reset with ENHANCE_YOUR_CALM.
+pub const UNREAD: usize = 256 * 1024 * 1024;
+
+/// Streams of a connection for which [`UNREAD_OF_FEW`] holds in place of [`UNREAD`].
+pub const UNREAD_STREAMS: usize = 256;
+
+/// [`UNREAD`] where there are few streams: each may have a message of the usual largest size, 4 MiB, behind what is sent of
+/// another.
+pub const UNREAD_OF_FEW: usize = UNREAD_STREAMS * (4 * 1024 * 1024 + 256 * 1024);
+
 /// Time without a byte, where one is due: then what waits for it is given up.
 ///
 /// - A frame or a list of fields that has begun, and output of ours that the peer does not read: the connection ends.
@@ -45,8 +56,8 @@ pub const IDLE: Duration = Duration::from_secs(600);
 /// the connection ends with ENHANCE_YOUR_CALM.
 ///
 /// Counted are streams that are reset before their answer (rapid reset), frames for which we reset a stream, lists of
-/// fields that are refused, SETTINGS, empty DATA, and, where they let nothing out, WINDOW_UPDATE, PING, PRIORITY and
-/// frames of unknown kinds or of streams that are over. A change of INITIAL_WINDOW_SIZE counts one more for every 16
+/// fields that are refused, SETTINGS, empty DATA, and, where they let nothing out, WINDOW_UPDATE, PING, GOAWAY, PRIORITY
+/// and frames of unknown kinds or of streams that are over. A change of INITIAL_WINDOW_SIZE counts one more for every 16
 /// streams. Frames that stand in proportion to streams begun and DATA sent are free: three for each stream, three for
 /// each frame of DATA, and one more for every 2 KiB of it.
 ///

@@ -8,9 +8,6 @@ mod known;
 mod values;
 mod volumes;
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::BTreeMap;
 
 use outrigger_kube::annotations::{
@@ -181,6 +178,10 @@ pub fn operations(pod: &Pod, settings: &Settings, context: &PatchContext) -> Res
     let (pod, given) = (&counts, pod);
     let annotations = Annotations(pod.annotations());
     let plan = volumes::Plan::new(pod, settings, context);
+    let refused = plan.refused(pod);
+    if !refused.is_empty() {
+        return Err(refused.join("; "));
+    }
     let extra = components::containers(pod, context, &plan);
     // Components in containers start after native sidecars, which would wait for them.
     let native = annotations.boolean(NATIVE, settings.native) && plan.sockets.is_none();
@@ -318,3 +319,6 @@ fn protocol(annotations: Annotations<'_>) -> Option<&'static str> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

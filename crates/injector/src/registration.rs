@@ -13,28 +13,45 @@ use tokio_util::sync::CancellationToken;
 const NAME: &str = "dapr-sidecar-injector";
 /// Between two attempts.
 const RETRY: Duration = Duration::from_secs(5);
+/// After which it is written again: one that was made anew lacks the anchors, and pods get no sidecar. To read it first would
+/// take another right; what changes nothing is a call, and no event for anybody.
+const AGAIN: Duration = Duration::from_secs(300);
 
-/// Keeps the registration right, now and whenever the trust anchors change. Ready once it was right.
+/// Keeps the registration right: now, whenever the trust anchors change, and every few minutes. Ready once it was right.
 pub(crate) async fn keep(client: Client, anchors: TrustAnchors, ready: Part, stop: CancellationToken) {
     let keep = async {
         let mut changes = anchors.subscribe();
+        // What is registered, as far as is known.
+        let mut registered = None;
         loop {
             let bundle = changes.borrow_and_update().pem().to_owned();
             match register(&client, &bundle).await {
                 Ok(()) => {
-                    tracing::info!(target: "dapr.injector", "the webhook {NAME} names the current trust anchors");
-                    ready.set(true);
-                    if changes.changed().await.is_err() {
-                        return std::future::pending().await;
+                    if registered.as_ref() != Some(&bundle) {
+                        tracing::info!(target: "dapr.injector", "the webhook {NAME} names the current trust anchors");
+                        registered = Some(bundle);
                     }
+                    ready.set(true);
+                }
+                // Most likely it is as it was.
+                Err(error) if registered.as_ref() == Some(&bundle) && !error.is_not_found() => {
+                    tracing::warn!(
+                        target: "dapr.injector",
+                        "cannot look after the webhook {NAME}: {error}; the next attempt is in {} s", AGAIN.as_secs()
+                    );
                 }
                 Err(error) => {
+                    registered = None;
                     tracing::error!(
                         target: "dapr.injector",
                         "cannot register the trust anchors with the webhook {NAME}: {error}; pods get no sidecar until then"
                     );
                     tokio::time::sleep(RETRY).await;
+                    continue;
                 }
+            }
+            if let Ok(Err(_)) = tokio::time::timeout(AGAIN, changes.changed()).await {
+                return std::future::pending().await;
             }
         }
     };
@@ -51,6 +68,9 @@ async fn register(client: &Client, bundle: &str) -> Result<(), ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_accept::health::Health;
+    use outrigger_identity::TrustBundle;
+    use outrigger_identity::testing::{Algorithm, Authority};
     use outrigger_kube::testing::Server;
 
     use super::*;
@@ -58,16 +78,52 @@ mod tests {
     const ADDRESS: &str =
         "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/dapr-sidecar-injector";
 
-    #[tokio::test]
-    async fn the_registration_names_the_trust_anchors() {
-        let server = Server::start().await;
-        assert!(register(&server.client(), "x").await.unwrap_err().is_not_found());
+    /// As the chart makes it.
+    fn made(server: &Server) {
         server.put(
             ADDRESS,
             json!({"metadata": {"name": NAME}, "webhooks": [{"clientConfig": {"service": {}}}]}),
         );
+    }
+
+    fn named(server: &Server) -> Option<String> {
+        let config = &server.object(ADDRESS)?["webhooks"][0]["clientConfig"];
+        config["caBundle"].as_str().map(str::to_owned)
+    }
+
+    #[tokio::test]
+    async fn the_registration_names_the_trust_anchors() {
+        let server = Server::start().await;
+        assert!(register(&server.client(), "x").await.unwrap_err().is_not_found());
+        made(&server);
         register(&server.client(), "anchors").await.unwrap();
-        let config = server.object(ADDRESS).unwrap()["webhooks"][0]["clientConfig"].clone();
-        assert_eq!(config["caBundle"], STANDARD.encode("anchors"));
+        assert_eq!(named(&server), Some(STANDARD.encode("anchors")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_registration_that_is_made_anew_names_the_trust_anchors_again() {
+        let server = Server::start().await;
+        made(&server);
+        let pem = Authority::new("td", Algorithm::P256).root_pem();
+        let anchors = TrustAnchors::new(TrustBundle::from_pem(pem.as_bytes()).unwrap());
+        let (ready, stop) = (Health::default().part("webhook"), CancellationToken::new());
+        let keeping = tokio::spawn(keep(server.client(), anchors, ready, stop.clone()));
+        server.asked("PATCH", NAME, 1).await;
+        assert_eq!(named(&server), Some(STANDARD.encode(&pem)));
+        made(&server);
+        assert_eq!(named(&server), None);
+        tokio::time::sleep(AGAIN + RETRY).await;
+        assert_eq!(named(&server), Some(STANDARD.encode(&pem)));
+        // It may be gone for a while.
+        server.delete(ADDRESS);
+        tokio::time::sleep(AGAIN).await;
+        made(&server);
+        tokio::time::sleep(RETRY * 2).await;
+        assert_eq!(named(&server), Some(STANDARD.encode(&pem)));
+        let calls = server.requests("PATCH", NAME).len();
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(server.requests("PATCH", NAME).len() - calls <= 12);
+        stop.cancel();
+        keeping.await.unwrap();
     }
 }

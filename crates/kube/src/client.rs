@@ -382,6 +382,7 @@ mod tests {
         let body = br#"{"kind":"Status","message":"pods is forbidden"}"#;
         let of = |status: u16| refusal("GET /x".to_owned(), StatusCode::from_u16(status).unwrap(), body);
         assert!(of(404).is_not_found() && of(403).is_forbidden());
+        assert!(of(400).is_invalid() && of(422).is_invalid() && !of(429).is_invalid());
         assert!(matches!(of(409), ApiError::Conflict(_)) && matches!(of(410), ApiError::Expired(_)));
         assert_eq!(
             of(500).to_string(),

@@ -78,4 +78,10 @@ impl ApiError {
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if *status == StatusCode::FORBIDDEN)
     }
+
+    /// Whether what was sent is wrong, and stays so.
+    pub fn is_invalid(&self) -> bool {
+        let invalid = [StatusCode::BAD_REQUEST, StatusCode::UNPROCESSABLE_ENTITY];
+        matches!(self, Self::Refused { status, .. } if invalid.contains(status))
+    }
 }

@@ -7,7 +7,7 @@
 
 mod candidate;
 mod pace;
-mod place;
+mod store;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +16,7 @@ use crate::client::Client;
 use crate::error::ApiError;
 use candidate::Candidate;
 pub use pace::Pace;
-use place::Remote;
+use store::ApiLease;
 
 /// Whether a replica leads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -42,17 +42,17 @@ pub type Leadership = watch::Receiver<Leads>;
 
 /// Takes part in an election.
 #[derive(Debug)]
-pub struct Election(Candidate<Remote>);
+pub struct Election(Candidate<ApiLease>);
 
 impl Election {
     /// An election for the lease `name`; `identity` is this replica's alone.
     pub fn new(client: Client, namespace: &str, name: &str, identity: String, pace: Pace) -> Self {
-        let place = Remote {
+        let lease = ApiLease {
             client,
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         };
-        Self(Candidate::new(place, namespace, name, identity, pace))
+        Self(Candidate::new(lease, namespace, name, identity, pace))
     }
 
     /// Asks for the lease, which need not exist, before the election begins: whether it can be reached.

@@ -25,4 +25,4 @@ pub use error::{ApiError, ConnectError};
 pub use kind::{Kind, is_object_name};
 pub use lease::{Election, Leadership, Leads, Pace};
 pub use reflector::{Progress, Reflector, Scope, WatchState};
-pub use store::{Change, Meta, Store, Watched};
+pub use store::{Change, Changes, Meta, Store, Watched};

@@ -1,8 +1,9 @@
 //! Keeps a copy of a collection: listed once, then watched.
 //!
 //! While the API is away the copy stays as it was. Attempts are further apart each time, and never at the same time in
-//! two processes. A watch that ends goes on from the last version it told; only where that is too old, or where there
-//! is none, the collection is listed again.
+//! two processes. A watch that ends goes on from the last version it told; only where that is too old, where there is none,
+//! or where watches are refused again and again, the collection is listed again. Nothing is over before a watch has lasted:
+//! an API that lists and refuses to watch is not asked more often.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
@@ -25,8 +26,10 @@ const LOG: &str = "dapr.kubernetes";
 const SHORT: Duration = Duration::from_secs(5);
 /// Pauses after watches that did not last.
 const AFTER_SHORT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
-/// Pauses after failures.
+/// Pauses after failures, and after a version that was too old.
 const AFTER_FAILURE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// Watches refused in a row after which the collection is listed again: the version may be the reason.
+const REFUSED: u32 = 5;
 
 /// Which part of a collection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -76,7 +79,7 @@ impl WatchState {
         self.in_sync.load(Relaxed)
     }
 
-    /// Lists and watches that failed; one that has expired is none of them.
+    /// Lists and watches that failed; one that has expired is none of them, unless it was listed just before.
     pub fn failures(&self) -> u64 {
         self.failures.load(Relaxed)
     }
@@ -134,19 +137,15 @@ impl<T: Watched> Reflector<T> {
     }
 
     async fn keep(&self) {
-        let mut failures = Backoff::new(AFTER_FAILURE.0, AFTER_FAILURE.1);
-        let mut outage = Outage::default();
+        let mut trouble = Trouble::new();
         loop {
             match self.list().await {
                 Ok(version) => {
-                    failures.reset();
-                    outage.recovered::<T>();
-                    self.state.answered();
                     self.progress.send_replace(Progress::Complete);
-                    self.follow(version, &mut failures, &mut outage).await;
+                    self.follow(version, &mut trouble).await;
                 }
                 Err(error) => {
-                    outage.goes_on::<T>(&error);
+                    trouble.goes_on::<T>(&error);
                     self.state.failed();
                     self.progress.send_if_modified(|progress| {
                         let pending = *progress == Progress::Pending;
@@ -155,37 +154,39 @@ impl<T: Watched> Reflector<T> {
                         }
                         pending
                     });
-                    tokio::time::sleep(failures.pause()).await;
+                    tokio::time::sleep(trouble.failures.pause()).await;
                 }
             }
         }
     }
 
     /// Watches, again and again, until the collection has to be listed again.
-    async fn follow(&self, mut version: String, failures: &mut Backoff, outage: &mut Outage) {
-        let mut shorts = Backoff::new(AFTER_SHORT.0, AFTER_SHORT.1);
+    async fn follow(&self, mut version: String, trouble: &mut Trouble) {
+        trouble.refused = 0;
         loop {
-            let begun = Instant::now();
-            let pause = match self.watch(&mut version, outage).await {
-                Ok(events) => {
-                    outage.recovered::<T>();
-                    failures.reset();
-                    if events > 0 || begun.elapsed() >= SHORT {
-                        shorts.reset();
+            let pause = match self.watch(&mut version, trouble).await {
+                Ok(()) => {
+                    // A server without versions is a small one, for tests: lists are how it is followed.
+                    if version.is_empty() {
+                        trouble.shorts.reset();
                     }
-                    shorts.pause()
+                    trouble.shorts.pause()
                 }
-                Err(ApiError::Expired(_)) => {
+                // Happens. A version that was just listed does not expire, so a second time it is a failure.
+                Err(ApiError::Expired(_)) if !std::mem::replace(&mut trouble.expired, true) => {
                     version.clear();
-                    shorts.pause()
+                    trouble.failures.pause()
                 }
                 Err(error) => {
-                    outage.goes_on::<T>(&error);
+                    trouble.goes_on::<T>(&error);
                     self.state.failed();
-                    if !matches!(error, ApiError::Unreachable { .. }) {
-                        version.clear();
+                    trouble.refused += u32::from(matches!(error, ApiError::Refused { .. }));
+                    match error {
+                        ApiError::Unreachable { .. } => {}
+                        ApiError::Refused { .. } if trouble.refused < REFUSED => {}
+                        _ => version.clear(),
                     }
-                    failures.pause()
+                    trouble.failures.pause()
                 }
             };
             tokio::time::sleep(pause).await;
@@ -210,17 +211,26 @@ impl<T: Watched> Reflector<T> {
         Ok(version)
     }
 
-    /// Takes in what a watch tells, and returns how much that was.
-    async fn watch(&self, version: &mut String, outage: &mut Outage) -> Result<u64, ApiError> {
+    /// Takes in what a watch tells.
+    async fn watch(&self, version: &mut String, trouble: &mut Trouble) -> Result<(), ApiError> {
         let Scope { namespace, query } = &self.scope;
         let opened = Watch::open(&self.client, T::KIND, namespace.as_deref(), query, version);
         let mut watch = opened.await?;
         self.state.answered();
-        let mut events = 0;
-        while let Some(event) = watch.next().await? {
-            events += 1;
-            // A watch lasts for half an hour.
-            outage.recovered::<T>();
+        let lasts = Instant::now() + SHORT;
+        loop {
+            let event = match timeout_at(lasts, watch.next()).await {
+                Ok(event) => event?,
+                Err(_) => {
+                    // Perhaps nothing happens for long.
+                    trouble.over::<T>();
+                    watch.next().await?
+                }
+            };
+            let Some(event) = event else {
+                return Ok(());
+            };
+            trouble.over::<T>();
             let object = match &event {
                 Event::Applied(object) | Event::Removed(object) | Event::Bookmark(object) => object,
             };
@@ -234,7 +244,6 @@ impl<T: Watched> Reflector<T> {
                 Event::Bookmark(_) => {}
             }
         }
-        Ok(events)
     }
 }
 
@@ -244,14 +253,32 @@ fn version_of(object: &Value) -> Option<&str> {
         .filter(|version| !version.is_empty())
 }
 
-/// An outage is told once, and its end.
-#[derive(Debug, Default)]
-struct Outage(bool);
+/// What goes wrong, from list to list, until a watch works.
+struct Trouble {
+    shorts: Backoff,
+    failures: Backoff,
+    /// Watches in a row, since the last list.
+    refused: u32,
+    /// The last version that was watched from was too old.
+    expired: bool,
+    /// An outage is told once, and its end.
+    told: bool,
+}
 
-impl Outage {
+impl Trouble {
+    fn new() -> Self {
+        Self {
+            shorts: Backoff::new(AFTER_SHORT.0, AFTER_SHORT.1),
+            failures: Backoff::new(AFTER_FAILURE.0, AFTER_FAILURE.1),
+            refused: 0,
+            expired: false,
+            told: false,
+        }
+    }
+
     fn goes_on<T: Watched>(&mut self, error: &ApiError) {
         let plural = T::KIND.plural;
-        if std::mem::replace(&mut self.0, true) {
+        if std::mem::replace(&mut self.told, true) {
             tracing::debug!(target: LOG, "still cannot watch {plural}: {error}");
         } else {
             tracing::warn!(
@@ -261,8 +288,13 @@ impl Outage {
         }
     }
 
-    fn recovered<T: Watched>(&mut self) {
-        if std::mem::take(&mut self.0) {
+    /// A watch has an event, or lasts.
+    fn over<T: Watched>(&mut self) {
+        self.shorts.reset();
+        self.failures.reset();
+        self.refused = 0;
+        self.expired = false;
+        if std::mem::take(&mut self.told) {
             tracing::info!(target: LOG, "{} are watched again", T::KIND.plural);
         }
     }

@@ -11,7 +11,8 @@ use crate::kind::Kind;
 
 /// What is kept of a collection, in bytes. The last that was in the limit stays in force beyond it.
 pub(crate) const MAX_HELD: usize = 256 << 20;
-/// Changes that wait for who follows them. Who falls further behind has to look at the collection again.
+/// Changes that wait for who follows them, where all that a list tells is one. Who falls further behind has to look at the
+/// collection again.
 const CHANGES: usize = 1024;
 
 /// What is read of objects of a kind.
@@ -74,11 +75,14 @@ impl<T> Clone for Change<T> {
     }
 }
 
+/// What a list, or an event, changes: however much it is, nobody falls behind by that alone.
+pub type Changes<T> = Arc<[Change<T>]>;
+
 /// The objects of a collection.
 #[derive(Debug)]
 pub struct Store<T> {
     kept: RwLock<Kept<T>>,
-    changes: broadcast::Sender<Change<T>>,
+    changes: broadcast::Sender<Changes<T>>,
     /// What may be kept, in bytes.
     most: usize,
 }
@@ -133,7 +137,7 @@ fn too_large<T: Watched>(most: usize) -> ApiError {
 }
 
 /// A collection as it comes, page by page: of each object only what is kept of it.
-pub(crate) struct Fresh<T> {
+pub(crate) struct Relisted<T> {
     /// Nothing where an object cannot be read.
     objects: Vec<(Meta, Option<T>)>,
     /// How many more bytes may be kept.
@@ -141,7 +145,7 @@ pub(crate) struct Fresh<T> {
     most: usize,
 }
 
-impl<T: Watched> Fresh<T> {
+impl<T: Watched> Relisted<T> {
     /// Takes in an object.
     ///
     /// # Errors
@@ -211,13 +215,13 @@ impl<T: Watched> Store<T> {
     }
 
     /// Follows changes from now on.
-    pub fn follow(&self) -> broadcast::Receiver<Change<T>> {
+    pub fn follow(&self) -> broadcast::Receiver<Changes<T>> {
         self.changes.subscribe()
     }
 
     /// What takes in a list, for [`Store::replace`].
-    pub(crate) fn fresh(&self) -> Fresh<T> {
-        Fresh {
+    pub(crate) fn fresh(&self) -> Relisted<T> {
+        Relisted {
             objects: Vec::new(),
             left: self.most,
             most: self.most,
@@ -225,9 +229,10 @@ impl<T: Watched> Store<T> {
     }
 
     /// The collection is this.
-    pub(crate) fn replace(&self, fresh: Fresh<T>) {
+    pub(crate) fn replace(&self, fresh: Relisted<T>) {
         let mut kept = self.write();
         let mut gone = std::mem::take(&mut *kept).objects;
+        let mut changes = Vec::new();
         for (meta, new) in fresh.objects {
             let old = gone.remove(&meta);
             let Some(new) = new else {
@@ -242,10 +247,15 @@ impl<T: Watched> Store<T> {
             }
             let new = Arc::new(new);
             kept.insert(meta.clone(), Arc::clone(&new));
-            self.notify(meta, old, Some(new));
+            let new = Some(new);
+            changes.push(Change { meta, old, new });
         }
         for (meta, old) in gone {
-            self.notify(meta, Some(old), None);
+            let (old, new) = (Some(old), None);
+            changes.push(Change { meta, old, new });
+        }
+        if !changes.is_empty() {
+            self.notify(changes.into());
         }
     }
 
@@ -269,7 +279,8 @@ impl<T: Watched> Store<T> {
                 let new = Arc::new(new);
                 let old = kept.insert(meta.clone(), Arc::clone(&new));
                 drop(kept);
-                self.notify(meta, old, Some(new));
+                let new = Some(new);
+                self.notify([Change { meta, old, new }].into());
             }
             Read::Broken => {}
             Read::Nothing => self.remove(&meta),
@@ -281,13 +292,14 @@ impl<T: Watched> Store<T> {
     pub(crate) fn remove(&self, meta: &Meta) {
         let old = self.write().remove(meta);
         if old.is_some() {
-            self.notify(meta.clone(), old, None);
+            let (meta, new) = (meta.clone(), None);
+            self.notify([Change { meta, old, new }].into());
         }
     }
 
-    fn notify(&self, meta: Meta, old: Option<Arc<T>>, new: Option<Arc<T>>) {
+    fn notify(&self, changes: Changes<T>) {
         // Nobody may be following.
-        let _ = self.changes.send(Change { meta, old, new });
+        let _ = self.changes.send(changes);
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Kept<T>> {
@@ -358,11 +370,14 @@ pub(crate) mod tests {
         store.replace(fresh);
     }
 
-    fn received(changes: &mut broadcast::Receiver<Change<Thing>>) -> Vec<(String, Option<i64>, Option<i64>)> {
+    fn received(
+        changes: &mut broadcast::Receiver<Changes<Thing>>,
+    ) -> Vec<(String, Option<i64>, Option<i64>)> {
         let mut all = Vec::new();
-        while let Ok(change) = changes.try_recv() {
-            let number = |thing: Option<Arc<Thing>>| thing.map(|thing| thing.0);
-            all.push((change.meta.name, number(change.old), number(change.new)));
+        while let Ok(changes) = changes.try_recv() {
+            let number = |thing: &Option<Arc<Thing>>| thing.as_ref().map(|thing| thing.0);
+            let each = changes.iter();
+            all.extend(each.map(|one| (one.meta.name.clone(), number(&one.old), number(&one.new))));
         }
         all.sort();
         all
@@ -383,6 +398,22 @@ pub(crate) mod tests {
         assert_eq!(received(&mut changes), expected);
         assert_eq!(store.of_namespace("ns").len(), 3);
         assert!(store.of_namespace("other").is_empty());
+    }
+
+    #[test]
+    fn a_list_with_many_differences_leaves_nobody_behind() {
+        let store = Store::<Thing>::default();
+        let mut changes = store.follow();
+        let things = |number: usize| (0..number).map(|n| thing(&format!("n{n}"), 1)).collect();
+        replace(&store, things(2 * CHANGES));
+        assert_eq!(received(&mut changes).len(), 2 * CHANGES);
+        replace(&store, things(2 * CHANGES));
+        assert!(changes.is_empty(), "nothing is different");
+        for n in 0..=CHANGES {
+            store.apply(thing("a", n)).unwrap();
+        }
+        let behind = changes.try_recv();
+        assert!(matches!(behind, Err(broadcast::error::TryRecvError::Lagged(1))));
     }
 
     #[test]

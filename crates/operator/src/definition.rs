@@ -34,7 +34,7 @@ enum DefinitionError {
          subscriptions.dapr.io, or, where its rights are limited to a namespace, switch the webhook off with \
          ENABLE_WEBHOOKS=false"
     )]
-    Right(ApiError),
+    Forbidden(ApiError),
     #[error(
         "it has no webhook for conversions (spec.conversion.webhook.clientConfig): install the definitions of the chart"
     )]
@@ -44,7 +44,7 @@ enum DefinitionError {
 impl From<ApiError> for DefinitionError {
     fn from(error: ApiError) -> Self {
         match error.is_forbidden() {
-            true => Self::Right(error),
+            true => Self::Forbidden(error),
             false => Self::Api(error),
         }
     }

@@ -1,5 +1,6 @@
 //! The gRPC service, `dapr.proto.operator.v1.Operator`.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -86,6 +87,7 @@ impl Service {
     ) -> Result<Response<Updates<T>>, Status> {
         let follower = Follower {
             changes: copy.known().await?.follow(),
+            left: VecDeque::new(),
             secrets: Arc::clone(&self.secrets),
             namespace,
             app_id,

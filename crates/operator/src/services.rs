@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{Metrics, ServiceChange};
-use desired::{differs, service};
+use desired::{differs, reasons, service};
 use made::Made;
 use workload::{Deployment, Owner, Rollout, StatefulSet, Workload};
 
@@ -156,29 +156,29 @@ impl Services {
                     }
                 }
                 tokio::select! {
-                    change = changes.recv() => match change {
+                    changes = changes.recv() => match changes {
                         // What is gone takes its service along: the cluster collects what it owned.
-                        Ok(change) => {
+                        Ok(changes) => for change in changes.iter().cloned() {
                             resting.remove(&change.meta);
                             match change.new {
                                 Some(workload) => drop(waiting.insert(change.meta, Job::new(workload))),
                                 None => drop(waiting.remove(&change.meta)),
                             }
-                        }
+                        },
                         Err(RecvError::Lagged(_)) => {
                             resting.clear();
                             waiting = jobs(&store);
                         }
                         Err(RecvError::Closed) => return,
                     },
-                    change = services.recv() => match change {
-                        Ok(change) => {
+                    changes = services.recv() => match changes {
+                        Ok(changes) => for change in changes.iter() {
                             if change.new.is_none()
                                 && let Some(gone) = change.old.as_ref().filter(|made| made.is_of::<K>())
                             {
                                 self.metrics.service(&gone.app_id, ServiceChange::Deleted);
                             }
-                            if let Some((meta, workload)) = to_mend(&change, &store) {
+                            if let Some((meta, workload)) = to_mend(change, &store) {
                                 let job = Job::new(workload);
                                 match disputes.pause(&meta, Instant::now()) {
                                     None => {
@@ -191,7 +191,7 @@ impl Services {
                                     }
                                 }
                             }
-                        }
+                        },
                         Err(RecvError::Lagged(_)) => {
                             resting.clear();
                             waiting = jobs(&store);
@@ -230,7 +230,8 @@ impl Services {
         }
     }
 
-    /// Tries once. What failed is to be tried again after the pause.
+    /// Tries once. What failed is to be tried again after the pause, but for what can never be: that waits for a change of
+    /// the workload, or of the service.
     async fn attempt<K: Owner>(&self, meta: Meta, mut job: Job<K>) -> (Meta, Option<(Job<K>, Duration)>) {
         let workload = &job.workload;
         let error = match self.ensure(&meta, workload).await {
@@ -242,6 +243,14 @@ impl Services {
             }
             Err(error) => error,
         };
+        if error.is_invalid() {
+            tracing::error!(
+                target: LOG,
+                "cannot create the service {} of {} {}/{}: {error}; {}; the next attempt is when the workload changes",
+                workload.service, Workload::<K>::KIND.plural, meta.namespace, meta.name, reasons(workload)
+            );
+            return (meta, None);
+        }
         job.failures = job.failures.saturating_add(1);
         let pause = pause(job.failures);
         if job.failures == TOLD || (job.failures == 1 && error.is_forbidden()) {

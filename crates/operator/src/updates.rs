@@ -1,9 +1,10 @@
 //! Streams of changes, as sidecars see them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use outrigger_kube::Change;
+use outrigger_kube::{Change, Changes};
 use outrigger_wire::operator::v1::ResourceEventType;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -17,7 +18,9 @@ const LOG: &str = "dapr.operator.api";
 
 /// Who follows changes.
 pub(crate) struct Follower<K> {
-    pub(crate) changes: Receiver<Change<Resource<K>>>,
+    pub(crate) changes: Receiver<Changes<Resource<K>>>,
+    /// Those of the namespace that are received, and not looked at.
+    pub(crate) left: VecDeque<Change<Resource<K>>>,
     pub(crate) secrets: Arc<Secrets>,
     pub(crate) namespace: String,
     /// Only what is for this app; everything without.
@@ -40,19 +43,25 @@ impl<K: ResourceKind> Follower<K> {
     /// `UNAVAILABLE` when the sidecar read too slowly: it has to connect and list again.
     pub(crate) async fn next(&mut self) -> Option<Result<Update, Status>> {
         loop {
-            let change = match self.drain.run_until_cancelled(self.changes.recv()).await? {
-                Ok(change) => change,
-                Err(RecvError::Closed) => return None,
-                Err(RecvError::Lagged(missed)) => {
-                    return Some(Err(Status::unavailable(format!(
-                        "the stream is {missed} changes of {} behind: connect again and list them",
-                        K::KIND.plural
-                    ))));
-                }
-            };
-            if change.meta.namespace != self.namespace {
-                continue;
+            if self.drain.is_cancelled() {
+                return None;
             }
+            let Some(change) = self.left.pop_front() else {
+                match self.drain.run_until_cancelled(self.changes.recv()).await? {
+                    Ok(changes) => {
+                        let mine = changes.iter().filter(|one| one.meta.namespace == self.namespace);
+                        self.left.extend(mine.cloned());
+                    }
+                    Err(RecvError::Closed) => return None,
+                    Err(RecvError::Lagged(missed)) => {
+                        return Some(Err(Status::unavailable(format!(
+                            "the stream is {missed} changes of {} behind: connect again and list them",
+                            K::KIND.plural
+                        ))));
+                    }
+                }
+                continue;
+            };
             let Some((event, resource)) = seen(&change, self.app_id.as_deref()) else {
                 continue;
             };
@@ -106,7 +115,8 @@ fn seen<K>(
 
 #[cfg(test)]
 mod tests {
-    use outrigger_kube::{Meta, Watched};
+    use outrigger_kube::testing::Server;
+    use outrigger_kube::{Meta, Progress, Reflector, Scope, Watched};
     use serde_json::{Value, json};
 
     use super::*;
@@ -156,5 +166,47 @@ mod tests {
             new: others(),
         };
         assert!(seen(&change, None).is_some(), "who asks for no app sees all");
+    }
+
+    #[tokio::test]
+    async fn a_list_that_is_different_for_others_ends_no_stream() {
+        let server = Server::start().await;
+        let put = |namespace: &str, name: &str| {
+            let address = format!("/apis/dapr.io/v1alpha1/namespaces/{namespace}/components/{name}");
+            server.put(
+                &address,
+                json!({"metadata": {"name": name, "namespace": namespace}}),
+            );
+        };
+        (0..1500).for_each(|number| put("other", &format!("c{number}")));
+        put("ns", "one");
+        put("ns", "two");
+        let reflector = Reflector::<Resource<Component>>::new(server.client(), Scope::default());
+        let drain = CancellationToken::new();
+        let mut follower = Follower {
+            changes: reflector.store().follow(),
+            left: VecDeque::new(),
+            secrets: Arc::new(Secrets::new(server.client(), Arc::default())),
+            namespace: "ns".to_owned(),
+            app_id: None,
+            drain: drain.clone(),
+        };
+        let mut progress = reflector.progress();
+        tokio::spawn(reflector.run(drain.clone()));
+        progress
+            .wait_for(|known| *known == Progress::Complete)
+            .await
+            .unwrap();
+        let mut names = Vec::new();
+        for _ in 0..2 {
+            let Update { event, manifest } = follower.next().await.unwrap().unwrap();
+            assert_eq!(event, ResourceEventType::Created);
+            let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+            names.push(manifest["metadata"]["name"].as_str().unwrap().to_owned());
+        }
+        names.sort();
+        assert_eq!(names, ["one", "two"]);
+        drain.cancel();
+        assert_eq!(follower.next().await.map(|_| ()), None);
     }
 }

@@ -16,9 +16,6 @@
 //!
 //! Time is what the caller says it is. What has to be sent comes out as [`Effect`]s, in order.
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,7 +106,7 @@ pub(crate) struct Namespace {
     hands_over: bool,
     members: BTreeMap<StreamId, Member>,
     /// First reports that wait for a round.
-    waiting: BTreeMap<StreamId, Arc<Host>>,
+    waiting: BTreeMap<StreamId, Waiting>,
     version: u64,
     published: Option<u64>,
     round: Option<Round>,
@@ -129,8 +126,18 @@ pub(crate) struct Namespace {
 }
 
 #[derive(Debug)]
+struct Waiting {
+    host: Arc<Host>,
+    /// See [`Member::ahead`].
+    ahead: usize,
+}
+
+#[derive(Debug)]
 struct Member {
     host: Arc<Host>,
+    /// Phases of its first round that it answered before they began, with the same report and no operation: a new leader lets its
+    /// first round wait, and hosts of before 1.17 do not.
+    ahead: usize,
     /// It has actors by the table that was published last.
     listed: bool,
     /// It had some by the one before, and has none any more.
@@ -203,12 +210,12 @@ impl Namespace {
     /// A stream begins, with its first report. Its entities are sorted.
     pub(crate) fn join(&mut self, now: Time, stream: StreamId, host: Arc<Host>) {
         if self.round.is_none() && !has_actors(&host) && now >= self.settled_at {
-            self.admit(now, stream, host);
+            self.admit(now, stream, host, 0);
             self.tell_alone(stream);
             return;
         }
         let wanted = has_actors(&host);
-        self.waiting.insert(stream, host);
+        self.waiting.insert(stream, Waiting { host, ahead: 0 });
         if self.round.is_none() {
             match wanted {
                 true => self.request(now),
@@ -219,9 +226,11 @@ impl Namespace {
 
     /// A stream says something. What an unknown one says is ignored.
     pub(crate) fn message(&mut self, now: Time, stream: StreamId, message: Message) {
-        if let Some(host) = self.waiting.get_mut(&stream) {
+        if let Some(waiting) = self.waiting.get_mut(&stream) {
+            let may_answer = self.round.is_none() && matches!(message, Message::ReportOrAnswer(_));
             if let Message::Report(new) | Message::ReportOrAnswer(new) = message {
-                *host = new;
+                waiting.ahead += usize::from(may_answer && !differs(&waiting.host, &new));
+                waiting.host = new;
             }
             return;
         }
@@ -348,9 +357,9 @@ impl Namespace {
 
     fn begin(&mut self, now: Time) {
         self.wanted = false;
-        for (stream, host) in std::mem::take(&mut self.waiting) {
+        for (stream, Waiting { host, ahead }) in std::mem::take(&mut self.waiting) {
             self.reports += u64::from(has_actors(&host));
-            self.admit(now, stream, host);
+            self.admit(now, stream, host, ahead);
         }
         if self.members.is_empty() {
             return;
@@ -369,6 +378,7 @@ impl Namespace {
             (member.reached, member.spent) = (None, Duration::ZERO);
         }
         self.order_all(now, Phase::Lock);
+        self.advance(now);
     }
 
     /// Goes from phase to phase while nobody is missing.
@@ -397,6 +407,7 @@ impl Namespace {
             let took = now.saturating_sub(round.opened);
             self.effects.push(Effect::Finished { took });
         }
+        self.members.values_mut().for_each(|member| member.ahead = 0);
         self.rest_until = now + GATHER;
         self.tell_waiting(now);
         if self.changed || !self.waiting.is_empty() {
@@ -408,10 +419,10 @@ impl Namespace {
     fn tell_waiting(&mut self, now: Time) {
         let (with_actors, without): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.waiting)
             .into_iter()
-            .partition(|(_, host)| has_actors(host));
+            .partition(|(_, waiting)| has_actors(&waiting.host));
         self.waiting = with_actors;
-        for (stream, host) in without {
-            self.admit(now, stream, host);
+        for (stream, Waiting { host, .. }) in without {
+            self.admit(now, stream, host, 0);
             self.tell_alone(stream);
         }
     }
@@ -446,9 +457,10 @@ impl Namespace {
         }
     }
 
-    fn admit(&mut self, now: Time, stream: StreamId, host: Arc<Host>) {
+    fn admit(&mut self, now: Time, stream: StreamId, host: Arc<Host>, ahead: usize) {
         let member = Member {
             host,
+            ahead,
             listed: false,
             leaving: false,
             reached: None,
@@ -496,6 +508,13 @@ impl Namespace {
                 version,
                 handover,
             });
+            if member.ahead > 0
+                && let Some(round) = &mut self.round
+            {
+                member.ahead -= 1;
+                member.reached = Some(phase);
+                round.missing -= 1;
+            }
         }
         self.set_deadline();
     }
@@ -509,3 +528,6 @@ impl Namespace {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

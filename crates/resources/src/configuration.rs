@@ -216,6 +216,7 @@ pub fn load<P: AsRef<Path>>(
                 continue;
             }
         };
+        warnings.extend(other_kind(file, &node));
         let found = mistakes::find(file, &node, known);
         mistakes.extend(found.mistakes);
         warnings.extend(found.warnings);
@@ -255,6 +256,22 @@ pub fn load<P: AsRef<Path>>(
     })
 }
 
+/// A document that is something else by its own word: it is read all the same, as in Dapr.
+fn other_kind(file: &Path, document: &Node) -> Option<Problem> {
+    let kind = document.get("kind").filter(|kind| !kind.is_null());
+    let line = kind.map_or(document.line, |kind| kind.line);
+    let what = match (document.text("kind"), kind) {
+        (Some(KIND), _) => return None,
+        (Some(other), _) => format!("kind is {other:?} and not {KIND}"),
+        // It cannot be decoded.
+        (None, Some(_)) => return None,
+        (None, None) => "kind is missing".to_owned(),
+    };
+    let what = format!("{what}: the file is read as a {KIND} all the same");
+    let remedy = format!("write kind: {KIND}, or name another file");
+    Some(Problem::new(file, line, what, remedy))
+}
+
 /// Where the handlers of both pipelines were read: a list of a later file is there in place of an earlier one.
 #[derive(Default)]
 struct Handlers {
@@ -292,6 +309,9 @@ impl Handlers {
         }
     }
 }
+
+/// The `kind` of its documents.
+pub(crate) const KIND: &str = "Configuration";
 
 pub(crate) const UNKNOWN_KEY: &str = "the key is ignored; check its spelling and its position";
 

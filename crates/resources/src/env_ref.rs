@@ -2,25 +2,78 @@
 
 use crate::meta::NameValue;
 
-/// Fills items that have an `envRef` and no value. Returns the names of variables that may not be used;
-/// their items stay without value.
+/// An item that has no value, or an empty one, for want of its variable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unresolved {
+    /// The item's name.
+    pub item: String,
+    /// The variable.
+    pub variable: String,
+    /// Why it has none.
+    pub reason: Reason,
+}
+
+/// Why a variable gives no value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// It is not set: the value is empty.
+    Unset,
+    /// No resource may have it.
+    Reserved,
+    /// It is not on the allow list.
+    NotListed,
+}
+
+impl std::fmt::Display for Unresolved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            item,
+            variable,
+            reason,
+        } = self;
+        let text = match reason {
+            Reason::Unset => "is not set: the value is empty; set it, or correct envRef",
+            Reason::Reserved => {
+                "may not be read by resources: APP_API_TOKEN, what begins with DAPR_ and names with spaces are not \
+                 for them; use another one"
+            }
+            Reason::NotListed => "may not be read by resources: DAPR_ENV_KEYS does not have it; add it there",
+        };
+        write!(f, "{item}: the environment variable {variable:?} {text}")
+    }
+}
+
+/// Fills items that have an `envRef` and no value. Returns those whose variable may not be used, which stay without
+/// value, and those whose variable is not set, which are empty.
 ///
-/// `allowlist` is the content of `DAPR_ENV_KEYS`; an unset variable gives an empty value.
+/// `allowlist` is the content of `DAPR_ENV_KEYS`.
 pub fn resolve(
     items: &mut [NameValue],
     allowlist: &str,
     env: impl Fn(&str) -> Option<String>,
-) -> Vec<String> {
-    let mut refused = Vec::new();
+) -> Vec<Unresolved> {
+    let mut unresolved = Vec::new();
     for item in items.iter_mut().filter(|item| item.value.is_none()) {
-        let Some(name) = item.env.take() else { continue };
-        if allowed(&name, allowlist) {
-            item.value = Some(env(&name).unwrap_or_default());
+        let Some(variable) = item.env.take() else { continue };
+        let reason = if !allowed(&variable, "") {
+            Reason::Reserved
+        } else if !allowed(&variable, allowlist) {
+            Reason::NotListed
+        } else if let Some(value) = env(&variable) {
+            item.value = Some(value);
+            continue;
         } else {
-            refused.push(name);
-        }
+            item.value = Some(String::new());
+            Reason::Unset
+        };
+        let item = item.name.clone();
+        unresolved.push(Unresolved {
+            item,
+            variable,
+            reason,
+        });
     }
-    refused
+    unresolved
 }
 
 /// Whether a variable may be read on behalf of a resource: none of Dapr's own, no tokens, and in the
@@ -73,9 +126,30 @@ mod tests {
             item(None, "UNSET"),
             item(None, "DAPR_X"),
         ];
-        let refused = resolve(&mut items, "", |name| (name == "SET").then(|| "found".to_owned()));
+        let unresolved = resolve(&mut items, "", |name| (name == "SET").then(|| "found".to_owned()));
         let values: Vec<_> = items.iter().map(|i| i.value.as_deref()).collect();
         assert_eq!(values, [Some("found"), Some("kept"), Some(""), None]);
-        assert_eq!(refused, ["DAPR_X"]);
+        let of: Vec<_> = unresolved.iter().map(|it| (&*it.variable, it.reason)).collect();
+        assert_eq!(of, [("UNSET", Reason::Unset), ("DAPR_X", Reason::Reserved)]);
+    }
+
+    #[test]
+    fn what_has_no_value_is_told_with_its_variable() {
+        let mut items = ["UNSET", "dapr_x", "OTHER"].map(|variable| NameValue {
+            name: "redisHost".into(),
+            env: Some(variable.into()),
+            ..NameValue::default()
+        });
+        let unresolved = resolve(&mut items, "UNSET", |_| None);
+        let told: Vec<_> = unresolved.iter().map(ToString::to_string).collect();
+        for (told, (variable, cause)) in told.iter().zip([
+            ("UNSET", "is not set: the value is empty"),
+            ("dapr_x", "APP_API_TOKEN"),
+            ("OTHER", "DAPR_ENV_KEYS does not have it"),
+        ]) {
+            let start = format!("redisHost: the environment variable {variable:?} ");
+            assert!(told.starts_with(&start) && told.contains(cause), "{told}");
+        }
+        assert_eq!(told.len(), 3);
     }
 }

@@ -181,6 +181,14 @@ impl AppChannel {
         self.token.as_ref()
     }
 
+    /// Waits until the app takes one more call.
+    ///
+    /// # Errors
+    /// [`AppError::Unhealthy`].
+    pub async fn turn(&self) -> Result<Turn, AppError> {
+        self.admit().await.map(Turn)
+    }
+
     async fn admit(&self) -> Result<Option<OwnedSemaphorePermit>, AppError> {
         if !self.health.is_healthy() {
             return Err(AppError::Unhealthy);
@@ -196,8 +204,28 @@ impl AppChannel {
     ///
     /// # Errors
     /// [`AppError`] when there is no answer.
-    pub async fn invoke(&self, call: Call) -> Result<Reply, AppError> {
-        let permit = self.admit().await?;
+    pub fn invoke(&self, call: Call) -> impl Future<Output = Result<Reply, AppError>> + Send + '_ {
+        self.answer(None, call)
+    }
+
+    /// The same, in a turn that was waited for.
+    ///
+    /// # Errors
+    /// As [`AppChannel::invoke`].
+    pub fn invoke_in(
+        &self,
+        turn: Turn,
+        call: Call,
+    ) -> impl Future<Output = Result<Reply, AppError>> + Send + '_ {
+        self.answer(Some(turn), call)
+    }
+
+    // One future for both: it is copied as often as it is handed on.
+    async fn answer(&self, turn: Option<Turn>, call: Call) -> Result<Reply, AppError> {
+        let Turn(permit) = match turn {
+            Some(turn) => turn,
+            None => self.turn().await?,
+        };
         let mut reply = match &self.transport {
             Transport::Grpc(pool) => Box::pin(grpc::on_invoke(self, pool, call)).await?,
             _ => http::send(self, call).await?,
@@ -256,6 +284,10 @@ impl AppChannel {
         })
     }
 }
+
+/// One of the calls that the app is given at once.
+#[derive(Debug)]
+pub struct Turn(Option<OwnedSemaphorePermit>);
 
 /// A header value that is never logged nor kept in compression tables.
 pub fn sensitive(text: &str) -> Option<HeaderValue> {

@@ -12,6 +12,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use outrigger_delivery::{Finish, Id, Limits, Queue, Refused as RefusedOffer, Settled, Settlement};
 use outrigger_policy::resiliency::{Key, Outcome, Policy, PolicyRef};
@@ -51,8 +52,11 @@ pub type IsRevoked<K> = Box<dyn Fn(&K) -> bool + Send>;
 struct Offer<K, E, A> {
     key: Option<K>,
     event: E,
-    reply: oneshot::Sender<Result<A, Undelivered>>,
+    reply: oneshot::Sender<Reply<A>>,
 }
+
+/// What came of an event, and the hold on its key where the engine waits for a decision.
+type Reply<A> = (Result<A, Undelivered>, Hold);
 
 /// Why there is no answer of the app to an event.
 #[derive(Debug, thiserror::Error)]
@@ -60,8 +64,11 @@ pub enum Undelivered {
     /// A circuit breaker is open.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// The source or the process ends: no attempt was made.
-    #[error("no more events are delivered: the sidecar or the component is shutting down")]
+    /// The source or the process ends, or the app is unwell and others may have the event: no attempt is made any more. Those
+    /// that were made failed, and decide nothing.
+    #[error(
+        "no more events are delivered: the sidecar or the component is shutting down, or the app is unwell"
+    )]
     Stopped,
     /// The source took the event's key away before an attempt succeeded. Whoever has the key now begins anew, so what the
     /// attempts came to here decides nothing.
@@ -69,11 +76,33 @@ pub enum Undelivered {
     Revoked,
     /// An event of the same key failed: this one waits for that, at the source.
     #[error("an event before it with the same key is not done")]
-    Behind,
+    Blocked,
 }
 
 /// An event that the engine has taken.
-pub struct Pending<A>(oneshot::Receiver<Result<A, Undelivered>>);
+pub struct Pending<A>(oneshot::Receiver<Reply<A>>);
+
+/// Keeps those behind an event from being attempted while it is found out what becomes of it. Dropped, they go on.
+#[derive(Debug)]
+pub struct Hold(Option<oneshot::Sender<oneshot::Sender<bool>>>);
+
+impl Hold {
+    /// Nothing is held.
+    pub const NONE: Self = Self(None);
+
+    /// Those behind it go back to the source too, as [`Undelivered::Blocked`], until [`Inbox::reopen`]. `false`: the source has
+    /// taken the key away meanwhile. When this returns, the engine has taken note. Without a hold it has done so before, or
+    /// begins no more attempts.
+    pub async fn return_lane(self) -> bool {
+        let Some(decide) = self.0 else { return true };
+        let (noted, note) = oneshot::channel();
+        match decide.send(noted) {
+            Ok(()) => note.await.unwrap_or(false),
+            // An engine that has ended attempts nothing.
+            Err(_) => true,
+        }
+    }
+}
 
 impl<A> Pending<A> {
     /// Waits for what came of the last attempt.
@@ -81,7 +110,14 @@ impl<A> Pending<A> {
     /// # Errors
     /// [`Undelivered`].
     pub async fn settled(self) -> Result<A, Undelivered> {
-        self.0.await.unwrap_or(Err(Undelivered::Stopped))
+        self.decided().await.0
+    }
+
+    /// The same, with the hold on its key: of an engine that [holds](Engine::holding).
+    pub async fn decided(self) -> (Result<A, Undelivered>, Hold) {
+        self.0
+            .await
+            .unwrap_or_else(|_| (Err(Undelivered::Stopped), Hold::NONE))
     }
 }
 
@@ -145,12 +181,18 @@ pub struct Engine<'p, K, E, A> {
     metrics: &'p SidecarMetrics,
     /// Attempts wait while the app is unwell.
     health: Option<Health>,
+    /// Whether what waits goes back to the source meanwhile.
+    returns_while_unwell: bool,
     /// Where it is shown how full it is.
     depth: Option<Depth>,
     /// Called with how full it is.
     observer: Option<LoadObserver<'p>>,
     /// Whether a failed event of this key takes those behind it along when it goes back to the source.
     in_order: Option<fn(&K) -> bool>,
+    /// Of which answers it is not known yet what becomes of the event.
+    holds: Option<fn(&A) -> bool>,
+    /// Decisions that are waited for.
+    undecided: FuturesUnordered<BoxFuture<'static, (Id, Option<oneshot::Sender<bool>>)>>,
     /// No more events come.
     closed: bool,
 }
@@ -160,9 +202,11 @@ struct Event<'p, A> {
     run: Run<'p>,
     /// How it goes back to the source.
     back: Finish,
+    /// Whether its key may have to wait for a decision.
+    in_order: bool,
     /// What came of the last attempt.
     answer: Option<A>,
-    reply: oneshot::Sender<Result<A, Undelivered>>,
+    reply: oneshot::Sender<Reply<A>>,
 }
 
 /// An engine and where to put its events.
@@ -183,9 +227,12 @@ pub fn engine<'p, K: Clone + Eq + Hash, E, A>(
         component: None,
         metrics,
         health: None,
+        returns_while_unwell: false,
         depth: None,
         observer: None,
         in_order: None,
+        holds: None,
+        undecided: FuturesUnordered::new(),
         closed: false,
     };
     let inbox = Inbox {
@@ -210,6 +257,13 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         self
     }
 
+    /// While the app is unwell, what waits goes back to the source at once, as [`Undelivered::Stopped`], and so does what comes.
+    #[must_use]
+    pub fn returning_while_unwell(mut self, returns: bool) -> Self {
+        self.returns_while_unwell = returns;
+        self
+    }
+
     /// Shows how full it is.
     #[must_use]
     pub fn showing(mut self, depth: Depth) -> Self {
@@ -217,11 +271,19 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         self
     }
 
-    /// An event of such a key that fails goes back to the source with those behind it, which are [`Undelivered::Behind`],
+    /// An event of such a key that fails goes back to the source with those behind it, which are [`Undelivered::Blocked`],
     /// until [`Inbox::reopen`].
     #[must_use]
     pub fn in_order(mut self, is_in_order: fn(&K) -> bool) -> Self {
         self.in_order = Some(is_in_order);
+        self
+    }
+
+    /// Of an event [in order](Self::in_order) that ends with such an answer, or is refused, those behind it wait until the source
+    /// has decided what becomes of it: it gets a [`Hold`].
+    #[must_use]
+    pub fn holding(mut self, holds: fn(&A) -> bool) -> Self {
+        self.holds = Some(holds);
         self
     }
 
@@ -268,6 +330,9 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
                 Some((id, (answer, outcome))) = running.next(), if !running.is_empty() => {
                     self.finish(id, answer, outcome);
                 }
+                Some((id, decided)) = self.undecided.next(), if !self.undecided.is_empty() => {
+                    self.decided(id, decided);
+                }
                 offer = self.inbox.recv(), if !self.closed && self.queue.free_capacity() > 0 => match offer {
                     Some(offer) => self.take(offer),
                     None => self.closed = true,
@@ -289,6 +354,11 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
             self.queue.resume();
         } else {
             self.queue.pause();
+            if self.returns_while_unwell {
+                for settled in self.queue.give_back_waiting() {
+                    self.settle(settled.id, Some(Undelivered::Stopped));
+                }
+            }
         }
         is_healthy
     }
@@ -300,8 +370,8 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         };
         let id = match self.queue.offer(offer.key, Arc::new(offer.event)) {
             Ok(id) => id,
-            Err(RefusedOffer::Behind(_)) => {
-                let _unheard = offer.reply.send(Err(Undelivered::Behind));
+            Err(RefusedOffer::Blocked(_)) => {
+                let _unheard = offer.reply.send((Err(Undelivered::Blocked), Hold::NONE));
                 return;
             }
             // There is room, and nothing is drained: it is asked for first. The offer would be answered by its end.
@@ -318,6 +388,7 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
             } else {
                 Finish::Return
             },
+            in_order,
             answer: None,
             reply: offer.reply,
         };
@@ -340,6 +411,10 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
             };
             match event.run.before() {
                 Ok(timeout) => return Some((next.id, next.item, Attempt::new(next.number, timeout))),
+                Err(refused) if event.in_order && self.holds.is_some() => {
+                    self.queue.finish(next.id, Finish::Hold, Instant::now());
+                    self.hold(next.id, Some(refused.into()));
+                }
                 Err(refused) => {
                     let finished = self.queue.finish(next.id, event.back, Instant::now());
                     self.settle(next.id, Some(refused.into()));
@@ -353,29 +428,63 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         let Some(event) = self.events.get_mut(&id) else {
             return;
         };
+        let wants_decision = self.holds.is_some_and(|holds| holds(&answer));
+        let is_undecided = event.in_order && wants_decision;
         event.answer = Some(answer);
         let is_done = matches!(outcome, Outcome::Success);
         let finish = match event.run.after(outcome) {
             Some(pause) => Finish::Retry(pause),
+            None if is_undecided => Finish::Hold,
             None if is_done => Finish::Done,
             None => event.back,
         };
         let finished = self.queue.finish(id, finish, Instant::now());
         if let Some(settled) = finished.event {
-            let is_lost = settled.settlement == Settlement::Revoked && !is_done;
+            // What the source has to see to is done by whoever has the key now: nothing of it waits for a decision here.
+            let is_lost = settled.settlement == Settlement::Revoked && (wants_decision || !is_done);
             self.settle(id, is_lost.then_some(Undelivered::Revoked));
+        } else if finish == Finish::Hold {
+            self.hold(id, None);
         }
         self.settle_behind(finished.behind);
     }
 
+    /// Tells the source what came of an event, and waits for its decision.
+    fn hold(&mut self, id: Id, undelivered: Option<Undelivered>) {
+        let (decide, decision) = oneshot::channel();
+        self.reply(id, undelivered, Hold(Some(decide)));
+        self.undecided
+            .push(Box::pin(async move { (id, decision.await.ok()) }));
+    }
+
+    /// The source has decided; `return_lane`: those behind the event go back too, and this hears whether they do.
+    fn decided(&mut self, id: Id, return_lane: Option<oneshot::Sender<bool>>) {
+        let finish = match return_lane {
+            Some(_) => Finish::ReturnLane,
+            None => Finish::Return,
+        };
+        let finished = self.queue.finish(id, finish, Instant::now());
+        self.settle_behind(finished.behind);
+        if let Some(noted) = return_lane {
+            let is_revoked = finished
+                .event
+                .is_some_and(|settled| settled.settlement == Settlement::Revoked);
+            let _unheard = noted.send(!is_revoked);
+        }
+    }
+
     fn settle_behind(&mut self, behind: Vec<Settled<Arc<E>>>) {
         for settled in behind {
-            self.settle(settled.id, Some(Undelivered::Behind));
+            self.settle(settled.id, Some(Undelivered::Blocked));
         }
     }
 
     /// Tells the source what came of an event: `undelivered`, else the last answer.
     fn settle(&mut self, id: Id, undelivered: Option<Undelivered>) {
+        self.reply(id, undelivered, Hold::NONE);
+    }
+
+    fn reply(&mut self, id: Id, undelivered: Option<Undelivered>, hold: Hold) {
         let Some(event) = self.events.remove(&id) else {
             return;
         };
@@ -386,7 +495,7 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
             (None, None) => return,
         };
         // A source that does not wait need not hear it.
-        let _unheard = event.reply.send(answer);
+        let _unheard = event.reply.send((answer, hold));
     }
 
     fn stop(&mut self, on_stop: OnStop) {

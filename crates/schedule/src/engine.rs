@@ -20,7 +20,7 @@ use crate::job::{Job, Next, Outcome, Progress};
 use crate::wheel::{Handle, Wheel};
 use hosts::Hosts;
 pub use hosts::{Host, HostId};
-use ready::{Place, Ready};
+use ready::{Ready, Sequence};
 
 /// To whom a job's ticks go. Hosts say which targets they take.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -124,7 +124,7 @@ enum State {
     /// In the wheel.
     Waiting { tick: Timestamp, handle: Handle },
     /// Due, and waiting for its turn.
-    Due { tick: Timestamp, place: Place },
+    Due { tick: Timestamp, place: Sequence },
     /// With a host.
     Sent { tick: Timestamp },
     /// Due, and no host takes it: waits for one.

@@ -85,8 +85,8 @@ pub enum ChildError {
 enum Order {
     /// End it.
     Stop,
-    /// End it, and start it again.
-    Again,
+    /// End it, and start another.
+    Restart,
 }
 
 /// How the child was started last.
@@ -334,7 +334,7 @@ fn supervise(
         said.listen(child.stderr.take());
         let status = match wait(&mut child, ordered) {
             Ok(status) => status,
-            Err(Order::Again) => continue,
+            Err(Order::Restart) => continue,
             Err(Order::Stop) => return Ok(()),
         };
         ends = if begun.elapsed() < SOON { ends + 1 } else { 1 };

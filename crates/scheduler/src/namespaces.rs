@@ -159,8 +159,10 @@ impl Namespaces {
         let noting = async {
             loop {
                 match changes.recv().await {
-                    Ok(change) if change.new.is_none() => self.note(change.meta.name),
-                    Ok(_) => {}
+                    Ok(changes) => {
+                        let gone = changes.iter().filter(|change| change.new.is_none());
+                        gone.for_each(|change| self.note(change.meta.name.clone()));
+                    }
                     Err(RecvError::Lagged(missed)) => missed_some(missed),
                     Err(RecvError::Closed) => return,
                 }

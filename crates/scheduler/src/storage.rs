@@ -27,6 +27,9 @@ pub(crate) const LEADERSHIP: &str = "dapr/leadership/";
 /// Changes that wait for the engine; whoever writes waits beyond it.
 pub(crate) const CHANGES: usize = 1024;
 
+/// A time during which this scheduler looks after jobs; between two, others may have looked after them.
+pub(crate) type Tenure = u64;
+
 /// Something that happened in the store, in the order it did.
 #[derive(Debug)]
 pub(crate) enum Change {
@@ -48,8 +51,8 @@ pub(crate) enum Change {
     /// Other schedulers come or go: nothing is sent until [`Change::Reset`]. It is answered when no answer of an app
     /// is waited for, and all that came was given to the store.
     Hold(oneshot::Sender<()>),
-    /// This scheduler looks after no job any more; those that it looks after from now on are told next.
-    Reset,
+    /// This scheduler looks after no job any more; those that it looks after from now on, in this tenure, are told next.
+    Reset(Tenure),
 }
 
 /// How far a job is, to be stored: or that it is over.
@@ -58,6 +61,8 @@ pub(crate) struct Advance {
     pub(crate) name: Name,
     /// Of the job that this belongs to; another one is left as it is.
     pub(crate) version: Version,
+    /// When it was found out: what is known of another tenure is old.
+    pub(crate) tenure: Tenure,
     /// `None`: it is over, and is deleted.
     pub(crate) progress: Option<Progress>,
     /// Dropped when it is stored, or never will be.
@@ -110,6 +115,11 @@ pub(crate) trait Storage: Send + Sync {
     async fn delete(&self, name: String) -> Result<(), StorageError>;
     /// Deletes all jobs whose names begin so.
     async fn delete_prefix(&self, prefix: String) -> Result<(), StorageError>;
+    /// Whether the jobs that were told in a tenure are this scheduler's still, as far as it can know. Once they are not,
+    /// [`Change::Reset`] follows.
+    fn may_trigger(&self, _tenure: Tenure) -> bool {
+        true
+    }
     /// Stores how far a job is, soon; tries again until it is. Later ones for a job overtake earlier ones.
     fn advance(&self, advance: Advance);
     /// Ends when everything that was asked for is stored, or cannot be.

@@ -16,7 +16,7 @@ use crate::backlog::Backlog;
 use crate::fault;
 use crate::metrics::Metrics;
 use crate::names::Kind;
-use crate::storage::{Advance, Change, Storage};
+use crate::storage::{Advance, Change, Storage, Tenure};
 use crate::stored::Reader;
 
 const LOG: &str = "dapr.scheduler.triggers";
@@ -44,7 +44,9 @@ pub(crate) struct Delivery {
     pub(crate) name: Name,
     /// Of the job when it was due: a later one is due at another time.
     pub(crate) revision: u64,
-    /// Cancelled when another scheduler looks after the job: it is not sent any more.
+    /// When it was due.
+    pub(crate) tenure: Tenure,
+    /// Cancelled at the end of the tenure: it is not sent any more.
     pub(crate) revoked: CancellationToken,
 }
 
@@ -88,7 +90,8 @@ impl Triggers {
             reader: Reader::default(),
             streams: HashMap::new(),
             holding: None,
-            tenure: CancellationToken::new(),
+            tenure: 0,
+            revoked: CancellationToken::new(),
         };
         (Self(commands), driver)
     }
@@ -154,8 +157,9 @@ pub(crate) struct Driver {
     streams: HashMap<HostId, Stream>,
     /// Waits until no answer is waited for.
     holding: Option<oneshot::Sender<()>>,
-    /// Cancelled when the jobs here get another scheduler.
-    tenure: CancellationToken,
+    /// In which the jobs here were told, and what is cancelled at its end.
+    tenure: Tenure,
+    revoked: CancellationToken,
 }
 
 impl Driver {
@@ -182,6 +186,10 @@ impl Driver {
                 () = self.backlog.shrank(), if self.engine.waits_for_store() => {}
             }
             let now = Timestamp::now();
+            // Before the engine hears of anything: the process may have been stopped for as long as its lease.
+            if !self.storage.may_trigger(self.tenure) {
+                self.engine.hold();
+            }
             // The store was given all that the engine wanted stored until here.
             self.engine.unstored(self.backlog.len());
             for change in changes.drain(..) {
@@ -218,9 +226,10 @@ impl Driver {
                 self.engine.hold();
                 self.holding = Some(drained);
             }
-            Change::Reset => {
+            Change::Reset(tenure) => {
                 self.holding = None;
-                std::mem::take(&mut self.tenure).cancel();
+                self.tenure = tenure;
+                std::mem::take(&mut self.revoked).cancel();
                 self.engine.clear(now);
             }
             Change::Deleted { name, revision } => self.engine.deleted(&name, revision),
@@ -310,7 +319,8 @@ impl Driver {
                             trigger,
                             name,
                             revision: version.revision,
-                            revoked: self.tenure.clone(),
+                            tenure: self.tenure,
+                            revoked: self.revoked.clone(),
                         });
                     }
                 }
@@ -343,6 +353,7 @@ impl Driver {
         self.storage.advance(Advance {
             name,
             version,
+            tenure: self.tenure,
             progress,
             share: self.backlog.share(),
         });
@@ -357,6 +368,7 @@ pub struct StoreEnded;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Mutex, PoisonError};
 
     use async_trait::async_trait;
@@ -373,11 +385,15 @@ mod tests {
 
     /// Takes everything, and stores nothing.
     #[derive(Default)]
-    struct Hanging(Mutex<Vec<Advance>>);
+    struct Hanging {
+        advances: Mutex<Vec<Advance>>,
+        /// Others may have its jobs.
+        is_lost: AtomicBool,
+    }
 
     impl Hanging {
         fn advances(&self) -> std::sync::MutexGuard<'_, Vec<Advance>> {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+            self.advances.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
 
@@ -400,6 +416,9 @@ mod tests {
         }
         async fn delete_prefix(&self, _: String) -> Result<(), StorageError> {
             pending().await
+        }
+        fn may_trigger(&self, _: Tenure) -> bool {
+            !self.is_lost.load(Ordering::Relaxed)
         }
         fn advance(&self, advance: Advance) {
             self.advances().push(advance);
@@ -474,23 +493,39 @@ mod tests {
         running.await.unwrap().unwrap();
     }
 
-    /// Counts the lines of the log.
-    struct Lines(Arc<std::sync::atomic::AtomicUsize>);
-
-    impl tracing::Subscriber for Lines {
-        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-            metadata.target() == LOG
+    /// Invariant: a scheduler whose lease may have ended, and that has not noticed, triggers nothing until its jobs are read
+    /// anew: a process that was stopped for longer.
+    #[tokio::test]
+    async fn a_lease_that_may_have_ended_is_noticed_before_anything_is_triggered() {
+        let limits = Limits {
+            in_flight: 4,
+            unstored: 3,
+        };
+        let storage = Arc::new(Hanging::default());
+        let (changes, received) = mpsc::channel(CHANGES);
+        let (triggers, driver) = Triggers::new(storage.clone(), received, Arc::default(), limits);
+        let drain = CancellationToken::new();
+        let running = tokio::spawn(driver.run(Health::default().part("jobs"), drain.clone()));
+        let (_host, mut due) = triggers.connect(Host::new("ns", "app", true, &[])).await.unwrap();
+        storage.is_lost.store(true, Ordering::Relaxed);
+        changes.send(put(1)).await.unwrap();
+        // It has looked at the job when it asks for one more, and for another after that.
+        for number in 2..=u64::try_from(CHANGES).unwrap() + 3 {
+            changes.send(put(number)).await.unwrap();
         }
-        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-            tracing::span::Id::from_u64(1)
+        for _ in 0..2 {
+            triggers
+                .connect(Host::new("ns", "other", true, &[]))
+                .await
+                .unwrap();
         }
-        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-        fn event(&self, _: &tracing::Event<'_>) {
-            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        }
-        fn enter(&self, _: &tracing::span::Id) {}
-        fn exit(&self, _: &tracing::span::Id) {}
+        assert_eq!(due.try_recv().unwrap_err(), TryRecvError::Empty);
+        storage.is_lost.store(false, Ordering::Relaxed);
+        changes.send(Change::Reset(1)).await.unwrap();
+        changes.send(put(1)).await.unwrap();
+        assert_eq!(&*due.recv().await.unwrap().name, "app||ns||app||1");
+        drain.cancel();
+        running.await.unwrap().unwrap();
     }
 
     #[test]
@@ -512,13 +547,11 @@ mod tests {
         };
         driver.command(connect, now);
         let host = host.try_recv().unwrap();
-        let lines = Arc::default();
-        tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
-            for unknown in 0..1000 {
-                driver.command(Command::Answer(host, unknown, Outcome::Success), now);
-            }
-        });
-        assert_eq!(lines.load(std::sync::atomic::Ordering::Relaxed), 1);
+        let lines = outrigger_log_lines::Lines::new();
+        for unknown in 0..1000 {
+            driver.command(Command::Answer(host, unknown, Outcome::Success), now);
+        }
+        assert_eq!(lines.take(LOG, tracing::Level::TRACE).len(), 1);
         assert!(driver.streams.is_empty());
     }
 }

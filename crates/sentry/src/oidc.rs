@@ -3,7 +3,7 @@
 mod respond;
 mod tls;
 
-use std::sync::Arc;
+use std::{future::ready, sync::Arc};
 
 use arc_swap::ArcSwap;
 use http::{Request, header};
@@ -64,7 +64,7 @@ impl Oidc {
         let handle = |accepted: Accepted| {
             let (tls, authority, endpoints) = (tls.clone(), self.authority.clone(), self.endpoints.clone());
             let respond = move |request: Request<Incoming>| {
-                endpoints.respond(&RequestParts::new(&request), authority.load().jwt.as_ref())
+                ready(endpoints.respond(&RequestParts::new(&request), authority.load().jwt.as_ref()))
             };
             async move {
                 let Accepted {

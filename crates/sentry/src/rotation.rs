@@ -168,7 +168,7 @@ pub(crate) enum Status {
     /// The CA was not made by this sentry.
     Foreign,
     /// Certificates live too long for the CA.
-    Unsuited,
+    LifetimesTooLong,
     /// It goes on.
     On {
         phase: Phase,
@@ -181,7 +181,7 @@ impl Status {
     /// The value of the metric: 0 is not rotated.
     pub(crate) fn number(self) -> i64 {
         match self {
-            Self::Off | Self::Foreign | Self::Unsuited => 0,
+            Self::Off | Self::Foreign | Self::LifetimesTooLong => 0,
             Self::On { phase, .. } => match phase {
                 Phase::Normal => 1,
                 Phase::Announced { .. } => 2,
@@ -205,7 +205,7 @@ impl fmt::Display for Status {
         let (phase, (_, due)) = match self {
             Self::Off => return f.write_str("off: --ca-rotation=off"),
             Self::Foreign => return f.write_str("off: the CA was not made by this sentry"),
-            Self::Unsuited => return f.write_str("off: workloadCertTTL is too long for the CA"),
+            Self::LifetimesTooLong => return f.write_str("off: workloadCertTTL is too long for the CA"),
             Self::On { phase, next } => (phase, next),
         };
         let due = due.format(&Rfc3339).unwrap_or_default();
@@ -337,7 +337,7 @@ impl Rotation {
         }
         let phase = record.phase();
         if phase == Phase::Normal && !self.terms.suits(life) {
-            return Some(Status::Unsuited);
+            return Some(Status::LifetimesTooLong);
         }
         Some(Status::On {
             phase,

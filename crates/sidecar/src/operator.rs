@@ -1,5 +1,6 @@
 //! The operator of a Kubernetes cluster: the source of a sidecar's settings and resources there.
 
+mod kinds;
 mod pauses;
 mod secrets;
 mod updates;
@@ -8,7 +9,6 @@ use std::future::Future;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::FutureExt;
 use futures::future::try_join_all;
 use outrigger_identity::{Expect, Identity, SpiffeId};
 use outrigger_resources::configuration::{Found, LoadedConfiguration};
@@ -17,11 +17,11 @@ use outrigger_resources::{Configuration, Loaded, problem};
 use outrigger_wire::operator::v1 as wire;
 use outrigger_wire::operator::v1::operator_client::OperatorClient;
 use tokio::time::{Instant, sleep, timeout};
-use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
+pub(crate) use kinds::{Change, Listing, Opening, OperatorKind, OperatorResource, Requester, opening};
 pub(crate) use pauses::Pauses;
-pub(crate) use secrets::{STORE as CLUSTER_SECRETS, reveal};
+pub(crate) use secrets::{STORE as CLUSTER_SECRETS, decode_all};
 pub(crate) use updates::{Update, Updates};
 
 const LOG: &str = "dapr.runtime.operator";
@@ -50,7 +50,7 @@ pub enum OperatorError {
     )]
     Call {
         /// The operation that failed, for the message.
-        what: &'static str,
+        what: String,
         /// Address of the operator.
         address: String,
         /// The error of the call.
@@ -67,10 +67,8 @@ pub enum OperatorError {
 /// A connection to the operator. It is made when it is needed, and made again.
 #[derive(Clone)]
 pub struct Operator {
-    client: OperatorClient<Channel>,
+    requester: Requester,
     address: String,
-    namespace: String,
-    pod: String,
     app_id: String,
 }
 
@@ -101,10 +99,12 @@ impl Operator {
             cause,
         })?;
         Ok(Self {
-            client: OperatorClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
+            requester: Requester {
+                client: OperatorClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
+                namespace: workload.namespace,
+                pod: workload.pod,
+            },
             address: address.to_owned(),
-            namespace: workload.namespace,
-            pod: workload.pod,
             app_id: workload.app_id,
         })
     }
@@ -138,8 +138,10 @@ impl Operator {
     /// [`OperatorError`], after tries for a minute.
     pub async fn load(&self) -> Result<Loaded, OperatorError> {
         let lists = Kind::ALL.iter().map(|kind| async {
-            let listed = self.patiently(listing(*kind), || self.list_json(*kind)).await?;
-            Ok(listed.into_iter().map(|json| (*kind, json)))
+            let kind = OperatorKind::of(*kind);
+            let list = || (kind.list)(self.requester.clone());
+            let listed = self.patiently(&kind.listing(), list).await?;
+            Ok(listed.into_iter().map(move |json| (kind.kind, json)))
         });
         self.read(try_join_all(lists).await?.into_iter().flatten())
     }
@@ -149,86 +151,34 @@ impl Operator {
     /// # Errors
     /// [`OperatorError`], after one try.
     pub async fn list(&self, kind: Kind) -> Result<Loaded, OperatorError> {
-        let listed = self.once(listing(kind), self.list_json(kind)).await?;
-        self.read(listed.into_iter().map(|json| (kind, json)))
+        let kind = OperatorKind::of(kind);
+        let listing = (kind.list)(self.requester.clone());
+        let listed = self.once(&kind.listing(), listing).await?;
+        self.read(listed.into_iter().map(|json| (kind.kind, json)))
     }
 
-    /// Changes of subscriptions.
-    pub(crate) fn subscription_updates(&self) -> Updates<wire::SubscriptionUpdateEvent> {
-        let this = self.clone();
-        Updates::new("subscriptions", move || {
-            let mut client = this.client.clone();
-            let request = wire::SubscriptionUpdateRequest {
-                namespace: this.namespace.clone(),
-                pod_name: this.pod.clone(),
-            };
-            async move { client.subscription_update(request).await }.boxed()
-        })
-    }
-
-    /// Changes of components.
-    pub(crate) fn component_updates(&self) -> Updates<wire::ComponentUpdateEvent> {
-        let this = self.clone();
-        Updates::new("components", move || {
-            let mut client = this.client.clone();
-            let request = wire::ComponentUpdateRequest {
-                namespace: this.namespace.clone(),
-                pod_name: this.pod.clone(),
-            };
-            async move { client.component_update(request).await }.boxed()
-        })
-    }
-
-    /// Changes of HTTP endpoints.
-    pub(crate) fn endpoint_updates(&self) -> Updates<wire::HttpEndpointUpdateEvent> {
-        let this = self.clone();
-        Updates::new("HTTP endpoints", move || {
-            let mut client = this.client.clone();
-            let request = wire::HttpEndpointUpdateRequest {
-                namespace: this.namespace.clone(),
-                pod_name: this.pod.clone(),
-            };
-            async move { client.http_endpoint_update(request).await }.boxed()
-        })
+    /// Changes of a kind of resources, where the protocol has a stream of them.
+    pub(crate) fn updates(&self, kind: OperatorKind) -> Option<Updates> {
+        let (watch, requester) = (kind.watch?, self.requester.clone());
+        Some(Updates::new(kind.plural, move || watch(requester.clone())))
     }
 
     async fn get_configuration(
         &self,
         name: &str,
     ) -> Result<Response<wire::GetConfigurationResponse>, Status> {
+        let Requester {
+            mut client,
+            namespace,
+            pod: pod_name,
+        } = self.requester.clone();
+        let name = name.to_owned();
         let request = wire::GetConfigurationRequest {
-            name: name.to_owned(),
-            namespace: self.namespace.clone(),
-            pod_name: self.pod.clone(),
+            name,
+            namespace,
+            pod_name,
         };
-        self.client.clone().get_configuration(request).await
-    }
-
-    async fn list_json(&self, kind: Kind) -> Result<Response<Vec<Bytes>>, Status> {
-        let mut client = self.client.clone();
-        let (namespace, pod_name) = (self.namespace.clone(), self.pod.clone());
-        match kind {
-            Kind::Component => {
-                let request = wire::ListComponentsRequest { namespace, pod_name };
-                let listed = client.list_components(request).await?;
-                Ok(listed.map(|listed| listed.components))
-            }
-            Kind::HttpEndpoint => {
-                let request = wire::ListHttpEndpointsRequest { namespace };
-                let listed = client.list_http_endpoints(request).await?;
-                Ok(listed.map(|listed| listed.http_endpoints))
-            }
-            Kind::Resiliency => {
-                let request = wire::ListResiliencyRequest { namespace };
-                let listed = client.list_resiliency(request).await?;
-                Ok(listed.map(|listed| listed.resiliencies))
-            }
-            Kind::Subscription => {
-                let request = wire::ListSubscriptionsRequest { pod_name, namespace };
-                let listed = client.list_subscriptions_v2(request).await?;
-                Ok(listed.map(|listed| listed.subscriptions))
-            }
-        }
+        client.get_configuration(request).await
     }
 
     /// The resources among JSON texts, their secrets readable.
@@ -238,11 +188,11 @@ impl Operator {
         for warning in &loaded.warnings {
             tracing::warn!(target: LOG, "{warning}");
         }
-        reveal(&mut loaded);
+        kinds::decode_secrets(&mut loaded);
         Ok(loaded)
     }
 
-    async fn patiently<T, F>(&self, what: &'static str, call: impl Fn() -> F) -> Result<T, OperatorError>
+    async fn patiently<T, F>(&self, what: &str, call: impl Fn() -> F) -> Result<T, OperatorError>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
@@ -263,15 +213,15 @@ impl Operator {
 
     async fn once<T>(
         &self,
-        what: &'static str,
+        what: &str,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, OperatorError> {
         in_time(call).await.map_err(|status| self.failed(what, &status))
     }
 
-    fn failed(&self, what: &'static str, status: &Status) -> OperatorError {
+    fn failed(&self, what: &str, status: &Status) -> OperatorError {
         OperatorError::Call {
-            what,
+            what: what.to_owned(),
             address: self.address.clone(),
             cause: described(status),
         }
@@ -296,16 +246,6 @@ fn read_configuration(name: &str, json: &[u8]) -> Result<LoadedConfiguration, Op
         mistakes,
         empty: Vec::new(),
     })
-}
-
-/// What is done where resources of a kind are listed, for errors.
-fn listing(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Component => "list components",
-        Kind::HttpEndpoint => "list HTTP endpoints",
-        Kind::Resiliency => "list resiliency policies",
-        Kind::Subscription => "list subscriptions",
-    }
 }
 
 async fn in_time<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {

@@ -1,6 +1,7 @@
 //! The profiling server: what the process is doing, in text.
 
 use std::fmt::Write as _;
+use std::future::ready;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -36,7 +37,7 @@ const LIMITS: Limits = Limits {
 
 /// Answers until `stop`.
 pub async fn serve(listener: TcpListener, profiling: Arc<Profiling>, stop: CancellationToken) {
-    let answer = move |request: Request<_>| profiling.answer(&request);
+    let answer = move |request: Request<_>| ready(profiling.answer(&request));
     serve_http1(listener, LIMITS, stop, answer).await;
 }
 

@@ -11,26 +11,30 @@ mod resiliency;
 mod subscriptions;
 mod watch;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
+use outrigger_blocks::Blocks;
+use outrigger_blocks::invoke::Endpoints;
 use outrigger_resources::load::{Kind, Resource};
 use outrigger_resources::{Configuration, Loaded};
-use outrigger_runtime::components::StartError;
+use outrigger_runtime::components::{Components, StartError};
 use outrigger_runtime::life::{Condition, Readiness};
+use outrigger_runtime::resilience::Resilience;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use desired::Desired;
 
-pub use components::ComponentReconciler;
+use crate::operator::OperatorResource;
+use crate::sidecar::SidecarError;
+
 pub use configuration::{ConfigurationFiles, ConfigurationReconciler, OperatorConfiguration};
-pub use endpoints::{EndpointReconciler, Resolve};
+pub use endpoints::Resolve;
 pub use folders::FolderSource;
 pub use operator::OperatorSource;
-pub use resiliency::ResiliencyReconciler;
-pub use subscriptions::SubscriptionReconciler;
 
 const LOG: &str = "dapr.runtime.hotreload";
 /// How often everything is listed again although nothing was reported.
@@ -80,6 +84,55 @@ pub trait Reconcile: Send {
     fn reconcile<'a>(&'a mut self, desired: &'a Self::Desired) -> BoxFuture<'a, Result<(), ReloadError>>;
 }
 
+/// What runs by resources: what the reconcilers of all kinds are made of.
+pub struct Running {
+    /// The app whose sidecar it is.
+    pub app_id: String,
+    /// Policies, built from the resources before anything that is called under them.
+    pub resilience: Arc<Resilience>,
+    /// Components.
+    pub components: Arc<Components>,
+    /// HTTP endpoints.
+    pub endpoints: Arc<Endpoints>,
+    /// What HTTP endpoints take from elsewhere.
+    pub resolve: Resolve,
+    /// Building blocks.
+    pub blocks: Blocks,
+}
+
+/// A kind of resource that a sidecar starts with and reloads.
+pub(crate) trait Reloaded: OperatorResource {
+    /// What brings it to what is desired.
+    type Reconciler: Reconcile<Desired = [Self]> + 'static;
+
+    /// Applies the resources that the sidecar starts with.
+    ///
+    /// # Errors
+    /// [`SidecarError`] when the sidecar cannot start with them.
+    fn start<'a>(running: &'a Running, loaded: &'a [Self]) -> BoxFuture<'a, Result<(), SidecarError>>;
+
+    /// The reconciler, for what was started with `loaded`.
+    fn reconciler(running: &Running, loaded: &[Self]) -> Self::Reconciler;
+}
+
+macro_rules! reloaded {
+    ($($kind:ident($resource:path)),*) => {
+        /// Applies the resources that a sidecar starts with, kind by kind; gives everything that is wrong.
+        pub async fn start(running: &Running, loaded: &Loaded) -> Vec<SidecarError> {
+            let mut errors = Vec::new();
+            $(errors.extend(<$resource>::start(running, <$resource>::of(loaded)).await.err());)*
+            errors
+        }
+
+        /// The reconcilers of all kinds, for what was started with `loaded`.
+        pub fn reconcilers(running: &Running, loaded: &Loaded) -> Vec<Box<dyn Reconciler>> {
+            vec![$(follow(<$resource>::reconciler(running, <$resource>::of(loaded)), loaded)),*]
+        }
+    };
+}
+
+outrigger_resources::for_each_kind!(reloaded);
+
 /// What keeps what is desired, and has what runs of it reconciled.
 #[async_trait]
 pub trait Reconciler: Send {
@@ -114,7 +167,7 @@ struct Followed<R, T> {
 }
 
 /// The reconciler of what runs by the resources of `loaded`.
-pub fn follow<T: Resource, R: Reconcile<Desired = [T]> + 'static>(
+fn follow<T: Resource, R: Reconcile<Desired = [T]> + 'static>(
     running: R,
     loaded: &Loaded,
 ) -> Box<dyn Reconciler> {

@@ -43,7 +43,7 @@ pub use outrigger_runtime::components::Env;
 pub use ports::PortsError;
 pub use resources::check;
 
-const LOG: &str = "dapr.runtime";
+pub(crate) const LOG: &str = "dapr.runtime";
 
 /// Why a sidecar does not start or cannot go on.
 #[derive(Debug, thiserror::Error)]

@@ -10,8 +10,6 @@ mod otlp;
 mod post;
 mod resource;
 mod stdout;
-#[cfg(test)]
-mod tests;
 pub mod wrong;
 mod zipkin;
 
@@ -177,3 +175,6 @@ enum ExportError {
     #[error("the collector is not reachable or overloaded: {0}")]
     Unavailable(String),
 }
+
+#[cfg(test)]
+mod tests;

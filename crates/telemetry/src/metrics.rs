@@ -82,23 +82,16 @@ impl Metrics {
         } else {
             Registry::disabled()
         };
-        Ok(Arc::new(Self {
-            runtime: RuntimeMetrics::new(&registry),
-            invoke: InvokeMetrics::new(&registry),
-            http_server: HttpServerMetrics::new(&registry, path_label.clone()),
-            http_client: HttpClientMetrics::new(&registry, path_label),
-            grpc_server: GrpcServerMetrics::new(&registry),
-            grpc_client: GrpcClientMetrics::new(&registry),
-            resiliency: ResiliencyMetrics::new(&registry),
-            error_codes: ErrorCodeMetrics::new(&error_codes),
-            registry,
-        }))
+        Ok(Self::recorders(registry, path_label, &error_codes))
     }
 
     /// Records nothing; its exposition has the process families only.
     pub fn disabled() -> Arc<Self> {
         let registry = Registry::disabled();
-        let path_label = Arc::new(HttpPathLabel::default());
+        Self::recorders(registry.clone(), Arc::new(HttpPathLabel::default()), &registry)
+    }
+
+    fn recorders(registry: Registry, path_label: Arc<HttpPathLabel>, error_codes: &Registry) -> Arc<Self> {
         Arc::new(Self {
             runtime: RuntimeMetrics::new(&registry),
             invoke: InvokeMetrics::new(&registry),
@@ -107,7 +100,7 @@ impl Metrics {
             grpc_server: GrpcServerMetrics::new(&registry),
             grpc_client: GrpcClientMetrics::new(&registry),
             resiliency: ResiliencyMetrics::new(&registry),
-            error_codes: ErrorCodeMetrics::new(&registry),
+            error_codes: ErrorCodeMetrics::new(error_codes),
             registry,
         })
     }

@@ -1,16 +1,64 @@
 //! TLS towards servers: the settings that several components share.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
-use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
+use rustls::{ClientConfig, Error, RootCertStore, crypto::aws_lc_rs};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+
+/// What a client cannot be set up with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unusable {
+    part: Part,
+    text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Roots,
+    Certificate,
+    Key,
+}
+
+impl Unusable {
+    fn new(part: Part, error: &dyn fmt::Display) -> Self {
+        let what = match part {
+            Part::Roots => "the root certificates",
+            Part::Certificate => "the client certificate",
+            Part::Key => "the client key",
+        };
+        Self {
+            part,
+            text: format!("{what}: {error}"),
+        }
+    }
+
+    /// Of the settings that have the three, the one that is to be blamed.
+    pub fn among<'a>(&self, roots: &'a str, certificate: &'a str, key: &'a str) -> &'a str {
+        match self.part {
+            Part::Roots => roots,
+            Part::Certificate => certificate,
+            Part::Key => key,
+        }
+    }
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Unusable {}
 
 /// Verifies servers against `roots` (PEM), or against the system's authorities without any, and shows them
 /// `identity` (certificate chain and key, PEM). TLS 1.2 and later.
 ///
 /// # Errors
 /// What is wrong with which of the three.
-pub fn client_config(roots: Option<&[u8]>, identity: Option<(&[u8], &[u8])>) -> Result<ClientConfig, String> {
+pub fn client_config(
+    roots: Option<&[u8]>,
+    identity: Option<(&[u8], &[u8])>,
+) -> Result<ClientConfig, Unusable> {
     verifying(store(roots)?, identity)
 }
 
@@ -18,27 +66,33 @@ pub fn client_config(roots: Option<&[u8]>, identity: Option<(&[u8], &[u8])>) -> 
 ///
 /// # Errors
 /// What is wrong with `identity`.
-pub fn verifying(roots: RootCertStore, identity: Option<(&[u8], &[u8])>) -> Result<ClientConfig, String> {
+pub fn verifying(roots: RootCertStore, identity: Option<(&[u8], &[u8])>) -> Result<ClientConfig, Unusable> {
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
+        .map_err(|error| Unusable::new(Part::Roots, &error))?
         .with_root_certificates(roots);
     let Some((chain, key)) = identity else {
         return Ok(builder.with_no_client_auth());
     };
-    let chain = certificates(chain).map_err(|error| format!("the client certificate: {error}"))?;
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("the client key: {error}"))?;
+    let chain = certificates(chain).map_err(|error| Unusable::new(Part::Certificate, &error))?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| Unusable::new(Part::Key, &error))?;
     builder
         .with_client_auth_cert(chain, key)
-        .map_err(|error| format!("the client certificate and its key: {error}"))
+        .map_err(|error| match error {
+            Error::InconsistentKeys(_) => {
+                Unusable::new(Part::Key, &"it is not that of the client certificate")
+            }
+            Error::InvalidCertificate(_) => Unusable::new(Part::Certificate, &error),
+            _ => Unusable::new(Part::Key, &error),
+        })
 }
 
-fn store(roots: Option<&[u8]>) -> Result<RootCertStore, String> {
+fn store(roots: Option<&[u8]>) -> Result<RootCertStore, Unusable> {
     let Some(pem) = roots else {
         return Ok(crate::system_roots());
     };
     let mut store = RootCertStore::empty();
-    let wrong = |error: &dyn std::fmt::Display| format!("the root certificates: {error}");
+    let wrong = |error: &dyn fmt::Display| Unusable::new(Part::Roots, error);
     for certificate in certificates(pem).map_err(|error| wrong(&error))? {
         store.add(certificate).map_err(|error| wrong(&error))?;
     }

@@ -6,7 +6,7 @@ mod refused;
 mod roots;
 mod verifier;
 
-pub use client::{certificates, client_config, verifying};
+pub use client::{Unusable, certificates, client_config, verifying};
 pub use refused::refused;
 pub use roots::system_roots;
 pub use verifier::{AnyCertificate, NameCheck, WithName};

@@ -9,7 +9,7 @@ use http_body::{Body as HttpBody, Frame};
 use http_body_util::{BodyExt, StreamBody};
 pub use outrigger_accept::fields;
 use outrigger_accept::fields::TooManyFields;
-use outrigger_accept::messages::Late;
+use outrigger_accept::messages::MessageTimeout;
 pub use outrigger_accept::messages::{Messages, RequestKind};
 use outrigger_policy::path::grpc_method;
 use outrigger_telemetry::trace::Baggage;
@@ -218,7 +218,7 @@ pub fn body_status(error: &BoxError) -> Status {
     if let Some(status) = error.downcast_ref::<Status>() {
         return status.clone();
     }
-    if error.downcast_ref::<Late>().is_some() {
+    if error.downcast_ref::<MessageTimeout>().is_some() {
         return Status::deadline_exceeded(error.to_string());
     }
     if error.is::<crate::body::TooLarge>() || error.is::<TooManyFields>() {

@@ -4,8 +4,6 @@ mod connections;
 mod h2c;
 mod http1;
 mod http2;
-#[cfg(test)]
-mod tests;
 
 use std::future::Future;
 use std::io;
@@ -449,3 +447,6 @@ impl<H: Handler> Server<H> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

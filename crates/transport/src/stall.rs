@@ -6,6 +6,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -60,22 +62,45 @@ impl StallTimer {
     }
 }
 
-/// An answer of a server, which fails once nothing more of it came within [`UNREAD_TIMEOUT`] although it is known that more
-/// must come. One of no known length may be silent for as long as it likes: it may be a stream of events.
+/// An answer of a server, which fails once nothing more of it came within [`UNREAD_TIMEOUT`] although more must come: its
+/// length says so, or that it has not ended. Only a stream of events may be silent for as long as it likes.
 #[derive(Debug)]
 pub struct Due<B> {
     body: B,
+    events: bool,
     reading: StallTimer,
 }
 
 impl<B> Due<B> {
-    /// Watches over `body`.
-    pub fn new(body: B) -> Self {
+    /// Watches over the body of an answer with these headers.
+    pub fn new(body: B, headers: &HeaderMap) -> Self {
         Self {
             body,
+            events: is_of_events(headers),
             reading: StallTimer::default(),
         }
     }
+}
+
+/// Media types whose senders say something when something happens.
+const EVENTS: [&str; 7] = [
+    "application/json-seq",
+    "application/jsonl",
+    "application/ndjson",
+    "application/stream+json",
+    "application/x-ndjson",
+    "multipart/x-mixed-replace",
+    "text/event-stream",
+];
+
+fn is_of_events(headers: &HeaderMap) -> bool {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let kind = value
+        .and_then(|value| value.split(';').next())
+        .unwrap_or_default();
+    EVENTS
+        .iter()
+        .any(|events| kind.trim().eq_ignore_ascii_case(events))
 }
 
 impl<B> Body for Due<B>
@@ -95,7 +120,7 @@ where
                 self.reading.renew();
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
-            Poll::Pending if self.body.size_hint().exact().is_none() => Poll::Pending,
+            Poll::Pending if self.events && self.body.size_hint().exact().is_none() => Poll::Pending,
             Poll::Pending => {
                 let late = self
                     .reading
@@ -111,5 +136,42 @@ where
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream::{self, StreamExt};
+    use http_body_util::{BodyExt, StreamBody};
+
+    use super::*;
+
+    /// What comes of a body that says one thing and then nothing.
+    async fn after_a_word(kind: &'static str) -> Option<bool> {
+        let word = stream::iter([Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"half")))]);
+        let body = StreamBody::new(word.chain(stream::pending()));
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, kind.parse().unwrap())]);
+        let mut due = Due::new(body, &headers);
+        assert!(due.frame().await.unwrap().is_ok());
+        let more = tokio::time::timeout(UNREAD_TIMEOUT + Duration::from_secs(1), due.frame()).await;
+        more.ok().map(|more| more.unwrap().is_err())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_stops_half_way_fails_unless_it_is_of_events() {
+        for kind in [
+            "application/json",
+            "text/plain; charset=utf-8",
+            "text/event-streams",
+        ] {
+            assert_eq!(after_a_word(kind).await, Some(true), "{kind}");
+        }
+        for kind in [
+            "text/event-stream",
+            "Text/Event-Stream; charset=utf-8",
+            "application/x-ndjson",
+        ] {
+            assert_eq!(after_a_word(kind).await, None, "{kind}");
+        }
     }
 }

@@ -37,7 +37,7 @@ pub fn client(url: &Url) -> Result<Client, SetupError> {
         let text = "the system has no root certificates; install ca-certificates";
         return Err(failed(text.to_owned()));
     }
-    let tls = outrigger_tls::verifying(roots, None).map_err(failed)?;
+    let tls = outrigger_tls::verifying(roots, None).map_err(|error| failed(error.to_string()))?;
     let client = builder(tls).connect_timeout(CONNECT).build();
     client.map_err(|error| failed(causes(&error)))
 }

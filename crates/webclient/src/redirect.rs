@@ -2,6 +2,8 @@ use reqwest::{Url, redirect::Policy};
 
 /// Most redirects that are followed for one request.
 pub const MOST_REDIRECTS: usize = 10;
+/// Most rounds of percent-decoding that a path gets. Each reads all of it, and may shorten it by two bytes only.
+const MOST_ROUNDS: usize = 8;
 
 /// A redirect that is not followed.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +35,8 @@ pub(crate) fn inside_of_the_origin() -> Policy {
 }
 
 /// Whether `url` is `base` or below it, however a server may read its path: escapes are decoded as often as there are
-/// any, backslashes count as slashes, and parameters of a segment (`..;x`) do not hide that it leads upwards.
+/// any, backslashes count as slashes, and parameters of a segment (`..;x`) do not hide that it leads upwards. A path with
+/// more rounds of escapes than anybody decodes is not.
 pub fn within(base: &Url, url: &Url) -> bool {
     let account = |url: &Url| (url.username().to_owned(), url.password().map(str::to_owned));
     if base.origin() != url.origin() || account(base) != account(url) {
@@ -47,21 +50,23 @@ pub fn within(base: &Url, url: &Url) -> bool {
     below && !climbs(url.path().as_bytes())
 }
 
-/// Whether some reading of `path` has a segment that leads upwards.
+/// Whether some reading of `path` has a segment that leads upwards, or may have one: after [`MOST_ROUNDS`] there are
+/// escapes left.
 fn climbs(path: &[u8]) -> bool {
     let mut read = path.to_vec();
-    loop {
+    for _ in 0..=MOST_ROUNDS {
         let up = |segment: &[u8]| segment.split(|byte| *byte == b';').next() == Some(b"..");
         if read.split(|byte| matches!(byte, b'/' | b'\\')).any(up) {
             return true;
         }
         let decoded = decoded(&read);
-        // Each round makes it shorter, so there is a last one.
+        // An escape is longer than what it stands for.
         if decoded.len() == read.len() {
             return false;
         }
         read = decoded;
     }
+    true
 }
 
 /// Percent escapes decoded, once.
@@ -137,6 +142,9 @@ mod tests {
         ] {
             assert!(!stays(base, outside), "{outside}");
         }
+        let escaped = |times| format!("a%{}2Fb", "25".repeat(times));
+        assert!(stays(base, &escaped(MOST_ROUNDS - 1)));
+        assert!(!stays(base, &escaped(MOST_ROUNDS)), "nobody reads that often");
         assert!(stays("https://h", "anything/at/all"));
         assert!(!within(
             &"https://h/a".parse().unwrap(),

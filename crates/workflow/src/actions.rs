@@ -124,6 +124,10 @@ impl Turn {
             Some(OrchestratorActionType::CompleteOrchestration(complete)) => {
                 let continues = complete.orchestration_status() == OrchestrationStatus::ContinuedAsNew;
                 if continues {
+                    // SDKs answer to a termination with both, in either order.
+                    if self.facts.completed.is_some() {
+                        return Ok(None);
+                    }
                     return Ok(Some(self.continue_as_new(complete, of_action, outside)));
                 }
                 self.complete(id, complete, of_action, outside.at, effects);
@@ -354,6 +358,10 @@ impl Turn {
             if !next.facts.is_repeated(&event) {
                 next.take(event);
             }
+        }
+        if let Some(terminated) = &self.terminated {
+            let terminated = EventType::ExecutionTerminated(terminated.clone());
+            next.take(event(NO_ID, outside.at, terminated));
         }
         next
     }

@@ -63,14 +63,15 @@ impl Instance {
             }
         }
         if !self.is_completed() {
-            return if is_same_child(existing, start) {
+            // Of whichever execution of its parent: one that continued as new takes the child over.
+            return if is_same_task(existing, start) {
                 Ok(Creation::Nothing)
             } else {
                 Err(CreateError::Active(self.id.clone()))
             };
         }
         // Its parent knows how it ended; the parent's turn was cut off before it was stored.
-        if is_same_child(existing, start) && parent_execution(start).is_some() {
+        if is_same_task(existing, start) && is_same_execution(existing, start) {
             return Ok(Creation::Nothing);
         }
         if awaits_result {
@@ -89,8 +90,8 @@ impl Instance {
     }
 }
 
-/// A parent that did not store its turn creates its children again.
-fn is_same_child(existing: &ExecutionStartedEvent, start: &ExecutionStartedEvent) -> bool {
+/// A parent that did not store its turn creates its children again: the instance and the task are those of before.
+fn is_same_task(existing: &ExecutionStartedEvent, start: &ExecutionStartedEvent) -> bool {
     fn key(parent: &ParentInstanceInfo) -> (Option<String>, i32) {
         let instance = parent.orchestration_instance.as_ref();
         (
@@ -103,12 +104,15 @@ fn is_same_child(existing: &ExecutionStartedEvent, start: &ExecutionStartedEvent
         parent(existing).as_ref().map(key),
         parent(start).as_ref().map(key),
     ) {
-        (Some(of_existing), Some(of_start)) => {
-            let (one, other) = (parent_execution(existing), parent_execution(start));
-            of_existing == of_start && (one == other || one.is_none() || other.is_none())
-        }
+        (Some(of_existing), Some(of_start)) => of_existing == of_start,
         _ => false,
     }
+}
+
+/// Children that Dapr's sidecars have created do not say of which execution of their parent they are.
+fn is_same_execution(existing: &ExecutionStartedEvent, start: &ExecutionStartedEvent) -> bool {
+    let (one, other) = (parent_execution(existing), parent_execution(start));
+    other.is_some() && (one.is_none() || one == other)
 }
 
 fn parent_execution(event: &ExecutionStartedEvent) -> Option<&str> {
@@ -218,7 +222,8 @@ mod tests {
         for other in [Some(("p", 4)), Some(("q", 3)), None] {
             assert_eq!(asked(other), Err(CreateError::Active("a".to_owned())));
         }
-        // It has ended: the same execution of the parent knows, another one has it begin anew.
+        // While it runs, the parent may have continued as new. It has ended: the same execution of the parent knows, another
+        // one has it begin anew.
         let of_execution = |execution: &str| {
             let mut event = started(Some(("p", 3)));
             if let Some(EventType::ExecutionStarted(started)) = &mut event.event_type {
@@ -227,19 +232,22 @@ mod tests {
             }
             event
         };
+        let asked_by = |execution: &str| CreateWorkflowInstanceRequest {
+            start_event: Some(of_execution(execution)),
+            policy: None,
+        };
         let mut ended = Instance::new("a");
         ended.append(&of_execution("one"));
+        for execution in ["one", "two"] {
+            assert_eq!(ended.creation(&asked_by(execution), false), Ok(Creation::Nothing));
+        }
         ended.append(&event(
             1,
             AT,
             EventType::ExecutionCompleted(ExecutionCompletedEvent::default()),
         ));
         for (execution, expected) in [("one", Creation::Nothing), ("two", Creation::Begin)] {
-            let request = CreateWorkflowInstanceRequest {
-                start_event: Some(of_execution(execution)),
-                policy: None,
-            };
-            assert_eq!(ended.creation(&request, false), Ok(expected));
+            assert_eq!(ended.creation(&asked_by(execution), false), Ok(expected));
         }
         let no_start = CreateWorkflowInstanceRequest::default();
         assert_eq!(

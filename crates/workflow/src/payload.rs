@@ -62,6 +62,15 @@ impl Limit {
         )
     }
 
+    /// Why an instance that creates this child cannot go on: no worker of the child could ever be sent its start.
+    #[must_use]
+    pub fn stalls_child(self, child: &str, start: &HistoryEvent) -> Option<ExecutionStalledEvent> {
+        self.exceeded(
+            &format!("the start of child workflow '{child}', with its input,"),
+            start.encoded_len(),
+        )
+    }
+
     fn exceeded(self, what: &str, size: usize) -> Option<ExecutionStalledEvent> {
         let Self(limit) = self;
         let per_cent = size.saturating_mul(100).checked_div(limit)?;

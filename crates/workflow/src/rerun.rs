@@ -5,7 +5,9 @@ use std::collections::{HashMap, HashSet};
 
 use outrigger_wire::durabletask::backend::v1::WorkflowState;
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_wire::durabletask::{HistoryEvent, RerunParentInstanceInfo, RerunWorkflowFromEventRequest};
+use outrigger_wire::durabletask::{
+    HistoryEvent, OrchestrationInstance, RerunParentInstanceInfo, RerunWorkflowFromEventRequest,
+};
 use prost_types::Timestamp;
 
 use crate::actions::{Parent, creation, timer};
@@ -158,23 +160,39 @@ impl Instance {
     }
 
     /// An instance from a state that [`Instance::fork`] made. What it begins with ([`Instance::rerun`]) is begun by a
-    /// reminder, which has to be set before this is stored: then nothing is lost whenever a process ends.
+    /// reminder, which has to be set before this is stored: then nothing is lost whenever a process ends. It is an execution
+    /// of its own, with ids that `new_id` makes: its activities and children are not those of the source, nor of an instance
+    /// that was made of the source before and purged since.
     ///
     /// # Errors
     /// [`RerunError`].
-    pub fn from_fork(id: &str, state: WorkflowState, at: Timestamp) -> Result<(Self, Change), RerunError> {
+    pub fn from_fork(
+        id: &str,
+        state: WorkflowState,
+        at: Timestamp,
+        new_id: &mut dyn FnMut() -> String,
+    ) -> Result<(Self, Change), RerunError> {
         let mut instance = Self::new(id);
         instance.generation = state.generation;
         instance.custom_status = state.custom_status;
         if state.inbox.is_empty() {
             return Err(RerunError::Nothing(id.to_owned()));
         }
-        for event in &state.history {
-            instance.append(event);
+        for mut event in state.history {
+            if let Some(EventType::ExecutionStarted(started)) = &mut event.event_type {
+                started.orchestration_instance = Some(OrchestrationInstance {
+                    instance_id: id.to_owned(),
+                    execution_id: Some(new_id()),
+                });
+            }
+            instance.append(&event);
         }
         let mut known = HashSet::new();
         for mut event in state.inbox {
             event.timestamp = Some(at);
+            if let Some(EventType::TaskScheduled(task)) = &mut event.event_type {
+                task.task_execution_id = new_id();
+            }
             let key = awaited(&event).ok_or_else(|| RerunError::Unexpected(id.to_owned()))?;
             if known.insert(key) {
                 instance.append(&event);
@@ -287,8 +305,14 @@ mod tests {
             next += 1;
             next.to_string()
         };
-        let (mut instance, change) = Instance::from_fork("new", state, AT).unwrap();
+        let (mut instance, change) = Instance::from_fork("new", state, AT, &mut new_id).unwrap();
         let made = instance.stored();
+        let own = &instance.start_event().unwrap().orchestration_instance;
+        let own = own.as_ref().unwrap();
+        assert_eq!(
+            (&*own.instance_id, own.execution_id.as_deref()),
+            ("new", Some("1"))
+        );
         let mut rerun_of = |instance: &Instance| instance.rerun(made, "app", AT, &mut new_id);
         let rerun = rerun_of(&instance);
         assert_eq!(instance.facts().len, 8);
@@ -304,6 +328,20 @@ mod tests {
             target.rerun_parent_instance_info.as_ref().unwrap().instance_id,
             "old"
         );
+        assert_eq!(
+            target.task_execution_id, "3",
+            "another execution than the source's"
+        );
+        let Some(EventType::ExecutionStarted(child)) = &rerun.children[0].event.event_type else {
+            panic!()
+        };
+        let parent = child
+            .parent_instance
+            .as_ref()
+            .unwrap()
+            .orchestration_instance
+            .as_ref();
+        assert_eq!(parent.unwrap().execution_id.as_deref(), Some("1"));
 
         // What has ended, waits as ended, or was begun by a turn is not begun once more.
         let completed = |id| {

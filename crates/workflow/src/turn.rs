@@ -61,7 +61,8 @@ pub struct Turn {
     /// Results of what no turn that was stored has begun: they wait until one has.
     pub(crate) early: Vec<HistoryEvent>,
     superseded: Vec<i32>,
-    terminated: Option<ExecutionTerminatedEvent>,
+    /// The first one; it takes the children along if any of them does.
+    pub(crate) terminated: Option<ExecutionTerminatedEvent>,
     pub(crate) restarts: u32,
     stalled_before: Option<ExecutionStalledEvent>,
 }
@@ -153,7 +154,8 @@ impl Turn {
     pub(crate) fn take(&mut self, event: HistoryEvent) {
         self.superseded.extend(self.facts.add(&event));
         if let Some(EventType::ExecutionTerminated(terminated)) = &event.event_type {
-            self.terminated = Some(terminated.clone());
+            let first = self.terminated.get_or_insert_with(|| terminated.clone());
+            first.recurse |= terminated.recurse;
         }
         self.fresh.push(event);
     }

@@ -1,5 +1,5 @@
-//! An actor that two apps call: one after the other, with a count in its state, and a reminder that wakes it. Then the
-//! sidecar that hosts it is killed.
+//! An actor that two apps call: one after the other, with a count in its state, and a reminder that wakes it. Then a
+//! second host comes, and the one that has the actor is killed.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use tonic::transport::Endpoint;
 
 use crate::Failure;
-use crate::bindings::until_posted;
+use crate::bindings::{posted, until_posted};
 use crate::calls::{REPEATS, get, millis, send, timed};
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Sidecar};
 
 const KIND: &str = "Boat";
 const ID: &str = "kon-tiki";
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Calls an actor of the HTTP app beside both apps, reads its state, has it reminded, and kills its host; prints a line for
 /// each.
 pub(crate) async fn all(fleet: &mut Fleet) -> Result<(), Failure> {
-    let actor = format!("http://127.0.0.1:{}/v1.0/actors/{KIND}/{ID}", fleet.python.http);
+    let actor = beside(&fleet.python);
     let (first, median) = timed(REPEATS, async || over_http(&actor).await.map(drop)).await?;
     line("beside its own app, over HTTP", first, median);
     let (first, median) = timed(REPEATS, async || over_grpc(fleet).await.map(drop)).await?;
@@ -52,8 +52,21 @@ pub(crate) async fn all(fleet: &mut Fleet) -> Result<(), Failure> {
         "{:24} it counted {kept} calls of two apps in its state, one turn after another",
         "actor, state"
     );
-    let seen = remind(fleet, &actor).await?;
-    outlive(fleet, &actor, expected, seen).await
+    remind(fleet, &actor).await?;
+    outlive(fleet).await
+}
+
+/// The actor's URL at a sidecar.
+fn beside(sidecar: &Sidecar) -> String {
+    format!("http://127.0.0.1:{}/v1.0/actors/{KIND}/{ID}", sidecar.http)
+}
+
+/// What the actor answers to a call.
+struct Answer {
+    /// Its count after the call.
+    calls: u64,
+    /// The port of the app that hosts it.
+    host: u16,
 }
 
 fn line(what: &str, first: Duration, median: Duration) {
@@ -66,17 +79,16 @@ fn line(what: &str, first: Duration, median: Duration) {
     );
 }
 
-/// The actor's count after the call.
-async fn over_http(actor: &str) -> Result<u64, Failure> {
+async fn over_http(actor: &str) -> Result<Answer, Failure> {
     let url = format!("{actor}/method/{METHOD}");
     let (status, answer) = send(Request::post(&url).body(Full::default())?).await?;
     if status != 200 {
         return Err(format!("{url}: status {status}: {}", String::from_utf8_lossy(&answer)).into());
     }
-    counted(&answer)
+    read(&answer)
 }
 
-async fn over_grpc(fleet: &Fleet) -> Result<u64, Failure> {
+async fn over_grpc(fleet: &Fleet) -> Result<Answer, Failure> {
     let grpc = Endpoint::from_shared(format!("http://127.0.0.1:{}", fleet.rust.grpc))?.connect_lazy();
     let request = InvokeActorRequest {
         actor_type: KIND.into(),
@@ -85,20 +97,25 @@ async fn over_grpc(fleet: &Fleet) -> Result<u64, Failure> {
         ..InvokeActorRequest::default()
     };
     let answer = DaprClient::new(grpc).invoke_actor(request).await?.into_inner();
-    counted(&answer.data)
+    read(&answer.data)
 }
 
-fn counted(answer: &[u8]) -> Result<u64, Failure> {
+fn read(answer: &[u8]) -> Result<Answer, Failure> {
     let shown = String::from_utf8_lossy(answer);
     let seen: Value =
         serde_json::from_slice(answer).map_err(|e| format!("not the actor's answer ({e}): {shown}"))?;
-    seen["calls"]
-        .as_u64()
-        .ok_or_else(|| format!("the actor's answer has no count: {shown}").into())
+    let number = |name: &str| {
+        let number = seen[name].as_u64();
+        number.ok_or_else(|| format!("the actor's answer has no number '{name}': {shown}"))
+    };
+    Ok(Answer {
+        calls: number("calls")?,
+        host: number("port")?.try_into()?,
+    })
 }
 
 /// Has the actor reminded until it has come a few times.
-async fn remind(fleet: &Fleet, actor: &str) -> Result<u64, Failure> {
+async fn remind(fleet: &Fleet, actor: &str) -> Result<(), Failure> {
     let url = format!("{actor}/reminders/{REMINDER}");
     let reminder = json!({"dueTime": "0s", "period": "1s", "data": "all is well"});
     let request = Request::post(&url).header("content-type", "application/json");
@@ -109,16 +126,31 @@ async fn remind(fleet: &Fleet, actor: &str) -> Result<u64, Failure> {
         "actor, reminder",
         reminded()
     );
-    Ok(seen)
+    Ok(())
 }
 
-/// Kills the sidecar that hosts the actor: its state and its reminder outlive it. `counted` and `seen`: the calls and the
-/// reminders so far.
-async fn outlive(fleet: &mut Fleet, actor: &str, counted: u64, seen: u64) -> Result<(), Failure> {
+/// Starts a second host and kills the one that has the actor: with its state and its reminder it goes on at the other.
+async fn outlive(fleet: &mut Fleet) -> Result<(), Failure> {
+    let began = Instant::now();
+    let second = fleet.second_python().await?;
+    // The sidecar has its place among the hosts when it knows where the actor is.
+    let before = over_http(&beside(&second.sidecar)).await?;
+    let (which, survivor) = if before.host == second.sidecar.app {
+        ("it moved to that one, with its state", fleet.python.app)
+    } else {
+        ("it stayed with the first", second.sidecar.app)
+    };
+    println!(
+        "{:24} the HTTP app and a sidecar once more, with the same id, in {} ms: {which}",
+        "actor, second host",
+        began.elapsed().as_millis()
+    );
+    let seen = posted(survivor, &reminded()).await?;
+
     let killed = Instant::now();
-    fleet.kill_python_sidecar().await?;
+    fleet.kill_python(second, before.host).await?;
     let mut calls = 0;
-    // Refused until the host has its place again.
+    // Refused until the actor has its new place.
     let now = loop {
         calls += 1;
         match over_grpc(fleet).await {
@@ -127,23 +159,26 @@ async fn outlive(fleet: &mut Fleet, actor: &str, counted: u64, seen: u64) -> Res
             Err(_) => tokio::time::sleep(PAUSE).await,
         }
     };
-    if now <= counted || now > counted + calls {
-        let expected = counted + 1;
-        return Err(
-            format!("after the kill of its host the actor counted {now}, expected {expected}").into(),
-        );
+    let took = killed.elapsed().as_millis();
+    if now.calls <= before.calls || now.calls > before.calls + calls || now.host != survivor {
+        return Err(format!(
+            "after the kill of its host, port {}, the actor counted {} at port {}, expected {} at port {survivor}",
+            before.host,
+            now.calls,
+            now.host,
+            before.calls + 1
+        )
+        .into());
     }
     println!(
-        "{:24} of the sidecar that hosts it: called again {} ms later, it went on with call {now}",
-        "actor, kill -9",
-        killed.elapsed().as_millis()
+        "{:24} of the app and the sidecar that host it: called at the other host {took} ms later, it went on with call {}",
+        "actor, kill -9", now.calls
     );
-    // Of those until now, one may have been under way as its host was killed.
-    let after = until_posted(fleet, &reminded(), seen + 1 + TIMES).await? - seen;
-    let url = format!("{actor}/reminders/{REMINDER}");
+    let after = until_posted(fleet, &reminded(), seen + TIMES).await? - seen;
+    let url = format!("{}/reminders/{REMINDER}", beside(&fleet.python));
     done(&url, Request::delete(&url).body(Full::default())?).await?;
     println!(
-        "{:24} the reminder, set once before, came {after} times more",
+        "{:24} the reminder, set once before, came to it there {after} times",
         "actor, kill -9"
     );
     Ok(())

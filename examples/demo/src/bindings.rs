@@ -72,16 +72,21 @@ pub(crate) async fn all(fleet: &Fleet) -> Result<(), Failure> {
     Ok(())
 }
 
+/// How many posts to a path an HTTP app has counted; `port` is its own.
+pub(crate) async fn posted(port: u16, path: &str) -> Result<u64, Failure> {
+    let url = format!("http://127.0.0.1:{port}/times/{path}");
+    let (_, body) = get(&url).await?;
+    let answer: Value = serde_json::from_slice(&body)?;
+    answer["times"]
+        .as_u64()
+        .ok_or_else(|| format!("{url}: not a count: {answer}").into())
+}
+
 /// Waits until the HTTP app itself has counted enough posts to a path.
 pub(crate) async fn until_posted(fleet: &Fleet, path: &str, enough: u64) -> Result<u64, Failure> {
     let deadline = Instant::now() + LIMIT;
-    let url = format!("http://127.0.0.1:{}/times/{path}", fleet.python_app);
     loop {
-        let (_, body) = get(&url).await?;
-        let answer: Value = serde_json::from_slice(&body)?;
-        let seen = answer["times"]
-            .as_u64()
-            .ok_or_else(|| format!("{url}: not a count: {answer}"))?;
+        let seen = posted(fleet.python.app, path).await?;
         if seen >= enough {
             return Ok(seen);
         }

@@ -1,6 +1,7 @@
 //! The CA, a scheduler, placement, two apps and their sidecars: start, ready, stop.
 
 use std::fs::Permissions;
+use std::mem::swap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -28,24 +29,33 @@ pub(crate) struct Binaries {
 /// A running sidecar, as its app and a scraper of metrics see it.
 pub(crate) struct Sidecar {
     pub(crate) app_id: String,
+    /// The port of its app.
+    pub(crate) app: u16,
     pub(crate) http: u16,
     pub(crate) grpc: u16,
     pub(crate) metrics: u16,
 }
 
+/// An app and its sidecar.
+pub(crate) struct Host {
+    pub(crate) sidecar: Sidecar,
+    app: Process,
+    daprd: Process,
+}
+
 pub(crate) struct Fleet {
     /// Beside the HTTP app in Python.
     pub(crate) python: Sidecar,
-    /// The port of that app.
-    pub(crate) python_app: u16,
     /// Beside the gRPC app in Rust.
     pub(crate) rust: Sidecar,
     /// In the order they were started.
     processes: Vec<Process>,
     /// Started after them.
+    python_app: Process,
     python_sidecar: Process,
     rust_sidecar: Process,
     rust_app: Process,
+    launch: Launch,
     dir: TempDir,
 }
 
@@ -72,20 +82,18 @@ impl Fleet {
         match Started::start_in(binaries, broker, dir.path()).await {
             Ok(Started {
                 python,
-                python_app,
                 rust,
                 processes,
-                python_sidecar,
-                rust_sidecar,
-                rust_app,
+                launch,
             }) => Ok(Self {
-                python,
-                python_app,
-                rust,
+                python: python.sidecar,
+                rust: rust.sidecar,
                 processes,
-                python_sidecar,
-                rust_sidecar,
-                rust_app,
+                python_app: python.app,
+                python_sidecar: python.daprd,
+                rust_sidecar: rust.daprd,
+                rust_app: rust.app,
+                launch,
                 dir,
             }),
             Err(failure) => {
@@ -101,10 +109,22 @@ impl Fleet {
         self.dir.path()
     }
 
-    /// Kills the sidecar of the HTTP app (`kill -9`), and starts it again.
-    pub(crate) async fn kill_python_sidecar(&mut self) -> Result<(), Failure> {
-        self.python_sidecar.kill_and_start().await?;
-        self.python_sidecar.healthy(&healthz(&self.python)).await
+    /// Starts the HTTP app once more, with a sidecar of its own and the same id.
+    pub(crate) async fn second_python(&self) -> Result<Host, Failure> {
+        let (id, peer) = (&self.python.app_id, &self.rust.app_id);
+        self.launch.python("2", id, peer).await
+    }
+
+    /// Kills one of the two processes of the HTTP app, that which has this port, and its sidecar (`kill -9`). The other
+    /// one is the fleet's from then on.
+    pub(crate) async fn kill_python(&mut self, mut other: Host, port: u16) -> Result<(), Failure> {
+        if self.python.app == port {
+            swap(&mut self.python, &mut other.sidecar);
+            swap(&mut self.python_app, &mut other.app);
+            swap(&mut self.python_sidecar, &mut other.daprd);
+        }
+        other.daprd.kill().await?;
+        other.app.kill().await
     }
 
     /// Kills the sidecar of the gRPC app (`kill -9`), and starts it again.
@@ -119,6 +139,7 @@ impl Fleet {
         let mut result = self.rust_app.stop().await;
         result = result.and(self.rust_sidecar.stop().await);
         result = result.and(self.python_sidecar.stop().await);
+        result = result.and(self.python_app.stop().await);
         for process in self.processes.into_iter().rev() {
             result = result.and(process.stop().await);
         }
@@ -131,25 +152,14 @@ impl Fleet {
 
 /// A fleet without its folder.
 struct Started {
-    python: Sidecar,
-    python_app: u16,
-    rust: Sidecar,
+    python: Host,
+    rust: Host,
     processes: Vec<Process>,
-    python_sidecar: Process,
-    rust_sidecar: Process,
-    rust_app: Process,
+    launch: Launch,
 }
 
 impl Started {
     async fn start_in(binaries: &Binaries, broker: &Broker, dir: &Path) -> Result<Self, Failure> {
-        let [
-            python_port,
-            rust_port,
-            python_http,
-            python_grpc,
-            rust_http,
-            rust_grpc,
-        ] = free_ports().await?;
         // Peers are found by multicast: the suffix keeps two demos on one network apart.
         let suffix: u16 = rand::random();
         let (python_id, rust_id) = (format!("python-{suffix:04x}"), format!("rust-{suffix:04x}"));
@@ -164,46 +174,24 @@ impl Started {
         bindings::write_resources(dir, &resources, &python_id)?;
         events::write_resources(dir, &resources, &python_id, broker)?;
 
-        let mut http_app = http_app(python_port, python_http, dir)?;
-        http_app.listening(python_port).await?;
-        let mut grpc_app = grpc_app(rust_port, rust_grpc, dir)?;
-        grpc_app.listening(rust_port).await?;
-
         let launch = Launch {
-            dir,
+            dir: dir.to_owned(),
+            http_sidecar: binaries.http_sidecar.clone(),
+            grpc_sidecar: binaries.grpc_sidecar.clone(),
             sentry_port,
             scheduler_port,
             placement_port,
-            anchors: &anchors,
+            anchors,
         };
-        let python = App {
-            id: &python_id,
-            port: python_port,
-            http: python_http,
-            grpc: python_grpc,
-            protocol: "http",
-            peer: &rust_id,
-        };
-        let rust = App {
-            id: &rust_id,
-            port: rust_port,
-            http: rust_http,
-            grpc: rust_grpc,
-            protocol: "grpc",
-            peer: &python_id,
-        };
-        let (python, mut python_sidecar) = launch.sidecar(&binaries.http_sidecar, &python).await?;
-        let (rust, mut rust_sidecar) = launch.sidecar(&binaries.grpc_sidecar, &rust).await?;
-        python_sidecar.healthy(&healthz(&python)).await?;
-        rust_sidecar.healthy(&healthz(&rust)).await?;
+        let (python, rust) = tokio::try_join!(
+            launch.python("1", &python_id, &rust_id),
+            launch.rust(&rust_id, &python_id)
+        )?;
         Ok(Self {
             python,
-            python_app: python_port,
             rust,
-            processes: vec![ca, clock, placed, http_app],
-            python_sidecar,
-            rust_sidecar,
-            rust_app: grpc_app,
+            processes: vec![ca, clock, placed],
+            launch,
         })
     }
 }
@@ -221,7 +209,7 @@ async fn sentry(program: &Path, dir: &Path) -> Result<(Process, u16, String), Fa
         &config,
         "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: sentry\nspec: {}\n",
     )?;
-    let [port, healthz, metrics] = free_ports().await?;
+    let [port, healthz, metrics] = free_ports().await;
     let mut command = Command::new(program);
     command
         .arg("--config")
@@ -245,7 +233,7 @@ async fn sentry(program: &Path, dir: &Path) -> Result<(Process, u16, String), Fa
 
 /// A scheduler with an identity of the CA; returns it with its port.
 async fn scheduler(program: &Path, dir: &Path, sentry_port: u16) -> Result<(Process, u16), Failure> {
-    let [port, healthz, metrics, client, members] = free_ports().await?;
+    let [port, healthz, metrics, client, members] = free_ports().await;
     let jobs = dir.join("jobs");
     std::fs::create_dir(&jobs)?;
     // etcd, which Dapr's scheduler runs in itself, refuses a folder that others can read.
@@ -279,7 +267,7 @@ async fn scheduler(program: &Path, dir: &Path, sentry_port: u16) -> Result<(Proc
 
 /// A placement service with an identity of the CA; returns it with its port.
 async fn placement(program: &Path, dir: &Path, sentry_port: u16) -> Result<(Process, u16), Failure> {
-    let [port, healthz, metrics, replicas] = free_ports().await?;
+    let [port, healthz, metrics, replicas] = free_ports().await;
     let mut command = Command::new(program);
     command
         .arg("--trust-anchors-file")
@@ -301,35 +289,20 @@ async fn placement(program: &Path, dir: &Path, sentry_port: u16) -> Result<(Proc
     Ok((process, port))
 }
 
-/// `sidecar`: the port of its sidecar's HTTP API.
-fn http_app(port: u16, sidecar: u16, dir: &Path) -> Result<Process, Failure> {
-    let script = dir.join("app.py");
-    std::fs::write(&script, APP_PY)?;
-    let python = std::env::var("DEMO_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let mut command = Command::new(&python);
-    command.arg(script).args([port.to_string(), sidecar.to_string()]);
-    Process::start("app-python", command, dir).map_err(|error| {
-        format!("{error}\nThe HTTP app needs Python 3: install it, or name it in DEMO_PYTHON").into()
-    })
-}
-
-/// `sidecar`: the port of its sidecar's gRPC API.
-fn grpc_app(port: u16, sidecar: u16, dir: &Path) -> Result<Process, Failure> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["app-grpc", &port.to_string(), &sidecar.to_string()]);
-    Process::start("app-rust", command, dir)
-}
-
-/// What both sidecars are started with.
-struct Launch<'a> {
-    dir: &'a Path,
+/// What sidecars are started with.
+struct Launch {
+    dir: PathBuf,
+    http_sidecar: PathBuf,
+    grpc_sidecar: PathBuf,
     sentry_port: u16,
     scheduler_port: u16,
     placement_port: u16,
-    anchors: &'a str,
+    anchors: String,
 }
 
 struct App<'a> {
+    /// What its sidecar is called in the names of files.
+    name: &'a str,
     id: &'a str,
     port: u16,
     /// The ports of its sidecar's APIs.
@@ -340,11 +313,61 @@ struct App<'a> {
     peer: &'a str,
 }
 
-impl Launch<'_> {
+impl Launch {
+    /// Starts the HTTP app and its sidecar; `number` tells its processes apart.
+    async fn python(&self, number: &str, id: &str, peer: &str) -> Result<Host, Failure> {
+        let [port, http, grpc] = free_ports().await;
+        let script = self.dir.join("app.py");
+        std::fs::write(&script, APP_PY)?;
+        let python = std::env::var("DEMO_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+        let mut command = Command::new(&python);
+        command.arg(script).args([port.to_string(), http.to_string()]);
+        let app = Process::start(&format!("app-python-{number}"), command, &self.dir);
+        let app = app.map_err(|error| {
+            format!("{error}\nThe HTTP app needs Python 3: install it, or name it in DEMO_PYTHON")
+        })?;
+        let told = App {
+            name: &format!("{id}-{number}"),
+            id,
+            port,
+            http,
+            grpc,
+            protocol: "http",
+            peer,
+        };
+        self.host(app, &self.http_sidecar, &told).await
+    }
+
+    /// Starts the gRPC app and its sidecar.
+    async fn rust(&self, id: &str, peer: &str) -> Result<Host, Failure> {
+        let [port, http, grpc] = free_ports().await;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["app-grpc", &port.to_string(), &grpc.to_string()]);
+        let app = Process::start("app-rust", command, &self.dir)?;
+        let told = App {
+            name: id,
+            id,
+            port,
+            http,
+            grpc,
+            protocol: "grpc",
+            peer,
+        };
+        self.host(app, &self.grpc_sidecar, &told).await
+    }
+
+    /// Waits for an app, and starts its sidecar.
+    async fn host(&self, mut app: Process, program: &Path, told: &App<'_>) -> Result<Host, Failure> {
+        app.listening(told.port).await?;
+        let (sidecar, mut daprd) = self.sidecar(program, told).await?;
+        daprd.healthy(&healthz(&sidecar)).await?;
+        Ok(Host { sidecar, app, daprd })
+    }
+
     async fn sidecar(&self, program: &Path, app: &App<'_>) -> Result<(Sidecar, Process), Failure> {
-        let config = self.dir.join(format!("{}.yaml", app.id));
+        let config = self.dir.join(format!("{}.yaml", app.name));
         std::fs::write(&config, access_control(app.peer))?;
-        let [internal, metrics] = free_ports().await?;
+        let [internal, metrics] = free_ports().await;
         let App { http, grpc, .. } = *app;
         let mut command = Command::new(program);
         let resources = self.dir.join("resources");
@@ -373,12 +396,13 @@ impl Launch<'_> {
                 "--control-plane-namespace=default",
             ]);
         command
-            .env("DAPR_TRUST_ANCHORS", self.anchors)
+            .env("DAPR_TRUST_ANCHORS", &self.anchors)
             .env("DAPR_HOST_IP", LOOPBACK);
-        let process = Process::start(&format!("daprd-{}", app.id), command, self.dir)?;
+        let process = Process::start(&format!("daprd-{}", app.name), command, &self.dir)?;
         Ok((
             Sidecar {
                 app_id: app.id.to_owned(),
+                app: app.port,
                 http,
                 grpc,
                 metrics,

@@ -1,6 +1,6 @@
 //! Starts the CA, a scheduler, placement, two sidecars and two apps, makes every kind of call between them, keeps state,
-//! reads a secret, is woken by a clock, writes a file, has a job triggered, publishes events, calls an actor whose host it
-//! kills, runs a workflow whose sidecar it kills, and stops them again.
+//! reads a secret, is woken by a clock, writes a file, has a job triggered, publishes events, calls an actor that has
+//! two hosts and kills the one it is at, runs a workflow whose sidecar it kills, and stops them again.
 
 mod actors;
 mod app;

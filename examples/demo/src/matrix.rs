@@ -21,7 +21,7 @@ pub(crate) async fn run(ours: &Path, peer: &Path) -> Result<(), Failure> {
         let (ca, scheduler, placement) = (side(3), side(2), side(1));
         let (http, grpc) = (side(0), sides[1 - (number & 1)]);
         println!(
-            "CA: {}; scheduler: {}; placement: {}; sidecar of the HTTP app, which hosts the actor: {}; sidecar of the \
+            "CA: {}; scheduler: {}; placement: {}; sidecars of the HTTP app, which host the actor: {}; sidecar of the \
              gRPC app: {}",
             ca.0, scheduler.0, placement.0, http.0, grpc.0
         );
@@ -67,7 +67,7 @@ struct Redis {
 impl Redis {
     async fn start() -> Result<Self, Failure> {
         let dir = tempfile::Builder::new().prefix("outrigger-demo-").tempdir()?;
-        let [port] = free_ports().await?;
+        let [port] = free_ports().await;
         let mut command = Command::new("redis-server");
         command
             .args(["--bind", "127.0.0.1", "--port", &port.to_string()])

@@ -1,8 +1,10 @@
 //! A child process with a log of its own, ended with the demo whatever happens.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
@@ -50,10 +52,15 @@ impl Process {
         })
     }
 
-    /// Kills the process, which has no time for anything, and starts it again.
-    pub(crate) async fn kill_and_start(&mut self) -> Result<(), Failure> {
+    /// Kills the process, which has no time for anything.
+    pub(crate) async fn kill(&mut self) -> Result<(), Failure> {
         // SIGKILL.
-        self.child.kill().await?;
+        Ok(self.child.kill().await?)
+    }
+
+    /// The same, and starts it again.
+    pub(crate) async fn kill_and_start(&mut self) -> Result<(), Failure> {
+        self.kill().await?;
         self.child = self.command.spawn()?;
         Ok(())
     }
@@ -121,22 +128,25 @@ impl Process {
     }
 }
 
-/// As many distinct free ports as asked for. They are picked together so that none is handed out twice.
-pub(crate) async fn free_ports<const N: usize>() -> Result<[u16; N], Failure> {
-    let mut held = Vec::with_capacity(N);
+/// As many free ports as asked for. None is handed out twice: who was given one may not listen yet.
+pub(crate) async fn free_ports<const N: usize>() -> [u16; N] {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut ports = [0; N];
     for port in &mut ports {
         // Below those that the kernel gives to connections: one of these could be taken before the process that is meant
         // for it listens.
-        let listener = loop {
+        *port = loop {
             let wanted = rand::random_range(10_000_u16..32_000);
-            // Somebody may have it.
-            if let Ok(listener) = TcpListener::bind(("0.0.0.0", wanted)).await {
-                break listener;
+            // Somebody else may have it.
+            if TcpListener::bind(("0.0.0.0", wanted)).await.is_ok()
+                && GIVEN
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .insert(wanted)
+            {
+                break wanted;
             }
         };
-        *port = listener.local_addr()?.port();
-        held.push(listener);
     }
-    Ok(ports)
+    ports
 }

@@ -91,7 +91,7 @@ impl ApiError {
             .about_store(store, "DAPR_STATE_QUERYING_NOT_SUPPORTED", Vec::new()),
             StateError::Query { store, cause } => about_state(
                 "ERR_STATE_QUERY",
-                INTERNAL,
+                read(&cause),
                 format!("state store {store} query failed: {cause}"),
             )
             .about_store(store, "DAPR_STATE_QUERY_FAILED", Vec::new()),
@@ -100,7 +100,7 @@ impl ApiError {
                 INTERNAL,
                 format!("fail to get {key} from state store {store}: {cause}"),
             ),
-            StateError::BulkGet(cause) => named("ERR_STATE_BULK_GET", INTERNAL, cause.to_string()),
+            StateError::BulkGet(cause) => named("ERR_STATE_BULK_GET", read(&cause), cause.to_string()),
             StateError::Save { store, cause } => named(
                 "ERR_STATE_SAVE",
                 written(&cause),
@@ -157,6 +157,14 @@ fn named(code: &'static str, status: (StatusCode, Code), message: String) -> Api
     about_state(code, status, message).named_over_grpc()
 }
 
+/// The statuses of a read: what would be too large is the caller's to solve.
+fn read(cause: &Cause) -> (StatusCode, Code) {
+    match cause.kind() {
+        Some(Kind::TooLarge) => (StatusCode::BAD_REQUEST, Code::ResourceExhausted),
+        _ => INTERNAL,
+    }
+}
+
 /// The statuses of a write: what is wrong with an ETag is the caller's to solve.
 fn written(cause: &Cause) -> (StatusCode, Code) {
     match cause.kind() {
@@ -176,4 +184,27 @@ fn about_app(reason: &'static str, app_id: Option<&str>) -> Detail {
 
 fn about_state(code: &'static str, (http, grpc): (StatusCode, Code), message: impl Into<String>) -> ApiError {
     ApiError::new(code, "state", http, grpc, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_component::Error;
+
+    use super::*;
+
+    #[test]
+    fn what_is_too_large_of_a_query_is_the_callers_to_solve() {
+        for (kind, expected) in [
+            (Kind::TooLarge, (StatusCode::BAD_REQUEST, Code::ResourceExhausted)),
+            (Kind::Unavailable, INTERNAL),
+        ] {
+            let query = StateError::Query {
+                store: "s".to_owned(),
+                cause: Error::new(kind, "").into(),
+            };
+            let error = ApiError::state(query, Some("app"));
+            assert_eq!((error.http, error.grpc), expected);
+            assert_eq!(error.code, "ERR_STATE_QUERY");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use outrigger_blocks::bindings::attach_trace;
 use outrigger_component::Pairs;
 use outrigger_component::bindings::Invoke;
-use outrigger_component::go_json::{Html, canonical};
+use outrigger_component::go_json::{Html, Strings, canonical};
 use outrigger_transport::response::{bytes_response, empty_response};
 use serde::de::MapAccess;
 use serde_json::value::RawValue;
@@ -40,7 +40,7 @@ impl<'de> Object<'de> for Request<'de> {
         if is("data") {
             self.data = Some(map.next_value()?);
         } else if is("metadata") {
-            self.metadata = value(map)?;
+            Strings(self.metadata) = value(map)?;
         } else if is("operation") {
             self.operation = value(map)?;
         } else {
@@ -116,6 +116,10 @@ mod tests {
         assert_eq!(data(r#"{"Data":"text"}"#), r#""text""#);
         assert_eq!(data("{}"), "null");
         assert!(call("{").is_err());
+        assert_eq!(
+            call(r#"{"metadata":{"path":null}}"#).unwrap().metadata["path"],
+            ""
+        );
         assert!(call(r#"{"metadata":{"a":1}}"#).is_err());
         assert!(call(r#"{"data":1E400}"#).is_err());
     }

@@ -107,20 +107,23 @@ impl Cors {
         }
     }
 
+    /// What every answer to a request with these headers says, but for that to a preflight.
+    pub fn mark(&self, headers: &HeaderMap) -> Mark {
+        if matches!(self, Self::Off) {
+            return Mark::None;
+        }
+        Mark::Depends(headers.get(ORIGIN).and_then(|origin| self.allowed(origin)))
+    }
+
     /// Decides on a request.
     pub fn admit(&self, request: &Request<Body>) -> Admission {
-        if matches!(self, Self::Off) {
-            return Admission::Continue(Mark::None);
-        }
         let headers = request.headers();
-        let origin = headers.get(ORIGIN);
-        let allowed = origin.and_then(|o| self.allowed(o));
         let asked = headers.get(ACCESS_CONTROL_REQUEST_METHOD);
-        match asked.filter(|method| !method.is_empty()) {
-            Some(method) if request.method() == Method::OPTIONS => {
+        match (self.mark(headers), asked.filter(|method| !method.is_empty())) {
+            (Mark::Depends(allowed), Some(method)) if request.method() == Method::OPTIONS => {
                 Admission::Answer(preflight(headers, method, allowed))
             }
-            _ => Admission::Continue(Mark::Depends(allowed)),
+            (mark, _) => Admission::Continue(mark),
         }
     }
 }

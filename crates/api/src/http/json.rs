@@ -7,10 +7,11 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use bytes::Bytes;
-use outrigger_component::go_json;
+use outrigger_component::go_json::{self, MAX_DEPTH, Shape};
 use outrigger_component::offload::offload;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 
 use crate::error::ApiError;
 
@@ -68,6 +69,21 @@ pub(super) fn value<'de, A: MapAccess<'de>, T: Deserialize<'de> + Default>(
     map: &mut A,
 ) -> Result<T, A::Error> {
     Ok(map.next_value::<Option<T>>()?.unwrap_or_default())
+}
+
+/// A value that passes through, if those who decode it later can: to Go a number out of range is none, and depth has an
+/// end.
+pub(super) fn decodable<E: serde::de::Error>(value: &RawValue) -> Result<&RawValue, E> {
+    let text = value.get();
+    if let Some(number) = go_json::out_of_range(text) {
+        return Err(E::custom(format!("the number {number} is out of range")));
+    }
+    if text.len() > MAX_DEPTH && Shape::of(text.as_bytes()).depth > MAX_DEPTH {
+        return Err(E::custom(format!(
+            "the value is nested deeper than {MAX_DEPTH} levels"
+        )));
+    }
+    Ok(value)
 }
 
 /// A member that is an object.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
-use outrigger_component::go_json::Shape;
+use outrigger_component::go_json::check_values;
 use outrigger_component::offload::offload;
 use outrigger_protojson as protojson;
 use outrigger_transport::body::Body;
@@ -15,21 +15,11 @@ use crate::error::{ApiError, JSON};
 
 /// How much more work a byte is here than where messages are read and written directly.
 const REFLECTION: usize = 4;
-/// Values and names of members of a text; each takes some hundred bytes until it is a message, whatever it takes here.
-const MAX_VALUES: usize = 64 << 10;
+
 /// The message `name` from its JSON.
 fn decode<M: Message + Default>(name: &str, json: &[u8]) -> Result<M, String> {
     check_values(json)?;
     protojson::decode(name, json)
-}
-
-fn check_values(json: &[u8]) -> Result<(), String> {
-    if json.len() > MAX_VALUES && Shape::of(json).values > MAX_VALUES {
-        return Err(format!(
-            "it has more than {MAX_VALUES} values and names of members: send less, or large data as a string"
-        ));
-    }
-    Ok(())
 }
 
 impl HttpApi {
@@ -60,6 +50,7 @@ impl HttpApi {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_component::go_json::MAX_VALUES;
     use outrigger_transport::grpc::fields;
     use outrigger_wire::internals::v1::JobHttpRequest;
     use outrigger_wire::runtime::v1 as proto;

@@ -10,6 +10,7 @@ use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use outrigger_blocks::pubsub::{BulkPayload, Payload, Protocol, PublishError, RequestContext};
 use outrigger_cloudevents::content_type::{is_cloud_event, is_json, is_octets, is_text};
 use outrigger_component::Pairs;
+use outrigger_component::go_json::{Strings, from_slice};
 use outrigger_policy::path::clean_escaped_path;
 use outrigger_transport::body::Body;
 use outrigger_transport::response::empty_response;
@@ -59,7 +60,8 @@ impl<'de> Object<'de> for Entry<'de> {
         } else if is("contentType") {
             self.content_type = value(map)?;
         } else if is("metadata") {
-            self.metadata = map.next_value()?;
+            let metadata: Option<Strings> = map.next_value()?;
+            self.metadata = metadata.map(|Strings(metadata)| metadata);
         } else {
             return Ok(false);
         }
@@ -85,7 +87,7 @@ impl Entry<'_> {
     fn data(&self, body: &Bytes) -> Result<Bytes, String> {
         let kind = self.content_type.as_str();
         let json = self.event.map_or("null", RawValue::get);
-        let text = || serde_json::from_str::<String>(json).ok();
+        let text = || from_slice::<String>(json.as_bytes()).ok();
         let mismatch = || "error: mismatch between contentType and event".to_owned();
         if is_octets(kind) {
             let data = STANDARD.decode(text().ok_or_else(mismatch)?);
@@ -255,9 +257,19 @@ mod tests {
     }
 
     #[test]
+    fn null_in_metadata_is_the_empty_string() {
+        let entry = r#"{"entryId":"1","event":"","contentType":"text/plain","metadata":{"a":null,"b":"x"}}"#;
+        let entry = read_one(entry).unwrap();
+        let expected = [("a", ""), ("b", "x")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert!(entry.inherits);
+        assert_eq!(entry.payload.metadata, expected.into());
+    }
+
+    #[test]
     fn the_content_type_says_what_an_event_is() {
         for (kind, event, data) in [
             ("text/plain", r#""a\n""#, "a\n"),
+            ("text/plain", r#""a\ud800""#, "a\u{fffd}"),
             ("application/xml", r#""<a/>""#, "<a/>"),
             ("application/octet-stream", r#""eA==""#, "x"),
             (

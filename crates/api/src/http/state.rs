@@ -40,6 +40,9 @@ pub(super) static ROUTES: &[Endpoint] = &[
     query(Method::PUT),
 ];
 
+/// Bytes of all values of a bulk get together.
+const MAX_BULK: usize = 64 << 20;
+
 const ITEM: &[&str] = &["state", "{storeName}", "{key}"];
 const STORE: &[&str] = &["state", "{storeName}"];
 const BULK: &[&str] = &["state", "{storeName}", "bulk"];
@@ -81,7 +84,7 @@ impl HttpApi {
         let read = json::read(body, move |body| body::sets(body, &query.metadata)).await;
         match read.map_err(|error| ApiError::malformed(error.to_string()))? {
             Ok(sets) => self.done(store.save(sets).await),
-            Err(body::SetError::NoKey) => Err(ApiError::malformed("\"key\" is a required field")),
+            Err(body::SetError::NoKey) => Err(ApiError::malformed(body::NO_KEY)),
             Err(body::SetError::Option(error)) => Err(self.state_error(store.not_saved(error))),
         }
     }
@@ -115,7 +118,7 @@ impl HttpApi {
         let read = json::read(body, |body| json::parse::<json::JsonObject<body::BulkGet>>(body));
         let json::JsonObject(mut request) = read.await.map_err(json::undecoded)?;
         request.metadata.extend(query.metadata);
-        let found = store.bulk_get(&request.keys, request.parallelism, &request.metadata);
+        let found = store.bulk_get(&request.keys, request.parallelism, MAX_BULK, &request.metadata);
         let items = found.await.map_err(|error| self.state_error(error))?;
         let answer = offload(answer::size(&items), move || answer::bulk(items)).await;
         Ok(bytes_response(StatusCode::OK, JSON, answer))
@@ -137,7 +140,7 @@ impl HttpApi {
     async fn query_state(&self, context: Context<'_>) -> HandlerResult {
         let unread = |error: String| ApiError::body_read(&error);
         let (store, query, body) = self.store_and_body(context, unread).await?;
-        let page = store.query(&body, &query.metadata).await;
+        let page = store.query(body, &query.metadata).await;
         let page = page.map_err(|error| self.state_error(error))?;
         if page.items.is_empty() {
             return Ok(empty_response(StatusCode::NO_CONTENT));

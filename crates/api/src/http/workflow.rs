@@ -215,29 +215,49 @@ fn is_forced(query: &str) -> Result<bool, ApiError> {
     }
 }
 
-/// Which instances a query asks for.
+/// Parameters of a list of instances.
+const LISTING: [&str; 7] = [
+    "pageSize",
+    "continuationToken",
+    "runtimeStatus",
+    "workflowName",
+    "instanceIDPrefix",
+    "createdTimeFrom",
+    "createdTimeTo",
+];
+
+/// Which instances a query asks for. A filter that is misspelt is refused: the list would have more than was asked for.
 fn listing(query: &str) -> Result<Listing, ApiError> {
     let mut listing = Listing::default();
     for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        let wrong = |must: &str| ApiError::malformed(format!("{name}: '{value}' {must}"));
+        let time = || {
+            let read = Listing::time_of(&value);
+            read.ok_or_else(|| {
+                wrong("is not a time in RFC 3339, such as 2026-01-31T12:00:00Z (a + in it is written %2B)")
+            })
+        };
         match &*name {
             "pageSize" => {
                 let size = value.parse().ok().filter(|size| *size > 0);
-                let size = size.ok_or_else(|| {
-                    ApiError::malformed(format!("pageSize: '{value}' is not a whole number from 1 on"))
-                })?;
-                listing.size = Some(size);
+                listing.size = Some(size.ok_or_else(|| wrong("is not a whole number from 1 on"))?);
             }
-            "continuationToken" if !value.is_empty() => listing.token = Some(value.into_owned()),
+            "continuationToken" => listing.token = Some(value.into_owned()).filter(|token| !token.is_empty()),
             "runtimeStatus" => {
-                let status = Listing::status_named(&value).ok_or_else(|| {
-                    ApiError::malformed(format!(
-                        "runtimeStatus: '{value}' must be one of {}",
-                        Listing::STATUSES.join(", ")
-                    ))
-                })?;
-                listing.status = Some(status);
+                let status = Listing::status_named(&value);
+                let must = || wrong(&format!("must be one of {}", Listing::STATUSES.join(", ")));
+                listing.statuses.push(status.ok_or_else(must)?);
             }
-            _ => {}
+            "workflowName" => listing.workflow = Some(value.into_owned()),
+            "instanceIDPrefix" => listing.prefix = Some(value.into_owned()),
+            "createdTimeFrom" => listing.created_from = Some(time()?),
+            "createdTimeTo" => listing.created_to = Some(time()?),
+            _ => {
+                return Err(ApiError::malformed(format!(
+                    "'{name}' is not a parameter of the list of workflow instances: those are {}",
+                    LISTING.join(", ")
+                )));
+            }
         }
     }
     Ok(listing)
@@ -262,14 +282,26 @@ mod tests {
 
     #[test]
     fn queries_of_instances_are_read_or_refused_by_name() {
-        let read = listing("pageSize=7&continuationToken=a%20b&runtimeStatus=stalled&other=1").unwrap();
+        let query = "pageSize=7&continuationToken=a%20b&runtimeStatus=stalled&runtimeStatus=FAILED";
+        let read = listing(query).unwrap();
         assert_eq!((read.size, read.token.as_deref()), (Some(7), Some("a b")));
-        assert_eq!(read.status, Listing::status_named("STALLED"));
+        let statuses = ["STALLED", "FAILED"].map(|name| Listing::status_named(name).unwrap());
+        assert_eq!(read.statuses, statuses);
+        let query = "workflowName=order&instanceIDPrefix=a%25&createdTimeFrom=2026-01-31T12:00:00Z\
+                     &createdTimeTo=2026-01-31T14:00:00%2B01:00";
+        let read = listing(query).unwrap();
+        let texts = (read.workflow.as_deref(), read.prefix.as_deref());
+        assert_eq!(texts, (Some("order"), Some("a%")));
+        assert_eq!(read.created_from, Listing::time_of("2026-01-31T12:00:00Z"));
+        assert_eq!(read.created_to, Listing::time_of("2026-01-31T13:00:00Z"));
         assert_eq!(listing("continuationToken=").unwrap(), Listing::default());
         for (query, names) in [
             ("pageSize=0", "pageSize"),
             ("pageSize=many", "pageSize"),
             ("runtimeStatus=fine", "RUNNING"),
+            ("createdTimeFrom=2026-01-31T14:00:00+01:00", "%2B"),
+            ("createdTimeTo=today", "createdTimeTo"),
+            ("status=FAILED", "runtimeStatus"),
         ] {
             let error = listing(query).unwrap_err().message;
             assert!(error.contains(names), "{query}: {error}");

@@ -22,8 +22,6 @@ use link::Link;
 
 mod frames;
 mod link;
-#[cfg(test)]
-mod tests;
 
 /// Bytes read at once, at most. A whole frame fits.
 const READ: usize = 64 << 10;
@@ -196,3 +194,6 @@ impl Input {
         &mut self.bytes[self.end..]
     }
 }
+
+#[cfg(test)]
+mod tests;

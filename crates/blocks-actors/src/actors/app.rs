@@ -230,8 +230,7 @@ pub(super) fn json(any: &prost_types::Any) -> Result<Vec<u8>, prost::DecodeError
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt;
-    use outrigger_component::offload::all_places;
+    use outrigger_component::offload::done_at_once;
 
     use super::*;
 
@@ -247,15 +246,8 @@ mod tests {
                 }),
                 ..Reminder::default()
             };
-            let mut reading = Box::pin(due_call(&reminder, ""));
-            let places = all_places().await;
-            let first = reading.as_mut().now_or_never();
-            drop(places);
-            assert_eq!(first.is_some(), at_once, "{size}");
-            let call = match first {
-                Some(call) => call,
-                None => reading.await,
-            };
+            let (was_at_once, call) = done_at_once(due_call(&reminder, "")).await;
+            assert_eq!(was_at_once, at_once, "{size}");
             let body = call.unwrap().body.collect_up_to(usize::MAX).await.unwrap();
             assert!(String::from_utf8_lossy(&body).contains(&json));
         }

@@ -17,7 +17,7 @@ use tokio::sync::watch::Receiver;
 use tokio::time::timeout;
 
 use super::gate::Claim;
-use super::host::{Entrance, Hosted};
+use super::host::{Hosted, TurnRequest};
 use super::internal::is_reserved;
 use super::{ActorError, Actors, REENTRANCY_ID, check};
 
@@ -79,7 +79,7 @@ impl Message<'_> {
     }
 }
 
-/// What became of a call here.
+/// What became of a call of an actor that lives in this sidecar.
 #[expect(
     clippy::large_enum_variant,
     reason = "taken apart as soon as it is made, and most are the large one"
@@ -88,8 +88,8 @@ enum CallOutcome {
     Done(Reply),
     /// The actor has ended here.
     Ended,
-    /// The call did not begin, and has to look again where the actor lives.
-    Again,
+    /// The call did not begin, and has to look up again where the actor lives.
+    Retry,
 }
 
 impl Actors {
@@ -198,12 +198,14 @@ impl Actors {
                 }
                 Route::Remote(host) => {
                     drop(claim);
-                    return Box::pin(self.there(host, message, None)).await;
+                    return Box::pin(self.call_remote(host, message, None)).await;
                 }
                 Route::Forward(host, stamp) => match self.claimed(claim, message, &routes, false).await? {
                     CallOutcome::Done(reply) => return Ok(reply),
-                    CallOutcome::Ended => return Box::pin(self.there(host, message, Some(stamp))).await,
-                    CallOutcome::Again => {}
+                    CallOutcome::Ended => {
+                        return Box::pin(self.call_remote(host, message, Some(stamp))).await;
+                    }
+                    CallOutcome::Retry => {}
                 },
                 Route::Wait => {
                     drop(claim);
@@ -255,25 +257,25 @@ impl Actors {
             let now = self.routes.load();
             owned && (Arc::ptr_eq(&now, routes) || now.route(Origin::Own, name, id) == Route::Local)
         };
-        let entrance = Entrance::new(&stays);
-        let tried = |here: Option<Reply>| here.map_or(CallOutcome::Ended, CallOutcome::Done);
+        let turn_request = TurnRequest::new(&stays);
+        let tried = |reply: Option<Reply>| reply.map_or(CallOutcome::Ended, CallOutcome::Done);
         let internal = kind.and_then(|kind| kind.internal.as_ref());
         if internal.is_some_and(|internal| internal.is_free(message)) {
             drop(claim);
-            return self.here(&hosted, message, &entrance).await.map(tried);
+            return self.call_local(&hosted, message, &turn_request).await.map(tried);
         }
         let evicted = || {
-            let begun = entrance.begun.load(Ordering::SeqCst);
+            let begun = turn_request.begun.load(Ordering::SeqCst);
             // Who only waits for the end of an actor that nobody else has yet finds nothing new by looking again.
             kind.is_some_and(|kind| (begun || (owned && !kind.is_going())) && kind.is_evicted(id))
         };
-        let here = pin!(self.here(&hosted, message, &entrance));
+        let local = pin!(self.call_local(&hosted, message, &turn_request));
         tokio::select! {
             biased;
-            result = here => result.map(tried),
-            () = claim.cancelled_or(evicted) => match entrance.begun.load(Ordering::SeqCst) {
+            result = local => result.map(tried),
+            () = claim.cancelled_or(evicted) => match turn_request.begun.load(Ordering::SeqCst) {
                 true => Err(self.interrupted(message)),
-                false => Ok(CallOutcome::Again),
+                false => Ok(CallOutcome::Retry),
             },
         }
     }
@@ -295,26 +297,26 @@ impl Actors {
     }
 
     /// An actor of this sidecar: waits for its turn, and calls the app, or the actor itself. `None` when it has ended.
-    async fn here(
+    async fn call_local(
         &self,
         hosted: &Hosted,
         message: &Message<'_>,
-        entrance: &Entrance<'_>,
+        turn_request: &TurnRequest<'_>,
     ) -> Result<Option<Reply>, ActorError> {
         // The table may be of a time when another set of types was hosted.
         let Some(kind) = hosted.with_actors(message.kind()) else {
-            return match (entrance.stays)() {
+            return match (turn_request.is_local)() {
                 true => Err(no_address(message.kind(), message.id())),
                 false => Ok(None),
             };
         };
         // By a table that does not know yet that the type goes, there is nobody else to ask.
-        let ended = || match kind.is_going() && (entrance.stays)() {
+        let ended = || match kind.is_going() && (turn_request.is_local)() {
             true => Err(no_address(message.kind(), message.id())),
             false => Ok(None),
         };
         if let Some(internal) = &kind.internal {
-            return match internal.send(kind, message, entrance).await? {
+            return match internal.send(kind, message, turn_request).await? {
                 Some(reply) => Ok(Some(reply)),
                 None => ended(),
             };
@@ -325,7 +327,7 @@ impl Actors {
             _ => None,
         };
         let reentry = made.as_deref().or(given);
-        let Some(_turn) = kind.turn(message.id(), reentry, entrance).await? else {
+        let Some(_turn) = kind.turn(message.id(), reentry, turn_request).await? else {
             return ended();
         };
         self.call_app(message, made.as_deref()).await.map(Some)

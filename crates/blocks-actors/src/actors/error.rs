@@ -20,7 +20,7 @@ pub enum ActorError {
     /// A type, id or name that cannot be one; the text names it.
     #[error("invalid request: {0}")]
     Illegal(String),
-    /// Nobody hosts the type.
+    /// Nobody hosts the type. The text is Dapr's, which clients compare; what helps is in `docs/actors.md`.
     #[error(
         "failed to lookup actor: api error: code = FailedPrecondition desc = did not find address for actor '{kind}/{id}'"
     )]

@@ -1,9 +1,11 @@
 //! Lets calls begin while the table of placement stands, and ends those that run when it changes. A call takes no lock:
 //! it counts itself in the lane of its actor.
 
+use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Notify, watch};
@@ -11,10 +13,48 @@ use tokio::sync::{Notify, watch};
 /// Calls of different lanes do not meet.
 pub(super) const LANES: usize = 16;
 
+/// Between two signs of life of this process.
+const BEAT: Duration = Duration::from_millis(250);
+/// A process that stood still for longer ends what runs before it does anything else: placement gives its actors to others 3 s
+/// after the first ping without an answer.
+const STILL: Duration = Duration::from_millis(2_500);
+
 /// Whether calls may begin.
 pub(super) struct Gate {
     current: ArcSwap<Period>,
     is_open: watch::Sender<bool>,
+    pulse: Arc<Pulse>,
+    /// The process stood still: nothing begins before its actors have ended.
+    stood_still: watch::Sender<bool>,
+}
+
+/// When the process was last seen to go on.
+struct Pulse {
+    made: Instant,
+    /// Milliseconds after `made`; 0 while nobody watches.
+    beat: AtomicU64,
+}
+
+impl Pulse {
+    /// By the clock of the machine, which goes on while the process stands still.
+    fn millis(&self) -> u64 {
+        u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether the process stood still until now.
+    fn has_stopped(&self) -> bool {
+        let beat = self.beat.load(Ordering::SeqCst);
+        beat > 0 && u128::from(self.millis().saturating_sub(beat)) > STILL.as_millis()
+    }
+}
+
+/// Nobody watches any more.
+struct Unwatched<'a>(&'a AtomicU64);
+
+impl Drop for Unwatched<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::SeqCst);
+    }
 }
 
 /// The time from one opening of the gate to its closing.
@@ -25,6 +65,7 @@ struct Period {
     evicts: AtomicUsize,
     /// A call ended after the gate was closed.
     ended: Notify,
+    pulse: Arc<Pulse>,
 }
 
 #[derive(Default)]
@@ -36,12 +77,13 @@ struct Lane {
 }
 
 impl Period {
-    fn new(closed: bool) -> Arc<Self> {
+    fn new(closed: bool, pulse: &Arc<Pulse>) -> Arc<Self> {
         Arc::new(Self {
             lanes: Default::default(),
             closed: AtomicBool::new(closed),
             evicts: AtomicUsize::new(0),
             ended: Notify::new(),
+            pulse: Arc::clone(pulse),
         })
     }
 
@@ -88,7 +130,14 @@ impl Claim {
             if lane.cancelled.load(Ordering::SeqCst) || (asked && evicted()) {
                 return;
             }
-            look.await;
+            // Whatever else the call waits for may be there when the process goes on.
+            let has_stopped = poll_fn(|cx| match self.period.pulse.has_stopped() {
+                true => Poll::Ready(true),
+                false => look.as_mut().poll(cx).map(|()| false),
+            });
+            if has_stopped.await {
+                return;
+            }
         }
     }
 }
@@ -144,10 +193,47 @@ impl Fence {
 impl Gate {
     /// A gate that is closed.
     pub(super) fn new() -> Self {
+        let pulse = Arc::new(Pulse {
+            made: Instant::now(),
+            beat: AtomicU64::new(0),
+        });
         Self {
-            current: ArcSwap::new(Period::new(true)),
+            current: ArcSwap::new(Period::new(true, &pulse)),
             is_open: watch::channel(false).0,
+            pulse,
+            stood_still: watch::channel(false).0,
         }
+    }
+
+    /// Sees that the process goes on, for as long as this is polled.
+    pub(super) async fn watch(&self) {
+        let _unwatched = Unwatched(&self.pulse.beat);
+        loop {
+            self.look();
+            let millis = self.pulse.millis();
+            self.pulse.beat.store(millis.max(1), Ordering::SeqCst);
+            tokio::time::sleep(BEAT).await;
+        }
+    }
+
+    /// Closes the gate for good where the process stood still, and ends what runs: whoever comes first notices.
+    fn look(&self) {
+        if self.pulse.has_stopped() {
+            self.stood_still.send_replace(true);
+            self.close().0.cancel();
+        }
+    }
+
+    /// Completes when the process is found to have stood still.
+    pub(super) async fn stood_still(&self) {
+        let mut stood_still = self.stood_still.subscribe();
+        // The sender is there as long as this.
+        let _seen = stood_still.wait_for(|still| *still).await;
+    }
+
+    /// What was here when the process stood still has ended: the gate may be opened again.
+    pub(super) fn goes_on(&self) {
+        self.stood_still.send_replace(false);
     }
 
     /// Waits until calls may begin, and begins one.
@@ -169,6 +255,7 @@ impl Gate {
     }
 
     fn count(&self, lane: usize) -> Claim {
+        self.look();
         let period = self.current.load_full();
         let lane = lane % LANES;
         period.lanes[lane].calls.fetch_add(1, Ordering::SeqCst);
@@ -214,6 +301,7 @@ impl Gate {
     pub(super) fn reopen(&self) {
         self.current.load().closed.store(false, Ordering::SeqCst);
         self.is_open.send_replace(true);
+        self.stay_closed();
     }
 
     /// Lets calls begin.
@@ -221,8 +309,16 @@ impl Gate {
         if self.is_open() {
             return;
         }
-        self.current.store(Period::new(false));
+        self.current.store(Period::new(false, &self.pulse));
         self.is_open.send_replace(true);
+        self.stay_closed();
+    }
+
+    /// What opens the gate may not know yet that the process stood still.
+    fn stay_closed(&self) {
+        if *self.stood_still.borrow() {
+            self.close().0.cancel();
+        }
     }
 }
 
@@ -231,6 +327,34 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
+
+    #[tokio::test]
+    async fn what_was_here_when_the_process_stood_still_has_ended() {
+        let gate = Gate::new();
+        gate.open();
+        let ran = gate.enter(0).await;
+        let mut watch = std::pin::pin!(gate.watch());
+        assert!(watch.as_mut().now_or_never().is_none());
+        assert!(gate.stood_still().now_or_never().is_none());
+        let mut ends = std::pin::pin!(ran.cancelled());
+        assert!(ends.as_mut().now_or_never().is_none());
+        std::thread::sleep(STILL + Duration::from_millis(10));
+        // Before anybody has looked at the clock.
+        assert!(ends.now_or_never().is_some());
+        let part = gate.enter_within(0);
+        assert!(part.cancelled().now_or_never().is_some());
+        assert!(ran.cancelled().now_or_never().is_some());
+        assert!(gate.enter(1).now_or_never().is_none());
+        // An order that was on its way.
+        gate.open();
+        assert!(gate.enter(1).now_or_never().is_none());
+        assert!(gate.stood_still().now_or_never().is_some());
+        tokio::time::timeout(2 * BEAT, watch).await.unwrap_err();
+        gate.goes_on();
+        gate.open();
+        let claim = gate.enter(1).now_or_never().expect("it goes on");
+        assert!(claim.cancelled().now_or_never().is_none());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_closed_gate_waits_for_what_runs_and_ends_what_takes_too_long() {

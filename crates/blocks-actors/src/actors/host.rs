@@ -162,19 +162,19 @@ pub(super) struct Turn<'a> {
     is_last: bool,
 }
 
-/// What a call may do here.
-pub(super) struct Entrance<'a> {
+/// How a call asks for its turn, and whether it got it.
+pub(super) struct TurnRequest<'a> {
     /// Whether the actor is this sidecar's; asked in the moment in which the call takes its turn, so that none begins
     /// behind the last.
-    pub(super) stays: &'a (dyn Fn() -> bool + Sync),
+    pub(super) is_local: &'a (dyn Fn() -> bool + Sync),
     /// The turn has begun.
     pub(super) begun: AtomicBool,
 }
 
-impl<'a> Entrance<'a> {
-    pub(super) fn new(stays: &'a (dyn Fn() -> bool + Sync)) -> Self {
+impl<'a> TurnRequest<'a> {
+    pub(super) fn new(is_local: &'a (dyn Fn() -> bool + Sync)) -> Self {
         let begun = AtomicBool::new(false);
-        Self { stays, begun }
+        Self { is_local, begun }
     }
 }
 
@@ -245,14 +245,14 @@ impl HostedType {
         &'a self,
         id: &'a str,
         reentry: Option<&str>,
-        entrance: &Entrance<'_>,
+        turn_request: &TurnRequest<'_>,
     ) -> Result<Option<Turn<'a>>, TooDeep> {
         let (waker, woken) = oneshot::channel();
         let reentry = reentry.zip(self.settings.reentrancy);
         let reentry = reentry.map(|(id, depth)| Reentry { id, depth });
         let entry = {
             let mut shard = self.shard(self.lane(id));
-            let stays = !self.is_going() && (entrance.stays)();
+            let stays = !self.is_going() && (turn_request.is_local)();
             let entry = shard.enter(id, reentry, stays, self.looks.now(), || waker)?;
             self.looks.ask(shard.next_look());
             entry
@@ -265,7 +265,7 @@ impl HostedType {
             }
             Entry::Absent => None,
         };
-        entrance.begun.store(turn.is_some(), Ordering::SeqCst);
+        turn_request.begun.store(turn.is_some(), Ordering::SeqCst);
         Ok(turn)
     }
 
@@ -311,8 +311,8 @@ impl HostedType {
     /// Waits until an actor that ends here has ended.
     pub(super) async fn gone(&self, id: &str) {
         let never = || false;
-        let entrance = Entrance::new(&never);
-        let _gone = self.turn(id, None, &entrance).await;
+        let turn_request = TurnRequest::new(&never);
+        let _gone = self.turn(id, None, &turn_request).await;
     }
 
     /// The calls of an actor that run have to end.

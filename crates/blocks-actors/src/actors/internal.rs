@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::call::Message;
-use super::host::{Entrance, HostedType, Turn};
+use super::host::{HostedType, Turn, TurnRequest};
 use super::{ActorCall, ActorError, Actors, LOG};
 
 /// How the names of the types begin that no app may host.
@@ -120,15 +120,15 @@ impl Internal {
         &self,
         kind: &HostedType,
         message: &Message<'_>,
-        entrance: &Entrance<'_>,
+        turn_request: &TurnRequest<'_>,
     ) -> Result<Option<Reply>, ActorError> {
         let id = message.id();
         let sent = async {
             match message {
                 Message::Call(call) => {
                     let answer = match self.actors.arrive(call) {
-                        Some(arrived) => self.arrived(kind, id, &*arrived, entrance).await?,
-                        None => match self.turn(kind, id, entrance).await? {
+                        Some(arrived) => self.arrived(kind, id, &*arrived, turn_request).await?,
+                        None => match self.turn(kind, id, turn_request).await? {
                             Some(leaving) => {
                                 let answer = self.actors.invoke(call).await;
                                 drop(leaving);
@@ -145,7 +145,7 @@ impl Internal {
                 }
                 Message::Due(reminder, ..) => {
                     let leaving = match self.actors.reminders_take_turns() {
-                        true => match self.turn(kind, id, entrance).await? {
+                        true => match self.turn(kind, id, turn_request).await? {
                             Some(leaving) => Some(leaving),
                             None => return Ok(None),
                         },
@@ -157,7 +157,7 @@ impl Internal {
                         Some(leaving) => drop(leaving),
                         // What was to be done is done: nothing is left to be active for.
                         None if handled.is_ok() => {
-                            let turn = kind.turn(id, None, entrance).await?;
+                            let turn = kind.turn(id, None, turn_request).await?;
                             turn.into_iter().for_each(Turn::deactivated);
                         }
                         None => {}
@@ -172,7 +172,7 @@ impl Internal {
             sent = sent => return sent,
             () = self.ended.cancelled() => {}
         }
-        if entrance.begun.load(Ordering::SeqCst) || (entrance.stays)() {
+        if turn_request.begun.load(Ordering::SeqCst) || (turn_request.is_local)() {
             return Err(unhosted(kind, id));
         }
         // By the table it is another host's by now, which may have it when it has ended here.
@@ -185,10 +185,10 @@ impl Internal {
         &self,
         kind: &HostedType,
         call: &ActorCall,
-        entrance: &Entrance<'_>,
+        turn_request: &TurnRequest<'_>,
     ) -> Result<Watching, ActorError> {
         let watched = async {
-            let leaving = self.turn(kind, &call.id, entrance).await?;
+            let leaving = self.turn(kind, &call.id, turn_request).await?;
             let leaving = leaving.ok_or(ActorError::Moved)?;
             let watched = self.actors.watch(call).await;
             drop(leaving);
@@ -208,10 +208,10 @@ impl Internal {
         &'a self,
         kind: &'a HostedType,
         id: &'a str,
-        entrance: &Entrance<'_>,
+        turn_request: &TurnRequest<'_>,
     ) -> Result<Option<Leaving<'a>>, ActorError> {
         let _waiting = self.actors.wait(id);
-        let turn = kind.turn(id, None, entrance).await?;
+        let turn = kind.turn(id, None, turn_request).await?;
         Ok(turn.map(|turn| self.leaving(turn, id)))
     }
 
@@ -222,13 +222,13 @@ impl Internal {
         kind: &HostedType,
         id: &str,
         arrived: &dyn Arrived,
-        entrance: &Entrance<'_>,
+        turn_request: &TurnRequest<'_>,
     ) -> Result<Option<Result<Bytes, Status>>, ActorError> {
         let answered = tokio::select! {
             biased;
             // First: who has an answer is not sent on to another host.
             answer = arrived.answered() => answer,
-            turn = kind.turn(id, None, entrance) => {
+            turn = kind.turn(id, None, turn_request) => {
                 let Some(turn) = turn? else { return Ok(None) };
                 let leaving = self.leaving(turn, id);
                 let answer = arrived.in_turn().await;

@@ -20,7 +20,7 @@ use tonic::Streaming;
 use super::outage::{LOOK, LOOK_AGAIN, LostStream, Outage, Unopened, look};
 use super::replicas::{Replica, Replicas};
 use super::{Actors, LOG};
-use session::Session;
+use session::{Handing, Session, handed};
 
 /// Time to open a connection, TLS included.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -59,21 +59,29 @@ enum End {
 impl Actors {
     /// Follows placement, looks after idle actors, and when told to stop ends all actors. Completes then.
     pub async fn run(self: Arc<Self>, placement: Placement, stop: CancellationToken) {
+        let mut handing = None;
         let followed = async {
             tokio::select! {
-                () = self.follow(&placement, &stop) => {}
+                () = self.follow(&placement, &stop, &mut handing) => {}
                 () = self.end_idle() => {}
                 () = self.announce() => {}
+                () = self.gate.watch() => {}
             }
         };
         followed.await;
         self.with.scheduler.take_reminders_of(Vec::new());
-        self.close(false).await;
+        tokio::join!(self.close(false), handed(&mut handing));
         self.ended.cancel();
         self.timers.ended().await;
     }
 
-    async fn follow(&self, placement: &Placement, stop: &CancellationToken) {
+    /// Until told to stop. What is being handed over then is the caller's to wait for.
+    async fn follow<'a>(
+        &'a self,
+        placement: &Placement,
+        stop: &CancellationToken,
+        handing: &mut Handing<'a>,
+    ) {
         let mut types = self.types.subscribe();
         tokio::select! {
             () = stop.cancelled() => return,
@@ -82,24 +90,40 @@ impl Actors {
         let mut replicas = Replicas::new(&placement.addresses, placement.by_name);
         let mut outage: Option<Outage> = None;
         loop {
-            let session = self.connect_and_follow(placement, &mut replicas, outage.as_ref(), stop);
-            let lost = match session.await {
+            let session = self.connect_and_follow(placement, &mut replicas, outage.as_ref(), stop, handing);
+            let end = tokio::select! {
+                biased;
+                () = self.gate.stood_still() => End::Lost(LostStream {
+                    cause: "this process stood still, and its actors may be others' by now".to_owned(),
+                    served: true,
+                    nobody_leads: false,
+                    may_outlast: false,
+                }),
+                end = session => end,
+            };
+            let lost = match end {
                 End::Stopped => return,
                 End::Lost(lost) => lost,
             };
             tracing::warn!(target: LOG, "placement: {}; connecting again", lost.cause);
-            outage = match outage {
-                Some(outage) if !lost.served => {
-                    if lost.nobody_leads {
-                        replicas.denied(&outage);
+            let without = async {
+                match outage {
+                    Some(outage) if !lost.served => {
+                        if lost.nobody_leads {
+                            replicas.denied(&outage);
+                        }
+                        self.looked(outage, &lost, replicas.tour()).await
                     }
-                    self.looked(outage, &lost, replicas.tour()).await
-                }
-                _ => {
-                    replicas.begin_outage();
-                    self.begin_outage(&lost).await
+                    _ => {
+                        replicas.begin_outage();
+                        self.begin_outage(&lost).await
+                    }
                 }
             };
+            (outage, ()) = tokio::join!(without, handed(handing));
+            if outage.is_none() {
+                self.gate.goes_on();
+            }
             let pause = match &outage {
                 Some(outage) if outage.is_pausing() => LOOK_AGAIN,
                 None if !lost.served && replicas.has_gone_round() => PAUSE,
@@ -138,12 +162,13 @@ impl Actors {
         self.hosted.load().drain
     }
 
-    async fn connect_and_follow(
-        &self,
+    async fn connect_and_follow<'a>(
+        &'a self,
         placement: &Placement,
         replicas: &mut Replicas<'_>,
         outage: Option<&Outage>,
         stop: &CancellationToken,
+        handing: &mut Handing<'a>,
     ) -> End {
         let opening = async {
             let replica = replicas.next(outage).await.map_err(Unopened::from)?;
@@ -170,7 +195,8 @@ impl Actors {
                 orders,
                 reported,
             }) => {
-                let mut session = Session::new(self, &placement.ready, (reports, reported), outage.copied());
+                let reports = (reports, reported);
+                let mut session = Session::new(self, &placement.ready, reports, outage.copied(), handing);
                 let end = session.run(orders, stop).await;
                 end.unwrap_or_else(|broken| session.lost(broken))
             }

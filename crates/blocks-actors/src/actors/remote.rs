@@ -51,7 +51,7 @@ pub(super) fn spell(metadata: &mut HashMap<String, ListStringValue>) {
 
 impl Actors {
     /// Sends to an actor at another host. `stamp`: it has ended here.
-    pub(super) async fn there(
+    pub(super) async fn call_remote(
         &self,
         host: &Host,
         message: &Message<'_>,

@@ -106,7 +106,7 @@ impl Actors {
         kind: &str,
         id: &str,
         operations: Vec<StateOperation>,
-        told: Option<&str>,
+        etag_of: Option<&str>,
     ) -> Result<Option<String>, ActorError> {
         check(kind, id)?;
         let hosted = self.known(kind).await?;
@@ -122,9 +122,9 @@ impl Actors {
             .map(|operation| self.operation(operation, &partition))
             .collect::<Result<Vec<_>, _>>()
             .map_err(ActorError::StateSave)?;
-        let told = told.map(|key| format!("{partition}{SEPARATOR}{key}"));
+        let etag_of = etag_of.map(|key| format!("{partition}{SEPARATOR}{key}"));
         let metadata = Pairs::from([("partitionKey".to_owned(), partition)]);
-        let saved = store.transact_whole(operations, metadata, told.as_deref());
+        let saved = store.transact_whole(operations, metadata, etag_of.as_deref());
         tokio::select! {
             // Another host may have the actor by then: a store that is quick does not make that right.
             biased;
@@ -220,13 +220,14 @@ impl Actors {
         Ok(())
     }
 
-    /// The stored keys of a type's actors that end in `key`.
+    /// The stored keys that end in `key`, of a type's actors whose ids begin with `prefix`.
     ///
     /// # Errors
     /// [`ActorError`]; a store that cannot list keys says so.
     pub async fn actor_ids_with(
         &self,
         kind: &str,
+        prefix: &str,
         key: &str,
         token: Option<String>,
         page_size: Option<u32>,
@@ -248,7 +249,8 @@ impl Actors {
                 out
             })
         };
-        let parts = [&escaped(&self.with.app_id), &escaped(kind), "%", &escaped(key)];
+        let ids = format!("{}%", escaped(prefix));
+        let parts = [escaped(&self.with.app_id), escaped(kind), ids, escaped(key)];
         let request = KeysLike {
             pattern: parts.join(SEPARATOR),
             page_size,

@@ -19,17 +19,24 @@ use tokio::sync::{Notify, Semaphore};
 use tonic::Status;
 
 use super::call::Message;
-use super::host::Entrance;
+use super::host::TurnRequest;
 use super::*;
 
-const KIND: &str = "dapr.internal.default.shop.workflow";
-const HERE: &str = "10.0.0.1:50002";
-const THERE: &str = "10.0.0.2:50002";
+pub(super) const KIND: &str = "dapr.internal.default.shop.workflow";
+pub(super) const HERE: &str = "10.0.0.1:50002";
+pub(super) const THERE: &str = "10.0.0.2:50002";
 
 /// Actors that end when they may.
-struct Lasting {
+pub(super) struct Lasting {
     ending: Notify,
-    may_end: Semaphore,
+    pub(super) may_end: Semaphore,
+}
+
+pub(super) fn lasting() -> Arc<Lasting> {
+    Arc::new(Lasting {
+        ending: Notify::new(),
+        may_end: Semaphore::new(0),
+    })
 }
 
 impl InternalActors for Lasting {
@@ -62,7 +69,7 @@ fn tables(address: &str) -> Tables {
 }
 
 /// Of a sidecar without an app, whose own all actors are.
-fn actors() -> Actors {
+pub(super) fn actors() -> Actors {
     let resilience = Arc::new(Resilience::new(
         Resiliency::build(&[], "shop").0,
         Arc::new(SidecarMetrics::new(Metrics::disabled())),
@@ -112,7 +119,7 @@ fn actors() -> Actors {
     actors
 }
 
-fn names(actors: &Actors) -> Vec<String> {
+pub(super) fn names(actors: &Actors) -> Vec<String> {
     let names = actors.types.borrow().clone();
     names.unwrap_or_default().to_vec()
 }
@@ -122,10 +129,7 @@ fn names(actors: &Actors) -> Vec<String> {
 #[tokio::test]
 async fn an_internal_type_is_kept_until_its_actors_have_ended() {
     let actors = Arc::new(actors());
-    let lasting = Arc::new(Lasting {
-        ending: Notify::new(),
-        may_end: Semaphore::new(0),
-    });
+    let lasting = lasting();
     actors.host_internal([(KIND.to_owned(), lasting.clone() as Arc<dyn InternalActors>)]);
     assert_eq!(names(&actors), [KIND]);
     let call = ActorCall {
@@ -169,9 +173,14 @@ async fn an_internal_type_is_kept_until_its_actors_have_ended() {
     assert!(answering.as_mut().now_or_never().is_none());
     // Who hands the actor over waits for its end too.
     let hosted = actors.hosted.load_full();
-    let entrance = Entrance::new(&|| false);
+    let turn_request = TurnRequest::new(&|| false);
     let kind = hosted.with_actors(KIND).unwrap();
-    let mut handed = Box::pin(kind.internal.as_ref().unwrap().send(kind, &message, &entrance));
+    let mut handed = Box::pin(
+        kind.internal
+            .as_ref()
+            .unwrap()
+            .send(kind, &message, &turn_request),
+    );
     assert!(handed.as_mut().now_or_never().is_none());
     lasting.may_end.add_permits(1);
     answering.await;

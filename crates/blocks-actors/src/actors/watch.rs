@@ -21,7 +21,7 @@ use tonic::{Code, Status};
 
 use super::call::{no_address, outcome};
 use super::gate::Claim;
-use super::host::Entrance;
+use super::host::TurnRequest;
 use super::remote::{failed, request};
 use super::serve::{Served, status, unread};
 use super::{ActorCall, ActorError, Actors, check};
@@ -94,10 +94,10 @@ impl Actors {
             return Err(ActorError::Internal(Status::unimplemented(text)));
         };
         let stays = || self.routes.load().route(Origin::Own, &call.kind, &call.id) == Route::Local;
-        let entrance = Entrance::new(&stays);
+        let turn_request = TurnRequest::new(&stays);
         let watching = tokio::select! {
             biased;
-            watching = internal.watch(kind, call, &entrance) => watching?,
+            watching = internal.watch(kind, call, &turn_request) => watching?,
             () = claim.cancelled() => return Err(ActorError::Disseminating),
         };
         let ended = watching.ended;

@@ -235,12 +235,12 @@ impl Step for Work {
                     let _turn = engine.losses.turn(&self.key).await;
                     match engine.execute(request).await {
                         // The other one has lost as many workers, and is counted.
-                        Err(beside @ Cancelled::DisconnectedBeside { losses })
+                        Err(beside @ Cancelled::DisconnectedWithSuspect { losses })
                             if engine.losses.count_of(&self.key) <= losses =>
                         {
                             Err(beside)
                         }
-                        Err(Cancelled::Disconnected | Cancelled::DisconnectedBeside { .. }) => {
+                        Err(Cancelled::Disconnected | Cancelled::DisconnectedWithSuspect { .. }) => {
                             match engine.losses.lost(&self.key) {
                                 Some(count) => {
                                     engine.metrics.activity_parked(&name);

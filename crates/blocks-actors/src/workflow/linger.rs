@@ -13,7 +13,7 @@ use tonic::Status;
 
 use super::arrivals::{Batch, Decoded};
 use super::instance::{Held, answer};
-use super::run::Ran;
+use super::run::RunOutcome;
 use super::store::Loaded;
 
 /// How long a turn that was carried out waits for what comes of it. It holds nobody up: others that want the turn end it, and
@@ -61,7 +61,7 @@ impl Held<'_> {
         outcome: Outcome,
         batch: Batch,
         hold: &Hold,
-    ) -> Result<Ran, Status> {
+    ) -> Result<RunOutcome, Status> {
         let Decoded {
             tickets,
             events,
@@ -92,6 +92,6 @@ impl Held<'_> {
         self.slot.stores_alone = false;
         answers.extend(tickets.into_iter().zip(added.into_iter().map(answer)));
         self.all.arrivals.answer(self.id, answers);
-        Ok(Ran::TookMore)
+        Ok(RunOutcome::EventsLeft)
     }
 }

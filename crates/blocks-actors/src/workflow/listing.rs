@@ -1,6 +1,7 @@
 //! Which instances there are, and how they are, for whoever asks.
 
 use futures::stream::{self, StreamExt as _};
+use jiff::Timestamp;
 use outrigger_wire::durabletask::OrchestrationStatus;
 use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
 use serde_json::{Value, json};
@@ -22,8 +23,16 @@ pub struct Listing {
     pub size: Option<u32>,
     /// Where the answer before left off.
     pub token: Option<String>,
-    /// Only those of this status.
-    pub status: Option<OrchestrationStatus>,
+    /// Only those of one of these statuses; empty = of any.
+    pub statuses: Vec<OrchestrationStatus>,
+    /// Only those of the workflow of this name.
+    pub workflow: Option<String>,
+    /// Only those whose id begins so: the store finds no others.
+    pub prefix: Option<String>,
+    /// Only those that were created then or later.
+    pub created_from: Option<Timestamp>,
+    /// Only those that were created before: what is listed from then on has no instance twice.
+    pub created_to: Option<Timestamp>,
 }
 
 /// What an enum's names of statuses begin with.
@@ -49,6 +58,22 @@ impl Listing {
         is_one
             .then(|| OrchestrationStatus::from_str_name(&format!("{PREFIX}{name}")))
             .flatten()
+    }
+
+    /// A time in RFC 3339; `None` for other texts.
+    pub fn time_of(text: &str) -> Option<Timestamp> {
+        text.parse().ok()
+    }
+
+    fn wants(&self, found: &OrchestrationMetadata) -> bool {
+        let created = found
+            .created_at
+            .and_then(|at| Timestamp::new(at.seconds, at.nanos).ok());
+        let is_created = |holds: &dyn Fn(Timestamp) -> bool| created.is_some_and(holds);
+        (self.statuses.is_empty() || self.statuses.contains(&found.runtime_status()))
+            && self.workflow.as_ref().is_none_or(|name| *name == found.name)
+            && self.created_from.is_none_or(|from| is_created(&|at| at >= from))
+            && self.created_to.is_none_or(|to| is_created(&|at| at < to))
     }
 }
 
@@ -83,7 +108,7 @@ impl Listed {
 
 impl Workflows {
     /// Some of the instances of this app, with those that cannot be read. An answer may have fewer than were looked at:
-    /// of another status, or purged meanwhile.
+    /// not wanted, or purged meanwhile.
     ///
     /// # Errors
     /// [`WorkflowError`]; a store that cannot list keys says so.
@@ -92,20 +117,17 @@ impl Workflows {
         let failed =
             |error: ActorError| WorkflowError::Failed(Action::List, String::new(), error.to_string());
         let size = listing.size.unwrap_or(PAGE).min(MAX_PAGE);
-        let page = self.list(listing.token, Some(size)).await.map_err(failed)?;
+        let prefix = listing.prefix.as_deref().unwrap_or_default();
+        let page = self.list_beginning(prefix, listing.token.clone(), Some(size));
+        let page = page.await.map_err(failed)?;
         let read = page.keys.into_iter().map(|id| async move {
             let found = self.get(&id).await.map_err(|error| error.to_string());
             (id, found.transpose())
         });
         let read: Vec<_> = read.collect();
         let found: Vec<_> = stream::iter(read).buffered(AT_ONCE).collect().await;
-        let is_wanted = |found: &OrchestrationMetadata| {
-            listing
-                .status
-                .is_none_or(|status| found.runtime_status() == status)
-        };
         let instances = found.into_iter().filter_map(|(id, found)| match found? {
-            Ok(found) if !is_wanted(&found) => None,
+            Ok(found) if !listing.wants(&found) => None,
             found => Some((id, found)),
         });
         Ok(Listed {
@@ -131,5 +153,50 @@ mod tests {
             "no instance stays so"
         );
         assert_eq!(Listing::status_named(""), None);
+    }
+
+    #[test]
+    fn instances_are_wanted_by_status_name_and_time() {
+        let at = |seconds| Listing::time_of(&format!("2026-03-01T00:00:{seconds:02}Z"));
+        let mut found = OrchestrationMetadata {
+            name: "order".to_owned(),
+            created_at: at(10).map(|at| prost_types::Timestamp {
+                seconds: at.as_second(),
+                nanos: at.subsec_nanosecond(),
+            }),
+            ..OrchestrationMetadata::default()
+        };
+        found.set_runtime_status(OrchestrationStatus::Failed);
+        let (failed, running) = (OrchestrationStatus::Failed, OrchestrationStatus::Running);
+        let any = Listing::default();
+        let of = |workflow: &str| Listing {
+            workflow: Some(workflow.to_owned()),
+            ..any.clone()
+        };
+        let created = |created_from, created_to| Listing {
+            created_from,
+            created_to,
+            ..any.clone()
+        };
+        let being = |statuses: &[OrchestrationStatus]| Listing {
+            statuses: statuses.to_vec(),
+            ..any.clone()
+        };
+        for (listing, expected) in [
+            (any.clone(), true),
+            (of("order"), true),
+            (of("Order"), false),
+            (being(&[running, failed]), true),
+            (being(&[running]), false),
+            (created(at(10), at(11)), true),
+            (created(at(11), None), false),
+            (created(None, at(10)), false),
+        ] {
+            assert_eq!(listing.wants(&found), expected, "{listing:?}");
+        }
+        found.created_at = None;
+        assert!(!created(at(0), None).wants(&found), "nobody knows when");
+        assert_eq!(Listing::time_of("2026-03-01T02:00:00+02:00"), at(0));
+        assert_eq!(Listing::time_of("yesterday"), None);
     }
 }

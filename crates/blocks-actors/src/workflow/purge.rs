@@ -38,7 +38,7 @@ pub struct Purged {
 #[derive(Default)]
 struct Family {
     /// Ids of this app's instances, each before those that it created.
-    here: Vec<String>,
+    local: Vec<String>,
     /// Children in other apps: those, and the ids there.
     elsewhere: Vec<(String, String)>,
 }
@@ -98,7 +98,7 @@ impl Workflows {
         let family = match recursive {
             true => self.family(id, force, progress).await?,
             false => Family {
-                here: vec![id.to_owned()],
+                local: vec![id.to_owned()],
                 ..Family::default()
             },
         };
@@ -111,7 +111,7 @@ impl Workflows {
             progress.count += usize::from(purged);
         }
         // Parents were found before their children.
-        for member in family.here.iter().rev() {
+        for member in family.local.iter().rev() {
             progress.may_go_on(id)?;
             let purged = async {
                 match force {
@@ -213,7 +213,7 @@ impl Workflows {
                 );
                 return Err(refused(&text));
             }
-            family.here.push(member);
+            family.local.push(member);
         }
         Ok(family)
     }

@@ -30,8 +30,8 @@ pub enum Cancelled {
     #[error("the worker that had it disconnected")]
     Disconnected,
     /// The same, and the worker had a turn too of an instance whose turns have lost their worker before.
-    #[error("the worker that had it disconnected, and had a workflow that may be why")]
-    DisconnectedBeside {
+    #[error("the worker that had it disconnected; a workflow that the worker had too may be the cause")]
+    DisconnectedWithSuspect {
         /// How often in a row that had happened.
         losses: u32,
     },
@@ -397,7 +397,7 @@ impl Drop for WorkStream {
             .unwrap_or_default();
         for piece in lost {
             let why = match piece.key {
-                Key::Activity(..) if losses > 0 => Cancelled::DisconnectedBeside { losses },
+                Key::Activity(..) if losses > 0 => Cancelled::DisconnectedWithSuspect { losses },
                 _ => Cancelled::Disconnected,
             };
             let _gone = piece.answer.send(Err(why));

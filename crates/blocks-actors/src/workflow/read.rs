@@ -45,14 +45,26 @@ impl Workflows {
     /// # Errors
     /// [`ActorError`]; a store that cannot list keys says so.
     pub async fn list(&self, token: Option<String>, size: Option<u32>) -> Result<KeyPage, ActorError> {
+        self.list_beginning("", token, size).await
+    }
+
+    /// Some of the ids of instances that begin with `prefix`, as [`Workflows::list`] does.
+    pub(super) async fn list_beginning(
+        &self,
+        prefix: &str,
+        token: Option<String>,
+        size: Option<u32>,
+    ) -> Result<KeyPage, ActorError> {
         let size = Some(size.unwrap_or(PAGE).clamp(1, MAX_PAGE));
         let page = self
             .with
             .actors
-            .actor_ids_with(&self.types.workflow, METADATA, token, size);
+            .actor_ids_with(&self.types.workflow, prefix, METADATA, token, size);
         let mut page = page.await?;
         let id = |key: &String| key.split(SEPARATOR).nth(2).map(str::to_owned);
-        page.keys = page.keys.iter().filter_map(id).collect();
+        // Patterns of some stores take capitals for small letters.
+        let ids = page.keys.iter().filter_map(id);
+        page.keys = ids.filter(|id| id.starts_with(prefix)).collect();
         Ok(page)
     }
 

@@ -153,7 +153,7 @@ impl Workflows {
         if let Err(error) = self.with.actors.invoke_plain(&call).await {
             tracing::warn!(
                 target: LOG,
-                "the sidecar that waits for the answer to the turn of '{id}' could not be told that there is none: {error}"
+                "cannot report to the sidecar that runs '{id}' that there is no answer to its turn: {error}"
             );
         }
     }

@@ -52,7 +52,7 @@ impl Held<'_> {
             }
             None => {}
         }
-        let made = Instance::from_fork(self.id, state, now());
+        let made = Instance::from_fork(self.id, state, now(), &mut new_id);
         let (instance, change) = made.map_err(|error| rerun_status(&error))?;
         let name = names::rerun_reminder(random());
         let data = Any {

@@ -26,12 +26,12 @@ use super::store::Loaded;
 
 /// What a run came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ran {
+pub(super) enum RunOutcome {
     /// What it was for.
-    Over,
+    Completed,
     /// Its turn was stored with events that came meanwhile. They wait for a run, and have no reminder but the one that this
     /// is for.
-    TookMore,
+    EventsLeft,
 }
 
 impl Held<'_> {
@@ -40,23 +40,23 @@ impl Held<'_> {
     pub(super) async fn run(&mut self, timer: Option<DurableTimer>) -> Result<(), Status> {
         let hold = Hold::new(timer.is_some());
         let mut ran = self.run_once(timer, &hold).await?;
-        while ran == Ran::TookMore {
+        while ran == RunOutcome::EventsLeft {
             ran = self.run_once(None, &hold).await?;
         }
         Ok(())
     }
 
-    async fn run_once(&mut self, timer: Option<DurableTimer>, hold: &Hold) -> Result<Ran, Status> {
+    async fn run_once(&mut self, timer: Option<DurableTimer>, hold: &Hold) -> Result<RunOutcome, Status> {
         if self.slot.loaded.is_none() && self.is_over(timer.as_ref()).await? {
-            return Ok(Ran::Over);
+            return Ok(RunOutcome::Completed);
         }
         let Some(mut loaded) = self.take().await? else {
-            return Ok(Ran::Over);
+            return Ok(RunOutcome::Completed);
         };
         let is_old = |timer: &DurableTimer| timer.generation < loaded.instance.generation;
         if timer.as_ref().is_some_and(is_old) {
             self.keep(loaded);
-            return Ok(Ran::Over);
+            return Ok(RunOutcome::Completed);
         }
         let at = now();
         let fired = timer.and_then(|timer| timer.timer_event).map(|mut event| {
@@ -70,7 +70,7 @@ impl Held<'_> {
             Begun::Stalled(outcome) => return self.finish(loaded, *outcome, hold).await,
             Begun::Turn(turn) => return self.turn(loaded, *turn, hold).await,
         }
-        Ok(Ran::Over)
+        Ok(RunOutcome::Completed)
     }
 
     /// Whether there is nothing to run, where one key or two are enough to see it: instances that have ended have
@@ -124,7 +124,7 @@ impl Held<'_> {
         }
     }
 
-    async fn turn(&mut self, loaded: Loaded, mut turn: Turn, hold: &Hold) -> Result<Ran, Status> {
+    async fn turn(&mut self, loaded: Loaded, mut turn: Turn, hold: &Hold) -> Result<RunOutcome, Status> {
         let engine = Arc::clone(&self.all.engine);
         let mut span = spans::turn_span(&engine.tracer, self.id, &mut turn);
         spans::timers(&engine.tracer, &span, &loaded.instance, &turn);
@@ -171,7 +171,7 @@ impl Held<'_> {
                 turn.answer(&loaded.instance, response, outside)
             };
             match answered {
-                Ok(Answered::Again(next)) => {
+                Ok(Answered::ContinuedAsNew(next)) => {
                     turn = *next;
                     spans::end_continued(span);
                     span = spans::turn_span(&engine.tracer, self.id, &mut turn);
@@ -250,7 +250,12 @@ impl Held<'_> {
     }
 
     /// Carries out what the worker answered, and stores it.
-    async fn finish(&mut self, mut loaded: Loaded, outcome: Outcome, hold: &Hold) -> Result<Ran, Status> {
+    async fn finish(
+        &mut self,
+        mut loaded: Loaded,
+        outcome: Outcome,
+        hold: &Hold,
+    ) -> Result<RunOutcome, Status> {
         if let Some(stalled) = outcome.stalled.clone() {
             let change = loaded.instance.commit(outcome);
             self.save(loaded, change).await?;
@@ -267,7 +272,7 @@ impl Held<'_> {
                 self.id
             );
             self.abandon(loaded, outcome).await?;
-            return Ok(Ran::Over);
+            return Ok(RunOutcome::Completed);
         }
         let engine = Arc::clone(&self.all.engine);
         let set = engine.prepare_timers(self.id, &outcome).await;
@@ -279,7 +284,7 @@ impl Held<'_> {
         );
         let failed = started.and(sent);
         if !failed.is_empty() {
-            if failed.only_remote && outcome.is_first() {
+            if failed.only_remote && outcome.may_be_stored_in_part() {
                 self.run_again().await?;
                 let partly = outcome.without(&loaded.instance, &failed.causes);
                 let change = loaded.instance.commit(partly);
@@ -287,7 +292,9 @@ impl Held<'_> {
             } else {
                 self.keep(loaded);
             }
-            return failed.into_result(&engine, self.id).map(|()| Ran::Over);
+            return failed
+                .into_result(&engine, self.id)
+                .map(|()| RunOutcome::Completed);
         }
         if outcome.wakes {
             self.run_again().await?;
@@ -305,7 +312,7 @@ impl Held<'_> {
         if let Some(ended) = ended {
             self.complete(ended).await?;
         }
-        Ok(Ran::Over)
+        Ok(RunOutcome::Completed)
     }
 
     async fn complete(&mut self, ended: Ended) -> Result<(), Status> {
@@ -314,6 +321,8 @@ impl Held<'_> {
         if ended.has_timers {
             // Reminders of timers that nobody waits for would only come to find the workflow gone.
             engine.forget_instance(self.id, ended.activities, false).await?;
+            // Nor do activities answer whose reminders are gone.
+            self.slot.awaited.clear();
         }
         tracing::debug!(target: LOG, "workflow '{}' has ended: {}", self.id, ended.status.as_str_name());
         Ok(())

@@ -147,7 +147,7 @@ async fn build<T: ?Sized>(
     let Ok(entry) = section.find(&component.kind, &component.version) else {
         return Ok(None);
     };
-    let built = opening.in_time(entry.build(setup.clone())).await?;
+    let built = opening.build_part(&entry, setup.clone()).await?;
     tracing::info!(
         target: LOG,
         "successful init for {direction} binding ({})",

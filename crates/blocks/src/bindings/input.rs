@@ -26,7 +26,7 @@ const MAX_OPTIONS: usize = 64 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// The app is not there, or unwell.
-    Resting,
+    Suspended,
     /// Events are read.
     Reading,
     /// Nothing is read any more.
@@ -43,7 +43,7 @@ pub(super) struct Phases {
 impl Default for Phases {
     fn default() -> Self {
         Self {
-            phase: Arc::new(watch::Sender::new(Phase::Resting)),
+            phase: Arc::new(watch::Sender::new(Phase::Suspended)),
             reading: Arc::new(watch::Sender::new(0)),
         }
     }
@@ -220,7 +220,7 @@ pub(super) async fn live(
     loop {
         tokio::select! {
             () = input.end.cancelled() => return,
-            () = phases.until(|phase| *phase != Phase::Resting) => {}
+            () = phases.until(|phase| *phase != Phase::Suspended) => {}
         }
         if *phases.phase.borrow() == Phase::Ended {
             return;

@@ -1,8 +1,5 @@
 //! HTTP endpoints outside: named by an HTTPEndpoint resource, or given as an absolute URL.
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -105,10 +102,9 @@ pub struct Common {
 }
 
 impl Endpoints {
-    /// Sets up clients; an endpoint that cannot be set up is left out and reported.
-    pub fn build(specs: Vec<EndpointSpec>, common: Common) -> (Self, Vec<EndpointError>) {
-        let mut problems = Vec::new();
-        let endpoints = Self {
+    /// None yet.
+    pub fn new(common: Common) -> Self {
+        Self {
             named: ArcSwap::default(),
             max_concurrency: common.max_concurrency,
             anonymous: OnceCell::new(),
@@ -116,13 +112,7 @@ impl Endpoints {
             permits: permits(common.max_concurrency),
             metrics: common.metrics,
             middlewares: common.middlewares,
-        };
-        for spec in specs {
-            if let Err(error) = endpoints.put(spec) {
-                problems.push(error);
-            }
         }
-        (endpoints, problems)
     }
 
     /// Adds an endpoint, in the place of one with its name. Calls under way are not disturbed.
@@ -300,8 +290,13 @@ async fn transmit(
         Body::Full(bytes) => request.body(bytes),
         other => request.body(reqwest::Body::wrap_stream(BodyDataStream::new(other))),
     };
-    let response = request.send().await?;
-    Ok(Response::<reqwest::Body>::from(response).map(|body| Body::stream(Due::new(body))))
+    Ok(watched(request.send().await?))
+}
+
+fn watched(response: reqwest::Response) -> Response<Body> {
+    let (head, body) = Response::<reqwest::Body>::from(response).into_parts();
+    let body = Body::stream(Due::new(body, &head.headers));
+    Response::from_parts(head, body)
 }
 
 fn permits(max_concurrency: Option<usize>) -> Option<Arc<Semaphore>> {
@@ -417,3 +412,6 @@ fn with_tls(config: ClientConfig) -> ClientBuilder {
         .http1_max_headers(MAX_FIELDS)
         .no_proxy()
 }
+
+#[cfg(test)]
+mod tests;

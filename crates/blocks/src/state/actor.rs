@@ -2,7 +2,7 @@
 
 use outrigger_component::Pairs;
 use outrigger_component::state::{
-    Consistency, Feature, Get, Item, KeyPage, KeysLike, Operation as Step, Transaction,
+    Bounds, Consistency, Feature, Get, Item, KeyPage, KeysLike, Operation as Step, Transaction,
 };
 
 use super::Store;
@@ -48,7 +48,7 @@ impl Store {
             metadata: metadata.clone(),
         };
         let requests = &keys.into_iter().map(request).collect::<Vec<_>>();
-        let attempt = || self.component.bulk_get(requests, 0);
+        let attempt = || self.component.bulk_get(requests, Bounds::default());
         let items = self.outbound.run(&self.operations.bulk_get, attempt).await?;
         // Answers stand in the order of requests.
         let items = items.into_iter().map(|item| item.item.map_err(Cause::from));

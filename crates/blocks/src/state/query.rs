@@ -1,14 +1,30 @@
 //! The JSON of a query.
 
-use outrigger_component::go_json::from_slice;
+use bytes::Bytes;
+use outrigger_component::go_json::{check_values, from_slice};
+use outrigger_component::offload::offload;
 use outrigger_component::state::{Filter, Order, Query, Sort};
+use outrigger_component::{Error, Kind};
 use serde_json::{Map, Value};
+
+use crate::outbound::Cause;
 
 /// Deepest nesting of filters.
 const MAX_DEPTH: usize = 64;
 
+/// As [`parse`], where it keeps nobody waiting, of a text that has no more values than it may have.
+pub(super) async fn read(text: Bytes) -> Result<Query, Cause> {
+    let size = text.len();
+    let work = move || {
+        check_values(&text)
+            .map_err(|cause| Error::new(Kind::TooLarge, format!("the query is too large: {cause}")))?;
+        parse(&text).map_err(|error| Cause::Own(format!("failed to parse JSON query body: {error}")))
+    };
+    offload(size, work).await
+}
+
 /// Parses `{"filter": …, "sort": […], "page": {"limit", "token"}}`.
-pub(super) fn parse(text: &[u8]) -> Result<Query, String> {
+fn parse(text: &[u8]) -> Result<Query, String> {
     let query: Value = from_slice(text).map_err(|error| error.to_string())?;
     let Value::Object(query) = query else {
         return Err("the query must be a JSON object".to_owned());
@@ -121,9 +137,39 @@ pub fn fuzz_query(text: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_component::go_json::MAX_VALUES;
+    use outrigger_component::offload::{INLINE, done_at_once};
     use serde_json::json;
 
     use super::*;
+
+    fn in_list(values: usize) -> Bytes {
+        format!(
+            r#"{{"filter":{{"IN":{{"a":[{}]}}}}}}"#,
+            vec!["0"; values].join(",")
+        )
+        .into()
+    }
+
+    #[tokio::test]
+    async fn a_query_has_no_more_values_than_it_may_have() {
+        let around = 7;
+        assert!(read(in_list(MAX_VALUES - around)).await.is_ok());
+        let error = read(in_list(MAX_VALUES - around + 1)).await.unwrap_err();
+        assert_eq!(error.kind(), Some(Kind::TooLarge));
+        let expected = "the query is too large: it has more than 65536 values";
+        assert!(error.to_string().starts_with(expected), "{error}");
+    }
+
+    #[tokio::test]
+    async fn large_queries_are_read_on_another_thread() {
+        for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
+            let text = format!("{{}}{}", " ".repeat(size - 2));
+            let (was_at_once, read) = done_at_once(read(text.into())).await;
+            assert_eq!(was_at_once, at_once, "{size}");
+            assert_eq!(read.unwrap(), Query::default());
+        }
+    }
 
     #[test]
     fn a_whole_query_is_understood() {

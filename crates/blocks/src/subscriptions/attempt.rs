@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
 use outrigger_cloudevents::content_type::CLOUD_EVENT;
 use outrigger_policy::resiliency::Outcome;
-use outrigger_runtime::app::{AppChannel, AppError};
+use outrigger_runtime::app::{AppChannel, AppError, Turn};
 use outrigger_runtime::call::{AppStatus, Call};
 use outrigger_runtime::resilience::grpc_outcome;
 use outrigger_telemetry::trace::{Parent, Span};
@@ -263,7 +263,18 @@ pub(super) fn call(
 
 /// The app's status and body.
 pub(super) async fn post(app: &AppChannel, call: Call, max_answer: usize) -> Result<(u16, Bytes), AppError> {
-    let reply = Box::pin(app.invoke(call)).await?;
+    let turn = app.turn().await?;
+    post_in(turn, app, call, max_answer).await
+}
+
+/// The same, in a turn that was waited for.
+pub(super) async fn post_in(
+    turn: Turn,
+    app: &AppChannel,
+    call: Call,
+    max_answer: usize,
+) -> Result<(u16, Bytes), AppError> {
+    let reply = Box::pin(app.invoke_in(turn, call)).await?;
     let AppStatus::Http(status) = reply.status else {
         return Err(AppError::NoChannel);
     };
@@ -273,23 +284,13 @@ pub(super) async fn post(app: &AppChannel, call: Call, max_answer: usize) -> Res
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::Pairs;
 
     use super::*;
 
     fn event() -> Incoming {
         Incoming {
-            id: "7".to_owned(),
-            topic: "t".into(),
             path: "/a?b=c".to_owned(),
-            data: Bytes::new(),
-            payload: Bytes::new(),
-            metadata: Pairs::new(),
-            content_type: None,
-            trace: Parent::default(),
-            names_trace: false,
-            published: None,
-            binary: None,
+            ..Incoming::of(Bytes::new())
         }
     }
 

@@ -15,7 +15,7 @@ use futures::future::join_all;
 use outrigger_component::offload::offload;
 use outrigger_component::pubsub::Window;
 use outrigger_policy::resiliency::Outcome;
-use outrigger_runtime::app::AppChannel;
+use outrigger_runtime::app::{AppChannel, AppError, Turn};
 use outrigger_runtime::resilience::Attempt;
 use outrigger_telemetry::trace::{Parent, Span};
 use tokio::sync::{Notify, oneshot};
@@ -141,9 +141,9 @@ impl Collector {
     ) -> (Handled, Outcome) {
         let (answer, mut answered) = oneshot::channel();
         let path = event.path.clone();
-        let batches = match self.join(Member { event, answer }) {
-            BatchRole::Call(batches) => batches,
-            BatchRole::Follow => Vec::new(),
+        let (batches, mut turn) = match self.join(Member { event, answer }) {
+            BatchRole::Call(batches) => (batches, None),
+            BatchRole::Follow => (Vec::new(), None),
             BatchRole::Lead(number) => {
                 tokio::select! {
                     // Its batch was complete before its time was up.
@@ -152,13 +152,20 @@ impl Collector {
                     () = tokio::time::sleep(self.bulk.wait) => {}
                     () = ending.cancelled() => {}
                 }
-                self.take(&path, number).into_iter().collect()
+                // It goes on filling until the app takes a call.
+                let turn = tokio::select! {
+                    said = &mut answered => return said.unwrap_or_else(|_| given_up()),
+                    turn = app.turn() => turn,
+                };
+                (self.take(&path, number).into_iter().collect(), Some(turn))
             }
         };
         let calls = batches
             .into_iter()
-            .map(|batch| call(target, app, batch.members, limit));
+            .map(|batch| call(target, app, batch.members, limit, turn.take()));
         join_all(calls).await;
+        // Nothing is to be called: its batch is under way.
+        drop(turn);
         answered.await.unwrap_or_else(|_| given_up())
     }
 
@@ -207,8 +214,18 @@ fn given_up() -> (Handled, Outcome) {
     Handled::failed("the bulk was abandoned", None)
 }
 
-/// Hands a batch to the app, and tells each attempt what came of its event.
-async fn call(target: &Target, app: &AppChannel, members: Vec<Member>, limit: Attempt) {
+/// Hands a batch to the app, and tells each attempt what came of its event. The time of the attempt begins with its turn.
+async fn call(
+    target: &Target,
+    app: &AppChannel,
+    members: Vec<Member>,
+    limit: Attempt,
+    turn: Option<Result<Turn, AppError>>,
+) {
+    let turn = match turn {
+        Some(turn) => turn,
+        None => app.turn().await,
+    };
     let mut entries: Vec<Entry> = members
         .iter()
         .map(|member| Entry {
@@ -222,10 +239,10 @@ async fn call(target: &Target, app: &AppChannel, members: Vec<Member>, limit: At
     let started = Instant::now();
     let trace = trace(target, &entries).unwrap_or_default();
     let asked = async {
-        if app.is_grpc() {
-            grpc::call(target, app, &entries, &trace).await
-        } else {
-            http::call(target, app, &entries, trace).await
+        match turn {
+            Ok(turn) if app.is_grpc() => grpc::call(target, app, &entries, &trace, &turn).await,
+            Ok(turn) => http::call(target, app, &entries, trace, turn).await,
+            Err(error) => BulkResponse::unsent(&error),
         }
     };
     let answers = limit.within(pin!(asked)).await;
@@ -307,6 +324,12 @@ impl BulkResponse {
             http: None,
             statuses: Statuses::All(handled, outcome),
         }
+    }
+
+    /// The app did not get it.
+    fn unsent(error: &AppError) -> Self {
+        let text = format!("error returned from app channel while sending pub/sub event to app: {error}");
+        Self::all(Handled::failed(text, None))
     }
 
     fn each(said: impl Iterator<Item = (String, (Handled, Outcome))>) -> Self {

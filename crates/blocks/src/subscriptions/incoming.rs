@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use jiff::Timestamp;
 use outrigger_cloudevents::{Event, content_type, member};
 use outrigger_component::Pairs;
+use outrigger_component::go_json::repaired;
 use outrigger_component::offload::{INLINE, offload};
 use outrigger_component::pubsub::Message;
 use outrigger_policy::routing::Routes;
@@ -55,6 +56,24 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
+    /// One that says nothing else, for tests.
+    #[cfg(test)]
+    pub(super) fn of(data: Bytes) -> Self {
+        Self {
+            id: "7".to_owned(),
+            topic: "t".into(),
+            path: "/a".to_owned(),
+            data,
+            payload: Bytes::new(),
+            metadata: Pairs::new(),
+            content_type: None,
+            trace: Parent::default(),
+            names_trace: false,
+            published: None,
+            binary: None,
+        }
+    }
+
     /// What the app gets beside the event: its metadata, its content type and the component's name.
     pub(super) fn headers(&self, pubsub: &str) -> HeaderMap {
         let mut headers = headers::from_pairs(&self.metadata);
@@ -139,17 +158,31 @@ fn prepare(wanted: &AppSubscription, pubsub: &str, topic: Arc<str>, message: &Me
     examine(&wanted.routes, incoming)
 }
 
-/// Reads what decides over an event.
+/// Reads what decides over an event. What Go reads and we do not is repaired, and stays so for the app.
 fn examine(routes: &Routes, mut incoming: Incoming) -> Prepared {
+    let mut decided = decide(routes, &mut incoming);
+    if decided.is_err()
+        && incoming.binary.is_none()
+        && let Some(repaired) = repaired(&incoming.data)
+    {
+        incoming.data = repaired.into();
+        decided = decide(routes, &mut incoming);
+    }
+    match decided {
+        Ok(None) => Prepared::Ready(Box::new(incoming)),
+        Ok(Some(why)) => Prepared::Dropped(why),
+        Err(error) => Prepared::Unreadable(error),
+    }
+}
+
+/// Fills in what the event says; why it is not for the app, if it is not.
+fn decide(routes: &Routes, incoming: &mut Incoming) -> Result<Option<Dropped>, String> {
     let data = incoming.data.clone();
     let event = match &incoming.binary {
         Some(attributes) => binary_event(attributes),
-        None => match Event::parse(&data) {
-            Ok(event) => event,
-            Err(error) => return Prepared::Unreadable(error.to_string()),
-        },
+        None => Event::parse(&data).map_err(|error| error.to_string())?,
     };
-    incoming.id = event.text(member::ID).unwrap_or_default().into_owned();
+    incoming.id = text(&event, member::ID)?;
     incoming.trace = trace(&event, &incoming.metadata);
     incoming.names_trace = names_trace(&event, &incoming.metadata);
     incoming.published = event.text(member::TIME).and_then(|text| text.parse().ok());
@@ -160,23 +193,30 @@ fn examine(routes: &Routes, mut incoming: Incoming) -> Prepared {
             incoming.id,
             event.text(member::EXPIRATION).unwrap_or_default()
         );
-        return Prepared::Dropped(Dropped::Expired);
+        return Ok(Some(Dropped::Expired));
     }
-    match route(routes, &event, &incoming) {
-        Ok(Some(path)) => {
-            incoming.path = path;
-            Prepared::Ready(Box::new(incoming))
-        }
-        Ok(None) => {
-            tracing::debug!(
-                target: LOG,
-                "no matching route for event {} of topic {}; skipping",
-                incoming.id,
-                incoming.topic
-            );
-            Prepared::Dropped(Dropped::NoRoute)
-        }
-        Err(error) => Prepared::Unreadable(error),
+    let Some(path) = route(routes, &event, incoming)? else {
+        tracing::debug!(
+            target: LOG,
+            "no matching route for event {} of topic {}; skipping",
+            incoming.id,
+            incoming.topic
+        );
+        return Ok(Some(Dropped::NoRoute));
+    };
+    incoming.path = path;
+    Ok(None)
+}
+
+/// The text of an attribute, empty where it is none.
+///
+/// # Errors
+/// That it is one with half of a surrogate pair alone.
+pub(super) fn text(event: &Event<'_>, name: &str) -> Result<String, String> {
+    match event.text(name) {
+        Some(text) => Ok(text.into_owned()),
+        None if event.is_broken(name) => Err(format!("its attribute {name} cannot be read")),
+        None => Ok(String::new()),
     }
 }
 
@@ -279,8 +319,7 @@ pub(super) fn binary_event(attributes: &[(String, String)]) -> Event<'_> {
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt;
-    use outrigger_component::offload::all_places;
+    use outrigger_component::offload::done_at_once;
     use outrigger_resources::subscription;
     use serde_json::json;
 
@@ -327,29 +366,17 @@ mod tests {
         for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
             let text = format!(r#"{{"id":"7","data":"{}"}}"#, "x".repeat(size - frame));
             let message = message(&text, &[]);
-            let mut reading = Box::pin(prepared(&wanted, "broker", "t".into(), &message));
-            let places = all_places().await;
-            let first = reading.as_mut().now_or_never();
-            drop(places);
-            assert_eq!(first.is_some(), at_once, "{size}");
-            let read = match first {
-                Some(read) => read,
-                None => reading.await,
-            };
+            let reading = prepared(&wanted, "broker", "t".into(), &message);
+            let (was_at_once, read) = done_at_once(reading).await;
+            assert_eq!(was_at_once, at_once, "{size}");
             let Prepared::Ready(incoming) = read else {
                 panic!("{read:?}");
             };
             assert_eq!(incoming.data, text);
             let incoming = Arc::from(incoming);
-            let mut writing = Box::pin(crate::subscriptions::message::written(&incoming, "broker"));
-            let places = all_places().await;
-            let first = writing.as_mut().now_or_never();
-            drop(places);
-            assert_eq!(first.is_some(), at_once, "{size}");
-            let written = match first {
-                Some(written) => written,
-                None => writing.await,
-            };
+            let writing = crate::subscriptions::message::written(&incoming, "broker");
+            let (was_at_once, written) = done_at_once(writing).await;
+            assert_eq!(was_at_once, at_once, "{size}");
             assert_eq!(written.unwrap().id, "7");
         }
     }
@@ -404,6 +431,41 @@ mod tests {
         let incoming = ready(&wanted, &message("bytes", &metadata));
         assert_eq!((incoming.path.as_str(), incoming.id.as_str()), ("/orders", "9"));
         assert_eq!(incoming.data.as_ref(), b"bytes");
+    }
+
+    #[test]
+    fn what_is_no_character_is_read_as_go_reads_it() {
+        let rule = subscription::Rule {
+            r#match: "event.type == 'a\u{fffd}'".to_owned(),
+            path: "/a".to_owned(),
+        };
+        let routes = subscription::Routes {
+            rules: vec![rule],
+            default: String::new(),
+        };
+        let wanted = AppSubscription {
+            routes: Routes::compile(&routes).unwrap(),
+            ..AppSubscription::to_path("broker", "t", "")
+        };
+        let of_bytes = |data: &'static [u8]| Message {
+            data: Bytes::from_static(data),
+            ..message("", &[])
+        };
+        for data in [
+            &br#"{"id":"7","type":"a\ud800","data":"\udc00"}"#[..],
+            b"{\"id\":\"7\",\"type\":\"a\xff\"}",
+        ] {
+            let incoming = ready(&wanted, &of_bytes(data));
+            assert_eq!((incoming.path.as_str(), incoming.id.as_str()), ("/a", "7"));
+            assert!(serde_json::from_slice::<Value>(&incoming.data).is_ok());
+            assert_eq!(incoming.payload, data);
+        }
+        let all = AppSubscription::to_path("broker", "t", "/a");
+        let named = ready(&all, &of_bytes(br#"{"id":"\ud800"}"#));
+        assert_eq!(named.id, "\u{fffd}");
+        // What nobody has to read stays as it is.
+        let data = r#"{"id":"7","data":"\ud800"}"#;
+        assert_eq!(ready(&all, &message(data, &[])).data, data);
     }
 
     #[test]

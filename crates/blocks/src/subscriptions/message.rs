@@ -6,13 +6,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use outrigger_cloudevents::{Data, Event, content_type, member};
+use outrigger_component::go_json::repaired;
 use outrigger_component::offload::{INLINE, offload};
 use outrigger_protojson::from_json;
 use outrigger_wire::runtime::v1::{TopicEventCeRequest, TopicEventRequest};
 use prost_types::Struct;
 use serde_json::Value;
 
-use super::incoming::{Incoming, binary_event};
+use super::incoming::{Incoming, binary_event, text};
 
 /// Attributes that have fields of their own; the others are extensions.
 const FIELDS: [&str; 7] = [
@@ -58,29 +59,39 @@ fn topic_event(incoming: &Incoming, pubsub: &str) -> Result<TopicEventRequest, S
     })
 }
 
-/// An event in a bulk.
+/// An event in a bulk. What Go reads and we do not is repaired.
 ///
 /// # Errors
 /// As [`topic_event`].
 pub(super) fn envelope(incoming: &Incoming) -> Result<TopicEventCeRequest, String> {
-    let event = match &incoming.binary {
-        Some(attributes) => binary_event(attributes),
-        None => Event::parse(&incoming.data).map_err(|error| error.to_string())?,
+    if let Some(attributes) = &incoming.binary {
+        return fields(&binary_event(attributes), Some(&incoming.payload));
+    }
+    let read = |data: &[u8]| {
+        let event = Event::parse(data).map_err(|error| error.to_string())?;
+        fields(&event, None)
     };
-    let text = |name| event.text(name).unwrap_or_default().into_owned();
-    let data_content_type = text(member::DATA_CONTENT_TYPE);
-    let data = match &incoming.binary {
-        Some(_) => incoming.payload.clone(),
-        None => payload(&event, &data_content_type)?,
+    read(&incoming.data).or_else(|error| match repaired(&incoming.data) {
+        Some(repaired) => read(&repaired),
+        None => Err(error),
+    })
+}
+
+/// `octets`: the payload of an event in binary mode.
+fn fields(event: &Event<'_>, octets: Option<&Bytes>) -> Result<TopicEventCeRequest, String> {
+    let data_content_type = text(event, member::DATA_CONTENT_TYPE)?;
+    let data = match octets {
+        Some(octets) => octets.clone(),
+        None => payload(event, &data_content_type)?,
     };
     Ok(TopicEventCeRequest {
-        id: text(member::ID),
-        source: text(member::SOURCE),
-        r#type: text(member::TYPE),
-        spec_version: text(member::SPEC_VERSION),
+        id: text(event, member::ID)?,
+        source: text(event, member::SOURCE)?,
+        r#type: text(event, member::TYPE)?,
+        spec_version: text(event, member::SPEC_VERSION)?,
         data_content_type,
         data,
-        extensions: Some(extensions(&event)?),
+        extensions: Some(extensions(event)?),
     })
 }
 
@@ -157,6 +168,28 @@ mod tests {
         }
         assert!(data(r#"{"datacontenttype":"text/plain","data":1}"#).is_err());
         assert!(data(r#"{"data_base64":"%"}"#).is_err());
+    }
+
+    #[test]
+    fn what_is_no_character_is_read_as_go_reads_it() {
+        let written = |data: &'static [u8]| {
+            let incoming = Incoming::of(Bytes::from_static(data));
+            topic_event(&incoming, "broker").unwrap()
+        };
+        for data in [
+            &br#"{"id":"\ud800","datacontenttype":"text/plain","data":"a\udc00","x":"\ud800"}"#[..],
+            b"{\"id\":\"\xff\",\"datacontenttype\":\"text/plain\",\"data\":\"a\xff\",\"x\":\"\xff\"}",
+        ] {
+            let event = written(data);
+            assert_eq!(
+                (event.id.as_str(), &event.data[..]),
+                ("\u{fffd}", "a\u{fffd}".as_bytes())
+            );
+            let extension = event.extensions.unwrap().fields.remove("x").unwrap().kind;
+            assert_eq!(extension, Some(Kind::StringValue("\u{fffd}".to_owned())));
+        }
+        let source = written(br#"{"id":"1","source":"\ud800"}"#).source;
+        assert_eq!(source, "\u{fffd}");
     }
 
     #[test]

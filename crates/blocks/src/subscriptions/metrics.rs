@@ -1,8 +1,13 @@
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_telemetry::metrics::{Counter, Family, Gauge, Histogram, Millis};
+
+/// Topics among which those that nobody subscribes to any more are not worth looking for.
+const FEWEST_SWEPT: usize = 16;
 
 /// What became of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +37,101 @@ pub(super) struct IngressMetrics {
     dead_letters: Family<Counter, 3>,
     redelivered: Family<Counter, 2>,
     lag: Family<Gauge, 2>,
+    lags: Mutex<Lags>,
+}
+
+/// Of the topics that are subscribed to, and of some that were.
+#[derive(Default)]
+struct Lags {
+    /// By component and topic.
+    by_topic: HashMap<[String; 2], Weak<Lag>>,
+    /// How many there are when those that were are looked for.
+    swept_at: usize,
+}
+
+/// How far the deliveries of one topic are behind, of all its subscriptions together.
+pub(super) struct Lag {
+    /// May be that of other topics too: those beyond the bound of series share one, and it has the sum.
+    gauge: Gauge,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    /// When each event was published, milliseconds since 1970; the number keeps those of one moment apart.
+    published: BTreeSet<(i64, u64)>,
+    next: u64,
+    /// Its part of the gauge.
+    shown: i64,
+}
+
+/// An event that the app is not done with. Dropped, it is.
+pub(super) struct Unhandled {
+    lag: Arc<Lag>,
+    event: (i64, u64),
+}
+
+impl Lag {
+    /// Counts an event that was published then.
+    pub(super) fn hold(self: &Arc<Self>, published: Timestamp) -> Unhandled {
+        let mut held = self.held();
+        let event = (published.as_millisecond(), held.next);
+        held.next += 1;
+        held.published.insert(event);
+        Unhandled {
+            lag: Arc::clone(self),
+            event,
+        }
+    }
+
+    /// Shows how old the oldest event is that the app is not done with.
+    pub(super) fn show(&self) {
+        let mut held = self.held();
+        let oldest = held.published.first().map(|(at, _)| *at);
+        // Clocks of different machines differ.
+        let age = |at: i64| Timestamp::now().as_millisecond().saturating_sub(at).max(0);
+        let lag = oldest.map_or(0, age);
+        self.gauge.add(lag - held.shown);
+        held.shown = lag;
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Lag {
+    fn drop(&mut self) {
+        let shown = self.held().shown;
+        if shown != 0 {
+            self.gauge.add(-shown);
+        }
+    }
+}
+
+impl Lags {
+    fn get(&mut self, key: [String; 2], gauge: impl FnOnce() -> Gauge) -> Arc<Lag> {
+        if let Some(lag) = self.by_topic.get(&key).and_then(Weak::upgrade) {
+            return lag;
+        }
+        // Apps name topics as they like.
+        if self.by_topic.len() >= self.swept_at {
+            self.by_topic.retain(|_, lag| lag.strong_count() > 0);
+            self.swept_at = FEWEST_SWEPT.max(2 * self.by_topic.len());
+        }
+        let lag = Arc::new(Lag {
+            gauge: gauge(),
+            held: Mutex::default(),
+        });
+        self.by_topic.insert(key, Arc::downgrade(&lag));
+        lag
+    }
+}
+
+impl Drop for Unhandled {
+    fn drop(&mut self) {
+        self.lag.held().published.remove(&self.event);
+    }
 }
 
 impl IngressMetrics {
@@ -77,9 +177,10 @@ impl IngressMetrics {
             ),
             lag: registry.gauge(
                 "component_pubsub_ingress_lag",
-                "Milliseconds from the publishing of the latest event to its delivery to the app.",
+                "Milliseconds since the publishing of the oldest event that was received and is not settled.",
                 ["component", "topic"],
             ),
+            lags: Mutex::default(),
         }
     }
 
@@ -102,11 +203,11 @@ impl IngressMetrics {
         self.bulk_latencies.with(values).observe(elapsed);
     }
 
-    /// The app gets an event that was published then.
-    pub(super) fn lag(&self, pubsub: &str, topic: &str, published: Timestamp) {
-        let elapsed = Timestamp::now().as_millisecond() - published.as_millisecond();
-        // Clocks of different machines differ.
-        self.lag.with([pubsub, topic]).set(elapsed.max(0));
+    /// How far a topic is behind.
+    pub(super) fn lag(&self, pubsub: &str, topic: &str) -> Arc<Lag> {
+        let mut lags = self.lags.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = [pubsub.to_owned(), topic.to_owned()];
+        lags.get(key, || self.lag.with([pubsub, topic]))
     }
 
     /// A broker delivered a message again.
@@ -120,3 +221,6 @@ impl IngressMetrics {
         self.dead_letters.with([pubsub, success, topic]).inc();
     }
 }
+
+#[cfg(test)]
+mod tests;

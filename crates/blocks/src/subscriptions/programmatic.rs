@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
-use outrigger_component::Pairs;
+use outrigger_component::go_json::Strings;
 use outrigger_policy::resiliency::{Builtin, Key, Outcome};
 use outrigger_resources::subscription::{BulkSubscribe, Routes, Rule};
 use outrigger_runtime::app::{AppChannel, AppError};
@@ -158,7 +158,7 @@ struct HttpForm {
     #[serde(default, rename = "deadLetterTopic")]
     dead_letter_topic: Option<String>,
     #[serde(default)]
-    metadata: Option<Pairs>,
+    metadata: Option<Strings>,
     #[serde(default)]
     route: Option<String>,
     #[serde(default)]
@@ -187,7 +187,7 @@ impl From<HttpForm> for SubscriptionSpec {
                 default: default.or(form.route).unwrap_or_default(),
             },
             dead_letter: form.dead_letter_topic.unwrap_or_default(),
-            metadata: form.metadata.unwrap_or_default(),
+            metadata: form.metadata.unwrap_or_default().0,
             bulk: form.bulk_subscribe.unwrap_or_default(),
         }
     }
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn both_versions_of_the_http_form_are_read() {
         let all = said(
-            r#"[{"pubsubname":"p","topic":"one","route":"/one"},
+            r#"[{"pubsubname":"p","topic":"one","route":"/one","metadata":{"x":null}},
                 {"pubsubname":"p","topic":"two","route":"/unused","metadata":null,
                  "routes":{"rules":[{"match":"event.type == 'x'","path":"/x"}],"default":"/two"}},
                 {"pubsubname":"p","topic":"none","routes":{}},

@@ -1,5 +1,6 @@
 //! One subscription at work: takes messages of a broker, delivers them, and tells the broker what came of each.
 
+use std::convert::Infallible;
 use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::{ComponentKind, Direction, Outcome};
 use outrigger_runtime::app::AppChannel;
 use outrigger_runtime::delivery::{
-    self, Consumer, Depth, Inbox, OnStop, Order, Pending, StopTokens, Undelivered,
+    self, Consumer, Depth, Hold, Inbox, OnStop, Order, Pending, StopTokens, Undelivered,
 };
 use outrigger_runtime::resilience::{Attempt, ComponentPolicy};
 use tokio::sync::oneshot;
@@ -20,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::attempt::Handled;
 use super::bulk::Collector;
 use super::incoming::{CONTENT_TYPE, Dropped, Incoming, PUBSUB_NAME, Prepared, prepared};
-use super::metrics::{IngressMetrics, Status};
+use super::metrics::{IngressMetrics, Lag, Status, Unhandled};
 use super::spec::{AppSubscription, Bulk, SubscriptionType};
 use super::stream::Stream;
 use super::{Dependencies, LOG, Subscriptions};
@@ -30,6 +31,8 @@ use crate::pubsub::{Broker, Protocol};
 const MAX_IN_FLIGHT: usize = 128;
 /// The same, with those that wait for their turn or their next attempt.
 const MAX_HELD: usize = 1024;
+/// How often it is looked how old the oldest event is that the app is not done with.
+const LAG_INTERVAL: Duration = Duration::from_secs(1);
 /// Pauses before a broker is asked again for a subscription.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
@@ -51,12 +54,15 @@ pub(super) struct Target {
     next: AtomicU64,
     /// Whether the broker keeps the order of what it delivers again.
     keeps_order: AtomicBool,
+    /// Whether the broker keeps messages only while somebody consumes: then a pause does not end the subscription.
+    needs_consumer: Arc<AtomicBool>,
+    lag: Arc<Lag>,
 }
 
 /// What is left to do with a message.
 pub(super) enum Disposition {
     /// The engine has it.
-    Pending(Pending<Handled>),
+    Pending(Pending<Handled>, Option<Unhandled>),
     /// It does not go to the app.
     Dropped(Dropped),
     /// It cannot be understood.
@@ -82,11 +88,17 @@ impl Target {
             collector,
             next: AtomicU64::new(0),
             keeps_order: AtomicBool::new(false),
+            needs_consumer: Arc::default(),
+            lag: subscriptions.metrics.lag(&wanted.pubsub, &wanted.topic),
             wanted,
             broker,
             sink,
             subscriptions,
         }
+    }
+
+    pub(super) fn needs_consumer(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.needs_consumer)
     }
 
     pub(super) fn dependencies(&self) -> &Dependencies {
@@ -184,8 +196,9 @@ impl Target {
         if let Some(collector) = &self.collector {
             collector.limit(limits.in_flight, subscription.window());
         }
-        // One that failed goes to the dead-letter topic, where there is one, and those behind it go on.
-        let keeps_order = subscription.keeps_order() && self.wanted.dead_letter.is_none();
+        let keeps_order = subscription.keeps_order();
+        let needs_consumer = subscription.needs_consumer();
+        self.needs_consumer.store(needs_consumer, Ordering::Relaxed);
         self.keeps_order.store(keeps_order, Ordering::Relaxed);
         let metrics = self.resilience_metrics();
         let (inbox, engine) = delivery::engine(limits, None, metrics);
@@ -198,12 +211,19 @@ impl Target {
             None => engine,
         };
         let engine = match &self.sink {
-            Sink::App(app) => engine.while_healthy(app.health().clone()),
+            Sink::App(app) => engine
+                .while_healthy(app.health().clone())
+                .returning_while_unwell(needs_consumer),
             Sink::Stream(_) => engine,
         };
         let engine = match keeps_order {
             true => engine.in_order(Order::is_after),
             false => engine,
+        };
+        // Those behind one that failed go on when its dead letter is published, and not before that is known.
+        let engine = match self.wanted.dead_letter {
+            Some(_) => engine.holding(|handled| !matches!(handled, Handled::Done)),
+            None => engine,
         };
         let ending = CancellationToken::new();
         let tokens = StopTokens {
@@ -214,7 +234,12 @@ impl Target {
         let delivering = engine.run(&ending, OnStop::FinishAttempts, |event, limit| {
             self.attempt(event, limit, &ending)
         });
-        let ((stopped, ended), ()) = tokio::join!(taking, delivering);
+        let working = async { tokio::join!(taking, delivering).0 };
+        let (stopped, ended) = tokio::select! {
+            ended = working => ended,
+            never = self.show_lag() => match never {},
+        };
+        self.lag.show();
         if let Err(error) = ended {
             tracing::error!(
                 target: LOG,
@@ -224,6 +249,15 @@ impl Target {
             );
         }
         stopped
+    }
+
+    /// Shows the lag as time goes by, also where nothing begins.
+    async fn show_lag(&self) -> Infallible {
+        let mut ticks = tokio::time::interval(LAG_INTERVAL);
+        loop {
+            ticks.tick().await;
+            self.lag.show();
+        }
     }
 
     /// Calls that the app is given at once, where that is bounded.
@@ -272,7 +306,7 @@ impl Target {
     /// policy of the component.
     async fn dead_letter(&self, message: &Message, why: &str) -> DeadLettering {
         let Some(topic) = &self.wanted.dead_letter else {
-            return DeadLettering::Nowhere;
+            return DeadLettering::NoTopic;
         };
         let mut metadata = message.metadata.clone();
         metadata.insert(PUBSUB_NAME.to_owned(), self.wanted.pubsub.clone());
@@ -318,7 +352,7 @@ impl Target {
     }
 
     /// Nobody could do anything with a message: the broker has it again.
-    fn return_to_broker(&self, topic: &str, why: &str, with_lane: bool, receipt: Receipt) {
+    async fn return_to_broker(&self, topic: &str, why: &str, lane: LaneReturn, receipt: Receipt) {
         self.metrics()
             .event(&self.wanted.pubsub, topic, Status::Retry, false, Duration::ZERO);
         tracing::warn!(
@@ -326,7 +360,7 @@ impl Target {
             "a message of topic {topic} of {} is returned to the broker: {why}",
             self.wanted.pubsub
         );
-        give_back(receipt, with_lane);
+        lane.give_back(receipt).await;
     }
 
     async fn attempt(
@@ -335,11 +369,8 @@ impl Target {
         limit: Attempt,
         ending: &CancellationToken,
     ) -> (Handled, Outcome) {
-        if limit.number == 1
-            && let Some(published) = event.published
-        {
-            self.metrics()
-                .lag(&self.wanted.pubsub, &self.wanted.topic, published);
+        if limit.number == 1 {
+            self.lag.show();
         }
         let attempted = match (&self.sink, &self.collector) {
             (Sink::App(app), Some(collector)) => {
@@ -364,10 +395,13 @@ impl Consumer for Target {
             self.metrics().redelivered(&self.wanted.pubsub, &topic);
         }
         match prepared(&self.wanted, self.broker.name(), topic, message).await {
-            Prepared::Ready(incoming) => match inbox.offer(self.order(message), *incoming).await {
-                Ok(pending) => Disposition::Pending(pending),
-                Err(_) => Disposition::Stopped,
-            },
+            Prepared::Ready(incoming) => {
+                let unhandled = incoming.published.map(|published| self.lag.hold(published));
+                match inbox.offer(self.order(message), *incoming).await {
+                    Ok(pending) => Disposition::Pending(pending, unhandled),
+                    Err(_) => Disposition::Stopped,
+                }
+            }
             Prepared::Dropped(why) => Disposition::Dropped(why),
             Prepared::Unreadable(why) => Disposition::Unreadable(why),
         }
@@ -379,7 +413,9 @@ impl Consumer for Target {
             let metrics = self.metrics();
             metrics.event(&self.wanted.pubsub, &topic, status, by_app, Duration::ZERO);
         };
-        let mut with_lane = self.is_in_order(&message);
+        let mut lane = LaneReturn::NONE;
+        // Counts in the lag until the broker is told: its dead letter may take long.
+        let _until_settled;
         let failed = match rest {
             Disposition::Stopped => return receipt.release(false),
             Disposition::Dropped(why) => {
@@ -388,8 +424,8 @@ impl Consumer for Target {
                     Dropped::NoRoute => ("no route matches it", true),
                 };
                 match self.dead_letter(&message, why).await {
-                    DeadLettering::Failed => return self.return_to_broker(&topic, why, false, receipt),
-                    DeadLettering::Published | DeadLettering::Nowhere => {
+                    DeadLettering::Failed => return self.return_to_broker(&topic, why, lane, receipt).await,
+                    DeadLettering::Published | DeadLettering::NoTopic => {
                         counted(Status::Drop, by_app);
                         return receipt.acknowledge();
                     }
@@ -402,44 +438,72 @@ impl Consumer for Target {
                     self.wanted.pubsub
                 );
                 // No app sees it: there is nothing to wait for.
-                with_lane = false;
                 why
             }
-            Disposition::Pending(pending) => match pending.settled().await {
-                Ok(Handled::Done) => return receipt.acknowledge(),
-                Ok(Handled::Dropped(why)) => {
-                    return match self.dead_letter(&message, why).await {
-                        DeadLettering::Failed => give_back(receipt, false),
-                        DeadLettering::Published | DeadLettering::Nowhere => receipt.acknowledge(),
-                    };
+            Disposition::Pending(pending, unhandled) => {
+                _until_settled = unhandled;
+                let (handled, hold) = pending.decided().await;
+                lane = LaneReturn {
+                    with_lane: self.is_in_order(&message),
+                    hold,
+                };
+                match handled {
+                    Ok(Handled::Done) => return receipt.acknowledge(),
+                    Ok(Handled::Dropped(why)) => {
+                        return match self.dead_letter(&message, why).await {
+                            DeadLettering::Failed => lane.give_back(receipt).await,
+                            DeadLettering::Published | DeadLettering::NoTopic => receipt.acknowledge(),
+                        };
+                    }
+                    // Its retries were cut short, or its app or client is gone: somebody else gets it.
+                    Ok(Handled::Failed(_)) if tokens.any_cancelled() || self.is_app_unwell() => {
+                        return lane.release(receipt).await;
+                    }
+                    Err(Undelivered::Stopped | Undelivered::Revoked) => return receipt.release(false),
+                    Err(Undelivered::Blocked) => return receipt.release(true),
+                    Ok(Handled::Failed(why)) => why,
+                    Err(refused @ Undelivered::Refused(_)) => refused.to_string(),
                 }
-                // Its retries were cut short, or its app or client is gone: somebody else gets it.
-                Ok(Handled::Failed(_)) if tokens.any_cancelled() || self.is_app_unwell() => {
-                    return receipt.release(with_lane);
-                }
-                Err(Undelivered::Stopped | Undelivered::Revoked) => return receipt.release(false),
-                Err(Undelivered::Behind) => return receipt.release(true),
-                Ok(Handled::Failed(why)) => why,
-                Err(refused @ Undelivered::Refused(_)) => refused.to_string(),
-            },
+            }
         };
         match self.dead_letter(&message, &failed).await {
             DeadLettering::Published => {
                 counted(Status::Drop, false);
                 receipt.acknowledge();
             }
-            DeadLettering::Failed | DeadLettering::Nowhere => {
-                self.return_to_broker(&topic, &failed, with_lane, receipt);
+            DeadLettering::Failed | DeadLettering::NoTopic => {
+                self.return_to_broker(&topic, &failed, lane, receipt).await;
             }
         }
     }
 }
 
-/// Gives a message back, alone or with those behind it in its lane.
-fn give_back(receipt: Receipt, with_lane: bool) {
-    match with_lane {
-        true => receipt.give_back_lane(),
-        false => receipt.give_back(),
+/// How a message goes back to the broker: alone, or with those behind it in its lane.
+struct LaneReturn {
+    with_lane: bool,
+    /// While there is a dead-letter topic: they wait until it is known whether it takes the message.
+    hold: Hold,
+}
+
+impl LaneReturn {
+    const NONE: Self = Self {
+        with_lane: false,
+        hold: Hold::NONE,
+    };
+
+    async fn give_back(self, receipt: Receipt) {
+        match self.with_lane {
+            // The engine has to know first: it attempts none of the lane until the broker has all of it.
+            true if self.hold.return_lane().await => receipt.give_back_lane(),
+            true => receipt.release(false),
+            false => receipt.give_back(),
+        }
+    }
+
+    /// The same for a message that nobody failed.
+    async fn release(self, receipt: Receipt) {
+        let with_lane = self.with_lane && self.hold.return_lane().await;
+        receipt.release(with_lane);
     }
 }
 
@@ -472,7 +536,7 @@ enum DeadLettering {
     /// It should be there and is not.
     Failed,
     /// There is no dead-letter topic.
-    Nowhere,
+    NoTopic,
 }
 
 impl Drop for Target {

@@ -50,6 +50,105 @@ fn every_wrong_value_is_told_and_nothing_is_done_without_it() {
     assert_eq!(told.len(), 3, "each property once: {told:?}");
 }
 
+/// The properties that an error names of a component that `reads` these.
+fn named(reads: fn(&Metadata) -> Result<()>, given: &[(&str, &str)]) -> Vec<String> {
+    let entry: Entry<dyn StateStore> = Entry::new(&["x"], Version::Only, move |setup: Setup| async move {
+        reads(&setup.metadata)?;
+        // It would connect now.
+        std::future::pending().await
+    });
+    let given = given.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
+    let setup = Setup {
+        metadata: Metadata::new("x", given).unwrap(),
+        app_id: String::new(),
+    };
+    let metadata = setup.metadata.clone();
+    let error = block_on(entry.build(setup)).map(drop).unwrap_err();
+    assert_eq!(error.kind(), Kind::Configuration);
+    assert!(
+        metadata.required(&["nobody gives it"]).is_err(),
+        "only while it is built"
+    );
+    let each = error.each();
+    each.map(|(_, property)| property.unwrap_or_default().to_owned())
+        .collect()
+}
+
+fn one_of(metadata: &Metadata, names: &[&str], right: &str) -> Result<()> {
+    match metadata.filled(names) {
+        Some(text) if text != right => Err(metadata.wrong(names, &format!("use {right}")).into()),
+        _ => Ok(()),
+    }
+}
+
+#[test]
+fn checks_of_the_component_itself_are_told_together() {
+    let reads = |metadata: &Metadata| {
+        let (_url, _topic) = (metadata.required(&["url"])?, metadata.required(&["topic"])?);
+        one_of(metadata, &["mode", "oldMode"], "fast")?;
+        let _number: Option<u8> = metadata.number(&["retries"])?;
+        one_of(metadata, &["kind"], "good")?;
+        one_of(metadata, &["last"], "good")
+    };
+    let wrong = [
+        ("OLDMODE", "slow"),
+        ("retries", "300"),
+        ("kind", "bad"),
+        ("last", "bad"),
+    ];
+    assert_eq!(
+        named(reads, &wrong),
+        ["url", "topic", "retries", "OLDMODE", "kind", "last"]
+    );
+    assert_eq!(named(reads, &[("topic", "a"), ("url", "")]), ["url"]);
+}
+
+#[test]
+fn what_follows_from_a_wrong_value_is_not_told() {
+    let reads = |metadata: &Metadata| {
+        // A certificate and its key, and one of two ways to say where.
+        let pem = |name: &str| match metadata.filled(&[name]) {
+            Some(text) if !text.starts_with("PEM") => Err(metadata.wrong(&[name], "PEM is expected")),
+            other => Ok(other),
+        };
+        match (pem("cert")?, pem("key")?) {
+            (Some(_), None) => return Err(metadata.wrong(&["key"], "cert needs it").into()),
+            (None, Some(_)) => return Err(metadata.wrong(&["cert"], "key needs it").into()),
+            _ => {}
+        }
+        match metadata.filled(&["file"]) {
+            Some(_) => Err(metadata.wrong(&["file"], "it cannot be read").into()),
+            None => metadata.required(&["host"]).map(drop).map_err(Error::from),
+        }
+    };
+    assert_eq!(named(reads, &[("cert", "x"), ("key", "PEM")]), ["cert"]);
+    assert_eq!(named(reads, &[("cert", "PEM"), ("file", "x")]), ["key"]);
+    assert_eq!(named(reads, &[("file", "x")]), ["file"]);
+    assert_eq!(named(reads, &[("cert", "PEM")]), ["key"]);
+}
+
+#[test]
+fn a_component_that_waited_is_not_tried_again() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let tries = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&tries);
+    let entry: Entry<dyn StateStore> = Entry::new(&["x"], Version::Only, move |setup: Setup| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        async move {
+            // The server says that there is no such table.
+            tokio::task::yield_now().await;
+            Err(setup.metadata.wrong(&["table"], "it does not exist").into())
+        }
+    });
+    let setup = Setup {
+        metadata: Metadata::new("x", [("table".to_owned(), "a".to_owned())]).unwrap(),
+        app_id: String::new(),
+    };
+    let error = block_on(entry.build(setup)).map(drop).unwrap_err();
+    assert_eq!(error.property(), Some("table"));
+    assert_eq!(tries.load(Ordering::Relaxed), 1);
+}
+
 fn section() -> Section<dyn StateStore> {
     let mut section: Section<dyn StateStore> = Section::new("state");
     let fail = |text: &'static str| move |_| async move { Err(Error::new(Kind::Internal, text)) };

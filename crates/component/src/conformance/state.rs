@@ -157,6 +157,7 @@ pub async fn state(store: &Arc<dyn StateStore>, rules: StateRules) {
         keys::patterns_page,
         keys::a_prefix_deletes,
         bulk::bulk_get_answers_in_order,
+        bulk::bulk_get_ends_at_its_bound,
         bulk::bulk_set_tells_what_failed,
         bulk::bulk_delete_tells_what_failed,
     );

@@ -4,6 +4,9 @@ use super::repair::after_string;
 
 /// How deep a value may be nested where it is decoded.
 pub const MAX_DEPTH: usize = 127;
+/// Values and names of members of a text that is decoded whole: each takes some hundred bytes until it is what it is
+/// for, whatever it takes in the text.
+pub const MAX_VALUES: usize = 64 << 10;
 
 /// Amounts of a JSON text, or of what looks like one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +41,19 @@ impl Shape {
         }
         Self { values, depth }
     }
+}
+
+/// Whether a text has more than [`MAX_VALUES`].
+///
+/// # Errors
+/// That it has, for whoever sent it.
+pub fn check_values(json: &[u8]) -> Result<(), String> {
+    if json.len() > MAX_VALUES && Shape::of(json).values > MAX_VALUES {
+        return Err(format!(
+            "it has more than {MAX_VALUES} values and names of members: send less, or large data as a string"
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

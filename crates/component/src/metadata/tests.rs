@@ -105,3 +105,30 @@ fn what_may_be_a_secret_is_never_shown() {
     assert!(!error.contains("hunter2"), "{error}");
     assert!(!format!("{metadata:?}").contains("hunter2"));
 }
+
+#[test]
+fn a_url_is_shown_where_it_can_hold_no_secret() {
+    for url in ["::::", "httq://h", "localhost:1234", "http:///", ""] {
+        let error = metadata(&[("url", url)]).wrong(&["url"], "a URL").to_string();
+        assert!(error.contains(&format!("invalid value {url:?} for")), "{error}");
+    }
+    for url in [
+        "httq://me:hunter2@h",
+        "me:hunter2@h",
+        "httq://h?key=hunter2",
+        "httq://h#hunter2",
+        "httq://h/hooks/hunter2",
+        "/hunter2",
+    ] {
+        let error = metadata(&[("jwksURL", url)])
+            .wrong(&["jwksURL"], "a URL")
+            .to_string();
+        assert!(
+            error.contains("invalid value for the metadata property jwksURL"),
+            "{error}"
+        );
+    }
+    let metadata = metadata(&[("url", "hunter2")]).with_secrets(["url"]);
+    let error = metadata.wrong(&["url"], "a URL").to_string();
+    assert!(!error.contains("hunter2"), "{error}");
+}

@@ -52,6 +52,7 @@ pub struct Subscription {
     concurrency: Option<NonZeroUsize>,
     window: Window,
     keeps_order: bool,
+    needs_consumer: bool,
 }
 
 /// The adapter's side of a subscription. `T` names a message to the broker.
@@ -127,6 +128,7 @@ impl Subscription {
             concurrency: None,
             window,
             keeps_order,
+            needs_consumer: false,
         }
     }
 
@@ -145,6 +147,20 @@ impl Subscription {
     /// How many messages the component's settings want handled at once; `None` = they do not say.
     pub fn concurrency(&self) -> Option<NonZeroUsize> {
         self.concurrency
+    }
+
+    /// Says whether the broker keeps messages only while somebody consumes them, and gives those that are returned meanwhile to
+    /// others.
+    #[must_use]
+    pub fn needing_consumer(mut self, needs_consumer: bool) -> Self {
+        self.needs_consumer = needs_consumer;
+        self
+    }
+
+    /// Whether messages may be lost that are published after it has ended, and those that it returns at its end: it should
+    /// not end for a pause.
+    pub fn needs_consumer(&self) -> bool {
+        self.needs_consumer
     }
 
     /// The broker's window, which may change.

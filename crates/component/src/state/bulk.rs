@@ -1,8 +1,8 @@
 use std::fmt;
 
-use futures::{StreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 
-use super::{Delete, Get, Item, Set, StateStore};
+use super::{Bounds, Delete, Get, Item, Set, StateStore};
 use crate::{Error, Result};
 
 /// At most this many calls at once where the request sets no limit.
@@ -47,21 +47,25 @@ impl fmt::Display for BulkError {
 
 impl std::error::Error for BulkError {}
 
-/// One [`StateStore::get`] per request; answers in the order of the requests.
+/// One [`StateStore::get`] per request; answers in the order of the requests. Beyond the bounds no other is begun, and
+/// those under way are given up.
 pub async fn each_get<S: StateStore + ?Sized>(
     store: &S,
     requests: &[Get],
-    parallelism: usize,
-) -> Vec<BulkItem> {
-    let calls = requests.iter().map(|request| async {
-        BulkItem {
-            key: request.key.clone(),
-            item: store.get(request).await,
-        }
+    bounds: Bounds,
+) -> Result<Vec<BulkItem>> {
+    let tally = &bounds.tally();
+    let calls = requests.iter().enumerate().map(|(index, request)| async move {
+        let answer = tally.answer(request.key.as_str(), store.get(request).await)?;
+        Ok::<_, Error>((index, answer))
     });
     // Collected first: a lazy iterator of borrowing futures is not `Send` for all lifetimes.
     let calls: Vec<_> = calls.collect();
-    stream::iter(calls).buffered(limit(parallelism)).collect().await
+    // In any order, so that what is too large ends the call at once.
+    let answers = stream::iter(calls).buffer_unordered(limit(bounds.parallelism));
+    let mut answers: Vec<_> = answers.try_collect().await?;
+    answers.sort_unstable_by_key(|(index, _)| *index);
+    Ok(answers.into_iter().map(|(_, answer)| answer).collect())
 }
 
 /// One [`StateStore::set`] per request.
@@ -107,7 +111,66 @@ fn failures(results: Vec<Result<()>>) -> Result<(), BulkError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use async_trait::async_trait;
+    use bytes::Bytes;
+
     use super::*;
+    use crate::Kind;
+    use crate::state::Feature;
+
+    /// Has a value of ten bytes under `large`, and is silent about others. Counts what it is asked.
+    #[derive(Default)]
+    struct Silent(AtomicUsize);
+
+    #[async_trait]
+    impl StateStore for Silent {
+        fn features(&self) -> &[Feature] {
+            &[]
+        }
+
+        async fn get(&self, request: &Get) -> Result<Option<Item>> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            if request.key != "large" {
+                std::future::pending::<()>().await;
+            }
+            Ok(Some(Item {
+                data: Bytes::from_static(&[b'x'; 10]),
+                ..Item::default()
+            }))
+        }
+
+        async fn set(&self, _request: &Set) -> Result<()> {
+            Ok(())
+        }
+
+        async fn delete(&self, _request: &Delete) -> Result<()> {
+            Ok(())
+        }
+
+        async fn ping(&self) -> Result<()> {
+            Ok(())
+        }
+
+        async fn close(&self) {}
+    }
+
+    #[tokio::test]
+    async fn what_is_too_large_ends_a_bulk_get_with_the_keys_under_way() {
+        let names = [&["other"; 3][..], &["large"; 1], &["other"; 100]].concat();
+        let requests: Vec<_> = names.into_iter().map(Get::key).collect();
+        let (store, bounds) = (
+            Silent::default(),
+            Bounds {
+                parallelism: 4,
+                bytes: 9,
+            },
+        );
+        let error = each_get(&store, &requests, bounds).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::TooLarge);
+        assert_eq!(store.0.load(Ordering::SeqCst), 4, "keys that were asked for");
+    }
 
     #[test]
     fn the_text_of_a_bulk_error_has_a_line_per_failure() {

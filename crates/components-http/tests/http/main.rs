@@ -316,3 +316,31 @@ async fn wrong_properties_are_named() {
         assert!(error.to_string().contains(named), "{named}: {error}");
     }
 }
+
+#[tokio::test]
+async fn a_url_that_no_request_can_be_sent_to_is_refused_and_shown() {
+    for (url, cause) in [
+        ("::::", "relative URL without a base"),
+        ("httq://h", "its scheme is httq"),
+        ("localhost:8080", "its scheme is localhost"),
+        ("http:///", "empty host"),
+        ("http:h", "it has no host"),
+        ("http://", "empty host"),
+    ] {
+        let opened = components().output(HTTP, "v1", &[("url", url)]).await;
+        let error = opened.map(drop).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!(
+                "invalid value {url:?} for the metadata property url: an http or https URL"
+            )) && error.contains(cause),
+            "{error}"
+        );
+    }
+    let opened = components().output(HTTP, "v1", &[("url", "http:///path")]).await;
+    let error = opened.map(drop).unwrap_err().to_string();
+    assert!(error.contains("it has no host"), "{error}");
+    for url in ["http://h", "HTTPS://h:1/a?b", "http://[::1]"] {
+        let opened = components().output(HTTP, "v1", &[("url", url)]).await;
+        assert!(opened.is_ok(), "{url}");
+    }
+}

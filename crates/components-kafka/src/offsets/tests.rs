@@ -79,7 +79,7 @@ fn what_was_committed_while_more_was_done_is_committed_again() {
 fn a_returned_record_comes_again_and_holds_back_its_key_alone() {
     let (mut offsets, now) = (offsets(&[0]), Instant::now());
     let poison = offsets.take(record(0, 0, Some("a"))).unwrap();
-    assert_eq!(offsets.returned(poison, now), Returned::Again(SECOND));
+    assert_eq!(offsets.returned(poison, now), Returned::Redeliver(SECOND));
     assert!(offsets.take(record(0, 1, Some("a"))).is_none(), "it waits");
     let other = offsets.take(record(0, 2, Some("b"))).unwrap();
     assert!(
@@ -141,14 +141,14 @@ fn what_failed_too_often_is_passed_over() {
     let now = Instant::now();
     offsets.assign(0);
     let poison = offsets.take(record(0, 0, None)).unwrap();
-    assert_eq!(offsets.returned(poison, now), Returned::Again(SECOND));
+    assert_eq!(offsets.returned(poison, now), Returned::Redeliver(SECOND));
     let (poison, _) = offsets.next_due(now + SECOND).unwrap();
-    assert_eq!(offsets.returned(poison, now), Returned::PassedOver);
+    assert_eq!(offsets.returned(poison, now), Returned::Skip);
     assert_eq!(positions(&offsets), [(0, 1)]);
     let mut never = Offsets::new(None);
     never.assign(0);
     let poison = never.take(record(0, 0, None)).unwrap();
-    assert_eq!(never.returned(poison, now), Returned::PassedOver);
+    assert_eq!(never.returned(poison, now), Returned::Skip);
 }
 
 #[test]

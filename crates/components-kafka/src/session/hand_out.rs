@@ -49,14 +49,14 @@ impl Session {
     fn unreadable(&mut self, taken_record: Tracked, why: &str, now: Instant) {
         let (partition, offset) = (taken_record.partition, taken_record.offset);
         match self.offsets.returned(taken_record, now) {
-            Returned::Again(pause) => tracing::warn!(
+            Returned::Redeliver(pause) => tracing::warn!(
                 target: LOG,
                 "component {}: record {offset} of topic {}, partition {partition} cannot be read: {why}; it is tried \
                  again in {pause:?}",
                 self.shared.component,
                 self.topic
             ),
-            Returned::PassedOver => tracing::error!(
+            Returned::Skip => tracing::error!(
                 target: LOG,
                 "component {}: record {offset} of topic {}, partition {partition} cannot be read: {why}; it is \
                  skipped, as consumeRetryEnabled and backOffMaxRetries say",
@@ -96,14 +96,14 @@ impl Session {
     pub(super) fn returned(&mut self, taken_record: Tracked, now: Instant) {
         let (partition, offset) = (taken_record.partition, taken_record.offset);
         match self.offsets.returned(taken_record, now) {
-            Returned::Again(pause) => tracing::warn!(
+            Returned::Redeliver(pause) => tracing::warn!(
                 target: LOG,
                 "component {}: the app failed record {offset} of topic {}, partition {partition}; it is delivered \
                  again in {pause:?}",
                 self.shared.component,
                 self.topic
             ),
-            Returned::PassedOver => tracing::error!(
+            Returned::Skip => tracing::error!(
                 target: LOG,
                 "component {}: the app failed record {offset} of topic {}, partition {partition}; it is not \
                  delivered again, as consumeRetryEnabled and backOffMaxRetries say",

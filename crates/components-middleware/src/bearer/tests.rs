@@ -1,10 +1,13 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{EncodingKey, Header, encode};
-use serde_json::{Value, json};
+use outrigger_components_testing::{Components, named};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -97,10 +100,19 @@ fn a_token_must_be_of_the_issuer_for_the_audience_and_valid_now() {
         json!({"iat": "now"}),
         json!({"exp": in_seconds(60).to_string()}),
         json!({"nbf": [in_seconds(-60)]}),
+        json!({"exp": i64::MAX}),
+        json!({"exp": u64::MAX}),
+        json!({"exp": 1e300}),
+        json!({"sub": 7}),
+        json!({"sub": ["me"]}),
+        json!({"jti": 7}),
     ] {
         assert!(!passes(unfit.clone()), "{unfit}");
     }
     assert!(passes(json!({"iat": in_seconds(240), "nbf": 1.5})));
+    assert!(passes(
+        json!({"exp": 253_402_300_799_i64, "sub": "me", "jti": "7"})
+    ));
 }
 
 #[test]
@@ -119,6 +131,10 @@ fn extensions_that_must_be_understood_are_not() {
     assert!(passes(json!({})));
     for crit in [json!(["x"]), json!(["b64"]), json!([]), json!("x"), json!(null)] {
         assert!(!passes(json!({"crit": crit, "x": 1, "b64": true})), "{crit}");
+    }
+    assert!(passes(json!({"b64": true})));
+    for b64 in [json!(false), json!("false"), json!(null)] {
+        assert!(!passes(json!({"b64": b64})), "{b64}");
     }
 }
 
@@ -165,6 +181,14 @@ fn only_a_key_of_the_issuer_can_sign() {
 }
 
 #[test]
+fn an_empty_id_names_no_key() {
+    let signer = Signer::new("");
+    let claims = json!({"iss": "https://issuer", "aud": "app", "exp": in_seconds(60)});
+    let checked = rules().check(&signer.token(Some(""), &claims), &keys(&[&signer]));
+    assert!(matches!(checked, Err(TokenError::NoKeyId)), "{checked:?}");
+}
+
+#[test]
 fn the_header_has_a_prefix_in_any_case_and_a_token() {
     let read = |value: &str| {
         let mut headers = HeaderMap::new();
@@ -203,6 +227,28 @@ async fn issuer(documents: impl Fn(&str, &str) -> Option<String> + Send + 'stati
         }
     });
     address
+}
+
+/// The issuer, whose name is no URL here, is neither asked for its keys nor wrong.
+#[tokio::test]
+async fn a_wrong_address_of_the_keys_is_told_alone() {
+    let asked = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&asked);
+    let address = issuer(move |_, _| {
+        count.fetch_add(1, Ordering::Relaxed);
+        None
+    })
+    .await;
+    for issuer in ["the issuer", &address] {
+        for url in ["ftp://keys", "keys", "http://"] {
+            let properties = [("issuer", issuer), ("audience", "app"), ("jwksURL", url)];
+            let opened = Components::of(add).middleware("middleware.http.bearer", "v1", &properties);
+            assert_eq!(named(opened.await), ["jwksURL"], "{issuer} {url}");
+        }
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    let opened = Components::of(add).middleware("middleware.http.bearer", "v1", &[("jwksURL", "keys")]);
+    assert_eq!(named(opened.await), ["issuer", "audience", "jwksURL"]);
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     MOST_BYTES, MOST_HELD,
     filter::Filter,
-    held::{Arrival, Held},
+    in_flight::{Arrival, InFlight},
 };
 use crate::{
     LOG,
@@ -93,7 +93,7 @@ pub(super) struct Session {
     commands: mpsc::UnboundedSender<Command>,
     queue: mpsc::UnboundedReceiver<Command>,
     routes: Vec<Route>,
-    held: Held,
+    held: InFlight,
     /// What comes is left to the broker, as there is too much here: that one and all after it come again.
     skipping: bool,
     /// Whether the broker has read the acknowledgements.
@@ -126,7 +126,7 @@ impl Session {
             commands,
             queue,
             routes: Vec::new(),
-            held: Held::default(),
+            held: InFlight::default(),
             skipping: false,
             read: Read::Unknown,
             asked: 0,

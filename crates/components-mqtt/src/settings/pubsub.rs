@@ -3,7 +3,7 @@ use std::time::Duration;
 use outrigger_component::{Metadata, MetadataError, Result, Setup, Unit};
 use rumqttc::QoS;
 
-use super::{Connection, Session, Version, v3};
+use super::{Connection, Session, URL, Version, v3};
 
 /// What the engine asks a broker for at most.
 const WINDOW: u16 = 1024;
@@ -23,9 +23,10 @@ impl PubSubSettings {
     /// `pubsub.mqtt3`.
     pub(crate) fn v3(setup: &Setup) -> Result<Self> {
         let metadata = &setup.metadata;
+        let url = metadata.required(URL)?;
         let consumer = metadata.filled(&["consumerID"]).unwrap_or(&setup.app_id);
         Ok(Self {
-            connection: Connection::read(metadata, consumer, v3(metadata), qos(metadata)?)?,
+            connection: Connection::read(metadata, url, consumer, v3(metadata), qos(metadata)?)?,
             group: None,
         })
     }
@@ -34,6 +35,7 @@ impl PubSubSettings {
     pub(crate) fn v5(setup: &Setup) -> Result<Self> {
         const WINDOW_NAME: &[&str] = &["receiveMaximum"];
         let metadata = &setup.metadata;
+        let url = metadata.required(URL)?;
         let consumer = metadata.filled(&["consumerID"]).unwrap_or(&setup.app_id);
         let shares = metadata.flag(&["sharedSubscriptions"], false);
         if shares && consumer.contains(['/', '+', '#']) {
@@ -59,7 +61,7 @@ impl PubSubSettings {
         };
         let version = Version::V5(session);
         Ok(Self {
-            connection: Connection::read(metadata, &client, version, qos(metadata)?)?,
+            connection: Connection::read(metadata, url, &client, version, qos(metadata)?)?,
             group: shares.then(|| consumer.to_owned()),
         })
     }

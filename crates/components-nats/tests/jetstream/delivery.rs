@@ -1,8 +1,6 @@
 //! When a real server delivers a message again.
 
-use std::{fmt, sync::Mutex, time::Instant};
-
-use tracing::{Event as LogEvent, Metadata, Subscriber, field, span};
+use std::time::Instant;
 
 use super::*;
 
@@ -125,6 +123,21 @@ async fn members_of_a_group_have_each_message_of_a_work_queue_once() {
     second.close().await;
 }
 
+/// Each pause is the time that the server gives the app for a delivery.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_handler_keeps_its_message_with_pauses_shorter_than_ack_wait() {
+    let Some(server) = started().await else { return };
+    let pauses = [("ackWait", "60s"), ("backOff", "2s,1s"), ("maxDeliver", "3")];
+    let broker = open(&server.url(), "app", &pauses).await.unwrap();
+    let mut subscription = subscribe(&broker, "orders").await.unwrap();
+    broker.publish(&message("orders", "slow")).await.unwrap();
+    let held = next(&mut subscription).await;
+    quiet(&mut subscription, Duration::from_secs(5)).await;
+    held.receipt.acknowledge();
+    subscription.ended().await.unwrap();
+    broker.close().await;
+}
+
 /// Consumers without the name that they share would be two, which the server does not let have one message twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_work_queue_has_one_consumer_of_a_topic() {
@@ -211,8 +224,8 @@ async fn without_acknowledgements_messages_come_at_most_once() {
 #[tokio::test]
 async fn a_message_that_the_server_gives_up_has_a_line_in_the_log() {
     let Some(server) = started().await else { return };
-    let lines = Lines::default();
-    let _logging = tracing::subscriber::set_default(lines.clone());
+    let lines = outrigger_log_lines::Lines::new();
+    let errors = || lines.take("dapr.contrib", tracing::Level::ERROR);
     let few = [("ackWait", "1s"), ("maxDeliver", "2")];
     let broker = open(&server.url(), "app", &few).await.unwrap();
     let mut subscription = subscribe(&broker, "orders").await.unwrap();
@@ -222,11 +235,11 @@ async fn a_message_that_the_server_gives_up_has_a_line_in_the_log() {
     for attempt in 0..2 {
         let delivery = next(&mut subscription).await;
         assert_eq!(delivery.message.redelivered, Some(attempt));
-        assert_eq!(lines.errors(), [] as [String; 0]);
+        assert_eq!(errors(), []);
         delivery.receipt.give_back();
     }
     quiet(&mut subscription, Duration::from_secs(3)).await;
-    let errors = lines.errors();
+    let errors = errors();
     let [error] = &errors[..] else {
         panic!("{errors:#?}")
     };
@@ -238,48 +251,8 @@ async fn a_message_that_the_server_gives_up_has_a_line_in_the_log() {
         "maxDeliver 2",
         "deadLetterTopic",
     ] {
-        assert!(error.contains(part), "{part}: {error}");
+        assert!(error.message.contains(part), "{part}: {error}");
     }
     subscription.ended().await.unwrap();
     broker.close().await;
-}
-
-/// Keeps the errors of the component's log.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<String>>>);
-
-impl Lines {
-    fn errors(&self) -> Vec<String> {
-        self.0.lock().unwrap().clone()
-    }
-}
-
-impl Subscriber for Lines {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "dapr.contrib" && *metadata.level() == tracing::Level::ERROR
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &LogEvent<'_>) {
-        struct Text(String);
-        impl field::Visit for Text {
-            fn record_debug(&mut self, _: &field::Field, value: &dyn fmt::Debug) {
-                self.0 = format!("{value:?}");
-            }
-        }
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        self.0.lock().unwrap().push(text.0);
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
 }

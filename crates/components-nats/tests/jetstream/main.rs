@@ -1,7 +1,9 @@
 //! Publish/subscribe on a real NATS server.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod acknowledgements;
 mod delivery;
+mod resuming;
 mod settings;
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
@@ -39,6 +41,16 @@ async fn open(url: &str, group: &str, more: &[(&str, &str)]) -> Result<Arc<dyn P
     Components::of(outrigger_components_nats::add)
         .pubsub("pubsub.jetstream", "v1", &properties)
         .await
+}
+
+/// A component without a durable name.
+async fn anonymous(url: &str, more: &[(&str, &str)]) -> Arc<dyn PubSub> {
+    let mut properties = vec![("natsURL", url), ("concurrencyMode", "parallel")];
+    properties.extend_from_slice(more);
+    Components::of(outrigger_components_nats::add)
+        .pubsub("pubsub.jetstream", "v1", &properties)
+        .await
+        .unwrap()
 }
 
 /// A server with a stream for the topics of all tests.
@@ -342,6 +354,10 @@ async fn wrong_settings_are_named() {
         &[
             ("natsURL", &[]),
             ("ackPolicy", &[url, ("ackPolicy", "some")]),
+            (
+                "ackPolicy",
+                &[url, ("ackPolicy", "all"), ("queueGroupName", "members")],
+            ),
             ("deliverPolicy", &[url, ("deliverPolicy", "first")]),
             ("maxDeliver", &[url, ("maxDeliver", "often")]),
             (

@@ -4,16 +4,6 @@ use std::time::SystemTime;
 
 use super::*;
 
-/// A component without a durable name.
-async fn anonymous(url: &str, more: &[(&str, &str)]) -> Arc<dyn PubSub> {
-    let mut properties = vec![("natsURL", url), ("concurrencyMode", "parallel")];
-    properties.extend_from_slice(more);
-    Components::of(outrigger_components_nats::add)
-        .pubsub("pubsub.jetstream", "v1", &properties)
-        .await
-        .unwrap()
-}
-
 /// Without a durable name each subscription gets all, from where `deliverPolicy` says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deliver_policies_say_where_to_begin() {
@@ -99,6 +89,40 @@ async fn consumers_are_made_as_the_settings_say() {
     assert_eq!((set.flow_control, unset.flow_control), (true, false));
     assert_eq!((&set.backoff, &unset.backoff), (&seconds(&[4, 5]), &seconds(&[])));
     assert_eq!(unset.ack_wait, Duration::from_secs(3));
+}
+
+/// As Dapr's client refuses it: the server would go by one of them, and the component by the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_durable_consumer_with_other_settings_is_refused() {
+    let Some(server) = started().await else { return };
+    let url = server.url();
+    let alone = ("queueGroupName", "");
+    let first = [alone, ("maxDeliver", "7"), ("maxAckPending", "9")];
+    let first = open(&url, "app", &first).await.unwrap();
+    let subscription = subscribe(&first, "orders").await.unwrap();
+    subscription.ended().await.unwrap();
+    first.close().await;
+    for (other, has) in [
+        (("ackPolicy", "all"), "explicit"),
+        (("queueGroupName", "members"), "none"),
+        (("ackWait", "4s"), "3s"),
+        (("maxDeliver", "8"), "7"),
+        (("maxAckPending", "10"), "9"),
+    ] {
+        let broker = open(&url, "app", &[alone, other]).await.unwrap();
+        let error = subscribe(&broker, "orders").await.map(drop).unwrap_err();
+        assert_eq!(error.kind(), Kind::Configuration, "{error}");
+        let difference = format!("has {} {has}, and {} is set", other.0, other.1);
+        for part in [&*difference, "\"app\"", "delete the consumer"] {
+            assert!(error.to_string().contains(part), "{part}: {error}");
+        }
+        broker.close().await;
+    }
+    // What is not set is as the server has it.
+    let unset = open(&url, "app", &[alone, ("ackWait", "")]).await.unwrap();
+    let subscription = subscribe(&unset, "orders").await.unwrap();
+    subscription.ended().await.unwrap();
+    unset.close().await;
 }
 
 /// A domain and a prefix say by which subjects JetStream is asked: under others it does not answer.

@@ -7,8 +7,8 @@ use outrigger_component::{
     Error, Pairs, Result,
     go_json::Html,
     state::{
-        BulkItem, Concurrency, Consistency, Delete, Filter, Get, Item, Operation, Order, Query, QueryItem,
-        QueryPage, Set, Value,
+        Bounds, BulkItem, Concurrency, Consistency, Delete, Filter, Get, Item, Operation, Order, Query,
+        QueryItem, QueryPage, Set, Value,
     },
 };
 use outrigger_wire::components::v1::{
@@ -110,7 +110,8 @@ pub(super) fn item(data: Bytes, etag: Option<Etag>, metadata: Pairs, content_typ
 }
 
 /// An answer per request, whatever order the component chose and whatever it left out or made up.
-pub(super) fn in_order(requests: &[Get], items: Vec<BulkStateItem>) -> Vec<BulkItem> {
+pub(super) fn in_order(requests: &[Get], items: Vec<BulkStateItem>, bounds: Bounds) -> Result<Vec<BulkItem>> {
+    let tally = bounds.tally();
     let mut found: HashMap<String, BulkStateItem> =
         items.into_iter().map(|item| (item.key.clone(), item)).collect();
     let mut last_use: HashMap<&str, usize> = HashMap::new();
@@ -123,10 +124,7 @@ pub(super) fn in_order(requests: &[Get], items: Vec<BulkStateItem>) -> Vec<BulkI
         } else {
             found.get(&request.key).cloned()
         };
-        BulkItem {
-            key: request.key.clone(),
-            item: item.map_or(Ok(None), bulk_item),
-        }
+        tally.answer(request.key.as_str(), item.map_or(Ok(None), bulk_item))
     };
     requests.iter().enumerate().map(answer).collect()
 }
@@ -220,7 +218,7 @@ mod tests {
             ..found("c", "")
         };
         let items = vec![failed, found("alien", "x"), found("a", "1"), found("d", "2")];
-        let answers = in_order(&requests, items);
+        let answers = in_order(&requests, items, Bounds::default()).unwrap();
         let texts: Vec<_> = answers
             .iter()
             .map(|answer| match &answer.item {

@@ -83,6 +83,7 @@ async fn rabbitmq_keeps_the_rules() {
     conformance::pubsub(RULES, async |group: &str| open(&url, group, &LASTING).await).await;
     conformance::pubsub_members(RULES, async |group: &str| open(&url, group, &LASTING).await).await;
     by_default_queues_go_with_their_consumers(&url).await;
+    a_consumer_that_keeps_messages_from_others_does_not_outlast_a_pause(&url).await;
     what_is_sent_ahead_is_bounded_in_bytes(&url).await;
     names_and_properties_are_daprs(&url).await;
     what_the_app_failed_becomes_a_dead_letter(&url).await;
@@ -110,7 +111,17 @@ async fn rabbitmq_keeps_the_rules() {
 
 async fn by_default_queues_go_with_their_consumers(url: &str) {
     let broker = open(url, "default", &[]).await.unwrap();
-    let first = subscribe(&broker, "passing", &[]).await.unwrap();
+    let mut first = subscribe(&broker, "passing", &[]).await.unwrap();
+    assert!(first.needs_consumer());
+    // What nobody failed goes back to the queue that it came by, which stays meanwhile.
+    broker
+        .publish(&message("passing", "returned", &[]))
+        .await
+        .unwrap();
+    next(&mut first).await.receipt.release(false);
+    let again = next(&mut first).await;
+    assert_eq!(again.message.data, "returned");
+    again.receipt.acknowledge();
     first.ended().await.unwrap();
     broker.publish(&message("passing", "nobody", &[])).await.unwrap();
     let mut second = subscribe(&broker, "passing", &[]).await.unwrap();
@@ -123,6 +134,19 @@ async fn by_default_queues_go_with_their_consumers(url: &str) {
     delivery.receipt.acknowledge();
     second.ended().await.unwrap();
     broker.close().await;
+}
+
+async fn a_consumer_that_keeps_messages_from_others_does_not_outlast_a_pause(url: &str) {
+    for (group, settings, metadata) in [
+        ("acknowledging", &[("autoAck", "true")][..], &[][..]),
+        ("active", &[], &[("singleActiveConsumer", "true")]),
+    ] {
+        let broker = open(url, group, settings).await.unwrap();
+        let subscription = subscribe(&broker, "paused", metadata).await.unwrap();
+        assert!(!subscription.needs_consumer(), "{group}");
+        subscription.ended().await.unwrap();
+        broker.close().await;
+    }
 }
 
 /// As while it has an alarm of memory or disk: heartbeats would go on, confirmations would not come.
@@ -257,7 +281,10 @@ async fn what_the_app_failed_becomes_a_dead_letter(url: &str) {
     settings.push(("enableDeadLetter", "true"));
     let broker = open(url, "app", &settings).await.unwrap();
     let mut subscription = subscribe(&broker, "dead", &[]).await.unwrap();
+    assert!(!subscription.needs_consumer());
     broker.publish(&message("dead", "bad", &[])).await.unwrap();
+    // Nobody failed it yet.
+    next(&mut subscription).await.receipt.release(false);
     next(&mut subscription).await.receipt.give_back();
     let connection = Connection::connect(url, ConnectionProperties::default())
         .await

@@ -6,7 +6,7 @@ use outrigger_component::{
     Error, Result,
     pubsub::{Feed, Settlement},
 };
-use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::{
     BrokerInner,
@@ -20,6 +20,10 @@ const BLOCK: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(100);
 /// After a command that failed.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long nobody touched what a consumer left that vanished, where `processingTimeout` does not say.
+const LEFT: Duration = Duration::from_secs(60);
+/// The first of all pending entries.
+const FIRST: &str = "-";
 /// Of what is done again and again.
 const LEAST_PERIOD: Duration = Duration::from_millis(1);
 /// Steps of one look at pending entries.
@@ -59,15 +63,15 @@ impl Unsettled {
     }
 }
 
-fn timer(every: Option<Duration>) -> Option<Interval> {
-    let mut timer = interval(every?);
+fn timer(every: Duration) -> Interval {
+    let mut timer = interval(every.max(LEAST_PERIOD));
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    Some(timer)
+    timer
 }
 
-async fn tick(timer: &mut Option<Interval>) {
-    match timer {
-        Some(timer) => drop(timer.tick().await),
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
         None => std::future::pending().await,
     }
 }
@@ -104,21 +108,22 @@ impl Consumer {
 
     pub(super) async fn run(self, mut feed: Feed<String>) -> Result<()> {
         let (drain, options) = (feed.drain_token(), &self.shared.options);
-        let mut look = timer(
-            options
-                .redeliver_interval
-                .filter(|_| options.processing_timeout.is_some()),
-        );
-        let mut touch = timer(
-            options
-                .processing_timeout
-                .map(|timeout| (timeout / 3).max(LEAST_PERIOD)),
-        );
+        let (every, timeout) = (options.looks(), self.timeout());
+        // What was left just before is seen to be left after the timeout.
+        let mut look = Some(Instant::now() + every.unwrap_or(timeout));
+        // Of what the app returned, where it is not looked for it every so often.
+        let mut again: Option<Instant> = None;
+        let mut touch = timer(timeout / 3);
         let mut reading: Option<Reading> = None;
         let mut owed = Unsettled::default();
-        // Whether it is time to look at pending entries.
-        let mut due = false;
+        // Whether it is time to look at pending entries, and after which of them.
+        let mut due = true;
+        let mut from = FIRST.to_owned();
         loop {
+            if every.is_none() && !owed.returned.is_empty() {
+                let pause = options.redeliver_interval.unwrap_or(PAUSE);
+                again.get_or_insert_with(|| Instant::now() + pause);
+            }
             if !owed.is_empty()
                 && let Err(error) = self.settle(&mut owed).await
             {
@@ -133,10 +138,17 @@ impl Consumer {
             }
             // Between two reads: together they would bring more than there is room for.
             if reading.is_none() && due && feed.free_capacity() > 0 {
-                due = false;
-                self.claim(&mut feed).await;
+                let claimed = self.claim_idle(&mut feed, &mut from).await;
+                // Where there is no next time it goes on until it is through.
+                due = every.is_none() && matches!(claimed, Ok(false));
+                if let Err(error) = claimed {
+                    self.failed("pending messages are not checked", &error);
+                    if every.is_none() {
+                        look = Some(Instant::now() + timeout);
+                    }
+                }
             }
-            if reading.is_none() && feed.free_capacity() > 0 {
+            if reading.is_none() && !due && feed.free_capacity() > 0 {
                 reading = Some(self.read(feed.free_capacity().min(options.queue_depth)));
             }
             tokio::select! {
@@ -145,12 +157,29 @@ impl Consumer {
                 settled = feed.settled() => owed.extend(settled),
                 read = next(&mut reading) => {
                     reading = None;
+                    if every.is_none() && read.is_err() {
+                        // It may have been done, and what it brought is left behind.
+                        look = Some(Instant::now() + timeout);
+                    }
                     self.take(read, &mut feed, &mut owed).await;
                 }
-                () = tick(&mut look), if !due => due = true,
-                () = tick(&mut touch) => self.touch(&feed).await,
+                () = std::future::ready(()), if reading.is_none() && due && feed.free_capacity() > 0 => {}
+                () = at(look), if !due => {
+                    due = true;
+                    look = every.map(|every| Instant::now() + every);
+                }
+                () = at(again), if !due => {
+                    due = true;
+                    again = None;
+                }
+                _ = touch.tick() => self.touch(&feed).await,
             }
         }
+    }
+
+    /// How long nobody touched an entry before it is claimed.
+    fn timeout(&self) -> Duration {
+        self.shared.options.processing_timeout.unwrap_or(LEFT)
     }
 
     /// Begins a read that must not be abandoned: what it brings is pending with nobody else.
@@ -233,10 +262,8 @@ impl Consumer {
         while !owed.returned.is_empty() {
             let batch = owed.returned.len().min(BATCH);
             // As if nobody had touched them for long: whoever looks next claims them.
-            if let Some(timeout) = self.shared.options.processing_timeout {
-                self.run_in_group(&self.mark(&owed.returned[..batch], timeout))
-                    .await?;
-            }
+            self.run_in_group(&self.mark(&owed.returned[..batch], self.timeout()))
+                .await?;
             owed.returned.drain(..batch);
         }
         Ok(())
@@ -270,41 +297,47 @@ impl Consumer {
         }
     }
 
-    /// Takes pending entries that nobody has touched for long.
-    async fn claim(&self, feed: &mut Feed<String>) {
-        let Some(timeout) = self.shared.options.processing_timeout else {
-            return;
-        };
-        if let Err(error) = self.claim_idle(feed, timeout).await {
-            self.failed("pending messages are not checked", &error);
-        }
-    }
-
-    async fn claim_idle(&self, feed: &mut Feed<String>, timeout: Duration) -> Result<()> {
+    /// Takes pending entries that nobody has touched for long, from where the last look ended. Whether it has seen the last one;
+    /// then the next look begins anew.
+    async fn claim_idle(&self, feed: &mut Feed<String>, from: &mut String) -> Result<bool> {
         let own: HashSet<String> = feed.unsettled().cloned().collect();
         let (group, depth) = (&self.shared.options.group, self.shared.options.queue_depth);
-        let least = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        let mut from = "-".to_owned();
+        let least = u64::try_from(self.timeout().as_millis()).unwrap_or(u64::MAX);
         for _ in 0..MOST_STEPS {
             let mut ask = cmd("XPENDING");
-            ask.arg(&*self.topic).arg(group).arg(&from).arg("+").arg(depth);
+            ask.arg(&*self.topic)
+                .arg(group)
+                .arg(from.as_str())
+                .arg("+")
+                .arg(depth);
             let found = entry::pending(self.run_in_group(&ask).await?);
-            let Some(last) = found.last() else {
-                return Ok(());
-            };
-            from = format!("({}", last.id);
-            let full = found.len() == depth;
-            let idle: Vec<Pending> = found
+            let ends = found.len() < depth;
+            let last = found.last().map(|last| last.id.clone());
+            let mut idle: Vec<Pending> = found
                 .into_iter()
                 .filter(|pending| pending.idle >= least && !own.contains(&pending.id))
-                .take(feed.free_capacity())
                 .collect();
+            let room = feed.free_capacity();
+            let fits = idle.len() <= room;
+            idle.truncate(room);
             self.claim_these(feed, &idle, least).await?;
-            if !full || feed.free_capacity() == 0 {
-                return Ok(());
+            if fits && ends {
+                FIRST.clone_into(from);
+                return Ok(true);
+            }
+            // The others of this step are for the next look.
+            let seen = match fits {
+                true => last,
+                false => idle.pop().map(|pending| pending.id),
+            };
+            if let Some(seen) = seen {
+                *from = format!("({seen}");
+            }
+            if feed.free_capacity() == 0 {
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     async fn claim_these(&self, feed: &mut Feed<String>, idle: &[Pending], least: u64) -> Result<()> {
@@ -318,12 +351,38 @@ impl Consumer {
             claim.arg(&pending.id);
         }
         let claimed = self.shared.link.attempt(&claim, Repeat::No).await?;
-        for entry in entry::entries(claimed.map_err(|error| self.shared.link.failure(error))?) {
+        let claimed = entry::entries(claimed.map_err(|error| self.shared.link.failure(error))?);
+        let came: HashSet<String> = claimed.iter().map(|entry| entry.id.clone()).collect();
+        for entry in claimed {
             let before = idle.iter().find(|pending| pending.id == entry.id);
             let before = before.map_or(1, |pending| pending.deliveries);
             feed.offer(entry.id.clone(), entry.message(&self.topic, before));
         }
+        for pending in idle.iter().filter(|pending| !came.contains(&pending.id)) {
+            self.forget_removed(&pending.id).await?;
+        }
         Ok(())
+    }
+
+    /// Acknowledges a pending entry that could not be claimed, if the stream does not have it any more: else somebody was faster.
+    async fn forget_removed(&self, id: &str) -> Result<()> {
+        let mut find = cmd("XRANGE");
+        find.arg(&*self.topic).arg(id).arg(id);
+        if !entry::entries(self.run_in_group(&find).await?).is_empty() {
+            return Ok(());
+        }
+        tracing::warn!(
+            target: "dapr.contrib",
+            "component {}: topic {}: the pending message {id} was removed from its stream, and is not delivered",
+            self.shared.component,
+            self.topic
+        );
+        let mut acknowledge = cmd("XACK");
+        acknowledge
+            .arg(&*self.topic)
+            .arg(&self.shared.options.group)
+            .arg(id);
+        self.run_in_group(&acknowledge).await.map(drop)
     }
 
     /// The component is being closed: what it has not settled can be claimed at once.

@@ -11,9 +11,9 @@ const CONCURRENCY: usize = 10;
 pub(super) struct Options {
     /// The consumer group, and the consumer's name in it, as in Dapr.
     pub(super) group: String,
-    /// How often it is looked for pending entries; `None` = never.
+    /// `None` = the settings have 0, as for `processing_timeout`.
     pub(super) redeliver_interval: Option<Duration>,
-    /// How long a pending entry may be untouched before it is claimed; `None` = for ever.
+    /// How long a pending entry may be untouched before it is claimed.
     pub(super) processing_timeout: Option<Duration>,
     pub(super) queue_depth: usize,
     pub(super) concurrency: Option<NonZeroUsize>,
@@ -24,6 +24,12 @@ pub(super) struct Options {
 }
 
 impl Options {
+    /// How often it is looked for pending entries; `None` = only at the beginning, and after messages were returned.
+    pub(super) fn looks(&self) -> Option<Duration> {
+        self.redeliver_interval
+            .filter(|_| self.processing_timeout.is_some())
+    }
+
     pub(super) fn read(setup: &Setup) -> Result<Self> {
         let metadata: &Metadata = &setup.metadata;
         let group = metadata.filled(&["consumerID"]).unwrap_or(&setup.app_id);
@@ -45,7 +51,7 @@ impl Options {
     }
 }
 
-/// Bare numbers are milliseconds; zero switches it off.
+/// Bare numbers are milliseconds; zero is `None`.
 fn span(metadata: &Metadata, name: &str, default: Duration) -> Result<Option<Duration>, MetadataError> {
     let given = metadata.duration(&[name], Unit::Milliseconds)?;
     Ok(given.map_or(Some(default), GoDuration::positive))

@@ -239,6 +239,127 @@ async fn entries_of_a_vanished_consumer_are_claimed() {
     broker.close().await;
 }
 
+/// Also where the settings say that nobody looks for pending entries: with Dapr, which acknowledges what failed, they cost less.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_looks_what_failed_was_given_back_or_left_comes_again() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    for never in [("processingTimeout", "0"), ("redeliverInterval", "0")] {
+        let host = redis.host();
+        let opener = async || open(&host, "app", &[never]).await.unwrap();
+        let broker = opener().await;
+        let mut subscription = subscribe(&broker).await;
+        broker.publish(&message("failing", &[])).await.unwrap();
+        for before in 0..3 {
+            let delivery = next(&mut subscription).await;
+            assert_eq!(delivery.message.redelivered, Some(before), "{never:?}");
+            match before {
+                2 => delivery.receipt.acknowledge(),
+                _ => delivery.receipt.give_back(),
+            }
+        }
+        // Read ahead, and given back at an orderly end.
+        for data in ["a", "b"] {
+            broker.publish(&message(data, &[])).await.unwrap();
+        }
+        let (first, second) = (next(&mut subscription).await, next(&mut subscription).await);
+        drop((first, second));
+        subscription.ended().await.unwrap();
+        broker.close().await;
+        let broker = opener().await;
+        let mut subscription = subscribe(&broker).await;
+        for data in ["a", "b"] {
+            let delivery = next(&mut subscription).await;
+            assert_eq!(delivery.message.data, data, "{never:?}");
+            delivery.receipt.acknowledge();
+        }
+        subscription.ended().await.unwrap();
+
+        // Left behind by one that vanished, more than one look sees; and one that another sidecar still has.
+        let leave = |data: &str| {
+            let id = redis.cli(&["XADD", "orders", "*", "data", data]);
+            redis.cli(&["XREADGROUP", "GROUP", "app", "app", "STREAMS", "orders", ">"]);
+            id
+        };
+        for number in 0..40 {
+            let id = leave(&number.to_string());
+            redis.cli(&[
+                "XCLAIM", "orders", "app", "app", "0", &id, "IDLE", "60000", "JUSTID",
+            ]);
+        }
+        leave("held by another");
+        let one_each = open(&host, "app", &[never, ("queueDepth", "1")]).await.unwrap();
+        let mut subscription = subscribe(&one_each).await;
+        for number in 0..40 {
+            let delivery = next(&mut subscription).await;
+            assert_eq!(delivery.message.data, number.to_string(), "{never:?}");
+            delivery.receipt.acknowledge();
+        }
+        let more = tokio::time::timeout(Duration::from_secs(2), subscription.next()).await;
+        assert!(more.is_err(), "{more:?}");
+        subscription.ended().await.unwrap();
+        assert!(redis.cli(&["XPENDING", "orders", "app"]).starts_with('1'));
+        redis.cli(&["DEL", "orders"]);
+        broker.close().await;
+        one_each.close().await;
+    }
+}
+
+/// However many are held before it, and however few a step looks at.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_behind_many_that_are_held_is_claimed() {
+    const HELD: usize = 17;
+    let Some(redis) = Redis::start(&[]) else { return };
+    let few = [
+        ("queueDepth", "1"),
+        ("processingTimeout", "1s"),
+        ("redeliverInterval", "1s"),
+    ];
+    let broker = open(&redis.host(), "app", &few).await.unwrap();
+    let request = Subscribe {
+        topic: "orders".to_owned(),
+        metadata: Default::default(),
+        in_flight: NonZeroUsize::new(2 * HELD).unwrap(),
+    };
+    let mut subscription = broker.subscribe(request).await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..HELD {
+        broker.publish(&message("held", &[])).await.unwrap();
+        held.push(next(&mut subscription).await);
+    }
+    // The consumer that reads would take it otherwise: both at once.
+    let left = "redis.call('XADD', 'orders', '*', 'data', 'left')
+        redis.call('XREADGROUP', 'GROUP', 'app', 'dead', 'STREAMS', 'orders', '>')";
+    redis.cli(&["EVAL", left, "0"]);
+    let claimed = next(&mut subscription).await;
+    assert_eq!(claimed.message.data, "left");
+    claimed.receipt.acknowledge();
+    held.drain(..).for_each(|delivery| delivery.receipt.acknowledge());
+    subscription.ended().await.unwrap();
+    broker.close().await;
+}
+
+/// What the stream does not have any more cannot be delivered; it would be looked at for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pending_entries_that_were_removed_from_the_stream_are_acknowledged() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let broker = open(&redis.host(), "app", &[("processingTimeout", "1s")])
+        .await
+        .unwrap();
+    let subscription = subscribe(&broker).await;
+    subscription.ended().await.unwrap();
+    let id = redis.cli(&["XADD", "orders", "*", "data", "removed"]);
+    redis.cli(&["XADD", "orders", "*", "data", "left"]);
+    redis.cli(&["XREADGROUP", "GROUP", "app", "dead", "STREAMS", "orders", ">"]);
+    redis.cli(&["XDEL", "orders", id.trim()]);
+    let mut subscription = subscribe(&broker).await;
+    let claimed = next(&mut subscription).await;
+    assert_eq!(claimed.message.data, "left");
+    claimed.receipt.acknowledge();
+    subscription.ended().await.unwrap();
+    assert!(redis.cli(&["XPENDING", "orders", "app"]).starts_with('0'));
+    broker.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_handler_keeps_its_message() {
     let Some(redis) = Redis::start(&[]) else { return };

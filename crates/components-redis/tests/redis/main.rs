@@ -13,7 +13,9 @@ use outrigger_component::{
     bindings::Invoke,
     configuration::{Item, Request},
     conformance::{self, StateRules, Writer},
-    state::{Concurrency, Consistency, Delete, Feature, Get, Operation, Set, TTL, Transaction, Value},
+    state::{
+        Bounds, Concurrency, Consistency, Delete, Feature, Get, Operation, Set, TTL, Transaction, Value,
+    },
 };
 use outrigger_components_testing::{
     Components,
@@ -288,7 +290,7 @@ async fn a_cluster_keeps_the_rules() {
         ..Default::default()
     };
     store.transact(&transaction).await.unwrap();
-    let items = store.bulk_get(&gets, 0).await.unwrap();
+    let items = store.bulk_get(&gets, Bounds::default()).await.unwrap();
     let found: Vec<bool> = items
         .iter()
         .map(|item| item.item.as_ref().unwrap().is_some())

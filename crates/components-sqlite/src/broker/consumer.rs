@@ -1,10 +1,13 @@
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
 
 use outrigger_component::{
-    Error, Result,
+    Error, Kind, Result,
     pubsub::{Feed, Lane, Message, Settlement},
 };
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{self, MissedTickBehavior, interval, interval_at, sleep};
 
 use super::{
     BrokerInner,
@@ -14,12 +17,32 @@ use crate::pool::failure;
 
 /// Messages leased in one transaction.
 const MOST_LEASED: usize = 256;
-/// How often old messages and groups are removed.
-const SWEEP: Duration = Duration::from_secs(60);
 /// How often a settlement is tried that the database does not take, while the component is closed.
 const LAST_TRIES: u32 = 3;
 /// The longest pause after a failure of the database.
 const MOST_PAUSE: Duration = Duration::from_secs(5);
+
+/// What two clocks show.
+struct Moment {
+    /// Of one that nobody sets.
+    at: Instant,
+    shown: SystemTime,
+}
+
+impl Moment {
+    fn now() -> Self {
+        Self {
+            at: Instant::now(),
+            shown: SystemTime::now(),
+        }
+    }
+
+    /// How far the clock was set ahead in between.
+    fn gained_since(&self, before: &Self) -> Duration {
+        let passed = self.shown.duration_since(before.shown).unwrap_or_default();
+        passed.saturating_sub(self.at.duration_since(before.at))
+    }
+}
 
 /// A member of a consumer group.
 pub(super) struct Consumer {
@@ -52,7 +75,9 @@ impl Consumer {
     pub(super) async fn run(self, mut feed: Feed<i64>) -> Result<()> {
         let (drain, options) = (feed.drain_token(), &self.shared.options);
         let mut renewal = interval(options.visibility / 3);
-        let mut sweep = interval(SWEEP);
+        // Joining has said that the group has a consumer.
+        let mut sweep = interval_at(time::Instant::now() + options.sweep, options.sweep);
+        let mut swept = Moment::now();
         for timer in [&mut renewal, &mut sweep] {
             timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         }
@@ -98,7 +123,7 @@ impl Consumer {
                 () = sleep(pause(options.poll, failures)), if waits && !likely => {}
                 () = std::future::ready(()), if waits && likely => {}
                 _ = renewal.tick() => self.renew(&feed).await,
-                _ = sweep.tick() => self.sweep().await,
+                _ = sweep.tick() => self.sweep(&mut swept).await?,
             }
         }
     }
@@ -129,11 +154,11 @@ impl Consumer {
 
     /// Whether something can be leased. Readers do not keep writers waiting.
     async fn visible(&self) -> bool {
-        let (tables, group) = (self.shared.tables.clone(), self.member.group);
+        let (tables, member) = (self.shared.tables.clone(), self.member.clone());
         let reading = self
             .shared
             .pool
-            .read(move |connection| tables.visible(connection, group).map_err(failure));
+            .read(move |connection| tables.visible(connection, &member).map_err(failure));
         // Where it cannot be read, writing says why.
         reading.await.unwrap_or(true)
     }
@@ -176,19 +201,43 @@ impl Consumer {
         }
     }
 
-    async fn sweep(&self) {
+    /// An error: the group is gone, and nothing more comes.
+    async fn sweep(&self, last: &mut Moment) -> Result<()> {
         let (tables, group) = (self.shared.tables.clone(), self.member.group);
-        let retention = self.shared.options.retention;
+        let (component, options, now) = (&self.shared.component, &self.shared.options, Moment::now());
+        // Where the clock has jumped every group looks as if its consumers had gone: those that have not say so before the next
+        // time.
+        let has_jumped = now.gained_since(last) > options.sweep * 2;
+        if has_jumped {
+            tracing::warn!(
+                target: "dapr.contrib",
+                "component {component}: the clock was set ahead: old messages and groups are not removed this time"
+            );
+        }
+        let retention = (!has_jumped).then_some(options.retention);
         let sweeping = self
             .shared
             .pool
             .write(move |connection| tables.sweep(connection, group, retention).map_err(failure));
-        if let Err(error) = sweeping.await {
-            tracing::warn!(
-                target: "dapr.contrib",
-                "component {}: old messages were not removed: {error}", self.shared.component
-            );
+        match sweeping.await {
+            Ok(true) => *last = now,
+            Ok(false) => {
+                let name = &options.group;
+                let text = format!(
+                    "the consumer group {name} of topic {} was removed, as if it had no consumer: what was published \
+                     since then is lost to it",
+                    self.topic
+                );
+                return Err(Error::new(Kind::Unavailable, text).of(component));
+            }
+            Err(error) => {
+                tracing::warn!(
+                    target: "dapr.contrib",
+                    "component {component}: old messages were not removed: {error}"
+                );
+            }
         }
+        Ok(())
     }
 
     /// The component is being closed: what is unsettled is visible to others at once.
@@ -218,6 +267,28 @@ fn pause(poll: Duration, failures: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_ahead_gains_what_did_not_pass() {
+        let minute = Duration::from_secs(60);
+        let before = Moment::now();
+        let after = |passed, shown| Moment {
+            at: before.at + passed,
+            shown,
+        };
+        assert_eq!(
+            after(minute, before.shown + minute).gained_since(&before),
+            Duration::ZERO
+        );
+        assert_eq!(
+            after(minute, before.shown + minute * 60).gained_since(&before),
+            minute * 59
+        );
+        assert_eq!(
+            after(minute, before.shown - minute).gained_since(&before),
+            Duration::ZERO
+        );
+    }
 
     #[test]
     fn pauses_grow_while_the_database_fails() {

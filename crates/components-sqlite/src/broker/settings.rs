@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use outrigger_component::{Error, Metadata, Result, Setup};
 
-use crate::settings::identifier;
+use crate::settings::{both, identifier};
 
 /// How long a consumer that vanished keeps its messages.
 const VISIBILITY: Duration = Duration::from_secs(60);
@@ -12,7 +12,9 @@ const REDELIVERY: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(50);
 /// How long messages and groups without a consumer are kept.
 const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Groups say less often that they are there.
+/// How often old messages and groups are removed.
+const SWEEP: Duration = Duration::from_secs(60);
+/// Groups say more often that they are there.
 const LEAST_RETENTION: Duration = Duration::from_secs(300);
 
 /// The properties of `pubsub.sqlite` besides those of the database.
@@ -26,6 +28,8 @@ pub(super) struct Options {
     pub(super) redelivery: Duration,
     pub(super) poll: Duration,
     pub(super) retention: Duration,
+    /// How often groups say that they are there, and what is older than `retention` is removed.
+    pub(super) sweep: Duration,
 }
 
 impl Options {
@@ -38,14 +42,19 @@ impl Options {
         }
         let second = Duration::from_secs(1);
         let tick = Duration::from_millis(1);
+        let (table, metadata_table) = both(
+            identifier(metadata, "tableName", "pubsub"),
+            identifier(metadata, "metadataTableName", "metadata"),
+        )?;
         Ok(Self {
             group: group.to_owned(),
-            table: identifier(metadata, "tableName", "pubsub")?,
-            metadata_table: identifier(metadata, "metadataTableName", "metadata")?,
+            table,
+            metadata_table,
             visibility: metadata.span(&["visibilityTimeout"], VISIBILITY, second)?,
             redelivery: metadata.span(&["redeliverInterval"], REDELIVERY, tick)?,
             poll: metadata.span(&["pollInterval"], POLL, tick)?,
             retention: metadata.span(&["retention"], RETENTION, LEAST_RETENTION)?,
+            sweep: SWEEP,
         })
     }
 }

@@ -104,6 +104,14 @@ pub(super) struct Tables {
 
 impl Tables {
     pub(super) fn new(table: &str) -> Self {
+        // A key whose earlier message somebody else has, or that waits to be delivered again, is passed over. So are those behind
+        // one that is delivered again: if it fails once more, they would have been leased in vain.
+        let available = format!(
+            "d.group_id = ?1 AND d.visible_ms <= ?2 AND (d.key IS NULL OR NOT EXISTS (
+                 SELECT 1 FROM {table}_deliveries e
+                 WHERE e.group_id = d.group_id AND e.key = d.key AND e.message_id < d.message_id
+                     AND (e.visible_ms > ?2 AND e.owner <> ?3 OR e.leases > (e.owner <> ''))))"
+        );
         Self {
             table: table.to_owned(),
             // Without a group nobody will ever ask for it.
@@ -115,16 +123,11 @@ impl Tables {
                 "INSERT INTO {table}_deliveries (group_id, message_id, key, visible_ms, expires_ms)
                  SELECT id, ?2, ?3, 0, ?4 FROM {table}_groups WHERE topic = ?1"
             ),
-            // A key whose earlier message somebody else has, or that waits to be delivered again, is passed over.
             find: format!(
                 "SELECT d.message_id, d.key, m.data, m.content_type, m.metadata, d.leases,
                      length(m.data)
                  FROM {table}_deliveries d JOIN {table}_messages m ON m.id = d.message_id
-                 WHERE d.group_id = ?1 AND d.visible_ms <= ?2 AND (d.key IS NULL OR NOT EXISTS (
-                     SELECT 1 FROM {table}_deliveries e
-                     WHERE e.group_id = d.group_id AND e.key = d.key AND e.message_id < d.message_id
-                         AND e.visible_ms > ?2 AND e.owner <> ?3))
-                 ORDER BY d.message_id LIMIT ?4"
+                 WHERE {available} ORDER BY d.message_id LIMIT ?4"
             ),
             lease: format!(
                 "UPDATE {table}_deliveries SET visible_ms = ?3, owner = ?4, leases = leases + 1
@@ -145,9 +148,7 @@ impl Tables {
                 "DELETE FROM {table}_messages WHERE id = ?1
                  AND NOT EXISTS (SELECT 1 FROM {table}_deliveries WHERE message_id = ?1)"
             ),
-            visible: format!(
-                "SELECT 1 FROM {table}_deliveries WHERE group_id = ?1 AND visible_ms <= ?2 LIMIT 1"
-            ),
+            visible: format!("SELECT 1 FROM {table}_deliveries d WHERE {available} LIMIT 1"),
         }
     }
 
@@ -217,8 +218,9 @@ impl Tables {
 
     /// The group's number; it stands from now on.
     pub(super) fn join(&self, connection: &Connection, topic: &str, group: &str) -> rusqlite::Result<i64> {
+        // The number of a group that was removed is not given again, as SQLite would: its consumers may not know yet.
         let sql = format!(
-            "INSERT INTO {}_groups (topic, name, seen_ms) VALUES (?1, ?2, ?3)
+            "INSERT INTO {}_groups (id, topic, name, seen_ms) VALUES (random(), ?1, ?2, ?3)
              ON CONFLICT (topic, name) DO UPDATE SET seen_ms = excluded.seen_ms RETURNING id",
             self.table
         );
@@ -226,9 +228,10 @@ impl Tables {
     }
 
     /// Whether there may be something to lease.
-    pub(super) fn visible(&self, connection: &Connection, group: i64) -> rusqlite::Result<bool> {
+    pub(super) fn visible(&self, connection: &Connection, member: &Member) -> rusqlite::Result<bool> {
         let mut sql = connection.prepare_cached(&self.visible)?;
-        let found = sql.query_row(params![group, now()], |_| Ok(())).optional()?;
+        let values = params![member.group, now(), member.owner];
+        let found = sql.query_row(values, |_| Ok(())).optional()?;
         Ok(found.is_some())
     }
 
@@ -321,20 +324,24 @@ impl Tables {
         Ok(())
     }
 
-    /// Says that the group has a consumer, and removes messages and groups older than `retention`.
+    /// Says that the group has a consumer, and removes messages and groups older than `retention`, if there is one. `false`: the
+    /// group is gone.
     pub(super) fn sweep(
         &self,
         connection: &Connection,
         group: i64,
-        retention: Duration,
-    ) -> rusqlite::Result<()> {
+        retention: Option<Duration>,
+    ) -> rusqlite::Result<bool> {
         let table = &self.table;
         let now = now();
-        let cut = now.saturating_sub(milliseconds(retention));
-        connection.execute(
+        let seen = connection.execute(
             &format!("UPDATE {table}_groups SET seen_ms = ?2 WHERE id = ?1"),
             params![group, now],
         )?;
+        let Some(retention) = retention.filter(|_| seen > 0) else {
+            return Ok(seen > 0);
+        };
+        let cut = now.saturating_sub(milliseconds(retention));
         for sql in [
             format!("DELETE FROM {table}_groups WHERE seen_ms < ?1"),
             format!(
@@ -355,6 +362,6 @@ impl Tables {
                 _ => sql.execute([cut, now])?,
             };
         }
-        Ok(())
+        Ok(true)
     }
 }

@@ -14,7 +14,7 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use outrigger_accept::fields::{FLAT, Nested, TooManyFields};
-use outrigger_accept::messages::{Late, Messages, RequestKind};
+use outrigger_accept::messages::{MessageTimeout, Messages, RequestKind};
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
@@ -292,7 +292,7 @@ impl http_body::Body for RequestBody {
                 let unfinished = self.body.unfinished();
                 Some(self.count(unfinished).map(|()| frame))
             }
-            Some(Err(error)) => Some(Err(if error.is::<Late>() {
+            Some(Err(error)) => Some(Err(if error.is::<MessageTimeout>() {
                 Status::deadline_exceeded(error.to_string())
             } else if error.is::<TooManyFields>() {
                 Status::resource_exhausted(error.to_string())

@@ -1,7 +1,7 @@
 //! What this sidecar knows about other apps, and when to ask again. No I/O: time is an argument.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -59,6 +59,7 @@ struct App {
     /// Questions asked since the search or the refresh began.
     asked: u32,
     next_question: Instant,
+    last_question: Option<Instant>,
     /// When the current refresh began: what was heard before is not confirmed yet.
     round: Instant,
     /// End of the first browse somebody waits for.
@@ -120,11 +121,14 @@ impl Browser {
         }
     }
 
-    /// Takes in a response.
-    pub(super) fn observe(&mut self, message: &Message, now: Instant) {
+    /// Takes in a response; true when something is due earlier than it was. Each of its records is visited a fixed number
+    /// of times, whatever is in it.
+    pub(super) fn observe(&mut self, message: &Message, now: Instant) -> bool {
         if !message.response || self.apps.is_empty() {
-            return;
+            return false;
         }
+        let told = Told::of(message);
+        let (mut seen, mut changed) = (HashSet::new(), HashMap::new());
         for record in message.records() {
             let Data::Ptr(instance) = &record.data else {
                 continue;
@@ -135,16 +139,30 @@ impl Browser {
             let Some(app) = self.apps.get_mut(&app_id) else {
                 continue;
             };
-            let Some(entry) = Entry::of(instance, &app_id, message) else {
+            if !seen.insert((app_id.clone(), instance.key(), record.ttl == 0)) {
+                continue;
+            }
+            let Some(entry) = told.entry(instance, &app_id) else {
                 continue;
             };
-            if record.ttl == 0 || entry.gone {
-                app.forget(instance, &entry.addresses);
+            let planned = app.next_question;
+            let news = if record.ttl == 0 || entry.gone {
+                app.forget(instance, &entry.addresses)
             } else {
-                app.learn(instance, &entry.addresses, now);
+                app.learn(instance, &entry.addresses, now)
+            };
+            if news {
+                changed.entry(app_id).or_insert(planned);
             }
-            app.publish(now);
         }
+        let mut earlier = false;
+        for (app_id, planned) in changed {
+            if let Some(app) = self.apps.get_mut(&app_id) {
+                app.publish(now);
+                earlier |= app.next_question < planned;
+            }
+        }
+        earlier
     }
 
     /// The apps to ask for now. Forgets what expired and apps nobody needs.
@@ -204,6 +222,7 @@ impl App {
             known: Vec::new(),
             asked: 0,
             next_question: now,
+            last_question: None,
             round: now,
             browse_until: None,
             last_used: now,
@@ -212,6 +231,14 @@ impl App {
 
     /// Whether a question is to be sent now; schedules the next time in any case.
     fn ask(&mut self, now: Instant) -> bool {
+        let asks = self.plan(now);
+        if asks {
+            self.last_question = Some(now);
+        }
+        asks
+    }
+
+    fn plan(&mut self, now: Instant) -> bool {
         if self.known.is_empty() {
             let pause = usize::try_from(self.asked)
                 .ok()
@@ -238,8 +265,9 @@ impl App {
         !confirmed
     }
 
-    fn learn(&mut self, instance: &Name, addresses: &[SocketAddr], now: Instant) {
-        let first = self.known.is_empty();
+    /// Whether there is one that was not known.
+    fn learn(&mut self, instance: &Name, addresses: &[SocketAddr], now: Instant) -> bool {
+        let before = self.known.len();
         for &address in addresses {
             let same = |known: &&mut CachedAnswer| known.address == address && known.instance == *instance;
             if let Some(known) = self.known.iter_mut().find(same) {
@@ -252,19 +280,22 @@ impl App {
                 });
             }
         }
-        if first && !self.known.is_empty() {
+        if before == 0 && !self.known.is_empty() {
             // Answers of other instances may have been lost: ask once more soon.
             self.browse_until = None;
             self.asked = 0;
             self.next_question = now + REFRESH_RETRY;
         }
+        self.known.len() > before
     }
 
-    /// Takes back the given addresses, or all of the instance when none is given.
-    fn forget(&mut self, instance: &Name, addresses: &[SocketAddr]) {
+    /// Takes back the given addresses, or all of the instance when none is given. Whether there was one.
+    fn forget(&mut self, instance: &Name, addresses: &[SocketAddr]) -> bool {
+        let before = self.known.len();
         self.known.retain(|known| {
             known.instance != *instance || !(addresses.is_empty() || addresses.contains(&known.address))
         });
+        self.known.len() < before
     }
 
     fn expire(&mut self, now: Instant) -> bool {
@@ -290,18 +321,11 @@ impl App {
 
     /// One address per instance, IPv4 rather than IPv6; IPv4 first, else as they were found.
     fn publish(&mut self, now: Instant) {
-        let has_v4 = |one: &CachedAnswer| {
-            self.known.iter().any(|other| {
-                other.address.is_ipv4()
-                    && other.instance == one.instance
-                    && other.address.port() == one.address.port()
-            })
-        };
         let v4 = self.known.iter().filter(|known| known.address.is_ipv4());
-        let v6 = self
-            .known
-            .iter()
-            .filter(|known| known.address.is_ipv6() && !has_v4(known));
+        let of = |known: &CachedAnswer| (known.instance.key(), known.address.port());
+        let have_v4: HashSet<_> = v4.clone().map(of).collect();
+        let v6 = self.known.iter().filter(|known| known.address.is_ipv6());
+        let v6 = v6.filter(|known| !have_v4.contains(&of(known)));
         let addresses: Addresses = v4.chain(v6).map(|known| Address::from(known.address)).collect();
         let changed = self.sender.send_if_modified(|current| {
             let changed = **current != *addresses;
@@ -310,9 +334,22 @@ impl App {
         });
         if changed && addresses.is_empty() {
             self.asked = 0;
-            self.next_question = now;
+            // Whoever takes back what was announced, again and again, makes us ask no more often than a search does.
+            let pause = SEARCH_PAUSES[0];
+            self.next_question = self.last_question.map_or(now, |last| now.max(last + pause));
         }
     }
+}
+
+/// What one message says, by the names that its records are of.
+#[derive(Default)]
+struct Told<'a> {
+    /// Texts, each alone in its record.
+    texts: HashSet<(Vec<u8>, &'a [u8])>,
+    /// Port, host and life of the first.
+    servers: HashMap<Vec<u8>, (u16, &'a Name, u32)>,
+    /// First IPv4 and first IPv6 address of a host.
+    hosts: HashMap<Vec<u8>, [Option<IpAddr>; 2]>,
 }
 
 /// What one message says about an instance.
@@ -322,33 +359,44 @@ struct Entry {
     gone: bool,
 }
 
-impl Entry {
+impl<'a> Told<'a> {
+    fn of(message: &'a Message) -> Self {
+        let mut told = Self::default();
+        for record in message.records() {
+            let mut host = |family: usize, ip: IpAddr| {
+                let known = told.hosts.entry(record.name.key()).or_default();
+                known[family].get_or_insert(ip);
+            };
+            match &record.data {
+                Data::A(ip) => host(0, IpAddr::V4(*ip)),
+                Data::Aaaa(ip) => host(1, IpAddr::V6(*ip)),
+                Data::Txt(strings) => {
+                    if let [text] = &strings[..] {
+                        told.texts.insert((record.name.key(), text));
+                    }
+                }
+                Data::Srv { port, target, .. } => {
+                    told.servers
+                        .entry(record.name.key())
+                        .or_insert((*port, target, record.ttl));
+                }
+                Data::Ptr(_) | Data::Other(_) => {}
+            }
+        }
+        told
+    }
+
     /// `None` unless the message has a TXT record with exactly the app id for the instance.
-    fn of(instance: &Name, app_id: &str, message: &Message) -> Option<Self> {
-        let own = || message.records().filter(|record| record.name == *instance);
-        let is_app = own().any(|record| {
-            matches!(&record.data, Data::Txt(strings) if matches!(&strings[..], [text] if text == app_id.as_bytes()))
-        });
-        if !is_app {
+    fn entry(&self, instance: &Name, app_id: &str) -> Option<Entry> {
+        let key = instance.key();
+        let (port, target, ttl) = self.servers.get(&key)?;
+        if !self.texts.contains(&(key, app_id.as_bytes())) {
             return None;
         }
-        let (port, target, ttl) = own().find_map(|record| match &record.data {
-            Data::Srv { port, target, .. } => Some((*port, target, record.ttl)),
-            _ => None,
-        })?;
-        let ips = message
-            .records()
-            .filter(|record| record.name == *target)
-            .filter_map(|record| match record.data {
-                Data::A(ip) => Some(IpAddr::V4(ip)),
-                Data::Aaaa(ip) => Some(IpAddr::V6(ip)),
-                _ => None,
-            });
-        let (v4, v6): (Vec<_>, Vec<_>) = ips.partition(IpAddr::is_ipv4);
-        let first = v4.first().into_iter().chain(v6.first());
-        Some(Self {
-            addresses: first.map(|ip| SocketAddr::new(*ip, port)).collect(),
-            gone: ttl == 0,
+        let ips = self.hosts.get(&target.key()).into_iter().flatten().flatten();
+        Some(Entry {
+            addresses: ips.map(|ip| SocketAddr::new(*ip, *port)).collect(),
+            gone: *ttl == 0,
         })
     }
 }

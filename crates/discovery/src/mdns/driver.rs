@@ -117,9 +117,12 @@ async fn listen(shared: &MdnsInner, links: &mut Links, service: Option<&Service>
             reply(links, service, &message, from).await;
         } else if from.port() == PORT {
             // RFC 6762, 6: responses come from the multicast DNS port, all others are ignored.
-            shared.browser().observe(&message, Instant::now());
-            return;
+            if shared.browser().observe(&message, Instant::now()) {
+                return;
+            }
         }
+        // Packets that come without end keep this task only.
+        tokio::task::consume_budget().await;
     }
 }
 

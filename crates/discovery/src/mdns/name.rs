@@ -38,6 +38,11 @@ impl Name {
         &self.0
     }
 
+    /// The same for names that are equal, and for no others.
+    pub(super) fn key(&self) -> Vec<u8> {
+        self.0.to_ascii_lowercase()
+    }
+
     /// The labels without the root.
     pub(super) fn labels(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &self.0[..];

@@ -91,15 +91,22 @@ impl Service {
         }
     }
 
-    /// One reply per question that concerns this service. `legacy`: the query did not come from
+    /// One reply per question that concerns this service: a question that is repeated is one. `legacy`: the query did not come from
     /// the multicast DNS port, so its sender is a plain DNS client that hears unicast only.
     pub(super) fn answer(&self, query: &Message, legacy: bool) -> Vec<Reply> {
         // Records in the authority section make it a probe of somebody else.
         if query.response || !query.authorities.is_empty() {
             return Vec::new();
         }
+        let mut answered = Vec::new();
         let replies = query.questions.iter().filter_map(|question| {
             let mut message = self.records_for(question)?;
+            let unicast = legacy || question.unicast;
+            // There are three things to tell, each to all and to the asker: so often a packet may ask for them.
+            if answered.contains(&(message.answers.clone(), unicast)) {
+                return None;
+            }
+            answered.push((message.answers.clone(), unicast));
             if message.answers.iter().any(|answer| is_known(answer, query)) {
                 return None;
             }
@@ -111,10 +118,7 @@ impl Service {
                     record.flush = false;
                 }
             }
-            Some(Reply {
-                message,
-                unicast: legacy || question.unicast,
-            })
+            Some(Reply { message, unicast })
         });
         replies.collect()
     }
@@ -266,6 +270,25 @@ mod tests {
         assert_eq!(kinds(answers), [TYPE_SRV, TYPE_TXT, TYPE_PTR, TYPE_PTR, 1]);
         let flush: Vec<bool> = answers.iter().map(|record| record.flush).collect();
         assert_eq!(flush, [true, true, false, false, false]);
+    }
+
+    #[test]
+    fn a_packet_of_questions_has_few_replies() {
+        let mut query = ask("orders.local", TYPE_PTR, false);
+        let questions = [
+            "orders.local",
+            "box:7.orders.local",
+            "_services._dns-sd._udp.local",
+        ];
+        for name in questions.into_iter().cycle().take(1_000) {
+            for kind in [TYPE_PTR, TYPE_ANY] {
+                query.questions.extend(ask(name, kind, false).questions);
+                query.questions.extend(ask(name, kind, true).questions);
+            }
+        }
+        let replies = service().answer(&query, false);
+        assert_eq!(replies.len(), 6, "{replies:?}");
+        assert_eq!(replies.iter().filter(|reply| reply.unicast).count(), 3);
     }
 
     #[test]

@@ -1,5 +1,3 @@
-use std::sync::{Arc, Mutex};
-
 use outrigger_pages::Page;
 use outrigger_pages::settings::{Documented, documented_by, sections};
 use serde_json::json;
@@ -75,38 +73,12 @@ fn settings_that_nobody_read_are_told_with_the_nearest_name_of_their_map() {
     );
 }
 
-/// What is logged, a line each.
-#[derive(Default, Clone)]
-struct Told(Arc<Mutex<Vec<String>>>);
-
-impl tracing::field::Visit for Told {
-    fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-        self.0.lock().unwrap().push(format!("{value:?}"));
-    }
-}
-
-impl tracing::Subscriber for Told {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() <= tracing::Level::WARN && metadata.target() == "dapr.contrib"
-    }
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn event(&self, event: &tracing::Event<'_>) {
-        event.record(&mut self.clone());
-    }
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 /// The warnings of what runs on this thread.
 pub(crate) fn warnings(run: impl FnOnce()) -> Vec<String> {
-    let told = Told::default();
-    tracing::subscriber::with_default(told.clone(), run);
-    let lines = told.0.lock().unwrap();
-    lines.clone()
+    let lines = outrigger_log_lines::Lines::new();
+    run();
+    let warnings = lines.take("dapr.contrib", tracing::Level::WARN);
+    warnings.into_iter().map(|line| line.message).collect()
 }
 
 /// Holds the section of a resolver in `docs/components.md` to what the resolver has read: names, types and defaults.

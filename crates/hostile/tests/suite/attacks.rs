@@ -7,6 +7,7 @@ mod malformed;
 mod messages;
 mod names;
 mod silence;
+mod state;
 
 use std::time::Duration;
 
@@ -93,6 +94,7 @@ pub fn all() -> impl Iterator<Item = &'static Attack> {
         malformed::ATTACKS,
         http2::ATTACKS,
         messages::ATTACKS,
+        state::ATTACKS,
         crowds::ATTACKS,
         // Last: the series that it leaves behind make each scrape larger, and the ceilings of the others do not count them.
         names::ATTACKS,

@@ -135,6 +135,9 @@ impl Fleet {
         let resources = folder.join("resources");
         std::fs::create_dir(&resources).unwrap();
         std::fs::write(resources.join("web.yaml"), binding).unwrap();
+        let store = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: store\nspec:\n  type: \
+                     state.in-memory\n  version: v1\n";
+        std::fs::write(resources.join("store.yaml"), store).unwrap();
         let mut arguments = vec![
             "--app-id=hostile".to_owned(),
             format!("--resources-path={}", resources.display()),

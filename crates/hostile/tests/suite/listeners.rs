@@ -53,6 +53,8 @@ pub enum Protocol {
     Http2,
     /// Calls of gRPC, and nothing else.
     Grpc,
+    /// The HTTP API of a sidecar, with a state store.
+    State,
 }
 
 /// A request of an honest client.
@@ -377,6 +379,7 @@ impl Listener {
             Protocol::Tcp => true,
             Protocol::Tls => self.security != Security::Clear,
             Protocol::Grpc => matches!(self.honest, Request::Call(_) | Request::Sign),
+            Protocol::State => self.process == Process::Sidecar && self.flag == "dapr-http-port",
             spoken => self.speaks.contains(&spoken),
         }
     }

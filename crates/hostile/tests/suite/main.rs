@@ -19,5 +19,6 @@ mod h1;
 mod h2;
 mod honest;
 mod listeners;
+mod mdns;
 mod peer;
 mod run;

@@ -7,8 +7,6 @@ mod lifecycle;
 mod receive;
 mod send;
 mod shutdown;
-#[cfg(test)]
-mod tests;
 mod timeouts;
 mod windows;
 
@@ -316,3 +314,6 @@ fn within(budget: bool, detail: &'static str) -> Result<(), ConnectionError> {
         Err(ConnectionError::calm(detail))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -90,6 +90,11 @@ pub(super) fn read(
     let (run_as_user, run_as_group) = (id("SIDECAR_RUN_AS_USER"), id("SIDECAR_RUN_AS_GROUP"));
     let mut service = |kind: String, name: &str, default: Option<Service>| {
         let Some(text) = env(name) else {
+            if default.is_none() {
+                problems.push(format!(
+                    "{name} is required for the service {kind}: <service>:<port>"
+                ));
+            }
             return default;
         };
         let parsed = parse_service(kind, &text);
@@ -99,12 +104,13 @@ pub(super) fn read(
         parsed
     };
     let kind = env("ACTORS_SERVICE_NAME").unwrap_or_else(|| "placement".to_owned());
-    let placement = Service {
+    let placement = (kind == "placement").then(|| Service {
         kind: kind.clone(),
         host: "dapr-placement-server".to_owned(),
         port: 50005,
-    };
-    let actors = service(kind, "ACTORS_SERVICE_ADDRESS", Some(placement));
+    });
+    let has_actors = boolean("ACTORS_ENABLED", true).then_some(kind);
+    let actors = has_actors.and_then(|kind| service(kind, "ACTORS_SERVICE_ADDRESS", placement));
     let reminders = env("REMINDERS_SERVICE_NAME").filter(|kind| kind != "default");
     let reminders = reminders.and_then(|kind| service(kind, "REMINDERS_SERVICE_ADDRESS", None));
     let (image, namespace, trust_domain) = (image?, namespace?, trust_domain?);
@@ -119,7 +125,7 @@ pub(super) fn read(
         image,
         pull_policy: pull_policy(env("SIDECAR_IMAGE_PULL_POLICY").as_deref()),
         tolerations: tolerations(&env("IGNORE_ENTRYPOINT_TOLERATIONS").unwrap_or_default()),
-        actors: actors.filter(|_| boolean("ACTORS_ENABLED", true)),
+        actors,
         reminders,
         scheduler,
         run_as_non_root: boolean("SIDECAR_RUN_AS_NON_ROOT", true),

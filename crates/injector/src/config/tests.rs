@@ -89,7 +89,11 @@ fn the_environment_decides() {
 fn actors_and_reminders_can_be_off() {
     let off = config(
         &[],
-        &[("ACTORS_ENABLED", "false"), ("REMINDERS_SERVICE_NAME", "default")],
+        &[
+            ("ACTORS_ENABLED", "false"),
+            ("ACTORS_SERVICE_NAME", "mine"),
+            ("REMINDERS_SERVICE_NAME", "default"),
+        ],
     )
     .unwrap()
     .settings;
@@ -106,6 +110,16 @@ fn what_cannot_be_used_is_named() {
     for (name, value, text) in [
         ("SIDECAR_RUN_AS_USER", "root", "\"root\" is not a number"),
         ("ACTORS_SERVICE_ADDRESS", "x", "<service>:<port>"),
+        (
+            "ACTORS_SERVICE_NAME",
+            "mine",
+            "ACTORS_SERVICE_ADDRESS is required",
+        ),
+        (
+            "REMINDERS_SERVICE_NAME",
+            "mine",
+            "REMINDERS_SERVICE_ADDRESS is required",
+        ),
         ("ALLOWED_SERVICE_ACCOUNTS_PREFIX_NAMES", "*:*", "*:*"),
         (
             "DAPR_CONTROL_PLANE_TRUST_DOMAIN",

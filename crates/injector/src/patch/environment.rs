@@ -7,6 +7,9 @@ use super::volumes::Plan;
 use super::{PatchContext, components};
 use crate::config::Settings;
 
+/// Length of a key of a Secret.
+const KEY_LENGTH: usize = 253;
+
 /// A variable with a value.
 pub(super) fn literal(name: &str, value: &str) -> Value {
     json!({"name": name, "value": value})
@@ -95,7 +98,7 @@ fn begins_with_name(text: &str) -> bool {
 }
 
 /// `VAR=secret` or `VAR=secret:key`; without a key, that of the secret's name.
-fn secrets(text: &str) -> Vec<(&str, &str, &str)> {
+pub(super) fn secrets(text: &str) -> Vec<(&str, &str, &str)> {
     let one = |part: &'_ str| -> Option<(usize, usize)> {
         let at = part.find('=')?;
         (part[at + 1..].matches(':').count() <= 1).then_some((at, at + 1))
@@ -107,6 +110,18 @@ fn secrets(text: &str) -> Vec<(&str, &str, &str)> {
             (!name.is_empty() && !from.is_empty()).then_some((name, from, key))
         })
         .collect()
+}
+
+/// Whether the API server takes such a name of a variable.
+pub(super) fn is_name(name: &str) -> bool {
+    name.bytes()
+        .all(|byte| matches!(byte, b' '..=b'~') && byte != b'=')
+}
+
+/// Whether the API server takes such a key of a Secret.
+pub(super) fn is_key(key: &str) -> bool {
+    let in_key = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=KEY_LENGTH).contains(&key.len()) && key.bytes().all(in_key) && key != "." && !key.starts_with("..")
 }
 
 #[cfg(test)]
@@ -127,5 +142,25 @@ mod tests {
         let expected = [("A", "one", "one"), ("B", "two", "k")];
         assert_eq!(secrets("A=one, B=two:k,C=three:k:x,D"), expected);
         assert!(secrets("").is_empty());
+    }
+
+    #[test]
+    fn names_and_keys_are_those_of_kubernetes() {
+        assert!(is_name("A b-C.1") && !is_name("N\u{c4}ME") && !is_name("A\t") && !is_name("A=B"));
+        for good in ["a", "A_1-b.c", ".a", &"k".repeat(KEY_LENGTH)] {
+            assert!(is_key(good), "{good}");
+        }
+        for bad in [
+            "",
+            ".",
+            "..",
+            "..a",
+            "a/b",
+            "a b",
+            "\u{e4}",
+            &"k".repeat(KEY_LENGTH + 1),
+        ] {
+            assert!(!is_key(bad), "{bad}");
+        }
     }
 }

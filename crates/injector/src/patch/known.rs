@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use outrigger_kube::annotations::{Annotations, ENABLE_METRICS};
 
-use super::environment::pairs;
+use super::environment::{is_key, is_name, pairs, secrets};
 use super::values::{AnnotationKind, Problem, problem};
 use super::volumes::given;
 
@@ -25,7 +25,7 @@ const MAX_LENGTH: usize = 240;
 const SHOWN: usize = 60;
 
 use AnnotationKind::{
-    Addresses, Amount, AppPort, Duration, Endpoints, Hosts, Level, Mounts, Name, Number, Port, Probe,
+    Addresses, Amount, AppPort, Duration, Endpoints, Hosts, Image, Level, Mounts, Name, Number, Port, Probe,
     Protocol, Seccomp, Secrets, Size, Switch, Text, Variables,
 };
 
@@ -66,7 +66,7 @@ const KNOWN: &[(&str, AnnotationKind)] = &[
     ("sidecar-readiness-probe-timeout-seconds", Probe),
     ("sidecar-readiness-probe-period-seconds", Probe),
     ("sidecar-readiness-probe-threshold", Probe),
-    ("sidecar-image", Text),
+    ("sidecar-image", Image),
     ("sidecar-seccomp-profile-type", Seccomp),
     ("http-max-request-size", Number),
     ("max-body-size", Size),
@@ -279,6 +279,14 @@ fn wrong(name: &str, value: &str) -> Option<(AnnotationKind, Problem)> {
     let problem = match want {
         Mounts if given(value).count() != value.split(',').count() => Some(Problem::Counts(PARTLY)),
         Variables if pairs(value).is_empty() && !value.is_empty() => Some(Problem::Ignored),
+        Variables if !pairs(value).iter().all(|(name, _)| is_name(name)) => Some(Problem::Refused),
+        Secrets
+            if !secrets(value)
+                .iter()
+                .all(|(name, _, key)| is_name(name) && is_key(key)) =>
+        {
+            Some(Problem::Refused)
+        }
         _ => problem(*want, value),
     };
     Some((*want, problem?))

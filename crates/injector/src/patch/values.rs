@@ -33,6 +33,7 @@ pub(super) enum AnnotationKind {
     Addresses,
     Endpoints,
     Seccomp,
+    Image,
     Mounts,
     Variables,
     Secrets,
@@ -68,9 +69,12 @@ impl fmt::Display for AnnotationKind {
             Self::Addresses => "host:port,host:port",
             Self::Endpoints => "config, subscribe or config,subscribe",
             Self::Seccomp => "RuntimeDefault or Unconfined",
+            Self::Image => "an image without white space around it",
             Self::Mounts => "name:path,name:path",
-            Self::Variables => "NAME=value,NAME=value",
-            Self::Secrets => "NAME=secret,NAME=secret:key",
+            Self::Variables => "NAME=value,NAME=value (NAME: printable ASCII)",
+            Self::Secrets => {
+                "NAME=secret,NAME=secret:key (NAME: printable ASCII; key: letters, digits, '-', '_', '.')"
+            }
         })
     }
 }
@@ -124,6 +128,7 @@ pub(super) fn problem(want: AnnotationKind, value: &str) -> Option<Problem> {
         }
         // "Localhost" takes a file that no annotation names.
         AnnotationKind::Seccomp => unless(matches!(value, "" | "RuntimeDefault" | "Unconfined"), Refused),
+        AnnotationKind::Image => unless(value.trim() == value, Refused),
         AnnotationKind::Secrets => unless(
             value.is_empty() || value.split(',').all(is_secret),
             Counts("entries of another form are ignored"),
@@ -318,6 +323,8 @@ mod tests {
             (AnnotationKind::Addresses, "'p:1, q:2'", None),
             (AnnotationKind::Addresses, " ", None),
             (AnnotationKind::Secrets, "A=s,B=t:k", None),
+            (AnnotationKind::Image, "daprd:1 ", Some(Refused)),
+            (AnnotationKind::Image, "", None),
         ] {
             assert_eq!(problem(want, value), expected, "{want:?} {value:?}");
         }

@@ -16,6 +16,8 @@ const TOKEN_FOLDER: &str = "/var/run/secrets/dapr.io/sentrytoken";
 /// Seconds that a token is valid for.
 const TOKEN_LASTS: u32 = 7200;
 const COMPONENTS_VOLUME: &str = "dapr-components-unix-domain-socket";
+/// What comes of mounts that cannot be.
+const REJECTED: &str = "and the API server rejects such a container";
 
 /// What is mounted where.
 #[derive(Debug)]
@@ -83,25 +85,61 @@ impl Plan {
 
     /// The mounts of the sidecar.
     pub(super) fn mounts(&self, pod: &Pod) -> Vec<Value> {
+        let wanted = self.wanted(pod).into_iter();
+        wanted
+            .map(|(_, name, path, read_only)| mount(name, path, read_only))
+            .collect()
+    }
+
+    /// What the API server would not take of them.
+    pub(super) fn refused(&self, pod: &Pod) -> Vec<String> {
+        let wanted = self.wanted(pod);
+        let mut refused = Vec::new();
+        for (index, (origin, name, path, _)) in wanted.iter().enumerate() {
+            let before = wanted[..index].iter().find(|(.., other, _)| other == path);
+            if path.is_empty() {
+                refused.push(format!("{origin}: the volume {name:?} has no path, {REJECTED}"));
+            } else if let Some((first, ..)) = before {
+                refused.push(format!(
+                    "{first} and {origin}: both are mounted at {path:?}, {REJECTED}"
+                ));
+            }
+        }
+        refused
+    }
+
+    /// What is mounted for the sidecar: what asks for it, volume, path, and whether it is for reading alone.
+    fn wanted<'a>(&'a self, pod: &'a Pod) -> Vec<(&'static str, &'a str, &'a str, bool)> {
         let annotations = Annotations(pod.annotations());
         let mut all = Vec::new();
-        for (annotation, read_only) in [
-            ("dapr.io/volume-mounts", true),
-            ("dapr.io/volume-mounts-rw", false),
+        for (annotation, origin, read_only) in [
+            ("dapr.io/volume-mounts", "annotation dapr.io/volume-mounts", true),
+            (
+                "dapr.io/volume-mounts-rw",
+                "annotation dapr.io/volume-mounts-rw",
+                false,
+            ),
         ] {
             for (name, path) in given(annotations.text(annotation).unwrap_or_default()) {
                 if pod.has_volume(name) {
-                    all.push(mount(name, path, read_only));
+                    all.push((origin, name, path, read_only));
                 }
             }
         }
         if self.socket.is_some() {
-            all.push(mount(SOCKET_VOLUME, SOCKET_FOLDER, false));
+            all.push((
+                "the sockets of the sidecar's API",
+                SOCKET_VOLUME,
+                SOCKET_FOLDER,
+                false,
+            ));
         }
         if self.token.is_some() {
-            all.push(mount(TOKEN_VOLUME, TOKEN_FOLDER, true));
+            all.push(("the sidecar's token", TOKEN_VOLUME, TOKEN_FOLDER, true));
         }
-        all.extend(self.sockets_mount());
+        if let Some(folder) = &self.sockets {
+            all.push(("the sockets of components", COMPONENTS_VOLUME, folder, false));
+        }
         all
     }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::pace::{Pace, spread};
-use super::place::{News, Place};
+use super::store::{LeaseStore, LeaseWatch};
 use super::{Leadership, Leads};
 use crate::error::ApiError;
 use crate::watch::Event;
@@ -19,7 +19,7 @@ const LOG: &str = "dapr.kubernetes";
 /// A replica that takes part in an election.
 #[derive(Debug)]
 pub(super) struct Candidate<P> {
-    place: P,
+    store: P,
     namespace: String,
     name: String,
     identity: String,
@@ -34,10 +34,10 @@ pub(super) struct Candidate<P> {
     wrote: bool,
 }
 
-impl<P: Place> Candidate<P> {
-    pub(super) fn new(place: P, namespace: &str, name: &str, identity: String, pace: Pace) -> Self {
+impl<P: LeaseStore> Candidate<P> {
+    pub(super) fn new(store: P, namespace: &str, name: &str, identity: String, pace: Pace) -> Self {
         Self {
-            place,
+            store,
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             identity,
@@ -107,7 +107,7 @@ impl<P: Place> Candidate<P> {
 
     /// Reads the lease, if there is one.
     pub(super) async fn read(&mut self) -> Result<bool, ApiError> {
-        match self.place.get().await {
+        match self.store.get().await {
             Ok(lease) => {
                 self.observed(lease);
                 Ok(true)
@@ -133,7 +133,7 @@ impl<P: Place> Candidate<P> {
 
     /// Watches until the lease may be free.
     async fn follow(&mut self) -> Result<(), ApiError> {
-        let Ok(opened) = tokio::time::timeout(self.patience(), self.place.watch()).await else {
+        let Ok(opened) = tokio::time::timeout(self.patience(), self.store.watch()).await else {
             return Ok(());
         };
         let mut news = opened?;
@@ -200,7 +200,7 @@ impl<P: Place> Candidate<P> {
             "spec": self.record(None),
         });
         self.wrote = true;
-        match self.place.create(&lease).await {
+        match self.store.create(&lease).await {
             // The namespace is not there.
             Err(error @ ApiError::NotFound { .. }) => Err(error),
             created => self.on_written(created, leads),
@@ -212,7 +212,7 @@ impl<P: Place> Candidate<P> {
         let mut next = self.lease.clone();
         next["spec"] = self.record(Some(&self.lease["spec"]));
         self.wrote = true;
-        let written = self.place.replace(&next).await;
+        let written = self.store.replace(&next).await;
         self.on_written(written, Leads::Next)
     }
 
@@ -286,7 +286,7 @@ impl<P: Place> Candidate<P> {
             lease["spec"]["holderIdentity"] = "".into();
             lease["spec"]["leaseDurationSeconds"] = 1.into();
             lease["spec"]["renewTime"] = micro_time(Timestamp::now()).into();
-            match self.place.replace(&lease).await {
+            match self.store.replace(&lease).await {
                 // A renewal that had begun came first.
                 Err(ApiError::Conflict(_)) => {}
                 other => return other.map(drop),

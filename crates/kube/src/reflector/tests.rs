@@ -1,12 +1,14 @@
 use std::time::Duration;
 
+use outrigger_log_lines::Lines;
 use serde_json::json;
 use tokio::sync::broadcast;
+use tracing::Level;
 
 use super::*;
 use crate::kind::Kind;
-use crate::store::Change;
 use crate::store::tests::{Thing, size_of_thing, thing};
+use crate::store::{Change, Changes};
 use crate::testing::Server;
 
 const PLURAL: &str = "/api/v1/configmaps";
@@ -17,7 +19,9 @@ fn at(name: &str) -> String {
 
 struct Running {
     store: Arc<Store<Thing>>,
-    changes: broadcast::Receiver<Change<Thing>>,
+    changes: broadcast::Receiver<Changes<Thing>>,
+    /// Received, and not looked at.
+    left: Vec<(String, Option<i64>)>,
     progress: watch::Receiver<Progress>,
     state: Arc<WatchState>,
     stop: CancellationToken,
@@ -41,6 +45,7 @@ impl Running {
         Self {
             store,
             changes,
+            left: Vec::new(),
             progress,
             state,
             stop,
@@ -79,9 +84,14 @@ impl Running {
 
     /// The next change: its name, and the new value.
     async fn change(&mut self) -> (String, Option<i64>) {
-        let change = tokio::time::timeout(Duration::from_secs(20), self.changes.recv()).await;
-        let change = change.unwrap().unwrap();
-        (change.meta.name, change.new.map(|thing| thing.0))
+        if self.left.is_empty() {
+            let changes = tokio::time::timeout(Duration::from_secs(20), self.changes.recv()).await;
+            let changes = changes.unwrap().unwrap();
+            let seen =
+                |change: &Change<Thing>| (change.meta.name.clone(), change.new.as_ref().map(|thing| thing.0));
+            self.left.extend(changes.iter().map(seen));
+        }
+        self.left.remove(0)
     }
 }
 
@@ -135,7 +145,7 @@ async fn an_outage_leaves_the_last_state_in_force() {
     let server = Server::start().await;
     let mut running = Running::watching(&server).await;
     server.down(true);
-    server.asked("LIST", PLURAL, 3).await;
+    server.asked("WATCH", PLURAL, 3).await;
     assert_eq!(running.store.get("ns", "a").unwrap().0, 1);
     server.put(&at("b"), thing("b", 1));
     server.down(false);
@@ -246,4 +256,64 @@ async fn whether_a_copy_is_in_sync_is_told_as_soon_as_its_watch_is_there_again()
     server.down(false);
     running.in_sync(true).await;
     assert!(running.state.failures() >= 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_that_refuses_to_watch_is_asked_less_and_less_often() {
+    for (status, in_stream) in [
+        (http::StatusCode::FORBIDDEN, false),
+        (http::StatusCode::TOO_MANY_REQUESTS, false),
+        (http::StatusCode::INTERNAL_SERVER_ERROR, false),
+        (http::StatusCode::GATEWAY_TIMEOUT, true),
+    ] {
+        let (server, lines) = (Server::start().await, Lines::new());
+        server.refuse_watches(status, in_stream);
+        server.put(&at("a"), thing("a", 1));
+        let mut running = Running::start(&server);
+        running.complete().await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let (lists, watches) = (
+            server.requests("LIST", PLURAL).len(),
+            server.requests("WATCH", PLURAL).len(),
+        );
+        assert!((2..=4).contains(&lists), "{status}: {lists} lists");
+        assert!((5..=10).contains(&watches), "{status}: {watches} watches");
+        let told = lines.take(LOG, Level::INFO);
+        assert_eq!(told.len(), 1, "{status}: {told:?}");
+        assert_eq!(told[0].level, Level::WARN);
+        assert!(!running.state.in_sync());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn versions_that_are_always_too_old_are_listed_less_and_less_often() {
+    for in_stream in [false, true] {
+        let (server, lines) = (Server::start().await, Lines::new());
+        server.refuse_watches(http::StatusCode::GONE, in_stream);
+        let mut running = Running::start(&server);
+        running.complete().await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let lists = server.requests("LIST", PLURAL).len();
+        assert!((5..=9).contains(&lists), "{lists} lists");
+        assert_eq!(lines.take(LOG, Level::INFO).len(), 1, "it is told once");
+        assert!(!running.state.in_sync());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_over_once_a_watch_lasts_also_where_nothing_happens() {
+    let (server, lines) = (Server::start().await, Lines::new());
+    server.down(true);
+    let mut running = Running::start(&server);
+    server.asked("LIST", PLURAL, 3).await;
+    server.down(false);
+    running.complete().await;
+    tokio::time::sleep(SHORT * 2).await;
+    let told: Vec<_> = lines
+        .take(LOG, Level::INFO)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(told[1], "INFO configmaps are watched again");
 }

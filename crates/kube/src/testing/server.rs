@@ -139,6 +139,11 @@ impl Server {
         self.state().versionless = true;
     }
 
+    /// Refuses watches, and nothing else: with the answer itself, or in its stream.
+    pub fn refuse_watches(&self, status: StatusCode, in_stream: bool) {
+        self.state().unwatched = Some((status, in_stream));
+    }
+
     /// Requests so far that match: method and a part of the address; their bodies.
     pub fn requests(&self, method: &str, address: &str) -> Vec<Value> {
         let state = self.state();
@@ -264,9 +269,16 @@ fn watch(shared: &Arc<ServerState>, path: &str, query: &HashMap<&str, &str>) -> 
         if state.versionless {
             return Response::new(Full::default().boxed_unsync());
         }
-        if version.is_some_and(|version| version < state.forgotten) {
-            let (_, status) = refused(StatusCode::GONE);
-            let line = format!("{}\n", json!({"type": "ERROR", "object": status}));
+        let expired = version.is_some_and(|version| version < state.forgotten);
+        let refusal = state
+            .unwatched
+            .or_else(|| expired.then_some((StatusCode::GONE, true)));
+        if let Some((status, in_stream)) = refusal {
+            let (status, value) = refused(status);
+            if !in_stream {
+                return respond(status, &value);
+            }
+            let line = format!("{}\n", json!({"type": "ERROR", "object": value}));
             return Response::new(Full::new(Bytes::from(line)).boxed_unsync());
         }
         // Without a version what is there comes first.

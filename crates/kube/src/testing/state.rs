@@ -31,6 +31,8 @@ pub(super) struct State {
     pub(super) down: bool,
     /// Lists have no version, and watches end at once: a small server of the API does that.
     pub(super) versionless: bool,
+    /// Refuses watches alone: with this status, and whether in a stream that begins well.
+    pub(super) unwatched: Option<(StatusCode, bool)>,
 }
 
 /// The collections an object is in: its own, and those of all namespaces.

@@ -1,13 +1,15 @@
 //! The service that an app should have.
 
 use outrigger_kube::Meta;
-use outrigger_kube::annotations::{APP_ID, ENABLED, HTTP_PORT};
+use outrigger_kube::annotations::{
+    APP_ID, ENABLED, GRPC_PORT, HTTP_PORT, INTERNAL_GRPC_PORT, METRICS_PORT, SERVICE_ANNOTATIONS,
+};
 use serde_json::{Map, Value, json};
 
 use super::workload::{Owner, Workload};
 
 /// Port of the sidecar's HTTP API at its service.
-const SERVICE_HTTP_PORT: u16 = 80;
+const SERVICE_HTTP_PORT: i32 = 80;
 
 /// Annotations that Prometheus reads, where the sidecar has metrics.
 const SCRAPED: [&str; 4] = [
@@ -39,8 +41,15 @@ pub(super) fn service<K: Owner>(meta: &Meta, workload: &Workload<K>) -> Value {
     if !asked.is_empty() {
         annotations.insert(ASKED.to_owned(), asked.join(",").into());
     }
-    let port =
-        |name: &str, port: i32| json!({"name": name, "protocol": "TCP", "port": port, "targetPort": port});
+    let port = |name: &str, port: i32, target: i32| json!({"name": name, "protocol": "TCP", "port": port, "targetPort": target});
+    let mut ports = vec![
+        port("dapr-http", SERVICE_HTTP_PORT, HTTP_PORT.into()),
+        port("dapr-grpc", workload.grpc, workload.grpc),
+        port("dapr-internal", workload.internal, workload.internal),
+    ];
+    if has_metrics(workload) {
+        ports.push(port("dapr-metrics", workload.metrics_port, workload.metrics_port));
+    }
     json!({
         "apiVersion": "v1",
         "kind": "Service",
@@ -61,14 +70,40 @@ pub(super) fn service<K: Owner>(meta: &Meta, workload: &Workload<K>) -> Value {
         "spec": {
             "selector": workload.selector,
             "clusterIP": "None",
-            "ports": [
-                {"name": "dapr-http", "protocol": "TCP", "port": SERVICE_HTTP_PORT, "targetPort": HTTP_PORT},
-                port("dapr-grpc", workload.grpc),
-                port("dapr-internal", workload.internal),
-                port("dapr-metrics", workload.metrics_port),
-            ],
+            "ports": ports,
         },
     })
+}
+
+/// Whether the service has a port of metrics: always, but for metrics that are off and whose port is another's.
+fn has_metrics<K>(workload: &Workload<K>) -> bool {
+    workload.metrics
+        || ![SERVICE_HTTP_PORT, workload.grpc, workload.internal].contains(&workload.metrics_port)
+}
+
+/// What annotations may be the reason that the API server takes no such service.
+pub(super) fn reasons<K>(workload: &Workload<K>) -> String {
+    let mut ports = vec![
+        ("the HTTP API's at the service", SERVICE_HTTP_PORT),
+        (GRPC_PORT, workload.grpc),
+        (INTERNAL_GRPC_PORT, workload.internal),
+    ];
+    if has_metrics(workload) {
+        ports.push((METRICS_PORT, workload.metrics_port));
+    }
+    let mut reasons = Vec::new();
+    for (index, (name, port)) in ports.iter().enumerate() {
+        if !(1..=65535).contains(port) {
+            reasons.push(format!("{name} is {port}, which is no port (1 to 65535)"));
+        }
+        if let Some((other, _)) = ports[..index].iter().find(|(_, other)| other == port) {
+            reasons.push(format!("{name} is {port}, as is {other}"));
+        }
+    }
+    if reasons.is_empty() {
+        return format!("correct {GRPC_PORT}, {INTERNAL_GRPC_PORT}, {METRICS_PORT} or {SERVICE_ANNOTATIONS}");
+    }
+    reasons.join(", ")
 }
 
 /// Annotations of a service that were wanted once and are no more: those of metrics, and those that its workload asked for.

@@ -1,5 +1,7 @@
 use outrigger_kube::testing::Server;
+use outrigger_log_lines::Lines;
 use serde_json::json;
+use tracing::Level;
 
 use super::desired::onto;
 use super::*;
@@ -52,6 +54,30 @@ fn without_metrics_nobody_is_told_to_scrape() {
         service.unwrap()["metadata"]["annotations"],
         json!({"dapr.io/app-id": "cart"})
     );
+}
+
+#[test]
+fn metrics_that_are_off_leave_their_port_to_others() {
+    let ports = |annotations: Value| {
+        let mut all = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
+        for (name, value) in annotations.as_object().unwrap() {
+            all[format!("dapr.io/{name}")] = value.clone();
+        }
+        let ports = wanted(&all).unwrap()["spec"]["ports"].take();
+        let name = |port: &Value| port["name"].as_str().unwrap().to_owned();
+        ports.as_array().unwrap().iter().map(name).collect::<Vec<_>>()
+    };
+    let all = ["dapr-http", "dapr-grpc", "dapr-internal", "dapr-metrics"];
+    assert_eq!(
+        ports(json!({"enable-metrics": "false", "grpc-port": "9090"})),
+        all[..3]
+    );
+    assert_eq!(
+        ports(json!({"enable-metrics": "false", "metrics-port": "80"})),
+        all[..3]
+    );
+    assert_eq!(ports(json!({"enable-metrics": "false"})), all);
+    assert_eq!(ports(json!({"grpc-port": "9090"})), all, "one of them is wrong");
 }
 
 #[test]
@@ -213,6 +239,48 @@ async fn what_a_workload_was_is_not_tried_again_once_it_has_changed() {
     running.await.unwrap();
     let first = tried().iter().position(|port| *port == 7000).unwrap();
     assert!(tried()[first..].iter().all(|port| *port == 7000), "{:?}", tried());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_can_never_be_made_waits_for_another_workload_and_is_told_at_once() {
+    let (server, lines) = (Server::start().await, Lines::new());
+    let refused = json!({"kind": "Status", "message": "Duplicate value"});
+    server.fix(
+        "/api/v1/namespaces/ns/services",
+        http::StatusCode::UNPROCESSABLE_ENTITY,
+        refused,
+    );
+    let mut annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(with_rollouts(&server).run(stop.clone()));
+    for (times, name, value, told) in [
+        (
+            1,
+            "grpc-port",
+            "80",
+            "dapr.io/grpc-port is 80, as is the HTTP API's",
+        ),
+        (
+            2,
+            "metrics-port",
+            "70000",
+            "dapr.io/metrics-port is 70000, which is no port",
+        ),
+    ] {
+        annotations[format!("dapr.io/{name}")] = value.into();
+        server.put(DEPLOYMENT, deployment(&annotations));
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert_eq!(server.requests("POST", "/services").len(), times);
+        let lines = lines.take(LOG, Level::ERROR);
+        assert!(
+            lines.len() == 1
+                && lines[0].message.contains(told)
+                && lines[0].message.contains("Duplicate value"),
+            "{lines:?}"
+        );
+    }
+    stop.cancel();
+    running.await.unwrap();
 }
 
 #[test]

@@ -450,3 +450,34 @@ fn a_host_that_hosts_nothing_any_more_leaves_the_table() {
     );
     assert_eq!(scene.names(), [""; 0]);
 }
+
+/// Hosts of before 1.17 answer with their report, whatever is asked, and may do so before a new leader asks.
+#[test]
+fn what_is_answered_before_a_new_leader_asks_counts() {
+    for answers in [2, 3] {
+        let mut scene = Scene::new();
+        scene.namespace = Namespace::new(TIMEOUT, true, scene.now + Duration::from_secs(1));
+        assert_eq!(scene.join(1, &["a"]), []);
+        for _ in 0..answers {
+            assert_eq!(scene.say(1, Message::ReportOrAnswer(host("h1", &["a"]))), []);
+        }
+        scene.pass(Duration::from_secs(1));
+        assert_eq!(scene.namespace.round.is_none(), answers == 3);
+    }
+    // Of each host for the phases in their order, whatever others do.
+    let mut scene = Scene::new();
+    scene.namespace = Namespace::new(TIMEOUT, true, scene.now + Duration::from_secs(1));
+    for stream in [1, 2] {
+        scene.join(stream, &["a"]);
+    }
+    for _ in 0..3 {
+        scene.say(1, Message::ReportOrAnswer(host("h1", &["a"])));
+    }
+    scene.pass(Duration::from_secs(1));
+    let version = scene.namespace.version;
+    for phase in [Phase::Lock, Phase::Update, Phase::Unlock] {
+        assert!(scene.namespace.round.is_some(), "{phase:?}");
+        scene.say(2, answer(phase, version));
+    }
+    assert!(scene.namespace.round.is_none());
+}

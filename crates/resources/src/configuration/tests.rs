@@ -319,6 +319,35 @@ fn unknown_keys_warn() {
 }
 
 #[test]
+fn a_file_of_another_kind_is_read_and_told() {
+    let right = spec("  tracing: {samplingRate: \"0.5\"}\n");
+    for (kind, line, what) in [
+        ("kind: Config", 2, "kind is \"Config\" and not Configuration"),
+        (
+            "kind: Component",
+            2,
+            "kind is \"Component\" and not Configuration",
+        ),
+        ("kind:", 1, "kind is missing"),
+        ("# no kind", 1, "kind is missing"),
+    ] {
+        let text = right.replace("kind: Configuration", kind);
+        let files = Files::with(&[&right, &text]);
+        let loaded = files.load().unwrap();
+        let told: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
+        let remedy = "write kind: Configuration, or name another file";
+        let file = files.paths[1].display();
+        assert_eq!(
+            told,
+            [format!(
+                "{file}:{line}: {what}: the file is read as a Configuration all the same ({remedy})"
+            )]
+        );
+        assert_eq!(loaded.configuration.tracing.rate(), 0.5, "{kind}");
+    }
+}
+
+#[test]
 fn operators_send_json_with_header_objects() {
     let json =
         br#"{"metadata":{"name":"k"},"spec":{"tracing":{"samplingRate":"1","otel":{"endpointAddress":"a:1",

@@ -7,16 +7,13 @@ use outrigger_nearest::nearest;
 use serde::de::DeserializeOwned;
 
 use super::split::Chunk;
-use crate::configuration::UNKNOWN_KEY;
+use crate::configuration::{self, UNKNOWN_KEY};
 use crate::meta::{Source, valid_name};
 use crate::problem::Problem;
 use crate::yaml::{self, Flavour, Node};
 
 /// A document that should say something and cannot be read; a warning says why.
 pub(crate) struct Broken;
-
-/// What a file may hold and is read elsewhere.
-const CONFIGURATION: &str = "Configuration";
 
 /// The lines of the values that errors point at later; see [`Source::of`].
 fn lines(node: &Node) -> BTreeMap<String, usize> {
@@ -103,13 +100,39 @@ impl<'a> Document<'a> {
             .push(Problem::new(self.file, place.line, what, remedy));
     }
 
+    /// Warns of a document that has no kind: it is no resource of anybody, and Dapr leaves it out without a word.
+    pub(super) fn tell_no_kind(&mut self) {
+        if self.node.is_null() {
+            return;
+        }
+        let what = match (&self.node.kind, self.node.get("kind")) {
+            (yaml::Kind::Map(_), Some(kind)) if !kind.is_null() => format!("kind is {}", kind.describe()),
+            (yaml::Kind::Map(_), _) => "kind is missing".to_owned(),
+            _ => format!("this is {} and no resource", self.node.describe()),
+        };
+        let entries = self.node.entries();
+        let keys = entries
+            .iter()
+            .map(|(key, _)| *key)
+            .filter(|key| !key.eq_ignore_ascii_case("kind"));
+        let near = nearest("kind", keys).map(|key| format!("is {key} meant to be kind? "));
+        let kinds: Vec<_> = super::Kind::ALL.iter().map(|kind| kind.name()).collect();
+        let remedy = format!(
+            "{}the kinds that are read are {}",
+            near.unwrap_or_default(),
+            kinds.join(", ")
+        );
+        self.warn(format!("{what}: the document is not loaded"), &remedy);
+    }
+
     /// Warns of a kind that is nearly one of ours: that is a mistake. Folders may hold anything else.
     pub(super) fn check_kind(&mut self, kind: &str, api_version: &str) {
-        if kind == CONFIGURATION || !api_version.starts_with("dapr.io/") {
+        let is_ours = api_version.is_empty() || api_version.starts_with("dapr.io/");
+        if kind == configuration::KIND || !is_ours {
             return;
         }
         let known = super::Kind::ALL.iter().map(|kind| kind.name());
-        if let Some(near) = nearest(kind, known.chain([CONFIGURATION])) {
+        if let Some(near) = nearest(kind, known.chain([configuration::KIND])) {
             let what = format!("unknown kind {kind:?}");
             self.warn(what, &format!("did you mean {near}? it is not loaded"));
         }

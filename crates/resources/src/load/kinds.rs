@@ -1,4 +1,5 @@
-//! The kinds of resources. A kind is a row of the table below, and `impl Read` beside its parser.
+//! The kinds of resources. A kind is a row of the table below with its name in [`for_each_kind!`](crate::for_each_kind),
+//! and `impl Read` beside its parser.
 
 use std::path::PathBuf;
 
@@ -187,4 +188,19 @@ kinds! {
     Resiliency: "Resiliency", resiliency: Vec<Resiliency>, resiliency::Raw, Kept, |this: &Resiliency| this.name.clone();
     /// Subscriptions of apps to topics, both versions.
     Subscription: "Subscription", subscriptions: Vec<Subscription>, subscription::RawV2, LastCounts, |this: &Subscription| this.name.clone();
+}
+
+/// Calls the macro `$each` with `Kind(type), ...` for all kinds: for what another crate does with each of them. They stand
+/// in the order in which they are applied: policies before what is called under them, components before what uses
+/// their secrets.
+#[macro_export]
+macro_rules! for_each_kind {
+    ($each:ident) => {
+        $each! {
+            Resiliency($crate::Resiliency),
+            Component($crate::Component),
+            Subscription($crate::Subscription),
+            HttpEndpoint($crate::HttpEndpoint)
+        }
+    };
 }

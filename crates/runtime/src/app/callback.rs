@@ -9,7 +9,7 @@ use outrigger_transport::headers::{internal_to_grpc, names};
 use prost::Message;
 use tonic::{Code, Status};
 
-use super::{AppChannel, Transport};
+use super::{AppChannel, Transport, Turn};
 
 impl AppChannel {
     /// Calls `path`, `/package.Service/Method`, as a child of `trace`.
@@ -36,12 +36,28 @@ impl AppChannel {
         metadata: HeaderMap,
         trace: &Parent,
     ) -> Result<R, Status> {
-        let Transport::Grpc(pool) = &self.transport else {
-            return Err(Status::unavailable(
-                "the app does not speak gRPC (see --app-protocol)",
-            ));
+        let turn = match &self.transport {
+            Transport::Grpc(_) => self.turn().await.map_err(|error| error.status())?,
+            _ => return Err(no_grpc()),
         };
-        let _permit = self.admit().await.map_err(|error| error.status())?;
+        self.callback_in(&turn, path, message, metadata, trace).await
+    }
+
+    /// The same, in a turn that was waited for.
+    ///
+    /// # Errors
+    /// As [`AppChannel::callback`].
+    pub async fn callback_in<R: Message + Default>(
+        &self,
+        _turn: &Turn,
+        path: &'static str,
+        message: &impl Message,
+        metadata: HeaderMap,
+        trace: &Parent,
+    ) -> Result<R, Status> {
+        let Transport::Grpc(pool) = &self.transport else {
+            return Err(no_grpc());
+        };
         let frame = grpc::frame(message);
         let sent = (frame.len() - grpc::PREFIX) as u64;
         let mut request = grpc::request(path, frame.into());
@@ -61,4 +77,8 @@ impl AppChannel {
         R::decode(answer.message)
             .map_err(|error| Status::internal(format!("the app's answer to {path} cannot be read: {error}")))
     }
+}
+
+fn no_grpc() -> Status {
+    Status::unavailable("the app does not speak gRPC (see --app-protocol)")
 }

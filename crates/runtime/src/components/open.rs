@@ -261,8 +261,15 @@ impl Opening<'_> {
     /// Builds the component and says which of its properties have no effect.
     pub async fn build<T: ?Sized>(&self, entry: &Entry<T>, setup: Setup) -> Result<Arc<T>, OpenError> {
         let metadata = setup.metadata.clone();
-        let built = self.in_time(entry.build(setup)).await;
+        let built = self.build_part(entry, setup).await;
         self.show_unused(&metadata, built.is_ok());
+        built
+    }
+
+    /// Builds one of the parts that a component has: which properties have no effect is known after the last.
+    pub async fn build_part<T: ?Sized>(&self, entry: &Entry<T>, setup: Setup) -> Result<Arc<T>, OpenError> {
+        let metadata = setup.metadata.clone();
+        let built = self.in_time(entry.build(setup)).await;
         built.map_err(|error| error.without_secrets(&metadata))
     }
 
@@ -288,7 +295,7 @@ impl Opening<'_> {
     }
 
     /// Waits for the component as long as its `initTimeout` says.
-    pub async fn in_time<T>(&self, building: impl Future<Output = Result<T, Error>>) -> Result<T, OpenError> {
+    async fn in_time<T>(&self, building: impl Future<Output = Result<T, Error>>) -> Result<T, OpenError> {
         let component = self.component;
         match tokio::time::timeout(component.init_timeout, building).await {
             Ok(Ok(built)) => Ok(built),

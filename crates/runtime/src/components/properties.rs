@@ -1,5 +1,7 @@
 //! The properties of components and endpoints: secrets looked up, environment references and templates filled in.
 
+use std::collections::BTreeMap;
+
 use outrigger_component::{Pairs, SecretStore};
 use outrigger_resources::{Component, NameValue, SecretKeyRef, Source, env_ref};
 use uuid::Uuid;
@@ -49,12 +51,16 @@ pub(super) async fn resolve(
     let named = component.secret_store.as_str();
     let missing = fill_secrets(&mut items, &component.namespace, named, secrets).await;
     log_missing(&missing, &component.source, "component", &component.log_name());
-    for refused in env_ref::resolve(&mut items, &context.env_keys, |name| (context.env)(name)) {
+    for unresolved in env_ref::resolve(&mut items, &context.env_keys, |name| (context.env)(name)) {
         tracing::warn!(
             target: LOG,
-            "component {}: environment variable {refused:?} may not be read by resources",
+            "{}: component {}: {unresolved}",
+            component.source.of(&unresolved.item),
             component.log_name()
         );
+    }
+    for text in repeated(component) {
+        tracing::warn!(target: LOG, "{text}");
     }
     for item in &mut items {
         if let Some(value) = &mut item.value
@@ -64,6 +70,25 @@ pub(super) async fn resolve(
         }
     }
     Ok(Properties { items, missing })
+}
+
+/// What is said of properties that are given more than once, by the very same name.
+fn repeated(component: &Component) -> Vec<String> {
+    let mut times: BTreeMap<&str, usize> = BTreeMap::new();
+    for item in &component.metadata {
+        *times.entry(&item.name).or_default() += 1;
+    }
+    let repeated = times.into_iter().filter(|(_, times)| *times > 1);
+    repeated
+        .map(|(name, times)| {
+            format!(
+                "{}: component {}: the property {name} is given {times} times: the last one counts, which is here; \
+                 remove the others",
+                component.source.of(name),
+                component.log_name()
+            )
+        })
+        .collect()
 }
 
 /// Looks up the secrets of a resource's items in `store`, which the resource calls `named`. Where it names none, those
@@ -158,4 +183,27 @@ fn expand(value: &str, context: &Context) -> Result<String, String> {
         value = value.replace("{namespace}", &namespace());
     }
     Ok(value.replace("{appID}", &context.app_id))
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_resources::load::text;
+
+    use super::*;
+
+    #[test]
+    fn a_property_that_is_given_again_is_told_with_the_place_that_counts() {
+        let yaml = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: s\nspec:\n  type: state.redis\n  \
+                    version: v1\n  metadata:\n  - name: redisHost\n    value: a\n  - name: redisDB\n    value: b\n  \
+                    - name: redisHost\n    value: c\n";
+        let component = text(yaml, "app").unwrap().components.remove(0);
+        assert_eq!(
+            repeated(&component),
+            [
+                ":13: component s (state.redis/v1): the property redisHost is given 2 times: the last one counts, \
+                 which is here; remove the others"
+            ]
+        );
+        assert_eq!(component.property("redisHost"), Some("c"));
+    }
 }

@@ -164,10 +164,14 @@ async fn what_waits_for_its_next_attempt_has_no_answer_once_its_key_is_gone() {
     assert!(matches!(settled, Err(Undelivered::Revoked)), "{settled:?}");
 }
 
-/// What becomes of an event whose key goes away while its last attempt, which ends in `outcome`, is under way.
-async fn revoked_in_its_last_attempt(outcome: Outcome) -> Result<u32, Undelivered> {
+/// What becomes of an event whose key goes away while its last attempt, which ends in `outcome`, is under way. `held`: the
+/// source has to decide what becomes of it.
+async fn revoked_in_its_last_attempt(outcome: Outcome, held: bool) -> Result<u32, Undelivered> {
     let (policy, metrics) = (policy(), metrics());
-    let (inbox, engine) = engine(LIMITS, Some(&policy), &metrics);
+    let (inbox, mut engine) = engine(LIMITS, Some(&policy), &metrics);
+    if held {
+        engine = engine.in_order(|_| true).holding(|_| true);
+    }
     let (stop, begun, gone) = (
         CancellationToken::new(),
         CancellationToken::new(),
@@ -199,14 +203,17 @@ async fn revoked_in_its_last_attempt(outcome: Outcome) -> Result<u32, Undelivere
 #[tokio::test]
 async fn an_attempt_that_ends_after_its_key_is_gone_counts_only_where_it_succeeded() {
     for outcome in [FAILURE, Outcome::TimedOut, Outcome::Final] {
-        let settled = revoked_in_its_last_attempt(outcome).await;
+        let settled = revoked_in_its_last_attempt(outcome, false).await;
         assert!(
             matches!(settled, Err(Undelivered::Revoked)),
             "{outcome:?}: {settled:?}"
         );
     }
-    let settled = revoked_in_its_last_attempt(Outcome::Success).await;
+    let settled = revoked_in_its_last_attempt(Outcome::Success, false).await;
     assert_eq!(settled.unwrap(), 3);
+    // As of an event that the app drops, with a dead-letter topic.
+    let settled = revoked_in_its_last_attempt(Outcome::Success, true).await;
+    assert!(matches!(settled, Err(Undelivered::Revoked)), "{settled:?}");
 }
 
 /// Bulks go by it: one that waits for its next attempt is held, and not in flight.
@@ -241,4 +248,40 @@ async fn who_is_told_hears_how_full_it_is() {
     });
     tokio::join!(delivering, source);
     assert_eq!(depths.lock().unwrap()[..4], [(0, 0), (1, 1), (0, 1), (1, 2)]);
+}
+
+#[tokio::test]
+async fn what_a_rebalance_takes_while_its_end_is_decided_does_not_go_back() {
+    let metrics = metrics();
+    let limits = Limits { held: 3, ..LIMITS };
+    let (inbox, engine) = engine::<char, _, _>(limits, None, &metrics);
+    let engine = engine.in_order(|_| true).holding(|()| true);
+    let stop = CancellationToken::new();
+    let source = async {
+        let first = inbox.offer(Some('a'), "first").await.unwrap();
+        let behind = inbox.offer(Some('a'), "behind").await.unwrap();
+        let (answer, hold) = first.decided().await;
+        assert!(answer.is_ok());
+        inbox.revoke(Box::new(|_| true)).await;
+        assert!(matches!(behind.settled().await, Err(Undelivered::Revoked)));
+        assert!(!hold.return_lane().await, "another consumer has the key");
+        // The key comes back: nothing of it is awaited.
+        let next = inbox.offer(Some('a'), "next").await.unwrap();
+        let (answer, hold) = next.decided().await;
+        assert!(answer.is_ok() && hold.return_lane().await);
+        let behind = inbox.offer(Some('a'), "behind").await.unwrap();
+        assert!(matches!(behind.settled().await, Err(Undelivered::Blocked)));
+        inbox.reopen('a').await;
+        let last = inbox.offer(Some('a'), "last").await.unwrap();
+        drop(last.decided().await);
+        drop(inbox);
+    };
+    let seen = Mutex::new(Vec::new());
+    let delivering = engine.run(&stop, OnStop::DeliverAll, |event, _| {
+        seen.lock().unwrap().push(*event);
+        async { ((), Outcome::Success) }
+    });
+    let both = async { tokio::join!(source, delivering) };
+    tokio::time::timeout(Duration::from_secs(10), both).await.unwrap();
+    assert_eq!(seen.into_inner().unwrap(), ["first", "next", "last"]);
 }

@@ -14,9 +14,6 @@ use outrigger_transport::stall::{StallTimer, UNREAD_TIMEOUT};
 use outrigger_wire::invoke::{self, Chunk, FrameReader, Limits, Payload};
 use tonic::{Code, Status};
 
-#[cfg(test)]
-mod tests;
-
 /// Payload bytes in one message at most. Peers count a whole message against their `--max-body-size`, however long the
 /// body is: it should be below the smallest that anybody sets, and large enough to amortise what is around it.
 const CHUNK: usize = 32 * 1024;
@@ -423,3 +420,6 @@ impl HttpBody for MessageStream {
             .map(|item| item.map(|data| data.map(Frame::data).map_err(Into::into)))
     }
 }
+
+#[cfg(test)]
+mod tests;

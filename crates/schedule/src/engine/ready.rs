@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Name, Target};
 
 /// A number that orders what waits: smaller ones came first. It finds an entry again, whatever waits beside it.
-pub(super) type Place = u64;
+pub(super) type Sequence = u64;
 
 /// Jobs that are due: a line per namespace, and in it one per app or actor type. Lines take turns, so that a herd in one
 /// does not hold up the others. Nor do triggers that nobody answers: a line may take a place as long as it has fewer than
@@ -17,26 +17,26 @@ pub(super) type Place = u64;
 pub(super) struct Ready {
     namespaces: HashMap<Arc<str>, Namespace>,
     /// Namespaces that wait.
-    turns: BTreeMap<Place, Arc<str>>,
-    next: Place,
+    turns: BTreeMap<Sequence, Arc<str>>,
+    next: Sequence,
 }
 
 #[derive(Debug, Default)]
 struct Namespace {
     lines: HashMap<Arc<Target>, Line>,
     /// Targets that wait.
-    turns: BTreeMap<Place, Arc<Target>>,
+    turns: BTreeMap<Sequence, Arc<Target>>,
     /// Its place among the namespaces that wait.
-    turn: Option<Place>,
+    turn: Option<Sequence>,
     /// Triggers under way.
     held: usize,
 }
 
 #[derive(Debug, Default)]
 struct Line {
-    due: BTreeMap<Place, Name>,
+    due: BTreeMap<Sequence, Name>,
     /// Its place among the targets that wait.
-    turn: Option<Place>,
+    turn: Option<Sequence>,
     /// Triggers under way.
     held: usize,
 }
@@ -74,12 +74,12 @@ impl Namespace {
 }
 
 impl Ready {
-    fn place(&mut self) -> Place {
+    fn place(&mut self) -> Sequence {
         self.next += 1;
         self.next
     }
 
-    pub(super) fn push(&mut self, target: &Arc<Target>, name: Name) -> Place {
+    pub(super) fn push(&mut self, target: &Arc<Target>, name: Name) -> Sequence {
         let place = self.place();
         let namespace = self.namespaces.entry(Arc::clone(target.namespace())).or_default();
         let line = namespace.lines.entry(Arc::clone(target)).or_default();
@@ -135,7 +135,7 @@ impl Ready {
     }
 
     /// Takes out what was put at that place.
-    pub(super) fn remove(&mut self, target: &Target, place: Place) {
+    pub(super) fn remove(&mut self, target: &Target, place: Sequence) {
         let Some(namespace) = self.namespaces.get_mut(target.namespace()) else {
             return;
         };

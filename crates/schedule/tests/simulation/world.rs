@@ -45,7 +45,36 @@ pub(crate) enum Kind {
     Every { seconds: u8, repeats: u8 },
 }
 
-fn target(app: usize) -> Target {
+impl Kind {
+    /// Such a job, scheduled at `now`.
+    pub(crate) fn job(self, now: Timestamp) -> Job {
+        let (due, every);
+        let request = match self {
+            Kind::Once(millis) => {
+                due = format!("{millis}ms");
+                Request {
+                    due_time: Some(&due),
+                    ..Request::default()
+                }
+            }
+            Kind::Every { seconds, repeats } => {
+                every = format!("@every {seconds}s");
+                Request {
+                    schedule: Some(&every),
+                    repeats: Some(u32::from(repeats)),
+                    failure_policy: Some(FailurePolicy::Constant {
+                        interval: Duration::from_millis(500),
+                        max_retries: None,
+                    }),
+                    ..Request::default()
+                }
+            }
+        };
+        Job::new(&request, now).unwrap()
+    }
+}
+
+pub(crate) fn target(app: usize) -> Target {
     Target::App {
         namespace: format!("ns{}", app % 2).into(),
         id: format!("app{app}").into(),
@@ -146,34 +175,12 @@ impl World {
     }
 
     pub(crate) fn schedule(&mut self, job: u8, app: usize, kind: Kind) {
-        let (due, every);
-        let request = match kind {
-            Kind::Once(millis) => {
-                due = format!("{millis}ms");
-                Request {
-                    due_time: Some(&due),
-                    ..Request::default()
-                }
-            }
-            Kind::Every { seconds, repeats } => {
-                every = format!("@every {seconds}s");
-                Request {
-                    schedule: Some(&every),
-                    repeats: Some(u32::from(repeats)),
-                    failure_policy: Some(FailurePolicy::Constant {
-                        interval: Duration::from_millis(500),
-                        max_retries: None,
-                    }),
-                    ..Request::default()
-                }
-            }
-        };
         let name: Name = format!("job{job}").into();
         self.revision += 1;
         let stored = Stored {
             app,
             revision: self.revision,
-            job: Job::new(&request, self.now).unwrap(),
+            job: kind.job(self.now),
             progress: Progress::default(),
         };
         // A job is acknowledged when it is stored: that comes first.

@@ -97,7 +97,7 @@ impl Trust {
         }
         tracing::info!(target: LOG, "restarting etcd, to trust the root certificates that changed");
         let starts = self.supervised.starts();
-        if self.orders.send(Order::Again).is_err() {
+        if self.orders.send(Order::Restart).is_err() {
             return;
         }
         // A supervisor that has given up ends the scheduler.

@@ -170,7 +170,8 @@ async fn send(
         };
         for (delivery, job) in batch.drain(..).zip(jobs) {
             // A store that was out of reach may answer when another scheduler has triggered the job.
-            let job = job.filter(|_| !delivery.revoked.is_cancelled());
+            let job =
+                job.filter(|_| !delivery.revoked.is_cancelled() && storage.may_trigger(delivery.tenure));
             let Some((data, metadata)) = job.as_deref().and_then(payload) else {
                 connection.gone(delivery.trigger);
                 continue;

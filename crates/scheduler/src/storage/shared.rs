@@ -6,8 +6,6 @@ pub(crate) mod backend;
 pub(crate) mod follow;
 mod membership;
 mod schedule;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +18,11 @@ use tokio_util::sync::CancellationToken;
 
 use advances::Advances;
 use backend::{Backend, Write};
-use membership::Membership;
+use membership::{LeaseEnd, Membership};
 
 use super::pair::{Range, counter_key, job_key, job_name};
 use super::{
-    Advance, CHANGES, COUNTERS, Change, Hosts, JOBS, JobRef, Named, Scheduled, Storage, StorageError,
+    Advance, CHANGES, COUNTERS, Change, Hosts, JOBS, JobRef, Named, Scheduled, Storage, StorageError, Tenure,
 };
 use crate::fault;
 
@@ -48,6 +46,7 @@ pub(crate) struct SelfMember {
 pub(crate) struct SharedStorage {
     backend: Arc<dyn Backend>,
     advances: Advances,
+    until: LeaseEnd,
     listing: tokio::sync::Semaphore,
     stop: CancellationToken,
     /// What ends with it, in this order: the membership, then what stores how far jobs are.
@@ -67,17 +66,20 @@ impl SharedStorage {
         let (hosts, watched_hosts) = watch::channel(Hosts::from([]));
         let stop = CancellationToken::new();
         let (advances, writing) = Advances::start(Arc::clone(&backend));
+        let until = LeaseEnd::default();
         let membership = Membership::new(
             Arc::clone(&backend),
             own,
             changes,
             hosts,
             advances.clone(),
+            until.clone(),
             stop.clone(),
         );
         let shared = Self {
             backend,
             advances,
+            until,
             listing: tokio::sync::Semaphore::new(LISTS),
             stop,
             tasks: std::sync::Mutex::new(vec![tokio::spawn(membership.run()), writing]),
@@ -179,6 +181,10 @@ impl Storage for SharedStorage {
         self.write(&writes).await
     }
 
+    fn may_trigger(&self, tenure: Tenure) -> bool {
+        self.advances.tenure() == Some(tenure) && !self.until.has_come()
+    }
+
     fn advance(&self, advance: Advance) {
         self.advances.advance(advance);
     }
@@ -194,3 +200,6 @@ impl Storage for SharedStorage {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -391,7 +391,7 @@ fn certificates_that_live_too_long_are_said_to() {
     let long = rotation(RotationMode::Own, Terms::new(HOUR * 24 * 30, HOUR));
     let mut contents = made(&long, start());
     let advanced = long.advance(&mut contents, start() + 364.days(), true).unwrap();
-    assert_eq!((advanced.status, advanced.step), (Status::Unsuited, None));
+    assert_eq!((advanced.status, advanced.step), (Status::LifetimesTooLong, None));
     assert!(advanced.status.to_string().contains("workloadCertTTL"));
 }
 

@@ -32,7 +32,7 @@ impl Config {
     pub fn from_args(
         args: impl IntoIterator<Item = String>,
         env: impl Fn(&str) -> Option<String>,
-        note: impl FnMut(&str),
+        mut note: impl FnMut(&str),
     ) -> Result<Command, Exit> {
         let (given, wrong) = match parse_every(FLAGS, args) {
             (Parsed::Run(given), wrong) => (given, wrong),
@@ -41,7 +41,8 @@ impl Config {
         if !wrong.is_empty() {
             return Err(syntax(wrong, &given, env));
         }
-        given.notices().iter().map(String::as_str).for_each(note);
+        let other = other_actors(&given);
+        given.notices().iter().chain(&other).for_each(|line| note(line));
         if given.boolean("version") {
             return Ok(Command::Version(VERSION.to_owned()));
         }
@@ -66,6 +67,18 @@ impl Config {
             config: Some(config),
         })
     }
+}
+
+/// A service of actors that is not placement, which is the only one that is spoken to.
+fn other_actors(given: &Values) -> Option<String> {
+    let service = given.text("actors-service");
+    let other = !service.is_empty() && !service.starts_with("placement:");
+    (other && given.text("placement-host-address").is_empty()).then(|| {
+        format!(
+            "Flag --actors-service: {service:?} is not placement:<address>, so there are no actors; give \
+             --placement-host-address"
+        )
+    })
 }
 
 /// A command line of which flags are wrong, and what is wrong with the values of the others.

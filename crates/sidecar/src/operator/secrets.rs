@@ -2,51 +2,39 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use outrigger_resources::{Loaded, NameValue};
+use outrigger_resources::NameValue;
 
 use super::LOG;
 
 /// The store whose secrets the operator looks up; it is meant where a resource names none.
 pub(crate) const STORE: &str = "kubernetes";
 
-/// Makes the values of secrets readable. Nobody has to look these up any more; what the operator did not find stays
-/// without value.
-pub(crate) fn reveal(loaded: &mut Loaded) {
-    for component in &mut loaded.components {
-        if is_cluster(&component.secret_store) {
-            component.secret_store.clear();
-            decode(&mut component.metadata, &component.name);
-        }
-    }
-    for endpoint in &mut loaded.http_endpoints {
-        if is_cluster(&endpoint.secret_store) {
-            endpoint.secret_store.clear();
-            decode(&mut endpoint.headers, &endpoint.name);
-            let tls = endpoint.tls.iter_mut();
-            let documents =
-                tls.flat_map(|tls| [&mut tls.root_ca, &mut tls.certificate, &mut tls.private_key]);
-            decode(documents.flatten(), &endpoint.name);
+/// Makes the values of secrets readable that the operator looked up for a resource, and clears its `store`: nobody has to
+/// look them up any more. What the operator did not find stays without value.
+pub(crate) fn decode_all<'a>(
+    store: &mut String,
+    items: impl IntoIterator<Item = &'a mut NameValue>,
+    resource: &str,
+) {
+    if store.is_empty() || store == STORE {
+        store.clear();
+        for item in items.into_iter().filter(|item| item.secret.is_some()) {
+            decode(item, resource);
         }
     }
 }
 
-fn is_cluster(store: &str) -> bool {
-    store.is_empty() || store == STORE
-}
-
-fn decode<'a>(items: impl IntoIterator<Item = &'a mut NameValue>, resource: &str) {
-    for item in items.into_iter().filter(|item| item.secret.is_some()) {
-        let Some(value) = item.value.take() else { continue };
-        let bytes = STANDARD.decode(&value).map_err(|error| error.to_string());
-        let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|error| error.to_string()));
-        match text {
-            Ok(text) => item.value = Some(text),
-            Err(error) => tracing::error!(
-                target: LOG,
-                "{resource}: the secret from the operator for {} cannot be decoded, so it stays without value: {error}",
-                item.name
-            ),
-        }
+fn decode(item: &mut NameValue, resource: &str) {
+    let Some(value) = item.value.take() else { return };
+    let bytes = STANDARD.decode(&value).map_err(|error| error.to_string());
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|error| error.to_string()));
+    match text {
+        Ok(text) => item.value = Some(text),
+        Err(error) => tracing::error!(
+            target: LOG,
+            "{resource}: the secret from the operator for {} cannot be decoded, so it stays without value: {error}",
+            item.name
+        ),
     }
 }
 
@@ -55,6 +43,7 @@ mod tests {
     use bytes::Bytes;
     use outrigger_resources::load::{Kind, objects};
 
+    use super::super::kinds::decode_secrets;
     use super::*;
 
     #[test]
@@ -79,7 +68,7 @@ mod tests {
             (Kind::HttpEndpoint, Bytes::from(endpoint)),
         ];
         let mut loaded = objects(all, "app").unwrap();
-        reveal(&mut loaded);
+        decode_secrets(&mut loaded);
         for component in &loaded.components {
             let theirs = component.name == "other";
             let expected = if theirs { "c2VzYW1l" } else { "sesame" };

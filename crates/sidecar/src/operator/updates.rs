@@ -2,47 +2,45 @@
 
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use futures::stream::{BoxStream, StreamExt};
 use tokio::time::{Instant, sleep_until};
-use tonic::{Response, Status, Streaming};
+use tonic::Status;
 
 use super::pauses::Pauses;
-use super::{LOG, described};
+use super::{Change, LOG, Opening, described};
 
 /// A stream that was there for so long, without a word, worked: the next pause is a short one.
 const LASTED: Duration = Duration::from_secs(30);
 
-type Opening<M> = BoxFuture<'static, Result<Response<Streaming<M>>, Status>>;
-
 /// What a stream reports.
-pub(crate) enum Update<M> {
-    /// It was opened: only a list tells what came before.
-    Began,
-    /// It said something.
-    Said(M),
+pub(crate) enum Update {
+    /// It was asked for: only a list tells what came before.
+    Opening,
+    /// A resource changed.
+    Change(Change),
 }
 
 /// A stream that has no end.
-pub(crate) struct Updates<M> {
+pub(crate) struct Updates {
     /// What changes.
     what: &'static str,
-    open: Box<dyn Fn() -> Opening<M> + Send>,
-    state: State<M>,
+    open: Box<dyn Fn() -> Opening + Send>,
+    state: State,
     /// When it was asked for.
     since: Instant,
     pauses: Pauses,
 }
 
-enum State<M> {
+enum State {
     /// Until this moment.
     Closed(Instant),
     /// Servers answer with their first event: this may take days.
-    Opening(Opening<M>),
-    Open(Box<Streaming<M>>),
+    Opening(Opening),
+    Open(BoxStream<'static, Result<Change, Status>>),
 }
 
-impl<M> Updates<M> {
-    pub(super) fn new(what: &'static str, open: impl Fn() -> Opening<M> + Send + 'static) -> Self {
+impl Updates {
+    pub(super) fn new(what: &'static str, open: impl Fn() -> Opening + Send + 'static) -> Self {
         let now = Instant::now();
         Self {
             what,
@@ -54,7 +52,7 @@ impl<M> Updates<M> {
     }
 
     /// Waits for the next update. May be dropped while it waits.
-    pub(crate) async fn next(&mut self) -> Update<M> {
+    pub(crate) async fn next(&mut self) -> Update {
         loop {
             match &mut self.state {
                 State::Closed(until) => {
@@ -66,27 +64,27 @@ impl<M> Updates<M> {
                         std::task::Poll::Pending => self.state = State::Opening(opening),
                         std::task::Poll::Ready(opened) => self.opened(opened),
                     }
-                    return Update::Began;
+                    return Update::Opening;
                 }
                 State::Opening(opening) => {
                     let opened = opening.await;
                     self.opened(opened);
                 }
-                State::Open(stream) => match stream.message().await {
-                    Ok(Some(said)) => {
+                State::Open(stream) => match stream.next().await {
+                    Some(Ok(change)) => {
                         self.pauses.reset();
-                        return Update::Said(said);
+                        return Update::Change(change);
                     }
-                    Ok(None) => self.lost(None),
-                    Err(status) => self.lost(Some(&status)),
+                    None => self.lost(None),
+                    Some(Err(status)) => self.lost(Some(&status)),
                 },
             }
         }
     }
 
-    fn opened(&mut self, opened: Result<Response<Streaming<M>>, Status>) {
+    fn opened(&mut self, opened: Result<BoxStream<'static, Result<Change, Status>>, Status>) {
         match opened {
-            Ok(stream) => self.state = State::Open(Box::new(stream.into_inner())),
+            Ok(stream) => self.state = State::Open(stream),
             Err(status) => self.lost(Some(&status)),
         }
     }
@@ -127,7 +125,7 @@ mod tests {
     async fn tries(seed: u64, long: Duration) -> Vec<u128> {
         let (begun, asked) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
         let asking = Arc::clone(&asked);
-        let mut updates = Updates::<()>::new("things", move || {
+        let mut updates = Updates::new("things", move || {
             asking.lock().unwrap().push(begun.elapsed().as_millis());
             async move {
                 tokio::time::sleep(long).await;
@@ -137,7 +135,7 @@ mod tests {
         });
         updates.pauses = Pauses::seeded(seed);
         for _ in 0..6 {
-            assert!(matches!(updates.next().await, Update::Began));
+            assert!(matches!(updates.next().await, Update::Opening));
         }
         let asked = asked.lock().unwrap();
         asked.clone()

@@ -5,11 +5,61 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use outrigger_resources::Component;
 use outrigger_runtime::components::Components;
+use outrigger_wire::operator::v1 as wire;
 
-use super::{Reconcile, ReloadError};
+use super::{Reconcile, ReloadError, Reloaded, Running};
+use crate::operator::{Change, Listing, Opening, OperatorResource, Requester, decode_all, opening};
+use crate::sidecar::SidecarError;
 
 /// Starts, replaces and ends components.
-pub struct ComponentReconciler(pub Arc<Components>);
+pub(crate) struct ComponentReconciler(Arc<Components>);
+
+impl OperatorResource for Component {
+    const PLURAL: &'static str = "components";
+    const WATCH: Option<fn(Requester) -> Opening> = Some(|mut requester| {
+        let request = wire::ComponentUpdateRequest {
+            namespace: requester.namespace,
+            pod_name: requester.pod,
+        };
+        let call = async move { requester.client.component_update(request).await };
+        opening(call, |event| Change {
+            event: event.r#type(),
+            json: event.component,
+        })
+    });
+
+    fn list(requester: Requester) -> Listing {
+        let Requester {
+            mut client,
+            namespace,
+            pod: pod_name,
+        } = requester;
+        let request = wire::ListComponentsRequest { namespace, pod_name };
+        Box::pin(async move {
+            let listed = client.list_components(request).await?;
+            Ok(listed.map(|listed| listed.components))
+        })
+    }
+
+    fn decode_secrets(&mut self) {
+        decode_all(&mut self.secret_store, &mut self.metadata, &self.name);
+    }
+}
+
+impl Reloaded for Component {
+    type Reconciler = ComponentReconciler;
+
+    fn start<'a>(running: &'a Running, loaded: &'a [Self]) -> BoxFuture<'a, Result<(), SidecarError>> {
+        Box::pin(async {
+            let started = running.components.start(loaded).await;
+            started.map_err(|error| SidecarError::Component(error.to_string()))
+        })
+    }
+
+    fn reconciler(running: &Running, _: &[Self]) -> ComponentReconciler {
+        ComponentReconciler(Arc::clone(&running.components))
+    }
+}
 
 impl Reconcile for ComponentReconciler {
     type Desired = [Component];

@@ -255,40 +255,14 @@ mod tests {
         assert!(!reloading.is_open());
     }
 
-    /// The messages that are logged.
-    #[derive(Clone, Default)]
-    struct Messages(Arc<std::sync::Mutex<Vec<String>>>);
-
-    impl tracing::Subscriber for Messages {
-        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-            metadata.target() == LOG
-        }
-        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-            tracing::span::Id::from_u64(1)
-        }
-        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-        fn event(&self, event: &tracing::Event<'_>) {
-            let mut message = String::new();
-            event.record(
-                &mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
-                    if field.name() == "message" {
-                        message = format!("{value:?}");
-                    }
-                },
-            );
-            self.0.lock().unwrap().push(message);
-        }
-        fn enter(&self, _: &tracing::span::Id) {}
-        fn exit(&self, _: &tracing::span::Id) {}
-    }
-
     #[tokio::test]
     async fn what_does_not_change_again_is_not_said_again() {
         let mut reloading = Reloading::start([BASE, CLOSED]);
-        let messages = Messages::default();
-        let _logging = tracing::subscriber::set_default(messages.clone());
-        let said = || std::mem::take(&mut *messages.0.lock().unwrap());
+        let lines = outrigger_log_lines::Lines::new();
+        let said = || {
+            let lines = lines.take(LOG, tracing::Level::TRACE).into_iter();
+            lines.map(|line| line.message).collect::<Vec<_>>()
+        };
         let changed = "spec:\n  tracing: {samplingRate: \"0.5\"}\n";
         for _ in 0..2 {
             reloading.write(0, changed).await.unwrap();

@@ -5,27 +5,83 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use outrigger_blocks::invoke::{EndpointSpec, Endpoints};
 use outrigger_resources::HttpEndpoint;
+use outrigger_wire::operator::v1 as wire;
 
-use super::{LOG, Reconcile, ReloadError};
+use super::{LOG, Reconcile, ReloadError, Reloaded, Running};
+use crate::operator::{Change, Listing, Opening, OperatorResource, Requester, decode_all, opening};
+use crate::sidecar::{self, SidecarError};
 
 /// Fills in what an endpoint takes from secret stores and the environment.
-pub type Resolve = Box<dyn Fn(HttpEndpoint) -> BoxFuture<'static, EndpointSpec> + Send + Sync>;
+pub type Resolve = Arc<dyn Fn(HttpEndpoint) -> BoxFuture<'static, EndpointSpec> + Send + Sync>;
 
 /// Sets up, replaces and ends HTTP endpoints. One that cannot be set up is reported, and its predecessor stays.
-pub struct EndpointReconciler {
+pub(crate) struct EndpointReconciler {
     endpoints: Arc<Endpoints>,
     resolve: Resolve,
     /// What was set up last.
     applied: Vec<HttpEndpoint>,
 }
 
-impl EndpointReconciler {
-    /// For endpoints that were set up from `applied`.
-    pub fn new(endpoints: Arc<Endpoints>, resolve: Resolve, applied: Vec<HttpEndpoint>) -> Self {
-        Self {
-            endpoints,
-            resolve,
-            applied,
+impl OperatorResource for HttpEndpoint {
+    const PLURAL: &'static str = "HTTP endpoints";
+    const WATCH: Option<fn(Requester) -> Opening> = Some(|mut requester| {
+        let request = wire::HttpEndpointUpdateRequest {
+            namespace: requester.namespace,
+            pod_name: requester.pod,
+        };
+        let call = async move { requester.client.http_endpoint_update(request).await };
+        opening(call, |event| Change {
+            // The protocol does not say when one ends: that is seen when they are listed again.
+            event: wire::ResourceEventType::Updated,
+            json: event.http_endpoints,
+        })
+    });
+
+    fn list(requester: Requester) -> Listing {
+        let Requester {
+            mut client,
+            namespace,
+            ..
+        } = requester;
+        let request = wire::ListHttpEndpointsRequest { namespace };
+        Box::pin(async move {
+            let listed = client.list_http_endpoints(request).await?;
+            Ok(listed.map(|listed| listed.http_endpoints))
+        })
+    }
+
+    fn decode_secrets(&mut self) {
+        let tls = self.tls.iter_mut();
+        let documents = tls.flat_map(|tls| [&mut tls.root_ca, &mut tls.certificate, &mut tls.private_key]);
+        let all = self.headers.iter_mut().chain(documents.flatten());
+        decode_all(&mut self.secret_store, all, &self.name);
+    }
+}
+
+impl Reloaded for HttpEndpoint {
+    type Reconciler = EndpointReconciler;
+
+    fn start<'a>(running: &'a Running, loaded: &'a [Self]) -> BoxFuture<'a, Result<(), SidecarError>> {
+        Box::pin(async move {
+            tracing::info!(target: sidecar::LOG, "Loading endpoints…");
+            for endpoint in loaded {
+                tracing::info!(target: sidecar::LOG, "Found http endpoint: {}", endpoint.name);
+                let spec = (running.resolve)(endpoint.clone()).await;
+                if let Err(error) = running.endpoints.put(spec) {
+                    tracing::error!(target: sidecar::LOG, "{error}");
+                }
+            }
+            tracing::info!(target: sidecar::LOG, "Waiting for all outstanding http endpoints to be processed…");
+            tracing::info!(target: sidecar::LOG, "All outstanding http endpoints processed");
+            Ok(())
+        })
+    }
+
+    fn reconciler(running: &Running, loaded: &[Self]) -> EndpointReconciler {
+        EndpointReconciler {
+            endpoints: Arc::clone(&running.endpoints),
+            resolve: Arc::clone(&running.resolve),
+            applied: loaded.to_vec(),
         }
     }
 }

@@ -1,16 +1,20 @@
 //! Resiliency policies that follow their resources.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use outrigger_policy::resiliency::{Resiliency as Policies, undefined};
 use outrigger_resources::Resiliency;
 use outrigger_runtime::resilience::Resilience;
+use outrigger_wire::operator::v1 as wire;
 
-use super::{LOG, Reconcile, ReloadError};
+use super::{LOG, Reconcile, ReloadError, Reloaded, Running};
+use crate::operator::{Listing, OperatorResource, Requester};
+use crate::sidecar::SidecarError;
 
 /// Builds the policies anew when a document changes. One that cannot be used is reported, and its predecessor stays.
-pub struct ResiliencyReconciler {
+pub(crate) struct ResiliencyReconciler {
     resilience: Arc<Resilience>,
     app_id: String,
     /// What the policies were built from.
@@ -19,17 +23,42 @@ pub struct ResiliencyReconciler {
     refused: Vec<Resiliency>,
 }
 
-impl ResiliencyReconciler {
-    /// For policies that were built from `applied`.
-    pub fn new(resilience: Arc<Resilience>, app_id: String, applied: Vec<Resiliency>) -> Self {
-        Self {
-            resilience,
-            app_id,
-            applied,
+impl OperatorResource for Resiliency {
+    const PLURAL: &'static str = "resiliency policies";
+
+    fn list(requester: Requester) -> Listing {
+        let Requester {
+            mut client,
+            namespace,
+            ..
+        } = requester;
+        let request = wire::ListResiliencyRequest { namespace };
+        Box::pin(async move {
+            let listed = client.list_resiliency(request).await?;
+            Ok(listed.map(|listed| listed.resiliencies))
+        })
+    }
+}
+
+impl Reloaded for Resiliency {
+    type Reconciler = ResiliencyReconciler;
+
+    fn start<'a>(_: &'a Running, _: &'a [Self]) -> BoxFuture<'a, Result<(), SidecarError>> {
+        // Whatever runs was made with them.
+        Box::pin(ready(Ok(())))
+    }
+
+    fn reconciler(running: &Running, loaded: &[Self]) -> ResiliencyReconciler {
+        ResiliencyReconciler {
+            resilience: Arc::clone(&running.resilience),
+            app_id: running.app_id.clone(),
+            applied: loaded.to_vec(),
             refused: Vec::new(),
         }
     }
+}
 
+impl ResiliencyReconciler {
     fn apply(&mut self, desired: &[Resiliency]) {
         let mut usable = Vec::with_capacity(desired.len());
         let mut refused = Vec::new();

@@ -1,15 +1,68 @@
 //! Subscriptions that follow their resources.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use outrigger_blocks::subscriptions::Subscriptions;
 use outrigger_resources::Subscription;
+use outrigger_wire::operator::v1 as wire;
 
-use super::{LOG, Reconcile, ReloadError};
+use super::{LOG, Reconcile, ReloadError, Reloaded, Running};
+use crate::operator::{Change, Listing, Opening, OperatorResource, Requester, opening};
+use crate::sidecar::SidecarError;
 
 /// Declares what is wanted. A subscription that cannot be served is reported, and its predecessor stays.
-pub struct SubscriptionReconciler(pub Arc<Subscriptions>);
+pub(crate) struct SubscriptionReconciler {
+    subscriptions: Arc<Subscriptions>,
+    /// As they were declared last: of these it is known whether they have a broker.
+    declared: Vec<Subscription>,
+}
+
+impl OperatorResource for Subscription {
+    const PLURAL: &'static str = "subscriptions";
+    const WATCH: Option<fn(Requester) -> Opening> = Some(|mut requester| {
+        let request = wire::SubscriptionUpdateRequest {
+            namespace: requester.namespace,
+            pod_name: requester.pod,
+        };
+        let call = async move { requester.client.subscription_update(request).await };
+        opening(call, |event| Change {
+            event: event.r#type(),
+            json: event.subscription,
+        })
+    });
+
+    fn list(requester: Requester) -> Listing {
+        let Requester {
+            mut client,
+            namespace,
+            pod: pod_name,
+        } = requester;
+        let request = wire::ListSubscriptionsRequest { namespace, pod_name };
+        Box::pin(async move {
+            let listed = client.list_subscriptions_v2(request).await?;
+            Ok(listed.map(|listed| listed.subscriptions))
+        })
+    }
+}
+
+impl Reloaded for Subscription {
+    type Reconciler = SubscriptionReconciler;
+
+    fn start<'a>(running: &'a Running, loaded: &'a [Self]) -> BoxFuture<'a, Result<(), SidecarError>> {
+        let declared = running.blocks.subscriptions.declare(loaded);
+        let declared = declared.map_err(|problems| SidecarError::Resources(problems.join("; ")));
+        Box::pin(ready(declared))
+    }
+
+    fn reconciler(running: &Running, loaded: &[Self]) -> SubscriptionReconciler {
+        SubscriptionReconciler {
+            subscriptions: Arc::clone(&running.blocks.subscriptions),
+            declared: loaded.to_vec(),
+        }
+    }
+}
 
 impl Reconcile for SubscriptionReconciler {
     type Desired = [Subscription];
@@ -18,11 +71,16 @@ impl Reconcile for SubscriptionReconciler {
 
     fn reconcile<'a>(&'a mut self, desired: &'a [Subscription]) -> BoxFuture<'a, Result<(), ReloadError>> {
         Box::pin(async move {
-            if let Err(problems) = self.0.declare(desired) {
+            if let Err(problems) = self.subscriptions.declare(desired) {
                 for problem in problems {
                     tracing::error!(target: LOG, "{problem}; the subscription stays as it was");
                 }
             }
+            let new = desired
+                .iter()
+                .filter(|subscription| !self.declared.contains(subscription));
+            self.subscriptions.show_missing(new, true);
+            self.declared = desired.to_vec();
             Ok(())
         })
     }

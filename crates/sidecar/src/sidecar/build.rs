@@ -31,9 +31,8 @@ use super::{Env, LOG, Sidecar, SidecarError, resources};
 use crate::config::{Config, Mode};
 use crate::operator::Operator;
 use crate::reload::{
-    ComponentReconciler, ConfigurationFiles, ConfigurationReconciler, EndpointReconciler, FolderSource,
-    OperatorConfiguration, OperatorSource, Reloader, ResiliencyReconciler, Source, SubscriptionReconciler,
-    follow, follow_configuration,
+    self, ConfigurationFiles, ConfigurationReconciler, FolderSource, OperatorConfiguration, OperatorSource,
+    Reloader, Source, follow_configuration,
 };
 
 impl Sidecar {
@@ -145,40 +144,30 @@ impl Builder {
             Arc::clone(&blocks.secrets) as _,
         );
         let components = Arc::new(components.with_implicit(resources::cluster_secrets(&config)));
-        let mut found = Found::default();
-        let loading = components.start(&loaded.components).await;
-        let loading = loading.map_err(|error| SidecarError::Component(error.to_string()));
-        let declared = blocks.subscriptions.declare(&loaded.subscriptions);
-        let declared = declared.map_err(|problems| SidecarError::Resources(problems.join("; ")));
-        let (Some(()), Some(())) = (found.keep(loading), found.keep(declared)) else {
-            return Err(found.into_error());
-        };
-        context.middlewares.show_missing();
+        let endpoints = context.endpoints(&config);
         let resolver = EndpointResolver {
             env_keys: config.resources.env_keys.clone(),
             env: Arc::clone(&env),
             secrets: Arc::clone(&blocks.secrets),
         };
-        let specs = resolver.all(loaded.http_endpoints.clone()).await;
-        let endpoints = context.endpoints(&config, specs);
+        let running = reload::Running {
+            app_id: config.app_id.clone(),
+            resilience: Arc::clone(&context.resilience),
+            components: Arc::clone(&components),
+            endpoints: Arc::clone(&endpoints),
+            resolve: resolver.into_resolve(),
+            blocks: blocks.clone(),
+        };
+        let errors = reload::start(&running, &loaded).await;
+        if !errors.is_empty() {
+            return Err(Found::from(errors).into_error());
+        }
+        context.middlewares.show_missing();
+        let reloads = settings.features.enabled(HOT_RELOAD);
+        blocks.subscriptions.show_missing(&loaded.subscriptions, reloads);
         let initialized = readiness.condition("runtime");
         let schedulers_known = readiness.condition("scheduler-watch-hosts");
-        // Policies come before what is called under them, secret stores before the endpoints that use them.
-        let policies = ResiliencyReconciler::new(
-            Arc::clone(&context.resilience),
-            config.app_id.clone(),
-            loaded.resiliency.clone(),
-        );
-        let declared_endpoints = loaded.http_endpoints.clone();
-        let mut reconcilers = vec![
-            follow(policies, &loaded),
-            follow(ComponentReconciler(Arc::clone(&components)), &loaded),
-            follow(
-                EndpointReconciler::new(Arc::clone(&endpoints), resolver.later(), declared_endpoints),
-                &loaded,
-            ),
-            follow(SubscriptionReconciler(Arc::clone(&blocks.subscriptions)), &loaded),
-        ];
+        let mut reconcilers = reload::reconcilers(&running, &loaded);
         let reloaders = sources.into_iter().map(|(source, kinds)| {
             let own = reconcilers.extract_if(.., |one| kinds.iter().any(|kind| one.is_for(*kind)));
             Reloader::new(source, own.collect(), &readiness)
@@ -300,6 +289,18 @@ fn policies(resources: &[spec::Resiliency], app_id: &str, metrics: &Metrics) -> 
     policies
 }
 
+/// The names of all kinds of resources, for logs.
+fn all_kinds() -> String {
+    let names: Vec<_> = Kind::ALL
+        .iter()
+        .map(|kind| format!("'{}'", kind.name()))
+        .collect();
+    match names.split_last() {
+        Some((last, first)) if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => names.concat(),
+    }
+}
+
 /// A source, and the kinds of resources that it tells of.
 pub(super) type Reported = (Box<dyn Source>, &'static [Kind]);
 
@@ -315,8 +316,8 @@ pub(super) fn sources(
     if hot_reload {
         tracing::info!(
             target: LOG,
-            "Hot reloading enabled. Daprd will reload 'Component', 'HTTPEndpoint', 'Resiliency' and 'Subscription' \
-             resources on change."
+            "Hot reloading enabled. Daprd will reload {} resources on change.",
+            all_kinds()
         );
     }
     if let Some(operator) = operator {

@@ -13,7 +13,7 @@ use outrigger_api::proxy::Proxy;
 use outrigger_api::reflection::Reflection;
 use outrigger_blocks::Blocks;
 use outrigger_blocks::bindings::Dependencies;
-use outrigger_blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, Invoker};
+use outrigger_blocks::invoke::{EndpointCommon, Endpoints, Forwarded, Invoker};
 use outrigger_blocks_actors::actors::{self, Actors};
 use outrigger_blocks_actors::workflow::metrics::WorkflowMetrics;
 use outrigger_blocks_actors::workflow::{self, Workflows};
@@ -37,7 +37,6 @@ use outrigger_transport::peer::Peers;
 use outrigger_wire::durabletask::task_hub_sidecar_service_server::TaskHubSidecarServiceServer;
 use outrigger_wire::runtime::v1::dapr_server::DaprServer;
 
-use super::LOG;
 use super::settings::{api_log, host_address, host_name};
 use crate::config::{self, Config, Mode, VERSION};
 
@@ -196,18 +195,13 @@ impl SidecarContext {
         })
     }
 
-    pub(super) fn endpoints(&self, config: &Config, specs: Vec<EndpointSpec>) -> Arc<Endpoints> {
-        let common = EndpointCommon {
+    pub(super) fn endpoints(&self, config: &Config) -> Arc<Endpoints> {
+        Arc::new(Endpoints::new(EndpointCommon {
             max_concurrency: config.app.max_concurrency,
             unverified_urls: config.app.protocol == AppProtocol::Https,
             metrics: Arc::clone(&self.metrics),
             middlewares: Arc::clone(&self.middlewares),
-        };
-        let (endpoints, problems) = Endpoints::build(specs, common);
-        for problem in problems {
-            tracing::error!(target: LOG, "{problem}");
-        }
-        Arc::new(endpoints)
+        }))
     }
 
     pub(super) fn apis(

@@ -133,6 +133,12 @@ async fn kubernetes(config: &Config, env: &Env, control: &Handle) -> Result<Envi
 #[derive(Default)]
 pub(super) struct Found(Vec<SidecarError>);
 
+impl From<Vec<SidecarError>> for Found {
+    fn from(errors: Vec<SidecarError>) -> Self {
+        Self(errors)
+    }
+}
+
 impl Found {
     /// What came of a step; why nothing did is kept.
     pub(super) fn keep<T>(&mut self, result: Result<T, impl Into<SidecarError>>) -> Option<T> {

@@ -24,23 +24,10 @@ pub(super) struct EndpointResolver {
 }
 
 impl EndpointResolver {
-    /// The endpoints of the start.
-    pub(super) async fn all(&self, endpoints: Vec<HttpEndpoint>) -> Vec<EndpointSpec> {
-        tracing::info!(target: LOG, "Loading endpoints…");
-        let mut specs = Vec::with_capacity(endpoints.len());
-        for endpoint in endpoints {
-            tracing::info!(target: LOG, "Found http endpoint: {}", endpoint.name);
-            specs.push(self.one(endpoint).await);
-        }
-        tracing::info!(target: LOG, "Waiting for all outstanding http endpoints to be processed…");
-        tracing::info!(target: LOG, "All outstanding http endpoints processed");
-        specs
-    }
-
-    /// For whoever follows changes.
-    pub(super) fn later(self) -> Resolve {
+    /// As what is called for each endpoint.
+    pub(super) fn into_resolve(self) -> Resolve {
         let resolver = Arc::new(self);
-        Box::new(move |endpoint| {
+        Arc::new(move |endpoint| {
             let resolver = Arc::clone(&resolver);
             async move { resolver.one(endpoint).await }.boxed()
         })
@@ -87,10 +74,11 @@ impl EndpointResolver {
                 endpoint.name
             ),
         }
-        for refused in env_ref::resolve(items, &self.env_keys, |name| (self.env)(name)) {
+        for unresolved in env_ref::resolve(items, &self.env_keys, |name| (self.env)(name)) {
             tracing::warn!(
                 target: LOG,
-                "http endpoint {}: environment variable {refused:?} may not be read by resources",
+                "{}: http endpoint {}: {unresolved}",
+                endpoint.source,
                 endpoint.name
             );
         }

@@ -369,6 +369,9 @@ async fn state_is_the_active_actors_own() {
     }
     let malformed = node.ask(post("/v1.0/actors/T/1/state", "{")).await;
     malformed.error(400, "ERR_MALFORMED_REQUEST");
+    let out_of_range = r#"[{"operation": "upsert", "request": {"key": "k", "value": 1E400}}]"#;
+    let malformed = node.ask(post("/v1.0/actors/T/1/state", out_of_range)).await;
+    malformed.error(400, "ERR_MALFORMED_REQUEST");
     let numbers =
         r#"[{"operation": "upsert", "request": {"key": "k", "value": 1, "metadata": {"ttlInSeconds": 5}}}]"#;
     let malformed = node.ask(post("/v1.0/actors/T/1/state", numbers)).await;

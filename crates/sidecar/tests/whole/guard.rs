@@ -227,6 +227,34 @@ async fn browsers_of_allowed_origins_may_call() {
             "{origin}"
         );
     }
+    // So is what is refused before anything else is looked at.
+    let traced = net
+        .sidecar("traced")
+        .flag("--allowed-origins=https://shop.example")
+        .spec("  tracing:\n    samplingRate: \"1\"")
+        .start()
+        .await;
+    for (method, target, header, status) in [
+        ("PROPFIND", "/v1.0/metadata", "x-a: b", 501),
+        ("OPTIONS", "*", "x-a: b", 200),
+    ] {
+        let asked = |headers: &[&str]| traced.ask(request(method, target, headers, Body::Empty));
+        let answer = asked(&[header, "origin: https://shop.example"]).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.header("vary")),
+            (status, Some("Origin"))
+        );
+        assert_eq!(
+            answer.header("access-control-allow-origin"),
+            Some("https://shop.example")
+        );
+        let answer = asked(&[header]).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.header("vary")),
+            (status, Some("Origin"))
+        );
+        assert_eq!(answer.header("access-control-allow-origin"), None);
+    }
     let open = net.sidecar("open").flag("--allowed-origins=*").start().await;
     let answer = open.ask(preflight("https://anything.example")).await;
     assert_eq!(answer.header("access-control-allow-origin"), Some("*"));

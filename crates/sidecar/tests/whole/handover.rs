@@ -1,7 +1,8 @@
 //! Fleets of our own sidecars and placement: hosts that come, leave and are killed under load, and placement that is gone.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -246,5 +247,64 @@ async fn a_mixed_fleet_falls_back() {
     load.goes_on(50).await;
     let (made, failed, _) = load.end().await;
     assert_eq!(failed, [""; 0], "of {made}");
+    fleet.seen.check();
+}
+
+/// Actors that are called all the time: so many that some move and some stay.
+const BUSY: usize = 16;
+
+/// Calls each of them again and again at a node, until told to stop; the actors that `host` has answered for.
+fn call_all(
+    node: &Arc<Node>,
+    host: &'static str,
+    stop: &Arc<AtomicBool>,
+) -> (JoinSet<()>, Arc<Mutex<HashSet<usize>>>) {
+    let (mut tasks, answered) = (JoinSet::new(), Arc::<Mutex<HashSet<usize>>>::default());
+    for actor in 0..BUSY {
+        let (node, stop, answered) = (Arc::clone(node), Arc::clone(stop), Arc::clone(&answered));
+        tasks.spawn(async move {
+            while !stop.load(Ordering::SeqCst) {
+                // One that waits at a host that gives its actors up waits there for long.
+                let called = tokio::time::timeout(Duration::from_secs(1), call(&node, actor, ""));
+                if called.await.is_ok_and(|answer| answer.text() == host) {
+                    answered.lock().unwrap().insert(actor);
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+    }
+    (tasks, answered)
+}
+
+/// Invariant: a host whose app takes longer to end the actors that move than placement waits has no turn of the others beside
+/// the host that they were given to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_hands_over_for_too_long_gives_the_others_up() {
+    let control = Control::with_placement(&["--handover", "--disseminate-timeout=2s"]).await;
+    let fleet = Fleet::of(control, true);
+    let (_app, first) = fleet.host("first").await;
+    let first = Arc::new(first);
+    for actor in 0..BUSY {
+        eventually(async || call(&first, actor, "").await.status == 200).await;
+    }
+    fleet.seen.slow.store(true, Ordering::SeqCst);
+    let (_other_app, second) = fleet.host("second").await;
+    let stop = Arc::default();
+    let (mut here, _) = call_all(&first, "first", &stop);
+    let (mut there, answered) = call_all(&Arc::new(second), "second", &stop);
+    eventually(async || answered.lock().unwrap().len() == BUSY).await;
+    fleet.seen.slow.store(false, Ordering::SeqCst);
+    // It comes back, and takes its part.
+    let ended = fleet.seen.ended.load(Ordering::SeqCst);
+    eventually(async || {
+        fleet.seen.ended.load(Ordering::SeqCst) > ended + BUSY && !fleet.seen.on("first").is_empty()
+    })
+    .await;
+    stop.store(true, Ordering::SeqCst);
+    for tasks in [&mut here, &mut there] {
+        while let Some(ended) = within(tasks.join_next()).await {
+            ended.unwrap();
+        }
+    }
     fleet.seen.check();
 }

@@ -337,6 +337,18 @@ async fn a_folder_that_is_missing_changes_nothing() {
     assert_eq!(metadata["components"][0]["name"], "old");
 }
 
+#[tokio::test]
+async fn a_subscription_that_comes_to_a_pubsub_that_there_is_not_is_told() {
+    let net = Net::plain();
+    let broker = component("broker", "pubsub.in-memory", "");
+    let process = plan(&net).resource(&broker).spawn().await;
+    let subscription = "apiVersion: dapr.io/v2alpha1\nkind: Subscription\nmetadata:\n  name: s\nspec:\n  pubsubname: borker\n  \
+                        topic: t\n  routes:\n    default: /t\n";
+    std::fs::write(process.resources().join("s.yaml"), subscription).unwrap();
+    let told = "is loaded: it gets no events until one comes (did you mean broker?";
+    eventually(async || process.log().contains(told)).await;
+}
+
 fn behind_link(folder: &Path, text: &str) -> PathBuf {
     let elsewhere = folder.join("elsewhere");
     std::fs::create_dir(&elsewhere).unwrap();

@@ -71,6 +71,7 @@ async fn deliveries_are_counted_and_timed_and_their_lag_is_shown() {
             match request.uri().path() {
                 "/dapr/subscribe" => 404,
                 "/bad" => 500,
+                "/stuck" => std::future::pending().await,
                 _ => 200,
             },
             "",
@@ -83,6 +84,7 @@ async fn deliveries_are_counted_and_timed_and_their_lag_is_shown() {
         .resource(MEMORY)
         .resource(&subscription("good", ""))
         .resource(&subscription("bad", ""))
+        .resource(&subscription("stuck", ""))
         .start()
         .await;
     let published = "2001-09-09T01:46:40Z";
@@ -99,13 +101,25 @@ async fn deliveries_are_counted_and_timed_and_their_lag_is_shown() {
             &format!("process_status=\"{status}\""),
         ];
         timed(&node, "ingress_latencies", &labels, 1.0).await;
-        let lag = node
-            .metric("dapr_component_pubsub_ingress_lag", &labels[..2])
-            .await
-            .unwrap();
-        let now = since.elapsed().unwrap().as_secs_f64() * 1000.0;
-        assert!((now - 100_000.0..=now).contains(&lag), "{lag} ms of {now}");
+        let lag = async || {
+            node.metric("dapr_component_pubsub_ingress_lag", &labels[..2])
+                .await
+        };
+        eventually(async || lag().await == Some(0.0)).await;
     }
+    // It grows while the app does nothing.
+    let path = "/v1.0/publish/broker/stuck";
+    assert_eq!(publish(&node, path, &headers, event.to_string()).await, 204);
+    let labels = ["component=\"broker\"", "topic=\"stuck\""];
+    let lag = async || node.metric("dapr_component_pubsub_ingress_lag", &labels).await;
+    eventually(async || lag().await > Some(0.0)).await;
+    let first = lag().await;
+    let now = since.elapsed().unwrap().as_secs_f64() * 1000.0;
+    assert!(
+        first.is_some_and(|lag| (now - 100_000.0..=now).contains(&lag)),
+        "{first:?} ms of {now}"
+    );
+    eventually(async || lag().await > first).await;
 }
 
 #[tokio::test]

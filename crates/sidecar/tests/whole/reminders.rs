@@ -185,6 +185,13 @@ async fn malformed_periods_and_unknown_types_have_the_codes_of_the_contract() {
     }
     let answer = node.ask(post("/v1.0/actors/T/1/reminders/r", "{")).await;
     answer.error(400, "ERR_MALFORMED_REQUEST");
+    for path in ["T/1/reminders/r", "T/1/timers/t"] {
+        let undeliverable = r#"{"dueTime": "1h", "data": 1E400}"#;
+        let answer = node
+            .ask(post(&format!("/v1.0/actors/{path}"), undeliverable))
+            .await;
+        answer.error(400, "ERR_MALFORMED_REQUEST");
+    }
     let endless = json!({"dueTime": "1h", "period": "R0/PT1S"}).to_string();
     let answer = node.ask(post("/v1.0/actors/T/1/reminders/r", endless)).await;
     assert_eq!(answer.status, 204, "{}", answer.text());

@@ -459,3 +459,69 @@ async fn bodies_over_the_limit_are_refused_in_the_words_of_each_route() {
     );
     assert_eq!(node.ask(get("/v1.0/state/mem/k")).await.status, 204);
 }
+
+#[tokio::test]
+async fn a_bulk_get_ends_where_its_answer_would_be_too_large() {
+    let net = Net::plain();
+    let plan = net.sidecar("me").flag("--max-body-size=3000000");
+    let node = plan
+        .resource(&component("mem", "state.in-memory", ""))
+        .start()
+        .await;
+    // With its quotes two million bytes: 33 are less than 64 MiB, and 34 are more.
+    let value = "x".repeat(2_000_000 - 2);
+    let saved = node
+        .ask(post(
+            "/v1.0/state/mem",
+            json!([{"key": "k", "value": value}]).to_string(),
+        ))
+        .await;
+    assert_eq!(saved.status, 204, "{}", saved.text());
+    let ask = |times| {
+        post(
+            "/v1.0/state/mem/bulk",
+            json!({"keys": vec!["k"; times]}).to_string(),
+        )
+    };
+    let answer = node.ask(ask(33)).await;
+    assert_eq!(answer.status, 200);
+    assert!(answer.text().len() > 33 * 2_000_000);
+    let message = node.ask(ask(34)).await.error(400, "ERR_STATE_BULK_GET");
+    assert_eq!(
+        message,
+        "the values of the bulk get have more than 67108864 bytes together, which is the limit: ask for fewer keys at once"
+    );
+
+    // Over gRPC it ends with the size of a message: of the values, or of all else in the answer.
+    let bulk = |keys: Vec<String>| GetBulkStateRequest {
+        store_name: "mem".into(),
+        keys,
+        ..GetBulkStateRequest::default()
+    };
+    let outcome = call(&node, "GetBulkState", &bulk(vec!["k".to_owned()])).await;
+    assert_eq!(outcome.status.code(), Code::Ok, "{:?}", outcome.status);
+    for (keys, words) in [
+        (
+            vec!["k".to_owned(); 2],
+            "the values of the bulk get have more than 3000000 bytes together",
+        ),
+        (
+            vec!["k".to_owned(), "absent".repeat(200_000)],
+            "grpc: trying to send message larger than max (32",
+        ),
+    ] {
+        let outcome = call(&node, "GetBulkState", &bulk(keys)).await;
+        assert_eq!(outcome.status.code(), Code::ResourceExhausted, "{words}");
+        let text = outcome.status.message();
+        assert!(text.starts_with(words), "{text}");
+    }
+    let large = json!({"keys": vec![""; 1000], "metadata": {"x": "x".repeat(100_000)}}).to_string();
+    let message = node
+        .ask(post("/v1.0/state/mem/bulk", large))
+        .await
+        .error(400, "ERR_STATE_BULK_GET");
+    assert!(
+        message.starts_with("the metadata of the request have 100001 bytes, which for 1000 items is more"),
+        "{message}"
+    );
+}

@@ -2,6 +2,7 @@
 //! and what becomes of them when workers and sidecars go.
 
 mod counts;
+mod ends;
 mod family;
 mod kills;
 mod limits;
@@ -563,4 +564,19 @@ async fn an_instance_is_run_again_from_one_of_its_events() {
         "{:?}",
         refused.status
     );
+    // Once it is purged there may be another one, whose activities are its own.
+    let request = RerunWorkflowFromEventRequest {
+        event_id: 2,
+        new_instance_id: Some("again".to_owned()),
+        ..request
+    };
+    for ran in [6, 7] {
+        let rerun = hub(&node, "RerunWorkflowFromEvent", &request).await;
+        assert_eq!(rerun.status.code(), tonic::Code::Ok, "{:?}", rerun.status);
+        let result = tokio::time::timeout(Duration::from_secs(9), output(&node, "again")).await;
+        assert_eq!(result.expect("its activity runs"), "200");
+        assert_eq!(tasks.ran().len(), ran);
+        let purged = node.ask(post("/v1.0/workflows/dapr/again/purge", "")).await;
+        assert_eq!(purged.status, 202, "{}", purged.text());
+    }
 }

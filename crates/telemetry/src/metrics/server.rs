@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response};
-use http_body_util::Full;
-use outrigger_accept::{Limits, serve_http1};
+use outrigger_accept::{Limits, TextBody, Texts, serve_http1};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -20,17 +18,18 @@ const LIMITS: Limits = Limits {
 
 /// Answers every path with the exposition until `cancel`; open connections end with it.
 pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, cancel: CancellationToken) {
-    let answer = move |request: Request<_>| answer(&metrics, &request);
+    let texts = Arc::new(Texts::default());
+    let answer = move |request: Request<_>| {
+        let accept = request.headers().get(ACCEPT);
+        let format = Format::negotiate(accept.and_then(|value| value.to_str().ok()));
+        answer(Arc::clone(&metrics), Arc::clone(&texts), format)
+    };
     serve_http1(listener, LIMITS, cancel, answer).await;
 }
 
-fn answer<B>(metrics: &Metrics, request: &Request<B>) -> Response<Full<Bytes>> {
-    let accept = request
-        .headers()
-        .get(ACCEPT)
-        .and_then(|value| value.to_str().ok());
-    let format = Format::negotiate(accept);
-    let mut response = Response::new(Full::new(Bytes::from(metrics.render(format))));
+async fn answer(metrics: Arc<Metrics>, texts: Arc<Texts<Format>>, format: Format) -> Response<TextBody> {
+    let text = texts.answer(format, || metrics.render(format)).await;
+    let mut response = Response::new(text);
     response
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));

@@ -6,8 +6,6 @@
 
 mod answers;
 mod link;
-#[cfg(test)]
-mod tests;
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -234,3 +232,6 @@ impl HttpBody for PooledBody {
         self.body.size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,5 @@
 //! HTTP/2 connections to one address: few, shared by many streams, opened on demand.
 
-#[cfg(test)]
-mod tests;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -293,3 +290,6 @@ impl H2Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

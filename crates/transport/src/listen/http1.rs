@@ -20,8 +20,6 @@ mod body;
 mod fuzzing;
 mod head;
 mod requests;
-#[cfg(test)]
-mod tests;
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
@@ -303,3 +301,6 @@ fn refusal(status: StatusCode, what: &str) -> Response<Body> {
         .insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
+
+#[cfg(test)]
+mod tests;

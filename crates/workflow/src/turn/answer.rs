@@ -27,7 +27,7 @@ pub(crate) const MAX_ACTIONS: usize = 100_000;
 #[derive(Debug)]
 pub enum Answered {
     /// It continued as new: the worker has to be asked again.
-    Again(Box<Turn>),
+    ContinuedAsNew(Box<Turn>),
     /// The turn is over.
     Done(Box<Outcome>),
 }
@@ -58,7 +58,7 @@ impl Turn {
         for action in actions {
             if let Some(next) = self.apply(action, outside, &mut effects)? {
                 if self.restarts < MAX_RESTARTS {
-                    return Ok(Answered::Again(Box::new(next)));
+                    return Ok(Answered::ContinuedAsNew(Box::new(next)));
                 }
                 // What was done so far holds, so that a repetition gets further.
                 let mut outcome = next.hold(instance);
@@ -70,13 +70,26 @@ impl Turn {
             .tasks
             .iter()
             .find_map(|task| outside.limit.stalls_task(task));
+        // Also one of another app, whose limit is not known here: the input stays in the parent's own history, which its
+        // worker is sent.
+        let child = effects
+            .messages
+            .iter()
+            .filter(|message| message.creates())
+            .find_map(|message| outside.limit.stalls_child(&message.target, &message.event));
         let past = if self.is_restart() {
             0
         } else {
             instance.history.len()
         };
         let too_long = too_long(past + self.fresh.len());
-        let stalled = effects.stalled.take().or(mismatch).or(oversized).or(too_long);
+        let stalled = effects
+            .stalled
+            .take()
+            .or(mismatch)
+            .or(oversized)
+            .or(child)
+            .or(too_long);
         if let Some(stalled) = stalled {
             let mut outcome = before.hold(instance);
             outcome.stall(stalled, self.stalled_before.as_ref(), outside.at);

@@ -81,12 +81,12 @@ impl Outcome {
         &self.facts
     }
 
-    /// Whether it is an execution's first turn.
+    /// Whether it may be stored [without](Outcome::without) what could not be sent: an execution's first turn, unless it is
+    /// the last one too. What has ended is not run again, and would never send it.
     #[must_use]
-    pub fn is_first(&self) -> bool {
-        self.fresh
-            .iter()
-            .any(|event| crate::create::execution(event).is_some())
+    pub fn may_be_stored_in_part(&self) -> bool {
+        let begins = |event: &HistoryEvent| crate::create::execution(event).is_some();
+        !self.is_completed() && self.fresh.iter().any(begins)
     }
 
     /// The first turn of an execution without what could not be sent, so that its status is seen: the event ids of

@@ -58,12 +58,21 @@ fn begin(instance: &mut Instance) -> Turn {
 }
 
 fn answer(instance: &Instance, turn: Turn, response: OrchestratorResponse) -> Result<Answered, TurnError> {
+    answer_within(0, instance, turn, response)
+}
+
+fn answer_within(
+    limit: usize,
+    instance: &Instance,
+    turn: Turn,
+    response: OrchestratorResponse,
+) -> Result<Answered, TurnError> {
     let mut new_id = || "id".to_owned();
     let outside = &mut TurnContext {
         at: AT,
         trace: None,
         new_id: &mut new_id,
-        limit: Limit(0),
+        limit: Limit(limit),
     };
     turn.answer(instance, response, outside)
 }
@@ -252,11 +261,7 @@ fn children_that_run_are_terminated_with_their_parent() {
         })
     };
     let mut instance = after(acts(vec![action(0, child("")), action(1, child("named"))]));
-    let terminated = ExecutionTerminatedEvent {
-        input: None,
-        recurse: true,
-    };
-    instance.push(event(NO_ID, AT, EventType::ExecutionTerminated(terminated)));
+    instance.push(terminated(true));
     let turn = begin(&mut instance);
     let outcome = done(answer(
         &instance,
@@ -274,13 +279,71 @@ fn children_that_run_are_terminated_with_their_parent() {
     assert!(outcome.messages.iter().all(ends));
 }
 
+fn terminated(recurse: bool) -> HistoryEvent {
+    let terminated = ExecutionTerminatedEvent { input: None, recurse };
+    event(NO_ID, AT, EventType::ExecutionTerminated(terminated))
+}
+
+#[test]
+fn children_are_terminated_where_any_of_several_terminations_says_so() {
+    for (first, second, expected) in [(true, false, 1), (false, true, 1), (false, false, 0)] {
+        let child = Act::CreateSubOrchestration(CreateSubOrchestrationAction::default());
+        let mut instance = after(acts(vec![action(0, child)]));
+        instance.push(terminated(first));
+        instance.push(terminated(second));
+        let turn = begin(&mut instance);
+        let ended = acts(vec![complete(1, OrchestrationStatus::Terminated)]);
+        let outcome = done(answer(&instance, turn, ended));
+        assert_eq!(outcome.messages.len(), expected, "{first} {second}");
+    }
+}
+
+#[test]
+fn a_termination_outlives_a_continuation_in_the_same_turn() {
+    let (ends, continues) = (
+        complete(0, OrchestrationStatus::Terminated),
+        complete(1, OrchestrationStatus::ContinuedAsNew),
+    );
+    let mut instance = after(acts(vec![task(5)]));
+    instance.push(terminated(false));
+    // Go's SDK answers with both, in any order.
+    let turn = begin(&mut instance);
+    let outcome = done(answer(
+        &instance,
+        turn,
+        acts(vec![ends.clone(), continues.clone()]),
+    ));
+    let completed = outcome.facts().completed.as_ref().unwrap();
+    assert_eq!(completed.status(), OrchestrationStatus::Terminated);
+    let turn = begin(&mut instance);
+    let Ok(Answered::ContinuedAsNew(next)) = answer(&instance, turn, acts(vec![continues, ends])) else {
+        panic!()
+    };
+    let is_end = |event: &HistoryEvent| matches!(event.event_type, Some(EventType::ExecutionTerminated(_)));
+    assert!(next.events().last().is_some_and(is_end));
+    // The worker goes away now: the termination waits with what was continued.
+    let outcome = next.clone().abandoned(&instance).unwrap();
+    assert!(outcome.inbox.last().is_some_and(is_end));
+    let outcome = done(answer(
+        &instance,
+        *next,
+        acts(vec![complete(0, OrchestrationStatus::Terminated)]),
+    ));
+    let completed = outcome.facts().completed.as_ref().unwrap();
+    assert_eq!(completed.status(), OrchestrationStatus::Terminated);
+}
+
 #[test]
 fn what_could_not_be_sent_in_a_first_turn_is_sent_in_its_repetition() {
     let mut instance = Instance::new("a");
     instance.start(started());
     let turn = begin(&mut instance);
+    let ends = acts(vec![task(0), complete(1, OrchestrationStatus::Completed)]);
+    let last = done(answer(&instance, turn, ends));
+    assert!(!last.may_be_stored_in_part(), "it would have no repetition");
+    let turn = begin(&mut instance);
     let outcome = done(answer(&instance, turn, acts(vec![task(0), task(1)])));
-    assert!(outcome.is_first());
+    assert!(outcome.may_be_stored_in_part());
     let partly = outcome.without(&instance, &[1]);
     instance.commit(partly);
     assert_eq!(instance.status(), OrchestrationStatus::Running);
@@ -345,7 +408,7 @@ fn a_loop_without_end_gives_way_after_twenty_rounds_and_keeps_what_it_did() {
     let outcome = loop {
         let again = acts(vec![complete(0, OrchestrationStatus::ContinuedAsNew)]);
         match answer(&instance, turn, again).unwrap() {
-            Answered::Again(next) => turn = *next,
+            Answered::ContinuedAsNew(next) => turn = *next,
             Answered::Done(outcome) => break outcome,
         }
         rounds += 1;
@@ -441,6 +504,46 @@ fn an_answer_with_too_many_actions_or_one_number_twice_fails_the_turn() {
     };
     assert_eq!(failed(vec![task(0); actions]), Some(too_many));
     assert_eq!(failed(vec![task(1), task(2)]), None);
+}
+
+#[test]
+fn a_child_whose_input_is_too_large_stalls_its_parent_until_the_limit_is_raised() {
+    let child = || {
+        let input = Some("x".repeat(2000));
+        let create = CreateSubOrchestrationAction {
+            instance_id: "child".to_owned(),
+            name: "order".to_owned(),
+            input,
+            ..CreateSubOrchestrationAction::default()
+        };
+        acts(vec![action(0, Act::CreateSubOrchestration(create))])
+    };
+    let mut instance = Instance::new("a");
+    instance.start(started());
+    let turn = begin(&mut instance);
+    let outcome = done(answer_within(2000, &instance, turn, child()));
+    let stalled = outcome.stalled.clone().unwrap();
+    assert_eq!(stalled.reason(), StalledReason::PayloadSizeExceeded);
+    let why = stalled.description.as_deref().unwrap();
+    assert!(
+        why.contains("'child'") && why.contains("--max-body-size"),
+        "{why}"
+    );
+    assert!(outcome.messages.is_empty(), "{:?}", outcome.messages);
+    instance.commit(outcome);
+    let told = instance.history();
+    assert!(
+        matches!(
+            told.last().unwrap().event_type,
+            Some(EventType::ExecutionStalled(_))
+        ),
+        "{told:?}"
+    );
+    instance.push(raised("x"));
+    let turn = begin(&mut instance);
+    let outcome = done(answer_within(4000, &instance, turn, child()));
+    assert!(outcome.stalled.is_none());
+    assert_eq!(outcome.messages[0].target, "child");
 }
 
 #[test]

@@ -349,10 +349,11 @@ impl World {
         };
         match instance.creation(&request, false) {
             Ok(Creation::Begin) => {}
-            Ok(_) | Err(_) => {
+            Ok(_) => {
                 self.memory.insert(id.to_owned(), instance);
                 return Ok(());
             }
+            Err(error) => panic!("{id} is not created: {error}"),
         }
         self.remind(self.now, id, "start", Due::Run);
         self.may_crash()?;

@@ -65,7 +65,9 @@ impl DaprService {
         request: GetBulkStateRequest,
     ) -> Result<Response<GetBulkStateResponse>, Status> {
         let store = self.state_store(&request.store_name)?;
-        let found = store.bulk_get(&request.keys, request.parallelism, &request.metadata);
+        // What is larger than a message could not be sent.
+        let most = self.max_message;
+        let found = store.bulk_get(&request.keys, request.parallelism, most, &request.metadata);
         let found = found.await.map_err(|error| self.state_error(error))?;
         let items = found.into_iter().map(|found| {
             let (item, error) = match found.item {
@@ -162,7 +164,7 @@ impl DaprService {
         request: QueryStateRequest,
     ) -> Result<Response<QueryStateResponse>, Status> {
         let store = self.state_store(&request.store_name)?;
-        let page = store.query(request.query.as_bytes(), &request.metadata).await;
+        let page = store.query(request.query.into(), &request.metadata).await;
         let page = page.map_err(|error| self.state_error(error))?;
         if page.items.is_empty() {
             return Ok(Response::new(QueryStateResponse::default()));

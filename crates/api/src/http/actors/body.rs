@@ -3,11 +3,12 @@
 use bytes::Bytes;
 use outrigger_blocks_actors::actors::{ReminderRequest, StateOperation, StateStep, TimerRequest};
 use outrigger_component::Pairs;
+use outrigger_component::go_json::Strings;
 use outrigger_component::state::Value;
 use serde::de::MapAccess;
 use serde_json::value::RawValue;
 
-use crate::http::json::{JsonObject, List, Object, parse, value};
+use crate::http::json::{JsonObject, List, Object, decodable, parse, value};
 use crate::http::state::Operation;
 
 #[derive(Default)]
@@ -30,7 +31,7 @@ impl<'de> Object<'de> for Request<'de> {
         } else if is("etag") {
             self.etag = map.next_value()?;
         } else if is("metadata") {
-            self.metadata = value(map)?;
+            Strings(self.metadata) = value(map)?;
         } else {
             return Ok(false);
         }
@@ -57,11 +58,11 @@ pub(super) fn operations(body: &Bytes) -> Result<Vec<StateOperation>, serde_json
             }
             Err(error) => return Err(error),
         };
-        let value = request.value.map(RawValue::get).unwrap_or("null");
+        let value = request.value.map(decodable::<serde_json::Error>).transpose()?;
         Ok(StateOperation {
             step: match item.operation.as_str() {
-                "upsert" => StateStep::Upsert(Value::Json(match request.value {
-                    Some(_) => body.slice_ref(value.as_bytes()),
+                "upsert" => StateStep::Upsert(Value::Json(match value {
+                    Some(value) => body.slice_ref(value.get().as_bytes()),
                     None => Bytes::from_static(b"null"),
                 })),
                 "delete" => StateStep::Delete,
@@ -88,7 +89,7 @@ impl<'de> Object<'de> for Timer<'de> {
     fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
         let is = |expected: &str| name.eq_ignore_ascii_case(expected);
         if is("data") {
-            self.data = Some(map.next_value()?);
+            self.data = Some(decodable(map.next_value()?)?);
             return Ok(true);
         }
         let member = if is("dueTime") {
@@ -141,7 +142,7 @@ impl<'de> Object<'de> for Reminder<'de> {
     fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
         let is = |expected: &str| name.eq_ignore_ascii_case(expected);
         if is("data") {
-            self.data = Some(map.next_value()?);
+            self.data = Some(decodable(map.next_value()?)?);
             return Ok(true);
         }
         if is("overwrite") {
@@ -170,4 +171,44 @@ pub(super) fn reminder(body: &Bytes) -> Result<ReminderRequest, serde_json::Erro
         data: data.unwrap_or_default(),
         ..reminder.request
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_component::go_json::MAX_DEPTH;
+
+    use super::*;
+
+    #[test]
+    fn values_and_data_that_nobody_could_decode_are_refused_with_the_body() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        let read = |value: &str| {
+            let upsert = format!(r#"[{{"operation":"upsert","request":{{"key":"k","value":{value}}}}}]"#);
+            let due = Bytes::from(format!(r#"{{"dueTime":"1h","data":{value}}}"#));
+            [
+                operations(&upsert.into()).map(drop),
+                timer(&due).map(drop),
+                reminder(&due).map(drop),
+            ]
+        };
+        for value in [nested(MAX_DEPTH).as_str(), "1E300", r#""1E400""#, "null"] {
+            assert!(read(value).iter().all(Result::is_ok), "{value}");
+        }
+        for (value, expected) in [
+            (r#"{"a":[1E400]}"#, "the number 1E400 is out of range"),
+            (&nested(MAX_DEPTH + 1), "nested deeper than 127 levels"),
+        ] {
+            for read in read(value) {
+                let error = read.unwrap_err().to_string();
+                assert!(error.contains(expected), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_fails_the_transaction_only() {
+        let body = br#"[{"operation":"upsert","request":{"key":5}}]"#;
+        let read = operations(&Bytes::from_static(body)).unwrap();
+        assert!(matches!(read[0].step, StateStep::Malformed(_)), "{read:?}");
+    }
 }

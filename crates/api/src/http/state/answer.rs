@@ -17,7 +17,8 @@ pub(super) fn size(items: &[Found]) -> usize {
 
 /// `[{"key","data","etag","metadata","error"}]`, empty members left out.
 pub(super) fn bulk(items: Vec<Found>) -> Bytes {
-    let mut out = BytesMut::with_capacity(64 * (items.len() + 1));
+    // Of what is large it does not grow, which would take as much again.
+    let mut out = BytesMut::with_capacity(64 * (items.len() + 1) + size(&items));
     list(&mut out, items, |out, found| {
         text(out, "key", &found.key);
         match found.item {

@@ -2,14 +2,14 @@
 
 use bytes::Bytes;
 use outrigger_blocks::outbound::Cause;
-use outrigger_blocks::state::{StateError, StepKind};
-use outrigger_component::go_json::{self, MAX_DEPTH, Shape};
+use outrigger_blocks::state::{StateError, StepKind, check_metadata};
+use outrigger_component::go_json::Strings;
 use outrigger_component::state::{Concurrency, Consistency, Delete, Operation as Step, Set, Value};
 use outrigger_component::{Error, Pairs};
 use serde::de::{Error as _, MapAccess};
 use serde_json::value::RawValue;
 
-use crate::http::json::{JsonObject, List, Object, parse, value};
+use crate::http::json::{JsonObject, List, Object, decodable, parse, value};
 
 /// A value to write, or a key to remove.
 #[derive(Default)]
@@ -30,21 +30,11 @@ impl<'de> Object<'de> for SetItem<'de> {
         if is("key") {
             self.key = value(map)?;
         } else if is("value") {
-            let value: &RawValue = map.next_value()?;
-            if let Some(number) = go_json::out_of_range(value.get()) {
-                return Err(A::Error::custom(format!("the number {number} is out of range")));
-            }
-            let deep = value.get().len() > MAX_DEPTH && Shape::of(value.get().as_bytes()).depth > MAX_DEPTH;
-            if deep {
-                return Err(A::Error::custom(format!(
-                    "the value is nested deeper than {MAX_DEPTH} levels"
-                )));
-            }
-            self.value = Some(value);
+            self.value = Some(decodable(map.next_value()?)?);
         } else if is("etag") {
             self.etag = map.next_value()?;
         } else if is("metadata") {
-            self.metadata = value(map)?;
+            Strings(self.metadata) = value(map)?;
         } else if is("options") {
             self.options = value(map)?;
         } else if is("contentType") {
@@ -112,6 +102,9 @@ impl<'de> Object<'de> for Options {
     }
 }
 
+/// Of a value or a step without a key.
+pub(super) const NO_KEY: &str = "\"key\" is a required field";
+
 /// Why a value is not written.
 pub(super) enum SetError {
     /// Its key is missing.
@@ -123,6 +116,7 @@ pub(super) enum SetError {
 /// The values of a body; its own error only where it is not such a body.
 pub(super) fn sets(body: &Bytes, metadata: &Pairs) -> Result<Result<Vec<Set>, SetError>, serde_json::Error> {
     let List(items) = parse::<Option<List<JsonObject<SetItem<'_>>>>>(body)?.unwrap_or_default();
+    check_metadata(items.len(), metadata).map_err(serde_json::Error::custom)?;
     let set = |JsonObject(item): JsonObject<SetItem<'_>>| {
         if item.key.is_empty() {
             return Err(SetError::NoKey);
@@ -138,6 +132,7 @@ pub(super) fn steps(
     metadata: &Pairs,
 ) -> Result<Result<(Vec<Step>, Pairs), StateError>, serde_json::Error> {
     let JsonObject(request) = parse::<JsonObject<Transaction<'_>>>(body)?;
+    check_metadata(request.operations.len(), metadata).map_err(serde_json::Error::custom)?;
     let mut steps = Vec::with_capacity(request.operations.len());
     for JsonObject(operation) in request.operations {
         match operation.into_step(body, metadata) {
@@ -164,11 +159,12 @@ impl<'de> Object<'de> for BulkGet {
 
     fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
         if name.eq_ignore_ascii_case("keys") {
-            List(self.keys) = value(map)?;
+            let List(keys): List<Option<String>> = value(map)?;
+            self.keys = keys.into_iter().map(Option::unwrap_or_default).collect();
         } else if name.eq_ignore_ascii_case("parallelism") {
             self.parallelism = value(map)?;
         } else if name.eq_ignore_ascii_case("metadata") {
-            self.metadata = value(map)?;
+            Strings(self.metadata) = value(map)?;
         } else {
             return Ok(false);
         }
@@ -190,7 +186,7 @@ impl<'de> Object<'de> for Transaction<'de> {
         if name.eq_ignore_ascii_case("operations") {
             List(self.operations) = value(map)?;
         } else if name.eq_ignore_ascii_case("metadata") {
-            self.metadata = value(map)?;
+            Strings(self.metadata) = value(map)?;
         } else {
             return Ok(false);
         }
@@ -232,7 +228,14 @@ enum StepError {
 impl Operation<'_> {
     fn into_step(self, body: &Bytes, metadata: &Pairs) -> Result<Step, StepError> {
         let text = self.request.map_or("{}", RawValue::get).as_bytes();
-        let item = || parse::<JsonObject<SetItem<'_>>>(text).map_err(StepError::Malformed);
+        let item = || {
+            let item = parse::<JsonObject<SetItem<'_>>>(text).map_err(StepError::Malformed)?;
+            // A misspelt `request` would be a write to the empty key, which no call reads.
+            if item.0.key.is_empty() {
+                return Err(StepError::Malformed(serde_json::Error::custom(NO_KEY)));
+            }
+            Ok(item)
+        };
         let failed = |error: Error| StepError::State(StateError::Transaction(Cause::from(error)));
         match StepKind::named(&self.operation).map_err(StepError::State)? {
             StepKind::Upsert => item()?.0.into_set(body, metadata).map(Step::Set).map_err(failed),
@@ -271,6 +274,8 @@ pub fn fuzz_bodies(body: &Bytes) {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_component::go_json::MAX_DEPTH;
+
     use super::*;
 
     #[test]
@@ -285,5 +290,60 @@ mod tests {
         assert!(error.contains("nested deeper than 127 levels"), "{error}");
         let text = format!("\"{}\"", nested(MAX_DEPTH + 1));
         assert_eq!(read(text).unwrap(), 2);
+    }
+
+    #[test]
+    fn null_in_the_place_of_a_string_is_the_empty_one() {
+        let expected = Pairs::from([("x".to_owned(), String::new())]);
+        let item = r#"{"key":"a","value":1,"metadata":{"x":null}}"#;
+        let read = sets(&format!("[{item}]").into(), &Pairs::new()).unwrap();
+        assert_eq!(read.ok().unwrap()[0].metadata, expected);
+
+        let body = format!(
+            r#"{{"operations":[{{"operation":"upsert","request":{item}}}],"metadata":{{"x":null}}}}"#
+        );
+        let (steps, metadata) = steps(&body.into(), &Pairs::new()).unwrap().ok().unwrap();
+        assert!(matches!(&steps[0], Step::Set(set) if set.metadata == expected));
+        assert_eq!(metadata, expected);
+
+        let body = br#"{"keys":[null,"a"],"metadata":{"x":null}}"#;
+        let JsonObject(request) = parse::<JsonObject<BulkGet>>(body).unwrap();
+        assert_eq!(request.keys, ["", "a"]);
+        assert_eq!(request.metadata, expected);
+        assert!(parse::<JsonObject<BulkGet>>(br#"{"keys":[1]}"#).is_err());
+    }
+
+    #[test]
+    fn metadata_of_the_url_count_for_each_item() {
+        let metadata = Pairs::from([("a".to_owned(), "x".repeat((1 << 16) - 1))]);
+        for most in [1 << 10, (1 << 10) + 1] {
+            let items = |item| format!("[{}]", vec![item; most].join(","));
+            let read = sets(&items(r#"{"key":"a"}"#).into(), &metadata);
+            assert_eq!(read.is_ok(), most == 1 << 10);
+            let operations = items(r#"{"operation":"delete","request":{"key":"a"}}"#);
+            let read = steps(&format!(r#"{{"operations":{operations}}}"#).into(), &metadata);
+            assert_eq!(read.is_ok(), most == 1 << 10);
+        }
+    }
+
+    #[test]
+    fn a_step_without_a_key_is_refused() {
+        for request in [
+            "",
+            r#","request":{"value":1}"#,
+            r#","requets":{"key":"a"}"#,
+            r#","request":{"key":""}"#,
+        ] {
+            for operation in ["upsert", "delete"] {
+                let body = format!(r#"{{"operations":[{{"operation":"{operation}"{request}}}]}}"#);
+                let read = steps(&body.into(), &Pairs::new());
+                let Err(error) = read else {
+                    panic!("{operation}{request} is taken")
+                };
+                assert!(error.to_string().contains(NO_KEY), "{error}");
+            }
+        }
+        let body = r#"{"operations":[{"operation":"upsert","request":{"key":"a"}}]}"#;
+        assert!(matches!(steps(&body.into(), &Pairs::new()), Ok(Ok((steps, _))) if steps.len() == 1));
     }
 }

@@ -125,18 +125,18 @@ async fn a_call_that_was_answered_in_the_turn_of_another_needs_none() {
     let looks = Arc::<IdleScan>::default();
     let kind = HostedType::internal("answering", internal, metrics.of("answering"), &looks);
     let internal = kind.internal.as_ref().unwrap();
-    let entrance = Entrance::new(&|| true);
+    let turn_request = TurnRequest::new(&|| true);
     let call = ActorCall {
         id: "a".into(),
         ..ActorCall::default()
     };
     let send = async || {
-        let sent = internal.send(&kind, &Message::Call(&call), &entrance).await;
+        let sent = internal.send(&kind, &Message::Call(&call), &turn_request).await;
         sent.unwrap().unwrap().body.collect_up_to(64).await.unwrap()
     };
     assert_eq!(send().await, "in its own turn");
     assert_eq!(kind.count(), 0);
-    let turn = kind.turn("a", None, &entrance).await.unwrap().unwrap();
+    let turn = kind.turn("a", None, &turn_request).await.unwrap().unwrap();
     let mut sent = std::pin::pin!(send());
     assert!(sent.as_mut().now_or_never().is_none());
     actors.0.notify_one();
@@ -188,8 +188,8 @@ async fn who_is_idle_is_asked_and_asked_again_when_as_much_time_has_passed() {
     };
     let looks = Arc::<IdleScan>::default();
     let kind = HostedType::internal("needed", internal, metrics.of("needed"), &looks);
-    let entrance = Entrance::new(&|| true);
-    drop(kind.turn("a", None, &entrance).await.unwrap().unwrap());
+    let turn_request = TurnRequest::new(&|| true);
+    drop(kind.turn("a", None, &turn_request).await.unwrap().unwrap());
     // How many were idle, and how many are active when they have been asked.
     let after = async |seconds| {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
@@ -226,7 +226,7 @@ async fn who_is_cut_off_in_a_turn_stays_only_if_there_is_something_to_stay_for()
         let looks = Arc::<IdleScan>::default();
         let kind = HostedType::internal("slow", internal, metrics.of("slow"), &looks);
         let internal = kind.internal.as_ref().unwrap();
-        let entrance = Entrance::new(&|| true);
+        let turn_request = TurnRequest::new(&|| true);
         let (call, reminder) = (
             ActorCall {
                 id: "called".into(),
@@ -246,11 +246,16 @@ async fn who_is_cut_off_in_a_turn_stays_only_if_there_is_something_to_stay_for()
             Message::Due(&reminder, "", &Parent::default()),
         ] {
             // It is dropped after it was polled once.
-            assert!(internal.send(&kind, &message, &entrance).now_or_never().is_none());
+            assert!(
+                internal
+                    .send(&kind, &message, &turn_request)
+                    .now_or_never()
+                    .is_none()
+            );
         }
         assert!(
             internal
-                .watch(&kind, &watched, &entrance)
+                .watch(&kind, &watched, &turn_request)
                 .now_or_never()
                 .is_none()
         );

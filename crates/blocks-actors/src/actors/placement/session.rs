@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::stream::{Stream, StreamExt};
 use outrigger_actors::ring::{Host, TableError, Tables};
 use outrigger_actors::round::{Order, Round, Step};
 use outrigger_actors::routes::{Routes, Stamp};
@@ -15,7 +16,7 @@ use outrigger_wire::placement::v1 as wire;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tonic::Streaming;
+use tonic::Status;
 
 use super::super::Actors;
 use super::super::outage::{LostStream, Outage, Unopened};
@@ -26,10 +27,13 @@ const LEAVE: Duration = Duration::from_secs(4);
 /// How long a sidecar that ends passes calls on when its actors are others': to callers the word comes a little later.
 const LINGER: Duration = Duration::from_millis(500);
 
+/// The end of actors that are handed over; comes to the round to answer `UPDATE` with.
+pub(super) type Handing<'a> = Option<Pin<Box<dyn Future<Output = u64> + Send + 'a>>>;
+
 /// One stream.
-pub(super) struct Session<'a> {
+pub(super) struct Session<'s, 'a> {
     actors: &'a Actors,
-    ready: &'a Condition,
+    ready: &'s Condition,
     reports: mpsc::Sender<wire::Host>,
     round: Round,
     /// The last order was of a round in which only what moves stops.
@@ -37,22 +41,26 @@ pub(super) struct Session<'a> {
     /// A leader begins with a pause: this host may go on while there is none.
     settles: bool,
     draining: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
+    /// It outlasts the stream: what has begun to end goes on to.
+    handing: &'s mut Handing<'a>,
     reported: Arc<[String]>,
     /// There was an order.
     served: bool,
     /// There was no leader before this stream, and actors may have gone on.
     outage: Option<Outage>,
-    /// The sidecar ends: it hosts nothing any more, and goes when all know that, or at this time.
+    /// The sidecar ends: it hosts nothing any more, and goes when all know that, or at this time, but not before what it
+    /// hands over has ended.
     leaving: Option<Instant>,
 }
 
-impl<'a> Session<'a> {
+impl<'s, 'a> Session<'s, 'a> {
     /// A stream whose first report, on its way, says what is hosted here; `outage`: there was no leader before it.
     pub(super) fn new(
         actors: &'a Actors,
-        ready: &'a Condition,
+        ready: &'s Condition,
         (reports, reported): (mpsc::Sender<wire::Host>, Arc<[String]>),
         outage: Option<Outage>,
+        handing: &'s mut Handing<'a>,
     ) -> Self {
         Self {
             actors,
@@ -62,6 +70,7 @@ impl<'a> Session<'a> {
             hands_over_now: false,
             settles: false,
             draining: None,
+            handing,
             reported,
             served: false,
             outage,
@@ -70,14 +79,14 @@ impl<'a> Session<'a> {
     }
 }
 
-impl Session<'_> {
+impl Session<'_, '_> {
     /// Follows orders until the stream ends.
     ///
     /// # Errors
     /// Why it is of no use any more.
     pub(super) async fn run(
         &mut self,
-        mut orders: Streaming<wire::PlacementOrder>,
+        mut orders: impl Stream<Item = Result<wire::PlacementOrder, Status>> + Unpin,
         stop: &CancellationToken,
     ) -> Result<End, Unopened> {
         let mut types = self.actors.types.subscribe();
@@ -89,22 +98,28 @@ impl Session<'_> {
             tokio::select! {
                 biased;
                 () = stop.cancelled(), if self.leaving.is_none() => {
-                    if self.reported.is_empty() {
+                    if self.reported.is_empty() && self.handing.is_none() {
                         return Ok(End::Stopped);
                     }
                     self.leave().await?;
                 }
-                () = until(self.leaving) => return Ok(End::Stopped),
+                () = until(self.leaving), if self.handing.is_none() => return Ok(End::Stopped),
                 () = wait(&mut self.draining) => {
                     self.draining = None;
                     if let Some(version) = self.round.drained() {
                         self.send(self.actors.answer(wire::HostOperation::Lock, version)).await?;
                     }
                 }
+                version = wait(self.handing) => {
+                    *self.handing = None;
+                    // The others are told of it from now on.
+                    self.leaving = self.leaving.map(|_| Instant::now() + LEAVE);
+                    self.send(self.actors.answer(wire::HostOperation::Update, version)).await?;
+                }
                 () = until(deadline) => return Err("no table arrived within 5 s".to_owned().into()),
                 _ = types.changed(), if self.leaving.is_none() => self.retell(&mut types).await?,
-                order = orders.message() => match order {
-                    Ok(Some(order)) => {
+                order = orders.next() => match order {
+                    Some(Ok(order)) => {
                         self.begin_service().await;
                         self.order(order).await?;
                         if self.has_left() {
@@ -115,13 +130,13 @@ impl Session<'_> {
                             self.leaving = self.leaving.map(|leaving| leaving.min(last));
                         }
                     }
-                    Ok(None) => {
+                    None => {
                         return Err(Unopened {
                             is_ended: true,
                             ..Unopened::from("the stream ended".to_owned())
                         });
                     }
-                    Err(status) => return Err(Unopened::from(&status)),
+                    Some(Err(status)) => return Err(Unopened::from(&status)),
                 },
             }
         }
@@ -210,6 +225,12 @@ impl Session<'_> {
         self.settles = order.settles;
         match self.round.order(kind, version, std::time::Instant::now()) {
             Step::Ignore => Ok(()),
+            // Placement waits for the answer, or for this host no more: its actors may be others' by now.
+            _ if self.handing.is_some() => Err(format!(
+                "an order to {} came before the actors that move had ended",
+                order.operation
+            )
+            .into()),
             Step::Drain if handover != 0 && self.draining.is_none() => match self.round.drained() {
                 Some(version) => {
                     self.send(self.actors.answer(wire::HostOperation::Lock, version))
@@ -231,9 +252,7 @@ impl Session<'_> {
                     term: handover,
                     version,
                 };
-                self.install(tables, stamp, &order.leaving).await;
-                self.send(self.actors.answer(wire::HostOperation::Update, version))
-                    .await
+                self.install(tables, stamp, &order.leaving).await
             }
             Step::Open(version) => self.open(version).await,
         }
@@ -264,28 +283,44 @@ impl Session<'_> {
         }
     }
 
-    /// Takes a table, and ends the actors that are another sidecar's by it. Where they are handed over, the others go on.
-    async fn install(&mut self, tables: Tables, stamp: Stamp, leaving: &[String]) {
+    /// Takes a table, ends the actors that are another sidecar's by it, and answers then. Where they are handed over, the
+    /// others go on, and so does the stream.
+    async fn install(&mut self, tables: Tables, stamp: Stamp, leaving: &[String]) -> Result<(), Unopened> {
         let (actors, routes) = (self.actors, self.actors.routes.load_full());
         if stamp.term == 0 {
             let routes = Arc::new(routes.replaced(tables));
             actors.step(Routes::clone(&routes));
-            return actors.halt_here(|kind, id| !routes.owns(kind, id)).await;
+            actors.halt_here(|kind, id| !routes.owns(kind, id)).await;
+            let answer = actors.answer(wire::HostOperation::Update, stamp.version);
+            return self.send(answer).await;
         }
         // Who stood still has no table of this term before this one.
         let known = actors.gate.is_open();
         let leaving = leaving.iter().map(String::as_str);
         actors.step(routes.handing_over(stamp, tables, known, leaving));
         actors.gate.open();
-        actors.hand_over(actors.drain_time()).await;
+        let handing = async move {
+            actors.hand_over(actors.drain_time()).await;
+            stamp.version
+        };
+        *self.handing = Some(handing.boxed());
+        Ok(())
     }
 }
 
-async fn wait(draining: &mut Option<Pin<Box<dyn Future<Output = ()> + Send + '_>>>) {
-    match draining {
-        Some(draining) => draining.await,
+async fn wait<T>(ending: &mut Option<Pin<Box<dyn Future<Output = T> + Send + '_>>>) -> T {
+    match ending {
+        Some(ending) => ending.await,
         None => std::future::pending().await,
     }
+}
+
+/// Completes when what was handed over by a stream that is over has ended.
+pub(super) async fn handed(handing: &mut Handing<'_>) {
+    if let Some(ending) = handing {
+        ending.await;
+    }
+    *handing = None;
 }
 
 fn read(tables: wire::PlacementTables) -> Result<Tables, TableError> {
@@ -302,3 +337,6 @@ fn read(tables: wire::PlacementTables) -> Result<Tables, TableError> {
     });
     Tables::new(entries, replication)
 }
+
+#[cfg(test)]
+mod tests;

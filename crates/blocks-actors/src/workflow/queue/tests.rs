@@ -89,7 +89,7 @@ async fn an_activity_beside_a_turn_that_has_lost_workers_is_told_so() {
         assert_eq!(turn.await.unwrap_err(), Cancelled::Disconnected);
         let expected = match losses {
             0 => Cancelled::Disconnected,
-            losses => Cancelled::DisconnectedBeside { losses },
+            losses => Cancelled::DisconnectedWithSuspect { losses },
         };
         assert_eq!(activity.await.unwrap_err(), expected);
     }

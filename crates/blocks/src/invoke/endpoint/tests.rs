@@ -50,6 +50,16 @@ async fn an_answer_of_known_length_that_stops_half_way_is_given_up() {
 }
 
 #[tokio::test]
+async fn one_of_unknown_length_is_given_up_too() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n";
+    let (rest, waited) = rest_of(head).await.expect("it is waited for without end");
+    assert!(
+        rest.is_err() && waited >= UNREAD_TIMEOUT,
+        "{rest:?} after {waited:?}"
+    );
+}
+
+#[tokio::test]
 async fn events_may_be_silent_for_as_long_as_they_like() {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n";
     assert!(rest_of(head).await.is_none());

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use outrigger_cloudevents::content_type::{TEXT, is_json};
 use outrigger_cloudevents::{Envelope, Event, TYPE, member};
+use outrigger_component::go_json::{from_slice, whole};
 use outrigger_component::state::{Set, Value};
 use outrigger_telemetry::trace::Parent;
 use uuid::{Builder, Uuid};
@@ -96,10 +97,11 @@ fn content_type(set: &Set) -> &str {
 fn data(value: &Value, content_type: &str) -> Bytes {
     match value {
         Value::Bytes(bytes) => bytes.clone(),
-        Value::Json(json) | Value::Canonical(json) if is_json(content_type) => json.clone(),
-        Value::Json(json) | Value::Canonical(json) => match serde_json::from_slice::<String>(json) {
-            Ok(text) => text.into(),
-            Err(_) => json.clone(),
-        },
+        Value::Json(json) | Value::Canonical(json) if is_json(content_type) => whole(json),
+        // Only what may be a string is read, and repaired.
+        Value::Json(json) | Value::Canonical(json) if json.trim_ascii_start().starts_with(b"\"") => {
+            from_slice::<String>(json).map_or_else(|_| json.clone(), Bytes::from)
+        }
+        Value::Json(json) | Value::Canonical(json) => json.clone(),
     }
 }

@@ -338,7 +338,7 @@ impl Consumer for Relay {
                 self.count("dropped");
                 return receipt.acknowledge();
             }
-            Err(Undelivered::Stopped | Undelivered::Revoked | Undelivered::Behind) => {
+            Err(Undelivered::Stopped | Undelivered::Revoked | Undelivered::Blocked) => {
                 return receipt.give_back();
             }
             // Its wait was cut short: somebody else goes on.

@@ -1,7 +1,7 @@
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
-use outrigger_component::offload::{INLINE, all_places};
+use outrigger_component::offload::{INLINE, done_at_once};
 use outrigger_component::state::Delete;
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::NameValue;
@@ -128,6 +128,8 @@ fn the_content_type_says_what_a_value_is() {
         (r#""a\"b""#, "text/html", json!("a\"b")),
         (r#""a""#, "application/json; charset=utf-8", json!("a")),
         ("5", "", json!("5")),
+        (r#""a\ud800""#, "", json!("a\u{fffd}")),
+        (r#"{"a":"\ud800"}"#, "application/json", json!({"a": "\u{fffd}"})),
     ] {
         let mut own = set("k", value, &[]);
         own.content_type = Some(content_type.to_owned());
@@ -197,17 +199,10 @@ async fn large_values_are_prepared_on_another_thread() {
     let outbox = outbox();
     let operations = || vec![Step::Set(set("k", "1", &[]))];
     let trace = Parent::default();
-    assert!(
-        outbox
-            .prepare(operations(), INLINE, &trace)
-            .now_or_never()
-            .is_some()
-    );
-    let mut large = Box::pin(outbox.prepare(operations(), INLINE + 1, &trace));
-    let places = all_places().await;
-    assert!(large.as_mut().now_or_never().is_none());
-    drop(places);
-    assert_eq!(large.await.events.len(), 1);
+    for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
+        let (was_at_once, prepared) = done_at_once(outbox.prepare(operations(), size, &trace)).await;
+        assert_eq!((was_at_once, prepared.events.len()), (at_once, 1), "{size}");
+    }
 }
 
 #[test]

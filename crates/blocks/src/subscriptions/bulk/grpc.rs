@@ -3,7 +3,7 @@
 use outrigger_cloudevents::BULK_TYPE;
 use outrigger_cloudevents::content_type::{CLOUD_EVENT, OCTET_STREAM};
 use outrigger_component::Pairs;
-use outrigger_runtime::app::AppChannel;
+use outrigger_runtime::app::{AppChannel, Turn};
 use outrigger_runtime::resilience::grpc_outcome;
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::headers;
@@ -28,6 +28,7 @@ pub(super) async fn call(
     app: &AppChannel,
     entries: &[Entry],
     trace: &Parent,
+    turn: &Turn,
 ) -> BulkResponse {
     let request = match written(target, entries, request).await {
         Ok(request) => request,
@@ -35,7 +36,8 @@ pub(super) async fn call(
     };
     let metadata = Pairs::from([(PUBSUB_NAME.to_owned(), target.wanted.pubsub.clone())]);
     let ask = |path| {
-        app.callback_with::<TopicEventBulkResponse>(path, &request, headers::from_pairs(&metadata), trace)
+        let metadata = headers::from_pairs(&metadata);
+        app.callback_in::<TopicEventBulkResponse>(turn, path, &request, metadata, trace)
     };
     let is_unknown = |status: &Status| status.code() == Code::Unimplemented;
     let answer = match ask(ON_BULK).await {

@@ -5,7 +5,7 @@ use outrigger_cloudevents::BULK_TYPE;
 use outrigger_cloudevents::content_type::{CLOUD_EVENT, JSON, OCTET_STREAM};
 use outrigger_component::Pairs;
 use outrigger_component::offload::offload;
-use outrigger_runtime::app::AppChannel;
+use outrigger_runtime::app::{AppChannel, Turn};
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::headers;
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,7 @@ pub(super) async fn call(
     app: &AppChannel,
     entries: &[Entry],
     trace: Parent,
+    turn: Turn,
 ) -> BulkResponse {
     let Some(first) = entries.first().map(|entry| &entry.event) else {
         return BulkResponse::each(std::iter::empty());
@@ -81,11 +82,10 @@ pub(super) async fn call(
     };
     let metadata = Pairs::from([(PUBSUB_NAME.to_owned(), target.wanted.pubsub.clone())]);
     let call = attempt::call(first, headers::from_pairs(&metadata), body, JSON, trace);
-    let (status, body) = match attempt::post(app, call, target.dependencies().max_answer).await {
+    let (status, body) = match attempt::post_in(turn, app, call, target.dependencies().max_answer).await {
         Ok(answer) => answer,
         Err(error) => {
-            let text = format!("error returned from app channel while sending pub/sub event to app: {error}");
-            return BulkResponse::all(Handled::failed(text, None));
+            return BulkResponse::unsent(&error);
         }
     };
     let count = entries.len();

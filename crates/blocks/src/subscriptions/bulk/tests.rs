@@ -1,23 +1,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use outrigger_component::Pairs;
 
 use super::*;
 
 fn event(path: &str) -> Arc<Incoming> {
     Arc::new(Incoming {
-        id: "1".to_owned(),
-        topic: "t".into(),
         path: path.to_owned(),
-        data: Bytes::new(),
-        payload: Bytes::new(),
-        metadata: Pairs::new(),
-        content_type: None,
-        trace: Parent::default(),
-        names_trace: false,
-        binary: None,
-        published: None,
+        ..Incoming::of(Bytes::new())
     })
 }
 

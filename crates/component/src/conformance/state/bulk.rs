@@ -1,5 +1,5 @@
 use super::{Feature, Get, Kind, Outcome, Step, Subject, ensure};
-use crate::state::BulkError;
+use crate::state::{Bounds, BulkError};
 
 pub(super) async fn bulk_get_answers_in_order(subject: &Subject<'_>) -> Outcome {
     subject.put("a", "1").await?;
@@ -9,7 +9,13 @@ pub(super) async fn bulk_get_answers_in_order(subject: &Subject<'_>) -> Outcome 
     for parallelism in [0, 1, 2] {
         let items = subject
             .store
-            .bulk_get(&gets, parallelism)
+            .bulk_get(
+                &gets,
+                Bounds {
+                    parallelism,
+                    ..Bounds::default()
+                },
+            )
             .await
             .step("bulk get")?;
         ensure!(items.len() == 4, "{} answers to 4 keys", items.len());
@@ -32,8 +38,33 @@ pub(super) async fn bulk_get_answers_in_order(subject: &Subject<'_>) -> Outcome 
             );
         }
     }
-    let none = subject.store.bulk_get(&[], 0).await.step("bulk get of nothing")?;
+    let nothing = subject.store.bulk_get(&[], Bounds::default()).await;
+    let none = nothing.step("bulk get of nothing")?;
     ensure!(none.is_empty(), "nothing was asked, {} answers", none.len());
+    Ok(())
+}
+
+pub(super) async fn bulk_get_ends_at_its_bound(subject: &Subject<'_>) -> Outcome {
+    subject.put("a", "1").await?;
+    subject.put("b", "2").await?;
+    let gets = ["b", "absent", "a", "b"].map(|name| Get::key(subject.key(name)));
+    let within = |bytes| {
+        let bounds = Bounds {
+            bytes,
+            ..Bounds::default()
+        };
+        subject.store.bulk_get(&gets, bounds)
+    };
+    let items = within(3).await.step("bulk get of as much as it may be")?;
+    ensure!(items.len() == 4, "{} answers to 4 keys", items.len());
+    for bytes in [0, 1, 2] {
+        match within(bytes).await {
+            Ok(_) => return Err(format!("3 bytes are answered where {bytes} may be")),
+            Err(error) => ensure!(error.kind() == Kind::TooLarge, "{bytes} bytes: {error:?}"),
+        }
+    }
+    let items = within(usize::MAX).await.step("bulk get after those")?;
+    ensure!(items.len() == 4, "{} answers to 4 keys", items.len());
     Ok(())
 }
 

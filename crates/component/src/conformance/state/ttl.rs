@@ -36,7 +36,10 @@ pub(super) async fn values_expire(subject: &Subject<'_>) -> Outcome {
     gone(subject, "key").await?;
     let items = subject
         .store
-        .bulk_get(&[crate::state::Get::key(subject.key("key"))], 0)
+        .bulk_get(
+            &[crate::state::Get::key(subject.key("key"))],
+            crate::state::Bounds::default(),
+        )
         .await
         .step("bulk get")?;
     ensure!(matches!(items[0].item, Ok(None)), "bulk get still finds it");

@@ -2,7 +2,9 @@ use std::sync::Arc;
 
 use outrigger_component::{
     Catalog, Error, Kind, Metadata, Pairs, Setup, StateStore,
-    state::{BulkError, Concurrency, Consistency, Delete, Get, Item, Operation, Set, Transaction, Value},
+    state::{
+        Bounds, BulkError, Concurrency, Consistency, Delete, Get, Item, Operation, Set, Transaction, Value,
+    },
 };
 use outrigger_wire::components::v1::{
     self as wire, BulkDeleteRequest, BulkDeleteResponse, BulkGetRequest, BulkGetResponse, BulkSetRequest,
@@ -148,7 +150,7 @@ impl state_store_server::StateStore for Services {
     async fn bulk_get(&self, request: Request<BulkGetRequest>) -> Answer<BulkGetResponse> {
         let store = self.store(&request).await?;
         let gets: Vec<_> = request.into_inner().items.into_iter().map(get).collect();
-        let found = store.bulk_get(&gets, 0).await.map_err(status)?;
+        let found = store.bulk_get(&gets, Bounds::default()).await.map_err(status)?;
         let items = found.into_iter().map(|found| {
             let item = found.item.unwrap().unwrap_or_default();
             BulkStateItem {

@@ -261,3 +261,74 @@ fn an_app_nobody_asks_for_is_dropped_after_five_minutes() {
     }
     assert!(browser.apps.is_empty());
 }
+
+/// A packet that says the same thing in each of as many records as fit, and others in which each record is another. The hostile
+/// suite bounds what they cost.
+#[test]
+fn of_forged_answers_no_more_is_kept_than_there_is_room_for() {
+    let start = Instant::now();
+    let mut browser = Browser::default();
+    let watcher = browser.watch("orders", start);
+    let mut forged = Message {
+        response: true,
+        ..Message::default()
+    };
+    // The size of the largest packet, with names that are only pointers.
+    for number in 0..700_u16 {
+        let peer = instance("orders", number % 7 + 1, "10.0.0.1").announcement();
+        forged.answers.extend(peer.answers);
+    }
+    browser.observe(&forged, start);
+    assert_eq!(browser.apps.get("orders").unwrap().known.len(), 7);
+    for number in 0..2_000_u32 {
+        let (pid, [_, a, b, c]) = (number as u16 + 1, number.to_be_bytes());
+        let app = if number % 2 == 0 {
+            "orders"
+        } else {
+            "nobody-asked-for-it"
+        };
+        let peer = instance(app, pid, &format!("10.{a}.{b}.{c}"));
+        browser.observe(&peer.announcement(), start);
+    }
+    assert_eq!(browser.apps.len(), 1, "only what was asked for is kept");
+    assert_eq!(watcher.borrow().len(), MAX_ADDRESSES);
+    assert_eq!(browser.apps.get("orders").unwrap().known.len(), MAX_ADDRESSES);
+}
+
+#[test]
+fn the_first_of_several_records_counts() {
+    let start = Instant::now();
+    let mut browser = Browser::default();
+    let _watcher = browser.watch("orders", start);
+    let mut message = instance("orders", 1, "10.0.0.1").announcement();
+    message
+        .answers
+        .extend(instance("orders", 1, "fd00::1").announcement().answers);
+    message
+        .answers
+        .extend(instance("orders", 1, "10.0.0.2").announcement().answers);
+    browser.observe(&message, start);
+    assert_eq!(known(&mut browser, start), ["10.0.0.1:1"]);
+}
+
+#[test]
+fn who_announces_and_takes_back_without_end_makes_us_ask_rarely() {
+    let start = Instant::now();
+    let mut browser = Browser::default();
+    let _watcher = browser.watch("orders", start);
+    let peer = instance("orders", 1, "10.0.0.1");
+    let (mut asked, mut due) = (0, 0);
+    for millis in (0..10_000).step_by(5) {
+        let now = start + ms(millis);
+        for message in [peer.announcement(), peer.goodbye()] {
+            if browser.observe(&message, now) {
+                due += 1;
+            }
+            asked += browser.due(now).len();
+        }
+    }
+    assert!((2..=41).contains(&asked), "{asked} questions in 10 s");
+    // The same again makes nothing due: the socket's task goes on to the next packet.
+    browser.observe(&peer.announcement(), start + ms(10_000));
+    assert!(due > 0 && !browser.observe(&peer.announcement(), start + ms(10_001)));
+}

@@ -87,6 +87,10 @@ pub(super) const ATTACKS: &[Attack] = &[
         frame(kind::PING, 0, 0, &[0; 8]),
         300_000
     )),
+    flood!("GOAWAY", READS, Ends, |_| again(
+        frame(kind::GOAWAY, 0, 0, &[0; 8]),
+        100_000
+    )),
     flood!("PRIORITY", READS, Bounded, |_| again(
         frame(kind::PRIORITY, 0, 1001, &[0, 0, 0, 3, 1]),
         100_000
@@ -110,6 +114,11 @@ pub(super) const ATTACKS: &[Attack] = &[
         5_000
     )),
     flood!("DATA of one byte", READS, Bounded, small_data),
+    flood!("DATA on a stream that was reset", READS, Ends, |l| Flood {
+        // A window of nothing has to be answered with a reset.
+        opening: [hello(&[]), headers(l, 1, false), window(1, 0)].concat(),
+        pieces: many(frame(kind::DATA, 0, 1, b"x"), 100_000),
+    }),
     flood!("empty HEADERS", READS, Bounded, |_| again(
         frame(kind::HEADERS, END_HEADERS | END_STREAM, 1, &[]),
         20_000

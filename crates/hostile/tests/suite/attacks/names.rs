@@ -1,15 +1,20 @@
-//! gRPC: names that clients make up, as long as a request can carry. What is kept of them is kept for good.
+//! gRPC: names that clients make up, as long as a request can carry. What is kept of them is kept for good, and told to
+//! scrapers, who may not read it.
+
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use tokio::net::TcpSocket;
 
 use super::Run::Do;
 use super::Verdict::Bounded;
 use super::{Attack, FLOOD, PATIENCE, attack};
+use crate::h1;
 use crate::h2::{END_HEADERS, END_STREAM, field, fields_of, frame, hello, kind};
-use crate::listeners::Protocol::Grpc;
+use crate::listeners::Protocol::{Grpc, Http1};
 use crate::listeners::{Listener, Request};
-use crate::peer::{Heard, Target};
+use crate::peer::{Heard, Peer, Target};
 
 /// Bytes of each: what is around it fits in the largest list of fields too.
 const LENGTH: usize = 60_000;
@@ -17,13 +22,51 @@ const NAMES: u32 = 200;
 /// The number of the method in the static table.
 const POST: u8 = 0x83;
 
-pub(super) const ATTACKS: &[Attack] = &[attack(
-    "long methods, each another one",
-    Grpc,
-    Do(send),
-    Bounded,
-    FLOOD,
-)];
+/// Connections that ask and do not read, and how long they stay.
+const UNREAD: u32 = 60;
+const STAY: Duration = Duration::from_millis(400);
+/// What the system keeps for each of them, bytes.
+const NARROW: u32 = 4096;
+
+pub(super) const ATTACKS: &[Attack] = &[
+    attack("long methods, each another one", Grpc, Do(send), Bounded, FLOOD),
+    attack(
+        "answers that nobody reads",
+        Http1,
+        Do(|target| unread(target).boxed()),
+        Bounded,
+        FLOOD,
+    ),
+];
+
+/// Asks what honest clients ask, on each of many connections, and reads nothing.
+async fn unread(target: Target) -> Heard {
+    let words = h1::request(target.listener, "");
+    let mut held = Vec::new();
+    for number in 0..UNREAD {
+        let target = target.from((target.source.to_bits() + number % 4).into());
+        let connected = if target.tls.is_some() || target.socket.is_some() {
+            target.connect().await
+        } else {
+            narrow(&target).await
+        };
+        if let Ok(mut peer) = connected {
+            peer.say(words.as_bytes()).await;
+            held.push(peer);
+        }
+    }
+    tokio::time::sleep(STAY).await;
+    drop(held);
+    Heard::default()
+}
+
+/// A connection with little room on this side.
+async fn narrow(target: &Target) -> std::io::Result<Peer> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_recv_buffer_size(NARROW)?;
+    socket.bind((target.source, 0).into())?;
+    Ok(Peer::new(Box::new(socket.connect(target.address).await?)))
+}
 
 fn send(target: Target) -> BoxFuture<'static, Heard> {
     async move {

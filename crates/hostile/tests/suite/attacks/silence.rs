@@ -85,7 +85,9 @@ pub const SILENCES: &[Silence] = &[
         needs: Http2,
         run: |target| {
             let block = frame(kind::HEADERS, END_STREAM, 1, &h2::fields(target.listener));
-            attentive(target, [hello(&[]), block].concat(), |_| false).boxed()
+            attentive(target, [hello(&[]), block].concat(), |_| false)
+                .map(drop)
+                .boxed()
         },
     },
     Silence {
@@ -183,20 +185,17 @@ async fn half_a_message(target: Target, fields: Vec<u8>) {
     attentive(target, [hello(&[]), head, half].concat(), is_over).await;
 }
 
-/// Says this, and from then on answers pings and nothing else, until the connection ends or it is `over`.
-async fn attentive(target: Target, words: Vec<u8>, over: impl Fn(&[u8]) -> bool) {
+/// Says this, and from then on answers pings and nothing else, until the connection ends or it is `over`; what was heard.
+pub(super) async fn attentive(target: Target, words: Vec<u8>, over: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let Ok(mut peer) = target.connect().await else {
-        return;
+        return Vec::new();
     };
     let (mut said, mut heard, mut answered) = (peer.say(&words).await, Vec::new(), 0);
     while said == Said::All {
         let more = peer.hear(LONG, |bytes| !bytes.is_empty()).await;
-        if more.closed {
-            return;
-        }
         heard.extend(more.bytes);
-        if over(&heard) {
-            return;
+        if more.closed || over(&heard) {
+            break;
         }
         let pings = h2::frames(&heard);
         let pings: Vec<_> = pings
@@ -208,4 +207,5 @@ async fn attentive(target: Target, words: Vec<u8>, over: impl Fn(&[u8]) -> bool)
         }
         answered = pings.len();
     }
+    heard
 }

@@ -130,7 +130,7 @@ impl State {
             return Err(ConnectionError::size("GOAWAY with a length below 8"));
         };
         if self.role == Role::Server {
-            return Ok(());
+            return self.charge_idle_frame("too many GOAWAY frames");
         }
         let last = u32::from_be_bytes([l3, l2, l1, l0]) & MAX_WINDOW;
         let error = StreamError::GoAway(Reason(u32::from_be_bytes([r3, r2, r1, r0])));

@@ -229,7 +229,9 @@ impl State {
         };
         let reason = match wrong {
             Some(reason) => reason,
-            None if self.was_reset_locally(data.stream) => return Ok(()),
+            None if self.was_reset_locally(data.stream) => {
+                return self.charge_idle_frame("too much DATA on streams that were reset");
+            }
             None => Reason::STREAM_CLOSED,
         };
         self.charge("too much DATA on closed streams or beyond their windows")?;

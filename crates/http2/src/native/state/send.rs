@@ -10,6 +10,7 @@ use super::{Phase, Role, State};
 use crate::error::{Reason, StreamError};
 use crate::frame::{HEAD, Head, Kind, flag};
 use crate::hpack::Encoder;
+use crate::limits::{UNREAD, UNREAD_OF_FEW, UNREAD_STREAMS};
 use crate::native::fields::list_size;
 use crate::native::queue::Piece;
 use crate::native::stream::{RecvHead, StreamState};
@@ -123,6 +124,11 @@ impl State {
 
     /// Sends data, or queues it until there is room; false when the stream takes no more.
     pub(crate) fn send_data(&mut self, id: u32, data: Bytes, ended: bool) -> bool {
+        let most = match self.role {
+            Role::Client => usize::MAX,
+            Role::Server if self.streams.len() > UNREAD_STREAMS => UNREAD,
+            Role::Server => UNREAD_OF_FEW,
+        };
         let Some(stream) = self.streams.get_mut(&id).filter(|s| s.accepts_data()) else {
             return false;
         };
@@ -134,6 +140,10 @@ impl State {
             && self.send_window >= length as i64
             && self.output.len() < WRITE_TARGET;
         if !fits {
+            if self.buffered + length > most {
+                self.reset(id, Reason::ENHANCE_YOUR_CALM);
+                return false;
+            }
             stream.buffered += length;
             stream.send_queue.push(data);
             self.buffered += length;

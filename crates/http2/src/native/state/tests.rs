@@ -7,7 +7,7 @@ use http::Response;
 
 use super::*;
 use crate::frame::{HEAD, Head, Kind, flag};
-use crate::limits::UNPRODUCTIVE_FRAMES;
+use crate::limits::{UNPRODUCTIVE_FRAMES, UNREAD, UNREAD_OF_FEW, UNREAD_STREAMS};
 
 mod fields;
 mod windows;
@@ -327,6 +327,60 @@ fn when_much_waits_to_be_sent_a_stream_has_one_piece_of_it() {
     // What is sent of one makes room for both, whoever has less than its share.
     assert_eq!(state.buffered, 500);
     assert!(state.poll_capacity(1, &cx).is_ready() && state.poll_capacity(3, &cx).is_ready());
+}
+
+/// Asks for one answer after the other, for which there is no room, until one is not taken: how many there were.
+fn waiting_answers(core: &Arc<SharedState>, answer: &Bytes) -> usize {
+    core.state().send_window = 0;
+    let taken = (0..STREAMS).take_while(|number| {
+        let stream = 2 * number + 1;
+        core.state().receive(&request(stream, flag::END_STREAM)).unwrap();
+        handed_over(core);
+        let mut state = core.state();
+        state.respond(stream, &Response::new(()), false);
+        let is_taken = state.send_data(stream, answer.clone(), false);
+        assert_eq!(state.accepts_data(stream), is_taken);
+        is_taken
+    });
+    let taken = taken.count();
+    assert_eq!(core.state().buffered, taken * answer.len());
+    taken
+}
+
+#[test]
+fn what_a_client_does_not_read_of_many_large_answers_is_bounded() {
+    let core = greeted(&CONFIG);
+    // A gRPC message of the usual largest size: as many may always wait.
+    let answer = Bytes::from(vec![0; (4 << 20) + 5]);
+    assert!(UNREAD_STREAMS * answer.len() > UNREAD);
+    assert_eq!(waiting_answers(&core, &answer), UNREAD_STREAMS);
+}
+
+#[test]
+fn what_a_client_does_not_read_of_few_huge_answers_is_bounded() {
+    let core = greeted(&CONFIG);
+    // The largest answer to a bulk get of state.
+    let answer = Bytes::from(vec![0; 64 << 20]);
+    let most = UNREAD_OF_FEW / answer.len();
+    assert!(most < UNREAD_STREAMS / 10);
+    assert_eq!(waiting_answers(&core, &answer), most);
+    // Where some is read, there is room for others.
+    let mut state = core.state();
+    state.receive(&window(1, 64 << 20)).unwrap();
+    state.receive(&window(0, 64 << 20)).unwrap();
+    state.send_scheduled();
+    assert!(state.buffered < most * answer.len());
+}
+
+#[test]
+fn data_without_end_on_a_stream_that_was_reset_ends_the_connection() {
+    let core = greeted(&CONFIG);
+    core.state().receive(&request(1, 0)).unwrap();
+    handed_over(&core);
+    core.state().reset(1, Reason::CANCEL);
+    let data = frame(Kind::Data, 0, 1, b"x");
+    // Less than the window of the connection.
+    assert!((0..MANY).any(|_| core.state().receive(&data).is_err()));
 }
 
 /// Counts how often it is woken.

@@ -15,3 +15,56 @@ fn values_that_no_sidecar_takes_are_left_out_of_its_arguments() {
         "{refused}"
     );
 }
+
+#[test]
+fn what_the_api_server_would_not_take_of_volumes_variables_and_images_is_refused_by_its_annotation() {
+    let token = "/var/run/secrets/dapr.io/sentrytoken";
+    for (annotations, told) in [
+        (
+            json!({"volume-mounts": "data:"}),
+            "annotation dapr.io/volume-mounts: the volume \"data\" has no path",
+        ),
+        (
+            json!({"volume-mounts": "data:/x", "volume-mounts-rw": "more:/x"}),
+            "dapr.io/volume-mounts and annotation dapr.io/volume-mounts-rw: both are mounted at \"/x\"",
+        ),
+        (
+            json!({"volume-mounts": format!("data:{token}")}),
+            "dapr.io/volume-mounts and the sidecar's token: both are mounted at",
+        ),
+        (
+            json!({"volume-mounts": "data:/var/run/dapr-sockets", "unix-domain-socket-path": "/s"}),
+            "dapr.io/volume-mounts and the sockets of the sidecar's API",
+        ),
+        (
+            json!({"sidecar-image": "daprd:1 "}),
+            "dapr.io/sidecar-image: \"daprd:1 \" is not an image without white space around it",
+        ),
+        (
+            json!({"env-from-secret": "A=s:a/b"}),
+            "dapr.io/env-from-secret: \"A=s:a/b\" is not NAME=secret,NAME=secret:key",
+        ),
+        (json!({"env-from-secret": "A=s:"}), "key: letters, digits"),
+        (
+            json!({"env": "N\u{c4}ME=x"}),
+            "is not NAME=value,NAME=value (NAME: printable ASCII)",
+        ),
+    ] {
+        let mut with = pod(&annotations);
+        with["spec"]["volumes"] = json!([{"name": "data"}, {"name": "more"}]);
+        let read: Pod = serde_json::from_value(with).unwrap();
+        let refused = operations(&read, &settings(), &context()).unwrap_err();
+        assert!(
+            refused.contains(told) && refused.contains("the API server rejects such a container"),
+            "{annotations}: {refused}"
+        );
+        assert_eq!(
+            warnings(&read, &settings()),
+            Vec::<String>::new(),
+            "no warning besides"
+        );
+    }
+    // What the pod has no volume for is not mounted.
+    let read: Pod = serde_json::from_value(pod(&json!({"volume-mounts": "data:,more:/x,less:/x"}))).unwrap();
+    assert!(operations(&read, &settings(), &context()).is_ok());
+}

@@ -4,7 +4,7 @@ mod faults;
 mod random;
 mod simulated;
 
-use super::super::place::Remote;
+use super::super::store::ApiLease;
 use super::*;
 use crate::testing::Server;
 
@@ -16,18 +16,18 @@ fn times_have_six_digits() {
 
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l";
 
-fn candidate(server: &Server, name: &str) -> Candidate<Remote> {
+fn candidate(server: &Server, name: &str) -> Candidate<ApiLease> {
     let pace = Pace {
         renew: Duration::from_millis(20),
         retry: Duration::from_millis(10),
         ..Pace::RARE
     };
-    let place = Remote {
+    let store = ApiLease {
         client: server.client(),
         namespace: "ns".to_owned(),
         name: "l".to_owned(),
     };
-    Candidate::new(place, "ns", "l", name.to_owned(), pace)
+    Candidate::new(store, "ns", "l", name.to_owned(), pace)
 }
 
 fn holder(server: &Server) -> Value {

@@ -94,6 +94,50 @@ fn a_kind_that_is_nearly_one_is_a_mistake() {
 }
 
 #[test]
+fn a_document_without_a_kind_is_told() {
+    let kinds = "the kinds that are read are Component, HTTPEndpoint, Resiliency, Subscription";
+    let nothing = "the document is not loaded";
+    for (text, line, what, near) in [
+        (
+            "\napiVersion: dapr.io/v1alpha1\nmetadata: {name: s}\n",
+            2,
+            "kind is missing",
+            "",
+        ),
+        ("apiVersion: v1\nkind:\n", 1, "kind is missing", ""),
+        ("kind: [Component]\n", 1, "kind is a list", ""),
+        (
+            "apiVersion: v1\nknd: Component\n",
+            1,
+            "kind is missing",
+            "is knd meant to be kind? ",
+        ),
+        ("- kind: Component\n", 1, "this is a list and no resource", ""),
+        ("Component\n", 1, "this is a single value and no resource", ""),
+    ] {
+        let loaded = super::text(text, "app").unwrap();
+        let said: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            said,
+            [format!(":{line}: {what}: {nothing} ({near}{kinds})")],
+            "{text}"
+        );
+        assert!(loaded.broken.is_empty(), "{text}");
+    }
+    for empty in ["", "# nothing\n", "---\n", "null\n", "---\n# one\n---\n~\n"] {
+        assert_eq!(super::text(empty, "app").unwrap(), Loaded::default(), "{empty:?}");
+    }
+}
+
+#[test]
+fn a_kind_that_is_nearly_one_is_told_without_a_version_too() {
+    let loaded = super::text("kind: component\nmetadata: {name: s}\n", "app").unwrap();
+    let said: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("did you mean Component?"), "{said:?}");
+}
+
+#[test]
 fn a_version_that_a_kind_does_not_have_is_a_mistake() {
     for (version, kind, remedy) in [
         ("apiVersion: dapr.io/v1alpha\n", "Component", "dapr.io/v1alpha1"),

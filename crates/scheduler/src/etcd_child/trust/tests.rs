@@ -62,7 +62,7 @@ async fn other_certificates_restart_it_once_and_the_same_ones_do_not() {
     sleep(Duration::from_millis(10)).await;
     std::fs::write(folder.path().join("ca.pem"), "two").unwrap();
     sleep(PACE.spread + PACE.look * 2).await;
-    assert_eq!(ordered.try_recv(), Ok(Order::Again));
+    assert_eq!(ordered.try_recv(), Ok(Order::Restart));
     sleep(PACE.spread * 2).await;
     supervised.note_start();
     sleep(PACE.spread * 2).await;

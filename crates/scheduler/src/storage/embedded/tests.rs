@@ -85,6 +85,7 @@ async fn what_was_stored_is_there_after_a_restart() {
     let advance = |name: &Name, version, progress| Advance {
         name: Arc::clone(name),
         version,
+        tenure: 0,
         progress,
         share: backlog.share(),
     };

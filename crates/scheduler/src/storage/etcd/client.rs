@@ -267,7 +267,8 @@ impl Target {
             "https" => {
                 let name = ServerName::try_from(host.to_owned())
                     .map_err(|_| wrong("has no host name that a certificate can be checked against"))?;
-                let mut config = outrigger_tls::client_config(None, None).map_err(|why| wrong(&why))?;
+                let mut config =
+                    outrigger_tls::client_config(None, None).map_err(|why| wrong(&why.to_string()))?;
                 config.alpn_protocols = vec![b"h2".to_vec()];
                 Some((TlsConnector::from(Arc::new(config)), name))
             }

@@ -14,7 +14,7 @@ pub(super) struct Written {
 
 /// What becomes of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Last {
+pub(super) enum KeyWrite {
     Put {
         value: Vec<u8>,
         lease: Option<i64>,
@@ -29,7 +29,7 @@ pub(super) enum Last {
 pub(super) struct Plan {
     /// What is stored of the keys that conditions name, with what was planned.
     known: HashMap<Vec<u8>, Written>,
-    pub(super) keys: HashMap<Vec<u8>, Last>,
+    pub(super) keys: HashMap<Vec<u8>, KeyWrite>,
     /// More keys that go; before anything is put.
     pub(super) ranges: Vec<Range>,
     leases: HashSet<i64>,
@@ -81,8 +81,8 @@ impl Plan {
     fn put(&mut self, revision: i64, key: &[u8], value: &[u8], lease: Option<i64>) {
         let gone = |range: &Range| range.has(key);
         let anew = match self.keys.get(key) {
-            Some(Last::Delete) => true,
-            Some(Last::Put { anew, .. }) => *anew,
+            Some(KeyWrite::Delete) => true,
+            Some(KeyWrite::Put { anew, .. }) => *anew,
             None => self.ranges.iter().any(gone),
         };
         let written = self.known.entry(key.to_vec()).or_insert(Written {
@@ -90,7 +90,7 @@ impl Plan {
             modified: revision,
         });
         written.modified = revision;
-        let last = Last::Put {
+        let last = KeyWrite::Put {
             value: value.to_vec(),
             lease,
             anew,
@@ -100,14 +100,14 @@ impl Plan {
 
     fn delete(&mut self, key: Vec<u8>) {
         self.known.remove(&key);
-        self.keys.insert(key, Last::Delete);
+        self.keys.insert(key, KeyWrite::Delete);
     }
 
     fn delete_range(&mut self, range: &Range) {
         self.known.retain(|key, _| !range.has(key));
         for (key, last) in &mut self.keys {
             if range.has(key) {
-                *last = Last::Delete;
+                *last = KeyWrite::Delete;
             }
         }
         self.ranges.push(range.clone());
@@ -126,8 +126,8 @@ mod tests {
         }
     }
 
-    fn last(value: &str, anew: bool) -> Last {
-        Last::Put {
+    fn last(value: &str, anew: bool) -> KeyWrite {
+        KeyWrite::Put {
             value: value.into(),
             lease: None,
             anew,
@@ -163,7 +163,7 @@ mod tests {
         let mut plan = plan();
         let one = Write::Delete(Range::one("a"));
         assert_eq!(plan.add(9, &[], &[one]), Some(true));
-        assert_eq!(plan.keys[b"a".as_slice()], Last::Delete);
+        assert_eq!(plan.keys[b"a".as_slice()], KeyWrite::Delete);
         let absent = [Condition::Modified(b"a".to_vec(), 0)];
         assert_eq!(plan.add(9, &absent, &[put("a", "1"), put("ab", "2")]), Some(true));
         assert_eq!(plan.keys[b"a".as_slice()], last("1", true));
@@ -171,7 +171,7 @@ mod tests {
         let prefix = Write::Delete(Range::prefix("a"));
         assert_eq!(plan.add(9, &[], &[prefix]), Some(true));
         assert_eq!(plan.add(9, &[], &[put("ac", "3")]), Some(true));
-        assert_eq!(plan.keys[b"ab".as_slice()], Last::Delete);
+        assert_eq!(plan.keys[b"ab".as_slice()], KeyWrite::Delete);
         assert_eq!(plan.keys[b"ac".as_slice()], last("3", true));
         assert_eq!(plan.ranges, [Range::prefix("a")]);
     }

@@ -105,7 +105,8 @@ impl PostgresWatch {
     async fn ask(&mut self) -> Result<Vec<Event>, StorageError> {
         let session = self.sessions.get().await?;
         // One statement sees one moment. What is gone has no value.
-        let sql = "SELECT key, value, created, modified, version FROM (
+        let sql = "SELECT new.*, forgotten.value, revision.value
+                   FROM scheduler_meta AS forgotten CROSS JOIN scheduler_meta AS revision LEFT JOIN (
                        (SELECT key, value, created, modified, version FROM scheduler_pairs
                         WHERE (modified, key) > ($1, $2) AND key >= $3 AND ($4::bytea IS NULL OR key < $4)
                         ORDER BY modified, key LIMIT $5)
@@ -113,11 +114,9 @@ impl PostgresWatch {
                        (SELECT key, NULL, 0, revision, 0 FROM scheduler_gone
                         WHERE (revision, key) > ($1, $2) AND key >= $3 AND ($4::bytea IS NULL OR key < $4)
                         ORDER BY revision, key LIMIT $5)
-                       UNION ALL
-                       (SELECT NULL, NULL, 0, value, 0 FROM scheduler_meta WHERE name = 'forgotten' AND value > $1)
-                       UNION ALL
-                       (SELECT NULL, NULL, 0, value, 1 FROM scheduler_meta WHERE name = 'revision')
-                   ) AS new ORDER BY modified, key LIMIT $5";
+                       ORDER BY modified, key LIMIT $5
+                   ) AS new ON true
+                   WHERE forgotten.name = 'forgotten' AND revision.name = 'revision' ORDER BY modified, key";
         let statement = session.client().prepare_cached(sql).await?;
         let (revision, key) = &self.last;
         let rows = session
@@ -128,25 +127,42 @@ impl PostgresWatch {
             )
             .await?;
         session.keep();
+        let first = rows
+            .first()
+            .ok_or_else(|| StorageError::Failed("rows of scheduler_meta are missing".to_owned()))?;
+        let (forgotten, now): (i64, i64) = (first.try_get(5)?, first.try_get(6)?);
+        if now < self.last.0 {
+            // What it stores next has revisions that were told before, of other changes.
+            return Err(StorageError::Failed(format!(
+                "the revision of PostgreSQL went back from {} to {now}: another server took its place, or a copy was \
+                 restored",
+                self.last.0
+            )));
+        }
+        // A page may have ended in the middle of a revision, whose other deletions are forgotten with it.
+        if (forgotten, LAST_KEY) > (self.last.0, self.last.1.as_slice()) {
+            return Err(StorageError::Failed(format!(
+                "deletions up to revision {forgotten} are no longer recorded"
+            )));
+        }
+        // Up to here there is nothing else, whatever the range, unless the page is full.
+        let mut last = (now, LAST_KEY.to_vec());
         let mut events = Vec::with_capacity(rows.len());
-        for row in rows {
-            let (key, revision): (Option<Vec<u8>>, i64) = (row.try_get(0)?, row.try_get(3)?);
-            let Some(key) = key else {
-                if row.try_get::<_, i64>(4)? == 1 {
-                    // Up to here there is nothing else, whatever the range.
-                    self.last = (revision, LAST_KEY.to_vec());
-                    continue;
-                }
-                return Err(StorageError::Failed(format!(
-                    "deletions up to revision {revision} are no longer recorded"
-                )));
+        for row in &rows {
+            // Without anything new there is one row, of the revisions.
+            let Some(key) = row.try_get::<_, Option<Vec<u8>>>(0)? else {
+                break;
             };
-            self.last = (revision, key.clone());
+            let revision = row.try_get(3)?;
+            if i64::try_from(events.len()) == Ok(PAGE - 1) {
+                last = (revision, key.clone());
+            }
             events.push(match row.try_get::<_, Option<Vec<u8>>>(1)? {
-                Some(_) => Event::Put(pair(&row)?),
+                Some(_) => Event::Put(pair(row)?),
                 None => Event::Deleted { key, revision },
             });
         }
+        self.last = last;
         Ok(events)
     }
 }
@@ -168,3 +184,6 @@ impl Watch for PostgresWatch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::below;
-use super::plan::{Last, Plan, Written};
+use super::plan::{KeyWrite, Plan, Written};
 use super::session::{CALL, Sessions, slow};
 use super::watch::CHANNEL;
 use crate::fault;
@@ -185,8 +185,8 @@ async fn carry_out(transaction: &Transaction<'_>, revision: i64, plan: Plan) -> 
     let mut deleted: Vec<Vec<u8>> = Vec::new();
     for (key, last) in plan.keys {
         match last {
-            Last::Delete => deleted.push(key),
-            Last::Put { value, lease, anew } => {
+            KeyWrite::Delete => deleted.push(key),
+            KeyWrite::Put { value, lease, anew } => {
                 let puts = &mut put[usize::from(anew)];
                 puts.keys.push(key);
                 puts.values.push(value);

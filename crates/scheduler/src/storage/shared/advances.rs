@@ -1,5 +1,10 @@
 //! Stores how far jobs are: many at a time, the latest of each, again until it is stored. Only a scheduler that is a
 //! member of the group may: one that was away for longer than its lease would write over what others did meanwhile.
+//!
+//! All is bound to the member's entry as it was last written. An attempt that was not answered may come to the store when
+//! nobody waits for it any more, and later ones were stored: before the next one the entry is written anew, so that the
+//! store refuses the earlier one then. And all is bound to the tenure in which it was found out: what could not be stored
+//! before others had the jobs is never stored.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,8 +16,8 @@ use tokio::task::JoinHandle;
 
 use super::backend::{Backend, Condition, Write};
 use crate::fault;
-use crate::storage::pair::{Range, counter_key, job_key};
-use crate::storage::{Advance, StorageError};
+use crate::storage::pair::{Pair, Range, counter_key, job_key};
+use crate::storage::{Advance, StorageError, Tenure};
 use crate::stored;
 
 const LOG: &str = "dapr.scheduler.storage";
@@ -29,11 +34,31 @@ enum Request {
     End,
 }
 
+/// The entry of this member that the store has to have for anything to be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fence {
+    /// What was found out in this tenure may be stored.
+    pub(super) tenure: Tenure,
+    pub(super) key: Vec<u8>,
+    /// The lease that the entry goes with.
+    pub(super) lease: i64,
+    /// Revision when the entry was made.
+    pub(super) created: i64,
+    /// Revision when it was last written.
+    pub(super) modified: i64,
+}
+
+impl Fence {
+    fn condition(&self) -> Condition {
+        Condition::Modified(self.key.clone(), self.modified)
+    }
+}
+
 /// The way to the task that stores.
 #[derive(Clone)]
 pub(super) struct Advances {
     requests: mpsc::UnboundedSender<Request>,
-    fence: Arc<Mutex<Option<Condition>>>,
+    fence: Arc<Mutex<Option<Fence>>>,
 }
 
 impl Advances {
@@ -46,7 +71,9 @@ impl Advances {
             backend,
             fence: Arc::clone(&fence),
             waiting: HashMap::new(),
+            tenure: 0,
             flushes: Vec::new(),
+            is_unanswered: false,
         };
         let writing = tokio::spawn(writer.run(queue));
         (Self { requests, fence }, writing)
@@ -64,8 +91,14 @@ impl Advances {
     }
 
     /// What has to hold for anything to be stored; `None`: nothing is.
-    pub(super) fn fence(&self, condition: Option<Condition>) {
-        *self.fence.lock().unwrap_or_else(PoisonError::into_inner) = condition;
+    pub(super) fn fence(&self, fence: Option<Fence>) {
+        *self.fence.lock().unwrap_or_else(PoisonError::into_inner) = fence;
+    }
+
+    /// The tenure of which something may be stored.
+    pub(super) fn tenure(&self) -> Option<Tenure> {
+        let fence = self.fence.lock().unwrap_or_else(PoisonError::into_inner);
+        fence.as_ref().map(|fence| fence.tenure)
     }
 
     /// Ends when everything before is stored, or cannot be.
@@ -80,10 +113,13 @@ impl Advances {
 
 struct Writer {
     backend: Arc<dyn Backend>,
-    fence: Arc<Mutex<Option<Condition>>>,
-    /// The latest of each job.
+    fence: Arc<Mutex<Option<Fence>>>,
+    /// The latest of each job, all of one tenure.
     waiting: HashMap<Name, Advance>,
+    tenure: Tenure,
     flushes: Vec<oneshot::Sender<()>>,
+    /// An attempt was not answered since the entry was written.
+    is_unanswered: bool,
 }
 
 impl Writer {
@@ -101,9 +137,7 @@ impl Writer {
             }
             for ask in asked.drain(..) {
                 match ask {
-                    Request::Advance(advance) => {
-                        self.waiting.insert(Arc::clone(&advance.name), advance);
-                    }
+                    Request::Advance(advance) => self.wait(advance),
                     Request::Flush(flushed) => self.flushes.push(flushed),
                     Request::End => ending = true,
                 }
@@ -123,18 +157,39 @@ impl Writer {
         }
     }
 
-    fn fence(&self) -> Option<Condition> {
+    fn wait(&mut self, advance: Advance) {
+        if advance.tenure > self.tenure {
+            self.waiting.clear();
+            self.tenure = advance.tenure;
+        }
+        if advance.tenure == self.tenure {
+            self.waiting.insert(Arc::clone(&advance.name), advance);
+        }
+    }
+
+    fn fence(&self) -> Option<Fence> {
         self.fence.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Stores all that waits; what is left waits again.
     async fn store(&mut self) -> Result<(), StorageError> {
+        let stored = self.store_waiting().await;
+        self.is_unanswered |= matches!(stored, Err(StorageError::Unanswered(_)));
+        stored
+    }
+
+    async fn store_waiting(&mut self) -> Result<(), StorageError> {
         while !self.waiting.is_empty() {
-            let Some(fence) = self.fence() else {
+            let Some(fence) = self.fence().filter(|fence| fence.tenure == self.tenure) else {
                 tracing::debug!(target: LOG, "{} jobs belong to another scheduler now", self.waiting.len());
                 self.waiting.clear();
                 return Ok(());
             };
+            if self.is_unanswered {
+                self.write_entry(fence).await?;
+                self.is_unanswered = false;
+                continue;
+            }
             let batch: Vec<Advance> = self.waiting.values().take(BATCH).cloned().collect();
             if !self.commit(&fence, &batch).await? {
                 // One of them was changed, or the fence fell: each for itself.
@@ -150,8 +205,45 @@ impl Writer {
         Ok(())
     }
 
-    async fn commit(&self, fence: &Condition, batch: &[Advance]) -> Result<bool, StorageError> {
-        let mut conditions = vec![fence.clone()];
+    /// Writes the entry of this member anew: earlier attempts to store anything are refused from then on.
+    async fn write_entry(&self, fence: Fence) -> Result<(), StorageError> {
+        let entry = self.entry(&fence).await?;
+        let entry = match entry {
+            Some(entry) if entry.modified == fence.modified => {
+                let put = Write::Put {
+                    key: fence.key.clone(),
+                    value: entry.value,
+                    lease: Some(fence.lease),
+                };
+                if !self.backend.commit(&[fence.condition()], &[put]).await? {
+                    tracing::debug!(target: LOG, "the group entry of this scheduler changed meanwhile");
+                }
+                self.entry(&fence).await?
+            }
+            // An earlier attempt to write it was not answered either: nobody else writes it while there is a fence.
+            other => other,
+        };
+        let renewed = entry.map(|entry| Fence {
+            modified: entry.modified,
+            ..fence.clone()
+        });
+        let mut current = self.fence.lock().unwrap_or_else(PoisonError::into_inner);
+        // Unless the member has lost its place meanwhile, or has another one.
+        if *current == Some(fence) {
+            *current = renewed;
+        }
+        Ok(())
+    }
+
+    /// The entry of this member, if the store has it still.
+    async fn entry(&self, fence: &Fence) -> Result<Option<Pair>, StorageError> {
+        let found = self.backend.get(vec![fence.key.clone()]).await?;
+        let entry = found.into_iter().next().flatten();
+        Ok(entry.filter(|entry| entry.created == fence.created))
+    }
+
+    async fn commit(&self, fence: &Fence, batch: &[Advance]) -> Result<bool, StorageError> {
+        let mut conditions = vec![fence.condition()];
         let mut writes = Vec::with_capacity(batch.len() * 2);
         for Advance {
             name,

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::backend::{Backend, Event, Scan};
 use crate::fault;
 use crate::storage::pair::{Pair, Range, counter_key, job_name};
-use crate::storage::{COUNTERS, Change, JOBS, StorageError};
+use crate::storage::{COUNTERS, Change, JOBS, StorageError, Tenure};
 use crate::stored;
 
 const LOG: &str = "dapr.scheduler.storage";
@@ -20,13 +20,14 @@ const BATCH: usize = 64;
 pub(super) async fn follow(
     backend: Arc<dyn Backend>,
     shard: Shard,
+    tenure: Tenure,
     changes: mpsc::Sender<Change>,
 ) -> Result<(), StorageError> {
     let report = |change| async {
         fault::point("before a change is told");
         changes.send(change).await.map_err(|_| StorageError::Closed)
     };
-    report(Change::Reset).await?;
+    report(Change::Reset(tenure)).await?;
     let mut stored = Stored::read(&*backend).await?;
     let revision = stored.jobs.revision;
     let mut loaded = 0_usize;

@@ -1,7 +1,7 @@
 //! This scheduler among those that share the store: its entry, bound to a lease; the others' entries; its place once
 //! all agree ([`outrigger_schedule::quorum`]).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outrigger_schedule::quorum::{self, Entry, GroupMembers, View};
@@ -15,14 +15,14 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::advances::Advances;
+use super::advances::{Advances, Fence};
 use super::backend::{Backend, Condition, Watch, Write};
 use super::follow::follow;
 use super::{FIRST_PAUSE, FULL_PAUSE, SelfMember};
 use crate::fault;
 use crate::proto::stored::Leadership;
 use crate::storage::pair::{Pair, Range};
-use crate::storage::{Change, Hosts, LEADERSHIP, StorageError};
+use crate::storage::{Change, Hosts, LEADERSHIP, StorageError, Tenure};
 
 const LOG: &str = "dapr.scheduler.members";
 /// Life of a lease that is not kept: others take over after it.
@@ -50,9 +50,12 @@ pub(super) struct Membership {
     changes: mpsc::Sender<Change>,
     hosts: watch::Sender<Hosts>,
     advances: Advances,
+    until: LeaseEnd,
     stop: CancellationToken,
     /// The shard of the jobs that it triggers.
     assignment: Option<Assignment>,
+    /// The last that it had.
+    tenure: Tenure,
 }
 
 /// A shard of the jobs, and the task that follows it in the store.
@@ -66,6 +69,7 @@ struct Member {
     entry: Entry,
     address: Option<String>,
     created: i64,
+    modified: i64,
 }
 
 /// Why a look at the entries ended.
@@ -85,6 +89,7 @@ impl Membership {
         changes: mpsc::Sender<Change>,
         hosts: watch::Sender<Hosts>,
         advances: Advances,
+        until: LeaseEnd,
         stop: CancellationToken,
     ) -> Self {
         Self {
@@ -94,8 +99,10 @@ impl Membership {
             changes,
             hosts,
             advances,
+            until,
             stop,
             assignment: None,
+            tenure: 0,
         }
     }
 
@@ -129,10 +136,12 @@ impl Membership {
         let lease = lease?;
         fault::point("lease granted");
         let lost = CancellationToken::new();
+        self.until.set(Some(asked + LEASE - MARGIN));
         let keeping: JoinHandle<()> = tokio::spawn(keep(
             Arc::clone(&self.backend),
             lease,
             asked + LEASE - MARGIN,
+            self.until.clone(),
             lost.clone(),
         ));
         let keeping = AbortOnDropHandle::new(keeping);
@@ -142,6 +151,7 @@ impl Membership {
         }
         drop(keeping);
         // Before the store is asked: it may not answer, and others have the jobs before that is known.
+        self.until.set(None);
         self.lose().await;
         fault::point("before the lease is given back");
         // Where the store does not answer it ends by itself.
@@ -198,7 +208,7 @@ impl Membership {
                     continue;
                 }
                 View::Disagreed => self.let_go().await,
-                View::Agreed(shard) => self.take(shard, &members).await,
+                View::Agreed(shard) => self.take(lease, shard, &members).await,
             }
             match self.wait(&mut **watch).await {
                 WakeReason::Look => {}
@@ -289,15 +299,21 @@ impl Membership {
     }
 
     /// Triggers the jobs of a shard from now on.
-    async fn take(&mut self, shard: Shard, members: &[Member]) {
+    async fn take(&mut self, lease: i64, shard: Shard, members: &[Member]) {
         let current = self.assignment.as_ref().map(|assignment| &assignment.shard);
         let is_new_group = current != Some(&shard);
         if is_new_group {
             self.let_go().await;
             let own = members.iter().find(|member| member.entry.id == self.own.id);
             let key = [LEADERSHIP, &self.own.id].concat().into_bytes();
-            self.advances
-                .fence(own.map(|own| Condition::Created(key, own.created)));
+            self.tenure += 1;
+            self.advances.fence(own.map(|own| Fence {
+                tenure: self.tenure,
+                key,
+                lease,
+                created: own.created,
+                modified: own.modified,
+            }));
             tracing::info!(
                 target: LOG,
                 "member of a group of {} schedulers: {}",
@@ -305,7 +321,12 @@ impl Membership {
                 members.iter().map(|member| member.entry.id.as_str()).collect::<Vec<_>>().join(", ")
             );
             fault::point("place taken");
-            let following = follow(Arc::clone(&self.backend), shard, self.changes.clone());
+            let following = follow(
+                Arc::clone(&self.backend),
+                shard,
+                self.tenure,
+                self.changes.clone(),
+            );
             self.assignment = Some(Assignment {
                 shard,
                 following: AbortOnDropHandle::new(tokio::spawn(following)),
@@ -340,8 +361,10 @@ impl Membership {
         }
         fault::point("answers awaited");
         // The engine ends with the process.
-        let _ = self.changes.send(Change::Reset).await;
+        let _ = self.changes.send(Change::Reset(self.tenure)).await;
         self.advances.flush().await;
+        // What comes later is not stored, and the entry is not written for it.
+        self.advances.fence(None);
         fault::point("answers stored");
     }
 
@@ -352,7 +375,7 @@ impl Membership {
             tracing::warn!(target: LOG, "no longer a member of the group of schedulers: this one triggers no jobs");
         }
         // The engine ends with the process.
-        let _ = self.changes.send(Change::Reset).await;
+        let _ = self.changes.send(Change::Reset(self.tenure)).await;
     }
 }
 
@@ -381,12 +404,45 @@ impl Member {
                 .map(|host| host.address)
                 .filter(|address| !address.is_empty()),
             created: pair.created,
+            modified: pair.modified,
         })
     }
 }
 
+/// When the lease of a scheduler may have ended, if it has one: from then on it triggers nothing, also where the task that keeps the lease
+/// has not noticed yet, as after the process was stopped for a while.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LeaseEnd(Arc<Mutex<Option<Instant>>>);
+
+impl LeaseEnd {
+    fn set(&self, until: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
+    }
+
+    /// Puts it off, unless it has come: nothing was triggered since.
+    fn put_off(&self, until: Instant) -> bool {
+        let mut end = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_in_time = end.is_some_and(|end| Instant::now() < end);
+        if is_in_time {
+            *end = Some(until);
+        }
+        is_in_time
+    }
+
+    pub(super) fn has_come(&self) -> bool {
+        let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_none_or(|until| until <= Instant::now())
+    }
+}
+
 /// Keeps a lease, which has ended for the store at `until` at the earliest; tells when it is lost, or may be.
-async fn keep(backend: Arc<dyn Backend>, lease: i64, mut until: Instant, lost: CancellationToken) {
+async fn keep(
+    backend: Arc<dyn Backend>,
+    lease: i64,
+    mut until: Instant,
+    end: LeaseEnd,
+    lost: CancellationToken,
+) {
     let _told = lost.drop_guard();
     let mut wait = KEEP_EVERY;
     loop {
@@ -395,6 +451,11 @@ async fn keep(backend: Arc<dyn Backend>, lease: i64, mut until: Instant, lost: C
         match tokio::time::timeout_at(until, backend.keep(lease)).await {
             Ok(Ok(true)) => {
                 until = asked + LEASE - MARGIN;
+                if !end.put_off(until) {
+                    // Its jobs are to be read anew.
+                    tracing::warn!(target: LOG, "the lease of this scheduler was renewed too late");
+                    return;
+                }
                 wait = KEEP_EVERY;
             }
             Ok(Ok(false)) => {

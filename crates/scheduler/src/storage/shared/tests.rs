@@ -5,11 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::Timestamp;
 use outrigger_components_testing::server;
+use outrigger_schedule::engine::Version;
+use outrigger_schedule::job::Progress;
 use outrigger_wire::scheduler::v1::{
     Host, Job, JobMetadata, JobTargetMetadata, TargetJob, job_target_metadata::Type,
 };
 use prost::Message as _;
 
+use super::advances::Fence;
 use super::backend::{Condition, Scan, Watch};
 use super::*;
 use crate::config::EtcdAccess;
@@ -27,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 enum Loss {
     /// It does not come to the store.
     Request,
+    /// It comes to the store later, when nobody waits for it any more.
+    Late,
     /// Its answer does not come; meanwhile others do this.
     Answer(Vec<Write>),
 }
@@ -40,6 +45,8 @@ struct Unsteady {
     loses_scan: AtomicBool,
     loses_revoke: AtomicBool,
     granted: Mutex<Vec<i64>>,
+    /// What is on its way yet.
+    late: Mutex<Vec<(Vec<Condition>, Vec<Write>)>>,
 }
 
 fn lost<T>() -> Result<T, StorageError> {
@@ -54,6 +61,7 @@ impl Unsteady {
             loses_scan: AtomicBool::default(),
             loses_revoke: AtomicBool::default(),
             granted: Mutex::default(),
+            late: Mutex::default(),
         })
     }
 
@@ -80,6 +88,11 @@ impl Backend for Unsteady {
         match loss {
             None => self.store.commit(conditions, writes).await,
             Some(Loss::Request) => lost(),
+            Some(Loss::Late) => {
+                let late = (conditions.to_vec(), writes.to_vec());
+                self.late.lock().unwrap().push(late);
+                lost()
+            }
             Some(Loss::Answer(meanwhile)) => {
                 self.store.commit(conditions, writes).await?;
                 if !meanwhile.is_empty() {
@@ -264,6 +277,79 @@ async fn an_entry_in_postgresql_ends_with_the_lease_that_is_kept() {
         return;
     };
     an_entry_ends_with_the_lease_that_is_kept(&store).await;
+}
+
+/// Invariant: an attempt to store how far a job is that comes to the store late, after others were stored, takes nothing of
+/// those back: ticks whose success is stored would come again.
+async fn late_progress_is_refused(store: &Arc<Unsteady>) {
+    let key = [LEADERSHIP, "a"].concat().into_bytes();
+    let lease = store.grant(Duration::from_secs(60)).await.unwrap();
+    let entry = Write::Put {
+        key: key.clone(),
+        value: b"entry".to_vec(),
+        lease: Some(lease),
+    };
+    let scheduled = put(job_key("ticks"), &job("1h", 1));
+    store.commit(&[], &[entry, scheduled]).await.unwrap();
+    let entry = store.pair(key.clone()).await.unwrap();
+    let revision = store.pair(job_key("ticks")).await.unwrap().modified;
+    let (advances, writing) = Advances::start(Arc::clone(store) as _);
+    advances.fence(Some(Fence {
+        tenure: 1,
+        key: key.clone(),
+        lease,
+        created: entry.created,
+        modified: entry.modified,
+    }));
+    let backlog = Arc::new(crate::backlog::Backlog::default());
+    let after = |count| Advance {
+        name: "ticks".into(),
+        version: Version {
+            revision: revision.unsigned_abs(),
+            partition: 1,
+        },
+        tenure: 1,
+        progress: Some(Progress {
+            count,
+            ..Progress::default()
+        }),
+        share: backlog.share(),
+    };
+    *store.loss.lock().unwrap() = Some(Loss::Late);
+    advances.advance(after(1));
+    tokio::time::timeout(PATIENCE, advances.flush()).await.unwrap();
+    advances.advance(after(2));
+    tokio::time::timeout(PATIENCE, advances.flush()).await.unwrap();
+    let stored = store.pair(counter_key("ticks")).await.expect("nothing is stored");
+
+    let late = std::mem::take(&mut *store.late.lock().unwrap());
+    assert_eq!(late.len(), 1);
+    for (conditions, writes) in late {
+        assert_eq!(store.commit(&conditions, &writes).await, Ok(false));
+    }
+    assert_eq!(store.pair(counter_key("ticks")).await, Some(stored));
+
+    // The entry is as it was, and still goes with the lease.
+    let now = store.pair(key.clone()).await.unwrap();
+    assert_eq!((now.created, &now.value), (entry.created, &entry.value));
+    store.revoke(lease).await.unwrap();
+    assert_eq!(store.pair(key).await, None);
+    advances.end();
+    writing.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_progress_is_refused_by_etcd() {
+    let Some((_server, store)) = etcd() else { return };
+    late_progress_is_refused(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_progress_is_refused_by_postgresql() {
+    let Some((_server, store)) = postgres() else {
+        return;
+    };
+    late_progress_is_refused(&store).await;
 }
 
 /// A member "b" as another scheduler writes it that has seen one more.

@@ -260,6 +260,31 @@ async fn jobs_of_members_come_once_where_the_clock_is_set_ahead() {
     );
 }
 
+/// Invariant: jobs are triggered that are stored after another server took the place of the one before, and lacks what that had
+/// stored last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_are_triggered_after_the_revision_went_back() {
+    let Some(server) = Postgres::start() else { return };
+    let running = start_with(&flags(&server, "a")).await;
+    let served = App::default();
+    let _serving = served.serve(running.addresses.grpc).await;
+    let mut client = running.client().await;
+    let database = sql(&server).await;
+    let ahead = "UPDATE scheduler_meta SET value = value + 1000 WHERE name = 'revision'";
+    let behind = "UPDATE scheduler_meta SET value = value - 500 WHERE name = 'revision'";
+    for (step, prefix) in [(ahead, "before-"), (behind, "after-"), (behind, "again-")] {
+        Hosts::of(running.addresses.grpc).await.are(1).await;
+        database.batch_execute(step).await.unwrap();
+        for name in self::names(prefix, 3) {
+            client
+                .schedule_job(schedule(&name, app("app"), due("0s")))
+                .await
+                .unwrap();
+        }
+        served.has(self::names(prefix, 3)).await;
+    }
+}
+
 #[tokio::test]
 async fn tables_of_a_later_format_are_refused() {
     let Some(server) = Postgres::start() else { return };

@@ -321,6 +321,33 @@ fn deprecated_flags_still_work() {
 }
 
 #[test]
+fn a_service_of_actors_that_is_not_placement_is_told() {
+    for (args, told) in [
+        (&["--actors-service", "mine:host:7"][..], 1),
+        (&["--actors-service", "placement:host:7"], 0),
+        (
+            &[
+                "--actors-service",
+                "mine:host:7",
+                "--placement-host-address",
+                "p:1",
+            ],
+            0,
+        ),
+        (&[], 0),
+    ] {
+        let mut notes = Vec::new();
+        let args = args
+            .iter()
+            .map(|arg| (*arg).to_owned())
+            .chain(["--app-id".to_owned(), "a".to_owned()]);
+        Config::from_args(args, |_| None, |note| notes.push(note.to_owned())).unwrap();
+        notes.retain(|note| note.contains("so there are no actors"));
+        assert_eq!(notes.len(), told, "{notes:?}");
+    }
+}
+
+#[test]
 fn special_values_mean_defaults_or_no_limit() {
     assert_eq!(run(&["--max-body-size=-1"]).api.max_body_size, Some(4 << 20));
     assert_eq!(run(&["--max-body-size=0"]).api.max_body_size, None);

@@ -25,6 +25,9 @@ pub const HANDOVER_WHILE_WELL: &[&str] = &[
     "--app-health-threshold=1",
 ];
 
+/// What turns take where apps are slow.
+const LITTLE: Duration = Duration::from_millis(20);
+
 /// What the apps of all hosts see.
 #[derive(Default)]
 pub struct Seen {
@@ -41,6 +44,8 @@ pub struct Seen {
     /// Calls of the method `hang` wait for it.
     pub release: Notify,
     pub hanging: AtomicBool,
+    /// Apps do not end actors, and turns take some time. Actors may be called elsewhere before they have ended.
+    pub slow: AtomicBool,
     /// Hosts whose app says that it is not well, where it is asked.
     pub unwell: Mutex<HashSet<String>>,
 }
@@ -63,7 +68,9 @@ impl Seen {
     fn called(self: &Arc<Self>, host: &str, actor: &str, number: &str) -> Turn {
         let mut places = self.places.lock().unwrap();
         let place = places.entry(actor.to_owned()).or_insert_with(|| host.to_owned());
-        if place != host {
+        if self.slow.load(Ordering::SeqCst) {
+            host.clone_into(place);
+        } else if place != host {
             let text = format!("actor {actor} is called on {host} and active on {place}");
             self.wrong.lock().unwrap().push(text);
         }
@@ -128,6 +135,9 @@ async fn host(name: &str, seen: &Arc<Seen>) -> App {
             let parts: Vec<_> = path.split('/').collect();
             let actor = parts[3];
             if request.method() == Method::DELETE {
+                while seen.slow.load(Ordering::SeqCst) {
+                    tokio::time::sleep(LITTLE).await;
+                }
                 seen.ended(&name, actor);
                 return app::text(200, "");
             }
@@ -145,6 +155,7 @@ async fn host(name: &str, seen: &Arc<Seen>) -> App {
                     seen.hanging.store(true, Ordering::SeqCst);
                     seen.release.notified().await;
                 }
+                _ if seen.slow.load(Ordering::SeqCst) => tokio::time::sleep(LITTLE).await,
                 _ => {}
             }
             app::text(200, &name)

@@ -117,3 +117,42 @@ async fn a_parent_is_terminated_whose_child_is_stalled() {
     eventually(async || status(&node, "g").await == "TERMINATED").await;
     assert_eq!(status(&node, "grower").await, "UNKNOWN");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workflow_that_continues_as_new_takes_its_child_over() {
+    let world = World::new().await;
+    let tasks = Tasks::default()
+        .workflow("waits", |context| {
+            let raised = context.event("go")?;
+            Some(End::Completed(raised))
+        })
+        .workflow("parent", |context| {
+            let child = context.begin_child("waits", "", "");
+            if context.input == "first" {
+                context.event("next")?;
+                return Some(End::ContinueAsNew("second".to_owned()));
+            }
+            Some(End::Completed(context.wait(child)?.unwrap()))
+        });
+    let (node, _worker, _tasks) = world.with_worker("shop", tasks).await;
+    start(&node, "parent", "p", "first").await;
+    eventually(async || status(&node, "p:0000").await == "RUNNING").await;
+    raise(&node, "p", "next", "1").await;
+    eventually(async || {
+        let events = history(&node, "p").await;
+        let is_second = |event: &HistoryEvent| match &event.event_type {
+            Some(EventType::ExecutionStarted(started)) => started.input.as_deref() == Some("second"),
+            _ => false,
+        };
+        let is_child = |event: &HistoryEvent| {
+            matches!(
+                event.event_type,
+                Some(EventType::SubOrchestrationInstanceCreated(_))
+            )
+        };
+        events.iter().any(is_second) && events.iter().any(is_child)
+    })
+    .await;
+    raise(&node, "p:0000", "go", "7").await;
+    assert_eq!(output(&node, "p").await, "7");
+}

@@ -81,7 +81,34 @@ async fn instances_and_their_histories_are_seen() {
     assert_eq!(pending["instances"].as_array().unwrap().len(), 3);
     let failed = ask(&format!("{list}?runtimeStatus=FAILED")).await.json();
     assert_eq!(failed, json!({"instances": []}));
-    for wrong in ["pageSize=none", "runtimeStatus=fine"] {
+    let now = jiff::Timestamp::now();
+    for (query, ids) in [
+        ("runtimeStatus=FAILED&runtimeStatus=PENDING".to_owned(), 3),
+        ("workflowName=order".to_owned(), 3),
+        ("workflowName=other".to_owned(), 0),
+        ("instanceIDPrefix=b".to_owned(), 1),
+        ("instanceIDPrefix=%25".to_owned(), 0),
+        (format!("createdTimeTo={now}"), 3),
+        (format!("createdTimeFrom={now}"), 0),
+        (
+            format!("instanceIDPrefix=c&workflowName=order&createdTimeTo={now}"),
+            1,
+        ),
+    ] {
+        let page = ask(&format!("{list}?{query}")).await.json();
+        assert_eq!(
+            page["instances"].as_array().unwrap().len(),
+            ids,
+            "{query}: {page}"
+        );
+    }
+    let misspelt = "workflow=order";
+    for wrong in [
+        "pageSize=none",
+        "runtimeStatus=fine",
+        "createdTimeTo=today",
+        misspelt,
+    ] {
         let answer = ask(&format!("{list}?{wrong}")).await;
         answer.error(400, "ERR_MALFORMED_REQUEST");
     }

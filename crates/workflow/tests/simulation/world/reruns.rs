@@ -28,7 +28,12 @@ impl World {
                 ..RerunWorkflowFromEventRequest::default()
             };
             let state = root.fork(&request).unwrap();
-            let (instance, change) = Instance::from_fork(AGAIN, state, self.at()).unwrap();
+            let (at, next_id) = (self.at(), &mut self.next_id);
+            let mut new_id = || {
+                *next_id += 1;
+                next_id.to_string()
+            };
+            let (instance, change) = Instance::from_fork(AGAIN, state, at, &mut new_id).unwrap();
             self.next_id += 1;
             let name = format!("rerun-{}", self.next_id);
             self.remind(self.now, AGAIN, &name, Due::Rerun(instance.stored()));

@@ -133,7 +133,7 @@ impl World {
                 limit: LIMIT,
             };
             match turn.answer(&instance, answer, outside).unwrap() {
-                Answered::Again(next) => turn = *next,
+                Answered::ContinuedAsNew(next) => turn = *next,
                 Answered::Done(outcome) => break *outcome,
             }
         };
@@ -160,7 +160,7 @@ impl World {
             self.run_again(&id);
         }
         if !unsent.is_empty() {
-            if outcome.is_first() {
+            if outcome.may_be_stored_in_part() {
                 self.run_again(&id);
                 let partly = outcome.without(&instance, &unsent);
                 let change = instance.commit(partly);

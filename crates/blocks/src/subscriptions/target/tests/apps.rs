@@ -35,6 +35,52 @@ async fn an_unwell_app_is_asked_nothing_and_parks_nothing() {
     scene.end().await;
 }
 
+/// Invariant: where the broker drops what nobody consumes, an unwell app does not end the subscription. What comes meanwhile goes
+/// back, to whomever the broker chooses, and nothing is parked.
+#[tokio::test]
+async fn a_subscription_that_its_queue_needs_outlasts_an_unwell_app() {
+    let mut scene = Scene::new("", wanted()).await;
+    let (setter, health) = Health::new(true);
+    let (app, mut calls) = app(health.clone(), None).await;
+    let (steps, to_do) = mpsc::unbounded_channel();
+    *scene.fake.steps.lock().unwrap() = Some(to_do);
+    scene.fake.needs_consumer.store(true, Ordering::Relaxed);
+    let before = &scene.subscriptions.dependencies;
+    let subscriptions = Subscriptions::new(Dependencies {
+        app_id: Arc::clone(&before.app_id),
+        pubsubs: Arc::clone(&before.pubsubs),
+        resilience: Arc::clone(&before.resilience),
+        app: Some(app),
+        tracer: Tracer::off(),
+        ask_app: false,
+        max_answer: 1024,
+    });
+    let yaml = "apiVersion: dapr.io/v2alpha1\nkind: Subscription\nmetadata: {name: s}\nspec: {pubsubname: broker, topic: orders, \
+                routes: {default: /orders}, deadLetterTopic: dead}\n";
+    let resources = text(yaml, "app").unwrap().subscriptions;
+    subscriptions.declare(&resources).unwrap();
+    let stop = CancellationToken::new();
+    let following = tokio::spawn(Arc::clone(&subscriptions).follow(health, stop.clone()));
+    for (is_well, settlement) in [
+        (true, Settlement::Acknowledge),
+        (false, Settlement::Unattempted),
+        (false, Settlement::Unattempted),
+        (true, Settlement::Acknowledge),
+    ] {
+        setter.send_replace(is_well);
+        // The broker gives its steps to one subscription: a second one would fail.
+        assert!(steps.send(Step::Deliver(EVENT, None)).is_ok());
+        assert_eq!(scene.settlement().await, settlement, "well: {is_well}");
+        assert_eq!(calls.try_recv().is_ok(), is_well, "the app was called");
+    }
+    assert_eq!(scene.dead_letters().len(), 2, "what the app dropped");
+    stop.cancel();
+    following.await.unwrap();
+    subscriptions.end_reading();
+    tokio::time::timeout(LONG, subscriptions.drained()).await.unwrap();
+    scene.end().await;
+}
+
 #[test]
 fn no_more_is_attempted_than_the_app_takes() {
     let bulk = Bulk {
@@ -50,4 +96,35 @@ fn no_more_is_attempted_than_the_app_takes() {
     ] {
         assert_eq!(limits(concurrency, bulk, calls).in_flight, in_flight);
     }
+}
+
+#[tokio::test]
+async fn a_subscription_to_a_broker_that_there_is_not_is_told() {
+    let scene = Scene::new("", wanted()).await;
+    let declared = |pubsub: &str| {
+        let yaml = format!(
+            "apiVersion: dapr.io/v2alpha1\nkind: Subscription\nmetadata: {{name: s}}\nspec: {{pubsubname: {pubsub}, \
+             topic: orders, routes: {{default: /orders}}}}\n"
+        );
+        text(&yaml, "app").unwrap().subscriptions
+    };
+    let missing = |pubsub: &str, reloads| scene.subscriptions.missing(&declared(pubsub), reloads);
+    assert_eq!(
+        missing("borker", false),
+        [
+            ":1: subscription \"s\": no pub/sub component \"borker\" is loaded: it gets no events (did you mean broker? \
+             add it, or correct spec.pubsubname)"
+        ]
+    );
+    assert_eq!(
+        missing("kafka", true),
+        [
+            ":1: subscription \"s\": no pub/sub component \"kafka\" is loaded: it gets no events until one comes (add \
+             it, or correct spec.pubsubname)"
+        ]
+    );
+    for fine in ["broker", "\"\""] {
+        assert!(missing(fine, false).is_empty(), "{fine}");
+    }
+    scene.end().await;
 }

@@ -75,6 +75,10 @@ struct Setting {
     window: Option<usize>,
     policy: &'static str,
     count: usize,
+    /// Calls that the app takes at once.
+    calls: Option<usize>,
+    /// How long a bulk waits for more events; for ever, if it is not said.
+    wait: Option<Duration>,
 }
 
 /// A broker and an app with bulks between them, for which nobody may wait.
@@ -82,6 +86,7 @@ struct Bulks {
     scene: Scene,
     steps: UnboundedSender<Step>,
     sizes: UnboundedReceiver<usize>,
+    app: Arc<AppChannel>,
     stop: CancellationToken,
     running: tokio::task::JoinHandle<()>,
 }
@@ -90,17 +95,17 @@ impl Bulks {
     async fn start(setting: Setting) -> Self {
         let concurrency = setting.concurrency.and_then(NonZeroUsize::new);
         let scene = Scene::of_broker(setting.policy, wanted(), concurrency, setting.window).await;
-        let (app, sizes) = app(Health::new(true).1, None).await;
+        let (app, sizes) = app(Health::new(true).1, setting.calls).await;
         let wanted = AppSubscription {
             origin: SubscriptionType::Declared,
             dead_letter: None,
             bulk: Some(Bulk {
                 count: setting.count,
-                wait: Duration::from_secs(3600),
+                wait: setting.wait.unwrap_or(Duration::from_secs(3600)),
             }),
             ..wanted()
         };
-        let (steps, target) = scene.target(wanted, app);
+        let (steps, target) = scene.target(wanted, Arc::clone(&app));
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let running = tokio::spawn(async move {
@@ -110,6 +115,7 @@ impl Bulks {
             scene,
             steps,
             sizes,
+            app,
             stop,
             running,
         }
@@ -221,5 +227,32 @@ async fn a_bulk_does_not_wait_for_a_retry() {
     }
     assert_eq!((bulks.next().await, bulks.next().await), (3, 1));
     bulks.acknowledged(1).await;
+    bulks.end().await;
+}
+
+/// Invariant: a bulk that is not full does not wait for the app as one that is being handled. It goes on filling.
+#[tokio::test]
+async fn a_bulk_fills_while_the_app_is_busy() {
+    let wait = Duration::from_millis(10);
+    let mut bulks = Bulks::start(Setting {
+        count: 100,
+        calls: Some(1),
+        wait: Some(wait),
+        ..Setting::default()
+    })
+    .await;
+    let busy = bulks.app.turn().await.unwrap();
+    for _ in 0..3 {
+        bulks.deliver(EVENT, None);
+        // Nothing tells that a bulk waits for the app; too short a time would let a wrong one pass, and fail no right one.
+        tokio::time::sleep(10 * wait).await;
+    }
+    assert!(
+        bulks.sizes.try_recv().is_err(),
+        "the app takes one call at a time"
+    );
+    drop(busy);
+    assert_eq!(bulks.next().await, 3);
+    bulks.acknowledged(3).await;
     bulks.end().await;
 }

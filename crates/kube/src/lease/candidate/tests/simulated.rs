@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinHandle;
 
-use super::super::super::place::{News, Place};
+use super::super::super::store::{LeaseStore, LeaseWatch};
 use super::*;
 
 /// What the API keeps.
@@ -150,8 +150,8 @@ fn absent() -> ApiError {
     }
 }
 
-impl Place for Link {
-    type News = Following;
+impl LeaseStore for Link {
+    type LeaseWatch = Following;
 
     async fn get(&self) -> Result<Value, ApiError> {
         self.call(|api| api.kept().lease.clone().ok_or_else(absent)).await
@@ -206,7 +206,7 @@ pub(super) struct Following {
     network: watch::Receiver<Network>,
 }
 
-impl News for Following {
+impl LeaseWatch for Following {
     async fn next(&mut self) -> Result<Option<Event>, ApiError> {
         self.changed.changed().await.unwrap();
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -155,6 +155,7 @@ async fn damage_in_an_open_store_is_told_and_can_be_mended() {
     store.advance(Advance {
         name: Arc::clone(&name),
         version,
+        tenure: 0,
         progress: Some(progress),
         share: Arc::<Backlog>::default().share(),
     });

@@ -1,6 +1,6 @@
 //! Bytes of the log that the disk has changed.
 
-use std::sync::Mutex;
+use outrigger_log_lines::Lines;
 
 use super::*;
 
@@ -28,44 +28,18 @@ async fn written() -> (Vec<u8>, Vec<u8>) {
     (std::fs::read(&file).unwrap(), std::fs::read(&log).unwrap())
 }
 
-/// Keeps what is told of the store.
-#[derive(Default, Clone)]
-struct Logged(Arc<Mutex<String>>);
-
-impl tracing::field::Visit for Logged {
-    fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-        *self.0.lock().unwrap() += &format!("{value:?}");
-    }
-}
-
-impl tracing::Subscriber for Logged {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() <= tracing::Level::WARN && metadata.target() == "dapr.scheduler.storage"
-    }
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn event(&self, event: &tracing::Event<'_>) {
-        event.record(&mut self.clone());
-    }
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 /// How many jobs there are with this log, and what is said of it; the folder's name is left out.
 async fn opened(main: &[u8], wal: &[u8]) -> (usize, String) {
     let folder = tempfile::tempdir().unwrap();
     let location = location(folder.path());
     std::fs::write(location.file(), main).unwrap();
     std::fs::write(location.file().with_extension("db-wal"), wal).unwrap();
-    let logged = Logged::default();
-    let opened = tracing::subscriber::with_default(logged.clone(), || Embedded::open(&location));
-    let (store, mut changes) = opened.unwrap();
+    let lines = Lines::new();
+    let (store, mut changes) = Embedded::open(&location).unwrap();
+    let warnings = lines.take("dapr.scheduler.storage", tracing::Level::WARN);
     let jobs = loaded(&mut changes).await.len();
     drop(store);
-    let logged = logged.0.lock().unwrap().clone();
+    let logged: String = warnings.into_iter().map(|line| line.message).collect();
     (
         jobs,
         logged.replace(&folder.path().display().to_string(), "FOLDER"),

@@ -23,15 +23,15 @@ pub(super) enum Key {
 
 /// Answers of a registry. Where there is no room, the one that was not used for the longest time goes.
 #[derive(Debug, Default)]
-pub(super) struct Known {
-    answers: HashMap<Key, Held>,
+pub(super) struct Cache {
+    answers: HashMap<Key, CacheEntry>,
     bytes: usize,
     /// Counts what is used.
     clock: u64,
 }
 
 #[derive(Debug)]
-struct Held {
+struct CacheEntry {
     answer: Result<Arc<Schema>, Failure>,
     /// `None`: without end.
     until: Option<Instant>,
@@ -39,7 +39,7 @@ struct Held {
     used: u64,
 }
 
-impl Known {
+impl Cache {
     pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Result<Arc<Schema>, Failure>> {
         let until = self.answers.get(key)?.until;
         if until.is_some_and(|until| until <= now) {
@@ -77,7 +77,7 @@ impl Known {
         }
         self.bytes += bytes;
         self.clock += 1;
-        let held = Held {
+        let held = CacheEntry {
             answer,
             until: now.checked_add(keep).filter(|_| keep != Duration::MAX),
             bytes,
@@ -105,13 +105,13 @@ mod tests {
         Ok(Arc::new(Schema { id, codec }))
     }
 
-    fn found(known: &mut Known, key: &Key, now: Instant) -> Option<u32> {
+    fn found(known: &mut Cache, key: &Key, now: Instant) -> Option<u32> {
         known.get(key, now).and_then(Result::ok).map(|schema| schema.id)
     }
 
     #[test]
     fn answers_live_as_long_as_they_may() {
-        let (mut known, now) = (Known::default(), Instant::now());
+        let (mut known, now) = (Cache::default(), Instant::now());
         let subject = Key::Subject("orders-value".to_owned());
         known.insert(subject.clone(), schema(7, "\"int\""), KEEP, now);
         known.insert(Key::Id(7), schema(7, "\"int\""), Duration::MAX, now);
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn what_was_not_used_for_longest_makes_room() {
-        let (mut known, now) = (Known::default(), Instant::now());
+        let (mut known, now) = (Cache::default(), Instant::now());
         let most = u32::try_from(MOST_KNOWN).unwrap();
         for id in 0..most {
             known.insert(Key::Id(id), schema(id, "\"int\""), KEEP, now);
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn large_schemas_leave_room_for_fewer() {
-        let (mut known, now) = (Known::default(), Instant::now());
+        let (mut known, now) = (Cache::default(), Instant::now());
         let large = format!(
             "{{\"type\":\"string\",\"doc\":\"{}\"}}",
             "x".repeat(MOST_BYTES / 4)

@@ -8,8 +8,8 @@ use crate::kind::Kind;
 use crate::watch::{Event, Watch};
 
 /// One lease, where it is kept.
-pub(super) trait Place: Send + Sync {
-    type News: News;
+pub(super) trait LeaseStore: Send + Sync {
+    type LeaseWatch: LeaseWatch;
 
     /// The lease as it is.
     fn get(&self) -> impl Future<Output = Result<Value, ApiError>> + Send;
@@ -21,30 +21,30 @@ pub(super) trait Place: Send + Sync {
     fn replace(&self, lease: &Value) -> impl Future<Output = Result<Value, ApiError>> + Send;
 
     /// Watches it: first as it is now.
-    fn watch(&self) -> impl Future<Output = Result<Self::News, ApiError>> + Send;
+    fn watch(&self) -> impl Future<Output = Result<Self::LeaseWatch, ApiError>> + Send;
 }
 
 /// What a watch says of a lease.
-pub(super) trait News: Send {
+pub(super) trait LeaseWatch: Send {
     /// The next event; nothing when the watch has ended in order.
     fn next(&mut self) -> impl Future<Output = Result<Option<Event>, ApiError>> + Send;
 }
 
 /// In the API.
 #[derive(Debug)]
-pub(super) struct Remote {
+pub(super) struct ApiLease {
     pub(super) client: Client,
     pub(super) namespace: String,
     pub(super) name: String,
 }
 
 /// Its events, and those of no other lease.
-pub(super) struct RemoteNews {
+pub(super) struct ApiLeaseWatch {
     watch: Watch,
     name: String,
 }
 
-impl Remote {
+impl ApiLease {
     /// Says which rights are missing.
     fn explained(&self, error: ApiError) -> ApiError {
         match error {
@@ -66,8 +66,8 @@ impl Remote {
     }
 }
 
-impl Place for Remote {
-    type News = RemoteNews;
+impl LeaseStore for ApiLease {
+    type LeaseWatch = ApiLeaseWatch;
 
     async fn get(&self) -> Result<Value, ApiError> {
         let got = self.client.get(Kind::LEASES, Some(&self.namespace), &self.name);
@@ -85,18 +85,18 @@ impl Place for Remote {
         replaced.await.map_err(|error| self.explained(error))
     }
 
-    async fn watch(&self) -> Result<RemoteNews, ApiError> {
+    async fn watch(&self) -> Result<ApiLeaseWatch, ApiError> {
         let query = format!("fieldSelector=metadata.name%3D{}", self.name);
         // From now on: a server that was started since may not know of a version that was read before.
         let watch = Watch::open(&self.client, Kind::LEASES, Some(&self.namespace), &query, "");
-        Ok(RemoteNews {
+        Ok(ApiLeaseWatch {
             watch: watch.await.map_err(|error| self.explained(error))?,
             name: self.name.clone(),
         })
     }
 }
 
-impl News for RemoteNews {
+impl LeaseWatch for ApiLeaseWatch {
     async fn next(&mut self) -> Result<Option<Event>, ApiError> {
         loop {
             let event = self.watch.next().await?;

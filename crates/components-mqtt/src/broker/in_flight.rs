@@ -9,7 +9,7 @@ use crate::client::Received;
 
 /// Messages that the broker was not told to be settled, by the order they came in.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct InFlight {
     messages: BTreeMap<u64, Message>,
     by_packet: HashMap<u16, u64>,
     /// Those that no subscription has.
@@ -38,7 +38,7 @@ pub(super) enum Arrival {
     Done(Arc<Received>),
 }
 
-impl Held {
+impl InFlight {
     pub(super) fn len(&self) -> usize {
         self.messages.len()
     }
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_the_app_has_is_not_delivered_twice() {
-        let mut held = Held::default();
+        let mut held = InFlight::default();
         assert_eq!(new(held.add(received(1, false, "a"), 1)), 0);
         assert!(held.knows(&received(1, true, "a")) && !held.knows(&received(1, true, "b")));
         assert_eq!(held.add(received(1, true, "a"), 2), Arrival::Known);
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn what_was_done_without_a_connection_is_acknowledged_when_it_comes_again() {
-        let mut held = Held::default();
+        let mut held = InFlight::default();
         held.add(received(1, false, "a"), 1);
         assert_eq!(held.done(0, None), None);
         let again = received(1, true, "a");
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_packet_identifier_of_another_session_is_another_message() {
-        let mut held = Held::default();
+        let mut held = InFlight::default();
         held.add(received(1, false, "a"), 1);
         held.add(received(2, false, "done"), 1);
         assert_eq!(held.done(1, None), None);
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn strays_wait_in_their_order() {
-        let mut held = Held::default();
+        let mut held = InFlight::default();
         for (packet, text) in [(1, "a"), (2, "b")] {
             held.add(received(packet, false, text), 1);
         }

@@ -1,0 +1,227 @@
+//! Large texts that are written anew for each request. How many are kept for clients that do not read them is bounded.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::Instant;
+
+/// Texts kept at once for clients that have not read them to the end.
+const MAX_TEXTS: usize = 4;
+/// While there are as many, the newest is everybody's for this long; then another takes the place of the oldest.
+const SHARED: Duration = Duration::from_secs(1);
+/// What a connection takes over at once, bytes: a copy, so that it keeps no more of the text than that.
+const PIECE: usize = 8 << 10;
+
+/// The texts of a server, each of a kind `K`.
+#[derive(Debug)]
+pub struct Texts<K> {
+    /// Whoever waits for a text that is being written keeps no thread from others.
+    kept: tokio::sync::Mutex<Vec<Kept<K>>>,
+}
+
+#[derive(Debug)]
+struct Kept<K> {
+    kind: K,
+    since: Instant,
+    text: Weak<Text>,
+}
+
+/// `None` once another text took its place.
+#[derive(Debug)]
+struct Text(Mutex<Option<Bytes>>);
+
+impl Text {
+    fn bytes(&self) -> MutexGuard<'_, Option<Bytes>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K> Default for Texts<K> {
+    fn default() -> Self {
+        Self {
+            kept: tokio::sync::Mutex::default(),
+        }
+    }
+}
+
+impl<K: PartialEq> Texts<K> {
+    /// The text that `write` writes, which is of this kind. Where clients leave many texts unread, it may be one that was
+    /// written up to a second ago, and the oldest of them is broken off.
+    pub async fn answer(&self, kind: K, write: impl FnOnce() -> String) -> TextBody {
+        // Texts are written one after the other: each needs memory while it is.
+        let mut kept = self.kept.lock().await;
+        kept.retain(|kept| kept.text.strong_count() > 0);
+        if kept.len() >= MAX_TEXTS {
+            let newest = kept.iter().rev().find(|kept| kept.kind == kind);
+            let newest = newest.filter(|kept| kept.since.elapsed() < SHARED);
+            if let Some(text) = newest.and_then(|kept| kept.text.upgrade())
+                && let Some(body) = TextBody::new(text)
+            {
+                return body;
+            }
+            if let Some(text) = kept.remove(0).text.upgrade() {
+                text.bytes().take();
+            }
+        }
+        let mut text = write();
+        text.shrink_to_fit();
+        let text = Arc::new(Text(Mutex::new(Some(Bytes::from(text)))));
+        kept.push(Kept {
+            kind,
+            since: Instant::now(),
+            text: Arc::downgrade(&text),
+        });
+        drop(kept);
+        TextBody::new(text).unwrap_or_default()
+    }
+}
+
+/// A text on its way to a client; by default an empty one.
+#[derive(Debug, Default)]
+pub struct TextBody {
+    text: Option<Arc<Text>>,
+    length: usize,
+    sent: usize,
+}
+
+impl TextBody {
+    fn new(text: Arc<Text>) -> Option<Self> {
+        let length = text.bytes().as_ref()?.len();
+        Some(Self {
+            text: Some(text),
+            length,
+            sent: 0,
+        })
+    }
+
+    fn piece(&self) -> Result<Bytes, BrokenOff> {
+        let text = self.text.as_ref().ok_or(BrokenOff)?.bytes();
+        let end = self.length.min(self.sent + PIECE);
+        let piece = text.as_ref().and_then(|bytes| bytes.get(self.sent..end));
+        piece.map(Bytes::copy_from_slice).ok_or(BrokenOff)
+    }
+}
+
+/// Others wanted texts while this one was not read.
+#[derive(Debug, thiserror::Error)]
+#[error("the client did not read the answer while {MAX_TEXTS} others were asked for")]
+pub struct BrokenOff;
+
+impl Body for TextBody {
+    type Data = Bytes;
+    type Error = BrokenOff;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        if self.is_end_stream() {
+            return Poll::Ready(None);
+        }
+        let piece = self.piece();
+        if let Ok(piece) = &piece {
+            self.sent += piece.len();
+        }
+        if piece.is_err() || self.is_end_stream() {
+            self.text = None;
+        }
+        Poll::Ready(Some(piece.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.sent >= self.length
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact((self.length - self.sent) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{pin::pin, task::Waker};
+
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    async fn read(body: TextBody) -> Option<String> {
+        let bytes = body.collect().await.ok()?.to_bytes();
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Texts that are read are written anew each time, whole.
+    #[tokio::test]
+    async fn who_reads_gets_what_is_new() {
+        let texts = Texts::default();
+        for number in 0..3 * MAX_TEXTS {
+            let text = format!("{number}").repeat(3 * PIECE);
+            let body = texts.answer((), || text.clone()).await;
+            assert_eq!(body.size_hint().exact(), Some(text.len() as u64));
+            assert_eq!(read(body).await, Some(text));
+        }
+        assert_eq!(
+            read(texts.answer((), String::new).await).await.as_deref(),
+            Some("")
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_texts_that_nobody_reads_few_are_kept() {
+        let texts = Texts::default();
+        let text = |number: usize| format!("{number}").repeat(PIECE);
+        let mut unread = Vec::new();
+        for number in 0..64 {
+            unread.push(texts.answer("plain", || text(number)).await);
+        }
+        // Those within the same second share the last that there was room for.
+        let written = |bodies: &[TextBody]| {
+            let texts = bodies.iter().filter_map(|body| body.text.as_ref());
+            let mut texts: Vec<_> = texts
+                .filter(|text| text.bytes().is_some())
+                .map(Arc::as_ptr)
+                .collect();
+            texts.sort_unstable();
+            texts.dedup();
+            texts.len()
+        };
+        assert_eq!(written(&unread), MAX_TEXTS);
+        assert_eq!(
+            read(texts.answer("plain", || text(64)).await).await,
+            Some(text(3))
+        );
+        // Later there is a new one, for which the oldest is broken off.
+        tokio::time::advance(SHARED).await;
+        let late = texts.answer("plain", || text(65)).await;
+        let other = texts.answer("other", || text(66)).await;
+        unread.extend([late, other]);
+        assert_eq!(written(&unread), MAX_TEXTS);
+        assert_eq!(read(unread.pop().unwrap()).await, Some(text(66)));
+        assert_eq!(read(unread.pop().unwrap()).await, Some(text(65)));
+        assert_eq!(read(unread.remove(0)).await, None, "broken off");
+        assert_eq!(read(unread.pop().unwrap()).await, Some(text(3)));
+        drop(unread);
+        assert_eq!(
+            read(texts.answer("plain", || text(67)).await).await,
+            Some(text(67))
+        );
+    }
+
+    /// Who comes while a text is written waits without a thread.
+    #[tokio::test]
+    async fn who_waits_for_a_text_holds_up_nobody() {
+        let texts = Texts::default();
+        let mut late = pin!(texts.answer((), || "second".to_owned()));
+        let mut context = Context::from_waker(Waker::noop());
+        let first = texts.answer((), || {
+            assert!(late.as_mut().poll(&mut context).is_pending());
+            "first".to_owned()
+        });
+        assert_eq!(read(first.await).await.as_deref(), Some("first"));
+        assert_eq!(read(late.await).await.as_deref(), Some("second"));
+    }
+}

@@ -1,0 +1,154 @@
+//! What a stream comes to while actors that are handed over still end.
+
+use std::pin::pin;
+
+use futures::future::join;
+use outrigger_actors::routes::Origin;
+use outrigger_runtime::life::Readiness;
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::timeout;
+
+use super::super::super::ActorCall;
+use super::super::super::call::Message;
+use super::super::super::tests::{HERE, KIND, Lasting, THERE, actors, lasting, names};
+use super::*;
+
+type Orders = UnboundedSender<Result<wire::PlacementOrder, Status>>;
+
+fn order(operation: &str, version: u64) -> Result<wire::PlacementOrder, Status> {
+    let there = wire::Host {
+        name: THERE.to_owned(),
+        id: "shop".to_owned(),
+        ..wire::Host::default()
+    };
+    let table = wire::PlacementTable {
+        load_map: [(THERE.to_owned(), there)].into(),
+        ..wire::PlacementTable::default()
+    };
+    Ok(wire::PlacementOrder {
+        operation: operation.to_owned(),
+        version,
+        handover: 7,
+        tables: Some(wire::PlacementTables {
+            entries: [(KIND.to_owned(), table)].into(),
+            replication_factor: 10,
+            ..wire::PlacementTables::default()
+        }),
+        ..wire::PlacementOrder::default()
+    })
+}
+
+/// Of a sidecar with one active actor, which ends when it may.
+async fn hosting() -> (Actors, Arc<Lasting>, Condition, CancellationToken) {
+    let (actors, lasting) = (actors(), lasting());
+    actors.host_internal([(KIND.to_owned(), lasting.clone() as Arc<_>)]);
+    let call = ActorCall {
+        kind: KIND.to_owned(),
+        id: "a".to_owned(),
+        ..ActorCall::default()
+    };
+    assert!(actors.received(&Message::Call(&call), Origin::Own).await.is_ok());
+    let ready = Readiness::default().condition("placement");
+    (actors, lasting, ready, CancellationToken::new())
+}
+
+fn count(actors: &Actors) -> usize {
+    actors.hosted.load().all().map(|kind| kind.count()).sum()
+}
+
+/// A stream that has been told to stop what moves and to take a table, and what is answered to it.
+fn stream<'s, 'a>(
+    actors: &'a Actors,
+    ready: &'s Condition,
+    handing: &'s mut Handing<'a>,
+) -> (
+    Session<'s, 'a>,
+    Orders,
+    impl Stream<Item = Result<wire::PlacementOrder, Status>> + Unpin,
+    Receiver<wire::Host>,
+) {
+    let (reports, answers) = mpsc::channel(8);
+    let (said, orders) = unbounded_channel();
+    for operation in ["lock", "update"] {
+        said.send(order(operation, 1)).unwrap();
+    }
+    let session = Session::new(actors, ready, (reports, names(actors).into()), None, handing);
+    (session, said, read_all(orders), answers)
+}
+
+fn read_all<T: Send>(orders: UnboundedReceiver<T>) -> impl Stream<Item = T> + Unpin {
+    Box::pin(futures::stream::unfold(orders, |mut orders| async move {
+        let order = orders.recv().await?;
+        Some((order, orders))
+    }))
+}
+
+fn answered(answers: &mut Receiver<wire::Host>) -> Vec<(wire::HostOperation, Option<u64>)> {
+    let answers = std::iter::from_fn(|| answers.try_recv().ok());
+    answers
+        .map(|answer| (answer.operation(), answer.version))
+        .collect()
+}
+
+/// Others may have all actors of this host by then, and its gate is open.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_stream_is_seen_while_actors_are_handed_over() {
+    let cut_off = Some(Err(Status::deadline_exceeded("dissemination timeout")));
+    for last in [cut_off, Some(order("lock", 2)), Some(order("unlock", 1)), None] {
+        let (actors, lasting, ready, stop) = hosting().await;
+        let mut handing = None;
+        {
+            let (mut session, said, orders, mut answers) = stream(&actors, &ready, &mut handing);
+            let mut running = pin!(session.run(orders, &stop));
+            assert!(running.as_mut().now_or_never().is_none());
+            assert_eq!(
+                answered(&mut answers),
+                [(wire::HostOperation::Lock, Some(1))],
+                "the table is not answered before the actor has ended"
+            );
+            if let Some(last) = last {
+                said.send(last).unwrap();
+            }
+            drop(said);
+            let ended = running.now_or_never().expect("it is seen");
+            assert!(ended.is_err());
+        }
+        // As when the stream is lost.
+        let mut closing = pin!(join(actors.close(true), handed(&mut handing)));
+        assert!(closing.as_mut().now_or_never().is_none());
+        assert!(!actors.gate.is_open());
+        assert_eq!(count(&actors), 1, "it goes on to end");
+        lasting.may_end.add_permits(1);
+        closing.await;
+        assert_eq!(count(&actors), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sidecar_that_is_told_to_stop_while_it_hands_over_does_that_first() {
+    let (actors, lasting, ready, stop) = hosting().await;
+    let mut handing = None;
+    let (mut session, said, orders, mut answers) = stream(&actors, &ready, &mut handing);
+    let mut running = pin!(session.run(orders, &stop));
+    assert!(running.as_mut().now_or_never().is_none());
+    stop.cancel();
+    assert!(running.as_mut().now_or_never().is_none());
+    assert_eq!(
+        answered(&mut answers),
+        [
+            (wire::HostOperation::Lock, Some(1)),
+            (wire::HostOperation::Report, None)
+        ],
+        "placement is told at once"
+    );
+    let early = timeout(LEAVE + Duration::from_secs(1), running.as_mut()).await;
+    assert!(early.is_err(), "its actor still ends");
+    lasting.may_end.add_permits(1);
+    let told = timeout(LEAVE / 2, running.as_mut()).await;
+    assert!(told.is_err(), "the others are to know");
+    assert_eq!(answered(&mut answers), [(wire::HostOperation::Update, Some(1))]);
+    assert!(!actors.routes.load().tables().name(HERE));
+    said.send(order("unlock", 1)).unwrap();
+    let ended = timeout(LINGER + Duration::from_millis(1), running).await.unwrap();
+    assert!(matches!(ended, Ok(End::Stopped)));
+}

@@ -1,0 +1,105 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{BulkItem, Item};
+use crate::{Error, Kind, Result};
+
+/// What a bulk get may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// At most so many calls at once, 0 = the store's choice.
+    pub parallelism: usize,
+    /// At most so many bytes in all values together, each counted as often as it is asked for.
+    pub bytes: usize,
+}
+
+impl Default for Bounds {
+    /// The store's choice, and any size.
+    fn default() -> Self {
+        Self {
+            parallelism: 0,
+            bytes: usize::MAX,
+        }
+    }
+}
+
+impl Bounds {
+    /// Counts the values of one call.
+    pub fn tally(self) -> Tally {
+        Tally {
+            limit: self.bytes,
+            left: AtomicUsize::new(self.bytes),
+        }
+    }
+}
+
+/// The bytes of the values that a bulk get has collected. Keys that are read at once share it.
+#[derive(Debug)]
+pub struct Tally {
+    limit: usize,
+    left: AtomicUsize,
+}
+
+impl Tally {
+    /// The answer to `key`, once its value is counted.
+    ///
+    /// # Errors
+    /// [`Kind::TooLarge`], with which the whole call fails: nothing more is to be read.
+    pub fn answer(&self, key: impl Into<String>, item: Result<Option<Item>>) -> Result<BulkItem> {
+        if let Ok(Some(item)) = &item {
+            self.count(item.data.len())?;
+        }
+        Ok(BulkItem {
+            key: key.into(),
+            item,
+        })
+    }
+
+    /// Counts a value of `bytes`.
+    ///
+    /// # Errors
+    /// [`Kind::TooLarge`], as above.
+    pub fn count(&self, bytes: usize) -> Result<()> {
+        let left = |left: usize| left.checked_sub(bytes);
+        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::new(
+                Kind::TooLarge,
+                format!(
+                    "the values of the bulk get have more than {} bytes together, which is the limit: ask for fewer keys at once",
+                    self.limit
+                ),
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn values_count_until_the_bound_and_nothing_else_does() {
+        let tally = Bounds {
+            bytes: 5,
+            ..Bounds::default()
+        }
+        .tally();
+        let value = |data: &'static str| {
+            Ok(Some(Item {
+                data: Bytes::from_static(data.as_bytes()),
+                ..Item::default()
+            }))
+        };
+        for item in [value("12"), Ok(None), Err(Error::closed()), value("345")] {
+            assert_eq!(tally.answer("k", item).unwrap().key, "k");
+        }
+        let error = tally.answer("k", value("6")).unwrap_err();
+        assert_eq!(error.kind(), Kind::TooLarge);
+        assert_eq!(
+            error.to_string(),
+            "the values of the bulk get have more than 5 bytes together, which is the limit: ask for fewer keys at once"
+        );
+    }
+}

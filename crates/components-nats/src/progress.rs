@@ -1,0 +1,224 @@
+//! How far a subscriber has come in a stream, where the server does not know it: with `ackPolicy` `all` it takes an
+//! acknowledgement for all that came before as well, and without `durableName` it forgets a consumer that was away.
+
+use std::collections::BTreeMap;
+
+use async_nats::{
+    Subject,
+    jetstream::{
+        Message as Incoming,
+        consumer::{AckPolicy, Info},
+    },
+};
+
+/// Of a consumer whose only subscriber this is.
+pub(super) struct Progress {
+    policy: AckPolicy,
+    /// What came and is not acknowledged, by its sequence in the stream.
+    held: BTreeMap<u64, Held>,
+    /// The highest sequence that came.
+    seen: u64,
+    /// The number of the next delivery. Where another one comes, deliveries were lost on their way.
+    next: u64,
+    /// From this sequence on the server may wait for acknowledgements of messages that are not here.
+    doubt: Option<u64>,
+}
+
+struct Held {
+    /// Of the first delivery: these rise with the sequences, and the server passes over an acknowledgement by one that is
+    /// not above the last.
+    reply: Subject,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Here,
+    /// The server is to send it again.
+    Returned,
+    /// What came before it is not done.
+    Done,
+}
+
+impl Progress {
+    /// `info`: from before the subscriber was there.
+    pub(super) fn of(info: &Info) -> Self {
+        Self {
+            policy: info.config.ack_policy,
+            held: BTreeMap::new(),
+            seen: info.delivered.stream_sequence,
+            next: info.delivered.consumer_sequence + 1,
+            doubt: (info.num_ack_pending > 0).then_some(info.ack_floor.stream_sequence + 1),
+        }
+    }
+
+    /// Whether an acknowledgement counts for all that came before.
+    pub(super) fn all(&self) -> bool {
+        self.policy == AckPolicy::All
+    }
+
+    /// Notes what the server sent; `false` where it was done already.
+    pub(super) fn came(&mut self, incoming: &Incoming) -> bool {
+        match (incoming.info(), &incoming.reply) {
+            (Ok(info), Some(reply)) => self.note(info.stream_sequence, info.consumer_sequence, reply),
+            _ => true,
+        }
+    }
+
+    fn note(&mut self, sequence: u64, number: u64, reply: &Subject) -> bool {
+        // What is lost where nothing is acknowledged does not come again.
+        if number != self.next && self.policy != AckPolicy::None {
+            self.doubt = self.doubt.or(Some(self.seen + 1));
+        }
+        self.next = number + 1;
+        self.seen = self.seen.max(sequence);
+        let held = self.held.entry(sequence).or_insert_with(|| Held {
+            reply: reply.clone(),
+            state: State::Here,
+        });
+        if held.state == State::Returned {
+            held.state = State::Here;
+        }
+        held.state != State::Done
+    }
+
+    /// The app is done with a message. By what is returned that is acknowledged, and with it all before that was done.
+    pub(super) fn done(&mut self, incoming: &Incoming) -> Option<Subject> {
+        let Ok(info) = incoming.info() else {
+            return incoming.reply.clone();
+        };
+        if self.all() {
+            return self.finished(info.stream_sequence);
+        }
+        self.held.remove(&info.stream_sequence);
+        incoming.reply.clone()
+    }
+
+    /// With `all`: nothing more is to become of a message.
+    pub(super) fn finished(&mut self, sequence: u64) -> Option<Subject> {
+        if let Some(held) = self.held.get_mut(&sequence) {
+            held.state = State::Done;
+        }
+        self.passed()
+    }
+
+    /// With `all`: the last message up to which all are done, when there is one to be acknowledged.
+    pub(super) fn passed(&mut self) -> Option<Subject> {
+        let mut passed = None;
+        while let Some(first) = self.held.first_entry()
+            && first.get().state == State::Done
+            && self.doubt.is_none_or(|doubt| *first.key() < doubt)
+        {
+            passed = Some(first.remove().reply);
+        }
+        passed
+    }
+
+    pub(super) fn returned(&mut self, incoming: &Incoming) {
+        if let Ok(info) = incoming.info()
+            && let Some(held) = self.held.get_mut(&info.stream_sequence)
+            && held.state == State::Here
+        {
+            held.state = State::Returned;
+        }
+    }
+
+    /// What is done and cannot be acknowledged yet.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Subject> {
+        let done = self.held.values().filter(|held| held.state == State::Done);
+        done.map(|held| &held.reply)
+    }
+
+    pub(super) fn in_doubt(&self) -> bool {
+        self.doubt.is_some()
+    }
+
+    /// `unacknowledged`: so many messages the server waits for, by an answer after which nothing was noted here.
+    pub(super) fn compare(&mut self, unacknowledged: usize) {
+        if unacknowledged <= self.held.len() {
+            self.doubt = None;
+        }
+    }
+
+    /// The first message, where the server is to send it again.
+    pub(super) fn awaited(&self) -> Option<u64> {
+        let (sequence, held) = self.held.first_key_value()?;
+        (held.state == State::Returned).then_some(*sequence)
+    }
+
+    /// Where a new consumer goes on: all before is done.
+    pub(super) fn resume(&self) -> u64 {
+        let mut held = self.held.iter();
+        let open = held.find(|(_, held)| held.state != State::Done);
+        let open = open.map(|(sequence, _)| *sequence);
+        open.into_iter().chain(self.doubt).min().unwrap_or(self.seen + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn beginning(doubt: Option<u64>) -> Progress {
+        Progress {
+            policy: AckPolicy::All,
+            held: BTreeMap::new(),
+            seen: 0,
+            next: 1,
+            doubt,
+        }
+    }
+
+    fn came(progress: &mut Progress, sequence: u64, number: u64) -> bool {
+        progress.note(
+            sequence,
+            number,
+            &Subject::from(format!("{sequence} by {number}")),
+        )
+    }
+
+    fn acknowledged(subject: Option<Subject>) -> Option<String> {
+        subject.map(|subject| subject.to_string())
+    }
+
+    #[test]
+    fn what_came_is_acknowledged_once_all_before_is_done() {
+        let mut progress = beginning(None);
+        for (sequence, number) in [(2, 1), (5, 2), (6, 3)] {
+            assert!(came(&mut progress, sequence, number));
+        }
+        assert_eq!(progress.finished(5), None);
+        assert_eq!(progress.waiting().count(), 1);
+        assert_eq!(progress.resume(), 2);
+        assert!(came(&mut progress, 2, 4), "again");
+        assert!(!came(&mut progress, 5, 5), "it is done");
+        assert_eq!(acknowledged(progress.finished(2)).as_deref(), Some("5 by 2"));
+        assert_eq!(progress.resume(), 6);
+        assert_eq!(acknowledged(progress.finished(6)).as_deref(), Some("6 by 3"));
+        assert_eq!(progress.resume(), 7);
+    }
+
+    #[test]
+    fn what_may_be_lost_on_its_way_is_not_acknowledged() {
+        let mut progress = beginning(None);
+        came(&mut progress, 1, 1);
+        came(&mut progress, 4, 3);
+        assert_eq!(acknowledged(progress.finished(1)).as_deref(), Some("1 by 1"));
+        assert_eq!(progress.finished(4), None);
+        progress.compare(2);
+        assert!(progress.in_doubt());
+        assert_eq!(progress.resume(), 2);
+        came(&mut progress, 3, 4);
+        progress.compare(2);
+        assert_eq!(progress.passed(), None);
+        assert_eq!(acknowledged(progress.finished(3)).as_deref(), Some("4 by 3"));
+    }
+
+    #[test]
+    fn what_another_subscriber_had_is_not_acknowledged_unseen() {
+        let mut progress = beginning(Some(1));
+        came(&mut progress, 3, 1);
+        assert_eq!(progress.finished(3), None);
+        assert_eq!(progress.resume(), 1);
+    }
+}

@@ -1,0 +1,106 @@
+//! The API of state: answers that are many times larger than what asks for them.
+
+use futures::FutureExt;
+
+use super::Run::Do;
+use super::Verdict::Bounded;
+use super::silence::attentive;
+use super::{Attack, FLOOD, PATIENCE, attack};
+use crate::h1;
+use crate::h2::{END_HEADERS, END_STREAM, fields_of, frame, frames, hello, kind, setting};
+use crate::listeners::Protocol::State;
+use crate::peer::{Heard, Target};
+
+/// Bytes of the value that is asked for.
+const VALUE: usize = 1 << 20;
+/// How often a bulk get has its key.
+const MANY: usize = 10_000;
+const STORE: &str = "/v1.0/state/store";
+/// The number of the method in the static table.
+const POST: u8 = 0x83;
+/// The number of the setting.
+const INITIAL_WINDOW: u16 = 4;
+
+pub(super) const ATTACKS: &[Attack] = &[
+    attack(
+        "large answers that many streams have no room for",
+        State,
+        Do(|target| unread(target, 700, 1).boxed()),
+        Bounded,
+        (400, 20_000),
+    ),
+    attack(
+        "huge answers that few streams have no room for",
+        State,
+        Do(|target| unread(target, 80, 16).boxed()),
+        Bounded,
+        (1_200, 30_000),
+    ),
+    attack(
+        "a bulk get that has one key many times",
+        State,
+        Do(|target| repeated(target).boxed()),
+        Bounded,
+        FLOOD,
+    ),
+];
+
+/// A bulk get of the value, so many times.
+fn bulk(times: usize) -> String {
+    format!(r#"{{"keys":[{}]}}"#, vec![r#""k""#; times].join(","))
+}
+
+/// Asks for the value, `times` in each answer, on each of so many streams, none of which has room for anything.
+async fn unread(target: Target, streams: u32, times: usize) -> Heard {
+    save(&target).await;
+    let fields = fields_of(target.listener, POST, &format!("{STORE}/bulk"));
+    let body = bulk(times);
+    let asked = (0..streams).map(|number| {
+        let stream = 1 + 2 * number;
+        [
+            frame(kind::HEADERS, END_HEADERS, stream, &fields),
+            frame(kind::DATA, END_STREAM, stream, body.as_bytes()),
+        ]
+        .concat()
+    });
+    let words = [
+        hello(&[setting(INITIAL_WINDOW, 0)]),
+        asked.collect::<Vec<_>>().concat(),
+    ]
+    .concat();
+    // The head of an answer needs no room.
+    let answered = |bytes: &[u8]| frames(bytes).iter().filter(|f| f.kind == kind::HEADERS).count();
+    let all = streams as usize;
+    let bytes = attentive(target, words, |bytes| answered(bytes) == all).await;
+    let wrong = (answered(&bytes) < all).then(|| format!("{} of {all} were answered", answered(&bytes)));
+    Heard {
+        wrong,
+        ..Heard::default()
+    }
+}
+
+/// Asks for the value more often than an answer may hold it.
+async fn repeated(target: Target) -> Heard {
+    save(&target).await;
+    let mut heard = post(&target, &format!("{STORE}/bulk"), &bulk(MANY)).await;
+    if h1::statuses(&heard) != [400] {
+        heard.wrong = Some(format!("answered with {:?}", h1::statuses(&heard)));
+    }
+    heard
+}
+
+async fn save(target: &Target) {
+    let body = format!(r#"[{{"key":"k","value":"{}"}}]"#, "v".repeat(VALUE));
+    let heard = post(target, STORE, &body).await;
+    assert_eq!(h1::statuses(&heard), [204]);
+}
+
+async fn post(target: &Target, path: &str, body: &str) -> Heard {
+    let mut peer = target.connect().await.unwrap();
+    let length = body.len();
+    let words = format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    peer.say(words.as_bytes()).await;
+    peer.hear(PATIENCE, h1::is_answered).await
+}

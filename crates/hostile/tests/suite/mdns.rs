@@ -1,0 +1,269 @@
+//! Multicast DNS, which anybody on the link can send: packets that are as large as they may be, and cost as much as they
+//! can.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use outrigger_ports::free_port;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::UdpSocket;
+
+use crate::app::App;
+use crate::child::{Server, usage};
+use crate::honest;
+use crate::listeners::LISTENERS;
+use crate::peer::Target;
+
+/// RFC 6762, 3.
+const GROUP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(224, 0, 0, 251), 5353);
+/// The largest packet (RFC 6762, 17).
+const LARGEST: usize = 9_000;
+/// Packets of each kind; with the pause between them, for a second.
+const PACKETS: u16 = 250;
+const PAUSE: Duration = Duration::from_millis(4);
+/// Answers of the sidecar to a packet: three things can be asked for.
+const ANSWERS: usize = 3;
+/// Memory for all kinds together, MiB, and work for each.
+const MEMORY: u64 = 24;
+const WORK: Duration = Duration::from_secs(5);
+/// How long a sidecar may take to start, and an answer to come.
+const START: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The app of the sidecar, and one that it looks for.
+const OWN: &str = "hostile";
+const SOUGHT: &str = "sought";
+
+const A: u16 = 1;
+const PTR: u16 = 12;
+const SRV: u16 = 33;
+
+/// What fills a packet, and by how many.
+struct Kind {
+    name: &'static str,
+    packet: fn(u16) -> Vec<u8>,
+}
+
+const KINDS: [Kind; 5] = [
+    Kind {
+        name: "questions for everything",
+        packet: |_| questions(),
+    },
+    Kind {
+        name: "instances of an app that is looked for",
+        packet: instances,
+    },
+    Kind {
+        name: "the longest names, by pointers",
+        packet: |_| long_names(),
+    },
+    Kind {
+        name: "names whose pointers lead to pointers",
+        packet: |_| chains(),
+    },
+    Kind {
+        name: "counts of records that are not there",
+        packet: |number| message(0x8400, &[u16::MAX; 4], &number.to_be_bytes()),
+    },
+];
+
+/// A message of these flags, numbers of records, and records.
+fn message(flags: u16, counts: &[u16; 4], records: &[u8]) -> Vec<u8> {
+    let mut bytes = [0_u16.to_be_bytes(), flags.to_be_bytes()].concat();
+    bytes.extend(counts.iter().flat_map(|count| count.to_be_bytes()));
+    bytes.extend_from_slice(records);
+    bytes
+}
+
+/// A name in the domain `local`, not compressed.
+fn name(labels: &[&str]) -> Vec<u8> {
+    let labels = labels.iter().chain(&["local"]);
+    let mut bytes: Vec<u8> = labels
+        .flat_map(|label| [&[u8::try_from(label.len()).unwrap()], label.as_bytes()].concat())
+        .collect();
+    bytes.push(0);
+    bytes
+}
+
+/// A name that is only a pointer.
+fn pointer(to: usize) -> [u8; 2] {
+    (0xc000 | u16::try_from(to).unwrap()).to_be_bytes()
+}
+
+/// A record that may be kept for an hour.
+fn record(name: &[u8], kind: u16, data: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(data.len()).unwrap();
+    let fixed = [kind, 1, 0, 3_600, length].map(u16::to_be_bytes).concat();
+    [name, &fixed, data].concat()
+}
+
+/// Questions for the service, and its name is written once.
+fn questions() -> Vec<u8> {
+    let (first, kind) = (name(&[OWN]), [PTR, 1].map(u16::to_be_bytes).concat());
+    let mut asked = [first, kind.clone()].concat();
+    let mut count = 1;
+    while asked.len() + 18 < LARGEST {
+        asked.extend([&pointer(12)[..], &kind].concat());
+        count += 1;
+    }
+    message(0, &[count, 0, 0, 0], &asked)
+}
+
+/// As many instances as fit, each with an address of its own; with the next packet, others.
+fn instances(number: u16) -> Vec<u8> {
+    let (service, mut records, mut count) = (name(&[SOUGHT]), Vec::new(), 0);
+    while records.len() < LARGEST - 200 {
+        let label = format!("{number}-{count}");
+        let (instance, host) = (name(&[&label, SOUGHT]), name(&[&label]));
+        let [high, low] = number.to_be_bytes();
+        let at = [&[0; 4][..], &[0, 9], &host].concat();
+        records.extend(record(&service, PTR, &instance));
+        records.extend(record(&instance, SRV, &at));
+        records.extend(record(&host, A, &[127, high, low, count as u8]));
+        count += 3;
+    }
+    message(0x8400, &[0, count, 0, 0], &records)
+}
+
+/// One name of 255 bytes, and pointers to it.
+fn long_names() -> Vec<u8> {
+    let label = "n".repeat(61);
+    let long = name(&[&label[..], &label, &label, &label[..60]]);
+    let mut records = record(&long, PTR, &pointer(12));
+    let mut count = 1;
+    while records.len() + 30 < LARGEST {
+        records.extend(record(&pointer(12), PTR, &pointer(12)));
+        count += 1;
+    }
+    message(0x8400, &[0, count, 0, 0], &records)
+}
+
+/// The name of each record is a pointer to that of the record before it.
+fn chains() -> Vec<u8> {
+    let mut records = record(&name(&[SOUGHT]), PTR, &pointer(12));
+    let (mut count, mut last) = (1, 12);
+    while records.len() + 30 < LARGEST {
+        let next = 12 + records.len();
+        records.extend(record(&pointer(last), PTR, &pointer(last)));
+        (count, last) = (count + 1, next);
+    }
+    message(0x8400, &[0, count, 0, 0], &records)
+}
+
+/// A socket of the loopback interface; responses count from the port of multicast DNS only.
+fn socket(port: u16) -> UdpSocket {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.set_reuse_port(true).unwrap();
+    socket.set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    socket.bind(&address.into()).unwrap();
+    UdpSocket::from_std(socket.into()).unwrap()
+}
+
+/// A sidecar that finds others by multicast DNS, and who calls it.
+async fn sidecar(app: &App, folder: &std::path::Path) -> Option<(Server, Target)> {
+    let flags = [
+        "dapr-http-port",
+        "dapr-grpc-port",
+        "dapr-internal-grpc-port",
+        "metrics-port",
+    ];
+    let ports = flags.map(|flag| (flag, free_port()));
+    let mut arguments = vec![
+        format!("--app-id={OWN}"),
+        format!("--app-port={}", app.port),
+        "--dapr-listen-addresses=127.0.0.1".to_owned(),
+        "--log-level=warn".to_owned(),
+    ];
+    arguments.extend(ports.map(|(flag, port)| format!("--{flag}={port}")));
+    let env = [("DAPR_HOST_IP", "127.0.0.1".to_owned())];
+    let server = Server::start(
+        env!("CARGO_BIN_EXE_hostile-daprd"),
+        &arguments,
+        &env,
+        &folder.join("log"),
+    );
+    let target = Target {
+        listener: LISTENERS.iter().find(|listener| listener.flag == ports[0].0)?,
+        address: ([127, 0, 0, 1], ports[0].1).into(),
+        socket: None,
+        process: server.id(),
+        source: Ipv4Addr::LOCALHOST,
+        tls: None,
+        signing: Arc::default(),
+    };
+    honest::is_up(&target, START).await.then_some((server, target))
+}
+
+/// Looks for an app that does not exist, again and again.
+async fn keep_looking(target: Target, stop: Arc<AtomicBool>) {
+    let request =
+        format!("GET /v1.0/invoke/{SOUGHT}/method/x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    while !stop.load(Ordering::Acquire) {
+        if let Ok(mut peer) = target.connect().await {
+            peer.say(request.as_bytes()).await;
+            peer.hear(PATIENCE, |_| false).await;
+        }
+    }
+}
+
+/// How many answers have come to a socket, once no more do.
+async fn answers(socket: &UdpSocket) -> usize {
+    let (mut heard, mut buffer, mut patience) = (0, vec![0; LARGEST], PATIENCE);
+    while tokio::time::timeout(patience, socket.recv(&mut buffer))
+        .await
+        .is_ok()
+    {
+        heard += 1;
+        patience = Duration::from_millis(500);
+    }
+    heard
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn floods_of_multicast_dns_are_bounded() {
+    let (app, folder) = (App::start().await, tempfile::tempdir().unwrap());
+    let (server, target) = sidecar(&app, folder.path()).await.expect("the sidecar starts");
+    // A plain client of DNS, which is answered by unicast.
+    let client = socket(0);
+    client.send_to(&questions(), GROUP).await.unwrap();
+    let answered = answers(&client).await;
+    assert!(
+        (1..=ANSWERS).contains(&answered),
+        "{answered} answers to a packet"
+    );
+    let stop = Arc::new(AtomicBool::new(false));
+    let looking = tokio::spawn(keep_looking(target.clone(), Arc::clone(&stop)));
+    let served = tokio::spawn(honest::keep_calling(target, Arc::clone(&stop)));
+    let (first, attacker) = (usage(server.id()).unwrap(), socket(GROUP.port()));
+    let mut failures = Vec::new();
+    for kind in KINDS {
+        let before = usage(server.id()).unwrap();
+        for number in 0..PACKETS {
+            let packet = (kind.packet)(number);
+            assert!(packet.len() <= LARGEST);
+            attacker.send_to(&packet, GROUP).await.unwrap();
+            tokio::time::sleep(PAUSE).await;
+        }
+        let after = usage(server.id()).expect("the sidecar has ended");
+        let (work, memory) = (
+            after.work - before.work,
+            after.peak.saturating_sub(first.resident) >> 10,
+        );
+        println!("{:52} {memory:>5} MiB {work:?}", kind.name);
+        if work > WORK {
+            failures.push(format!("{}: {work:?} of work", kind.name));
+        }
+        if memory > MEMORY {
+            failures.push(format!("{}: {memory} MiB", kind.name));
+        }
+    }
+    stop.store(true, Ordering::Release);
+    looking.await.unwrap();
+    failures.extend(served.await.unwrap().err());
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}

@@ -1,0 +1,142 @@
+//! What the code under test logs, on the thread of the test. A subscriber of the thread alone would miss lines: which of them
+//! are of interest is kept for the whole process, and another test's thread that comes first says that none is.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::{Rc, Weak};
+use std::sync::Once;
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::Interest;
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// A line of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// How grave it is.
+    pub level: Level,
+    /// The part of the program that says it.
+    pub target: &'static str,
+    /// The message, without other fields.
+    pub message: String,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.level, self.message)
+    }
+}
+
+thread_local! {
+    static KEPT: RefCell<Vec<Weak<RefCell<Vec<Line>>>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The lines that this thread logs for as long as this is held.
+#[derive(Debug)]
+pub struct Lines(Rc<RefCell<Vec<Line>>>);
+
+impl Lines {
+    /// Keeps the lines of this thread from now on.
+    ///
+    /// # Panics
+    /// When the process logs elsewhere already.
+    #[expect(clippy::new_without_default, reason = "it does something")]
+    pub fn new() -> Self {
+        static FIRST: Once = Once::new();
+        FIRST.call_once(|| {
+            tracing::subscriber::set_global_default(Threads).expect("the process logs elsewhere already");
+            // What was asked for while it was being set.
+            tracing::callsite::rebuild_interest_cache();
+        });
+        let lines = Rc::new(RefCell::new(Vec::new()));
+        KEPT.with_borrow_mut(|kept| {
+            kept.retain(|lines| lines.strong_count() > 0);
+            kept.push(Rc::downgrade(&lines));
+        });
+        Self(lines)
+    }
+
+    /// The lines so far of this target, and of this level or a graver one; they are not given again.
+    pub fn take(&self, target: &str, level: Level) -> Vec<Line> {
+        let mut lines = self.0.take();
+        lines.retain(|line| line.target == target && line.level <= level);
+        lines
+    }
+}
+
+/// Gives each line to the thread that it is of.
+struct Threads;
+
+impl Subscriber for Threads {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::sometimes()
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && KEPT.with_borrow(|kept| kept.iter().any(|lines| lines.strong_count() > 0))
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut message = Message::default();
+        event.record(&mut message);
+        let line = Line {
+            level: *event.metadata().level(),
+            target: event.metadata().target(),
+            message: message.0,
+        };
+        KEPT.with_borrow(|kept| {
+            for lines in kept.iter().filter_map(Weak::upgrade) {
+                lines.borrow_mut().push(line.clone());
+            }
+        });
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[derive(Default)]
+struct Message(String);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            self.0 = format!("{value:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_those_of_the_thread_while_somebody_keeps_them() {
+        tracing::warn!(target: "t", "before");
+        let lines = Lines::new();
+        std::thread::spawn(|| tracing::warn!(target: "t", "of another thread"))
+            .join()
+            .unwrap();
+        for (target, number) in [("t", 1), ("other", 2)] {
+            if target == "t" {
+                tracing::warn!(target: "t", more = 1, "number {number}");
+                tracing::info!(target: "t", "number {number}");
+            } else {
+                tracing::warn!(target: "other", "number {number}");
+            }
+        }
+        let taken: Vec<String> = lines.take("t", Level::WARN).iter().map(Line::to_string).collect();
+        assert_eq!(taken, ["WARN number 1"]);
+        assert_eq!(lines.take("t", Level::TRACE), []);
+    }
+}

@@ -1,0 +1,86 @@
+//! Watches of a real server whose tables are changed by hand.
+
+use outrigger_components_testing::server;
+
+use super::*;
+use crate::storage::postgres::Postgres;
+use crate::storage::shared::backend::{Backend, Write};
+
+/// Longest wait for something that has to happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn store(server: &server::Postgres) -> (Postgres, tokio_postgres::Client) {
+    let store = Postgres::new(&server.text()).unwrap();
+    put(&store, "dapr/jobs/first").await;
+    let (client, connection) = tokio_postgres::connect(&server.text(), tokio_postgres::NoTls)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    (store, client)
+}
+
+async fn put(store: &Postgres, key: &str) {
+    let put = Write::Put {
+        key: key.into(),
+        value: b"value".to_vec(),
+        lease: None,
+    };
+    assert!(store.commit(&[], &[put]).await.unwrap());
+}
+
+async fn next(watch: &mut Box<dyn Watch>) -> Result<Vec<Event>, StorageError> {
+    let told = tokio::time::timeout(PATIENCE, watch.next()).await;
+    told.expect("nothing is told")
+}
+
+/// Invariant: a watch does not pass over what another server stores under revisions that the one before it had already used.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_ends_where_the_revision_goes_back() {
+    let Some(server) = server::Postgres::start() else {
+        return;
+    };
+    let (store, control) = store(&server).await;
+    let set = "UPDATE scheduler_meta SET value = $1 WHERE name = 'revision'";
+    control.execute(set, &[&1000_i64]).await.unwrap();
+    let mut watch = store.watch(Range::prefix("dapr/jobs/"), 1000);
+    put(&store, "dapr/jobs/second").await;
+    assert_eq!(next(&mut watch).await.unwrap().len(), 1);
+
+    control.execute(set, &[&950_i64]).await.unwrap();
+    put(&store, "dapr/jobs/third").await;
+    let error = next(&mut watch).await.unwrap_err();
+    assert!(
+        matches!(&error, StorageError::Failed(why) if why.contains("went back from 1001 to 951")),
+        "{error}"
+    );
+}
+
+/// Invariant: no deletion is passed over unnoticed, wherever a page ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_ends_where_deletions_it_was_not_told_are_forgotten() {
+    let Some(server) = server::Postgres::start() else {
+        return;
+    };
+    let (store, control) = store(&server).await;
+    // As many as a page has.
+    let changes = "INSERT INTO scheduler_pairs (key, value, created, modified, version)
+             SELECT convert_to('dapr/jobs/' || at, 'UTF8'), '', 10, 10, 1 FROM generate_series(1, 1000) AS at;
+         UPDATE scheduler_meta SET value = 10 WHERE name = 'revision'";
+    control.batch_execute(changes).await.unwrap();
+    let forget = "UPDATE scheduler_meta SET value = 10 WHERE name = 'forgotten'";
+    let mut before = store.watch(Range::prefix("dapr/jobs/"), 5);
+    let mut between = store.watch(Range::prefix("dapr/jobs/"), 5);
+    assert_eq!(next(&mut between).await.unwrap().len(), 1000);
+    control.batch_execute(forget).await.unwrap();
+    for watch in [&mut before, &mut between] {
+        let error = next(watch).await.unwrap_err();
+        assert!(
+            matches!(&error, StorageError::Failed(why) if why.contains("up to revision 10")),
+            "{error}"
+        );
+    }
+    // One that has been told all of it goes on.
+    let mut after = store.watch(Range::prefix("dapr/jobs/"), 10);
+    put(&store, "dapr/jobs/next").await;
+    assert_eq!(next(&mut after).await.unwrap().len(), 1);
+}

@@ -1,0 +1,78 @@
+//! Instances that end before what they began.
+
+use std::sync::{Condvar, Mutex};
+
+use super::*;
+
+/// What an activity waits for.
+#[derive(Default)]
+struct Latch(Mutex<bool>, Condvar);
+
+impl Latch {
+    /// Not for good: a test that fails does not open it, and ends all the same.
+    fn wait(&self) {
+        let open = self.0.lock().unwrap();
+        let waited = self
+            .1
+            .wait_timeout_while(open, Duration::from_secs(30), |open| !*open);
+        drop(waited.unwrap());
+    }
+
+    fn open(&self) {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_all();
+    }
+}
+
+/// Invariant: what a turn has begun in another app is begun there, though the turn was the only one and nobody waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_instance_began_as_it_ended_is_not_lost_while_its_app_is_away() {
+    let world = World::new().await;
+    let tasks = Tasks::default().workflow("careless", |context| {
+        context.app = Some("bank".to_owned());
+        context.begin_activity("double", "1");
+        Some(End::Completed(String::new()))
+    });
+    let (shop, _worker, _) = world.with_worker("shop", tasks).await;
+    start(&shop, "careless", "a", "").await;
+    let failing = "dapr_runtime_workflow_failing_instances";
+    shop.counts(failing, &[], 1.0).await;
+    let (_bank, _bank_worker, bank) = world.with_worker("bank", chain(Tasks::default())).await;
+    output(&shop, "a").await;
+    eventually(async || bank.ran() == ["double"]).await;
+}
+
+/// Invariant: an instance whose activities have no reminders any more waits for none of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_instance_begins_anew_though_an_activity_of_the_last_one_has_not_answered() {
+    let world = World::new().await;
+    let (latch, began) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
+    let (waits, tells) = (Arc::clone(&latch), Arc::clone(&began));
+    let tasks = Tasks::default()
+        .activity("slow", move |_| {
+            tells.open();
+            tokio::task::block_in_place(|| waits.wait());
+            Ok(String::new())
+        })
+        .workflow("held", |context| {
+            if context.input == "again" {
+                return Some(End::Completed(String::new()));
+            }
+            context.begin_timer(3_600_000, None);
+            context.activity("slow", "")?.ok();
+            None
+        });
+    let (node, worker, _) = world.with_worker("shop", tasks).await;
+    start(&node, "held", "a", "").await;
+    tokio::task::block_in_place(|| began.wait());
+    // The worker of before is with its activity.
+    let ends = Tasks::default().workflow("held", |_| Some(End::Completed(String::new())));
+    let other = Worker::connect(&node, &Arc::new(ends)).await;
+    let terminated = node.ask(post("/v1.0/workflows/dapr/a/terminate", "")).await;
+    assert_eq!(terminated.status, 202, "{}", terminated.text());
+    eventually(async || status(&node, "a").await == "TERMINATED").await;
+    start(&node, "held", "a", "again").await;
+    eventually(async || status(&node, "a").await == "COMPLETED").await;
+    latch.open();
+    drop((worker, other));
+}
