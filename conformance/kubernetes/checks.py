@@ -367,6 +367,8 @@ def namespaces(world):
 
 @check(f"at rest no part calls the API server more often than docs/kubernetes.md says ({REST} s)")
 def rest(world):
+    # What the checks before set going, such as each scheduler's question for a deleted namespace, is over.
+    wait("the API server is left alone", lambda: world.cluster.idle(3))
     since = world.cluster.audit.stat().st_size
     time.sleep(REST)
     counted, asked = collections.Counter(), collections.Counter()

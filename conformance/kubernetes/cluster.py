@@ -247,6 +247,12 @@ class Cluster:
         ends = [*(begin for begin, _ in self.unready), None]
         return [call for begin, end in zip(begins, ends) for call in self.calls(begin, end)]
 
+    def idle(self, seconds):
+        """Whether nobody called for so long."""
+        before = self.audit.stat().st_size
+        time.sleep(seconds)
+        return self.audit.stat().st_size == before
+
     def calls(self, since=0, until=None):
         """What the API server was asked by anybody but the administrator, between two offsets of its log."""
         with open(self.audit, "rb") as log:

@@ -30,8 +30,8 @@ const FULL_PAUSE: Duration = Duration::from_secs(30);
 /// How often a service is made again at once where somebody else writes it too, each within a minute of the last; then after
 /// a pause.
 const AT_ONCE_AGAIN: u32 = 4;
-/// Failures in a row after which it is told.
-const TOLD: u32 = 8;
+/// Failures in a row after which they are logged as an error.
+const LOGGED_AFTER: u32 = 8;
 
 /// A workload whose service is to be made, and how often that has failed in a row.
 struct Job<K> {
@@ -253,7 +253,7 @@ impl Services {
         }
         job.failures = job.failures.saturating_add(1);
         let pause = pause(job.failures);
-        if job.failures == TOLD || (job.failures == 1 && error.is_forbidden()) {
+        if job.failures == LOGGED_AFTER || (job.failures == 1 && error.is_forbidden()) {
             tracing::error!(
                 target: LOG,
                 "cannot create the service {} of {} {}/{}: {error}; trying again, at least every {} s",

@@ -25,8 +25,8 @@ use reserve::Reserved;
 const BATCH: usize = 48;
 /// Jobs that wait to be written.
 const WAITING: usize = 256;
-/// Names that an error tells.
-const TOLD: usize = 5;
+/// Names in an error, at the most.
+const MOST_NAMES: usize = 5;
 
 /// Why jobs could not be copied.
 #[derive(Debug, thiserror::Error)]
@@ -179,7 +179,7 @@ async fn copy(source: &Source, target: &dyn Backend) -> Result<Migrated, Migrate
                 State::Absent => {}
                 State::Other => {
                     conflicts += 1;
-                    if names.len() < TOLD {
+                    if names.len() < MOST_NAMES {
                         names.push(entry.name.to_string());
                     }
                 }

@@ -127,7 +127,7 @@ impl Browser {
         if !message.response || self.apps.is_empty() {
             return false;
         }
-        let told = Told::of(message);
+        let records = Records::of(message);
         let (mut seen, mut changed) = (HashSet::new(), HashMap::new());
         for record in message.records() {
             let Data::Ptr(instance) = &record.data else {
@@ -142,7 +142,7 @@ impl Browser {
             if !seen.insert((app_id.clone(), instance.key(), record.ttl == 0)) {
                 continue;
             }
-            let Some(entry) = told.entry(instance, &app_id) else {
+            let Some(entry) = records.entry(instance, &app_id) else {
                 continue;
             };
             let planned = app.next_question;
@@ -343,7 +343,7 @@ impl App {
 
 /// What one message says, by the names that its records are of.
 #[derive(Default)]
-struct Told<'a> {
+struct Records<'a> {
     /// Texts, each alone in its record.
     texts: HashSet<(Vec<u8>, &'a [u8])>,
     /// Port, host and life of the first.
@@ -359,12 +359,12 @@ struct Entry {
     gone: bool,
 }
 
-impl<'a> Told<'a> {
+impl<'a> Records<'a> {
     fn of(message: &'a Message) -> Self {
-        let mut told = Self::default();
+        let mut records = Self::default();
         for record in message.records() {
             let mut host = |family: usize, ip: IpAddr| {
-                let known = told.hosts.entry(record.name.key()).or_default();
+                let known = records.hosts.entry(record.name.key()).or_default();
                 known[family].get_or_insert(ip);
             };
             match &record.data {
@@ -372,18 +372,18 @@ impl<'a> Told<'a> {
                 Data::Aaaa(ip) => host(1, IpAddr::V6(*ip)),
                 Data::Txt(strings) => {
                     if let [text] = &strings[..] {
-                        told.texts.insert((record.name.key(), text));
+                        records.texts.insert((record.name.key(), text));
                     }
                 }
                 Data::Srv { port, target, .. } => {
-                    told.servers
+                    records.servers
                         .entry(record.name.key())
                         .or_insert((*port, target, record.ttl));
                 }
                 Data::Ptr(_) | Data::Other(_) => {}
             }
         }
-        told
+        records
     }
 
     /// `None` unless the message has a TXT record with exactly the app id for the instance.

@@ -133,12 +133,12 @@ impl<P: LeaseStore> Candidate<P> {
 
     /// Watches until the lease may be free.
     async fn follow(&mut self) -> Result<(), ApiError> {
-        let Ok(opened) = tokio::time::timeout(self.patience(), self.store.watch()).await else {
+        let Ok(opened) = tokio::time::timeout(self.until_over(), self.store.watch()).await else {
             return Ok(());
         };
         let mut news = opened?;
         while !self.is_free() {
-            match tokio::time::timeout(self.patience(), news.next()).await {
+            match tokio::time::timeout(self.until_over(), news.next()).await {
                 Ok(Ok(Some(Event::Applied(lease)))) => self.observed(lease),
                 Ok(Ok(Some(Event::Removed(_)))) => self.lost(),
                 Ok(Ok(Some(Event::Bookmark(_)))) | Err(_) => {}
@@ -154,7 +154,7 @@ impl<P: LeaseStore> Candidate<P> {
     }
 
     /// Until the lease is over, for everybody who watches.
-    fn patience(&self) -> Duration {
+    fn until_over(&self) -> Duration {
         let over = self.since + self.lasts();
         spread(over.saturating_duration_since(Instant::now()) + self.pace.retry / 10)
     }

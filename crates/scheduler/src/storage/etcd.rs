@@ -90,7 +90,7 @@ impl Backend for Etcd {
                 if sent.is_err() || !more {
                     return;
                 }
-                page = pages.next_patiently().await;
+                page = pages.next_retried().await;
             }
         });
         Ok(Scan::new(revision, chunks, reading))
@@ -187,7 +187,7 @@ struct Pages {
 
 impl Pages {
     /// As [`Pages::next`], tried for a while: what was told before would be told again otherwise.
-    async fn next_patiently(&mut self) -> Result<(Vec<Pair>, bool), StorageError> {
+    async fn next_retried(&mut self) -> Result<(Vec<Pair>, bool), StorageError> {
         for _ in 0..ATTEMPTS {
             match self.next().await {
                 Err(error) if error.is_passing() => tokio::time::sleep(PAUSE).await,

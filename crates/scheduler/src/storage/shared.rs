@@ -92,7 +92,7 @@ impl SharedStorage {
     }
 
     async fn write(&self, writes: &[Write]) -> Result<(), StorageError> {
-        patiently(|| self.backend.commit(&[], writes)).await?;
+        retried(|| self.backend.commit(&[], writes)).await?;
         fault::point("before a caller is told");
         Ok(())
     }
@@ -105,7 +105,7 @@ impl Drop for SharedStorage {
 }
 
 /// Tries until it succeeds, fails for good, or took too long.
-async fn patiently<T, F>(mut attempt: impl FnMut() -> F) -> Result<T, StorageError>
+async fn retried<T, F>(mut attempt: impl FnMut() -> F) -> Result<T, StorageError>
 where
     F: Future<Output = Result<T, StorageError>>,
 {
@@ -132,7 +132,7 @@ impl Storage for SharedStorage {
 
     async fn get(&self, wanted: Vec<JobRef>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
         let keys: Vec<Vec<u8>> = wanted.iter().map(|wanted| job_key(&wanted.name)).collect();
-        let found = patiently(|| self.backend.get(keys.clone())).await?;
+        let found = retried(|| self.backend.get(keys.clone())).await?;
         let found = found.into_iter().zip(&wanted);
         Ok(found
             .map(|(pair, wanted)| pair.filter(|pair| wanted.is(pair)).map(|pair| pair.value))
@@ -142,7 +142,7 @@ impl Storage for SharedStorage {
     async fn list(&self, prefix: String, most: usize) -> Result<Vec<Named>, StorageError> {
         let _place = self.listing.acquire().await.map_err(|_| StorageError::Closed)?;
         let range = Range::prefix([JOBS, &prefix].concat());
-        let mut scan = patiently(|| self.backend.scan(range.clone(), None)).await?;
+        let mut scan = retried(|| self.backend.scan(range.clone(), None)).await?;
         let (mut jobs, mut size) = (Vec::new(), 0_usize);
         while let Some(chunk) = scan.chunks.recv().await {
             for pair in chunk? {
@@ -160,7 +160,7 @@ impl Storage for SharedStorage {
 
     async fn first(&self, from: String, below: String) -> Result<Option<String>, StorageError> {
         let range = Range::between(JOBS, &from, &below);
-        let mut scan = patiently(|| self.backend.scan(range.clone(), None)).await?;
+        let mut scan = retried(|| self.backend.scan(range.clone(), None)).await?;
         while let Some(chunk) = scan.chunks.recv().await {
             for pair in chunk? {
                 if let Some(name) = job_name(&pair.key) {

@@ -238,8 +238,8 @@ async fn as_many_headers_as_fit_are_passed() {
 
 #[tokio::test]
 async fn a_cancelled_invocation_over_grpc_is_cancelled_at_the_app() {
-    struct Told(mpsc::UnboundedSender<()>);
-    impl Drop for Told {
+    struct Dropped(mpsc::UnboundedSender<()>);
+    impl Drop for Dropped {
         fn drop(&mut self) {
             let _over = self.0.send(());
         }
@@ -250,7 +250,7 @@ async fn a_cancelled_invocation_over_grpc_is_cancelled_at_the_app() {
         let gone = gone.clone();
         async move {
             if request.uri().path() == "/stuck" {
-                let _told = Told(gone);
+                let _dropped = Dropped(gone);
                 std::future::pending::<()>().await;
             }
             app::text(200, "")

@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use outrigger_transport::body::Body;
 use outrigger_wire::runtime::v1::subscribe_topic_events_request_alpha1::SubscribeTopicEventsRequestType as Said;
-use outrigger_wire::runtime::v1::subscribe_topic_events_response_alpha1::SubscribeTopicEventsResponseType as Told;
+use outrigger_wire::runtime::v1::subscribe_topic_events_response_alpha1::SubscribeTopicEventsResponseType as Received;
 use outrigger_wire::runtime::v1::topic_event_response::TopicEventResponseStatus as Status;
 use outrigger_wire::runtime::v1::{
     SubscribeTopicEventsRequestAlpha1, SubscribeTopicEventsRequestInitialAlpha1,
@@ -457,7 +457,7 @@ async fn next_event(body: &mut Incoming) -> TopicEventRequest {
         .unwrap()
         .subscribe_topic_events_response_type
     {
-        Some(Told::EventMessage(event)) => event,
+        Some(Received::EventMessage(event)) => event,
         other => panic!("{other:?}"),
     }
 }
@@ -478,7 +478,7 @@ async fn a_stream_gets_events_until_it_is_closed() {
     let first = SubscribeTopicEventsResponseAlpha1::decode(first).unwrap();
     assert!(matches!(
         first.subscribe_topic_events_response_type,
-        Some(Told::InitialResponse(_))
+        Some(Received::InitialResponse(_))
     ));
     publish(&node, "a", &json!({"n": 1})).await;
     let event = next_event(&mut stream).await;

@@ -53,7 +53,7 @@ pub(super) async fn follow(
             }
             let counters = match keys.is_empty() {
                 true => Vec::new(),
-                false => super::patiently(|| backend.get(keys.clone())).await?,
+                false => super::retried(|| backend.get(keys.clone())).await?,
             };
             let mut counters = counters.into_iter();
             for event in events {

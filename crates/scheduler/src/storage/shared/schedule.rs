@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use tokio::time::{Instant, timeout_at};
 
 use super::backend::{Backend, Condition, Write};
-use super::{FIRST_PAUSE, FULL_PAUSE, STORE_TIMEOUT, patiently};
+use super::{FIRST_PAUSE, FULL_PAUSE, STORE_TIMEOUT, retried};
 use crate::storage::pair::{Range, counter_key, job_key};
 use crate::storage::{Scheduled, StorageError};
 use crate::stored;
@@ -56,7 +56,7 @@ pub(super) async fn schedule(
         }
         if let Some(why) = &unanswered {
             // To write it again would undo what was done of it meanwhile.
-            let looking = patiently(|| backend.get(vec![key.clone()]));
+            let looking = retried(|| backend.get(vec![key.clone()]));
             let slow = |_| Err(StorageError::Unanswered(why.clone()));
             let found = timeout_at(deadline, looking).await.unwrap_or_else(slow)?;
             let modified = match found.into_iter().flatten().next() {

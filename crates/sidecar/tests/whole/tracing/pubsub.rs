@@ -2,7 +2,7 @@
 //! called.
 
 use outrigger_wire::runtime::v1::subscribe_topic_events_request_alpha1::SubscribeTopicEventsRequestType as Said;
-use outrigger_wire::runtime::v1::subscribe_topic_events_response_alpha1::SubscribeTopicEventsResponseType as Told;
+use outrigger_wire::runtime::v1::subscribe_topic_events_response_alpha1::SubscribeTopicEventsResponseType as Received;
 use outrigger_wire::runtime::v1::{
     SubscribeTopicEventsRequestAlpha1, SubscribeTopicEventsRequestInitialAlpha1,
     SubscribeTopicEventsRequestProcessedAlpha1, SubscribeTopicEventsResponseAlpha1, TopicEventBulkRequest,
@@ -202,7 +202,7 @@ async fn a_stream_has_a_span_for_each_delivery() {
         publish(&node, number, "x").await;
         let request =
             SubscribeTopicEventsResponseAlpha1::decode(grpc::next(&mut stream).await.unwrap()).unwrap();
-        let Some(Told::EventMessage(event)) = request.subscribe_topic_events_response_type else {
+        let Some(Received::EventMessage(event)) = request.subscribe_topic_events_response_type else {
             panic!("{request:?}");
         };
         let answer = SubscribeTopicEventsRequestProcessedAlpha1 {
