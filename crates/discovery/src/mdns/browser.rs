@@ -376,7 +376,8 @@ impl<'a> Records<'a> {
                     }
                 }
                 Data::Srv { port, target, .. } => {
-                    records.servers
+                    records
+                        .servers
                         .entry(record.name.key())
                         .or_insert((*port, target, record.ttl));
                 }
