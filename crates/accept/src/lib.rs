@@ -39,7 +39,7 @@ pub use http1::{finish, http1, serve_http1};
 pub use keep_alive::keep_alive;
 pub use listen::{BindError, ENDPOINT_LIMITS, Listen, Server, serve_metrics};
 pub use texts::{BrokenOff, TextBody, Texts};
-use throttle::LogThrottle;
+pub use throttle::LogThrottle;
 
 const LOG: &str = "dapr.accept";
 /// Pause after a failed accept: the usual cause is a lack of file descriptors.

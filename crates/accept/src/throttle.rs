@@ -9,14 +9,14 @@ const PERIOD: Duration = Duration::from_secs(10);
 
 /// Limits the lines of the log about one thing: counts how often it happened since the last line.
 #[derive(Debug, Default)]
-pub(crate) struct LogThrottle {
+pub struct LogThrottle {
     logged: Option<Instant>,
     times: u64,
 }
 
 impl LogThrottle {
     /// It happened; how often since the last time that this returned anything, when it is time for a line.
-    pub(crate) fn happened(&mut self) -> Option<u64> {
+    pub fn happened(&mut self) -> Option<u64> {
         self.times += 1;
         if self.logged.is_some_and(|logged| logged.elapsed() < PERIOD) {
             return None;

@@ -11,6 +11,7 @@ use outrigger_runtime::scheduler::{Scheduler, SchedulerError};
 use outrigger_telemetry::trace::Tracer;
 use outrigger_wire::runtime::v1::Job;
 use outrigger_wire::scheduler::v1 as scheduled;
+use prost_types::Any;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -150,12 +151,8 @@ impl Jobs {
         let (data, checked) = match data {
             None => (None, Ok(())),
             Some(data) => {
-                let size = data.value.len();
-                let check = move || {
-                    let checked = deliver::check(&data);
-                    (Some(data), checked)
-                };
-                offload(size, check).await
+                let (data, checked) = checked(data).await;
+                (Some(data), checked)
             }
         };
         if let Err(cause) = checked {
@@ -283,9 +280,34 @@ fn with_name(name: String, job: scheduled::Job) -> Job {
     }
 }
 
+/// Data, and whether they could be delivered; looked at where it keeps nobody waiting.
+async fn checked(data: Any) -> (Any, Result<(), String>) {
+    let size = data.value.len();
+    let check = move || {
+        let checked = deliver::check(&data);
+        (data, checked)
+    };
+    offload(size, check).await
+}
+
 #[cfg(test)]
 mod tests {
+    use outrigger_component::offload::{INLINE, done_at_once};
+
     use super::*;
+
+    #[tokio::test]
+    async fn large_data_are_checked_on_another_thread() {
+        for (length, at_once) in [(INLINE, true), (INLINE + 1, false)] {
+            let data = Any {
+                type_url: String::new(),
+                value: vec![0; length],
+            };
+            let (was_at_once, (data, result)) = done_at_once(checked(data)).await;
+            assert_eq!((was_at_once, result), (at_once, Ok(())), "{length}");
+            assert_eq!(data.value.len(), length);
+        }
+    }
 
     #[test]
     fn a_name_that_is_refused_is_told_why() {

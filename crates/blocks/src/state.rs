@@ -40,6 +40,9 @@ const FAMILIES: FamilyNames = FamilyNames {
 /// Bytes of metadata of a request, counted for each of its items: each has its own.
 const MAX_METADATA: usize = 64 << 20;
 
+/// Bytes of all values of a bulk get together, where the answer has no limit of its own.
+pub const MAX_BULK: usize = 64 << 20;
+
 /// Every state store of the sidecar.
 pub struct State {
     stores: Registry<Store>,
@@ -439,7 +442,51 @@ pub fn check_metadata(items: usize, metadata: &Pairs) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_component::offload::done_at_once;
+    use outrigger_component::{Metadata, Setup};
+    use outrigger_policy::resiliency::Resiliency;
+    use outrigger_runtime::metrics::SidecarMetrics;
+    use outrigger_telemetry::metrics::Metrics;
+
     use super::*;
+
+    /// A store that encrypts.
+    async fn store() -> Store {
+        let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
+        let resilience = Resilience::new(Resiliency::none(), metrics);
+        let setup = Setup {
+            metadata: Metadata::new("store", []).unwrap(),
+            app_id: "app".to_owned(),
+        };
+        let catalog = outrigger_components::builtin();
+        let entry = catalog.state.find("state.in-memory", "v1").unwrap();
+        let component = entry.build(setup).await.unwrap();
+        let keys = Keys::parse(None, "store", "app", None).unwrap();
+        let key = NamedKey::parse("key", &"0f".repeat(32)).unwrap();
+        let cipher = Some(Cipher::new(key, None));
+        Store::new("store", component, keys, cipher, &resilience)
+    }
+
+    #[tokio::test]
+    async fn large_values_are_encrypted_and_decrypted_on_another_thread() {
+        let store = store().await;
+        // Half as much is still little when it is encrypted.
+        for (size, at_once) in [(INLINE / 2, true), (INLINE + 1, false)] {
+            let given = Bytes::from(vec![b'x'; size]);
+            let set = Set {
+                key: "k".to_owned(),
+                value: Value::Bytes(given.clone()),
+                ..Set::default()
+            };
+            let (was_at_once, saved) = done_at_once(store.save(vec![set])).await;
+            assert_eq!(was_at_once, at_once, "{size} bytes to encrypt");
+            saved.unwrap();
+            let getting = store.get("k", Consistency::Unspecified, Pairs::new());
+            let (was_at_once, found) = done_at_once(getting).await;
+            assert_eq!(was_at_once, at_once, "{size} bytes to decrypt");
+            assert!(found.unwrap().unwrap().data == given);
+        }
+    }
 
     #[test]
     fn metadata_of_a_bulk_get_count_for_each_key() {

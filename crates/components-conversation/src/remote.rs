@@ -103,6 +103,11 @@ impl<P: Protocol> Remote<P> {
         if !status.is_success() {
             return Err(refused(status, &body, &self.secrets));
         }
+        self.read(body).await
+    }
+
+    /// What the body of a response says.
+    async fn read(&self, body: Vec<u8>) -> Result<Response> {
         let protocol = Arc::clone(&self.protocol);
         let answer = offload(body.len(), move || protocol.answer(&body)).await;
         answer.map_err(|error| {
@@ -229,7 +234,54 @@ pub(super) fn joined(content: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_component::{
+        conversation::Role,
+        offload::{INLINE, done_at_once},
+    };
+
     use super::*;
+
+    /// Says what it is told.
+    struct Plain;
+
+    impl Protocol for Plain {
+        fn question(&self, _model: &str, request: &Request) -> Result<Value> {
+            Ok(joined(&request.messages[0].content).into())
+        }
+
+        fn answer(&self, body: &[u8]) -> Result<Response, serde_json::Error> {
+            Ok(Response {
+                model: serde_json::from_slice(body)?,
+                ..Response::default()
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn large_questions_and_answers_are_written_and_read_on_another_thread() {
+        let url = "http://localhost".parse().unwrap();
+        let remote = Remote::new(
+            Plain,
+            "m".to_owned(),
+            url,
+            ("authorization", "key"),
+            &metadata(&[]),
+        );
+        let remote = remote.unwrap();
+        // An answer has quotation marks around its text.
+        for (length, at_once) in [(INLINE - 2, true), (INLINE + 1, false)] {
+            let text = "x".repeat(length);
+            let request = Request {
+                messages: vec![Message::new(Role::User, vec![text.clone()])],
+                ..Request::default()
+            };
+            let (was_at_once, written) = done_at_once(remote.written(&request)).await;
+            assert_eq!(was_at_once, at_once, "a question of {length} bytes");
+            let (was_at_once, read) = done_at_once(remote.read(written.unwrap().0)).await;
+            assert_eq!(was_at_once, at_once, "an answer of {length} bytes");
+            assert!(read.unwrap().model == text);
+        }
+    }
 
     fn metadata(properties: &[(&str, &str)]) -> Metadata {
         let owned = properties

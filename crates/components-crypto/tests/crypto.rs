@@ -184,6 +184,29 @@ async fn long_messages_are_verified_on_another_thread() {
 }
 
 #[tokio::test]
+async fn what_takes_long_is_done_on_another_thread() {
+    let provider = key_set(&set().to_string()).await.unwrap();
+    let (was_at_once, signed) = done_at_once(provider.sign(&[7; 32], "PS256", "rsa")).await;
+    assert!(!was_at_once, "signing with a private key");
+    signed.unwrap();
+    let with = Parameters {
+        key: "oct32",
+        algorithm: "A256GCM",
+        nonce: &[7; 12],
+        ..Parameters::default()
+    };
+    for (length, at_once) in [(INLINE, true), (INLINE + 1, false)] {
+        let plain = vec![7; length];
+        let (was_at_once, sealed) = done_at_once(provider.encrypt(&plain, with)).await;
+        assert_eq!(was_at_once, at_once, "{length} bytes to encrypt");
+        let sealed = sealed.unwrap();
+        let (was_at_once, opened) = done_at_once(provider.decrypt(&sealed, with)).await;
+        assert_eq!(was_at_once, at_once, "{length} bytes to decrypt");
+        assert!(opened.unwrap()[..] == plain);
+    }
+}
+
+#[tokio::test]
 async fn restrictions_of_json_web_keys_are_kept() {
     let key = |more: Value| {
         let mut key = json!({"kty": "oct", "k": "AAECAwQFBgcICQoLDA0ODw", "kid": "k"});

@@ -268,3 +268,25 @@ impl OutputBinding for HttpBinding {
         self.closed.store(true, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::{Compression, write::GzEncoder};
+    use outrigger_component::offload::done_at_once;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn packed_answers_are_unpacked_on_another_thread() {
+        let properties = [("url".to_owned(), "http://localhost".to_owned())];
+        let binding = HttpBinding::open(&Metadata::new("web", properties).unwrap()).unwrap();
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(b"little, and could be much").unwrap();
+        let packed = encoder.finish().unwrap().into();
+        let (was_at_once, unpacked) = done_at_once(binding.unpacked(packed, true, "GET /")).await;
+        assert!(!was_at_once);
+        assert_eq!(unpacked.unwrap().0, "little, and could be much");
+    }
+}

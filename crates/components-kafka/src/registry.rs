@@ -273,10 +273,16 @@ impl Registry {
             (Key::Id(id), _) | (Key::Subject(_), Some(id)) => *id,
             (Key::Subject(_), None) => return Err(failed(Kind::Unavailable, "its answer has no id")),
         };
-        let parsed = offload(answer.schema.len(), move || Codec::parse(&answer.schema)).await;
-        let codec = parsed.map_err(|why| unusable(&format!("schema {id} cannot be used: {why}")))?;
+        let codec = parsed(answer.schema)
+            .await
+            .map_err(|why| unusable(&format!("schema {id} cannot be used: {why}")))?;
         Ok(Arc::new(Schema { id, codec }))
     }
+}
+
+/// What a schema says, read where it keeps nobody waiting.
+async fn parsed(schema: String) -> Result<Codec, String> {
+    offload(schema.len(), move || Codec::parse(&schema)).await
 }
 
 /// What an answer that is none means.

@@ -171,3 +171,39 @@ impl Reader {
 pub(super) fn is_of(id: u32, record: &ConsumerRecord) -> bool {
     record.value.as_deref().map(schema_id) == Some(Ok(id))
 }
+
+#[cfg(test)]
+mod tests {
+    use outrigger_component::{Metadata, offload::done_at_once};
+    use outrigger_components_testing::registry::SchemaRegistry;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn large_payloads_are_decoded_on_another_thread() {
+        let server = SchemaRegistry::start(None).await;
+        server.register("t-value", "\"string\"");
+        let properties = [("schemaRegistryURL".to_owned(), server.url())];
+        let metadata = Metadata::new("broker", properties).unwrap();
+        let registry = Arc::new(Registry::read(&metadata).unwrap().unwrap());
+        registry.by_id(1).await.unwrap();
+        let mut reader = Reader::new(&Values::Encoded(Arc::clone(&registry)));
+        for (length, at_once) in [(INLINE / 2, true), (INLINE, false)] {
+            let json = format!("\"{}\"", "x".repeat(length));
+            let payload = registry
+                .encode("t", json.clone().into(), 2 * INLINE)
+                .await
+                .unwrap();
+            let record = ConsumerRecord::new("t", 3, 42, None, Some(payload));
+            if !at_once {
+                assert!(matches!(reader.read(&record), Read::Later), "{length}");
+                let (was_at_once, answer) = done_at_once(reader.answer()).await;
+                assert!(!was_at_once && matches!(answer, Some(Answer::Payload(3, 42))));
+            }
+            assert!(
+                matches!(reader.read(&record), Read::Done(data) if data == json),
+                "{length}"
+            );
+        }
+    }
+}

@@ -32,6 +32,8 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// Bits of a mode: whoever is neither the owner nor of the group may write.
 const OTHERS_WRITE: u32 = 0o002;
+/// The group may write.
+const GROUP_WRITES: u32 = 0o020;
 
 /// A service that is a component.
 struct Service {
@@ -149,28 +151,70 @@ fn register(
     }
 }
 
-/// Whether nobody but this user, root and their groups can put sockets into a folder. In a pod it is an empty volume, which
-/// kubelets let every user write to; it is only there for the containers that mount it.
+/// The user that this process runs as, and its groups.
+struct Own {
+    user: u32,
+    groups: Vec<u32>,
+}
+
+impl Own {
+    fn read() -> io::Result<Self> {
+        let status = std::fs::read_to_string("/proc/self/status")?;
+        Self::parse(&status).ok_or_else(|| io::Error::other("/proc/self/status names no user and group"))
+    }
+
+    /// Of the status of a process in `/proc` (proc_pid_status(5)).
+    fn parse(status: &str) -> Option<Self> {
+        let numbers = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let numbers = line.unwrap_or_default().split_whitespace();
+            numbers.filter_map(|number| number.parse::<u32>().ok())
+        };
+        // The real ones come first, then the effective ones.
+        let group = numbers("Gid:").nth(1)?;
+        Some(Self {
+            user: numbers("Uid:").nth(1)?,
+            groups: numbers("Groups:").chain([group]).collect(),
+        })
+    }
+}
+
+/// Whether nobody but this user, root and the groups of this process can put sockets into a folder. In a pod it is an empty
+/// volume, which kubelets let every user write to; it is only there for the containers that mount it.
 fn own(folder: &Path, in_pod: bool) -> io::Result<()> {
     let file = std::fs::metadata(folder)?;
-    // The owner of this process's own entry is the user it runs as.
-    let user = std::fs::metadata("/proc/self")?.uid();
-    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    if ![0, user].contains(&file.uid()) {
-        return refuse(format!(
-            "it belongs to user {}: only sockets in a folder of this user ({user}) or of root are used; change its \
+    let refused = refusal(&Own::read()?, (file.uid(), file.gid()), file.mode(), in_pod);
+    refused.map_or(Ok(()), |why| {
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    })
+}
+
+/// Why a folder of this user and group, and with this mode, is not used.
+fn refusal(own: &Own, (user, group): (u32, u32), mode: u32, in_pod: bool) -> Option<String> {
+    if ![0, own.user].contains(&user) {
+        return Some(format!(
+            "it belongs to user {user}: only sockets in a folder of this user ({}) or of root are used; change its \
              owner, or name another folder in {FOLDER_VARIABLE}",
-            file.uid()
+            own.user
         ));
     }
-    if !in_pod && file.mode() & OTHERS_WRITE != 0 {
-        return refuse(format!(
-            "every user of this machine can write to it (mode {:o}), and a process that puts a socket there gets \
-             the secrets of components; run chmod o-w on it, or name another folder in {FOLDER_VARIABLE}",
-            file.mode() & 0o7777
-        ));
-    }
-    Ok(())
+    let (who, remedy) = if mode & OTHERS_WRITE != 0 {
+        ("every user of this machine".to_owned(), "o-w")
+    } else if mode & GROUP_WRITES != 0 && !own.groups.contains(&group) {
+        (
+            format!("every user of group {group}, which this one is not in,"),
+            "g-w",
+        )
+    } else {
+        return None;
+    };
+    (!in_pod).then(|| {
+        format!(
+            "{who} can write to it (mode {:o}), and a process that puts a socket there gets the secrets of components; \
+             run chmod {remedy} on it, or name another folder in {FOLDER_VARIABLE}",
+            mode & 0o7777
+        )
+    })
 }
 
 /// Names and paths of the sockets of a folder, in the order of their names.
@@ -279,38 +323,78 @@ mod tests {
 
     #[test]
     fn the_folder_is_nobody_elses() {
-        use std::os::unix::fs::PermissionsExt;
+        let own = Own {
+            user: 1000,
+            groups: vec![1000, 27],
+        };
+        let (mine, of_root) = ((1000, 1000), (0, 0));
+        for (owner, mode, outside, in_pod) in [
+            (mine, 0o700, None, None),
+            (mine, 0o755, None, None),
+            // What a umask of 002 makes, and a folder for those who share a group.
+            (mine, 0o775, None, None),
+            ((0, 27), 0o2770, None, None),
+            (of_root, 0o755, None, None),
+            (of_root, 0o775, Some("chmod g-w"), None),
+            ((1000, 100), 0o775, Some("chmod g-w"), None),
+            ((1000, 100), 0o755, None, None),
+            (mine, 0o777, Some("chmod o-w"), None),
+            (mine, 0o1777, Some("chmod o-w"), None),
+            (mine, 0o702, Some("chmod o-w"), None),
+            // An empty volume, without fsGroup and with it.
+            (of_root, 0o777, Some("chmod o-w"), None),
+            ((0, 27), 0o2777, Some("chmod o-w"), None),
+            (
+                (12_345, 1000),
+                0o700,
+                Some("belongs to user 12345"),
+                Some("belongs to user 12345"),
+            ),
+        ] {
+            for (pod, words) in [(false, outside), (true, in_pod)] {
+                let why = refusal(&own, owner, mode, pod);
+                let fits = match (&why, words) {
+                    (Some(why), Some(words)) => why.contains(words),
+                    (why, words) => why.is_none() && words.is_none(),
+                };
+                assert!(fits, "{owner:?} {mode:o}, in a pod: {pod}: {why:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn folders_are_judged_by_who_this_process_is() {
+        use std::os::unix::fs::{PermissionsExt, chown};
 
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
-        for (mode, fine) in [
-            (0o700, true),
-            (0o755, true),
-            (0o775, true),
-            (0o777, false),
-            (0o1777, false),
-            (0o702, false),
-        ] {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-            assert!(own(path, true).is_ok(), "a volume of a pod: {mode:o}");
-            let result = own(path, false);
-            assert_eq!(result.is_ok(), fine, "{mode:o}");
-            if let Err(error) = result {
-                assert!(error.to_string().contains("chmod o-w"), "{error}");
-            }
+        let with_mode = |mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        with_mode(0o770);
+        own(path, false).unwrap();
+        with_mode(0o777);
+        own(path, true).unwrap();
+        own(path, false).unwrap_err();
+        // Only root can give a folder to a group that it is not in.
+        if chown(path, None, Some(12_345)).is_ok() {
+            with_mode(0o770);
+            own(path, true).unwrap();
+            let error = own(path, false).unwrap_err().to_string();
+            assert!(error.contains("group 12345, which this one is not in"), "{error}");
         }
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).unwrap();
-        // Only root can give a folder away.
-        if std::os::unix::fs::chown(path, Some(12_345), None).is_ok() {
-            for in_pod in [false, true] {
-                let error = own(path, in_pod).unwrap_err().to_string();
-                assert!(error.contains("belongs to user 12345"), "{error}");
-            }
-        }
-        assert_eq!(
-            own(&path.join("absent"), false).unwrap_err().kind(),
-            io::ErrorKind::NotFound
-        );
+        let absent = own(&path.join("absent"), false).unwrap_err();
+        assert_eq!(absent.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_process_is_who_its_status_says() {
+        let own = |groups| {
+            let status =
+                format!("Name:\tdaprd\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t{groups}\nNStgid:\t9\n");
+            Own::parse(&status).map(|own| (own.user, own.groups))
+        };
+        assert_eq!(own("27 1000 "), Some((2, vec![27, 1000, 6])));
+        assert_eq!(own(" "), Some((2, vec![6])));
+        assert!(Own::parse("Uid:\t1\t2\t3\t4\n").is_none());
     }
 
     #[test]

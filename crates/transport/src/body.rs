@@ -92,6 +92,17 @@ impl Body {
         self.size_hint().exact()
     }
 
+    /// Bytes of it that are in memory, whether or not somebody reads them.
+    #[inline]
+    pub(crate) fn in_memory(&self) -> usize {
+        match self {
+            Self::Full(bytes) => bytes.len(),
+            Self::Trailed(trailed) => trailed.data.len(),
+            Self::Guarded(guarded) => guarded.body().in_memory(),
+            _ => 0,
+        }
+    }
+
     /// What a peer is told when the body that it is being sent fails: the reason that the failure came with, to pass it
     /// on.
     pub fn reset_reason(error: BoxError) -> Reason {

@@ -2,6 +2,7 @@
 
 mod connections;
 mod h2c;
+mod held;
 mod http1;
 mod http2;
 
@@ -24,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::body::Body;
 
 pub use connections::{api_connections, peer_connections, public_connections};
+pub use held::HeldAnswers;
 pub use http1::Received;
 #[cfg(feature = "fuzzing")]
 pub use http1::{fuzz_body_end, fuzz_head};
@@ -288,6 +290,8 @@ pub struct Options {
     pub header_list_limit: u32,
     /// How many connections there may be, on all addresses together.
     pub connections: Limits,
+    /// What their clients on HTTP/1.1 may leave unread.
+    pub held: HeldAnswers,
 }
 
 /// Versions of HTTP a server speaks.

@@ -189,6 +189,7 @@ struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 #[cfg(test)]
 mod tests {
     use outrigger_component::Pairs;
+    use outrigger_component::offload::{INLINE, done_at_once};
 
     use super::*;
 
@@ -227,6 +228,16 @@ mod tests {
             "{error}"
         );
         assert!(parse::<List<String>>(b"{}").is_err());
+    }
+
+    #[tokio::test]
+    async fn large_bodies_are_read_on_another_thread() {
+        for (length, at_once) in [(INLINE, true), (INLINE + 1, false)] {
+            let body = Bytes::from(format!("\"{}\"", "x".repeat(length - 2)));
+            let reading = super::read(body, |body| parse::<String>(body));
+            let (was_at_once, read) = done_at_once(reading).await;
+            assert_eq!((was_at_once, read.unwrap().len()), (at_once, length - 2));
+        }
     }
 
     #[tokio::test]

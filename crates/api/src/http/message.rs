@@ -22,6 +22,17 @@ fn decode<M: Message + Default>(name: &str, json: &[u8]) -> Result<M, String> {
     protojson::decode(name, json)
 }
 
+/// As [`decode`], where it keeps nobody waiting.
+async fn decoded<M: Message + Default + 'static>(name: &'static str, json: Bytes) -> Result<M, String> {
+    offload(REFLECTION * json.len(), move || decode(name, &json)).await
+}
+
+/// The JSON of a message, written where it keeps nobody waiting.
+async fn encoded<M: Message + 'static>(name: &'static str, message: M) -> Result<Bytes, String> {
+    let size = REFLECTION * message.encoded_len();
+    offload(size, move || protojson::encode(name, &message).map(Bytes::from)).await
+}
+
 impl HttpApi {
     /// The message that a request carries.
     pub(super) async fn message<M: Message + Default + 'static>(
@@ -32,7 +43,7 @@ impl HttpApi {
         let limit = self.max_body.unwrap_or(usize::MAX);
         let body = request.into_body().collect_up_to(limit).await;
         let body = body.map_err(|error| ApiError::body_read(&error.to_string()))?;
-        let decoded = offload(REFLECTION * body.len(), move || decode(name, &body)).await;
+        let decoded = decoded(name, body).await;
         decoded.map_err(|cause| ApiError::malformed_message(&cause))
     }
 
@@ -41,8 +52,7 @@ impl HttpApi {
         name: &'static str,
         message: M,
     ) -> HandlerResult {
-        let size = REFLECTION * message.encoded_len();
-        let json = offload(size, move || protojson::encode(name, &message).map(Bytes::from)).await;
+        let json = encoded(name, message).await;
         let json = json.map_err(|cause| ApiError::malformed_response(&cause))?;
         Ok(bytes_response(StatusCode::OK, JSON, json))
     }
@@ -51,11 +61,27 @@ impl HttpApi {
 #[cfg(test)]
 mod tests {
     use outrigger_component::go_json::MAX_VALUES;
+    use outrigger_component::offload::{INLINE, done_at_once};
     use outrigger_transport::grpc::fields;
     use outrigger_wire::internals::v1::JobHttpRequest;
     use outrigger_wire::runtime::v1 as proto;
 
     use super::*;
+
+    #[tokio::test]
+    async fn large_messages_are_read_and_written_on_another_thread() {
+        let name = "ConversationRequest";
+        for (length, at_once) in [(INLINE / REFLECTION / 2, true), (INLINE / REFLECTION, false)] {
+            let json = format!(r#"{{"name":"{}"}}"#, "x".repeat(length));
+            let (was_at_once, message) = done_at_once(decoded(name, json.into())).await;
+            assert_eq!(was_at_once, at_once, "{length} bytes to read");
+            let message: proto::ConversationRequest = message.unwrap();
+            assert_eq!(message.name.len(), length);
+            let (was_at_once, written) = done_at_once(encoded(name, message)).await;
+            assert_eq!(was_at_once, at_once, "{length} bytes to write");
+            assert!(written.unwrap().len() >= length);
+        }
+    }
 
     #[test]
     fn a_text_has_no_more_values_than_it_may_have() {

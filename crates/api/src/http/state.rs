@@ -12,9 +12,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{ETAG, IF_MATCH};
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
-use outrigger_blocks::state::{StateError, Store};
+use outrigger_blocks::state::{MAX_BULK, StateError, Store};
 use outrigger_component::Pairs;
-use outrigger_component::offload::offload;
 use outrigger_component::state::{Concurrency, Consistency, Delete, Item};
 use outrigger_transport::body::Body;
 use outrigger_transport::response::{bytes_response, empty_response};
@@ -39,9 +38,6 @@ pub(super) static ROUTES: &[Endpoint] = &[
     query(Method::POST),
     query(Method::PUT),
 ];
-
-/// Bytes of all values of a bulk get together.
-const MAX_BULK: usize = 64 << 20;
 
 const ITEM: &[&str] = &["state", "{storeName}", "{key}"];
 const STORE: &[&str] = &["state", "{storeName}"];
@@ -120,8 +116,7 @@ impl HttpApi {
         request.metadata.extend(query.metadata);
         let found = store.bulk_get(&request.keys, request.parallelism, MAX_BULK, &request.metadata);
         let items = found.await.map_err(|error| self.state_error(error))?;
-        let answer = offload(answer::size(&items), move || answer::bulk(items)).await;
-        Ok(bytes_response(StatusCode::OK, JSON, answer))
+        Ok(bytes_response(StatusCode::OK, JSON, answer::bulk(items).await))
     }
 
     async fn transact_state(&self, context: Context<'_>) -> HandlerResult {
@@ -145,9 +140,7 @@ impl HttpApi {
         if page.items.is_empty() {
             return Ok(empty_response(StatusCode::NO_CONTENT));
         }
-        let size = page.items.iter().map(|item| item.data.len()).sum();
-        let answer = offload(size, move || answer::page(page)).await;
-        Ok(bytes_response(StatusCode::OK, JSON, answer))
+        Ok(bytes_response(StatusCode::OK, JSON, answer::page(page).await))
     }
 
     fn store_and_key(&self, context: &Context<'_>) -> Result<(Arc<Store>, String), ApiError> {

@@ -144,10 +144,7 @@ impl Delivery {
         if answer.to.is_empty() {
             return answer.data;
         }
-        // What is not JSON is left out, as Dapr does.
-        let given = answer.data.clone();
-        let data = offload(given.len(), move || canonical(&given, Html::Escape)).await;
-        let data = data.unwrap_or_else(|_| Bytes::from_static(b"null"));
+        let data = passed_on(answer.data.clone()).await;
         let call = |data: &Bytes| Invoke {
             operation: "create".to_owned(),
             data: data.clone(),
@@ -169,6 +166,12 @@ impl Delivery {
         }
         answer.data
     }
+}
+
+/// What an app's answer has for output bindings, where it keeps nobody waiting. What is not JSON is left out, as Dapr does.
+async fn passed_on(given: Bytes) -> Bytes {
+    let data = offload(given.len(), move || canonical(&given, Html::Escape)).await;
+    data.unwrap_or_else(|_| Bytes::from_static(b"null"))
 }
 
 /// One attempt; `max_answer` is the longest answer of the app, in bytes.
@@ -239,5 +242,23 @@ async fn over_grpc(input: &Input, app: &AppChannel, event: &Outgoing) -> (Reply,
             let outcome = grpc_outcome(status.code() as i32);
             (Reply::Failed(status.message().to_owned()), outcome)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_component::offload::{INLINE, done_at_once};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn large_answers_are_passed_on_from_another_thread() {
+        for (length, at_once) in [(INLINE, true), (INLINE + 1, false)] {
+            let given = format!("\"{}\"", "x".repeat(length - 2));
+            let (was_at_once, data) = done_at_once(passed_on(given.clone().into())).await;
+            assert_eq!(was_at_once, at_once, "{length}");
+            assert!(data == given);
+        }
+        assert_eq!(passed_on("no JSON".into()).await, "null");
     }
 }

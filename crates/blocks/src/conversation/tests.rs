@@ -2,6 +2,7 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use outrigger_component::conversation::{Choice, Tool, ToolCall, ToolChoice, Usage};
+use outrigger_component::offload::{INLINE, done_at_once};
 use outrigger_component::{Error, Kind, Result as ComponentResult};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_runtime::metrics::SidecarMetrics;
@@ -265,4 +266,41 @@ async fn failures_of_the_component_are_told() {
     assert!(
         matches!(result, Err(ConversationError::Invoke { component, cause }) if component == "llm" && cause == "too hot")
     );
+}
+
+#[tokio::test]
+async fn much_text_is_scrubbed_on_another_thread() {
+    let (block, _asked) = block();
+    for (length, at_once) in [(INLINE / SCRUBBING / 2, true), (INLINE / SCRUBBING + 1, false)] {
+        let text = "x".repeat(length);
+        let first = proto::ConversationRequest {
+            name: "llm".to_owned(),
+            inputs: vec![proto::ConversationInput {
+                content: text.clone(),
+                scrub_pii: Some(true),
+                ..proto::ConversationInput::default()
+            }],
+            ..proto::ConversationRequest::default()
+        };
+        let (was_at_once, answer) = done_at_once(block.alpha1(first)).await;
+        assert_eq!(was_at_once, at_once, "{length} bytes to the first version");
+        answer.unwrap();
+
+        let mut input = user(&text);
+        input.scrub_pii = Some(true);
+        let (was_at_once, answer) = done_at_once(block.alpha2(request(vec![input]))).await;
+        assert_eq!(was_at_once, at_once, "{length} bytes to the second version");
+        answer.unwrap();
+
+        let said = Response {
+            choices: vec![Choice {
+                content: text.clone(),
+                ..Choice::default()
+            }],
+            ..Response::default()
+        };
+        let (was_at_once, scrubbed) = done_at_once(without_personal_data(true, said)).await;
+        assert_eq!(was_at_once, at_once, "{length} bytes of an answer");
+        assert_eq!(scrubbed.choices[0].content, text);
+    }
 }

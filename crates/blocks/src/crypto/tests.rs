@@ -1,4 +1,5 @@
 use futures::stream::{self, TryStreamExt};
+use outrigger_component::offload::{INLINE, done_at_once};
 use outrigger_component::{Metadata, Setup};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_runtime::metrics::SidecarMetrics;
@@ -129,6 +130,20 @@ async fn documents_of_any_length_come_back() {
                 "{length} {cipher}"
             );
         }
+    }
+}
+
+#[tokio::test]
+async fn large_documents_are_worked_on_on_another_thread() {
+    let block = block().await;
+    let with = options("oct32", "a256kw");
+    for (length, at_once) in [(INLINE / 2, true), (INLINE + 1, false)] {
+        let plain = text(length);
+        let (was_at_once, document) = done_at_once(sealed(&block, &plain, &with)).await;
+        assert_eq!(was_at_once, at_once, "{length} bytes to encrypt");
+        let (was_at_once, decrypted) = done_at_once(opened(&block, &document, "")).await;
+        assert_eq!(was_at_once, at_once, "{length} bytes to decrypt");
+        assert!(decrypted.unwrap() == plain, "{length}");
     }
 }
 

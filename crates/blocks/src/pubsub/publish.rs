@@ -407,3 +407,64 @@ enum Unsent {
     All(Cause),
     Some(Vec<Failed>),
 }
+
+#[cfg(test)]
+mod tests {
+    use outrigger_component::offload::{INLINE, done_at_once};
+    use outrigger_component::{Metadata, Setup};
+    use outrigger_policy::resiliency::Resiliency;
+    use outrigger_runtime::metrics::SidecarMetrics;
+    use outrigger_runtime::resilience::Resilience;
+    use outrigger_telemetry::metrics::Metrics;
+    use outrigger_telemetry::trace::Tracer;
+
+    use super::super::Topics;
+    use super::*;
+
+    async fn pubsubs() -> PubSubs {
+        let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
+        let resilience = Arc::new(Resilience::new(Resiliency::none(), metrics));
+        let pubsubs = PubSubs::new("app".into(), resilience, Tracer::off());
+        let setup = Setup {
+            metadata: Metadata::new("broker", []).unwrap(),
+            app_id: "app".to_owned(),
+        };
+        let catalog = outrigger_components::builtin();
+        let entry = catalog.pubsub.find("pubsub.in-memory", "v1").unwrap();
+        let broker = entry.build(setup).await.unwrap();
+        let _placed = pubsubs.insert("broker", broker, Topics::default(), String::new());
+        pubsubs
+    }
+
+    #[tokio::test]
+    async fn large_events_get_their_envelopes_on_another_thread() {
+        let pubsubs = pubsubs().await;
+        let request = || RequestContext {
+            protocol: Protocol::Http,
+            trace: Parent::default(),
+            baggage: None,
+        };
+        for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
+            let payload = Payload {
+                data: vec![b'x'; size].into(),
+                ..Payload::default()
+            };
+            let target = || pubsubs.target("broker", "orders", &Pairs::new()).unwrap();
+            let publishing = target().publish(payload.clone(), request());
+            let (was_at_once, published) = done_at_once(publishing).await;
+            assert_eq!(was_at_once, at_once, "{size}");
+            published.unwrap();
+
+            let entry = BulkPayload {
+                id: "1".to_owned(),
+                payload,
+                inherits: false,
+            };
+            let metadata = Pairs::new();
+            let publishing = target().publish_bulk(vec![entry], &metadata, request(), "bulk");
+            let (was_at_once, published) = done_at_once(publishing).await;
+            assert_eq!(was_at_once, at_once, "a bulk of {size}");
+            published.unwrap();
+        }
+    }
+}

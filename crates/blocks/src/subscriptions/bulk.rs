@@ -356,7 +356,7 @@ type Shown = (String, Arc<Incoming>);
 
 /// What the app gets, written where it keeps nobody waiting.
 async fn written<T: Send + 'static>(
-    target: &Target,
+    wanted: &Arc<AppSubscription>,
     entries: &[Entry],
     write: impl FnOnce(&AppSubscription, &[Shown]) -> T + Send + 'static,
 ) -> T {
@@ -365,7 +365,7 @@ async fn written<T: Send + 'static>(
         .map(|entry| (entry.id.clone(), Arc::clone(&entry.event)));
     let shown: Vec<Shown> = shown.collect();
     let size = shown.iter().map(|(_, event)| event.data.len()).sum();
-    let wanted = Arc::clone(&target.wanted);
+    let wanted = Arc::clone(wanted);
     offload(size, move || write(&wanted, &shown)).await
 }
 

@@ -1,3 +1,4 @@
+use outrigger_component::offload::{INLINE, done_at_once};
 use outrigger_components_testing::registry::{SchemaRegistry, Trouble};
 
 use super::*;
@@ -237,4 +238,25 @@ async fn what_does_not_fit_is_told_with_its_field_and_schema() {
         error,
         "it does not match schema 1: field \"id\": the data end within it"
     );
+}
+
+#[tokio::test]
+async fn what_is_large_is_read_and_written_on_another_thread() {
+    let server = SchemaRegistry::start(None).await;
+    server.register("t-value", "\"string\"");
+    let registry = registry(&server.url(), &[]);
+    encode(&registry, "t", "\"the schema is known then\"")
+        .await
+        .unwrap();
+    for (length, at_once) in [(INLINE, true), (INLINE + 1, false)] {
+        let text = format!("\"{}\"", "x".repeat(length - 2));
+        let encoding = registry.encode("t", text.clone().into(), 2 * INLINE);
+        let (was_at_once, encoded) = done_at_once(encoding).await;
+        assert_eq!(was_at_once, at_once, "{length} bytes to encode");
+        encoded.unwrap();
+        let schema = format!("\"string\"{}", " ".repeat(length - "\"string\"".len()));
+        let (was_at_once, codec) = done_at_once(parsed(schema)).await;
+        assert_eq!(was_at_once, at_once, "a schema of {length} bytes");
+        assert!(codec.is_ok());
+    }
 }

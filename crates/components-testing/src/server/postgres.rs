@@ -174,6 +174,14 @@ impl Postgres {
         let _ = self.process.child.wait();
     }
 
+    /// As [`Self::start_again`], but as a standby does that takes the place of a server: from here on its history is another one.
+    pub fn take_over(&mut self) {
+        fs::write(self.folder.path().join("data/recovery.signal"), "").unwrap();
+        self.arguments
+            .extend(["-c".to_owned(), "restore_command=/bin/false".to_owned()]);
+        self.start_again();
+    }
+
     /// With the data it had, on its port.
     pub fn start_again(&mut self) {
         let deadline = Instant::now() + START;

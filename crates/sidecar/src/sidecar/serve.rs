@@ -8,7 +8,7 @@ use outrigger_api::http::{HttpApi, PublicApi};
 use outrigger_api::internal::InternalApi;
 use outrigger_http2::limits::HEADER_LIST;
 use outrigger_runtime::life::{Lifecycle, Readiness, Stage, Tasks};
-use outrigger_transport::listen::{self, Handler, Listener, Options, Versions};
+use outrigger_transport::listen::{self, Handler, HeldAnswers, Listener, Options, Versions};
 use tokio::runtime::Handle;
 
 use super::LOG;
@@ -62,6 +62,7 @@ impl Servers {
             head_limit: self.head_limit,
             header_list_limit: head_limit.saturating_add(4096),
             connections: listen::api_connections(),
+            held: HeldAnswers::default(),
         };
         let grpc = Options {
             header_list_limit: grpc_header_list(head_limit),
@@ -70,7 +71,7 @@ impl Servers {
         let internal = Options {
             tls: self.internal_tls.clone(),
             connections: listen::peer_connections(),
-            ..grpc
+            ..grpc.clone()
         };
         let public_options = Options {
             connections: listen::public_connections(),

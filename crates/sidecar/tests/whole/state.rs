@@ -461,6 +461,34 @@ async fn bodies_over_the_limit_are_refused_in_the_words_of_each_route() {
 }
 
 #[tokio::test]
+async fn a_bulk_get_has_a_limit_where_messages_have_none() {
+    let net = Net::plain();
+    let plan = net.sidecar("me").flag("--max-body-size=0");
+    let plan = plan.resource(&component("mem", "state.in-memory", ""));
+    let node = plan.start().await;
+    let save = SaveStateRequest {
+        store_name: "mem".into(),
+        states: vec![StateItem {
+            key: "k".into(),
+            value: vec![b'x'; 5 << 20].into(),
+            ..StateItem::default()
+        }],
+    };
+    let outcome = call(&node, "SaveState", &save).await;
+    assert_eq!(outcome.status.code(), Code::Ok, "{:?}", outcome.status);
+    let bulk = |times| GetBulkStateRequest {
+        store_name: "mem".into(),
+        keys: vec!["k".to_owned(); times],
+        ..GetBulkStateRequest::default()
+    };
+    // More than the usual largest message, and 65 MiB.
+    for (times, code) in [(1, Code::Ok), (13, Code::ResourceExhausted)] {
+        let outcome = call(&node, "GetBulkState", &bulk(times)).await;
+        assert_eq!(outcome.status.code(), code, "{times}: {:?}", outcome.status);
+    }
+}
+
+#[tokio::test]
 async fn a_bulk_get_ends_where_its_answer_would_be_too_large() {
     let net = Net::plain();
     let plan = net.sidecar("me").flag("--max-body-size=3000000");

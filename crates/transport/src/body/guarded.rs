@@ -19,6 +19,11 @@ impl<G> Guarded<G> {
     pub fn new(body: Body, guard: G) -> Self {
         Self { body, _guard: guard }
     }
+
+    /// The body itself.
+    pub(crate) fn body(&self) -> &Body {
+        &self.body
+    }
 }
 
 impl<G: Unpin> HttpBody for Guarded<G> {

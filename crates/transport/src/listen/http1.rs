@@ -105,7 +105,7 @@ where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limit = (options.head_limit + HEAD_SLACK).max(MIN_HEAD);
-    let exchange = Arc::<Exchange>::default();
+    let exchange = Arc::new(Exchange::new(options.held.clone()));
     let mut requests = Requests::new(io, Arc::clone(&exchange), limit, times);
     let of_place = Arc::clone(&exchange);
     client.keep_while(move || of_place.is_calling());
@@ -241,6 +241,7 @@ impl<H: Handler> Calls<H> {
 impl Calling {
     #[inline]
     fn answer(self, response: Response<Body>) -> Response<ResponseBody> {
+        self.hold(response.body().in_memory());
         response.map(|body| ResponseBody::new(body, self))
     }
 }

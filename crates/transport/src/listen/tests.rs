@@ -58,6 +58,7 @@ fn start(listener: Listener) -> (Arc<Answers>, CancellationToken) {
         head_limit: 4096,
         header_list_limit: 64 * 1024,
         connections: LIMITS,
+        held: HeldAnswers::default(),
     };
     let server = serve(
         listener,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outrigger_blocks::state::{StateError, StepKind, Store};
+use outrigger_blocks::state::{MAX_BULK, StateError, StepKind, Store};
 use outrigger_component::state::{Concurrency, Consistency, Delete, Operation, Set, Value};
 use outrigger_wire::common::v1::StateItem;
 use outrigger_wire::common::v1::state_options::{StateConcurrency, StateConsistency};
@@ -65,8 +65,7 @@ impl DaprService {
         request: GetBulkStateRequest,
     ) -> Result<Response<GetBulkStateResponse>, Status> {
         let store = self.state_store(&request.store_name)?;
-        // What is larger than a message could not be sent.
-        let most = self.max_message;
+        let most = most_in_bulk(self.max_message);
         let found = store.bulk_get(&request.keys, request.parallelism, most, &request.metadata);
         let found = found.await.map_err(|error| self.state_error(error))?;
         let items = found.into_iter().map(|found| {
@@ -191,6 +190,16 @@ impl DaprService {
 
     fn state_error(&self, error: StateError) -> Status {
         self.fail(&ApiError::state(error, None))
+    }
+}
+
+/// Bytes of the values of a bulk get, where a message may have `max_message`: what is larger could not be sent. Where messages
+/// have no limit, few bytes of a request must not fill the memory either.
+fn most_in_bulk(max_message: usize) -> usize {
+    if max_message == usize::MAX {
+        MAX_BULK
+    } else {
+        max_message
     }
 }
 

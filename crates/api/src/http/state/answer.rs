@@ -3,11 +3,12 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use outrigger_blocks::state::Found;
 use outrigger_component::Pairs;
+use outrigger_component::offload::offload;
 use outrigger_component::state::QueryPage;
 use serde_json::value::RawValue;
 
 /// How many bytes of values there are.
-pub(super) fn size(items: &[Found]) -> usize {
+fn size(items: &[Found]) -> usize {
     let found = |found: &Found| match &found.item {
         Ok(Some(item)) => item.data.len(),
         Ok(None) | Err(_) => 0,
@@ -15,8 +16,19 @@ pub(super) fn size(items: &[Found]) -> usize {
     items.iter().map(found).sum()
 }
 
-/// `[{"key","data","etag","metadata","error"}]`, empty members left out.
-pub(super) fn bulk(items: Vec<Found>) -> Bytes {
+/// `[{"key","data","etag","metadata","error"}]`, empty members left out; written where it keeps nobody waiting.
+pub(super) async fn bulk(items: Vec<Found>) -> Bytes {
+    offload(size(&items), move || written_bulk(items)).await
+}
+
+/// `{"results":[{"key","data","etag","error"}],"token","metadata"}`, empty members left out; written where it keeps nobody
+/// waiting.
+pub(super) async fn page(page: QueryPage) -> Bytes {
+    let size = page.items.iter().map(|item| item.data.len()).sum();
+    offload(size, move || written_page(page)).await
+}
+
+fn written_bulk(items: Vec<Found>) -> Bytes {
     // Of what is large it does not grow, which would take as much again.
     let mut out = BytesMut::with_capacity(64 * (items.len() + 1) + size(&items));
     list(&mut out, items, |out, found| {
@@ -34,8 +46,7 @@ pub(super) fn bulk(items: Vec<Found>) -> Bytes {
     out.freeze()
 }
 
-/// `{"results":[{"key","data","etag","error"}],"token","metadata"}`, empty members left out.
-pub(super) fn page(page: QueryPage) -> Bytes {
+fn written_page(page: QueryPage) -> Bytes {
     let mut out = BytesMut::with_capacity(64 * (page.items.len() + 1));
     out.put_slice(b"{\"results\":");
     list(&mut out, page.items, |out, item| {
@@ -108,9 +119,39 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_component::state::Item;
+    use outrigger_component::offload::{INLINE, done_at_once};
+    use outrigger_component::state::{Item, QueryItem};
 
     use super::*;
+
+    #[tokio::test]
+    async fn large_answers_are_written_on_another_thread() {
+        for (length, at_once) in [(INLINE, true), (INLINE + 1, false)] {
+            let data = Bytes::from(format!("\"{}\"", "x".repeat(length - 2)));
+            let found = Found {
+                key: "k".to_owned(),
+                item: Ok(Some(Item {
+                    data: data.clone(),
+                    ..Item::default()
+                })),
+            };
+            let (was_at_once, answer) = done_at_once(bulk(vec![found])).await;
+            assert_eq!(was_at_once, at_once, "a bulk of {length} bytes");
+            assert!(answer.len() > length);
+            let item = QueryItem {
+                key: "k".to_owned(),
+                data,
+                ..QueryItem::default()
+            };
+            let matches = QueryPage {
+                items: vec![item],
+                ..QueryPage::default()
+            };
+            let (was_at_once, answer) = done_at_once(page(matches)).await;
+            assert_eq!(was_at_once, at_once, "a page of {length} bytes");
+            assert!(answer.len() > length);
+        }
+    }
 
     #[test]
     fn a_bulk_answer_has_only_what_there_is() {
@@ -125,7 +166,7 @@ mod tests {
                 ..Item::default()
             }))
         };
-        let answer = bulk(vec![
+        let answer = written_bulk(vec![
             found("a\"", item(b"{ \"x\": 1 }", Some("7"))),
             found("b", Ok(None)),
             found("c", Err("broken".to_owned())),
@@ -139,6 +180,6 @@ mod tests {
         assert_eq!(parsed[1], serde_json::json!({"key": "b"}));
         assert_eq!(parsed[2], serde_json::json!({"key": "c", "error": "broken"}));
         assert!(parsed[3]["error"].as_str().unwrap().contains("not JSON"));
-        assert_eq!(bulk(Vec::new()), "[]");
+        assert_eq!(written_bulk(Vec::new()), "[]");
     }
 }

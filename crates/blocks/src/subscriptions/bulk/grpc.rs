@@ -30,7 +30,7 @@ pub(super) async fn call(
     trace: &Parent,
     turn: &Turn,
 ) -> BulkResponse {
-    let request = match written(target, entries, request).await {
+    let request = match written(&target.wanted, entries, request).await {
         Ok(request) => request,
         Err(text) => return BulkResponse::all(Handled::failed(text, None)),
     };

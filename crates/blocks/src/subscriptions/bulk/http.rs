@@ -71,7 +71,7 @@ pub(super) async fn call(
     let Some(first) = entries.first().map(|entry| &entry.event) else {
         return BulkResponse::each(std::iter::empty());
     };
-    let body = match written(target, entries, request).await {
+    let body = match written(&target.wanted, entries, request).await {
         Ok(body) => body,
         Err(error) => {
             return BulkResponse::all(Handled::failed(
@@ -89,11 +89,15 @@ pub(super) async fn call(
         }
     };
     let count = entries.len();
-    let read = offload(body.len(), move || read(count, status, &body)).await;
     BulkResponse {
         http: Some(status),
-        ..read
+        ..answered(count, status, body).await
     }
+}
+
+/// As [`read`], where it keeps nobody waiting.
+async fn answered(count: usize, status: u16, body: Bytes) -> BulkResponse {
+    offload(body.len(), move || read(count, status, &body)).await
 }
 
 fn request(wanted: &AppSubscription, entries: &[Shown]) -> Result<Bytes, serde_json::Error> {
@@ -171,7 +175,19 @@ fn read(count: usize, status: u16, body: &[u8]) -> BulkResponse {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_component::offload::{INLINE, done_at_once};
+
     use super::*;
+
+    #[tokio::test]
+    async fn large_answers_are_read_on_another_thread() {
+        for (length, at_once) in [(INLINE, true), (INLINE + 1, false)] {
+            let body = vec![b' '; length].into();
+            let (was_at_once, said) = done_at_once(answered(1, 404, body)).await;
+            assert_eq!(was_at_once, at_once, "{length}");
+            assert!(matches!(said.of("1").0, Handled::Dropped(_)));
+        }
+    }
 
     #[test]
     fn each_entry_has_a_status_of_its_own() {

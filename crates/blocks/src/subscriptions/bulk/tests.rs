@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use outrigger_component::offload::{INLINE, done_at_once};
 
 use super::*;
 
@@ -61,4 +62,18 @@ fn a_batch_is_complete_with_its_count_and_by_path() {
         panic!("nobody else can come")
     };
     assert_eq!(sizes(&batches), [1, 1], "of both paths");
+}
+
+#[tokio::test]
+async fn large_bulks_are_written_on_another_thread() {
+    let wanted = Arc::new(AppSubscription::to_path("broker", "t", "/a"));
+    for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
+        let entry = Entry {
+            id: "1".to_owned(),
+            event: Arc::new(Incoming::of(vec![0; size].into())),
+            span: Span::none(),
+        };
+        let (was_at_once, events) = done_at_once(written(&wanted, &[entry], |_, shown| shown.len())).await;
+        assert_eq!((was_at_once, events), (at_once, 1), "{size}");
+    }
 }

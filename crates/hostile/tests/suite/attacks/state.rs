@@ -37,6 +37,13 @@ pub(super) const ATTACKS: &[Attack] = &[
         (1_200, 30_000),
     ),
     attack(
+        "huge answers that nobody reads on many connections",
+        State,
+        Do(|target| unread_on_connections(target, 72, 16).boxed()),
+        Bounded,
+        (1_100, 30_000),
+    ),
+    attack(
         "a bulk get that has one key many times",
         State,
         Do(|target| repeated(target).boxed()),
@@ -79,6 +86,26 @@ async fn unread(target: Target, streams: u32, times: usize) -> Heard {
     }
 }
 
+/// Asks for the value, `times` in each answer, on each of so many connections, and reads no more than the beginning.
+async fn unread_on_connections(target: Target, connections: u32, times: usize) -> Heard {
+    save(&target).await;
+    let (words, mut peers) = (asked(&format!("{STORE}/bulk"), &bulk(times)), Vec::new());
+    for number in 0..connections {
+        let mut peer = target.connect().await.unwrap();
+        peer.say(words.as_bytes()).await;
+        let mut heard = peer.hear(PATIENCE * 2, |bytes| !bytes.is_empty()).await;
+        if h1::statuses(&heard) != [200] {
+            heard.wrong = Some(format!("{number} was answered with {:?}", h1::statuses(&heard)));
+            return heard;
+        }
+        peers.push(peer);
+    }
+    // Answers are sent as far as the system takes them; the rest of this one was to make room.
+    let mut heard = peers.swap_remove(0).hear(PATIENCE, |_| false).await;
+    heard.wrong = (!heard.closed).then(|| "the first connection goes on".to_owned());
+    heard
+}
+
 /// Asks for the value more often than an answer may hold it.
 async fn repeated(target: Target) -> Heard {
     save(&target).await;
@@ -95,12 +122,15 @@ async fn save(target: &Target) {
     assert_eq!(h1::statuses(&heard), [204]);
 }
 
+fn asked(path: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+}
+
 async fn post(target: &Target, path: &str, body: &str) -> Heard {
     let mut peer = target.connect().await.unwrap();
-    let length = body.len();
-    let words = format!(
-        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-    );
-    peer.say(words.as_bytes()).await;
+    peer.say(asked(path, body).as_bytes()).await;
     peer.hear(PATIENCE, h1::is_answered).await
 }

@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use super::head;
 use crate::chunks::Chunks;
+use crate::listen::held::{HeldAnswer, HeldAnswers};
 use crate::stall::StallTimer;
 
 /// Bytes that a read into a buffer of our own may bring.
@@ -48,22 +49,51 @@ pub(super) enum Framing {
 }
 
 /// What the reader of a connection and its service have to tell each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Exchange {
     current: Mutex<CurrentRequest>,
     /// Whether a request has been taken and not been answered whole.
     calling: AtomicBool,
     /// Whether something of an answer waits for the client to read.
     unwritten: AtomicBool,
+    /// Where large answers are counted.
+    held: HeldAnswers,
+    /// Whether the answer is one of these.
+    is_large: AtomicBool,
+    large: Mutex<Option<LargeAnswer>>,
+}
+
+/// An answer that is counted until it is written whole.
+#[derive(Debug)]
+struct LargeAnswer {
+    held: HeldAnswer,
+    /// Whether hyper has taken all of it.
+    taken: bool,
 }
 
 /// A call until hyper has taken all of its answer.
 #[derive(Debug)]
 pub(super) struct Calling(Arc<Exchange>);
 
+impl Calling {
+    /// So many bytes of the answer are in memory.
+    #[inline]
+    pub(super) fn hold(&self, bytes: usize) {
+        if let Some(held) = self.0.held.hold(bytes) {
+            *self.0.large() = Some(LargeAnswer { held, taken: false });
+            self.0.is_large.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Drop for Calling {
     fn drop(&mut self) {
         self.0.calling.store(false, Ordering::Relaxed);
+        if self.0.is_large()
+            && let Some(large) = self.0.large().as_mut()
+        {
+            large.taken = true;
+        }
     }
 }
 
@@ -81,6 +111,49 @@ struct CurrentRequest {
 }
 
 impl Exchange {
+    pub(super) fn new(held: HeldAnswers) -> Self {
+        Self {
+            current: Mutex::default(),
+            calling: AtomicBool::new(false),
+            unwritten: AtomicBool::new(false),
+            held,
+            is_large: AtomicBool::new(false),
+            large: Mutex::default(),
+        }
+    }
+
+    #[inline]
+    fn is_large(&self) -> bool {
+        self.is_large.load(Ordering::Relaxed)
+    }
+
+    fn large(&self) -> MutexGuard<'_, Option<LargeAnswer>> {
+        self.large.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of a write.
+    ///
+    /// # Errors
+    /// The connection has to make room for others.
+    #[inline]
+    fn written(&self, written: &Poll<io::Result<usize>>, cx: &Context<'_>) -> io::Result<()> {
+        self.unwritten.store(written.is_pending(), Ordering::Relaxed);
+        if self.is_large()
+            && let Some(large) = self.large().as_ref()
+        {
+            large.held.written(written, cx)?;
+        }
+        Ok(())
+    }
+
+    /// Nothing that hyper has taken waits for the client.
+    #[inline]
+    fn flushed(&self) {
+        if self.is_large() && self.large().take_if(|large| large.taken).is_some() {
+            self.is_large.store(false, Ordering::Relaxed);
+        }
+    }
+
     #[inline]
     fn current(&self) -> MutexGuard<'_, CurrentRequest> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
@@ -390,8 +463,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
 
     fn written(&mut self, written: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.probes = 0;
-        let unwritten = written.is_pending();
-        self.exchange.unwritten.store(unwritten, Ordering::Relaxed);
+        self.exchange.written(&written, cx)?;
         if matches!(self.at, ReaderState::Head(_)) && !self.is_calling() {
             self.call_ended(cx);
         }
@@ -492,7 +564,9 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Requests<I> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        ready!(Pin::new(&mut self.io).poll_flush(cx)?);
+        self.exchange.flushed();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Times, serve_timed};
 use crate::body::{Body, BoxError};
-use crate::listen::{Client as Caller, Handler, Options, Versions};
+use crate::listen::{Client as Caller, Handler, HeldAnswers, Options, Versions};
 use crate::response::empty_response;
 
 /// Longer than anything here takes on a busy machine.
@@ -78,6 +78,15 @@ impl Client {
         F: Fn(Request<Body>) -> R + Send + Sync + 'static,
         R: Future<Output = Response<Body>> + Send + 'static,
     {
+        Self::sharing(&HeldAnswers::default(), times, answer)
+    }
+
+    /// One of several clients of a server.
+    fn sharing<F, R>(held: &HeldAnswers, times: Times, answer: F) -> Self
+    where
+        F: Fn(Request<Body>) -> R + Send + Sync + 'static,
+        R: Future<Output = Response<Body>> + Send + 'static,
+    {
         let (io, theirs) = duplex(16 * 1024);
         let drain = CancellationToken::new();
         let drained = drain.clone();
@@ -87,6 +96,7 @@ impl Client {
             head_limit: 4096,
             header_list_limit: 64 * 1024,
             connections: crate::listen::api_connections(),
+            held: held.clone(),
         };
         let served = tokio::spawn(async move {
             let handler = Arc::new(Answers(answer));
@@ -453,6 +463,42 @@ async fn bodies_that_come_with_their_heads_are_whole() {
     settled().await;
     client.say("bc").await;
     client.hear("<coming true>").await;
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_reads_makes_room_for_others() {
+    let text = format!("{}end", "x".repeat(100 * 1024));
+    let whole = text.len();
+    // There is room for one of them.
+    let held = HeldAnswers::up_to(whole + whole / 2);
+    let connect = || {
+        let text = text.clone();
+        let answer = move |request: Request<Body>| {
+            let text = match request.uri().path() {
+                "/small" => "the end".to_owned(),
+                _ => text.clone(),
+            };
+            std::future::ready(Response::new(Body::from(text)))
+        };
+        Client::sharing(&held, PATIENT, answer)
+    };
+    let get = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+    let (mut silent, mut reader) = (connect(), connect());
+    // What has been read is held no more: the next answer finds room, and the connection goes on.
+    reader.say(get).await;
+    assert!(reader.hear("end").await.len() > whole);
+    silent.say(get).await;
+    silent.hear("\r\n\r\n").await;
+    reader.say("GET /small HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    reader.hear("the end").await;
+    reader.say(get).await;
+    assert!(reader.hear("end").await.len() > whole);
+    assert!(silent.rest().await.len() < whole);
+    let why = silent.why().await;
+    assert!(why.contains("no room for those of others"), "{why}");
+    silent = connect();
+    silent.say(get).await;
+    assert!(silent.hear("end").await.len() > whole);
 }
 
 #[tokio::test]
