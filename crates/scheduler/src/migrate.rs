@@ -26,7 +26,7 @@ const BATCH: usize = 48;
 /// Jobs that wait to be written.
 const WAITING: usize = 256;
 /// Names in an error, at the most.
-const MOST_NAMES: usize = 5;
+const NAMES_IN_ERROR: usize = 5;
 
 /// Why jobs could not be copied.
 #[derive(Debug, thiserror::Error)]
@@ -179,7 +179,7 @@ async fn copy(source: &Source, target: &dyn Backend) -> Result<Migrated, Migrate
                 State::Absent => {}
                 State::Other => {
                     conflicts += 1;
-                    if names.len() < MOST_NAMES {
+                    if names.len() < NAMES_IN_ERROR {
                         names.push(entry.name.to_string());
                     }
                 }

@@ -15,6 +15,7 @@ use crate::error::TurnError;
 use crate::event::{Awaited, NO_ID, event, nanos, other_app};
 use crate::facts::Facts;
 use crate::names::child_id;
+use crate::origin::Origin;
 use crate::turn::{Message, Timer, Turn, TurnContext};
 
 /// What is to be done after a turn.
@@ -93,6 +94,7 @@ pub(crate) fn creation(
         target: child.instance_id.clone(),
         app: other_app(created.router.as_ref(), app).map(str::to_owned),
         event: start,
+        origin: Origin::default(),
         cause: Some(created.event_id),
     }
 }
@@ -303,6 +305,11 @@ impl Turn {
             return;
         };
         let task_scheduled_id = parent.task_scheduled_id;
+        // Where the parent said which execution it is.
+        let origin = instance.execution_id.as_ref().map(|execution| Origin {
+            execution: execution.clone(),
+            instance: self.id.clone(),
+        });
         let outcome = if status == OrchestrationStatus::Completed {
             EventType::SubOrchestrationInstanceCompleted(SubOrchestrationInstanceCompletedEvent {
                 task_scheduled_id,
@@ -322,6 +329,7 @@ impl Turn {
         effects.messages.push(Message {
             target: instance.instance_id.clone(),
             app: other_app(event.router.as_ref(), &self.app).map(str::to_owned),
+            origin: origin.unwrap_or_default(),
             event,
             cause: None,
         });

@@ -1,10 +1,10 @@
 //! What becomes of a turn that is over: it is taken into the history, alone or with what came after it.
 
-use outrigger_wire::durabletask::HistoryEvent;
 use prost::Message as _;
 
 use crate::event::{Awaited, is_timer};
 use crate::instance::{Additions, Instance};
+use crate::origin::Arrival;
 use crate::payload::Limit;
 use crate::stored::Change;
 use crate::turn::Outcome;
@@ -18,7 +18,12 @@ impl Instance {
     }
 
     /// As [`Instance::commit`], and adds events that came while it was not stored: all of it is one change.
-    pub fn commit_with(&mut self, outcome: Outcome, events: Vec<HistoryEvent>, limit: Limit) -> Additions {
+    pub fn commit_with(
+        &mut self,
+        outcome: Outcome,
+        events: impl IntoIterator<Item = impl Into<Arrival>>,
+        limit: Limit,
+    ) -> Additions {
         let (history, inbox) = self.absorb(outcome);
         let mut additions = self.take_in(events, limit);
         additions.change = self.change_from(history, inbox);

@@ -8,6 +8,7 @@ use outrigger_wire::durabletask::{
 use prost_types::Timestamp;
 
 use crate::error::CreateError;
+use crate::event::nanos;
 use crate::instance::Instance;
 use crate::stored::Change;
 
@@ -16,7 +17,7 @@ use crate::stored::Change;
 pub enum Creation {
     /// It begins; what there was of its id has ended.
     Begin,
-    /// It begins; what runs under its id is purged before, with its reminders.
+    /// It begins, in place of what runs under its id.
     Replace,
     /// Nothing: the request was carried out before, or is to be ignored.
     Nothing,
@@ -29,6 +30,13 @@ pub fn execution(event: &HistoryEvent) -> Option<&ExecutionStartedEvent> {
         Some(EventType::ExecutionStarted(started)) => Some(started),
         _ => None,
     }
+}
+
+/// The id of an execution; empty where it has none.
+pub(crate) fn execution_id(started: &ExecutionStartedEvent) -> &str {
+    let instance = started.orchestration_instance.as_ref();
+    let id = instance.and_then(|instance| instance.execution_id.as_deref());
+    id.unwrap_or_default()
 }
 
 /// When a first run is due.
@@ -78,6 +86,24 @@ impl Instance {
             return Err(CreateError::AwaitsResult(self.id.clone()));
         }
         Ok(Creation::Begin)
+    }
+
+    /// Which execution it is in: its id; empty where it has none.
+    #[must_use]
+    pub fn execution(&self) -> &str {
+        self.start_event().map_or("", execution_id)
+    }
+
+    /// When it begins, if that is after `now` and nothing but its start has come. Reminders of an execution that it took the
+    /// place of do not begin it sooner.
+    #[must_use]
+    pub fn begins_later(&self, now: Timestamp) -> Option<Timestamp> {
+        let [start] = self.inbox.as_slice() else {
+            return None;
+        };
+        let due = execution(start)?.scheduled_start_timestamp?;
+        let is_later = self.facts.started.is_none() && nanos(Some(&due)) > nanos(Some(&now));
+        is_later.then_some(due)
     }
 
     /// Begins an execution, in place of the last one if there was any.
@@ -288,5 +314,14 @@ mod tests {
             started.scheduled_start_timestamp = Some(later);
         }
         assert_eq!(due(&event), Some(later));
+        // Whatever had it run before.
+        let mut instance = Instance::new("a");
+        instance.start(event);
+        let [before, after] = [49, 51].map(|seconds| Timestamp { seconds, nanos: 0 });
+        assert_eq!(instance.begins_later(before), Some(later));
+        assert_eq!(instance.begins_later(after), None);
+        let mut at_once = Instance::new("b");
+        at_once.start(started(None));
+        assert_eq!(at_once.begins_later(before), None);
     }
 }

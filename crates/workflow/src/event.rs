@@ -88,6 +88,12 @@ pub fn execution_of_result(event: &HistoryEvent) -> &str {
     }
 }
 
+/// What tells the end of something that waits in an inbox from all others.
+pub(crate) fn end_key(event: &HistoryEvent) -> Option<(Awaited, i32, String)> {
+    let (awaited, id) = ends(event)?;
+    Some((awaited, id, execution_of_result(event).to_owned()))
+}
+
 /// The app that an event is meant for, if it is another than `own`.
 #[must_use]
 pub fn other_app<'a>(router: Option<&'a TaskRouter>, own: &str) -> Option<&'a str> {

@@ -9,6 +9,7 @@ use outrigger_wire::durabletask::{
 };
 use prost_types::Timestamp;
 
+use crate::create::execution_id;
 use crate::event::{Awaited, Raised, ends, execution_of_result, other_app, raised};
 use crate::layered::Layered;
 
@@ -125,6 +126,13 @@ impl Facts {
     /// Whether this very event was raised before: who sent it was cut off, and sends it again.
     pub(crate) fn was_raised(&self, event: &HistoryEvent) -> bool {
         raised(event).is_some_and(|event| self.raised.contains(&event))
+    }
+
+    /// Which execution it is: its id; empty where it has none.
+    #[must_use]
+    pub fn execution(&self) -> &str {
+        let started = self.started.as_deref();
+        started.map_or("", |started| execution_id(&started.event))
     }
 
     /// Takes an event into account. Returns the timer that it makes superfluous: the limit of a wait that is over.

@@ -9,10 +9,11 @@ use prost::Message as _;
 use prost_types::Timestamp;
 
 use crate::error::{AddError, PurgeError};
-use crate::event::{Awaited, ends, is_sent_again, is_timer, raised_at};
+use crate::event::{Awaited, end_key, ends, is_sent_again, is_timer, raised_at};
 use crate::facts::Facts;
 use crate::history::History;
 use crate::names::{activity_id, event_reminder};
+use crate::origin::{Arrival, Origin};
 use crate::payload::Limit;
 use crate::stored::{Change, Counts, MAX_ENTRIES};
 
@@ -189,11 +190,11 @@ impl Instance {
     /// # Errors
     /// [`AddError`].
     pub fn check(&self, event: &HistoryEvent) -> Result<Added, AddError> {
-        self.check_against(event, |event| {
-            let ended = ends(event);
+        self.check_against(event, &Origin::default(), |event| {
+            let ended = end_key(event);
             self.inbox
                 .iter()
-                .any(|waiting| ended.is_some() && ends(waiting) == ended || is_sent_again(event, waiting))
+                .any(|waiting| ended.is_some() && end_key(waiting) == ended || is_sent_again(event, waiting))
         })
     }
 
@@ -201,6 +202,7 @@ impl Instance {
     fn check_against(
         &self,
         event: &HistoryEvent,
+        origin: &Origin,
         waits: impl FnOnce(&HistoryEvent) -> bool,
     ) -> Result<Added, AddError> {
         if self.start_event().is_none() {
@@ -212,7 +214,7 @@ impl Instance {
         if self.facts.is_repeated(event) || self.facts.was_raised(event) {
             return Ok(Added::Repeated);
         }
-        if self.facts.is_foreign(event) {
+        if self.facts.is_foreign(event) || self.is_for_another(event, origin) {
             return Ok(Added::Foreign);
         }
         if waits(event) {
@@ -224,9 +226,26 @@ impl Instance {
         Ok(Added::New)
     }
 
+    /// Whether the end of an activity or child is for another execution than this one.
+    fn is_for_another(&self, event: &HistoryEvent, origin: &Origin) -> bool {
+        if !origin.is_of_another(self.execution()) {
+            return false;
+        }
+        match ends(event) {
+            Some((Awaited::Task, _)) => true,
+            // A child that ran when an execution wanted one of its id is that one's too, and does not know it. One that had
+            // ended begins anew.
+            Some((Awaited::Child, id)) => {
+                let awaited = self.facts.opened(Awaited::Child, id);
+                awaited.and_then(|child| child.instance.as_deref()) != Some(origin.instance.as_str())
+            }
+            _ => false,
+        }
+    }
+
     /// Adds those of `events` that may be added; what was raised only as long as there is room for it. Who cannot ensure the
     /// run, or store the change, has to read the instance anew.
-    pub fn add(&mut self, events: Vec<HistoryEvent>, limit: Limit) -> Additions {
+    pub fn add(&mut self, events: impl IntoIterator<Item = impl Into<Arrival>>, limit: Limit) -> Additions {
         let before = self.inbox.len();
         let mut additions = self.take_in(events, limit);
         if self.inbox.len() > before {
@@ -236,23 +255,28 @@ impl Instance {
     }
 
     /// As [`Instance::add`], without what has to be stored.
-    pub(crate) fn take_in(&mut self, events: Vec<HistoryEvent>, limit: Limit) -> Additions {
+    pub(crate) fn take_in(
+        &mut self,
+        events: impl IntoIterator<Item = impl Into<Arrival>>,
+        limit: Limit,
+    ) -> Additions {
         let mut additions = Additions {
-            added: Vec::with_capacity(events.len()),
+            added: Vec::new(),
             run: None,
             change: Change::default(),
         };
         // Looked through once, however many events come.
-        let mut waiting: HashSet<_> = self.inbox.iter().filter_map(ends).collect();
+        let mut waiting: HashSet<_> = self.inbox.iter().filter_map(end_key).collect();
         let mut times: HashSet<_> = self.inbox.iter().filter_map(raised_at).collect();
         let mut size = self.size();
-        for event in events {
+        for arrival in events {
+            let Arrival { event, origin } = arrival.into();
             let is_waiting = |event: &HistoryEvent| {
-                ends(event).is_some_and(|end| waiting.contains(&end))
+                end_key(event).is_some_and(|end| waiting.contains(&end))
                     || raised_at(event).is_some_and(|at| times.contains(&at))
                         && self.inbox.iter().any(|waiting| is_sent_again(event, waiting))
             };
-            let mut checked = self.check_against(&event, is_waiting);
+            let mut checked = self.check_against(&event, &origin, is_waiting);
             let grown = size + event.encoded_len();
             // Results and what a client commands cannot be sent smaller: only what was raised is refused.
             let is_raised = matches!(event.event_type, Some(EventType::EventRaised(_)));
@@ -271,7 +295,7 @@ impl Instance {
                         !is_timer(&event),
                         "timers that fired are never stored in an inbox"
                     );
-                    waiting.extend(ends(&event));
+                    waiting.extend(end_key(&event));
                     times.extend(raised_at(&event));
                     size = grown;
                     self.inbox.push(event);

@@ -12,6 +12,7 @@ mod history;
 mod instance;
 mod layered;
 pub mod names;
+mod origin;
 mod payload;
 mod rerun;
 pub mod stored;
@@ -20,6 +21,7 @@ mod waits;
 
 pub use create::Creation;
 pub use instance::{Added, Additions, Instance, Run};
+pub use origin::{Arrival, Origin};
 pub use payload::Limit;
 pub use rerun::Rerun;
 pub use stored::{Change, Counts};

@@ -12,14 +12,14 @@ use outrigger_wire::durabletask::{
     TaskFailedEvent, TaskFailureDetails, TaskScheduledEvent,
 };
 use outrigger_workflow::event::{NO_ID, event, nanos};
-use outrigger_workflow::names;
+use outrigger_workflow::{Origin, names};
 use prost::Message as _;
 use prost_types::{Any, Timestamp};
 use tokio::time::timeout;
 use tonic::Status;
 
 use super::LOG;
-use super::engine::{DUE_TIME, Engine, any, decode, methods, now, retry_later};
+use super::engine::{DUE_TIME, Engine, any_for, decode, methods, now, retry_later};
 use super::executions::{Executions, Step};
 use super::instance::random;
 use super::is_unknown;
@@ -54,7 +54,7 @@ impl Activities {
     async fn execute(&self, call: &ActorCall) -> Result<(), Status> {
         let task: HistoryEvent = decode("the activity", call.body.clone())?;
         let due = call.metadata.get(DUE_TIME).map(due).transpose()?;
-        let data = any("HistoryEvent", &task);
+        let data = any_for("HistoryEvent", &task, &Origin::read(&call.body));
         let kind = &self.engine.types.activity;
         self.engine
             .remind(kind, &call.id, names::RUN_ACTIVITY, due, Some(data))
@@ -97,13 +97,15 @@ impl InternalActors for Activities {
                     "invalid activity actor ID: '{id}'"
                 )));
             };
-            let key = key(id, &event, &task.task_execution_id);
+            let origin = Origin::read(data);
+            let key = key(id, &event, &task.task_execution_id, &origin);
             self.engine.losses.known(&key, losses::saved_count(data));
             let work = Work {
                 engine: Arc::clone(&self.engine),
                 actor: id.to_owned(),
                 key: key.clone(),
                 request: request(instance, event.event_id, task),
+                origin,
                 event,
                 elapsed: OnceLock::new(),
             };
@@ -165,6 +167,8 @@ pub(super) struct Work {
     key: String,
     request: ActivityRequest,
     event: HistoryEvent,
+    /// The execution of the workflow that waits for it.
+    origin: Origin,
     /// How long the worker took.
     elapsed: OnceLock<Duration>,
 }
@@ -198,7 +202,7 @@ impl Work {
     /// now, the reminder comes again as it is.
     async fn save_losses(&self) {
         let engine = &self.engine;
-        let data = any("HistoryEvent", &self.event);
+        let data = any_for("HistoryEvent", &self.event, &self.origin);
         let Some(data) = losses::with_count(data, engine.losses.count_of(&self.key)) else {
             return;
         };
@@ -288,7 +292,7 @@ impl Step for Work {
             let source = source.filter(|app| !app.is_empty());
             let instance = self.request.orchestration_instance.as_ref();
             let instance = instance.map_or("", |instance| &instance.instance_id);
-            let Err(error) = engine.add_event(source, instance, result).await else {
+            let Err(error) = engine.add_event(source, instance, result, &self.origin).await else {
                 let failed = matches!(result.event_type, Some(EventType::TaskFailed(_)));
                 engine.losses.answered(&self.key);
                 self.count(if failed {
@@ -310,12 +314,16 @@ impl Step for Work {
             if engine.remote_results {
                 let kind = engine.types_of(source).workflow;
                 let name = names::result_reminder(random());
-                let data = any("HistoryEvent", result);
+                let data = any_for("HistoryEvent", result, &self.origin);
                 return engine.remind(&kind, instance, &name, None, Some(data)).await;
             }
             self.count(Execution::Recoverable);
             Err(undelivered(&self.request.name, &error))
         })
+    }
+
+    fn scheduled(&self) -> i128 {
+        nanos(self.event.timestamp.as_ref())
     }
 
     fn size(&self, result: &HistoryEvent) -> usize {
@@ -330,12 +338,13 @@ fn undelivered(name: &str, error: &ActorError) -> Status {
     ))
 }
 
-/// Which execution it is. One that was scheduled without an id, by a sidecar of Dapr for an SDK that gives none, is told from
-/// that of a later life of the instance by its time.
-fn key(actor: &str, event: &HistoryEvent, execution: &str) -> String {
-    match execution {
-        "" => format!("{actor}::at-{}", nanos(event.timestamp.as_ref())),
-        execution => format!("{actor}::{execution}"),
+/// Which execution it is. An SDK may give the same id in another life of the instance, whose execution is another one. One that
+/// was scheduled without an id, by a sidecar of Dapr for an SDK that gives none, is told by its time.
+fn key(actor: &str, event: &HistoryEvent, execution: &str, of: &Origin) -> String {
+    match (execution, of.execution.as_str()) {
+        ("", _) => format!("{actor}::at-{}", nanos(event.timestamp.as_ref())),
+        (execution, "") => format!("{actor}::{execution}"),
+        (execution, workflow) => format!("{actor}::{execution}::{workflow}"),
     }
 }
 
@@ -396,19 +405,23 @@ mod tests {
 
     #[test]
     fn an_activity_without_an_id_is_another_one_in_the_next_life_of_its_instance() {
-        let scheduled = |seconds, execution: &str| {
+        let scheduled_by = |workflow: &str, seconds, execution: &str| {
             let task = TaskScheduledEvent {
                 task_execution_id: execution.to_owned(),
                 ..TaskScheduledEvent::default()
             };
             let event = event(0, Timestamp { seconds, nanos: 0 }, EventType::TaskScheduled(task));
-            key("a::0::0", &event, execution)
+            key("a::0::0", &event, execution, &Origin::of(workflow))
         };
+        let scheduled = |seconds, execution: &str| scheduled_by("", seconds, execution);
         assert_eq!(scheduled(1, ""), scheduled(1, ""));
         assert_ne!(scheduled(1, ""), scheduled(2, ""));
         // A turn that is repeated schedules it later, and has it run once.
         assert_eq!(scheduled(1, "x"), scheduled(2, "x"));
         assert_ne!(scheduled(1, "x"), scheduled(1, "y"));
+        // The SDK may make the same id in another life.
+        assert_eq!(scheduled_by("one", 1, "x"), scheduled_by("one", 2, "x"));
+        assert_ne!(scheduled_by("one", 1, "x"), scheduled_by("two", 2, "x"));
     }
 
     #[test]

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use outrigger_wire::durabletask::HistoryEvent;
+use outrigger_workflow::Arrival;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tonic::Status;
 
-use super::engine::decode;
+use super::engine::arrival;
 use super::instance::Instances;
 use crate::actors::{ActorCall, Arrived};
 
@@ -89,7 +89,7 @@ fn batch<'a>(waiting: impl Iterator<Item = &'a Waiting>) -> Batch {
 pub(super) struct Decoded {
     pub(super) tickets: Vec<u64>,
     /// As many as tickets.
-    pub(super) events: Vec<HistoryEvent>,
+    pub(super) events: Vec<Arrival>,
     /// To those that cannot be read.
     pub(super) answers: Vec<(u64, Result<(), Status>)>,
 }
@@ -98,7 +98,7 @@ impl Decoded {
     pub(super) fn read(batch: Batch) -> Self {
         let mut decoded = Self::default();
         for (ticket, event) in batch {
-            match decode::<HistoryEvent>("the event", event) {
+            match arrival(&event) {
                 Ok(event) => {
                     decoded.tickets.push(ticket);
                     decoded.events.push(event);

@@ -7,14 +7,14 @@ use outrigger_wire::durabletask::HistoryEvent;
 use outrigger_wire::durabletask::backend::v1::{CreateWorkflowInstanceRequest, DurableTimer};
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_workflow::event::{nanos, other_app};
-use outrigger_workflow::{Message, Outcome, Timer, names};
+use outrigger_workflow::{Message, Origin, Outcome, Timer, names};
 use prost::Message as _;
 use prost_types::Timestamp;
 use tokio::time::timeout;
 use tonic::Status;
 
 use super::LOG;
-use super::engine::{DUE_TIME, Engine, any, metadata, methods, now, retry_later};
+use super::engine::{DUE_TIME, Engine, any_for, metadata, methods, now, retry_later};
 use super::{is_stalled, is_unknown};
 use crate::actors::ActorError;
 
@@ -76,25 +76,26 @@ impl Engine {
         retry_later(why)
     }
 
-    /// Starts activities. `due` is a time that is over.
+    /// Starts activities of an execution. `due` is a time that is over.
     pub(super) async fn start(
         &self,
         instance: &str,
-        generation: u64,
+        (generation, execution): (u64, &str),
         due: Option<Timestamp>,
         tasks: &[HistoryEvent],
     ) -> Failures {
         let due = nanos(Some(&due.unwrap_or_else(now))) / 1_000_000;
-        let due = due.to_string();
+        let (due, origin) = (due.to_string(), Origin::of(execution));
         // Made before they are waited for: a closure that borrows could not be sent with them.
         let started = tasks.iter().map(|task| {
-            let due = due.as_str();
+            let (due, origin) = (due.as_str(), &origin);
             async move {
                 let app = other_app(task.router.as_ref(), &self.app_id);
                 let kind = self.types_of(app).activity;
                 let id = names::activity_id(instance, task.event_id, generation);
-                let body = task.encode_to_vec().into();
-                let called = self.call(&kind, &id, methods::EXECUTE, metadata(DUE_TIME, due), body);
+                let mut body = task.encode_to_vec();
+                origin.append_to(&mut body);
+                let called = self.call(&kind, &id, methods::EXECUTE, metadata(DUE_TIME, due), body.into());
                 let error = called.await.err()?;
                 let why = format!(
                     "failed to invoke activity actor '{id}' to execute '{}'",
@@ -131,7 +132,11 @@ impl Engine {
         let app = message.app.as_deref();
         if !message.creates() {
             // The other one may wait for this instance meanwhile: a parent that creates its child a second time.
-            let sent = timeout(TELL, self.add_event(app, &message.target, &message.event)).await;
+            let sent = timeout(
+                TELL,
+                self.add_event(app, &message.target, &message.event, &message.origin),
+            )
+            .await;
             let sent = sent.unwrap_or(Err(ActorError::Timeout));
             return match sent {
                 // A parent that was purged waits for nothing; a child that is gone has ended.
@@ -171,22 +176,24 @@ impl Engine {
             let name = names::timer_reminder(*id);
             self.forget(&self.types.workflow, instance, &name).await?;
         }
-        self.set_timers(instance, outcome.generation, &outcome.timers)
-            .await
+        let execution = (outcome.generation, outcome.facts().execution());
+        self.set_timers(instance, execution, &outcome.timers).await
     }
 
+    /// Sets timers of an execution.
     pub(super) async fn set_timers(
         &self,
         instance: &str,
-        generation: u64,
+        (generation, execution): (u64, &str),
         timers: &[Timer],
     ) -> Result<(), Status> {
+        let origin = &Origin::of(execution);
         let set = timers.iter().map(|timer| async move {
             let data = DurableTimer {
                 timer_event: Some(timer.fired.clone()),
                 generation,
             };
-            let data = any("durabletask.protos.backend.v1.DurableTimer", &data);
+            let data = any_for("durabletask.protos.backend.v1.DurableTimer", &data, origin);
             let name = names::timer_reminder(timer.id);
             self.remind(&self.types.workflow, instance, &name, timer.fire_at, Some(data))
                 .await

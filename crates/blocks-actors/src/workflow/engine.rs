@@ -8,9 +8,9 @@ use http::{HeaderMap, HeaderValue};
 use outrigger_resources::configuration::Retention;
 use outrigger_telemetry::trace::Tracer;
 use outrigger_wire::durabletask::HistoryEvent;
-use outrigger_workflow::Limit;
 use outrigger_workflow::error::StoredError;
 use outrigger_workflow::names::ActorTypes;
+use outrigger_workflow::{Arrival, Limit, Origin};
 use prost::Message as _;
 use prost_types::{Any, Timestamp};
 use tokio_util::sync::CancellationToken;
@@ -174,10 +174,12 @@ impl Engine {
         app: Option<&str>,
         instance: &str,
         event: &HistoryEvent,
+        origin: &Origin,
     ) -> Result<(), ActorError> {
         let kind = self.types_of(app).workflow;
-        let body = event.encode_to_vec().into();
-        self.call(&kind, instance, methods::ADD_EVENT, HeaderMap::new(), body)
+        let mut body = event.encode_to_vec();
+        origin.append_to(&mut body);
+        self.call(&kind, instance, methods::ADD_EVENT, HeaderMap::new(), body.into())
             .await
     }
 }
@@ -210,6 +212,20 @@ pub(super) fn any(name: &str, message: &impl prost::Message) -> Any {
         type_url: format!("type.googleapis.com/{name}"),
         value: message.encode_to_vec(),
     }
+}
+
+/// The same, with the execution that it is for.
+pub(super) fn any_for(name: &str, message: &impl prost::Message, origin: &Origin) -> Any {
+    let mut any = any(name, message);
+    origin.append_to(&mut any.value);
+    any
+}
+
+/// Reads an event that comes to an instance.
+pub(super) fn arrival(encoded: &[u8]) -> Result<Arrival, Status> {
+    let event = decode("the event", encoded)?;
+    let origin = Origin::read(encoded);
+    Ok(Arrival { event, origin })
 }
 
 /// Reads a body of a call.

@@ -32,6 +32,9 @@ pub(super) trait Step: Send + Sync + 'static {
     /// Tells who waits for it.
     fn deliver<'a>(&'a self, result: &'a Self::Result) -> BoxFuture<'a, Result<(), Status>>;
 
+    /// When it was scheduled, nanoseconds since 1970.
+    fn scheduled(&self) -> i128;
+
     /// Bytes that it takes to keep both.
     fn size(&self, result: &Self::Result) -> usize;
 }
@@ -40,12 +43,13 @@ pub(super) trait Step: Send + Sync + 'static {
 type Completion = Option<Result<(), Status>>;
 
 enum Execution {
-    /// It goes on.
-    Running(watch::Receiver<Completion>),
+    /// It goes on; when it was scheduled, last if that was more than once.
+    Running(watch::Receiver<Completion>, i128),
     /// Its result is there, and nobody could be told; since when.
     Undelivered(Instant, Arc<dyn Redeliver>),
-    /// It is over; since when.
-    Done(Instant),
+    /// It is over; since when, and when it was scheduled. What is scheduled again although its result was taken is another one
+    /// of the same name: its instance was purged since, and an SDK may make the same ids again.
+    Done(Instant, i128),
 }
 
 /// How an execution is over.
@@ -126,22 +130,25 @@ impl Executions {
 
     /// Executes a step, or joins its execution. Whoever is dropped meanwhile leaves it to go on for a while.
     pub(super) async fn join<S: Step>(self: &Arc<Self>, key: String, step: S) -> Result<(), Status> {
+        let scheduled = step.scheduled();
         let mut ending = {
             let mut all = self.locked();
             all.forget();
             match all.by_key.remove(&key) {
-                Some(Execution::Done(at)) => {
-                    all.by_key.insert(key, Execution::Done(at));
+                Some(Execution::Done(at, known)) if known == scheduled => {
+                    all.by_key.insert(key, Execution::Done(at, known));
                     return Ok(());
                 }
                 // Its task is there as long as it is not over.
-                Some(Execution::Running(ending)) => {
-                    all.by_key.insert(key, Execution::Running(ending.clone()));
+                Some(Execution::Running(ending, _)) => {
+                    all.by_key
+                        .insert(key, Execution::Running(ending.clone(), scheduled));
                     ending
                 }
                 Some(Execution::Undelivered(_, undelivered)) => {
                     let (sender, ending) = watch::channel(None);
-                    all.by_key.insert(key.clone(), Execution::Running(ending.clone()));
+                    let known = Execution::Running(ending.clone(), scheduled);
+                    all.by_key.insert(key.clone(), known);
                     let running = Running::new(self, key, sender);
                     self.tasks.spawn(async move {
                         let delivered = undelivered.redeliver().await;
@@ -153,9 +160,10 @@ impl Executions {
                     });
                     ending
                 }
-                None => {
+                Some(Execution::Done(..)) | None => {
                     let (sender, ending) = watch::channel(None);
-                    all.by_key.insert(key.clone(), Execution::Running(ending.clone()));
+                    let known = Execution::Running(ending.clone(), scheduled);
+                    all.by_key.insert(key.clone(), known);
                     self.tasks.spawn(execute(Running::new(self, key, sender), step));
                     ending
                 }
@@ -179,7 +187,11 @@ impl Executions {
                 return;
             }
             Some(Finished::Undelivered(undelivered)) => Execution::Undelivered(now, undelivered),
-            Some(Finished::Done) => Execution::Done(now),
+            Some(Finished::Done) => match all.by_key.get(&key) {
+                Some(Execution::Running(_, scheduled)) => Execution::Done(now, *scheduled),
+                // Only what runs ends.
+                _ => return,
+            },
         };
         all.by_key.insert(key.clone(), known);
         all.over.push_back((now, key));
@@ -263,8 +275,8 @@ impl All {
             }
             // One that goes on anew, or was over again later, is not forgotten.
             let over = match self.by_key.get(key) {
-                Some(Execution::Undelivered(over, _) | Execution::Done(over)) => Some(over),
-                Some(Execution::Running(_)) | None => None,
+                Some(Execution::Undelivered(over, _) | Execution::Done(over, _)) => Some(over),
+                Some(Execution::Running(..)) | None => None,
             };
             if over == Some(at) {
                 self.by_key.remove(key);
@@ -290,6 +302,7 @@ mod tests {
         may_deliver: Arc<Semaphore>,
         fails: Arc<AtomicUsize>,
         panics: Arc<AtomicUsize>,
+        scheduled: i128,
     }
 
     impl Counted {
@@ -301,6 +314,7 @@ mod tests {
                 may_deliver: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
                 fails: Arc::default(),
                 panics: Arc::default(),
+                scheduled: 1,
             }
         }
 
@@ -336,6 +350,10 @@ mod tests {
             })
         }
 
+        fn scheduled(&self) -> i128 {
+            self.scheduled
+        }
+
         fn size(&self, (): &()) -> usize {
             6
         }
@@ -365,6 +383,45 @@ mod tests {
         executions.join("a".into(), step.clone()).await.unwrap();
         assert_eq!(step.counts(), (3, 3));
         assert_eq!(executions.locked().by_key.len(), 1);
+    }
+
+    /// Regression: an activity was never run whose instance was purged and begun again within a minute, by an SDK that makes the
+    /// same ids.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_scheduled_again_though_its_result_was_taken_is_run_again() {
+        let executions = Arc::new(Executions::new(TaskTracker::new()));
+        let step = Counted::new(9);
+        let again = Counted {
+            scheduled: 2,
+            ..step.clone()
+        };
+        for expected in [1, 2] {
+            let step = if expected == 1 { &step } else { &again };
+            for _ in 0..2 {
+                executions.join("a".into(), step.clone()).await.unwrap();
+                assert_eq!(step.counts(), (expected, expected));
+            }
+        }
+        // A turn that is repeated schedules what runs already, and its reminder may come again.
+        let step = Counted::new(0);
+        let later = Counted {
+            scheduled: 2,
+            ..step.clone()
+        };
+        let both = async {
+            tokio::join!(
+                executions.join("b".into(), step.clone()),
+                executions.join("b".into(), later.clone())
+            )
+        };
+        let release = async {
+            tokio::task::yield_now().await;
+            step.may_run.add_permits(9);
+        };
+        let ((one, two), ()) = tokio::join!(both, release);
+        assert!(one.is_ok() && two.is_ok());
+        executions.join("b".into(), later.clone()).await.unwrap();
+        assert_eq!(step.counts(), (1, 1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use outrigger_wire::durabletask::HistoryEvent;
 use outrigger_wire::durabletask::backend::v1::{CreateWorkflowInstanceRequest, DurableTimer};
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_workflow::error::AddError;
 use outrigger_workflow::event::Awaited;
 use outrigger_workflow::names::{self, Purpose};
-use outrigger_workflow::{Added, Additions, Change, Counts, Creation, create};
+use outrigger_workflow::{Added, Additions, Arrival, Change, Counts, Creation, Origin, create};
 use prost_types::Any;
+use tokio::time::timeout;
 use tonic::{Code, Status};
 
+use super::LOG;
 use super::arrivals::{Arrivals, Arriving};
-use super::engine::{Engine, RETENTION_CALL, decode, is_broken, methods, plain, retry_later};
+use super::engine::{Engine, RETENTION_CALL, arrival, decode, is_broken, methods, now, plain, retry_later};
 use super::kept::{Gauges, Slot, Slots};
 use super::store::Loaded;
 use super::watching::Watchers;
@@ -24,6 +25,9 @@ use crate::actors::{ActorCall, Arrived, InternalActors, Watched};
 
 /// How long an instance without a turn stays in memory: what sleeps for longer costs nothing, and is read anew.
 const IDLE: Duration = Duration::from_secs(30);
+
+/// How long it may take to remove reminders of what was replaced.
+const FORGET: Duration = Duration::from_secs(10);
 
 /// All instances that live here.
 pub(super) struct Instances {
@@ -149,21 +153,38 @@ impl Held<'_> {
             self.keep(loaded);
             return Err(Status::resource_exhausted(why));
         }
-        if creation == Creation::Replace {
-            engine
-                .forget_instance(self.id, loaded.instance.activities(), false)
-                .await?;
-        }
-        let name = names::start_reminder(random());
+        // What was there goes with the change that stores what takes its place: whatever is cut off before leaves it whole.
+        let replaced = match creation {
+            Creation::Replace => loaded.instance.activities(),
+            _ => Vec::new(),
+        };
         let due = create::due(&start);
+        let change = loaded.instance.start(start);
+        let (execution, later) = (loaded.instance.execution(), loaded.instance.begins_later(now()));
         engine
-            .remind(&engine.types.workflow, self.id, &name, due, None)
+            .remind_start(self.id, execution, due, later.is_some())
             .await?;
+        self.save(loaded, change).await?;
         engine.troubles.clear(self.id);
         self.slot.awaited.clear();
         self.slot.is_stalled = false;
-        let change = loaded.instance.start(start);
-        self.save(loaded, change).await
+        self.forget_replaced(replaced).await;
+        Ok(())
+    }
+
+    /// Removes the reminders of activities that nobody waits for any more: they would be run for nothing. Other reminders of
+    /// what was replaced find another execution and do nothing, and a removal that is late might take one of this execution.
+    async fn forget_replaced(&self, activities: Vec<String>) {
+        let forgotten = timeout(FORGET, self.all.engine.forget_activities(activities)).await;
+        let forgotten = forgotten.unwrap_or_else(|_| Err(retry_later("the scheduler takes long")));
+        if let Err(error) = forgotten {
+            let why = error.message();
+            tracing::warn!(
+                target: LOG,
+                "workflow '{}' was replaced; activities of the one before may be run once more, for nothing: {why}",
+                self.id
+            );
+        }
     }
 
     /// Adds events; what becomes of each. One reminder has all of them taken in.
@@ -172,7 +193,7 @@ impl Held<'_> {
     /// The store did not take them: one of them may be the reason.
     pub(super) async fn add_events(
         &mut self,
-        events: Vec<HistoryEvent>,
+        events: Vec<Arrival>,
     ) -> Result<Vec<Result<(), Status>>, Status> {
         let count = events.len();
         let all = |error: Status| Ok(vec![Err(error); count]);
@@ -198,8 +219,8 @@ impl Held<'_> {
     }
 
     /// What is known of an instance whatever becomes of events that have come for it.
-    pub(super) fn note_arrivals(&mut self, events: &[HistoryEvent]) {
-        for event in events {
+    pub(super) fn note_arrivals(&mut self, events: &[Arrival]) {
+        for Arrival { event, .. } in events {
             if let Some((Awaited::Task, task)) = outrigger_workflow::event::ends(event) {
                 self.slot.awaited.remove(&task);
             }
@@ -208,8 +229,7 @@ impl Held<'_> {
     }
 
     async fn add_event(&mut self, body: &[u8]) -> Result<(), Status> {
-        let event: HistoryEvent = decode("the event", body)?;
-        let answers = self.add_events(vec![event]).await?;
+        let answers = self.add_events(vec![arrival(body)?]).await?;
         answers.into_iter().collect()
     }
 
@@ -362,6 +382,7 @@ impl Instances {
     async fn reminded(&self, id: &str, name: &str, data: Option<&Any>) -> Result<(), Status> {
         let mut held = self.hold(id);
         held.check_stalled()?;
+        let of = data.map_or_else(Origin::default, |data| Origin::read(&data.value));
         let fired = match names::purpose(name) {
             Some(Purpose::Run) => None,
             Some(Purpose::Timer) => {
@@ -392,7 +413,7 @@ impl Instances {
         if let Some(why) = troubles.pauses(id) {
             return Err(retry_later(why));
         }
-        let ran = held.run(fired).await;
+        let ran = held.run(fired, &of).await;
         match &ran {
             Ok(()) => troubles.clear(id),
             Err(error) => {

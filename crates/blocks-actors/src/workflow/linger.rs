@@ -74,7 +74,7 @@ impl Held<'_> {
         let raised: Vec<u64> = tickets
             .iter()
             .zip(&events)
-            .filter(|(_, event)| outrigger_workflow::event::ends(event).is_none())
+            .filter(|(_, arrival)| outrigger_workflow::event::ends(&arrival.event).is_none())
             .map(|(ticket, _)| *ticket)
             .collect();
         let Additions { added, change, .. } =

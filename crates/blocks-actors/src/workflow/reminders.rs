@@ -6,6 +6,7 @@ use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use outrigger_wire::common::v1::job_failure_policy::Policy;
 use outrigger_wire::common::v1::{JobFailurePolicy, JobFailurePolicyConstant};
 use outrigger_wire::scheduler::v1::Job;
+use outrigger_workflow::Origin;
 use outrigger_workflow::names::{self, Purpose, RUN_ACTIVITY};
 use prost_types::{Any, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
@@ -13,7 +14,7 @@ use tonic::{Code, Status};
 
 use super::LOG;
 use super::dispatch::AT_ONCE;
-use super::engine::{Engine, now, retry_later};
+use super::engine::{Engine, any_for, now, retry_later};
 use super::instance::random;
 
 /// How long a scheduler that does not answer is asked again.
@@ -80,6 +81,20 @@ impl Engine {
         let set = self.remind(&self.types.workflow, id, &name, None, None);
         // It comes later all the same.
         let _set = timeout(PUT_OFF, set).await;
+    }
+
+    /// Sets the reminder that begins an execution. One that begins `later` says which: it is told from those that another
+    /// execution of the instance has left, which begin nothing before its time.
+    pub(super) async fn remind_start(
+        &self,
+        id: &str,
+        execution: &str,
+        due: Option<Timestamp>,
+        later: bool,
+    ) -> Result<(), Status> {
+        let name = names::start_reminder(random());
+        let data = later.then(|| any_for("google.protobuf.Empty", &(), &Origin::of(execution)));
+        self.remind(&self.types.workflow, id, &name, due, data).await
     }
 
     /// Sets a reminder, in place of one of its name. One that fails comes again every second, for good.

@@ -79,6 +79,8 @@ impl Held<'_> {
         let instance = &loaded.instance;
         let rerun = instance.rerun(made, &engine.app_id, now(), &mut new_id);
         let (generation, due) = (instance.generation, instance.first_at());
+        let execution = instance.execution().to_owned();
+        let execution = (generation, execution.as_str());
         self.keep(loaded);
         let Rerun {
             tasks,
@@ -86,9 +88,9 @@ impl Held<'_> {
             children,
         } = rerun;
         self.slot.awaited.extend(tasks.iter().map(|task| task.event_id));
-        engine.set_timers(self.id, generation, &timers).await?;
+        engine.set_timers(self.id, execution, &timers).await?;
         let (started, sent) = tokio::join!(
-            engine.start(self.id, generation, due, &tasks),
+            engine.start(self.id, execution, due, &tasks),
             engine.send(self.id, &children),
         );
         started.and(sent).into_result(&engine, self.id)

@@ -9,7 +9,7 @@ use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{ExecutionStalledEvent, OrchestrationStatus, StalledReason};
 use outrigger_workflow::event::Awaited;
 use outrigger_workflow::{
-    Answered, Begun, Change, Instance, MAX_RESTARTS, Outcome, Turn, TurnContext, names,
+    Answered, Begun, Change, Instance, MAX_RESTARTS, Origin, Outcome, Turn, TurnContext, names,
 };
 use prost::Message as _;
 use prost_types::Timestamp;
@@ -35,30 +35,45 @@ pub(super) enum RunOutcome {
 }
 
 impl Held<'_> {
-    /// Runs the instance; `timer` is one that has fired. Its turns follow each other as long as each is stored with what it
-    /// waits for.
-    pub(super) async fn run(&mut self, timer: Option<DurableTimer>) -> Result<(), Status> {
+    /// Runs the instance; `timer` is one that has fired, `of` is what the reminder says of its execution. Its turns follow each
+    /// other as long as each is stored with what it waits for.
+    pub(super) async fn run(&mut self, timer: Option<DurableTimer>, of: &Origin) -> Result<(), Status> {
         let hold = Hold::new(timer.is_some());
-        let mut ran = self.run_once(timer, &hold).await?;
+        let mut ran = self.run_once(timer, of, &hold).await?;
         while ran == RunOutcome::EventsLeft {
-            ran = self.run_once(None, &hold).await?;
+            ran = self.run_once(None, of, &hold).await?;
         }
         Ok(())
     }
 
-    async fn run_once(&mut self, timer: Option<DurableTimer>, hold: &Hold) -> Result<RunOutcome, Status> {
+    async fn run_once(
+        &mut self,
+        timer: Option<DurableTimer>,
+        of: &Origin,
+        hold: &Hold,
+    ) -> Result<RunOutcome, Status> {
         if self.slot.loaded.is_none() && self.is_over(timer.as_ref()).await? {
             return Ok(RunOutcome::Completed);
         }
         let Some(mut loaded) = self.take().await? else {
             return Ok(RunOutcome::Completed);
         };
-        let is_old = |timer: &DurableTimer| timer.generation < loaded.instance.generation;
+        let own = loaded.instance.execution();
+        let is_old =
+            |timer: &DurableTimer| timer.generation < loaded.instance.generation || of.is_of_another(own);
         if timer.as_ref().is_some_and(is_old) {
             self.keep(loaded);
             return Ok(RunOutcome::Completed);
         }
         let at = now();
+        // Its own reminder has it begin, whatever the time is here.
+        let begins_later = loaded.instance.begins_later(at);
+        if let Some(due) = begins_later.filter(|_| timer.is_none() && of.execution != own) {
+            let engine = Arc::clone(&self.all.engine);
+            engine.remind_start(self.id, own, Some(due), true).await?;
+            self.keep(loaded);
+            return Ok(RunOutcome::Completed);
+        }
         let fired = timer.and_then(|timer| timer.timer_event).map(|mut event| {
             event.timestamp = Some(at);
             event
@@ -278,8 +293,9 @@ impl Held<'_> {
         let set = engine.prepare_timers(self.id, &outcome).await;
         set.map_err(|error| engine.refused(self.id, error.message()))?;
         let due = loaded.instance.first_at().or_else(|| outcome.facts().first_at);
+        let execution = (outcome.generation, outcome.facts().execution());
         let (started, sent) = tokio::join!(
-            engine.start(self.id, outcome.generation, due, &outcome.tasks),
+            engine.start(self.id, execution, due, &outcome.tasks),
             engine.send(self.id, &outcome.messages),
         );
         let failed = started.and(sent);

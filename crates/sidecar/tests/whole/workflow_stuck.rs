@@ -13,29 +13,40 @@ use outrigger_wire::durabletask::{
 };
 use outrigger_wire::scheduler::v1::job_target_metadata::Type;
 use outrigger_wire::scheduler::v1::{
-    Job, JobMetadata, JobTargetMetadata, ListJobsRequest, ListJobsResponse, TargetActorReminder,
+    Job, JobMetadata, JobTargetMetadata, ListJobsRequest, ListJobsResponse, NamedJob, TargetActorReminder,
 };
 
 use crate::common::{Node, eventually, get, grpc, post};
 use crate::workflow_api::{KIND, Worker, World, hub};
 
-/// The reminders of an actor.
-async fn reminders(world: &World, kind: &str, id: &str) -> Vec<Job> {
+/// What the scheduler knows an actor by.
+pub fn target(kind: &str, id: &str) -> JobMetadata {
     let target = Type::Actor(TargetActorReminder {
         r#type: kind.to_owned(),
         id: id.to_owned(),
     });
+    JobMetadata {
+        app_id: "shop".to_owned(),
+        namespace: "default".to_owned(),
+        target: Some(JobTargetMetadata { r#type: Some(target) }),
+    }
+}
+
+/// The reminders of an actor, with their names.
+pub async fn named_reminders(world: &World, kind: &str, id: &str) -> Vec<NamedJob> {
     let request = ListJobsRequest {
-        metadata: Some(JobMetadata {
-            app_id: "shop".to_owned(),
-            namespace: "default".to_owned(),
-            target: Some(JobTargetMetadata { r#type: Some(target) }),
-        }),
+        metadata: Some(target(kind, id)),
     };
     let path = "/dapr.proto.scheduler.v1.Scheduler/ListJobs";
     let listed = grpc::unary(world.control.scheduler.port(), path, &[], &request).await;
     let listed: ListJobsResponse = listed.message();
-    listed.jobs.into_iter().filter_map(|named| named.job).collect()
+    listed.jobs
+}
+
+/// The reminders of an actor.
+async fn reminders(world: &World, kind: &str, id: &str) -> Vec<Job> {
+    let named = named_reminders(world, kind, id).await;
+    named.into_iter().filter_map(|named| named.job).collect()
 }
 
 /// How long it is until the reminders of the instance `a` come, seconds.
@@ -47,7 +58,7 @@ async fn due(world: &World) -> Vec<i64> {
         .collect()
 }
 
-async fn begun(node: &Node) {
+pub async fn begun(node: &Node) {
     let path = "/v1.0/workflows/dapr/order/start?instanceID=a";
     assert_eq!(node.ask(post(path, "1")).await.status, 202);
 }

@@ -1,7 +1,9 @@
 //! Instances without a store.
 
 use outrigger_wire::durabletask::{
-    EventRaisedEvent, ExecutionCompletedEvent, ExecutionStalledEvent, TaskCompletedEvent, TaskScheduledEvent,
+    EventRaisedEvent, ExecutionCompletedEvent, ExecutionStalledEvent, OrchestrationInstance,
+    SubOrchestrationInstanceCompletedEvent, SubOrchestrationInstanceCreatedEvent, TaskCompletedEvent,
+    TaskScheduledEvent,
 };
 
 use super::*;
@@ -50,6 +52,96 @@ fn a_result_is_taken_once() {
     instance.inbox.clear();
     instance.append(&result(2));
     assert_eq!(instance.check(&result(2)), Ok(Added::Repeated));
+}
+
+/// An instance in an execution of this id, which waits for the child `second` with the number 1 and the activity 2.
+fn waiting_in(execution: &str) -> Instance {
+    let mut instance = Instance::new("one");
+    let start = ExecutionStartedEvent {
+        orchestration_instance: Some(OrchestrationInstance {
+            instance_id: "one".to_owned(),
+            execution_id: Some(execution.to_owned()).filter(|id| !id.is_empty()),
+        }),
+        ..ExecutionStartedEvent::default()
+    };
+    let child = SubOrchestrationInstanceCreatedEvent {
+        instance_id: "second".to_owned(),
+        ..SubOrchestrationInstanceCreatedEvent::default()
+    };
+    for (id, kind) in [
+        (-1, EventType::ExecutionStarted(start)),
+        (1, EventType::SubOrchestrationInstanceCreated(child)),
+        (2, EventType::TaskScheduled(TaskScheduledEvent::default())),
+    ] {
+        instance.append(&event(id, AT, kind));
+    }
+    instance
+}
+
+/// Regression: the end of a child that an execution left behind was taken for that of the next execution's child of its number.
+#[test]
+fn the_end_of_what_another_execution_began_is_not_taken() {
+    let child = |id: i32| {
+        let ended = SubOrchestrationInstanceCompletedEvent {
+            task_scheduled_id: id,
+            result: None,
+        };
+        event(-1, AT, EventType::SubOrchestrationInstanceCompleted(ended))
+    };
+    let came = |event: HistoryEvent, execution: &str, instance: &str| {
+        let origin = Origin {
+            execution: execution.to_owned(),
+            instance: instance.to_owned(),
+        };
+        let arrival = Arrival { event, origin };
+        let added = |own: &str| {
+            waiting_in(own)
+                .add(vec![arrival.clone()], Limit::default())
+                .added
+                .remove(0)
+        };
+        // Where the instance does not know its own execution it takes everything.
+        assert_eq!(added(""), Ok(Added::New));
+        added("now")
+    };
+    let (new, foreign) = (Ok(Added::New), Ok(Added::Foreign));
+    for (arrived, expected) in [
+        (came(child(1), "now", "second"), new),
+        (came(child(1), "before", "first"), foreign),
+        // It ran when this execution wanted it, which took it over.
+        (came(child(1), "before", "second"), new),
+        // Nobody wants it yet, and whoever does has it begun anew.
+        (came(child(4), "before", "second"), foreign),
+        (came(child(4), "now", "second"), new),
+        // Of a sidecar that does not say.
+        (came(child(1), "", ""), new),
+        (came(child(4), "", ""), new),
+        (came(result(2), "now", ""), new),
+        (came(result(2), "before", ""), foreign),
+        (came(result(4), "before", ""), foreign),
+        (came(result(2), "", ""), new),
+        (came(raised(), "before", ""), new),
+    ] {
+        assert_eq!(arrived, expected);
+    }
+}
+
+/// Regression: a result of an earlier execution that waited for its beginning had that of this execution dropped as known.
+#[test]
+fn results_of_two_executions_of_an_activity_are_two() {
+    let of = |execution: &str| {
+        let result = TaskCompletedEvent {
+            task_scheduled_id: 2,
+            task_execution_id: execution.to_owned(),
+            ..TaskCompletedEvent::default()
+        };
+        event(-1, AT, EventType::TaskCompleted(result))
+    };
+    let mut instance = began();
+    let added = instance.add(vec![of("before"), of("now"), of("now")], Limit::default());
+    let (new, repeated) = (Ok(Added::New), Ok(Added::Repeated));
+    assert_eq!(added.added, [new, new, repeated]);
+    assert_eq!(instance.check(&of("before")), repeated);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::actions::Effects;
 use crate::error::TurnError;
 use crate::event::{Awaited, NO_ID, ends, event};
 use crate::instance::Instance;
+use crate::origin::Origin;
 use crate::payload::too_long;
 
 /// How often a turn may continue as new before anything else happens.
@@ -158,6 +159,7 @@ impl Turn {
                 target: child.id.clone(),
                 app: child.app.clone(),
                 event: event(NO_ID, at, EventType::ExecutionTerminated(terminated.clone())),
+                origin: Origin::default(),
                 cause: None,
             })
             .collect()

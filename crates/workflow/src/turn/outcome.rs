@@ -7,6 +7,7 @@ use prost_types::Timestamp;
 use crate::event::{NO_ID, event};
 use crate::facts::Facts;
 use crate::instance::Instance;
+use crate::origin::Origin;
 
 /// A timer that is to be set.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +29,8 @@ pub struct Message {
     pub app: Option<String>,
     /// An `ExecutionStarted` creates it; anything else is added to it.
     pub event: HistoryEvent,
+    /// Which execution it is for.
+    pub origin: Origin,
     /// The event id of the scheduling event, if it has one.
     pub cause: Option<i32>,
 }

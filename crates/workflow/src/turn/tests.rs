@@ -279,6 +279,31 @@ fn children_that_run_are_terminated_with_their_parent() {
     assert!(outcome.messages.iter().all(ends));
 }
 
+#[test]
+fn a_child_tells_for_which_execution_of_its_parent_it_ended() {
+    use outrigger_wire::durabletask::ParentInstanceInfo;
+    for execution in [Some("of-parent"), None] {
+        let mut start = started();
+        if let Some(EventType::ExecutionStarted(started)) = &mut start.event_type {
+            started.parent_instance = Some(ParentInstanceInfo {
+                orchestration_instance: Some(OrchestrationInstance {
+                    instance_id: "parent".to_owned(),
+                    execution_id: execution.map(str::to_owned),
+                }),
+                ..ParentInstanceInfo::default()
+            });
+        }
+        let mut instance = Instance::new("a");
+        instance.start(start);
+        let turn = begin(&mut instance);
+        let ends = acts(vec![complete(0, OrchestrationStatus::Completed)]);
+        let outcome = done(answer(&instance, turn, ends));
+        let origin = &outcome.messages[0].origin;
+        let expected = execution.map_or(("", ""), |execution| (execution, "a"));
+        assert_eq!((origin.execution.as_str(), origin.instance.as_str()), expected);
+    }
+}
+
 fn terminated(recurse: bool) -> HistoryEvent {
     let terminated = ExecutionTerminatedEvent { input: None, recurse };
     event(NO_ID, AT, EventType::ExecutionTerminated(terminated))

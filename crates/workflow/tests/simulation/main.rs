@@ -4,10 +4,10 @@
 //! have to end alike, each execution once. Then all is purged, with crashes too, and nothing may be left over.
 //!
 //! Programs have activities, alone, at once and of another app, some of which fail; activities that are retried after a while;
-//! timers; events with and without a limit; children, of another app too; what continues as new, in long rows too; failures;
-//! clients that suspend and resume the workflow; and those without events are run again from the middle of their history. Some
-//! are terminated with all that they have created: when nothing but a termination can end them, or at any moment. Then
-//! whatever is not terminated has to end as it would have.
+//! timers; events with and without a limit; children, of another app too; what continues as new, in long rows too, and leaves
+//! children behind; failures; clients that suspend and resume the workflow; and those without events are run again from the
+//! middle of their history. Some are terminated with all that they have created: when nothing but a termination can end them, or
+//! at any moment. Then whatever is not terminated has to end as it would have.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -28,6 +28,9 @@ pub(crate) enum Step {
     Retried(u32),
     /// Two children at once that run these steps, one here and one in another app.
     Pair(Vec<Step>),
+    /// It leaves a child behind and continues as new, where the number of that child is another's: under an id of its own, or,
+    /// where the number divides by three, the same; after a while where it is odd.
+    Desert(u32),
     /// It waits for what never comes: only a termination ends it.
     Halt,
     /// What follows is another execution's, with the output so far as input.
@@ -137,7 +140,7 @@ fn halting(random: &mut StdRng, depth: u32) -> Step {
 fn steps(random: &mut StdRng, depth: u32, events: &mut u32) -> Vec<Step> {
     let count = random.random_range(1..=7 - 2 * depth);
     (0..count)
-        .map(|_| match random.random_range(0..23) {
+        .map(|_| match random.random_range(0..25) {
             0..=4 => Step::Activity(random.random_range(0..50)),
             5 | 6 => Step::Fan(random.random_range(2..6)),
             7 | 8 => Step::Timer(random.random_range(0..3000)),
@@ -155,6 +158,7 @@ fn steps(random: &mut StdRng, depth: u32, events: &mut u32) -> Vec<Step> {
             16 | 17 => Step::ContinueAsNew,
             19 | 20 => Step::Retried(random.random_range(0..50)),
             21 if depth == 0 => Step::Pair(steps(random, depth + 1, events)),
+            22 | 23 if depth < 2 => Step::Desert(random.random_range(0..6)),
             18 => match random.random_range(0..3) {
                 0 => Step::Fail,
                 _ => Step::Loop(random.random_range(15..45)),
@@ -229,6 +233,42 @@ pub(crate) fn run(steps: &[Step], context: &mut Context) -> Option<End> {
                 context.app = Some("other".to_owned());
                 let there = context.begin_child(&name, "", "0|");
                 wait_all(context, vec![here, there])?;
+            }
+            Step::Desert(number) => {
+                let kept = output.trim_end_matches(" leaves").trim_end_matches(" left");
+                let (waits, is_same) = (number % 2 == 1, number.is_multiple_of(3));
+                // Both have the same number.
+                let begin = |context: &mut Context, which: &str| {
+                    let which = if is_same { "same" } else { which };
+                    let id = format!("{}-{which}-{index}", context.instance);
+                    let leaf = format!("{}/leaf", context.name);
+                    let child = context.begin_child(&leaf, &id, &format!("0| {which}"));
+                    (child, format!(" {which} 15"))
+                };
+                if output.ends_with(" left") {
+                    if waits {
+                        let pause = context.begin_timer(50, None);
+                        context.wait(pause)?.unwrap();
+                    }
+                    let (child, expected) = begin(context, "later");
+                    let found = context.wait(child)?;
+                    assert_eq!(
+                        found.as_ref(),
+                        Ok(&expected),
+                        "{} has the result of another child",
+                        context.instance
+                    );
+                    output = format!("{kept}{expected}");
+                } else if output.ends_with(" leaves") {
+                    // What it begins as it continues is not begun.
+                    let before = waits.then(|| context.begin_timer(1, None));
+                    begin(context, "sooner");
+                    let pause = before.unwrap_or_else(|| context.begin_timer(1, None));
+                    context.wait(pause)?.unwrap();
+                    return Some(End::ContinueAsNew(format!("{index}|{kept} left")));
+                } else {
+                    return Some(End::ContinueAsNew(format!("{index}|{kept} leaves")));
+                }
             }
             Step::Halt => {
                 context.event("never")?;

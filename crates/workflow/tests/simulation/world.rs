@@ -18,8 +18,8 @@ use outrigger_wire::durabletask::{
 use outrigger_workflow::event::event;
 use outrigger_workflow::names::{METADATA, timer_reminder};
 use outrigger_workflow::{
-    Additions, Answered, Begun, Change, Counts, Creation, Instance, Limit, Message, Outcome, Timer,
-    TurnContext,
+    Additions, Answered, Arrival, Begun, Change, Counts, Creation, Instance, Limit, Message, Origin, Outcome,
+    Timer, TurnContext,
 };
 use prost::Message as _;
 use prost_types::Timestamp;
@@ -63,7 +63,8 @@ enum Came {
 enum Due {
     Run,
     Timer(HistoryEvent, u64),
-    Activity(HistoryEvent),
+    /// With the execution that it is for.
+    Activity(HistoryEvent, Origin),
     Rerun(Counts),
 }
 
@@ -203,7 +204,7 @@ impl World {
         }
         if let Some(next) = self.next_sent() {
             let sent = self.sent(next);
-            self.add(ROOT, vec![sent])?;
+            self.add(ROOT, vec![sent.into()])?;
             self.to_send.remove(0);
             return Ok(true);
         }
@@ -223,7 +224,7 @@ impl World {
         let handled = match due {
             Due::Run => self.run_until_stored(&key.1, None)?,
             Due::Timer(fired, generation) => self.run_until_stored(&key.1, Some((fired, generation)))?,
-            Due::Activity(_) => {
+            Due::Activity(..) => {
                 self.run_activities(&key)?;
                 return Ok(true);
             }
@@ -376,7 +377,7 @@ impl World {
     fn send(
         &mut self,
         id: &str,
-        generation: u64,
+        (generation, execution): (u64, &str),
         tasks: &[HistoryEvent],
         messages: &[Message],
     ) -> Result<Vec<i32>, Crash> {
@@ -392,7 +393,8 @@ impl World {
                 continue;
             }
             let actor = format!("{id}::{}::{generation}", task.event_id);
-            self.remind(self.now, &actor, "run-activity", Due::Activity(task.clone()));
+            let due = Due::Activity(task.clone(), Origin::of(execution));
+            self.remind(self.now, &actor, "run-activity", due);
         }
         for message in messages {
             self.may_crash()?;
@@ -411,14 +413,15 @@ impl World {
             if message.creates() {
                 self.create(&message.target, message.event.clone())?;
             } else {
-                self.add(&message.target, vec![message.event.clone()])?;
+                let (event, origin) = (message.event.clone(), message.origin.clone());
+                self.add(&message.target, vec![Arrival { event, origin }])?;
             }
         }
         Ok(unsent)
     }
 
     /// Adds events that come together.
-    fn add(&mut self, id: &str, events: Vec<HistoryEvent>) -> Result<(), Crash> {
+    fn add(&mut self, id: &str, events: Vec<Arrival>) -> Result<(), Crash> {
         let mut instance = self.load(id).expect("somebody has created it");
         let Additions { added, run, change } = instance.add(events, Limit::default());
         assert!(added.iter().all(Result::is_ok), "it can go on: {added:?}");

@@ -42,6 +42,22 @@ async fn what_an_instance_began_as_it_ended_is_not_lost_while_its_app_is_away() 
     eventually(async || bank.ran() == ["double"]).await;
 }
 
+/// Regression: the activities of an instance that was purged and begun again within a minute were taken for those of before,
+/// which its worker gives the same ids.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_was_purged_begins_again_with_activities_of_its_own() {
+    let world = World::new().await;
+    let (node, _worker, tasks) = world.with_worker("shop", chain(Tasks::default())).await;
+    for ran in [3, 6] {
+        start(&node, "chain", "a", "5").await;
+        let ended = tokio::time::timeout(Duration::from_secs(9), output(&node, "a")).await;
+        assert_eq!(ended.expect("its activities run"), "40");
+        assert_eq!(tasks.ran().len(), ran);
+        let purged = node.ask(post("/v1.0/workflows/dapr/a/purge", "")).await;
+        assert_eq!(purged.status, 202, "{}", purged.text());
+    }
+}
+
 /// Invariant: an instance whose activities have no reminders any more waits for none of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_instance_begins_anew_though_an_activity_of_the_last_one_has_not_answered() {

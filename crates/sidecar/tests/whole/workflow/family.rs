@@ -156,3 +156,32 @@ async fn a_workflow_that_continues_as_new_takes_its_child_over() {
     raise(&node, "p:0000", "go", "7").await;
     assert_eq!(output(&node, "p").await, "7");
 }
+
+/// Regression: what a child gave that was left behind was taken for what the child gives that has its number now.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_was_left_behind_does_not_answer_for_another() {
+    let world = World::new().await;
+    let tasks = Tasks::default()
+        .workflow("waits", |context| {
+            let raised = context.event("go")?;
+            Some(End::Completed(raised))
+        })
+        .workflow("parent", |context| {
+            if context.input == "first" {
+                context.begin_child("waits", "left", "");
+                context.event("next")?;
+                return Some(End::ContinueAsNew("second".to_owned()));
+            }
+            let child = context.begin_child("waits", "kept", "");
+            Some(End::Completed(context.wait(child)?.unwrap()))
+        });
+    let (node, _worker, _tasks) = world.with_worker("shop", tasks).await;
+    start(&node, "parent", "p", "first").await;
+    eventually(async || status(&node, "left").await == "RUNNING").await;
+    raise(&node, "p", "next", "").await;
+    eventually(async || status(&node, "kept").await == "RUNNING").await;
+    raise(&node, "left", "go", "1").await;
+    assert_eq!(output(&node, "left").await, "1");
+    raise(&node, "kept", "go", "2").await;
+    assert_eq!(output(&node, "p").await, "2");
+}

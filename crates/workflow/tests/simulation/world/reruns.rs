@@ -55,9 +55,10 @@ impl World {
         };
         let rerun = instance.rerun(made, APP, at, &mut new_id);
         let generation = instance.generation;
+        let execution = instance.execution().to_owned();
         self.memory.insert(id.to_owned(), instance);
         self.set_timers(id, generation, &rerun.timers)?;
-        let unsent = self.send(id, generation, &rerun.tasks, &rerun.children)?;
+        let unsent = self.send(id, (generation, &execution), &rerun.tasks, &rerun.children)?;
         Ok(unsent.is_empty())
     }
 }

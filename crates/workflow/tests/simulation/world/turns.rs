@@ -8,15 +8,15 @@ impl World {
         let workflow = |actor: &str| actor.split_once("::").unwrap().0.to_owned();
         let id = workflow(&first.1);
         let due = self.reminders.iter().filter_map(|(key, due)| match due {
-            Due::Activity(task) if key.0 <= self.now && workflow(&key.1) == id => {
-                Some((key.clone(), task.clone()))
+            Due::Activity(task, origin) if key.0 <= self.now && workflow(&key.1) == id => {
+                Some((key.clone(), (task.clone(), origin.clone())))
             }
             _ => None,
         });
         let due: Vec<_> = due.take(TOGETHER).collect();
         let mut results = Vec::new();
-        for (_, task) in &due {
-            results.push(self.run_activity(task)?);
+        for (_, (task, origin)) in &due {
+            results.push(self.run_activity(task, origin)?);
         }
         self.add(&id, results)?;
         for (key, _) in due {
@@ -26,7 +26,7 @@ impl World {
         Ok(())
     }
 
-    fn run_activity(&mut self, task: &HistoryEvent) -> Result<HistoryEvent, Crash> {
+    fn run_activity(&mut self, task: &HistoryEvent, origin: &Origin) -> Result<Arrival, Crash> {
         let Some(EventType::TaskScheduled(scheduled)) = &task.event_type else {
             panic!()
         };
@@ -47,7 +47,8 @@ impl World {
             }),
         };
         self.may_crash()?;
-        Ok(event(-1, self.at(), result))
+        let (event, origin) = (event(-1, self.at(), result), origin.clone());
+        Ok(Arrival { event, origin })
     }
 
     /// Runs an instance as long as its turns are stored together with what came meanwhile, for one reminder. `false`: it
@@ -155,7 +156,13 @@ impl World {
                 .retain(|(_, actor, known), _| *actor != id || *known != name);
         }
         self.set_timers(&id, outcome.generation, &outcome.timers)?;
-        let unsent = self.send(&id, outcome.generation, &outcome.tasks, &outcome.messages)?;
+        let execution = outcome.facts().execution();
+        let unsent = self.send(
+            &id,
+            (outcome.generation, execution),
+            &outcome.tasks,
+            &outcome.messages,
+        )?;
         if outcome.wakes {
             self.run_again(&id);
         }
@@ -188,7 +195,7 @@ impl World {
         id: &str,
         instance: &Instance,
         outcome: &Outcome,
-    ) -> Result<Vec<(Came, HistoryEvent)>, Crash> {
+    ) -> Result<Vec<(Came, Arrival)>, Crash> {
         let lingers = match &mut self.lingering {
             Some((random, together)) => {
                 outcome.awaits_what_it_began(instance) && random.random_bool(*together)
@@ -201,18 +208,18 @@ impl World {
         }
         let prefix = format!("{id}::");
         let due = self.reminders.iter().find_map(|(key, due)| match due {
-            Due::Activity(task) if key.0 <= self.now && key.1.starts_with(&prefix) => {
-                Some((key.clone(), task.clone()))
+            Due::Activity(task, origin) if key.0 <= self.now && key.1.starts_with(&prefix) => {
+                Some((key.clone(), task.clone(), origin.clone()))
             }
             _ => None,
         });
-        if let Some((key, task)) = due {
-            came.push((Came::Result(key), self.run_activity(&task)?));
+        if let Some((key, task, origin)) = due {
+            came.push((Came::Result(key), self.run_activity(&task, &origin)?));
         }
         if id == ROOT
             && let Some(next) = self.next_sent()
         {
-            came.push((Came::Client, self.sent(next)));
+            came.push((Came::Client, self.sent(next).into()));
         }
         Ok(came)
     }
@@ -221,7 +228,7 @@ impl World {
         &mut self,
         mut instance: Instance,
         outcome: Outcome,
-        came: Vec<(Came, HistoryEvent)>,
+        came: Vec<(Came, Arrival)>,
         is_timers: bool,
     ) -> Result<Ran, Crash> {
         let id = instance.id.clone();
