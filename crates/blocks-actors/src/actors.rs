@@ -10,6 +10,7 @@ mod host;
 pub mod internal;
 mod lifecycle;
 mod metrics;
+mod old_reminders;
 mod outage;
 mod placement;
 mod reminders;

@@ -8,13 +8,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use outrigger_actors::routes::{Origin, Route, Routes};
-use outrigger_policy::resiliency::{Builtin, Key, Outcome};
+use outrigger_policy::resiliency::{Builtin, Key, Outcome, PolicyRef};
 use outrigger_runtime::call::Reply;
-use outrigger_runtime::resilience::Attempts;
+use outrigger_runtime::resilience::{Attempts, Run};
 use outrigger_telemetry::trace::Parent;
 use outrigger_wire::internals::v1::Reminder;
 use tokio::sync::watch::Receiver;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::gate::Claim;
 use super::host::{Hosted, TurnRequest};
@@ -138,22 +138,40 @@ impl Actors {
     }
 
     /// Sends to an actor wherever it is. One that its host does not have yet is looked for a few times, unless a policy of its
-    /// type does that.
+    /// type does that: when the pause of the policy is over, and as soon as there is a new table, which is no attempt of the
+    /// policy's, so that a fleet that starts does not use them up.
     async fn found(&self, message: &Message<'_>, has_policy: bool) -> Result<Reply, ActorError> {
         let resilience = &self.with.resilience;
         let builtin = (!has_policy).then(|| {
             let policies = resilience.policies.load();
-            Arc::clone(policies.builtin(Builtin::ActorNotFoundRetries))
+            PolicyRef::Shared(Arc::clone(policies.builtin(Builtin::ActorNotFoundRetries)))
         });
-        let found = Attempts::new(builtin.as_deref(), Key::NONE, &resilience.metrics);
-        let sent = found.until(&self.ended).run(async |_| {
+        let mut run = Run::start(builtin, Key::NONE, &resilience.metrics);
+        let mut steps = self.steps.subscribe();
+        loop {
+            run.before()
+                .map_err(|refused| ActorError::Invoke(refused.to_string()))?;
             // The future of a call to the app is large.
-            let result = Box::pin(self.once(message, Origin::Own)).await;
-            let outcome = outcome(&result);
-            (result, outcome)
-        });
-        sent.await
-            .unwrap_or_else(|refused| Err(ActorError::Invoke(refused.to_string())))
+            let mut result = Box::pin(self.once(message, Origin::Own, &mut steps)).await;
+            let Some(pause) = run.after(outcome(&result)) else {
+                return result;
+            };
+            let next = Instant::now() + pause;
+            loop {
+                let step = timeout_at(next, self.next_step(&mut steps)).await;
+                match step {
+                    Err(_) => break,
+                    Ok(Err(_)) => return result,
+                    Ok(Ok(())) => {}
+                }
+                result = Box::pin(self.once(message, Origin::Own, &mut steps)).await;
+                let found = outcome(&result);
+                if !matches!(found, Outcome::Failure { .. }) {
+                    run.after(found);
+                    return result;
+                }
+            }
+        }
     }
 
     /// Waits until calls may begin, and begins one of this actor.
@@ -181,10 +199,16 @@ impl Actors {
             .map_or(0, |kind| kind.lane(id))
     }
 
-    async fn once(&self, message: &Message<'_>, origin: Origin) -> Result<Reply, ActorError> {
+    /// `steps` has changed afterwards if there is a newer table than the one that the call went by.
+    async fn once(
+        &self,
+        message: &Message<'_>,
+        origin: Origin,
+        steps: &mut Receiver<Arc<Routes>>,
+    ) -> Result<Reply, ActorError> {
         let (kind, id) = (message.kind(), message.id());
         loop {
-            let mut steps = self.steps.subscribe();
+            steps.mark_unchanged();
             let claim = match origin {
                 Origin::Own => self.claim(kind, id).await?,
                 Origin::Peer | Origin::Handed(_) => self.claim_of_peer(kind, id).await?,
@@ -209,7 +233,7 @@ impl Actors {
                 },
                 Route::Wait => {
                     drop(claim);
-                    self.next_step(&mut steps).await?;
+                    self.next_step(steps).await?;
                 }
                 Route::Moved => return Err(ActorError::Moved),
                 Route::NoHost => return Err(no_address(kind, id)),
@@ -238,7 +262,7 @@ impl Actors {
     /// Another sidecar sends to an actor that it takes for this one's, or that lived there.
     pub(super) async fn received(&self, message: &Message<'_>, origin: Origin) -> Result<Reply, ActorError> {
         self.known(message.kind()).await?;
-        self.once(message, origin).await
+        self.once(message, origin, &mut self.steps.subscribe()).await
     }
 
     /// An actor that lives here, for as long as the claim stands. Where it is not `owned` any more, what belongs to a turn

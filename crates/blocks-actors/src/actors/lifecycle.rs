@@ -155,6 +155,11 @@ impl Actors {
         }
     }
 
+    /// Whether any actor is active here.
+    pub(super) fn has_active(&self) -> bool {
+        self.hosted.load().all().any(|kind| kind.count() > 0)
+    }
+
     /// Ends those of all actors here that are named by `wanted`.
     pub(super) async fn halt_here(&self, wanted: impl Fn(&str, &str) -> bool) {
         let hosted = self.hosted.load_full();

@@ -86,7 +86,7 @@ impl Actors {
             let _runs_on = self.gate.close();
             return Some(Outage::default());
         }
-        self.close(true).await;
+        self.close().await;
         None
     }
 
@@ -94,7 +94,7 @@ impl Actors {
     pub(super) async fn looked(&self, outage: Outage, lost: &LostStream, tour: usize) -> Option<Outage> {
         let next = lost.nobody_leads.then(|| outage.next(tour));
         match &next {
-            None => self.close(true).await,
+            None => self.close().await,
             Some(next) if next.is_proven && !outage.is_proven => {
                 tracing::warn!(target: LOG, "no placement replica is the leader: actors stay where they are");
                 self.gate.reopen();

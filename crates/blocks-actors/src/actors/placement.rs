@@ -2,7 +2,7 @@
 
 mod session;
 
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -48,10 +48,13 @@ pub struct Placement {
     pub ready: Condition,
 }
 
+/// The end of actors that goes on behind [`FENCE`].
+type Ending<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
 /// Why a stream ended.
-enum End {
-    /// The sidecar ends.
-    Stopped,
+enum End<'a> {
+    /// The sidecar ends. `None`: its actors have ended, or it had no stream.
+    Stopped(Option<Ending<'a>>),
     /// It is to be made again.
     Lost(LostStream),
 }
@@ -62,29 +65,36 @@ impl Actors {
         let mut handing = None;
         let followed = async {
             tokio::select! {
-                () = self.follow(&placement, &stop, &mut handing) => {}
-                () = self.end_idle() => {}
-                () = self.announce() => {}
-                () = self.gate.watch() => {}
+                ending = self.follow(&placement, &stop, &mut handing) => ending,
+                () = self.end_idle() => None,
+                () = self.announce() => None,
+                () = self.gate.watch() => None,
+                () = self.report_old_reminders() => None,
             }
         };
-        followed.await;
+        let ending = followed.await;
         self.with.scheduler.take_reminders_of(Vec::new());
-        tokio::join!(self.close(false), handed(&mut handing));
+        let ended = async {
+            match ending {
+                Some(ending) => ending.await,
+                None => self.close().await,
+            }
+        };
+        tokio::join!(ended, handed(&mut handing));
         self.ended.cancel();
         self.timers.ended().await;
     }
 
-    /// Until told to stop. What is being handed over then is the caller's to wait for.
+    /// Until told to stop. What still ends then, and what is being handed over, is the caller's to wait for.
     async fn follow<'a>(
         &'a self,
         placement: &Placement,
         stop: &CancellationToken,
         handing: &mut Handing<'a>,
-    ) {
+    ) -> Option<Ending<'a>> {
         let mut types = self.types.subscribe();
         tokio::select! {
-            () = stop.cancelled() => return,
+            () = stop.cancelled() => return None,
             _known = timeout(FIRST_REPORT, types.wait_for(Option::is_some)) => {}
         }
         let mut replicas = Replicas::new(&placement.addresses, placement.by_name);
@@ -102,7 +112,7 @@ impl Actors {
                 end = session => end,
             };
             let lost = match end {
-                End::Stopped => return,
+                End::Stopped(ending) => return ending,
                 End::Lost(lost) => lost,
             };
             tracing::warn!(target: LOG, "placement: {}; connecting again", lost.cause);
@@ -130,32 +140,33 @@ impl Actors {
                 _ => continue,
             };
             tokio::select! {
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => return None,
                 () = sleep(pause) => {}
             }
         }
     }
 
-    /// Lets no call begin, ends those that run, and all actors. `fenced`: others take over at any time, so that behind
-    /// [`FENCE`] no call and no app that is told of an actor's end writes state, however long it takes.
-    pub(super) async fn close(&self, fenced: bool) {
+    /// Lets no call begin, ends those that run, and all actors. Others take over at any time, so that behind [`FENCE`] no
+    /// call and no app that is told of an actor's end writes state, however long it takes.
+    pub(super) async fn close(&self) {
+        if let Some(ending) = self.fence_off().await {
+            ending.await;
+        }
+    }
+
+    /// The same until others may take over; what comes back is what still ends then.
+    async fn fence_off(&self) -> Option<Ending<'_>> {
         self.is_connected.store(false, Ordering::Release);
-        let drain = self.drain_time();
-        let drain = if fenced { drain.min(FENCE) } else { drain };
+        let drain = self.drain_time().min(FENCE);
         let draining = self.gate.close();
         let fence = draining.fence();
-        let mut ending = pin!(async {
+        let mut ending: Ending<'_> = Box::pin(async move {
             draining.end(drain).await;
             self.halt_here(|_, _| true).await;
         });
-        if !fenced {
-            return ending.await;
-        }
         let ended = timeout(FENCE, &mut ending).await;
         fence.cut();
-        if ended.is_err() {
-            ending.await;
-        }
+        ended.is_err().then_some(ending)
     }
 
     fn drain_time(&self) -> Duration {
@@ -169,7 +180,7 @@ impl Actors {
         outage: Option<&Outage>,
         stop: &CancellationToken,
         handing: &mut Handing<'a>,
-    ) -> End {
+    ) -> End<'a> {
         let opening = async {
             let replica = replicas.next(outage).await.map_err(Unopened::from)?;
             let open = || self.open_stream(placement, &replica, outage.is_some());
@@ -180,7 +191,7 @@ impl Actors {
             }
         };
         let opened = tokio::select! {
-            () = stop.cancelled() => return End::Stopped,
+            () = stop.cancelled() => return End::Stopped(None),
             opened = opening => opened,
         };
         match opened {
@@ -192,13 +203,16 @@ impl Actors {
             }),
             Ok(Stream {
                 reports,
-                orders,
+                mut orders,
                 reported,
             }) => {
                 let reports = (reports, reported);
                 let mut session = Session::new(self, &placement.ready, reports, outage.copied(), handing);
-                let end = session.run(orders, stop).await;
-                end.unwrap_or_else(|broken| session.lost(broken))
+                match session.run(&mut orders, stop).await {
+                    // Placement gives the actors to others when the stream ends: it is kept until then.
+                    Ok(()) => End::Stopped(self.fence_off().await),
+                    Err(broken) => End::Lost(session.lost(broken)),
+                }
             }
         }
     }

@@ -204,3 +204,52 @@ fn only_ids_of_executors_may_be_made_of_two_names() {
         assert!(check(kind, id).is_err(), "{kind} {id}");
     }
 }
+
+/// A call whose actor nobody has by the table of now, and what became of it after which time.
+async fn call_while(
+    actors: &Actors,
+    tables_come: impl Future<Output = ()>,
+) -> (Result<(), ActorError>, std::time::Duration) {
+    let call = ActorCall {
+        kind: KIND.to_owned(),
+        id: "a".to_owned(),
+        ..ActorCall::default()
+    };
+    let began = tokio::time::Instant::now();
+    let called = async {
+        let called = actors.invoke_plain(&call).await;
+        (called.map(drop), began.elapsed())
+    };
+    let (called, ()) = futures::join!(called, tables_come);
+    called
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_looked_in_a_wrong_place_goes_on_with_the_next_table() {
+    let actors = actors();
+    actors.host_internal([(KIND.to_owned(), lasting() as Arc<dyn InternalActors>)]);
+    actors.step(actors.routes.load().replaced(Tables::default()));
+    let table = async {
+        tokio::task::yield_now().await;
+        actors.step(actors.routes.load().replaced(tables(HERE)));
+    };
+    let (called, took) = call_while(&actors, table).await;
+    assert!(called.is_ok(), "{called:?}");
+    assert_eq!(took, std::time::Duration::ZERO);
+}
+
+/// However many tables come meanwhile, as where a fleet starts.
+#[tokio::test(start_paused = true)]
+async fn a_call_of_a_type_that_nobody_hosts_fails_after_five_seconds() {
+    let actors = actors();
+    actors.step(actors.routes.load().replaced(Tables::default()));
+    let others = async {
+        for _ in 0..20 {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            actors.step(actors.routes.load().replaced(Tables::default()));
+        }
+    };
+    let (called, took) = call_while(&actors, others).await;
+    assert!(matches!(called, Err(ActorError::NoAddress { .. })), "{called:?}");
+    assert_eq!(took, std::time::Duration::from_secs(5));
+}

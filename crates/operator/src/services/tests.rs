@@ -359,6 +359,14 @@ async fn rollouts_get_services_where_that_is_asked_for() {
     running.await.unwrap();
 }
 
+#[test]
+fn a_rollout_of_a_deployment_has_no_template_and_gets_no_service() {
+    let mut rollout = rollout(&json!({}));
+    rollout["spec"] = json!({"workloadRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "cart"}});
+    let read = Workload::<Rollout>::read(&Meta::of(&rollout), rollout);
+    assert_eq!(read, Ok(None));
+}
+
 #[tokio::test]
 async fn rollouts_are_not_looked_at_where_nobody_asked() {
     let server = Server::start().await;

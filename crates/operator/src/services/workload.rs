@@ -87,6 +87,8 @@ struct ObjectMeta {
 struct Spec {
     #[serde(default)]
     selector: Option<Selector>,
+    /// A rollout may name a deployment in its place, which is looked at by itself.
+    #[serde(default)]
     template: Template,
 }
 
@@ -97,7 +99,7 @@ struct Selector {
     match_labels: Option<BTreeMap<String, String>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Template {
     #[serde(default)]
     metadata: TemplateMeta,

@@ -171,6 +171,10 @@ impl Backend for Postgres {
         ))
     }
 
+    fn history(&self) -> u64 {
+        self.sessions.history()
+    }
+
     async fn grant(&self, lifetime: Duration) -> Result<i64, StorageError> {
         timeout(CALL, leases::grant(&self.sessions, &self.clock, lifetime))
             .await

@@ -60,6 +60,12 @@ async fn invoke(node: &Node, id: &str, method: &str) -> Answer {
         .await
 }
 
+async fn write(node: &Node, id: &str) -> Answer {
+    let body = json!([{"operation": "upsert", "request": {"key": "k", "value": 1}}]);
+    node.ask(post(&format!("/v1.0/actors/T/{id}/state"), body.to_string()))
+        .await
+}
+
 /// Invariant: a host that has lost placement writes no state of its actors soon after, however long their app takes to end
 /// them: others may have them.
 #[tokio::test]
@@ -69,16 +75,58 @@ async fn a_host_that_is_fenced_writes_no_state() {
     let node = sidecar(&net, &placement, &app).await;
     eventually(async || placement.has("T", 1)).await;
     assert_eq!(invoke(&node, "stuck", "m").await.status, 200);
-    let body = json!([{"operation": "upsert", "request": {"key": "k", "value": 1}}]).to_string();
-    let write = async || node.ask(post("/v1.0/actors/T/stuck/state", body.clone())).await;
-    assert_eq!(write().await.status, 204);
+    assert_eq!(write(&node, "stuck").await.status, 204);
     drop(placement);
     eventually(async || times(&asked, "DELETE /actors/T/stuck") == 1).await;
     sleep(Duration::from_secs(1)).await;
     for _ in 0..20 {
-        let answer = write().await;
+        let answer = write(&node, "stuck").await;
         assert_eq!(answer.status, 500, "{}", answer.text());
     }
+}
+
+/// Invariant: the same where placement is lost while the app is told of actors that move.
+#[tokio::test]
+async fn a_host_that_is_fenced_while_its_actors_move_writes_no_state() {
+    let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
+    let app = host(json!({"entities": ["T"]}), &asked).await;
+    let node = sidecar(&net, &placement, &app).await;
+    eventually(async || placement.has("T", 1)).await;
+    assert_eq!(invoke(&node, "stuck", "m").await.status, 200);
+    node.shutdown.begin();
+    eventually(async || times(&asked, "DELETE /actors/T/stuck") == 1).await;
+    assert_eq!(write(&node, "stuck").await.status, 204, "nobody else has it yet");
+    drop(placement);
+    sleep(Duration::from_secs(1)).await;
+    for _ in 0..20 {
+        let answer = write(&node, "stuck").await;
+        assert_eq!(answer.status, 500, "{}", answer.text());
+    }
+}
+
+/// Invariant: a host that is told to stop, and whose actors no round takes, writes no state once its stream to placement
+/// has ended.
+#[tokio::test]
+async fn a_host_that_stops_by_itself_writes_no_state_behind_its_stream() {
+    let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
+    let app = host(json!({"entities": ["T"]}), &asked).await;
+    let plan = net.sidecar("host").app(app.port).resource(ACTOR_STORE);
+    let plan = plan.flag("--dapr-graceful-shutdown-seconds=30");
+    let node = plan.flag(&placement.flag()).start().await;
+    eventually(async || placement.has("T", 1)).await;
+    assert_eq!(invoke(&node, "stuck", "m").await.status, 200);
+    placement.hold(true);
+    node.shutdown.begin();
+    eventually(async || placement.is_locked()).await;
+    assert_eq!(write(&node, "stuck").await.status, 204, "nobody else has it yet");
+    eventually(async || placement.has("T", 0)).await;
+    let answer = write(&node, "stuck").await;
+    assert_eq!(answer.status, 500, "{}", answer.text());
+    assert_eq!(
+        times(&asked, "DELETE /actors/T/stuck"),
+        1,
+        "and the app still ends it"
+    );
 }
 
 /// Invariant: where actors are handed over, no turn runs twice: who called one that was cut off by a move is told so.

@@ -60,4 +60,5 @@ mod tracing;
 mod workflow;
 mod workflow_api;
 mod workflow_large;
+mod workflow_replaced;
 mod workflow_stuck;

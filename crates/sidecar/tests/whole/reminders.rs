@@ -510,3 +510,54 @@ async fn policies_of_a_type_are_not_for_what_is_due() {
     assert_eq!(failed.status, 500, "{}", failed.text());
     assert_eq!(times("/actors/T/1/method/fails"), 4, "a call is tried again");
 }
+
+/// Invariant: reminders that Dapr kept in the state store before 1.16, in whatever form, are not ignored without a word.
+#[tokio::test]
+async fn the_log_names_reminders_that_only_the_store_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let (net, control) = (Net::plain(), Control::start().await);
+    let app = App::start(|request: Request<Incoming>| async move {
+        match request.uri().path() {
+            "/dapr/config" => app::text(200, r#"{"entities":["List","Protobuf","Parts","Empty","None"]}"#),
+            _ => app::text(404, ""),
+        }
+    })
+    .await;
+    let plan = || control.with_both(net.sidecar("me").app(app.port).resource(&store(folder.path())));
+    // Makes the table.
+    plan().start().await.stop().await.unwrap();
+    let list = r#"[{"actorID":"1","actorType":"T","name":"wake","period":"1h","dueTime":"0s"}]"#;
+    let record = r#"{"id":"e0e8","actorRemindersMetadata":{"partitionCount":3}}"#;
+    let database = rusqlite::Connection::open(folder.path().join("state.db")).unwrap();
+    for (key, value) in [
+        ("actors||List", list),
+        // A list with one, behind "\0pb".
+        ("actors||Protobuf", "AHBiCgYKAVQSATE="),
+        ("actors||Parts||metadata", record),
+        ("actors||Parts||e0e8||reminders||1", "[]"),
+        ("actors||Parts||e0e8||reminders||3", list),
+        ("actors||Empty", "[]"),
+        ("actors||Empty||metadata", record),
+    ] {
+        let is_binary = key == "actors||Protobuf";
+        let sql = "INSERT INTO state (key, value, is_binary, etag) VALUES (?1, ?2, ?3, 'e')";
+        database.execute(sql, (key, value, is_binary)).unwrap();
+    }
+    let process = plan().spawn().await;
+    let named = |kind: &str, key: &str| {
+        format!("the state store store has reminders of the actor type {kind} under the key {key:?}")
+    };
+    for (kind, key) in [
+        ("List", "actors||List"),
+        ("Protobuf", "actors||Protobuf"),
+        ("Parts", "actors||Parts||e0e8||reminders||3"),
+    ] {
+        // Quotes may be escaped.
+        let text = named(kind, key);
+        eventually(async || process.log().replace('\\', "").contains(&text)).await;
+    }
+    for kind in ["Empty", "None"] {
+        let text = format!("has reminders of the actor type {kind}");
+        assert!(!process.log().contains(&text), "{kind}");
+    }
+}

@@ -1,5 +1,6 @@
 //! One stream to placement: its orders, and what is reported meanwhile.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,14 +21,16 @@ use tonic::Status;
 
 use super::super::Actors;
 use super::super::outage::{LostStream, Outage, Unopened};
-use super::{End, until};
+use super::until;
 
-/// How long a sidecar that ends waits until its actors are others'.
+/// How long a sidecar that ends waits for a round, and for each step of one, in which its actors become others'.
 const LEAVE: Duration = Duration::from_secs(4);
+/// Orders that are kept while actors end; those behind them stay with placement.
+const KEPT_ORDERS: usize = 16;
 /// How long a sidecar that ends passes calls on when its actors are others': to callers the word comes a little later.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// The end of actors that are handed over; comes to the round to answer `UPDATE` with.
+/// The end of actors that move; comes to the round to answer `UPDATE` with.
 pub(super) type Handing<'a> = Option<Pin<Box<dyn Future<Output = u64> + Send + 'a>>>;
 
 /// One stream.
@@ -43,6 +46,10 @@ pub(super) struct Session<'s, 'a> {
     draining: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
     /// It outlasts the stream: what has begun to end goes on to.
     handing: &'s mut Handing<'a>,
+    /// What ends does so in a round in which everybody stops. What placement says meanwhile waits in `kept`; that the stream
+    /// ended is seen at once.
+    all_stop: bool,
+    kept: VecDeque<wire::PlacementOrder>,
     reported: Arc<[String]>,
     /// There was an order.
     served: bool,
@@ -51,6 +58,8 @@ pub(super) struct Session<'s, 'a> {
     /// The sidecar ends: it hosts nothing any more, and goes when all know that, or at this time, but not before what it
     /// hands over has ended.
     leaving: Option<Instant>,
+    /// No round came until then: it goes when the calls that run have ended.
+    leaves_alone: bool,
 }
 
 impl<'s, 'a> Session<'s, 'a> {
@@ -71,63 +80,82 @@ impl<'s, 'a> Session<'s, 'a> {
             settles: false,
             draining: None,
             handing,
+            all_stop: false,
+            kept: VecDeque::new(),
             reported,
             served: false,
             outage,
             leaving: None,
+            leaves_alone: false,
         }
     }
 }
 
 impl Session<'_, '_> {
-    /// Follows orders until the stream ends.
+    /// Follows orders until the sidecar may end.
     ///
     /// # Errors
-    /// Why it is of no use any more.
+    /// Why the stream is of no use any more.
     pub(super) async fn run(
         &mut self,
         mut orders: impl Stream<Item = Result<wire::PlacementOrder, Status>> + Unpin,
         stop: &CancellationToken,
-    ) -> Result<End, Unopened> {
+    ) -> Result<(), Unopened> {
         let mut types = self.actors.types.subscribe();
         types.mark_changed();
         loop {
+            if self.handing.is_none()
+                && let Some(order) = self.kept.pop_front()
+            {
+                if self.order(order).await? {
+                    return Ok(());
+                }
+                continue;
+            }
             // Who hands over holds up nobody, and need not hurry.
             let deadline = self.round.deadline().filter(|_| !self.hands_over_now);
             let deadline = deadline.map(Instant::from_std);
             tokio::select! {
                 biased;
                 () = stop.cancelled(), if self.leaving.is_none() => {
-                    if self.reported.is_empty() && self.handing.is_none() {
-                        return Ok(End::Stopped);
+                    if self.reported.is_empty() && self.handing.is_none() && !self.actors.has_active() {
+                        return Ok(());
                     }
                     self.leave().await?;
                 }
-                () = until(self.leaving), if self.handing.is_none() => return Ok(End::Stopped),
+                () = until(self.leaving), if self.handing.is_none() && self.draining.is_none() => {
+                    if self.hands_over_now || self.has_left() {
+                        return Ok(());
+                    }
+                    // Nobody else has the actors as long as this stream is there: calls that run have their time.
+                    self.leaves_alone = true;
+                    self.drain();
+                }
                 () = wait(&mut self.draining) => {
                     self.draining = None;
                     if let Some(version) = self.round.drained() {
                         self.send(self.actors.answer(wire::HostOperation::Lock, version)).await?;
                     }
+                    if self.leaves_alone {
+                        return Ok(());
+                    }
+                    self.leaving = self.leaving.map(|_| Instant::now() + LEAVE);
                 }
                 version = wait(self.handing) => {
                     *self.handing = None;
+                    self.all_stop = false;
                     // The others are told of it from now on.
                     self.leaving = self.leaving.map(|_| Instant::now() + LEAVE);
                     self.send(self.actors.answer(wire::HostOperation::Update, version)).await?;
                 }
                 () = until(deadline) => return Err("no table arrived within 5 s".to_owned().into()),
                 _ = types.changed(), if self.leaving.is_none() => self.retell(&mut types).await?,
-                order = orders.next() => match order {
+                order = orders.next(), if self.kept.len() < KEPT_ORDERS => match order {
+                    Some(Ok(order)) if self.all_stop => self.kept.push_back(order),
                     Some(Ok(order)) => {
                         self.begin_service().await;
-                        self.order(order).await?;
-                        if self.has_left() {
-                            if !self.hands_over_now {
-                                return Ok(End::Stopped);
-                            }
-                            let last = Instant::now() + LINGER;
-                            self.leaving = self.leaving.map(|leaving| leaving.min(last));
+                        if self.order(order).await? {
+                            return Ok(());
                         }
                     }
                     None => {
@@ -146,18 +174,18 @@ impl Session<'_, '_> {
     async fn begin_service(&mut self) {
         let first = !std::mem::replace(&mut self.served, true);
         if first && self.outage.is_some_and(|outage| !outage.is_proven) {
-            self.actors.close(true).await;
+            self.actors.close().await;
         }
     }
 
-    pub(super) fn lost(&self, broken: Unopened) -> End {
+    pub(super) fn lost(&self, broken: Unopened) -> LostStream {
         let steady = self.round.is_over() && self.draining.is_none() && self.leaving.is_none();
-        End::Lost(LostStream {
+        LostStream {
             cause: broken.cause,
             served: self.served,
             nobody_leads: broken.nobody_leads,
             may_outlast: broken.is_ended && steady && self.settles,
-        })
+        }
     }
 
     /// Exclusive, because what drains can be shared by nobody.
@@ -199,7 +227,18 @@ impl Session<'_, '_> {
         Ok(())
     }
 
-    async fn order(&mut self, order: wire::PlacementOrder) -> Result<(), Unopened> {
+    /// Whether the sidecar may end now.
+    async fn order(&mut self, order: wire::PlacementOrder) -> Result<bool, Unopened> {
+        self.follow(order).await?;
+        if !self.has_left() {
+            return Ok(false);
+        }
+        let last = Instant::now() + LINGER;
+        self.leaving = self.leaving.map(|leaving| leaving.min(last));
+        Ok(!self.hands_over_now)
+    }
+
+    async fn follow(&mut self, order: wire::PlacementOrder) -> Result<(), Unopened> {
         let tables = order.tables;
         let version = match order.version {
             0 => tables
@@ -240,9 +279,7 @@ impl Session<'_, '_> {
             },
             Step::Reconnect => Err(format!("a table of round {version}, which is over").into()),
             Step::Drain => {
-                let draining = self.actors.gate.close();
-                let time = self.actors.drain_time();
-                self.draining.get_or_insert_with(|| draining.end(time).boxed());
+                self.drain();
                 Ok(())
             }
             Step::Install(version) => {
@@ -252,10 +289,18 @@ impl Session<'_, '_> {
                     term: handover,
                     version,
                 };
-                self.install(tables, stamp, &order.leaving).await
+                self.install(tables, stamp, &order.leaving);
+                Ok(())
             }
             Step::Open(version) => self.open(version).await,
         }
+    }
+
+    /// Lets no call begin, and those that run come to an end.
+    fn drain(&mut self) {
+        let draining = self.actors.gate.close();
+        let time = self.actors.drain_time();
+        self.draining.get_or_insert_with(|| draining.end(time).boxed());
     }
 
     /// Lets calls go by the new table.
@@ -283,16 +328,20 @@ impl Session<'_, '_> {
         }
     }
 
-    /// Takes a table, ends the actors that are another sidecar's by it, and answers then. Where they are handed over, the
-    /// others go on, and so does the stream.
-    async fn install(&mut self, tables: Tables, stamp: Stamp, leaving: &[String]) -> Result<(), Unopened> {
+    /// Takes a table, and ends the actors that are another sidecar's by it; it is answered when they have ended. Where they are
+    /// handed over, the others go on.
+    fn install(&mut self, tables: Tables, stamp: Stamp, leaving: &[String]) {
         let (actors, routes) = (self.actors, self.actors.routes.load_full());
         if stamp.term == 0 {
             let routes = Arc::new(routes.replaced(tables));
             actors.step(Routes::clone(&routes));
-            actors.halt_here(|kind, id| !routes.owns(kind, id)).await;
-            let answer = actors.answer(wire::HostOperation::Update, stamp.version);
-            return self.send(answer).await;
+            let halting = async move {
+                actors.halt_here(|kind, id| !routes.owns(kind, id)).await;
+                stamp.version
+            };
+            self.all_stop = true;
+            *self.handing = Some(halting.boxed());
+            return;
         }
         // Who stood still has no table of this term before this one.
         let known = actors.gate.is_open();
@@ -304,7 +353,6 @@ impl Session<'_, '_> {
             stamp.version
         };
         *self.handing = Some(handing.boxed());
-        Ok(())
     }
 }
 

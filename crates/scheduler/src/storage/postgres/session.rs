@@ -1,10 +1,11 @@
 //! Connections to the server, and what its errors mean.
 
 use std::error::Error as _;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use deadpool_postgres::{
-    Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
+    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
 };
 use tokio::sync::OnceCell;
 use tokio_postgres::error::SqlState;
@@ -25,6 +26,31 @@ pub(super) struct Sessions {
     pub(super) tls: MakeRustlsConnect,
     /// The tables are there.
     prepared: OnceCell<()>,
+    server: Arc<Mutex<Server>>,
+}
+
+/// The server that connections lead to. One that takes the place of another may lack what that was told last, and gives its
+/// revisions to other changes.
+#[derive(Default)]
+struct Server {
+    identity: Option<String>,
+    /// How many have taken the place of another.
+    history: u64,
+    /// Connections that were made before lead to another one.
+    since: Option<Instant>,
+}
+
+impl Server {
+    /// A connection that was made at this moment leads to this server.
+    fn found(&mut self, identity: String, made: Instant) {
+        if self.identity.as_ref() == Some(&identity) {
+            return;
+        }
+        if self.identity.replace(identity).is_some() {
+            self.history += 1;
+            self.since = Some(made);
+        }
+    }
 }
 
 /// A connection on loan. It is closed, unless [`Session::keep`] says that nothing is under way on it.
@@ -38,9 +64,10 @@ impl Sessions {
             recycling_method: RecyclingMethod::Fast,
         };
         let manager = Manager::from_config(config.clone(), tls.clone(), manager);
+        let server = Arc::<Mutex<Server>>::default();
         let pool = Pool::builder(manager)
             .max_size(CONNECTIONS)
-            .post_create(bounded())
+            .post_create(connected(Arc::clone(&server)))
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| error.to_string())?;
@@ -49,27 +76,68 @@ impl Sessions {
             config,
             tls,
             prepared: OnceCell::new(),
+            server,
         })
     }
 
     /// A connection to a server that has the tables.
     pub(super) async fn get(&self) -> Result<Session, StorageError> {
-        let mut session = Session(Some(self.pool.get().await.map_err(pool_failure)?));
+        let mut session = loop {
+            let session = Session(Some(self.pool.get().await.map_err(pool_failure)?));
+            let made = Object::metrics(session.client()).created;
+            if self.server().since.is_none_or(|since| made >= since) {
+                break session;
+            }
+        };
         self.prepared
             .get_or_try_init(|| schema::prepare(session.client_mut()))
             .await?;
         Ok(session)
     }
+
+    /// Another number: another server has taken the place of the one before. It is known as soon as one of these connections
+    /// leads there.
+    pub(super) fn history(&self) -> u64 {
+        self.server().history
+    }
+
+    fn server(&self) -> std::sync::MutexGuard<'_, Server> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Has the server end a transaction in which it hears nothing for as long as a call may take: that of a scheduler that is cut
-/// off would hold up the writes of all others until the server's kernel gives its connection up.
-fn bounded() -> Hook {
+/// off would hold up the writes of all others until the server's kernel gives its connection up. Notes which server it is.
+fn connected(server: Arc<Mutex<Server>>) -> Hook {
     let sql = format!("SET idle_in_transaction_session_timeout = {}", CALL.as_millis());
-    Hook::async_fn(move |client, _| {
-        let sql = sql.clone();
-        Box::pin(async move { client.batch_execute(&sql).await.map_err(HookError::Backend) })
+    Hook::async_fn(move |client, metrics| {
+        let (sql, server, made) = (sql.clone(), Arc::clone(&server), metrics.created);
+        Box::pin(async move {
+            client.batch_execute(&sql).await.map_err(HookError::Backend)?;
+            if let Some(identity) = identity(client).await.map_err(HookError::Backend)? {
+                let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
+                server.found(identity, made);
+            }
+            Ok(())
+        })
     })
+}
+
+/// What is different where the server may not have all that the one before had: a standby that takes over begins a new
+/// timeline, and so does one that was restored to a point in time; another database system has another identifier. A server
+/// that tells none of that is another one whenever it was started. `None`: it does not even tell that.
+async fn identity(client: &ClientWrapper) -> Result<Option<String>, tokio_postgres::Error> {
+    let timeline = "SELECT system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)
+                    FROM pg_control_system()";
+    let started = "SELECT extract(epoch FROM pg_postmaster_start_time())::text";
+    for sql in [timeline, started] {
+        match client.query_one(sql, &[]).await {
+            Ok(row) => return row.try_get(0).map(Some),
+            Err(error) if error.as_db_error().is_some() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 impl Session {

@@ -84,17 +84,28 @@ async fn listen_once(sessions: &Sessions, counter: &watch::Sender<u64>) -> Resul
     }
 }
 
+/// The last revision that was told says nothing any more.
+fn replaced() -> StorageError {
+    StorageError::Failed(
+        "another PostgreSQL server took the place of the one before, and may lack what that was told last"
+            .to_owned(),
+    )
+}
+
 pub(super) struct PostgresWatch {
     sessions: Arc<Sessions>,
     notified: Notified,
     range: Range,
     /// The last that was told: revision and key.
     last: (i64, Vec<u8>),
+    /// That of the revision.
+    history: u64,
 }
 
 impl PostgresWatch {
     pub(super) fn new(sessions: Arc<Sessions>, notified: Notified, range: Range, after: i64) -> Self {
         Self {
+            history: sessions.history(),
             sessions,
             notified,
             last: (after, LAST_KEY.to_vec()),
@@ -104,6 +115,9 @@ impl PostgresWatch {
 
     async fn ask(&mut self) -> Result<Vec<Event>, StorageError> {
         let session = self.sessions.get().await?;
+        if self.sessions.history() != self.history {
+            return Err(replaced());
+        }
         // One statement sees one moment. What is gone has no value.
         let sql = "SELECT new.*, forgotten.value, revision.value
                    FROM scheduler_meta AS forgotten CROSS JOIN scheduler_meta AS revision LEFT JOIN (

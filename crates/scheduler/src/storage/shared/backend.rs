@@ -91,6 +91,11 @@ pub(crate) trait Backend: Send + Sync {
     async fn commit(&self, conditions: &[Condition], writes: &[Write]) -> Result<bool, StorageError>;
     /// Follows a range, from what comes after a revision on.
     fn watch(&self, range: Range, after: i64) -> Box<dyn Watch>;
+    /// Counts the histories that revisions are of: what takes the place of the store may lack what was told last, and give the
+    /// same revisions to other changes. A watch that began in one history ends with it.
+    fn history(&self) -> u64 {
+        0
+    }
     /// A lease that ends this long after it was granted or kept.
     async fn grant(&self, lifetime: Duration) -> Result<i64, StorageError>;
     /// Begins a lease's time anew; `false`: it has ended.

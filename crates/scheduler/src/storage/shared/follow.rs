@@ -28,6 +28,7 @@ pub(super) async fn follow(
         changes.send(change).await.map_err(|_| StorageError::Closed)
     };
     report(Change::Reset(tenure)).await?;
+    let history = backend.history();
     let mut stored = Stored::read(&*backend).await?;
     let revision = stored.jobs.revision;
     let mut loaded = 0_usize;
@@ -41,6 +42,11 @@ pub(super) async fn follow(
     tracing::info!(target: LOG, "loaded {loaded} stored jobs");
 
     let mut watch = backend.watch(Range::prefix(JOBS), revision);
+    if backend.history() != history {
+        return Err(StorageError::Failed(
+            "another store took its place while the jobs were read".to_owned(),
+        ));
+    }
     loop {
         for events in watch.next().await?.chunks(BATCH) {
             let mut keys = Vec::new();

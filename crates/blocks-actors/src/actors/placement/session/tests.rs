@@ -1,4 +1,4 @@
-//! What a stream comes to while actors that are handed over still end.
+//! What a stream comes to while actors that move still end, and while the sidecar does.
 
 use std::pin::pin;
 
@@ -6,7 +6,7 @@ use futures::future::join;
 use outrigger_actors::routes::Origin;
 use outrigger_runtime::life::Readiness;
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::super::super::ActorCall;
 use super::super::super::call::Message;
@@ -15,7 +15,14 @@ use super::*;
 
 type Orders = UnboundedSender<Result<wire::PlacementOrder, Status>>;
 
+/// The term of a leader under which only what moves stops; everybody stops in a round of none.
+const TERM: u64 = 7;
+
 fn order(operation: &str, version: u64) -> Result<wire::PlacementOrder, Status> {
+    order_of(TERM, operation, version)
+}
+
+fn order_of(handover: u64, operation: &str, version: u64) -> Result<wire::PlacementOrder, Status> {
     let there = wire::Host {
         name: THERE.to_owned(),
         id: "shop".to_owned(),
@@ -28,7 +35,7 @@ fn order(operation: &str, version: u64) -> Result<wire::PlacementOrder, Status> 
     Ok(wire::PlacementOrder {
         operation: operation.to_owned(),
         version,
-        handover: 7,
+        handover,
         tables: Some(wire::PlacementTables {
             entries: [(KIND.to_owned(), table)].into(),
             replication_factor: 10,
@@ -61,6 +68,21 @@ fn stream<'s, 'a>(
     actors: &'a Actors,
     ready: &'s Condition,
     handing: &'s mut Handing<'a>,
+) -> Told<'s, 'a, impl Stream<Item = Result<wire::PlacementOrder, Status>> + Unpin> {
+    let told = quiet_stream(actors, ready, handing);
+    for operation in ["lock", "update"] {
+        told.1.send(order(operation, 1)).unwrap();
+    }
+    told
+}
+
+type Told<'s, 'a, O> = (Session<'s, 'a>, Orders, O, Receiver<wire::Host>);
+
+/// A stream that was told nothing yet.
+fn quiet_stream<'s, 'a>(
+    actors: &'a Actors,
+    ready: &'s Condition,
+    handing: &'s mut Handing<'a>,
 ) -> (
     Session<'s, 'a>,
     Orders,
@@ -69,9 +91,6 @@ fn stream<'s, 'a>(
 ) {
     let (reports, answers) = mpsc::channel(8);
     let (said, orders) = unbounded_channel();
-    for operation in ["lock", "update"] {
-        said.send(order(operation, 1)).unwrap();
-    }
     let session = Session::new(actors, ready, (reports, names(actors).into()), None, handing);
     (session, said, read_all(orders), answers)
 }
@@ -114,7 +133,7 @@ async fn the_end_of_the_stream_is_seen_while_actors_are_handed_over() {
             assert!(ended.is_err());
         }
         // As when the stream is lost.
-        let mut closing = pin!(join(actors.close(true), handed(&mut handing)));
+        let mut closing = pin!(join(actors.close(), handed(&mut handing)));
         assert!(closing.as_mut().now_or_never().is_none());
         assert!(!actors.gate.is_open());
         assert_eq!(count(&actors), 1, "it goes on to end");
@@ -150,5 +169,115 @@ async fn a_sidecar_that_is_told_to_stop_while_it_hands_over_does_that_first() {
     assert!(!actors.routes.load().tables().name(HERE));
     said.send(order("unlock", 1)).unwrap();
     let ended = timeout(LINGER + Duration::from_millis(1), running).await.unwrap();
-    assert!(matches!(ended, Ok(End::Stopped)));
+    assert!(ended.is_ok());
+}
+
+/// Others may have the actors of this host as soon as its stream has ended, also while the app is slow to end those that move.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_stream_is_seen_while_all_stop_and_some_actors_move() {
+    for last in [
+        Some(Err(Status::deadline_exceeded("dissemination timeout"))),
+        None,
+    ] {
+        let (actors, lasting, ready, stop) = hosting().await;
+        let mut handing = None;
+        {
+            let (mut session, said, orders, mut answers) = quiet_stream(&actors, &ready, &mut handing);
+            for (operation, version) in [("lock", 1), ("update", 1), ("lock", 2)] {
+                said.send(order_of(0, operation, version)).unwrap();
+            }
+            let mut running = pin!(session.run(orders, &stop));
+            assert!(running.as_mut().now_or_never().is_none());
+            assert_eq!(answered(&mut answers), [(wire::HostOperation::Lock, Some(1))]);
+            if let Some(last) = last {
+                said.send(last).unwrap();
+            }
+            drop(said);
+            assert!(running.now_or_never().expect("it is seen").is_err());
+        }
+        let write = actors.gate.enter_within(0);
+        let mut closing = pin!(join(actors.close(), handed(&mut handing)));
+        assert!(timeout(Duration::from_secs(1), closing.as_mut()).await.is_err());
+        assert!(
+            write.cancelled().now_or_never().is_some(),
+            "what it writes is refused"
+        );
+        assert!(actors.gate.enter_within(0).cancelled().now_or_never().is_some());
+        drop(write);
+        lasting.may_end.add_permits(1);
+        closing.await;
+        assert_eq!(count(&actors), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_that_comes_while_actors_still_end_is_answered_behind_that() {
+    let (actors, lasting, ready, stop) = hosting().await;
+    let mut handing = None;
+    let (mut session, said, orders, mut answers) = quiet_stream(&actors, &ready, &mut handing);
+    for (operation, version) in [("lock", 1), ("update", 1), ("lock", 2)] {
+        said.send(order_of(0, operation, version)).unwrap();
+    }
+    let mut running = pin!(session.run(orders, &stop));
+    assert!(running.as_mut().now_or_never().is_none());
+    assert_eq!(answered(&mut answers), [(wire::HostOperation::Lock, Some(1))]);
+    lasting.may_end.add_permits(1);
+    assert!(running.as_mut().now_or_never().is_none());
+    assert_eq!(
+        answered(&mut answers),
+        [
+            (wire::HostOperation::Update, Some(1)),
+            (wire::HostOperation::Lock, Some(2))
+        ]
+    );
+    for operation in ["update", "unlock"] {
+        said.send(order_of(0, operation, 2)).unwrap();
+    }
+    assert!(running.as_mut().now_or_never().is_none());
+    assert_eq!(
+        answered(&mut answers),
+        [
+            (wire::HostOperation::Update, Some(2)),
+            (wire::HostOperation::Unlock, Some(2))
+        ]
+    );
+    assert!(actors.gate.is_open());
+}
+
+/// The stream is what keeps the actors from others.
+#[tokio::test(start_paused = true)]
+async fn a_sidecar_that_is_told_to_stop_keeps_its_stream_until_calls_have_had_their_time() {
+    // The time of a round is that of the machine, so that one comes first: time that was skipped would be over for it.
+    for (round, ends_by_itself) in [(true, true), (false, true), (false, false)] {
+        let (actors, _lasting, ready, stop) = hosting().await;
+        let drain = Duration::from_secs(60);
+        actors.change_types(|known| known.drain = drain);
+        let runs = actors.gate.enter(0).await;
+        let mut handing = None;
+        let (mut session, said, orders, mut answers) = quiet_stream(&actors, &ready, &mut handing);
+        stop.cancel();
+        if round {
+            said.send(order_of(0, "lock", 1)).unwrap();
+        }
+        let mut running = pin!(session.run(orders, &stop));
+        // In a round placement has to go on sooner.
+        let longer = if round { LEAVE / 8 } else { drain / 2 };
+        assert!(timeout(LEAVE + longer, running.as_mut()).await.is_err());
+        assert!(!actors.gate.is_open(), "no other call begins");
+        assert!(runs.cancelled().now_or_never().is_none());
+        if !ends_by_itself {
+            sleep(drain / 2 + Duration::from_millis(10)).await;
+            assert!(running.as_mut().now_or_never().is_none());
+            assert!(runs.cancelled().now_or_never().is_some(), "its time is over");
+        }
+        drop(runs);
+        let ended = running.now_or_never();
+        if round {
+            assert!(ended.is_none(), "the others are to know");
+            let last = answered(&mut answers).pop();
+            assert_eq!(last, Some((wire::HostOperation::Lock, Some(1))));
+        } else {
+            assert!(ended.expect("nothing runs any more").is_ok());
+        }
+    }
 }

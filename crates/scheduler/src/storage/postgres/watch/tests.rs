@@ -28,6 +28,20 @@ async fn put(store: &Postgres, key: &str) {
     assert!(store.commit(&[], &[put]).await.unwrap());
 }
 
+/// The same over connections that broke.
+async fn put_again(store: &Postgres, key: &str) {
+    let put = [Write::Put {
+        key: key.into(),
+        value: b"value".to_vec(),
+        lease: None,
+    }];
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while let Err(error) = store.commit(&[], &put).await {
+        assert!(tokio::time::Instant::now() < deadline, "{error}");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
 async fn next(watch: &mut Box<dyn Watch>) -> Result<Vec<Event>, StorageError> {
     let told = tokio::time::timeout(PATIENCE, watch.next()).await;
     told.expect("nothing is told")
@@ -53,6 +67,48 @@ async fn a_watch_ends_where_the_revision_goes_back() {
         matches!(&error, StorageError::Failed(why) if why.contains("went back from 1001 to 951")),
         "{error}"
     );
+}
+
+/// Invariant: where another server takes over, which lacks something, no watch goes on as if nothing had happened, also where the
+/// revision is past the old one again. A server that was only restarted is the same one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_ends_where_another_server_takes_over() {
+    let Some(mut server) = server::Postgres::start() else {
+        return;
+    };
+    let connect = async |server: &server::Postgres| {
+        let (client, connection) = tokio_postgres::connect(&server.text(), tokio_postgres::NoTls)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        client
+    };
+    // As an account of a scheduler may be.
+    let sql = "CREATE ROLE plain LOGIN; GRANT CREATE ON SCHEMA public TO plain";
+    connect(&server).await.batch_execute(sql).await.unwrap();
+    let store = Postgres::new(&server.text().replace("user=postgres", "user=plain")).unwrap();
+    put(&store, "dapr/jobs/first").await;
+    let mut watch = store.watch(Range::prefix("dapr/jobs/"), 0);
+    assert_eq!(next(&mut watch).await.unwrap().len(), 1);
+
+    server.kill();
+    server.start_again();
+    put_again(&store, "dapr/jobs/second").await;
+    assert_eq!(next(&mut watch).await.unwrap().len(), 1);
+
+    server.kill();
+    server.take_over();
+    let lost = "DELETE FROM scheduler_pairs WHERE key = convert_to('dapr/jobs/second', 'UTF8');
+                UPDATE scheduler_meta SET value = value + 100 WHERE name = 'revision'";
+    connect(&server).await.batch_execute(lost).await.unwrap();
+    let error = next(&mut watch).await.unwrap_err();
+    assert!(
+        matches!(&error, StorageError::Failed(why) if why.contains("another PostgreSQL server")),
+        "{error}"
+    );
+    put_again(&store, "dapr/jobs/third").await;
+    let mut watch = store.watch(Range::prefix("dapr/jobs/"), 0);
+    assert_eq!(next(&mut watch).await.unwrap().len(), 2, "a new one goes on");
 }
 
 /// Invariant: no deletion is passed over unnoticed, wherever a page ends.

@@ -1,0 +1,138 @@
+//! Finds reminders that versions of Dapr before 1.16 kept in the state store. As with Dapr 1.17 nobody delivers them: the log
+//! says so.
+
+use std::collections::HashSet;
+
+use outrigger_blocks::outbound::Cause;
+use outrigger_blocks::state::{SEPARATOR, Store};
+use outrigger_component::Pairs;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::{ActorError, Actors};
+
+const LOG: &str = "dapr.runtime.actors.reminders";
+/// Begins a list that is not JSON but protobuf.
+const PROTOBUF: &[u8] = b"\0pb";
+/// Partitions that are read at once.
+const AT_ONCE: u32 = 64;
+/// Partitions of a type that are looked at. More are not read: each look costs the store something at every start.
+const MAX_PARTITIONS: u32 = 1024;
+
+/// What was stored of a type whose reminders are in partitions.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TypeRecord {
+    id: String,
+    #[serde(rename = "actorRemindersMetadata")]
+    reminders: Partitions,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Partitions {
+    partition_count: u32,
+}
+
+/// Whether there are reminders in a list. One that cannot be read may have some.
+fn has_some(list: &[u8]) -> bool {
+    match list.strip_prefix(PROTOBUF) {
+        Some(list) => !list.is_empty(),
+        None if list.is_empty() => false,
+        // `null` is a list without any.
+        None => serde_json::from_slice::<Option<Vec<IgnoredAny>>>(list)
+            .map_or(true, |list| list.is_some_and(|list| !list.is_empty())),
+    }
+}
+
+impl Actors {
+    /// Looks for old reminders of each type once, when its host is first known to the fleet; does not end.
+    pub(super) async fn report_old_reminders(&self) {
+        let mut announced = self.announced.subscribe();
+        let mut looked = HashSet::new();
+        loop {
+            let names = announced.borrow_and_update().clone();
+            // Without one there is nothing to find.
+            if let Ok(store) = self.store(ActorError::StateGet) {
+                for kind in names.iter().filter(|kind| looked.insert((*kind).clone())) {
+                    report(&store, kind).await;
+                }
+            }
+            if announced.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+}
+
+async fn report(store: &Store, kind: &str) {
+    match find(store, kind).await {
+        Ok(None) => {}
+        Ok(Some(key)) => tracing::warn!(
+            target: LOG,
+            "the state store {} has reminders of the actor type {kind} under the key {key:?}, which are not delivered: Dapr kept \
+             them there before 1.16, and since then only the scheduler has any. Unless Dapr 1.15 has run with this store and \
+             a scheduler since, which copies them, run it once or set them anew; then delete the key",
+            store.name()
+        ),
+        Err(error) => tracing::debug!(
+            target: LOG,
+            "cannot look for old reminders of the actor type {kind} in the state store {}: {error}",
+            store.name()
+        ),
+    }
+}
+
+/// The first key that has reminders of a type.
+async fn find(store: &Store, kind: &str) -> Result<Option<String>, Cause> {
+    let whole = ["actors", kind].join(SEPARATOR);
+    let record = [whole.as_str(), "metadata"].join(SEPARATOR);
+    let found = store
+        .get_all_whole(vec![whole.clone(), record], in_partition(&whole))
+        .await?;
+    let mut found = found.into_iter();
+    let (list, record) = (found.next().flatten(), found.next().flatten());
+    if list.is_some_and(|list| has_some(&list.data)) {
+        return Ok(Some(whole));
+    }
+    // What is no such record is another's.
+    let record = record.and_then(|record| serde_json::from_slice::<TypeRecord>(&record.data).ok());
+    let TypeRecord { id, reminders } = record.unwrap_or_default();
+    let last = reminders.partition_count.min(MAX_PARTITIONS);
+    let key = |number: u32| [whole.as_str(), &id, "reminders", &number.to_string()].join(SEPARATOR);
+    for first in (1..=last).step_by(AT_ONCE as usize) {
+        let keys: Vec<_> = (first..=last.min(first + AT_ONCE - 1)).map(key).collect();
+        let lists = store.get_all_whole(keys.clone(), in_partition(&id)).await?;
+        let mut lists = keys.into_iter().zip(lists);
+        let found = lists.find(|(_, list)| list.as_ref().is_some_and(|list| has_some(&list.data)));
+        if let Some((key, _)) = found {
+            return Ok(Some(key));
+        }
+    }
+    Ok(None)
+}
+
+fn in_partition(key: &str) -> Pairs {
+    Pairs::from([("partitionKey".to_owned(), key.to_owned())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_cannot_be_read_may_have_reminders() {
+        for (list, some) in [
+            (&b""[..], false),
+            (b"[]", false),
+            (b" null ", false),
+            (b"\0pb", false),
+            (b"[{}]", true),
+            (b"\0pb\x0a\x00", true),
+            (b"{}", true),
+            (b"\xff", true),
+        ] {
+            assert_eq!(has_some(list), some, "{list:?}");
+        }
+    }
+}
