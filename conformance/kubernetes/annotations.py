@@ -36,8 +36,7 @@ def native(world):
     wait("the watchdog has looked", looks)
     time.sleep(1)
     same(world.api.get(f"{PODS}/native")["metadata"]["uid"], found["metadata"]["uid"], "the pod")
-    world.fleet.end("daprd-native")
-    world.cluster.forget("daprd-native")
+    world.dismiss("native")
 
 
 @check("a value of which no container can be made is refused by its annotation, one that no sidecar takes does not count")

@@ -11,9 +11,12 @@ import time
 
 import annotations
 import outages
+import placement
+import resources
+import tokens
 import unrelated
-from world import (PARTS, RESOURCES, SECRET, SYSTEM, Refused, adder, chart, component, containers, holds, own_network,
-                   perform, pod, same, session, subscription, wait)
+from world import (PARTS, RESOURCES, SECRET, SYSTEM, WATCHDOG, Refused, adder, chart, component, containers, holds,
+                   own_network, perform, pod, same, session, subscription, wait)
 
 # Kinds of other projects.
 FOREIGN = ("PodMonitor",)
@@ -361,8 +364,7 @@ def namespaces(world):
     found["spec"]["finalizers"] = []
     world.api.call("PUT", "/api/v1/namespaces/other/finalize", found)
     wait("the job is gone", lambda: stranger.ask("GET", "/v1.0-alpha1/jobs/later")[0] != 200)
-    world.fleet.end("daprd-stranger")
-    world.cluster.forget("daprd-stranger")
+    world.dismiss("stranger")
 
 
 @check(f"at rest no part calls the API server more often than docs/kubernetes.md says ({REST} s)")
@@ -384,7 +386,7 @@ def rest(world):
 
 @check("the definitions and the chart are applied again, now with a watchdog: it deletes a pod that lacks its sidecar alone")
 def upgraded(world):
-    objects = world.objects({"dapr_operator": {"watchInterval": "1s"}})
+    objects = world.objects(WATCHDOG)
     for one in objects + world.crds:
         world.api.apply(one)
     wait("the operator corrects the definition", world.registered)
@@ -409,14 +411,16 @@ def rights(world):
             if call.get("responseStatus", {}).get("code") in (401, 403):
                 told.add(f"{account}: {call['verb']} {call['requestURI'].split('?')[0]}")
     same(sorted(told), [], "refused calls")
-    same(accounts, {"dapr-operator", "dapr-injector", "dapr-sentry", "dapr-scheduler"}, "who asked")
+    same(accounts, {"dapr-operator", "dapr-injector", "dapr-sentry", "dapr-scheduler", "dapr-placement"}, "who asked")
 
 
 def main():
     binaries, server, program = sys.argv[1:]
     own_network("conformance/kubernetes")
     with session(binaries, server, program) as world:
-        passed, failed = perform(world, [*CHECKS[:-1], *annotations.CHECKS, *unrelated.CHECKS, *outages.CHECKS, CHECKS[-1]])
+        passed, failed = perform(world, [
+            *CHECKS[:-1], *annotations.CHECKS, *unrelated.CHECKS, *resources.CHECKS, *placement.CHECKS, *tokens.CHECKS,
+            *outages.CHECKS, CHECKS[-1]])
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

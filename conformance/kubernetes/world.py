@@ -26,6 +26,8 @@ PARTS = {"sentry": "dapr-sentry", "operator": "dapr-operator", "injector": "dapr
 KINDS = ("Component", "Configuration", "HTTPEndpoint", "Resiliency", "Subscription")
 RESOURCES = "/apis/dapr.io/v1alpha1/namespaces"
 SECRET = f"/api/v1/namespaces/{SYSTEM}/secrets/dapr-trust-bundle"
+# Values of the operator once the chart was applied again.
+WATCHDOG = {"dapr_operator": {"watchInterval": "1s"}}
 
 
 def same(found, wanted, what):
@@ -39,10 +41,11 @@ def holds(condition, what):
 
 
 class App:
-    """An app that keeps what it is sent, and hosts actors of some types."""
+    """An app that keeps what it is sent, hosts actors of some types, and fails at some paths."""
 
-    def __init__(self, actors=()):
-        self.seen = collections.defaultdict(list)
+    def __init__(self, actors=(), failing=()):
+        # By path: bodies, and headers.
+        self.seen, self.headers = collections.defaultdict(list), collections.defaultdict(list)
         app = self
         config = json.dumps({"entities": list(actors)}).encode()
 
@@ -60,8 +63,9 @@ class App:
 
             def keep(self):
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                app.headers[self.path].append(self.headers)
                 app.seen[self.path].append(body)
-                self.answer(200, body)
+                self.answer(500 if self.path in failing else 200, body)
 
             def do_GET(self):
                 told = actors and self.path == "/dapr/config"
@@ -122,8 +126,9 @@ class World:
     def render(self, cases):
         return chart.render(self.program, self.chart, cases)
 
-    def objects(self, values):
-        return self.render({"one": values})["one"]["objects"]
+    def objects(self, values, of=""):
+        """What the chart makes of some values; all of it, or what has a name that begins so."""
+        return [one for one in self.render({"one": values})["one"]["objects"] if one["metadata"]["name"].startswith(of)]
 
     def define(self):
         """Applies the definitions of the chart, and waits until the API server serves them."""
@@ -160,11 +165,31 @@ class World:
         self.pods[name] = self.cluster.exists[name] = self.cluster.pod({"metadata": meta, "spec": spec})
         return name
 
-    def run(self, name, binaries=None, clock=0):
-        """Starts the process of a pod of the control plane; `binaries` is its folder if that is another one, and its clock is
-        some seconds ahead."""
+    def run(self, name, binaries=None, clock=0, more=()):
+        """Starts the process of a pod of the control plane; `binaries` is its folder if that is another one, its clock is
+        some seconds ahead, and `more` are arguments beside its own."""
         found = self.pods[name]
-        self.cluster.start(name, found, found["spec"]["containers"][0]["name"], binaries=binaries, clock=clock)
+        self.cluster.start(name, found, found["spec"]["containers"][0]["name"], more, binaries=binaries, clock=clock)
+
+    def again(self, part, objects, more=()):
+        """Ends the pod of a part that has one, and starts another by other objects of the chart, which are applied."""
+        name = f"{PARTS[part]}-0"
+        self.fleet.end(name)
+        for one in objects:
+            self.api.apply(one)
+        self.create(part, objects)
+        self.cluster.publish()
+        self.run(name, more=more)
+        self.healthy(name)
+
+    def remove(self, name):
+        """Ends the process of a pod of the control plane, and deletes the pod."""
+        if name in self.fleet.processes:
+            self.fleet.end(name)
+        self.cluster.discard(name)
+        self.cluster.exists.pop(name, None)
+        self.pods.pop(name, None)
+        self.api.delete(f"/api/v1/namespaces/{SYSTEM}/pods/{name}?gracePeriodSeconds=0")
 
     def healthy(self, name, binaries=None):
         """Waits until it is; one that ends is started again twice, as a kubelet does."""
@@ -187,11 +212,11 @@ class World:
 
     # Sidecars
 
-    def deploy(self, name, namespace="shop", app=True, actors=(), binaries=None, clock=0, **annotations):
+    def deploy(self, name, namespace="shop", app=True, actors=(), failing=(), binaries=None, clock=0, **annotations):
         """Creates an app's pod as the controller of replica sets does, and starts its sidecar: one of `binaries` if that
         is another folder, with a clock that is some seconds ahead."""
         if app:
-            self.apps[name] = App(actors)
+            self.apps[name] = App(actors, failing)
             annotations["app_port"] = self.apps[name].port
         self.sidecar(name, self.injected(name, namespace, **annotations), binaries=binaries, clock=clock)
 
@@ -202,6 +227,12 @@ class World:
         return self.api.post(f"/api/v1/namespaces/{namespace}/pods",
                              {"apiVersion": "v1", "kind": "Pod", **pod(name, namespace, **annotations)},
                              token=self.controller)
+
+    def dismiss(self, *names):
+        """Ends sidecars."""
+        for name in names:
+            self.fleet.end(f"daprd-{name}")
+            self.cluster.forget(f"daprd-{name}")
 
     def expose(self, name, namespace="shop", **annotations):
         """Creates the deployment of an app, waits for the service that the operator makes of it, and makes it known: both
@@ -229,6 +260,9 @@ class World:
     def components(self, name):
         return {one["name"] for one in self.metadata(name)["components"]}
 
+    def endpoints(self, name):
+        return {one["name"] for one in self.metadata(name).get("httpEndpoints", [])}
+
     def call(self, caller, callee):
         """The status of a call of an app by another one's sidecar."""
         return self.sidecars[caller].ask("POST", f"/v1.0/invoke/{callee}/method/hello", {"a": 1})[0]
@@ -254,9 +288,9 @@ class World:
         return (names(hook["webhooks"][0]["clientConfig"]) and names(convert)
                 and convert["service"]["namespace"] == SYSTEM)
 
-    def holder(self):
-        lease = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/operator.dapr.io"
-        return self.api.get(lease)["spec"]["holderIdentity"]
+    def holder(self, lease="operator.dapr.io"):
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{lease}"
+        return self.api.get(path)["spec"]["holderIdentity"]
 
 
 def adder(checks):
