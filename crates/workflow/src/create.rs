@@ -8,7 +8,7 @@ use outrigger_wire::durabletask::{
 use prost_types::Timestamp;
 
 use crate::error::CreateError;
-use crate::event::nanos;
+use crate::event::{ends, nanos};
 use crate::instance::Instance;
 use crate::stored::Change;
 
@@ -98,7 +98,9 @@ impl Instance {
     /// place of do not begin it sooner.
     #[must_use]
     pub fn begins_later(&self, now: Timestamp) -> Option<Timestamp> {
-        let [start] = self.inbox.as_slice() else {
+        // Nothing of it can have ended yet: that is of the execution before.
+        let mut came = self.inbox.iter().filter(|event| ends(event).is_none());
+        let (Some(start), None) = (came.next(), came.next()) else {
             return None;
         };
         let due = execution(start)?.scheduled_start_timestamp?;
@@ -149,7 +151,8 @@ fn parent_execution(event: &ExecutionStartedEvent) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use outrigger_wire::durabletask::{
-        ExecutionCompletedEvent, OrchestrationIdReusePolicy, OrchestrationInstance, OrchestrationStatus,
+        EventRaisedEvent, ExecutionCompletedEvent, OrchestrationIdReusePolicy, OrchestrationInstance,
+        OrchestrationStatus, TaskCompletedEvent,
     };
 
     use super::*;
@@ -320,6 +323,15 @@ mod tests {
         let [before, after] = [49, 51].map(|seconds| Timestamp { seconds, nanos: 0 });
         assert_eq!(instance.begins_later(before), Some(later));
         assert_eq!(instance.begins_later(after), None);
+        // The result of what the execution before began, of a sidecar that does not say for which execution it is.
+        let result = TaskCompletedEvent::default();
+        instance
+            .inbox
+            .push(event(-1, AT, EventType::TaskCompleted(result)));
+        assert_eq!(instance.begins_later(before), Some(later));
+        let raised = EventRaisedEvent::default();
+        instance.inbox.push(event(-1, AT, EventType::EventRaised(raised)));
+        assert_eq!(instance.begins_later(before), None);
         let mut at_once = Instance::new("b");
         at_once.start(started(None));
         assert_eq!(at_once.begins_later(before), None);

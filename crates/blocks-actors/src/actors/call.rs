@@ -138,8 +138,8 @@ impl Actors {
     }
 
     /// Sends to an actor wherever it is. One that its host does not have yet is looked for a few times, unless a policy of its
-    /// type does that: when the pause of the policy is over, and as soon as there is a new table, which is no attempt of the
-    /// policy's, so that a fleet that starts does not use them up.
+    /// type does that: when the pause of the built-in retries is over, and as soon as there is a new table, which uses up none
+    /// of them, so that a fleet that starts does not.
     async fn found(&self, message: &Message<'_>, has_policy: bool) -> Result<Reply, ActorError> {
         let resilience = &self.with.resilience;
         let builtin = (!has_policy).then(|| {
@@ -208,11 +208,11 @@ impl Actors {
     ) -> Result<Reply, ActorError> {
         let (kind, id) = (message.kind(), message.id());
         loop {
-            steps.mark_unchanged();
             let claim = match origin {
                 Origin::Own => self.claim(kind, id).await?,
                 Origin::Peer | Origin::Handed(_) => self.claim_of_peer(kind, id).await?,
             };
+            steps.mark_unchanged();
             let routes = self.routes.load_full();
             match routes.route(origin, kind, id) {
                 Route::Local => {

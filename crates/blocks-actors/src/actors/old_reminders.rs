@@ -2,6 +2,7 @@
 //! says so.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use outrigger_blocks::outbound::Cause;
 use outrigger_blocks::state::{SEPARATOR, Store};
@@ -14,6 +15,8 @@ use super::{ActorError, Actors};
 const LOG: &str = "dapr.runtime.actors.reminders";
 /// Begins a list that is not JSON but protobuf.
 const PROTOBUF: &[u8] = b"\0pb";
+/// Between two attempts where a store cannot be asked, or there is none.
+const RETRY: Duration = Duration::from_secs(30);
 /// Partitions that are read at once.
 const AT_ONCE: u32 = 64;
 /// Partitions of a type that are looked at. More are not read: each look costs the store something at every start.
@@ -49,24 +52,34 @@ impl Actors {
     /// Looks for old reminders of each type once, when its host is first known to the fleet; does not end.
     pub(super) async fn report_old_reminders(&self) {
         let mut announced = self.announced.subscribe();
-        let mut looked = HashSet::new();
+        let (mut looked, mut asked) = (HashSet::new(), HashSet::new());
         loop {
             let names = announced.borrow_and_update().clone();
-            // Without one there is nothing to find.
-            if let Ok(store) = self.store(ActorError::StateGet) {
-                for kind in names.iter().filter(|kind| looked.insert((*kind).clone())) {
-                    report(&store, kind).await;
+            // Without one there is nothing to find, and one may come.
+            if let Ok(store) = &self.store(ActorError::StateGet) {
+                for kind in names.iter() {
+                    if !looked.contains(kind) && report(store, kind, asked.insert(kind.clone())).await {
+                        looked.insert(kind.clone());
+                    }
                 }
             }
-            if announced.changed().await.is_err() {
-                return std::future::pending().await;
+            let is_done = names.iter().all(|kind| looked.contains(kind));
+            tokio::select! {
+                changed = announced.changed() => {
+                    if changed.is_err() {
+                        return std::future::pending().await;
+                    }
+                }
+                () = tokio::time::sleep(RETRY), if !is_done => {}
             }
         }
     }
 }
 
-async fn report(store: &Store, kind: &str) {
-    match find(store, kind).await {
+/// Whether the store could be asked.
+async fn report(store: &Store, kind: &str, is_first: bool) -> bool {
+    let found = find(store, kind).await;
+    match &found {
         Ok(None) => {}
         Ok(Some(key)) => tracing::warn!(
             target: LOG,
@@ -75,12 +88,19 @@ async fn report(store: &Store, kind: &str) {
              a scheduler since, which copies them, run it once or set them anew; then delete the key",
             store.name()
         ),
+        Err(error) if is_first => tracing::warn!(
+            target: LOG,
+            "cannot look for old reminders of the actor type {kind} in the state store {}: {error}; trying again every {} s",
+            store.name(),
+            RETRY.as_secs()
+        ),
         Err(error) => tracing::debug!(
             target: LOG,
             "cannot look for old reminders of the actor type {kind} in the state store {}: {error}",
             store.name()
         ),
     }
+    found.is_ok()
 }
 
 /// The first key that has reminders of a type.

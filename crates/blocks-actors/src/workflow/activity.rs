@@ -323,7 +323,7 @@ impl Step for Work {
     }
 
     fn scheduled(&self) -> i128 {
-        nanos(self.event.timestamp.as_ref())
+        scheduled(&self.event, &self.origin)
     }
 
     fn size(&self, result: &HistoryEvent) -> usize {
@@ -345,6 +345,15 @@ fn key(actor: &str, event: &HistoryEvent, execution: &str, of: &Origin) -> Strin
         ("", _) => format!("{actor}::at-{}", nanos(event.timestamp.as_ref())),
         (execution, "") => format!("{actor}::{execution}"),
         (execution, workflow) => format!("{actor}::{execution}::{workflow}"),
+    }
+}
+
+/// What tells it from an earlier one of its key. Where the key has the workflow's execution nothing has to, and a turn that is
+/// repeated schedules the same one again, later.
+fn scheduled(event: &HistoryEvent, of: &Origin) -> i128 {
+    match of.execution.as_str() {
+        "" => nanos(event.timestamp.as_ref()),
+        _ => 0,
     }
 }
 
@@ -401,6 +410,22 @@ mod tests {
             ..done
         };
         assert!(matches!(result(failed, ""), EventType::TaskFailed(failed) if failed.task_scheduled_id == 3));
+    }
+
+    /// Regression: an activity was run again that a repeated turn had scheduled anew, when its result was taken meanwhile.
+    #[test]
+    fn an_activity_is_the_same_whenever_its_execution_schedules_it() {
+        let at = |seconds| {
+            event(
+                0,
+                Timestamp { seconds, nanos: 0 },
+                EventType::TaskScheduled(TaskScheduledEvent::default()),
+            )
+        };
+        let known = Origin::of("one");
+        assert_eq!(scheduled(&at(1), &known), scheduled(&at(2), &known));
+        let unknown = Origin::default();
+        assert_ne!(scheduled(&at(1), &unknown), scheduled(&at(2), &unknown));
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) trait Step: Send + Sync + 'static {
     /// Tells who waits for it.
     fn deliver<'a>(&'a self, result: &'a Self::Result) -> BoxFuture<'a, Result<(), Status>>;
 
-    /// When it was scheduled, nanoseconds since 1970.
+    /// When it was scheduled, nanoseconds since 1970; 0 where its key alone tells it from all others.
     fn scheduled(&self) -> i128;
 
     /// Bytes that it takes to keep both.
@@ -47,8 +47,8 @@ enum Execution {
     Running(watch::Receiver<Completion>, i128),
     /// Its result is there, and nobody could be told; since when.
     Undelivered(Instant, Arc<dyn Redeliver>),
-    /// It is over; since when, and when it was scheduled. What is scheduled again although its result was taken is another one
-    /// of the same name: its instance was purged since, and an SDK may make the same ids again.
+    /// It is over; since when, and when it was scheduled. What was scheduled at another time, although the result was taken, is
+    /// another one with the same key: its instance was purged since, and an SDK may make the same ids again.
     Done(Instant, i128),
 }
 

@@ -124,7 +124,7 @@ impl Session<'_, '_> {
                     self.leave().await?;
                 }
                 () = until(self.leaving), if self.handing.is_none() && self.draining.is_none() => {
-                    if self.hands_over_now || self.has_left() {
+                    if !self.is_listed() && (self.hands_over_now || self.round.is_over()) {
                         return Ok(());
                     }
                     // Nobody else has the actors as long as this stream is there: calls that run have their time.
@@ -209,9 +209,13 @@ impl Session<'_, '_> {
 
     /// Whether all know that nothing is hosted here any more.
     fn has_left(&self) -> bool {
+        self.leaving.is_some() && self.round.is_over() && !self.is_listed()
+    }
+
+    /// Whether actors are this sidecar's by its table.
+    fn is_listed(&self) -> bool {
         let routes = self.actors.routes.load();
-        let listed = routes.tables().name(&self.actors.with.address);
-        self.leaving.is_some() && self.round.is_over() && !listed
+        routes.tables().name(&self.actors.with.address)
     }
 
     /// What the app hosts may be another set of types.

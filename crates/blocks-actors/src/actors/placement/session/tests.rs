@@ -23,13 +23,22 @@ fn order(operation: &str, version: u64) -> Result<wire::PlacementOrder, Status> 
 }
 
 fn order_of(handover: u64, operation: &str, version: u64) -> Result<wire::PlacementOrder, Status> {
-    let there = wire::Host {
-        name: THERE.to_owned(),
+    order_placing(THERE, handover, operation, version)
+}
+
+fn order_placing(
+    host: &str,
+    handover: u64,
+    operation: &str,
+    version: u64,
+) -> Result<wire::PlacementOrder, Status> {
+    let placed = wire::Host {
+        name: host.to_owned(),
         id: "shop".to_owned(),
         ..wire::Host::default()
     };
     let table = wire::PlacementTable {
-        load_map: [(THERE.to_owned(), there)].into(),
+        load_map: [(host.to_owned(), placed)].into(),
         ..wire::PlacementTable::default()
     };
     Ok(wire::PlacementOrder {
@@ -280,4 +289,25 @@ async fn a_sidecar_that_is_told_to_stop_keeps_its_stream_until_calls_have_had_th
             assert!(ended.expect("nothing runs any more").is_ok());
         }
     }
+}
+
+/// Regression: with handover the last round, though it was before the stop, was taken for one that had taken the actors away.
+#[tokio::test(start_paused = true)]
+async fn a_sidecar_that_hands_over_and_is_told_to_stop_gives_calls_their_time_where_no_round_comes() {
+    let (actors, _lasting, ready, stop) = hosting().await;
+    let drain = Duration::from_secs(60);
+    actors.change_types(|known| known.drain = drain);
+    let mut handing = None;
+    let (mut session, said, orders, _answers) = quiet_stream(&actors, &ready, &mut handing);
+    for operation in ["lock", "update", "unlock"] {
+        said.send(order_placing(HERE, TERM, operation, 1)).unwrap();
+    }
+    let mut running = pin!(session.run(orders, &stop));
+    assert!(running.as_mut().now_or_never().is_none());
+    let runs = actors.gate.enter(0).await;
+    stop.cancel();
+    assert!(timeout(LEAVE + drain / 2, running.as_mut()).await.is_err());
+    assert!(runs.cancelled().now_or_never().is_none());
+    drop(runs);
+    assert!(running.now_or_never().expect("nothing runs any more").is_ok());
 }
