@@ -71,6 +71,7 @@ impl<P: LeaseStore> Candidate<P> {
     }
 
     async fn take_part(&mut self) {
+        let mut pause = self.pace.retry;
         loop {
             let begun = Instant::now();
             let outcome = match tokio::time::timeout(self.pace.take, self.look()).await {
@@ -84,9 +85,14 @@ impl<P: LeaseStore> Candidate<P> {
                 Ok(Err(error)) => Err(error.to_string()),
                 Err(_) => Err(format!("no answer within {} s", self.pace.take.as_secs_f64())),
             };
-            if let Err(error) = outcome {
-                tracing::warn!(target: LOG, "cannot watch the lease {}: {error}", self.name);
-                tokio::time::sleep(spread(self.pace.renew)).await;
+            match outcome {
+                Ok(()) => pause = self.pace.retry,
+                // An API server that has just started refuses watches for a moment.
+                Err(error) => {
+                    tracing::warn!(target: LOG, "cannot watch the lease {}: {error}", self.name);
+                    tokio::time::sleep(spread(pause)).await;
+                    pause = (pause * 2).min(self.pace.renew);
+                }
             }
         }
     }

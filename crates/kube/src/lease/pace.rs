@@ -9,9 +9,9 @@ pub struct Pace {
     pub(super) lasts: Duration,
     /// How long it may take to look at it, and to take it. Less than giving up: there is something left of it then.
     pub(super) take: Duration,
-    /// Between two renewals, and from a failure to the next look.
+    /// Between two renewals, and the most from a failure to the next look.
     pub(super) renew: Duration,
-    /// From an attempt to renew it that fails to the next.
+    /// From an attempt to renew it that fails to the next, and from a first failure to the next look; that doubles.
     pub(super) retry: Duration,
     /// How long such an attempt may take; so a hung one is followed by another before giving up. Also the time to give the
     /// lease back.

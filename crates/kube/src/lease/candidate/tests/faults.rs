@@ -61,6 +61,28 @@ async fn who_is_told_to_stop_is_followed_at_once() {
     }
 }
 
+/// Regression: a replica whose watch was refused once, by an API server that had just started, looked again after 36 s.
+#[tokio::test(start_paused = true)]
+async fn who_could_not_watch_at_first_leads_soon_after_another_stopped() {
+    for seed in 0..100 {
+        let api = Arc::new(Api::default());
+        let mut one = Replica::start(&api, "one", Pace::RARE, seed);
+        assert_eq!(one.until(true).await, Leads::First);
+        let mut two = Replica::start(&api, "two", Pace::RARE, seed + 1);
+        two.network.send_modify(|network| network.refused = 1);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        one.stop.cancel();
+        one.until(false).await;
+        let stopped = Instant::now();
+        assert_eq!(two.until(true).await, Leads::Next);
+        assert!(
+            stopped.elapsed() < Duration::from_secs(7),
+            "{seed}: {:?}",
+            stopped.elapsed()
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_is_cut_off_knows_it_before_another_leads() {
     for seed in 0..100 {

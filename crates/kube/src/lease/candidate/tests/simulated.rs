@@ -71,6 +71,8 @@ pub(super) struct Network {
     pub(super) is_slow: bool,
     /// So many of the next requests are lost.
     pub(super) lost: usize,
+    /// So many of the next watches are refused.
+    pub(super) refused: usize,
     /// How late the answer to a change comes.
     pub(super) late: Duration,
 }
@@ -188,6 +190,14 @@ impl LeaseStore for Link {
 
     async fn watch(&self) -> Result<Following, ApiError> {
         self.hop().await?;
+        let is_refused = |network: &mut Network| {
+            let left = network.refused.checked_sub(1);
+            network.refused = left.unwrap_or_default();
+            left.is_some()
+        };
+        if self.network.send_if_modified(is_refused) {
+            return Err(unreachable());
+        }
         let mut changed = self.api.changed.subscribe();
         changed.mark_changed();
         self.hop().await?;
