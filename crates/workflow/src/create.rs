@@ -307,19 +307,19 @@ mod tests {
 
     #[test]
     fn a_first_run_may_be_due_later() {
-        let mut event = started(None);
-        assert_eq!(due(&event), Some(AT));
+        let mut start = started(None);
+        assert_eq!(due(&start), Some(AT));
         let later = Timestamp {
             seconds: 50,
             nanos: 0,
         };
-        if let Some(EventType::ExecutionStarted(started)) = &mut event.event_type {
+        if let Some(EventType::ExecutionStarted(started)) = &mut start.event_type {
             started.scheduled_start_timestamp = Some(later);
         }
-        assert_eq!(due(&event), Some(later));
+        assert_eq!(due(&start), Some(later));
         // Whatever had it run before.
         let mut instance = Instance::new("a");
-        instance.start(event);
+        instance.start(start);
         let [before, after] = [49, 51].map(|seconds| Timestamp { seconds, nanos: 0 });
         assert_eq!(instance.begins_later(before), Some(later));
         assert_eq!(instance.begins_later(after), None);
