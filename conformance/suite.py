@@ -16,6 +16,8 @@ BINARIES = ("daprd", "sentry", "placement", "scheduler", "operator", "injector")
 STAND_INS = ("placement", "scheduler", "operator")
 VERDICT = re.compile(r"^\s*--- (PASS|FAIL|SKIP): Test/(\S+) \(")
 SWITCH = re.compile(r"^=== (?:RUN|NAME|CONT|PAUSE)\s+Test/(\S+)$")
+# Cases that share a process, whole areas of them: enough that some run while others wait, and a panic takes few with it.
+BATCH = 80
 # Dapr refuses root where the suite plays Kubernetes, so as root the suite runs as this user.
 UNPRIVILEGED = "nobody"
 
@@ -33,7 +35,7 @@ def names(file):
 
 
 def area(case):
-    """The cases of an area share a process: few processes, and a panic takes few cases with it."""
+    """What a case belongs to."""
     return "/".join(case.split("/")[: 3 if case.startswith("daprd/") else 1])
 
 
@@ -82,13 +84,18 @@ class Suite:
         self.turn.close()
 
     def run(self, cases):
-        """Runs the cases area by area; a case lost to another's panic runs again by itself."""
+        """Runs the cases batch by batch; a case lost to another's panic runs again by itself."""
         areas = collections.defaultdict(list)
         for case in cases:
             areas[area(case)].append(case)
-        for number, (name, members) in enumerate(sorted(areas.items()), 1):
+        batches = [[]]
+        for _, members in sorted(areas.items()):
+            if len(batches[-1]) + len(members) > BATCH and batches[-1]:
+                batches.append([])
+            batches[-1] += members
+        for number, members in enumerate(batches, 1):
             if sys.stderr.isatty():
-                print(f"\r{number}/{len(areas)} {name:50.50s}", end="", file=sys.stderr, flush=True)
+                print(f"\r{number}/{len(batches)} {area(members[0]):50.50s}", end="", file=sys.stderr, flush=True)
             for lost in self._process(members):
                 if self._process([lost]):
                     self.verdicts[lost] = "FAIL"

@@ -87,7 +87,7 @@ impl<P: LeaseStore> Candidate<P> {
             };
             match outcome {
                 Ok(()) => pause = self.pace.retry,
-                // An API server that has just started refuses watches for a moment.
+                // It may be a short trouble: not at once, and soon.
                 Err(error) => {
                     tracing::warn!(target: LOG, "cannot watch the lease {}: {error}", self.name);
                     tokio::time::sleep(spread(pause)).await;

@@ -87,8 +87,9 @@ impl LeaseStore for ApiLease {
 
     async fn watch(&self) -> Result<ApiLeaseWatch, ApiError> {
         let query = format!("fieldSelector=metadata.name%3D{}", self.name);
-        // From now on: a server that was started since may not know of a version that was read before.
-        let watch = Watch::open(&self.client, Kind::LEASES, Some(&self.namespace), &query, "");
+        // From what the server has on: it may know no more of the version that was read, and for the newest one it has to ask
+        // etcd, which versions before 3.4.31 and 3.5.13 cannot answer.
+        let watch = Watch::open(&self.client, Kind::LEASES, Some(&self.namespace), &query, "0");
         Ok(ApiLeaseWatch {
             watch: watch.await.map_err(|error| self.explained(error))?,
             name: self.name.clone(),

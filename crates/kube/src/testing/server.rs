@@ -256,7 +256,9 @@ fn list(shared: &ServerState, path: &str, start: usize, limit: usize) -> (Status
 }
 
 fn watch(shared: &Arc<ServerState>, path: &str, query: &HashMap<&str, &str>) -> Response<Body> {
-    let version: Option<u64> = query.get("resourceVersion").and_then(|text| text.parse().ok());
+    let wanted: Option<u64> = query.get("resourceVersion").and_then(|text| text.parse().ok());
+    // What the server has, whatever version that is.
+    let version = wanted.filter(|version| *version != 0);
     let (from, present) = {
         let mut state = shared.state();
         state
@@ -270,9 +272,14 @@ fn watch(shared: &Arc<ServerState>, path: &str, query: &HashMap<&str, &str>) -> 
             return Response::new(Full::default().boxed_unsync());
         }
         let expired = version.is_some_and(|version| version < state.forgotten);
+        // For the newest state a server asks its etcd, which may not know how to answer.
+        let unanswered = wanted
+            .is_none()
+            .then_some((StatusCode::INTERNAL_SERVER_ERROR, true));
         let refusal = state
             .unwatched
-            .or_else(|| expired.then_some((StatusCode::GONE, true)));
+            .or_else(|| expired.then_some((StatusCode::GONE, true)))
+            .or(unanswered);
         if let Some((status, in_stream)) = refusal {
             let (status, value) = refused(status);
             if !in_stream {

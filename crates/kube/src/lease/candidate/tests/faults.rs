@@ -61,7 +61,7 @@ async fn who_is_told_to_stop_is_followed_at_once() {
     }
 }
 
-/// Regression: a replica whose watch was refused once, by an API server that had just started, looked again after 36 s.
+/// Regression: a replica whose watch was refused once looked again after 36 s.
 #[tokio::test(start_paused = true)]
 async fn who_could_not_watch_at_first_leads_soon_after_another_stopped() {
     for seed in 0..100 {
