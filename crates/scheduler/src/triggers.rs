@@ -227,6 +227,8 @@ impl Driver {
                 self.holding = Some(drained);
             }
             Change::Reset(tenure) => {
+                // What is due by jobs that are forgotten now is not sent as if it were of this tenure.
+                self.act();
                 self.holding = None;
                 self.tenure = tenure;
                 std::mem::take(&mut self.revoked).cancel();

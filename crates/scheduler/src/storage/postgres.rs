@@ -104,9 +104,13 @@ impl Backend for Postgres {
             Ok(found)
         };
         let found = timeout(CALL, reading).await.unwrap_or_else(|_| Err(slow()))?;
-        let mut by_key: std::collections::HashMap<Vec<u8>, Pair> =
-            found.into_iter().map(|pair| (pair.key.clone(), pair)).collect();
-        Ok(keys.iter().map(|key| by_key.remove(key)).collect())
+        // A key may be asked for twice: a job that is due, and was due before in an earlier tenure.
+        let by_key: std::collections::HashMap<&[u8], &Pair> =
+            found.iter().map(|pair| (pair.key.as_slice(), pair)).collect();
+        Ok(keys
+            .iter()
+            .map(|key| by_key.get(key.as_slice()).map(|&pair| pair.clone()))
+            .collect())
     }
 
     async fn scan(&self, range: Range, _: Option<i64>) -> Result<Scan, StorageError> {

@@ -1,14 +1,17 @@
 //! Answers that HTTP/1.1 clients do not read. Each connection holds one at most, but there are many connections: a server
-//! has a bound for all of them, and ends the connection on which nothing was read for longest rather than exceed it.
+//! has a bound for all of them, and ends connections rather than exceed it: those on which nothing was read for a while, and
+//! where there are none, the youngest, so that who reads slowly gets all of an answer whoever comes later.
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures::task::AtomicWaker;
 use outrigger_accept::LogThrottle;
+use tokio::time::Instant;
 
 use super::LOG;
 
@@ -18,6 +21,10 @@ const MAX_UNREAD_ANSWERS: usize = 1 << 30;
 /// A smaller answer is not counted: counting would cost every call, and sockets take it at once, mostly.
 const MIN_COUNTED: usize = 64 << 10;
 
+/// From here on a client counts as one that does not read. A kernel that holds megabytes for it takes more only now and then,
+/// however steadily they are read.
+const STALLED: Duration = Duration::from_secs(5);
+
 /// The large answers of a server that are not written whole.
 #[derive(Clone, Debug)]
 pub struct HeldAnswers(Arc<Answers>);
@@ -26,14 +33,15 @@ pub struct HeldAnswers(Arc<Answers>);
 struct Answers {
     /// Bytes of all of them.
     most: usize,
-    /// How often any client read something: whose last step is the smallest has read nothing for longest.
-    steps: AtomicU64,
+    begun: Instant,
     held: Mutex<Held>,
 }
 
 #[derive(Debug, Default)]
 struct Held {
     bytes: usize,
+    /// How many there have been: an older one has a smaller number.
+    count: u64,
     answers: HashMap<u64, Arc<Answer>>,
     warning: LogThrottle,
 }
@@ -41,8 +49,8 @@ struct Held {
 #[derive(Debug)]
 struct Answer {
     bytes: usize,
-    /// When the client read something last.
-    step: AtomicU64,
+    /// When the client read something last, in milliseconds.
+    read: AtomicU64,
     /// Whether it has to make room.
     ended: AtomicBool,
     /// The connection.
@@ -67,7 +75,7 @@ impl HeldAnswers {
     pub(super) fn up_to(most: usize) -> Self {
         Self(Arc::new(Answers {
             most,
-            steps: AtomicU64::new(0),
+            begun: Instant::now(),
             held: Mutex::default(),
         }))
     }
@@ -79,15 +87,17 @@ impl HeldAnswers {
     }
 
     fn count(&self, bytes: usize) -> HeldAnswer {
-        let id = self.step();
+        let now = self.now();
         let answer = Arc::new(Answer {
             bytes,
-            step: AtomicU64::new(id),
+            read: AtomicU64::new(now),
             ended: AtomicBool::new(false),
             waits: AtomicWaker::new(),
         });
         let mut held = self.held();
-        let ended = held.room(bytes, self.0.most);
+        let ended = held.room(bytes, self.0.most, now);
+        held.count += 1;
+        let id = held.count;
         held.bytes += bytes;
         held.answers.insert(id, Arc::clone(&answer));
         let warnings: Vec<u64> = ended.iter().filter_map(|_| held.warning.happened()).collect();
@@ -116,21 +126,28 @@ impl HeldAnswers {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn step(&self) -> u64 {
-        self.0.steps.fetch_add(1, Ordering::Relaxed)
+    fn now(&self) -> u64 {
+        u64::try_from(self.0.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
 impl Held {
     /// Takes out answers until there is room for one of so many bytes, or none is left.
-    fn room(&mut self, bytes: usize, most: usize) -> Vec<Arc<Answer>> {
+    fn room(&mut self, bytes: usize, most: usize, now: u64) -> Vec<Arc<Answer>> {
         let mut ended = Vec::new();
         while self.bytes.saturating_add(bytes) > most {
-            let step = |(_, answer): &(&u64, &Arc<Answer>)| answer.step.load(Ordering::Relaxed);
-            let Some(oldest) = self.answers.iter().min_by_key(step).map(|(id, _)| *id) else {
+            let read = |answer: &Answer| answer.read.load(Ordering::Relaxed);
+            let longest = self.answers.iter().min_by_key(|(_, answer)| read(answer));
+            let stalled =
+                longest.filter(|(_, answer)| u128::from(now - read(answer).min(now)) >= STALLED.as_millis());
+            let Some(id) = stalled
+                .map(|(id, _)| id)
+                .or_else(|| self.answers.keys().max())
+                .copied()
+            else {
                 break;
             };
-            ended.extend(self.remove(oldest));
+            ended.extend(self.remove(id));
         }
         ended
     }
@@ -151,7 +168,7 @@ impl HeldAnswer {
         if written.is_pending() {
             self.answer.waits.register(cx.waker());
         } else {
-            self.answer.step.store(self.answers.step(), Ordering::Relaxed);
+            self.answer.read.store(self.answers.now(), Ordering::Relaxed);
         }
         if self.answer.ended.load(Ordering::Acquire) {
             let text = "the answer was not read, and there was no room for those of others";
@@ -177,24 +194,31 @@ mod tests {
         held.answer.ended.load(Ordering::Acquire)
     }
 
-    #[test]
-    fn who_read_nothing_for_longest_makes_room() {
+    #[tokio::test(start_paused = true)]
+    async fn who_reads_nothing_makes_room_and_else_the_youngest() {
         let answers = HeldAnswers::up_to(3 * LARGE);
         let cx = Context::from_waker(std::task::Waker::noop());
         assert!(answers.hold(LARGE - 1).is_none(), "it is small");
         let held: Vec<HeldAnswer> = (0..3).filter_map(|_| answers.hold(LARGE)).collect();
+        let ended = || held.iter().map(is_ended).collect::<Vec<_>>();
+        // Nobody was seen to read yet, and all may: those that come later do not end those that came before.
+        let fourth = answers.hold(LARGE).unwrap();
+        assert_eq!(ended(), [false, false, true]);
+        tokio::time::advance(STALLED / 2).await;
         held[0].written(&Poll::Ready(Ok(1)), &cx).unwrap();
         held[1].written(&Poll::Pending, &cx).unwrap();
-        let fourth = answers.hold(LARGE).unwrap();
-        let ended: Vec<bool> = held.iter().map(is_ended).collect();
-        assert_eq!(ended, [false, true, false]);
+        fourth.written(&Poll::Ready(Ok(1)), &cx).unwrap();
+        tokio::time::advance(STALLED / 2).await;
+        let fifth = answers.hold(LARGE).unwrap();
+        assert_eq!(ended(), [false, true, true]);
+        assert!(!is_ended(&fourth));
         assert!(held[1].written(&Poll::Pending, &cx).is_err());
-        drop(fourth);
-        let _fifth = answers.hold(LARGE).unwrap();
-        assert!(!is_ended(&held[2]), "there is room again");
+        drop(fifth);
+        let sixth = answers.hold(LARGE).unwrap();
+        assert!(!is_ended(&held[0]) && !is_ended(&fourth), "there is room again");
         let alone = answers.hold(10 * LARGE).unwrap();
-        assert!(held.iter().all(is_ended) && !is_ended(&alone));
-        drop((held, alone));
+        assert!(held.iter().all(is_ended) && is_ended(&fourth) && !is_ended(&alone));
+        drop((held, fourth, sixth, alone));
         assert_eq!(answers.held().bytes, 0);
     }
 }
