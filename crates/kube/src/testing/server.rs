@@ -55,7 +55,7 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let shared = Arc::new(ServerState {
-            state: Mutex::default(),
+            state: Mutex::new(State::new()),
             changed: watch::Sender::default(),
             asked: Notify::new(),
             cut: watch::Sender::default(),

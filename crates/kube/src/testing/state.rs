@@ -48,6 +48,14 @@ fn collections(address: &str) -> Vec<String> {
 }
 
 impl State {
+    /// Without objects, at a version: 0 stands for any.
+    pub(super) fn new() -> Self {
+        Self {
+            version: 1,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn version(&self) -> u64 {
         self.version
     }
