@@ -280,7 +280,7 @@ fn call_all(
 /// the host that they were given to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_hands_over_for_too_long_gives_the_others_up() {
-    let control = Control::with_placement(&["--handover", "--disseminate-timeout=2s"]).await;
+    let control = Control::with_placement(&["--handover", "--disseminate-timeout=3s"]).await;
     let fleet = Fleet::of(control, true);
     let (_app, first) = fleet.host("first").await;
     let first = Arc::new(first);
