@@ -132,21 +132,25 @@ impl HeldAnswers {
 }
 
 impl Held {
-    /// Takes out answers until there is room for one of so many bytes, or none is left.
+    /// Takes out answers until there is room for one of so many bytes, or none is left. Each is looked at once, however many
+    /// have to go.
     fn room(&mut self, bytes: usize, most: usize, now: u64) -> Vec<Arc<Answer>> {
+        if self.bytes.saturating_add(bytes) <= most {
+            return Vec::new();
+        }
+        let turn = |(id, answer): (&u64, &Arc<Answer>)| {
+            let read = answer.read.load(Ordering::Relaxed);
+            let stalled = u128::from(now.saturating_sub(read)) >= STALLED.as_millis();
+            // The longest stalled first, then the youngest.
+            (!stalled, if stalled { read } else { u64::MAX - id }, *id)
+        };
+        let mut turns: Vec<_> = self.answers.iter().map(turn).collect();
+        turns.sort_unstable();
         let mut ended = Vec::new();
-        while self.bytes.saturating_add(bytes) > most {
-            let read = |answer: &Answer| answer.read.load(Ordering::Relaxed);
-            let longest = self.answers.iter().min_by_key(|(_, answer)| read(answer));
-            let stalled =
-                longest.filter(|(_, answer)| u128::from(now - read(answer).min(now)) >= STALLED.as_millis());
-            let Some(id) = stalled
-                .map(|(id, _)| id)
-                .or_else(|| self.answers.keys().max())
-                .copied()
-            else {
+        for (_, _, id) in turns {
+            if self.bytes.saturating_add(bytes) <= most {
                 break;
-            };
+            }
             ended.extend(self.remove(id));
         }
         ended
