@@ -103,36 +103,82 @@ impl Settings {
         let number = |number: i64| number.max(-1).to_string();
         // With `backOff` the server has its first pause for `ackWait`.
         let waits = !set.ack_wait.is_zero() && (set.backoff.is_empty() || found.backoff.is_empty());
+        let spans = |spans: &[Duration]| spans.iter().map(|one| span(*one)).collect::<Vec<_>>().join(",");
+        // Consumers of deliver groups have neither heartbeats nor flow control.
+        let alone = set.deliver_group.is_none();
+        // The property, whether it is set, what is set and what the server has.
         let properties = [
             (
-                true,
                 "ackPolicy",
+                true,
                 policy_name(set.ack_policy),
                 policy_name(found.ack_policy),
             ),
             (
-                true,
                 "queueGroupName",
+                true,
                 group(&set.deliver_group),
                 group(&found.deliver_group),
             ),
-            (waits, "ackWait", span(set.ack_wait), span(found.ack_wait)),
+            ("ackWait", waits, span(set.ack_wait), span(found.ack_wait)),
             (
-                set.max_deliver != 0,
+                "backOff",
+                !set.backoff.is_empty(),
+                spans(&set.backoff),
+                spans(&found.backoff),
+            ),
+            (
                 "maxDeliver",
+                set.max_deliver != 0,
                 number(set.max_deliver),
                 number(found.max_deliver),
             ),
             (
-                set.max_ack_pending != 0,
                 "maxAckPending",
+                set.max_ack_pending != 0,
                 number(set.max_ack_pending),
                 number(found.max_ack_pending),
             ),
+            (
+                "deliverPolicy",
+                set.deliver_policy != DeliverPolicy::All,
+                begin_name(&set.deliver_policy),
+                begin_name(&found.deliver_policy),
+            ),
+            (
+                "rateLimit",
+                set.rate_limit != 0,
+                set.rate_limit.to_string(),
+                found.rate_limit.to_string(),
+            ),
+            (
+                "replicas",
+                set.num_replicas != 0,
+                set.num_replicas.to_string(),
+                found.num_replicas.to_string(),
+            ),
+            (
+                "heartbeat",
+                alone && !set.idle_heartbeat.is_zero(),
+                span(set.idle_heartbeat),
+                span(found.idle_heartbeat),
+            ),
+            (
+                "memoryStorage",
+                set.memory_storage,
+                set.memory_storage.to_string(),
+                found.memory_storage.to_string(),
+            ),
+            (
+                "flowControl",
+                alone && set.flow_control,
+                set.flow_control.to_string(),
+                found.flow_control.to_string(),
+            ),
         ];
         let mut properties = properties.into_iter();
-        let differs = properties.find(|(given, _, set, found)| *given && set != found);
-        differs.map(|(_, property, set, found)| (property, set, found))
+        let differs = properties.find(|(_, given, set, found)| *given && set != found);
+        differs.map(|(property, _, set, found)| (property, set, found))
     }
 
     /// Whether the server waits for acknowledgements.
@@ -279,6 +325,22 @@ fn policy_name(policy: AckPolicy) -> String {
         AckPolicy::None => "none",
     };
     name.to_owned()
+}
+
+/// Where a consumer begins, as the properties say it.
+fn begin_name(policy: &DeliverPolicy) -> String {
+    match policy {
+        DeliverPolicy::All => "all".to_owned(),
+        DeliverPolicy::Last => "last".to_owned(),
+        DeliverPolicy::New => "new".to_owned(),
+        DeliverPolicy::LastPerSubject => "last per subject".to_owned(),
+        DeliverPolicy::ByStartSequence { start_sequence } => {
+            format!("sequence with startSequence {start_sequence}")
+        }
+        DeliverPolicy::ByStartTime { start_time } => {
+            format!("time with startTime {}", start_time.unix_timestamp())
+        }
+    }
 }
 
 /// How often the server is told that messages of a consumer are in progress: with `backOff` each delivery has a time of its own.

@@ -3,7 +3,8 @@ use std::{future::Future, sync::Arc, time::Duration};
 use deadpool_postgres::{Manager, ManagerConfig, PoolError, RecyclingMethod, Runtime};
 use outrigger_component::{Error, Kind, Metadata, Result};
 use tokio_postgres::{
-    Row, RowStream,
+    Config, Row, RowStream,
+    config::Host,
     error::SqlState,
     types::{ToSql, Type},
 };
@@ -26,11 +27,17 @@ pub(super) struct Pool {
     timeout: Duration,
     tls: MakeRustlsConnect,
     component: Arc<str>,
+    /// What is connected to, for its errors.
+    at: String,
     _reaper: AbortOnDropHandle<()>,
 }
 
 /// An error of the driver as one of a component.
 pub(super) fn failure(error: tokio_postgres::Error) -> Error {
+    failure_of("PostgreSQL", error)
+}
+
+fn failure_of(what: &str, error: tokio_postgres::Error) -> Error {
     let kind = match error.code() {
         Some(code) => kind(code),
         None if outrigger_tls::refused(&error) => Kind::Denied,
@@ -40,15 +47,29 @@ pub(super) fn failure(error: tokio_postgres::Error) -> Error {
     // The driver's own text for errors of the server is "db error".
     match error.as_db_error() {
         Some(answer) => {
-            let text = format!("PostgreSQL: {} ({})", answer.message(), answer.code().code());
+            let text = format!("{what}: {} ({})", answer.message(), answer.code().code());
             Error::new(kind, text)
         }
         None if kind == Kind::Denied => {
-            let text = "PostgreSQL over TLS (check sslmode, sslrootcert, sslcert and sslkey)";
+            let text = format!("{what} over TLS (check sslmode, sslrootcert, sslcert and sslkey)");
             Error::new(kind, text).because(chain(&error))
         }
-        None => Error::new(kind, "PostgreSQL").because(chain(&error)),
+        None => Error::new(kind, what).because(chain(&error)),
     }
+}
+
+/// The servers of a configuration as `host:port`, for what connecting to them fails with.
+fn servers(config: &Config) -> String {
+    let ports = config.get_ports();
+    let server = |(number, host): (usize, &Host)| {
+        let port = ports.get(number).or(ports.first()).copied().unwrap_or(5432);
+        match host {
+            Host::Tcp(name) => format!("{name}:{port}"),
+            Host::Unix(folder) => format!("{}, port {port}", folder.display()),
+        }
+    };
+    let hosts = config.get_hosts().iter().enumerate();
+    hosts.map(server).collect::<Vec<_>>().join(" or ")
 }
 
 fn is_io(error: &tokio_postgres::Error) -> bool {
@@ -78,9 +99,9 @@ fn kind(code: &SqlState) -> Kind {
     }
 }
 
-fn pool_failure(error: PoolError) -> Error {
+fn pool_failure(at: &str, error: PoolError) -> Error {
     match error {
-        PoolError::Backend(error) => failure(error),
+        PoolError::Backend(error) => failure_of(at, error),
         PoolError::Closed => Error::closed(),
         PoolError::Timeout(_) => Error::new(Kind::Timeout, "PostgreSQL: no connection became free in time"),
         other => Error::new(Kind::Internal, "PostgreSQL").because(other),
@@ -113,6 +134,7 @@ impl Pool {
             timeout: settings.timeout,
             tls,
             component: metadata.component().clone(),
+            at: format!("PostgreSQL at {}", servers(&settings.config)),
             _reaper: AbortOnDropHandle::new(reaper),
         };
         pool.ping().await?;
@@ -137,7 +159,11 @@ impl Pool {
     }
 
     pub(super) async fn session(&self) -> Result<OwnedSession> {
-        let object = self.pool.get().await.map_err(pool_failure)?;
+        let object = self
+            .pool
+            .get()
+            .await
+            .map_err(|error| pool_failure(&self.at, error))?;
         Ok(OwnedSession::new(object, self.tls.clone()))
     }
 
@@ -266,5 +292,19 @@ impl Pool {
     /// Connections in use are closed when they come back.
     pub(super) fn close(&self) {
         self.pool.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_named_with_their_ports() {
+        let named = |text: &str| servers(&text.parse().unwrap());
+        assert_eq!(named("host=a,b port=1,2"), "a:1 or b:2");
+        assert_eq!(named("host=a,b port=7"), "a:7 or b:7");
+        assert_eq!(named("host=/run/pg"), "/run/pg, port 5432");
+        assert_eq!(named("postgres://user:hush@db/x"), "db:5432");
     }
 }

@@ -83,4 +83,4 @@ pub use error::{ConnectionError, Error, Reason, StreamError};
 #[cfg(feature = "hyper")]
 pub use hyper_h2::{HyperBody, HyperClient, HyperH2};
 pub use native::{Connection, Native, RecvStream, SendRequest};
-pub use settings::{Config, WindowMemory};
+pub use settings::{Config, UnreadMemory, WindowMemory};

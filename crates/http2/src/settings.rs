@@ -69,6 +69,54 @@ impl WindowMemory {
     }
 }
 
+/// The bytes that the peers of several connections have not read of our bodies. Beyond the limit, those that hold more than
+/// their share of it get nothing more, and beyond twice the limit nobody does.
+#[derive(Debug)]
+pub struct UnreadMemory {
+    limit: usize,
+    bytes: AtomicUsize,
+    /// Those that hold any.
+    connections: AtomicUsize,
+}
+
+impl UnreadMemory {
+    /// Room for `limit` bytes.
+    pub const fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            bytes: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
+        }
+    }
+
+    /// Bytes that are held now.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether a connection that holds so many bytes may hold `more`.
+    pub(crate) fn has_room(&self, held: usize, more: usize) -> bool {
+        let (sum, held) = (self.bytes().saturating_add(more), held.saturating_add(more));
+        let share = || self.limit / self.connections.load(Ordering::Relaxed).max(1);
+        sum <= self.limit || sum <= self.limit * 2 && held <= share()
+    }
+
+    /// A connection holds `now` bytes, and `before` until now.
+    pub(crate) fn recount(&self, before: usize, now: usize) {
+        match (before, now) {
+            (0, 0) => return,
+            (0, _) => _ = self.connections.fetch_add(1, Ordering::Relaxed),
+            (_, 0) => _ = self.connections.fetch_sub(1, Ordering::Relaxed),
+            _ => {}
+        }
+        if now > before {
+            self.bytes.fetch_add(now - before, Ordering::Relaxed);
+        } else {
+            self.bytes.fetch_sub(before - now, Ordering::Relaxed);
+        }
+    }
+}
+
 /// What this side asks for, and how long it waits.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
@@ -83,6 +131,8 @@ pub struct Config {
     pub window_growth: u32,
     /// What windows of all connections may grow by together; `None`: they do not grow.
     pub window_memory: Option<&'static WindowMemory>,
+    /// What peers of all connections may leave unread together; `None`: only the limits of each connection hold. Of a server.
+    pub unread_memory: Option<&'static UnreadMemory>,
     /// Streams the peer may have open; of a server.
     pub max_streams: u32,
     /// See [`limits::HEADER_LIST`].
@@ -111,6 +161,7 @@ impl Config {
         max_stream_window: INITIAL_WINDOW,
         window_growth: 0,
         window_memory: None,
+        unread_memory: None,
         max_streams: STREAMS,
         header_list: limits::HEADER_LIST,
         header_memory: limits::HEADER_MEMORY,

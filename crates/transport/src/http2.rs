@@ -1,6 +1,6 @@
 //! Which implementation of HTTP/2 the data path runs on: our own, or, with the feature `http2-hyper`, hyper and h2.
 
-use outrigger_http2::{Http2, WindowMemory};
+use outrigger_http2::{Http2, UnreadMemory, WindowMemory};
 
 /// Our own.
 #[cfg(not(feature = "http2-hyper"))]
@@ -24,3 +24,10 @@ const MAX_WINDOW_MEMORY: usize = 64 * 1024 * 1024;
 
 /// What windows of all connections may grow by.
 pub static WINDOW_MEMORY: WindowMemory = WindowMemory::new(MAX_WINDOW_MEMORY);
+
+/// Bytes of answers that the clients of all connections have not read, beyond which who holds more than its share gets nothing
+/// more, and beyond twice as many nobody: not less than one connection may have by itself.
+const MAX_UNREAD_ANSWERS: usize = 1088 << 20;
+
+/// What clients of all connections may leave unread together.
+pub static UNREAD_MEMORY: UnreadMemory = UnreadMemory::new(MAX_UNREAD_ANSWERS);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use outrigger_accept::LogThrottle;
 use outrigger_identity::{Expect, Identity, SpiffeId, server_name};
 use outrigger_runtime::life::Condition;
 use outrigger_transport::conn::{Channel, Dialer, H2Pool, KeepAlive};
@@ -99,6 +100,7 @@ impl Actors {
         }
         let mut replicas = Replicas::new(&placement.addresses, placement.by_name);
         let mut outage: Option<Outage> = None;
+        let mut warning = LogThrottle::default();
         loop {
             let session = self.connect_and_follow(placement, &mut replicas, outage.as_ref(), stop, handing);
             let end = tokio::select! {
@@ -115,7 +117,17 @@ impl Actors {
                 End::Stopped(ending) => return ending,
                 End::Lost(lost) => lost,
             };
-            tracing::warn!(target: LOG, "placement: {}; connecting again", lost.cause);
+            if lost.served {
+                warning = LogThrottle::default();
+            }
+            if warning.happened().is_some() {
+                tracing::warn!(
+                    target: LOG,
+                    "placement ({}, from --placement-host-address or --actors-service): {}; connecting again",
+                    placement.addresses.join(","),
+                    lost.cause
+                );
+            }
             let without = async {
                 match outage {
                     Some(outage) if !lost.served => {

@@ -108,6 +108,13 @@ async fn a_durable_consumer_with_other_settings_is_refused() {
         (("ackWait", "4s"), "3s"),
         (("maxDeliver", "8"), "7"),
         (("maxAckPending", "10"), "9"),
+        (("backOff", "4s,5s"), ""),
+        (("deliverPolicy", "new"), "all"),
+        (("rateLimit", "1000"), "0"),
+        (("replicas", "1"), "0"),
+        (("heartbeat", "20s"), "0ns"),
+        (("memoryStorage", "true"), "false"),
+        (("flowControl", "true"), "false"),
     ] {
         let broker = open(&url, "app", &[alone, other]).await.unwrap();
         let error = subscribe(&broker, "orders").await.map(drop).unwrap_err();

@@ -1,6 +1,7 @@
 //! The state of a connection: its streams, windows, header compression, and the frames to be written. Nothing here waits
 //! or touches a socket.
 
+mod buffered;
 mod control;
 mod headers;
 mod lifecycle;
@@ -28,6 +29,7 @@ use crate::native::recv_stream::RecvStream;
 use crate::native::stream::{Handle, RecvEnd, Stream, keep};
 use crate::native::write_buffer::WriteBuffer;
 use crate::settings::{Config, INITIAL_WINDOW, PeerSettings};
+use buffered::Buffered;
 use lifecycle::ResetHistory;
 use receive::Incomplete;
 pub(crate) use shutdown::Phase;
@@ -88,7 +90,7 @@ pub(crate) struct State {
     /// Streams that have something to send and wait for nothing but the connection's window: visited when it opens.
     awaiting_window: VecDeque<u32>,
     /// Bytes in the send queues of all streams.
-    buffered: usize,
+    buffered: Buffered,
     /// The highest identifier of a stream that was opened: by the client, whichever side that is.
     last_id: u32,
     phase: Phase,
@@ -155,7 +157,7 @@ impl State {
             send_window: i64::from(INITIAL_WINDOW),
             scheduled: VecDeque::new(),
             awaiting_window: VecDeque::new(),
-            buffered: 0,
+            buffered: Buffered::new(config.unread_memory),
             last_id: 0,
             phase: Phase::Open,
             reset_history: ResetHistory::default(),
@@ -253,7 +255,7 @@ impl State {
 
     /// Waits until a stream's send queue has capacity. Ready with `None` when it takes no more.
     pub(crate) fn poll_capacity(&mut self, id: u32, cx: &Context<'_>) -> Poll<Option<()>> {
-        let most = if self.buffered < self.config.send_buffers {
+        let most = if self.buffered.bytes() < self.config.send_buffers && self.buffered.has_room_soon() {
             self.config.send_buffer
         } else {
             1

@@ -11,7 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Client, HANDSHAKE_TIMEOUT, Handler, MAX_STREAMS, Options, PING, SEND_BUFFER, Versions, WINDOWS};
 use crate::body::{Body, BoxError};
-use crate::http2::{Implementation, MAX_STREAM_WINDOW, MAX_WINDOW_GROWTH, RecvStream, WINDOW_MEMORY};
+use crate::http2::{
+    Implementation, MAX_STREAM_WINDOW, MAX_WINDOW_GROWTH, RecvStream, UNREAD_MEMORY, WINDOW_MEMORY,
+};
 
 const TIMEOUTS: Timeouts = Timeouts {
     preface: HANDSHAKE_TIMEOUT,
@@ -44,6 +46,7 @@ where
         max_stream_window: MAX_STREAM_WINDOW,
         window_growth: MAX_WINDOW_GROWTH,
         window_memory: Some(&WINDOW_MEMORY),
+        unread_memory: Some(&UNREAD_MEMORY),
         max_streams: MAX_STREAMS,
         header_list: options.header_list_limit,
         // Never so little that one list of the largest size leaves no room for others.

@@ -185,27 +185,51 @@ async fn half_a_message(target: Target, fields: Vec<u8>) {
     attentive(target, [hello(&[]), head, half].concat(), is_over).await;
 }
 
-/// Says this, and from then on answers pings and nothing else, until the connection ends or it is `over`; what was heard.
-pub(super) async fn attentive(target: Target, words: Vec<u8>, over: impl Fn(&[u8]) -> bool) -> Vec<u8> {
-    let Ok(mut peer) = target.connect().await else {
-        return Vec::new();
-    };
-    let (mut said, mut heard, mut answered) = (peer.say(&words).await, Vec::new(), 0);
-    while said == Said::All {
-        let more = peer.hear(LONG, |bytes| !bytes.is_empty()).await;
-        heard.extend(more.bytes);
-        if more.closed || over(&heard) {
-            break;
+/// A peer on HTTP/2 that answers pings.
+pub(super) struct Attentive {
+    peer: Peer,
+    pub(super) heard: Vec<u8>,
+    pings: usize,
+}
+
+impl Attentive {
+    /// `None` where nobody takes all of it.
+    pub(super) async fn say(target: &Target, words: &[u8]) -> Option<Self> {
+        let mut peer = target.connect().await.ok()?;
+        (peer.say(words).await == Said::All).then_some(Self {
+            peer,
+            heard: Vec::new(),
+            pings: 0,
+        })
+    }
+
+    /// Hears what comes next, if anything does in that time; false once the connection is over.
+    pub(super) async fn hear(&mut self, patience: Duration) -> bool {
+        let more = self.peer.hear(patience, |bytes| !bytes.is_empty()).await;
+        self.heard.extend(more.bytes);
+        if more.closed {
+            return false;
         }
-        let pings = h2::frames(&heard);
-        let pings: Vec<_> = pings
+        let frames = h2::frames(&self.heard);
+        let pings: Vec<_> = frames
             .iter()
             .filter(|f| f.kind == kind::PING && f.flags & ACK == 0)
             .collect();
-        for ping in &pings[answered..] {
-            said = peer.say(&frame(kind::PING, ACK, 0, ping.payload)).await;
+        for ping in &pings[self.pings..] {
+            if self.peer.say(&frame(kind::PING, ACK, 0, ping.payload)).await != Said::All {
+                return false;
+            }
         }
-        answered = pings.len();
+        self.pings = pings.len();
+        true
     }
-    heard
+}
+
+/// What such a peer hears until it has enough, or the connection is over.
+pub(super) async fn attentive(target: Target, words: Vec<u8>, over: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let Some(mut peer) = Attentive::say(&target, &words).await else {
+        return Vec::new();
+    };
+    while peer.hear(LONG).await && !over(&peer.heard) {}
+    peer.heard
 }

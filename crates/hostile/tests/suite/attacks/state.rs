@@ -1,10 +1,12 @@
 //! The API of state: answers that are many times larger than what asks for them.
 
+use std::time::Instant;
+
 use futures::FutureExt;
 
 use super::Run::Do;
 use super::Verdict::Bounded;
-use super::silence::attentive;
+use super::silence::{Attentive, attentive};
 use super::{Attack, FLOOD, PATIENCE, attack};
 use crate::h1;
 use crate::h2::{END_HEADERS, END_STREAM, fields_of, frame, frames, hello, kind, setting};
@@ -44,6 +46,13 @@ pub(super) const ATTACKS: &[Attack] = &[
         (1_100, 30_000),
     ),
     attack(
+        "huge answers that streams of some connections have no room for",
+        State,
+        Do(|target| unread_streams_on_connections(target, 5, 40, 16).boxed()),
+        Bounded,
+        (1_900, 30_000),
+    ),
+    attack(
         "a bulk get that has one key many times",
         State,
         Do(|target| repeated(target).boxed()),
@@ -60,6 +69,51 @@ fn bulk(times: usize) -> String {
 /// Asks for the value, `times` in each answer, on each of so many streams, none of which has room for anything.
 async fn unread(target: Target, streams: u32, times: usize) -> Heard {
     save(&target).await;
+    let (words, all) = (bulks(&target, streams, times), streams as usize);
+    let answered = |bytes: &[u8]| count(bytes, kind::HEADERS);
+    let bytes = attentive(target, words, |bytes| answered(bytes) == all).await;
+    let wrong = (answered(&bytes) < all).then(|| format!("{} of {all} were answered", answered(&bytes)));
+    Heard {
+        wrong,
+        ..Heard::default()
+    }
+}
+
+/// How many frames of a kind there are. The head of an answer needs no room.
+fn count(bytes: &[u8], which: u8) -> usize {
+    frames(bytes).iter().filter(|f| f.kind == which).count()
+}
+
+/// The same on several connections at once, which have room for some of them all together.
+async fn unread_streams_on_connections(
+    target: Target,
+    connections: u32,
+    streams: u32,
+    times: usize,
+) -> Heard {
+    save(&target).await;
+    let (words, asked) = (bulks(&target, streams, times), (connections * streams) as usize);
+    let mut peers = Vec::new();
+    for _ in 0..connections {
+        peers.extend(Attentive::say(&target, &words).await);
+    }
+    let (mut answers, mut resets, begun) = (0, 0, Instant::now());
+    while answers < asked && begun.elapsed() < 4 * PATIENCE {
+        for peer in &mut peers {
+            peer.hear(PATIENCE / 50).await;
+        }
+        let seen = |which| peers.iter().map(|peer| count(&peer.heard, which)).sum();
+        (answers, resets) = (seen(kind::HEADERS), seen(kind::RESET));
+    }
+    Heard {
+        wrong: (answers < asked || resets == 0)
+            .then(|| format!("{answers} of {asked} were answered, {resets} reset")),
+        ..Heard::default()
+    }
+}
+
+/// A bulk get of the value, so many times, on each of so many streams, none of which has room for anything.
+fn bulks(target: &Target, streams: u32, times: usize) -> Vec<u8> {
     let fields = fields_of(target.listener, POST, &format!("{STORE}/bulk"));
     let body = bulk(times);
     let asked = (0..streams).map(|number| {
@@ -70,20 +124,11 @@ async fn unread(target: Target, streams: u32, times: usize) -> Heard {
         ]
         .concat()
     });
-    let words = [
+    [
         hello(&[setting(INITIAL_WINDOW, 0)]),
         asked.collect::<Vec<_>>().concat(),
     ]
-    .concat();
-    // The head of an answer needs no room.
-    let answered = |bytes: &[u8]| frames(bytes).iter().filter(|f| f.kind == kind::HEADERS).count();
-    let all = streams as usize;
-    let bytes = attentive(target, words, |bytes| answered(bytes) == all).await;
-    let wrong = (answered(&bytes) < all).then(|| format!("{} of {all} were answered", answered(&bytes)));
-    Heard {
-        wrong,
-        ..Heard::default()
-    }
+    .concat()
 }
 
 /// Asks for the value, `times` in each answer, on each of so many connections, and reads no more than the beginning.

@@ -133,7 +133,7 @@ impl State {
 
     pub(super) fn fail_stream(&mut self, id: u32, error: StreamError) {
         if let Some(stream) = self.streams.get_mut(&id) {
-            self.buffered -= stream.fail(error);
+            self.buffered.remove(stream.fail(error));
         }
     }
 

@@ -140,13 +140,13 @@ impl State {
             && self.send_window >= length as i64
             && self.output.len() < WRITE_TARGET;
         if !fits {
-            if self.buffered + length > most {
+            if self.buffered.bytes() + length > most || !self.buffered.has_room(length) {
                 self.reset(id, Reason::ENHANCE_YOUR_CALM);
                 return false;
             }
             stream.buffered += length;
             stream.send_queue.push(data);
-            self.buffered += length;
+            self.buffered.add(length);
             self.schedule(id);
             self.send_scheduled();
             return true;
@@ -290,7 +290,7 @@ impl State {
                 stream.send_window -= chunk.len() as i64;
                 self.send_window -= chunk.len() as i64;
                 stream.buffered -= chunk.len();
-                self.buffered -= chunk.len();
+                self.buffered.remove(chunk.len());
                 stream.progress.since_check = true;
                 stream.sender.wake();
                 if ended {

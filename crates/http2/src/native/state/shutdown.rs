@@ -78,7 +78,7 @@ impl State {
     pub(crate) fn disconnect(&mut self) {
         self.waker = None;
         for stream in self.streams.values_mut() {
-            self.buffered -= stream.fail(StreamError::ConnectionClosed);
+            self.buffered.remove(stream.fail(StreamError::ConnectionClosed));
         }
         self.streams.retain(|_, stream| !stream.is_unused());
         self.count();

@@ -8,6 +8,7 @@ use http::Response;
 use super::*;
 use crate::frame::{HEAD, Head, Kind, flag};
 use crate::limits::{UNPRODUCTIVE_FRAMES, UNREAD, UNREAD_OF_FEW, UNREAD_STREAMS};
+use crate::settings::UnreadMemory;
 
 mod fields;
 mod windows;
@@ -131,7 +132,7 @@ fn the_connection_s_window_lets_out_what_fits_and_leaves_the_others_alone() {
         assert!(!written(&mut state).is_empty());
         state.send_scheduled();
     }
-    assert_eq!((state.buffered, state.header_memory), (0, 0));
+    assert_eq!((state.buffered.bytes(), state.header_memory), (0, 0));
 }
 
 #[test]
@@ -149,7 +150,7 @@ fn streams_that_are_over_do_not_stay_among_those_that_wait() {
         state.drop_receiver(stream);
         state.receive(&reset(stream)).unwrap();
         written(&mut state);
-        assert!(state.awaiting_window.len() < 100 && state.buffered == 0);
+        assert!(state.awaiting_window.len() < 100 && state.buffered.bytes() == 0);
     }
 }
 
@@ -294,12 +295,12 @@ fn pieces_of_a_byte_that_wait_to_be_sent_take_a_byte() {
         .unwrap();
     handed_over(&core);
     let mut state = core.state();
-    let (stream, before) = (2 * STREAMS + 1, state.buffered);
+    let (stream, before) = (2 * STREAMS + 1, state.buffered.bytes());
     state.respond(stream, &Response::new(()), false);
     for _ in 0..100_000 {
         assert!(state.send_data(stream, Bytes::from_static(b"x"), false));
     }
-    assert_eq!(state.buffered, before + 100_000);
+    assert_eq!(state.buffered.bytes(), before + 100_000);
     let held = state.streams[&stream].send_queue.held();
     assert!(held < 100_000 + 32 * 1024, "{held}");
 }
@@ -325,7 +326,7 @@ fn when_much_waits_to_be_sent_a_stream_has_one_piece_of_it() {
     assert!(state.poll_capacity(1, &cx).is_pending());
     state.receive(&window(0, 700)).unwrap();
     // What is sent of one makes room for both, whoever has less than its share.
-    assert_eq!(state.buffered, 500);
+    assert_eq!(state.buffered.bytes(), 500);
     assert!(state.poll_capacity(1, &cx).is_ready() && state.poll_capacity(3, &cx).is_ready());
 }
 
@@ -343,7 +344,7 @@ fn waiting_answers(core: &Arc<SharedState>, answer: &Bytes) -> usize {
         is_taken
     });
     let taken = taken.count();
-    assert_eq!(core.state().buffered, taken * answer.len());
+    assert_eq!(core.state().buffered.bytes(), taken * answer.len());
     taken
 }
 
@@ -369,7 +370,32 @@ fn what_a_client_does_not_read_of_few_huge_answers_is_bounded() {
     state.receive(&window(1, 64 << 20)).unwrap();
     state.receive(&window(0, 64 << 20)).unwrap();
     state.send_scheduled();
-    assert!(state.buffered < most * answer.len());
+    assert!(state.buffered.bytes() < most * answer.len());
+}
+
+#[test]
+fn what_the_clients_of_all_connections_do_not_read_is_bounded() {
+    const MOST: usize = 1 << 20;
+    let memory: &'static UnreadMemory = Box::leak(Box::new(UnreadMemory::new(MOST)));
+    let config = Config {
+        unread_memory: Some(memory),
+        ..CONFIG
+    };
+    let answer = Bytes::from(vec![0; 128 << 10]);
+    let [first, second, third] = [(), (), ()].map(|()| greeted(&config));
+    assert_eq!(waiting_answers(&first, &answer), 8, "there was room for so many");
+    assert_eq!(waiting_answers(&second, &answer), 4, "half of it");
+    assert_eq!(waiting_answers(&third, &answer), 2, "a third");
+    assert_eq!(memory.bytes(), 14 * answer.len());
+    first.state().disconnect();
+    drop((first, second));
+    assert_eq!(memory.bytes(), 2 * answer.len());
+    let mut state = third.state();
+    // The stream that was refused is over, the others go on.
+    state.receive(&window(0, MOST as u32)).unwrap();
+    state.receive(&window(1, MOST as u32)).unwrap();
+    state.send_scheduled();
+    assert!(memory.bytes() < 2 * answer.len());
 }
 
 #[test]
