@@ -98,6 +98,7 @@ mod tests {
         );
         third.remove(2 * STEP);
         large.remove(9 * STEP);
+        other.remove(4 * STEP);
         large.add(STEP - 1);
         assert_eq!(memory.bytes(), STEP);
         drop(other);
