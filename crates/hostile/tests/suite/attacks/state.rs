@@ -50,7 +50,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         State,
         Do(|target| unread_streams_on_connections(target, 3, 36, 16).boxed()),
         Bounded,
-        (1_300, 30_000),
+        (1_600, 30_000),
     ),
     attack(
         "a bulk get that has one key many times",
