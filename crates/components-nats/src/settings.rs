@@ -103,7 +103,10 @@ impl Settings {
         let number = |number: i64| number.max(-1).to_string();
         // With `backOff` the server has its first pause for `ackWait`.
         let waits = !set.ack_wait.is_zero() && (set.backoff.is_empty() || found.backoff.is_empty());
-        let spans = |spans: &[Duration]| spans.iter().map(|one| span(*one)).collect::<Vec<_>>().join(",");
+        let spans = |spans: &[Duration]| match spans {
+            [] => "none".to_owned(),
+            _ => spans.iter().map(|one| span(*one)).collect::<Vec<_>>().join(","),
+        };
         // Consumers of deliver groups have neither heartbeats nor flow control.
         let alone = set.deliver_group.is_none();
         // The property, whether it is set, what is set and what the server has.
@@ -141,7 +144,7 @@ impl Settings {
             ),
             (
                 "deliverPolicy",
-                set.deliver_policy != DeliverPolicy::All,
+                true,
                 begin_name(&set.deliver_policy),
                 begin_name(&found.deliver_policy),
             ),

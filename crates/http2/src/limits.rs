@@ -48,6 +48,10 @@ pub const UNREAD_OF_FEW: usize = UNREAD_STREAMS * (4 * 1024 * 1024 + 256 * 1024)
 /// messages out of such a body sees to it that what has begun goes on.
 pub const STALL: Duration = Duration::from_secs(60);
 
+/// The same for an answer that is not read, gRPC's too, while the clients of all connections together leave more than half of
+/// what they may unread: the stream ends.
+pub const CROWDED_STALL: Duration = Duration::from_secs(10);
+
 /// Time without a stream after which a server ends a connection, in order: GOAWAY, and what the client began before it
 /// knew is still answered.
 pub const IDLE: Duration = Duration::from_secs(600);

@@ -101,6 +101,11 @@ impl UnreadMemory {
         sum <= self.limit || sum <= self.limit * 2 && held <= share()
     }
 
+    /// Whether that is so much that those who read nothing make room for others.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.bytes() > self.limit / 2
+    }
+
     /// A connection holds `now` bytes, and `before` until now.
     pub(crate) fn recount(&self, before: usize, now: usize) {
         match (before, now) {

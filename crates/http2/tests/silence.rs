@@ -9,10 +9,10 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full};
 use outrigger_http2::frame::{HEAD, Head, Kind, PREFACE, flag};
-use outrigger_http2::limits::{IDLE, STALL};
+use outrigger_http2::limits::{CROWDED_STALL, IDLE, STALL};
 use outrigger_http2::{
     Client as _, Config, Error, Http2, Incoming, KeepAlive, Native, Reason, SendRequest, Service,
-    StreamError, Timeouts,
+    StreamError, Timeouts, UnreadMemory,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
@@ -181,6 +181,28 @@ async fn an_answer_that_is_not_taken_is_given_up() {
     let (reason, waited, _io) = until(Kind::Reset, io, &words).await;
     assert_eq!(reason, Reason::CANCEL.0.to_be_bytes());
     assert!(waited >= STALL && waited < STALL + LATE, "{waited:?}");
+}
+
+/// Whether an answer of gRPC of 1 MiB ends that nobody takes, where all connections have room for so many bytes.
+async fn makes_room(limit: usize) -> bool {
+    let (io, _server) = served(Config {
+        grpc: true,
+        unread_memory: Some(Box::leak(Box::new(UnreadMemory::new(limit)))),
+        ..CONFIG
+    });
+    let words = [greeting(), post("/large", false)].concat();
+    let Ok((reason, waited, _io)) = timeout(STALL * 10, until(Kind::Reset, io, &words)).await else {
+        return false;
+    };
+    assert_eq!(reason, Reason::CANCEL.0.to_be_bytes());
+    assert!(waited >= CROWDED_STALL && waited <= STALL / 2, "{waited:?}");
+    true
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_of_grpc_that_is_not_taken_makes_room_where_there_is_little() {
+    assert!(makes_room(3 << 19).await, "it takes more than half");
+    assert!(!makes_room(4 << 20).await);
 }
 
 #[tokio::test(start_paused = true)]

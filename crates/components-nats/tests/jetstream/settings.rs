@@ -108,7 +108,7 @@ async fn a_durable_consumer_with_other_settings_is_refused() {
         (("ackWait", "4s"), "3s"),
         (("maxDeliver", "8"), "7"),
         (("maxAckPending", "10"), "9"),
-        (("backOff", "4s,5s"), ""),
+        (("backOff", "4s,5s"), "none"),
         (("deliverPolicy", "new"), "all"),
         (("rateLimit", "1000"), "0"),
         (("replicas", "1"), "0"),

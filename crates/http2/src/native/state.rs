@@ -89,7 +89,7 @@ pub(crate) struct State {
     scheduled: VecDeque<u32>,
     /// Streams that have something to send and wait for nothing but the connection's window: visited when it opens.
     awaiting_window: VecDeque<u32>,
-    /// Bytes in the send queues of all streams.
+    /// Bytes of memory that the send queues of all streams have.
     buffered: Buffered,
     /// The highest identifier of a stream that was opened: by the client, whichever side that is.
     last_id: u32,
@@ -255,7 +255,9 @@ impl State {
 
     /// Waits until a stream's send queue has capacity. Ready with `None` when it takes no more.
     pub(crate) fn poll_capacity(&mut self, id: u32, cx: &Context<'_>) -> Poll<Option<()>> {
-        let most = if self.buffered.bytes() < self.config.send_buffers && self.buffered.has_room_soon() {
+        let most = if self.buffered.bytes() < self.config.send_buffers
+            && self.buffered.has_room(self.config.send_buffer)
+        {
             self.config.send_buffer
         } else {
             1

@@ -165,6 +165,9 @@ pub(crate) struct Stream {
     pub(crate) send_queue: Queue,
     /// Bytes in `send_queue`, counted in the connection's too.
     pub(crate) buffered: usize,
+    /// Bytes of the first piece of `send_queue` that were sent. They stay in memory with the rest of it, and are counted in the
+    /// connection's until then.
+    pub(crate) front_sent: usize,
     /// END_STREAM goes with the last piece of `send_queue`, or was sent.
     pub(crate) end_queued: bool,
     /// It is in one of the connection's two queues of streams that have something to send.
@@ -190,6 +193,7 @@ impl Stream {
             send_window: i64::from(send_window),
             send_queue: Queue::default(),
             buffered: 0,
+            front_sent: 0,
             end_queued: false,
             is_scheduled: false,
             sender: Handle::Held(None),
@@ -225,7 +229,7 @@ impl Stream {
         ended && self.state.is_closed()
     }
 
-    /// Ends both sides at once. Returns how many bytes were buffered.
+    /// Ends both sides at once. Returns how many bytes of memory its send queue had.
     #[must_use]
     pub(crate) fn fail(&mut self, error: StreamError) -> usize {
         self.state.close_recv(RecvEnd::Failed(error));
@@ -233,7 +237,7 @@ impl Stream {
         self.send_queue.clear();
         self.receiver.wake();
         self.sender.wake();
-        std::mem::take(&mut self.buffered)
+        std::mem::take(&mut self.buffered) + std::mem::take(&mut self.front_sent)
     }
 
     /// Takes the body when all of it was received, in one piece or none.

@@ -4,6 +4,8 @@ use crate::settings::UnreadMemory;
 
 /// Bytes by which the sum of all connections follows one of them: each change costs all of them.
 const STEP: usize = 64 * 1024;
+/// Bytes that a connection may hold whatever others do.
+const FREE: usize = 256 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Buffered {
@@ -27,14 +29,16 @@ impl Buffered {
         self.bytes
     }
 
-    /// False where all connections together hold too much, and this one has its share of it. What is not counted has room.
+    /// False where all connections together hold too much, and this one has its share of it. What hardly anybody does without
+    /// has room.
     pub(super) fn has_room(&self, more: usize) -> bool {
-        self.bytes + more < STEP || self.memory.is_none_or(|memory| memory.has_room(self.bytes, more))
+        let has_room = |memory: &UnreadMemory| memory.has_room(self.bytes, more);
+        self.bytes + more <= FREE || self.memory.is_none_or(has_room)
     }
 
-    /// As [`Self::has_room`] for the next piece of a stream, which can wait.
-    pub(super) fn has_room_soon(&self) -> bool {
-        self.counted == 0 || self.has_room(STEP)
+    /// Whether all connections together hold so much that who reads nothing has to make room.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.counted > 0 && self.memory.is_some_and(UnreadMemory::is_crowded)
     }
 
     pub(super) fn add(&mut self, more: usize) {
@@ -69,39 +73,53 @@ impl Drop for Buffered {
 mod tests {
     use super::*;
 
+    const LIMIT: usize = 8 * FREE;
+
+    fn memory() -> &'static UnreadMemory {
+        Box::leak(Box::new(UnreadMemory::new(LIMIT)))
+    }
+
     #[test]
     fn who_holds_much_makes_room_for_who_holds_little() {
-        let memory: &'static UnreadMemory = Box::leak(Box::new(UnreadMemory::new(8 * STEP)));
+        let memory = memory();
         let [mut large, mut other] = [(), ()].map(|()| Buffered::new(Some(memory)));
-        large.add(7 * STEP);
-        assert!(large.has_room(STEP) && !large.has_room(STEP + 1));
-        other.add(STEP);
-        assert_eq!(memory.bytes(), 8 * STEP);
-        assert!(!large.has_room(1) && !large.has_room_soon());
+        large.add(7 * FREE);
+        assert!(large.has_room(FREE) && !large.has_room(FREE + 1));
+        other.add(FREE);
+        assert_eq!(memory.bytes(), LIMIT);
+        assert!(!large.has_room(1));
         assert!(
-            other.has_room(3 * STEP) && !other.has_room(3 * STEP + 1),
+            other.has_room(3 * FREE) && !other.has_room(3 * FREE + 1),
             "its half"
         );
-        large.remove(7 * STEP);
-        assert!(large.has_room_soon() && other.has_room(7 * STEP));
-        other.add(4 * STEP);
-        large.add(9 * STEP);
-        let mut third = Buffered::new(Some(memory));
-        third.add(2 * STEP);
-        assert!(
-            third.has_room(0) && !Buffered::new(Some(memory)).has_room(STEP),
-            "twice the limit"
-        );
-        assert!(
-            Buffered::new(Some(memory)).has_room(STEP - 1),
-            "it is not counted"
-        );
-        third.remove(2 * STEP);
-        large.remove(9 * STEP);
-        other.remove(4 * STEP);
-        large.add(STEP - 1);
+        large.remove(7 * FREE);
+        assert!(large.has_room(1) && other.has_room(7 * FREE));
+    }
+
+    #[test]
+    fn beyond_twice_the_limit_each_has_what_is_free() {
+        let memory = memory();
+        let [mut large, mut other, empty] = [(), (), ()].map(|()| Buffered::new(Some(memory)));
+        large.add(2 * LIMIT - 2 * FREE);
+        other.add(2 * FREE);
+        assert!(!other.has_room(1) && other.is_crowded());
+        assert!(empty.has_room(FREE) && !empty.has_room(FREE + 1) && !empty.is_crowded());
+        drop(large);
+        assert!(other.has_room(1) && !other.is_crowded());
+    }
+
+    #[test]
+    fn the_sum_follows_in_steps() {
+        let memory = memory();
+        let mut buffered = Buffered::new(Some(memory));
+        buffered.add(STEP - 1);
+        assert_eq!(memory.bytes(), 0);
+        buffered.add(STEP);
         assert_eq!(memory.bytes(), STEP);
-        drop(other);
+        buffered.remove(STEP);
+        assert_eq!(memory.bytes(), 0);
+        buffered.add(3 * STEP);
+        drop(buffered);
         assert_eq!(memory.bytes(), 0);
     }
 }

@@ -140,7 +140,8 @@ impl State {
             && self.send_window >= length as i64
             && self.output.len() < WRITE_TARGET;
         if !fits {
-            if self.buffered.bytes() + length > most || !self.buffered.has_room(length) {
+            let has_room = self.buffered.bytes() + length <= most && self.buffered.has_room(length);
+            if length > 0 && !has_room {
                 self.reset(id, Reason::ENHANCE_YOUR_CALM);
                 return false;
             }
@@ -283,14 +284,16 @@ impl State {
             Some(Piece::Data(mut data)) => {
                 let window = usize::try_from(stream.send_window.min(self.send_window)).unwrap_or(0);
                 let chunk = data.split_to(window.min(self.peer.max_frame_size).min(data.len()));
-                if !data.is_empty() {
+                stream.front_sent += chunk.len();
+                if data.is_empty() {
+                    self.buffered.remove(std::mem::take(&mut stream.front_sent));
+                } else {
                     stream.send_queue.push_front(data);
                 }
                 let ended = stream.end_queued && stream.send_queue.is_empty();
                 stream.send_window -= chunk.len() as i64;
                 self.send_window -= chunk.len() as i64;
                 stream.buffered -= chunk.len();
-                self.buffered.remove(chunk.len());
                 stream.progress.since_check = true;
                 stream.sender.wake();
                 if ended {

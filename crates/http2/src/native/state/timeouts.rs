@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::{Phase, Role, State};
 use crate::error::{Error, Reason, StreamError};
+use crate::limits::CROWDED_STALL;
 
 /// What was seen at the end of the last interval.
 #[derive(Debug, Default)]
@@ -78,25 +79,33 @@ impl State {
     }
 
     fn check_streams(&mut self, now: Instant) {
+        let (stall, is_crowded) = (self.config.stall, self.buffered.is_crowded());
         let mut stalled = Vec::new();
         for (id, stream) in &mut self.streams {
-            if std::mem::take(&mut stream.progress.since_check) || !stream.is_due() {
-                stream.progress.stalled_since = stream.is_due().then_some(now);
+            let is_in_the_way = is_crowded && !stream.send_queue.is_empty();
+            let is_due = is_in_the_way || stream.is_due();
+            if std::mem::take(&mut stream.progress.since_check) || !is_due {
+                stream.progress.stalled_since = is_due.then_some(now);
                 continue;
             }
             let since = *stream.progress.stalled_since.get_or_insert(now);
-            if now.duration_since(since) >= self.config.stall {
-                stalled.push(*id);
+            let limit = if is_in_the_way {
+                stall.min(CROWDED_STALL)
+            } else {
+                stall
+            };
+            if now.duration_since(since) >= limit {
+                stalled.push((*id, limit));
             }
         }
-        for id in stalled {
-            self.abort_stalled(id);
+        for (id, limit) in stalled {
+            self.abort_stalled(id, limit);
         }
     }
 
-    /// Ends a stream without progress.
-    fn abort_stalled(&mut self, id: u32) {
-        let error = StreamError::Stalled(self.config.stall);
+    /// Ends a stream without progress for so long.
+    fn abort_stalled(&mut self, id: u32, limit: Duration) {
+        let error = StreamError::Stalled(limit);
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
