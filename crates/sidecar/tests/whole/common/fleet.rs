@@ -44,8 +44,10 @@ pub struct Seen {
     /// Calls of the method `hang` wait for it.
     pub release: Notify,
     pub hanging: AtomicBool,
-    /// Apps do not end actors, and turns take some time. Actors may be called elsewhere before they have ended.
+    /// Apps do not end actors, and turns take some time.
     pub slow: AtomicBool,
+    /// Actors may be called elsewhere before they have ended, as those of a host that is given up.
+    pub given_up: AtomicBool,
     /// Hosts whose app says that it is not well, where it is asked.
     pub unwell: Mutex<HashSet<String>>,
 }
@@ -68,7 +70,7 @@ impl Seen {
     fn called(self: &Arc<Self>, host: &str, actor: &str, number: &str) -> Turn {
         let mut places = self.places.lock().unwrap();
         let place = places.entry(actor.to_owned()).or_insert_with(|| host.to_owned());
-        if self.slow.load(Ordering::SeqCst) {
+        if self.given_up.load(Ordering::SeqCst) {
             host.clone_into(place);
         } else if place != host {
             let text = format!("actor {actor} is called on {host} and active on {place}");
