@@ -48,9 +48,12 @@ pub const UNREAD_OF_FEW: usize = UNREAD_STREAMS * (4 * 1024 * 1024 + 256 * 1024)
 /// messages out of such a body sees to it that what has begun goes on.
 pub const STALL: Duration = Duration::from_secs(60);
 
-/// The same for an answer that is not read, gRPC's too, while the clients of all connections together leave more than half of
-/// what they may unread: the stream ends.
+/// The same while the clients of all connections together leave more than half of what they may unread: time without a byte of
+/// output, and without [`CROWDED_PROGRESS`] of an answer that waits for its client, gRPC's too.
 pub const CROWDED_STALL: Duration = Duration::from_secs(10);
+
+/// What a client reads of an answer within [`CROWDED_STALL`], bytes: who reads less holds it for too long.
+pub const CROWDED_PROGRESS: usize = 256 * 1024;
 
 /// Time without a stream after which a server ends a connection, in order: GOAWAY, and what the client began before it
 /// knew is still answered.

@@ -135,6 +135,8 @@ pub(crate) struct Progress {
     pub(crate) limited: bool,
     /// DATA was received or sent since the last check.
     pub(crate) since_check: bool,
+    /// Bytes of DATA that were sent since there was enough of it, while others need the room.
+    pub(crate) sent: usize,
     /// Since when there was none, where some is due.
     pub(crate) stalled_since: Option<Instant>,
 }

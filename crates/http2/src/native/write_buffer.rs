@@ -41,6 +41,11 @@ impl WriteBuffer {
         self.written
     }
 
+    /// What [`Self::written`] is when the socket has taken all that waits now.
+    pub(crate) fn end(&self) -> u64 {
+        self.written + self.len() as u64
+    }
+
     /// Bytes that wait.
     pub(crate) fn len(&self) -> usize {
         self.ahead + self.tail.len()
@@ -194,7 +199,9 @@ impl WriteBuffer {
     /// What waits, as if the socket had taken it.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.seal();
+        let written = self.end();
         let all = std::mem::take(self).pieces;
+        self.written = written;
         all.iter().flatten().copied().collect()
     }
 }

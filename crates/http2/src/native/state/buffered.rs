@@ -1,5 +1,7 @@
 //! Bytes of bodies that wait in the send queues of a connection, and their part in those of all connections.
 
+use std::collections::VecDeque;
+
 use crate::settings::UnreadMemory;
 
 /// Bytes by which the sum of all connections follows one of them: each change costs all of them.
@@ -14,6 +16,8 @@ pub(super) struct Buffered {
     memory: Option<&'static UnreadMemory>,
     /// What of `bytes` is counted there.
     counted: usize,
+    /// Pieces whose last part is on its way out, and keeps their memory until the connection has written so many bytes.
+    leaving: VecDeque<(u64, usize)>,
 }
 
 impl Buffered {
@@ -22,6 +26,7 @@ impl Buffered {
             bytes: 0,
             memory,
             counted: 0,
+            leaving: VecDeque::new(),
         }
     }
 
@@ -49,6 +54,22 @@ impl Buffered {
     pub(super) fn remove(&mut self, fewer: usize) {
         self.bytes -= fewer;
         self.count();
+    }
+
+    /// As [`Self::remove`], once the connection has written up to `end`. A small piece is not worth waiting for.
+    pub(super) fn remove_at(&mut self, fewer: usize, end: u64) {
+        if fewer < STEP {
+            self.remove(fewer);
+        } else {
+            self.leaving.push_back((end, fewer));
+        }
+    }
+
+    /// The connection has written so many bytes.
+    pub(super) fn written(&mut self, written: u64) {
+        while let Some((_, fewer)) = self.leaving.pop_front_if(|(end, _)| *end <= written) {
+            self.remove(fewer);
+        }
     }
 
     fn count(&mut self) {
@@ -106,6 +127,20 @@ mod tests {
         assert!(empty.has_room(FREE) && !empty.has_room(FREE + 1) && !empty.is_crowded());
         drop(large);
         assert!(other.has_room(1) && !other.is_crowded());
+    }
+
+    #[test]
+    fn a_large_piece_is_held_until_its_end_is_written() {
+        let mut buffered = Buffered::new(None);
+        buffered.add(3 * STEP);
+        buffered.remove_at(STEP - 1, 100);
+        assert_eq!(buffered.bytes(), 2 * STEP + 1);
+        buffered.remove_at(STEP, 100);
+        buffered.remove_at(STEP, 200);
+        for (written, held) in [(99, 2 * STEP), (100, STEP), (200, 0)] {
+            buffered.written(written);
+            assert_eq!(buffered.bytes(), held + 1);
+        }
     }
 
     #[test]

@@ -155,6 +155,7 @@ impl State {
         stream.send_window -= length as i64;
         self.send_window -= length as i64;
         stream.progress.since_check = true;
+        stream.progress.sent += length;
         if ended {
             stream.state.close_send();
         }
@@ -238,6 +239,7 @@ impl State {
     /// window are looked at only while it is open: what is done here is in proportion to what is sent, and to what came
     /// into line since.
     pub(crate) fn send_scheduled(&mut self) {
+        self.buffered.written(self.output.written());
         while self.output.len() < WRITE_TARGET {
             let waited = if self.send_window > 0 {
                 self.awaiting_window.pop_front()
@@ -285,8 +287,9 @@ impl State {
                 let window = usize::try_from(stream.send_window.min(self.send_window)).unwrap_or(0);
                 let chunk = data.split_to(window.min(self.peer.max_frame_size).min(data.len()));
                 stream.front_sent += chunk.len();
+                let mut whole = 0;
                 if data.is_empty() {
-                    self.buffered.remove(std::mem::take(&mut stream.front_sent));
+                    whole = std::mem::take(&mut stream.front_sent);
                 } else {
                     stream.send_queue.push_front(data);
                 }
@@ -295,12 +298,14 @@ impl State {
                 self.send_window -= chunk.len() as i64;
                 stream.buffered -= chunk.len();
                 stream.progress.since_check = true;
+                stream.progress.sent += chunk.len();
                 stream.sender.wake();
                 if ended {
                     stream.state.close_send();
                 }
                 self.budget.credit_data(chunk.len());
                 self.output.data(id, chunk, ended);
+                self.buffered.remove_at(whole, self.output.end());
                 if ended {
                     self.close_if_unused(id);
                 }

@@ -80,6 +80,8 @@ impl State {
         for stream in self.streams.values_mut() {
             self.buffered.remove(stream.fail(StreamError::ConnectionClosed));
         }
+        // Nothing more is written.
+        self.buffered.written(u64::MAX);
         self.streams.retain(|_, stream| !stream.is_unused());
         self.count();
         self.set_phase(Phase::Closing);

@@ -1,9 +1,11 @@
 //! What a frame costs, counted in streams that are looked at and in bytes that are held.
 
 use std::hash::BuildHasher as _;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
+use tokio::time::Instant;
 
 use super::*;
 use crate::frame::{HEAD, Head, Kind, flag};
@@ -405,6 +407,35 @@ fn what_the_clients_of_all_connections_do_not_read_is_bounded() {
     state.receive(&window(1, MOST as u32)).unwrap();
     read_all(&mut state);
     assert_eq!(memory.bytes(), answer.len());
+}
+
+/// Whether an answer goes on of which so many bytes are read every four seconds, where others need the room.
+fn keeps_its_room(each: u32) -> bool {
+    let core = greeted(&Config {
+        unread_memory: Some(Box::leak(Box::new(UnreadMemory::new(8 << 20)))),
+        ..CONFIG
+    });
+    core.state().receive(&request(1, flag::END_STREAM)).unwrap();
+    handed_over(&core);
+    let mut state = core.state();
+    state.send_window = 0;
+    state.respond(1, &Response::new(()), false);
+    assert!(state.send_data(1, Bytes::from(vec![0; 6 << 20]), false));
+    let mut now = Instant::now();
+    for _ in 0..10 {
+        now += Duration::from_secs(4);
+        state.receive(&window(1, each)).unwrap();
+        state.receive(&window(0, each)).unwrap();
+        read_all(&mut state);
+        state.check_timeouts(now).unwrap();
+    }
+    state.accepts_data(1)
+}
+
+#[test]
+fn who_reads_a_byte_now_and_then_makes_room() {
+    assert!(keeps_its_room(128 << 10));
+    assert!(!keeps_its_room(1));
 }
 
 #[test]

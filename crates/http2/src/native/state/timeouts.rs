@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{Phase, Role, State};
 use crate::error::{Error, Reason, StreamError};
-use crate::limits::CROWDED_STALL;
+use crate::limits::{CROWDED_PROGRESS, CROWDED_STALL};
 
 /// What was seen at the end of the last interval.
 #[derive(Debug, Default)]
@@ -61,8 +61,13 @@ impl State {
             return Err(Error::IncompleteFrame(stall));
         }
         let (written, waits) = (self.output.written(), !self.output.is_empty());
-        if self.timers.outgoing.is_over(written, waits, stall, now) {
-            return Err(Error::WriteTimeout(stall));
+        // What was sent of many answers may keep the rest of them in memory.
+        let unread = match self.buffered.is_crowded() {
+            true => stall.min(CROWDED_STALL),
+            false => stall,
+        };
+        if self.timers.outgoing.is_over(written, waits, unread, now) {
+            return Err(Error::WriteTimeout(unread));
         }
         let idle = self.role == Role::Server && self.phase == Phase::Open && self.streams.is_empty();
         let last = u64::from(self.last_id);
@@ -84,11 +89,17 @@ impl State {
         for (id, stream) in &mut self.streams {
             let is_in_the_way = is_crowded && !stream.send_queue.is_empty();
             let is_due = is_in_the_way || stream.is_due();
-            if std::mem::take(&mut stream.progress.since_check) || !is_due {
-                stream.progress.stalled_since = is_due.then_some(now);
+            let progress = &mut stream.progress;
+            let mut goes_on = std::mem::take(&mut progress.since_check);
+            if is_in_the_way {
+                goes_on = progress.sent >= CROWDED_PROGRESS;
+            }
+            if goes_on || !is_due {
+                progress.sent = 0;
+                progress.stalled_since = is_due.then_some(now);
                 continue;
             }
-            let since = *stream.progress.stalled_since.get_or_insert(now);
+            let since = *progress.stalled_since.get_or_insert(now);
             let limit = if is_in_the_way {
                 stall.min(CROWDED_STALL)
             } else {
