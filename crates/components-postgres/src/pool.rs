@@ -62,7 +62,11 @@ fn failure_of(what: &str, error: tokio_postgres::Error) -> Error {
 fn servers(config: &Config) -> String {
     let ports = config.get_ports();
     let server = |(number, host): (usize, &Host)| {
-        let port = ports.get(number).or(ports.first()).copied().unwrap_or(5432);
+        let port = ports
+            .get(number)
+            .or_else(|| ports.first())
+            .copied()
+            .unwrap_or(5432);
         match host {
             Host::Tcp(name) => format!("{name}:{port}"),
             Host::Unix(folder) => format!("{}, port {port}", folder.display()),

@@ -79,11 +79,20 @@ impl Process {
 
     /// Waits until the log has `line`, after something listens.
     fn says(&mut self, line: &str) {
+        assert!(self.comes_to(line), "it ended without {line:?}:\n{}", self.log());
+    }
+
+    /// As [`Self::says`]; `false` when the process ended before.
+    fn comes_to(&mut self, line: &str) -> bool {
         let deadline = Instant::now() + START;
         while !self.log().contains(line) {
+            if self.child.try_wait().unwrap().is_some() {
+                return false;
+            }
             assert!(Instant::now() < deadline, "no {line:?} in:\n{}", self.log());
             thread::sleep(Duration::from_millis(20));
         }
+        true
     }
 
     fn kill(&mut self) {

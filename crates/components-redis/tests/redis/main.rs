@@ -343,7 +343,7 @@ async fn a_cluster_runs_once_what_must_not_run_twice() {
     let Some(redis) = Redis::start(&arguments) else {
         return;
     };
-    redis.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    redis.takes_slots(0, 16_383);
     let proxy = Proxy::serve(listener, redis.port);
     let host = format!("127.0.0.1:{announced}");
     let properties = [

@@ -69,7 +69,7 @@ async fn tls_protects_servers_sentinels_and_clusters() {
     let (direct, watched) = (redis.host(), format!("127.0.0.1:{}", sentinel.port));
     let cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes"];
     let cluster = Redis::start_tls(&certificates, &cluster).unwrap();
-    cluster.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    cluster.takes_slots(0, 16_383);
     let ready = async {
         while !cluster.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok") {
             tokio::time::sleep(Duration::from_millis(50)).await;

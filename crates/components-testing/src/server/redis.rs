@@ -15,6 +15,8 @@ use crate::tls::Certificates;
 
 /// Of a cluster.
 const SLOTS: usize = 16384;
+/// The argument for the port by which the nodes of a cluster talk to each other.
+const BUS: &str = "--cluster-port";
 
 /// A Redis server; `None` when it is not installed.
 pub struct Redis {
@@ -32,11 +34,16 @@ impl Redis {
         let program = find("redis-server", "redis-server", &["/usr/bin"])?;
         let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let folder = tempfile::tempdir().unwrap();
-        // The port was free a moment ago; if it is not any more, another one is.
+        // The ports were free a moment ago; if they are not any more, others are.
         for _ in 0..10 {
             let port = free_port();
+            let mut arguments = arguments.clone();
+            // By itself it takes one that the kernel may have given to a connection.
+            if arguments.iter().any(|argument| argument == "--cluster-enabled") {
+                arguments.extend([BUS.to_owned(), free_port().to_string()]);
+            }
             let mut process = Self::spawn(&program, folder.path(), port, &arguments);
-            if process.listens(port) {
+            if process.listens(port) && process.comes_to("Ready to accept connections") {
                 return Some(Self {
                     process,
                     folder,
@@ -115,6 +122,18 @@ impl Redis {
         tokio::time::timeout(START, joined).await.unwrap();
     }
 
+    /// What follows an argument that it has.
+    fn argument(&self, name: &str) -> &str {
+        let index = self.arguments.iter().position(|argument| argument == name);
+        &self.arguments[index.unwrap() + 1]
+    }
+
+    /// Gives this node of a cluster these slots, the last one included.
+    pub fn takes_slots(&self, first: usize, last: usize) {
+        let said = self.cli(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
+        assert_eq!(said, "OK", "{}", self.process.log());
+    }
+
     /// Masters that share the slots of one cluster.
     pub async fn cluster(size: usize) -> Option<Vec<Self>> {
         let nodes = (0..size)
@@ -122,8 +141,7 @@ impl Redis {
             .collect::<Option<Vec<_>>>()?;
         for (index, node) in nodes.iter().enumerate() {
             let (first, after) = (index * SLOTS / size, (index + 1) * SLOTS / size);
-            let (first, last) = (first.to_string(), (after - 1).to_string());
-            node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+            node.takes_slots(first, after - 1);
         }
         let known = format!("cluster_known_nodes:{size}");
         let is_alone = |node: &&Self| {
@@ -138,12 +156,22 @@ impl Redis {
                 }
                 // A meeting that takes longer than the nodes' time limit is forgotten.
                 for node in alone.iter().filter(|_| turn % 40 == 0) {
-                    node.cli(&["CLUSTER", "MEET", "127.0.0.1", &nodes[0].port.to_string()]);
+                    let (port, bus) = (nodes[0].port.to_string(), nodes[0].argument(BUS));
+                    node.cli(&["CLUSTER", "MEET", "127.0.0.1", &port, bus]);
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        tokio::time::timeout(START, formed).await.unwrap();
+        if tokio::time::timeout(START, formed).await.is_err() {
+            let states = nodes.iter().map(|node| {
+                let said = [["CLUSTER", "INFO"], ["CLUSTER", "NODES"]].map(|asked| node.cli(&asked));
+                format!("{}\n{}", said.join("\n"), node.process.log())
+            });
+            panic!(
+                "they do not form a cluster:\n{}",
+                states.collect::<Vec<_>>().join("\n")
+            );
+        }
         Some(nodes)
     }
 
