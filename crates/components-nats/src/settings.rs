@@ -107,8 +107,6 @@ impl Settings {
             [] => "none".to_owned(),
             _ => spans.iter().map(|one| span(*one)).collect::<Vec<_>>().join(","),
         };
-        // Consumers of deliver groups have neither heartbeats nor flow control.
-        let alone = set.deliver_group.is_none();
         // The property, whether it is set, what is set and what the server has.
         let properties = [
             (
@@ -162,7 +160,7 @@ impl Settings {
             ),
             (
                 "heartbeat",
-                alone && !set.idle_heartbeat.is_zero(),
+                !set.idle_heartbeat.is_zero(),
                 span(set.idle_heartbeat),
                 span(found.idle_heartbeat),
             ),
@@ -174,7 +172,7 @@ impl Settings {
             ),
             (
                 "flowControl",
-                alone && set.flow_control,
+                set.flow_control,
                 set.flow_control.to_string(),
                 found.flow_control.to_string(),
             ),

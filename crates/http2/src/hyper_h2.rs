@@ -10,6 +10,7 @@
 //! - Windows do not grow: [`Config::max_stream_window`] is not used.
 //! - There is no limit of time for bodies that make no progress, nor for a peer that reads nothing: [`Config::stall`]
 //!   is not used. PINGs end connections whose peer is gone.
+//! - What peers leave unread is bounded by the number of streams: [`Config::unread_memory`] is not used.
 //! - A connection without a stream ends after one to two times [`Config::idle`].
 //! - What a server began to process when it closed a connection for an error, and what it did not, cannot be told
 //!   apart: neither counts as refused.
@@ -20,6 +21,7 @@
 //! [`Config::header_memory`]: crate::Config::header_memory
 //! [`Config::max_stream_window`]: crate::Config::max_stream_window
 //! [`Config::stall`]: crate::Config::stall
+//! [`Config::unread_memory`]: crate::Config::unread_memory
 //! [`Config::idle`]: crate::Config::idle
 
 mod body;

@@ -125,6 +125,28 @@ async fn a_durable_consumer_with_other_settings_is_refused() {
         }
         broker.close().await;
     }
+    // What the component has made it finds again.
+    let more = [
+        ("heartbeat", "20s"),
+        ("flowControl", "true"),
+        ("rateLimit", "1000"),
+        ("replicas", "1"),
+        ("backOff", "4s,5s"),
+        ("maxDeliver", "5"),
+        ("memoryStorage", "true"),
+        ("deliverPolicy", "sequence"),
+        ("startSequence", "1"),
+    ];
+    for group in ["", "members"] {
+        let again = [&more[..], &[("queueGroupName", group)]].concat();
+        let name = format!("again{group}");
+        for _ in 0..2 {
+            let broker = open(&url, &name, &again).await.unwrap();
+            let subscription = subscribe(&broker, "orders").await.unwrap();
+            subscription.ended().await.unwrap();
+            broker.close().await;
+        }
+    }
     // What is not set is as the server has it.
     let unset = open(&url, "app", &[alone, ("ackWait", "")]).await.unwrap();
     let subscription = subscribe(&unset, "orders").await.unwrap();

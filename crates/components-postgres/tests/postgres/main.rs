@@ -87,6 +87,18 @@ async fn both_generations_keep_the_rules() {
     configuration(&server).await;
 }
 
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_is_named() {
+    let text = "postgres://postgres:hush@127.0.0.1:1/postgres?sslmode=disable";
+    let properties = [("connectionString", text)];
+    let opened = components().state("state.postgresql", "v2", &properties).await;
+    let error = opened.map(drop).unwrap_err().to_string();
+    assert!(
+        error.contains("PostgreSQL at 127.0.0.1:1") && !error.contains("hush"),
+        "{error}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_protects_the_connection() {
     let (certificates, others) = (Certificates::new(), Certificates::new());

@@ -69,15 +69,7 @@ async fn tls_protects_servers_sentinels_and_clusters() {
     let (direct, watched) = (redis.host(), format!("127.0.0.1:{}", sentinel.port));
     let cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes"];
     let cluster = Redis::start_tls(&certificates, &cluster).unwrap();
-    cluster.takes_slots(0, 16_383);
-    let ready = async {
-        while !cluster.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok") {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), ready)
-        .await
-        .unwrap();
+    cluster.is_cluster().await;
     let shared = cluster.host();
     let failover = [("failover", "true"), ("sentinelMasterName", "main")];
     for (host, more) in [

@@ -128,10 +128,21 @@ impl Redis {
         &self.arguments[index.unwrap() + 1]
     }
 
-    /// Gives this node of a cluster these slots, the last one included.
-    pub fn takes_slots(&self, first: usize, last: usize) {
+    /// Gives this node of a cluster these slots, `last` included.
+    fn takes_slots(&self, first: usize, last: usize) {
         let said = self.cli(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
         assert_eq!(said, "OK", "{}", self.process.log());
+    }
+
+    /// Makes this node a cluster by itself.
+    pub async fn is_cluster(&self) {
+        self.takes_slots(0, SLOTS - 1);
+        let ready = async {
+            while !self.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok") {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(START, ready).await.unwrap();
     }
 
     /// Masters that share the slots of one cluster.

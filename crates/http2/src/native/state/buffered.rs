@@ -16,7 +16,8 @@ pub(super) struct Buffered {
     memory: Option<&'static UnreadMemory>,
     /// What of `bytes` is counted there.
     counted: usize,
-    /// Pieces whose last part is on its way out, and keeps their memory until the connection has written so many bytes.
+    /// Bytes that left a send queue, and stay in memory until the connection has written so many bytes: what is on its way out
+    /// is a part of them.
     leaving: VecDeque<(u64, usize)>,
 }
 
@@ -34,8 +35,8 @@ impl Buffered {
         self.bytes
     }
 
-    /// False where all connections together hold too much, and this one has its share of it. What hardly anybody does without
-    /// has room.
+    /// False where all connections together hold too much, and this one would have more than its share and than what each may
+    /// have.
     pub(super) fn has_room(&self, more: usize) -> bool {
         let has_room = |memory: &UnreadMemory| memory.has_room(self.bytes, more);
         self.bytes + more <= FREE || self.memory.is_none_or(has_room)
@@ -56,7 +57,7 @@ impl Buffered {
         self.count();
     }
 
-    /// As [`Self::remove`], once the connection has written up to `end`. A small piece is not worth waiting for.
+    /// As [`Self::remove`], once the connection has written up to `end`; few bytes at once.
     pub(super) fn remove_at(&mut self, fewer: usize, end: u64) {
         if fewer < STEP {
             self.remove(fewer);

@@ -133,7 +133,8 @@ impl State {
 
     pub(super) fn fail_stream(&mut self, id: u32, error: StreamError) {
         if let Some(stream) = self.streams.get_mut(&id) {
-            self.buffered.remove(stream.fail(error));
+            // A part of it may be on its way out.
+            self.buffered.remove_at(stream.fail(error), self.output.end());
         }
     }
 

@@ -8,8 +8,9 @@ use http::Response;
 use tokio::time::Instant;
 
 use super::*;
+use crate::error::Error;
 use crate::frame::{HEAD, Head, Kind, flag};
-use crate::limits::{UNPRODUCTIVE_FRAMES, UNREAD, UNREAD_OF_FEW, UNREAD_STREAMS};
+use crate::limits::{CROWDED_STALL, UNPRODUCTIVE_FRAMES, UNREAD, UNREAD_OF_FEW, UNREAD_STREAMS};
 use crate::settings::UnreadMemory;
 
 mod fields;
@@ -350,6 +351,7 @@ fn waiting_answers(core: &Arc<SharedState>, answer: &Bytes) -> usize {
     taken
 }
 
+/// As if the client took all that the windows let out.
 fn read_all(state: &mut State) {
     state.send_scheduled();
     while !written(state).is_empty() {
@@ -409,10 +411,11 @@ fn what_the_clients_of_all_connections_do_not_read_is_bounded() {
     assert_eq!(memory.bytes(), answer.len());
 }
 
-/// Whether an answer goes on of which so many bytes are read every four seconds, where others need the room.
-fn keeps_its_room(each: u32) -> bool {
+/// A connection with an answer of 6 MiB, on stream 1, where all connections have room for 8.
+fn crowded() -> (Arc<SharedState>, &'static UnreadMemory) {
+    let memory: &'static UnreadMemory = Box::leak(Box::new(UnreadMemory::new(8 << 20)));
     let core = greeted(&Config {
-        unread_memory: Some(Box::leak(Box::new(UnreadMemory::new(8 << 20)))),
+        unread_memory: Some(memory),
         ..CONFIG
     });
     core.state().receive(&request(1, flag::END_STREAM)).unwrap();
@@ -421,6 +424,55 @@ fn keeps_its_room(each: u32) -> bool {
     state.send_window = 0;
     state.respond(1, &Response::new(()), false);
     assert!(state.send_data(1, Bytes::from(vec![0; 6 << 20]), false));
+    drop(state);
+    (core, memory)
+}
+
+#[test]
+fn an_answer_is_held_until_what_left_of_it_is_written() {
+    // Sent whole but for the socket, which takes nothing, and reset in the middle.
+    for reset_early in [false, true] {
+        let (core, memory) = crowded();
+        let mut state = core.state();
+        for stream in [0, 1] {
+            state.receive(&window(stream, (6 << 20) - 32 * 1024)).unwrap();
+        }
+        read_all(&mut state);
+        for stream in [0, 1] {
+            state
+                .receive(&window(stream, if reset_early { 16 } else { 32 } * 1024))
+                .unwrap();
+        }
+        if reset_early {
+            state.receive(&reset(1)).unwrap();
+        }
+        state.send_scheduled();
+        assert!(!state.output.is_empty() && state.streams.get(&1).is_none_or(|stream| stream.buffered == 0));
+        assert_eq!(memory.bytes(), 6 << 20, "reset: {reset_early}");
+        read_all(&mut state);
+        assert_eq!(memory.bytes(), 0, "reset: {reset_early}");
+    }
+}
+
+#[test]
+fn a_connection_that_takes_nothing_makes_room() {
+    let (core, _) = crowded();
+    let mut state = core.state();
+    let (begun, stalled) = (Instant::now(), CROWDED_STALL);
+    assert!(!state.output.is_empty());
+    state.check_timeouts(begun).unwrap();
+    state.check_timeouts(begun + stalled / 2).unwrap();
+    let ended = state.check_timeouts(begun + stalled);
+    assert!(
+        matches!(ended, Err(Error::WriteTimeout(time)) if time == stalled),
+        "{ended:?}"
+    );
+}
+
+/// Whether an answer goes on of which so many bytes are read every four seconds, where others need the room.
+fn keeps_its_room(each: u32) -> bool {
+    let (core, _) = crowded();
+    let mut state = core.state();
     let mut now = Instant::now();
     for _ in 0..10 {
         now += Duration::from_secs(4);

@@ -29,7 +29,7 @@ struct Stagnation {
 impl Stagnation {
     /// True when `count` has been the same for `limit`; `due` while it should change.
     fn is_over(&mut self, count: u64, due: bool, limit: Duration, now: Instant) -> bool {
-        if !due || self.count != count {
+        if !due || self.count != count || self.since.is_none() {
             let since = due.then_some(now);
             *self = Self { count, since };
         }
