@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::config::End;
 use crate::fault;
-use crate::storage::embedded::Location;
+use crate::storage::embedded::{FolderLock, Location};
 use crate::storage::etcd::{Client, EndpointError, Etcd};
 use crate::storage::pair::{counter_key, job_key, job_name};
 use crate::storage::postgres::Postgres;
@@ -270,7 +270,7 @@ enum Source {
     Embedded {
         location: Location,
         /// Keeps a scheduler out.
-        _lock: std::fs::File,
+        _lock: FolderLock,
     },
     Shared(Arc<dyn Backend>),
 }

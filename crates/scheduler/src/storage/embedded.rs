@@ -9,7 +9,6 @@ mod sums;
 mod writer;
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc as queue;
 use std::thread;
@@ -18,7 +17,7 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-pub(crate) use file::Location;
+pub(crate) use file::{FolderLock, Location};
 use pairs::{Names, Range, Writing};
 pub(crate) use writer::refusal;
 use writer::{Write, Writer, failure};
@@ -46,7 +45,7 @@ pub(crate) struct Embedded {
     reading: Semaphore,
     listing: Semaphore,
     /// Keeps other processes out.
-    _lock: File,
+    _lock: FolderLock,
 }
 
 impl Embedded {

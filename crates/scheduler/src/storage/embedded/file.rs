@@ -50,6 +50,18 @@ pub(crate) struct Location {
     pub(crate) quota: i64,
 }
 
+/// The lock of a data folder, given back when dropped: closing the file is not enough while a child of this process that is being
+/// started has a descriptor of it, until it runs its own program.
+#[derive(Debug)]
+pub(crate) struct FolderLock(File);
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // The descriptor is closed next.
+        let _ = self.0.unlock();
+    }
+}
+
 impl Location {
     pub(crate) fn file(&self) -> PathBuf {
         self.folder.join(FILE)
@@ -81,7 +93,7 @@ impl Location {
     }
 
     /// Takes the folder for this process, until what is returned is dropped.
-    pub(crate) fn lock(&self) -> Result<File, OpenError> {
+    pub(crate) fn lock(&self) -> Result<FolderLock, OpenError> {
         let cause = |cause| OpenError::Folder {
             path: self.folder.clone(),
             cause,
@@ -89,7 +101,7 @@ impl Location {
         fs::create_dir_all(&self.folder).map_err(cause)?;
         let file = File::create(self.folder.join(LOCK)).map_err(cause)?;
         match file.try_lock() {
-            Ok(()) => Ok(file),
+            Ok(()) => Ok(FolderLock(file)),
             Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: self.file() }),
             Err(TryLockError::Error(error)) => Err(cause(error)),
         }
