@@ -55,17 +55,14 @@ impl Ways {
             let (ways, folders) = (Arc::clone(&ways), Arc::clone(&folders));
             AbortOnDropHandle::new(tokio::spawn(async move {
                 loop {
-                    let (mut from, address) = listener.accept().await.unwrap();
-                    // It may have gone again.
-                    let Some(caller) = folders.iter().position(|folder| has_socket(folder, address)) else {
-                        continue;
-                    };
-                    let way = (Ipv4Addr::LOCALHOST, ways[caller][called].port);
-                    tokio::spawn(async move {
-                        let mut to = TcpStream::connect(way).await.unwrap();
-                        // One of them ends it.
-                        let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
-                    });
+                    let (from, address) = listener.accept().await.unwrap();
+                    tokio::spawn(pass_on(
+                        from,
+                        address,
+                        called,
+                        Arc::clone(&ways),
+                        Arc::clone(&folders),
+                    ));
                 }
             }))
         };
@@ -89,28 +86,51 @@ impl Ways {
     }
 }
 
-/// Whether an etcd with this folder has the socket with this address.
-fn has_socket(folder: &str, address: SocketAddr) -> bool {
+/// Takes a connection to the member that is called, by the way of the one that calls.
+async fn pass_on(
+    mut from: TcpStream,
+    address: SocketAddr,
+    called: usize,
+    ways: Arc<Vec<Vec<Proxy>>>,
+    folders: Arc<[String; MEMBERS]>,
+) {
+    // It reads many files: the members call often while they find each other, and the test has to answer pings meanwhile.
+    let caller = tokio::task::spawn_blocking(move || caller(&*folders, address));
+    // It may have gone again.
+    let Some(caller) = caller.await.unwrap() else {
+        return;
+    };
+    let way = (Ipv4Addr::LOCALHOST, ways[caller][called].port);
+    let mut to = TcpStream::connect(way).await.unwrap();
+    // One of them ends it.
+    let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
+}
+
+/// Which of the etcds with these folders has the socket with this address.
+fn caller(folders: &[String], address: SocketAddr) -> Option<usize> {
     // The address is written as a number of the machine: only the port is looked for, which connections to listeners of one
     // address have once.
     let port = format!(":{:04X}", address.port());
     let table = fs::read_to_string("/proc/net/tcp").unwrap();
-    let inodes = table.lines().filter_map(|line| {
-        let fields: Vec<_> = line.split_whitespace().collect();
-        fields
-            .get(1)?
-            .ends_with(&port)
-            .then(|| format!("socket:[{}]", fields.get(9).unwrap_or(&"")))
-    });
-    let inodes: Vec<_> = inodes.collect();
-    processes(folder).iter().any(|id| {
+    let sockets: Vec<_> = table
+        .lines()
+        .filter_map(|line| {
+            let fields: Vec<_> = line.split_whitespace().collect();
+            let found = fields.get(1)?.ends_with(&port);
+            found.then(|| format!("socket:[{}]", fields.get(9).unwrap_or(&"")))
+        })
+        .collect();
+    let has_socket = |id: &u32| {
         let files = fs::read_dir(format!("/proc/{id}/fd"))
             .into_iter()
             .flatten()
             .flatten();
         let mut links = files.filter_map(|file| fs::read_link(file.path()).ok());
-        links.any(|link| inodes.iter().any(|inode| link.as_os_str() == inode.as_str()))
-    })
+        links.any(|link| sockets.iter().any(|socket| link.as_os_str() == socket.as_str()))
+    };
+    folders
+        .iter()
+        .position(|folder| processes(folder).iter().any(has_socket))
 }
 
 /// Invariant: no job is lost or early while the member whose etcd leads is cut off from the other two, its clients not; and it
