@@ -113,6 +113,8 @@ CASES = {
     },
     "another mode, and anchors": {"x-levels": {"all": "warn"}, "dapr_sentry": {"mode": "standalone"}},
     "images by name": {"dapr_sentry": {"image": {"name": "example.com/sentry@sha256:0"}}},
+    "some pods": {"dapr_sidecar_injector": {"objectSelector": {
+        "matchLabels": {"sidecars": "yes"}, "matchExpressions": [{"key": "tier", "operator": "Exists"}]}}},
     "sidecars as root": {"dapr_sidecar_injector": {"sidecarRunAsNonRoot": False, "sidecarRunAsUser": 0}},
     "only here": {
         "global": {
@@ -264,6 +266,11 @@ def sound(objects):
             problems.append(f"Service {one['metadata']['name']} selects nothing")
         if one["kind"] == "PodDisruptionBudget" and len(one["spec"]) != 2:
             problems.append(f"{one['metadata']['name']}: Kubernetes takes minAvailable or maxUnavailable")
+        if one["kind"] == "MutatingWebhookConfiguration":
+            unasked = {app for rule in one["webhooks"][0].get("objectSelector", {}).get("matchExpressions", [])
+                       if (rule["key"], rule["operator"]) == ("app", "NotIn") for app in rule["values"]}
+            problems += [f"{name}: does not come without the injector where webhookFailurePolicy is Fail"
+                         for name, labels in apps.items() if labels["app"] not in unasked]
         if one["kind"].endswith("Binding"):
             role = (one["roleRef"]["kind"], one["roleRef"]["name"])
             if role not in by_name(objects):
@@ -362,6 +369,7 @@ def particular(rendered):
     on_etcd, on_postgres = scheduler("default"), scheduler("jobs in PostgreSQL")
     by_raft, by_lease = placement("high availability"), placement("placement by a lease")
     secret, bundle = ("Secret", "dapr-trust-bundle"), ("ConfigMap", "dapr-trust-bundle")
+    asked = found["some pods"]["MutatingWebhookConfiguration", "dapr-sidecar-injector"]["webhooks"][0]["objectSelector"]
     checks = {
         "without certificates the trust bundle is left to sentry":
             "data" not in found["default"][secret] and "data" not in found["default"][bundle],
@@ -426,6 +434,8 @@ def particular(rendered):
         "native sidecars are asked for":
             variables("only here", "Deployment", "dapr-sidecar-injector").get("ENABLE_NATIVE_SIDECAR") == "true"
             and "ENABLE_NATIVE_SIDECAR" not in variables("default", "Deployment", "dapr-sidecar-injector"),
+        "a selector of pods counts beside the chart's own": asked["matchLabels"] == {"sidecars": "yes"}
+            and asked["matchExpressions"][0] == {"key": "tier", "operator": "Exists"} and len(asked["matchExpressions"]) == 2,
         "placement elects by raft, and asks the API for nothing": "--initial-cluster" in by_raft[0]
             and "--leader-election" not in by_raft[0] and "raft-node" in by_raft[1] and by_raft[2] == ["raft-log"]
             and not by_raft[3],

@@ -78,11 +78,16 @@ mod tests {
     const ADDRESS: &str =
         "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/dapr-sidecar-injector";
 
+    /// Leaves out the control plane.
+    fn selector() -> serde_json::Value {
+        json!({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["dapr-sidecar-injector"]}]})
+    }
+
     /// As the chart makes it.
     fn made(server: &Server) {
         server.put(
             ADDRESS,
-            json!({"metadata": {"name": NAME}, "webhooks": [{"clientConfig": {"service": {}}}]}),
+            json!({"metadata": {"name": NAME}, "webhooks": [{"clientConfig": {"service": {}}, "objectSelector": selector()}]}),
         );
     }
 
@@ -98,6 +103,8 @@ mod tests {
         made(&server);
         register(&server.client(), "anchors").await.unwrap();
         assert_eq!(named(&server), Some(STANDARD.encode("anchors")));
+        let kept = server.object(ADDRESS).unwrap()["webhooks"][0]["objectSelector"].clone();
+        assert_eq!(kept, selector(), "whom the chart leaves out");
     }
 
     #[tokio::test(start_paused = true)]
