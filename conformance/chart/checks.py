@@ -113,6 +113,7 @@ CASES = {
     },
     "another mode, and anchors": {"x-levels": {"all": "warn"}, "dapr_sentry": {"mode": "standalone"}},
     "images by name": {"dapr_sentry": {"image": {"name": "example.com/sentry@sha256:0"}}},
+    "the node's network": {"dapr_sidecar_injector": {"hostNetwork": True}},
     "some pods": {"dapr_sidecar_injector": {"objectSelector": {
         "matchLabels": {"sidecars": "yes"}, "matchExpressions": [{"key": "tier", "operator": "Exists"}]}}},
     "sidecars as root": {"dapr_sidecar_injector": {"sidecarRunAsNonRoot": False, "sidecarRunAsUser": 0}},
@@ -341,6 +342,10 @@ def particular(rendered):
         variables = {one["name"]: one.get("valueFrom") for one in spec["containers"][0]["env"]}
         return compare.flags(spec["containers"][0]["args"]), variables, {port.get("name") for port in ports}, volumes
 
+    def network(case):
+        spec = found[case]["Deployment", "dapr-sidecar-injector"]["spec"]["template"]["spec"]
+        return spec.get("hostNetwork"), spec.get("dnsPolicy")
+
     def among(case, name):
         rules = found[case]["NetworkPolicy", name]["spec"]["ingress"]
         return [port["port"] for rule in rules for port in rule["ports"] if "from" in rule and "podSelector" in rule["from"][0]]
@@ -434,6 +439,8 @@ def particular(rendered):
         "native sidecars are asked for":
             variables("only here", "Deployment", "dapr-sidecar-injector").get("ENABLE_NATIVE_SIDECAR") == "true"
             and "ENABLE_NATIVE_SIDECAR" not in variables("default", "Deployment", "dapr-sidecar-injector"),
+        "on its node's network the injector knows the names of the cluster": network("the node's network")
+            == (True, "ClusterFirstWithHostNet") and network("default") == (None, None),
         "a selector of pods counts beside the chart's own": asked["matchLabels"] == {"sidecars": "yes"}
             and asked["matchExpressions"][0] == {"key": "tier", "operator": "Exists"} and len(asked["matchExpressions"]) == 2,
         "placement elects by raft, and asks the API for nothing": "--initial-cluster" in by_raft[0]

@@ -47,6 +47,7 @@ EXPECTED = [
     (r"Service/dapr-placement-server", r".*/api/targetPort", "apiPort is the Service's alone, as sidecars ask at 50005"),
     (r".*/dapr-placement-server", r".*/podAntiAffinity", "its own high availability is spread too"),
     (r".*/dapr-sidecar-injector", r".*/env/SIDECAR_RUN_AS_USER", "0 is not told there"),
+    (r".*/dapr-sidecar-injector", r"/spec/template/spec/dnsPolicy", "on its node's network it does not find sentry there"),
     (r"MutatingWebhookConfiguration/.*", r"/webhooks/.*/objectSelector(/matchExpressions)?",
      "the control plane comes without its injector"),
 ]
