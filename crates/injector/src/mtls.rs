@@ -10,6 +10,9 @@ use tokio::time::Instant;
 const LOG: &str = "dapr.injector";
 /// How long an answer of the API counts: pods of a deployment come together.
 const KEPT: Duration = Duration::from_secs(1);
+/// For an answer of the API. The API server waits 10 s for a review, and then a pod comes without its sidecar: that is worse than
+/// what was read before.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Reads the Configuration of the control plane, for all pods that are reviewed at the same time once.
 #[derive(Debug)]
@@ -32,38 +35,46 @@ impl Mtls {
         }
     }
 
-    /// As the Configuration says, now or a second ago; on where that cannot be read.
+    /// As the Configuration says, now or a second ago; where that cannot be read, as it said last, and on if it was never read.
     pub(crate) async fn is_on(&self) -> bool {
         // Who comes while it is being read waits for that answer.
         let mut read = self.read.lock().await;
-        match *read {
-            Some((when, on)) if when.elapsed() < KEPT => on,
-            _ => {
-                let on = self.ask().await;
-                *read = Some((Instant::now(), on));
-                on
-            }
-        }
+        let last = match *read {
+            Some((when, on)) if when.elapsed() < KEPT => return on,
+            Some((_, on)) => on,
+            None => true,
+        };
+        let on = self.ask(last).await;
+        *read = Some((Instant::now(), on));
+        on
     }
 
-    async fn ask(&self) -> bool {
-        let found = self
+    async fn ask(&self, last: bool) -> bool {
+        let Self { namespace, name, .. } = self;
+        let asked = self
             .client
-            .get::<Value>(Kind::CONFIGURATIONS, Some(&self.namespace), &self.name)
-            .await;
-        match found {
-            Ok(object) => object["spec"]["mtls"]["enabled"].as_bool().unwrap_or(true),
-            Err(error) => {
-                tracing::debug!(target: LOG, "mTLS is on: the Configuration {} cannot be read: {error}", self.name);
-                true
+            .get::<Value>(Kind::CONFIGURATIONS, Some(namespace), name);
+        let cause = match tokio::time::timeout(READ_TIMEOUT, asked).await {
+            Ok(Ok(object)) => return object["spec"]["mtls"]["enabled"].as_bool().unwrap_or(true),
+            Ok(Err(error)) if error.is_not_found() => {
+                tracing::debug!(target: LOG, "mTLS is on: there is no Configuration {name} in {namespace}");
+                return true;
             }
-        }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {} s", READ_TIMEOUT.as_secs()),
+        };
+        tracing::warn!(
+            target: LOG,
+            "cannot read the Configuration {name} in {namespace}: {cause}; sidecars of new pods have mTLS {} until it can be read",
+            if last { "on" } else { "off" }
+        );
+        last
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use futures::future::join_all;
+    use futures::future::{join, join_all};
     use outrigger_kube::testing::Server;
     use serde_json::json;
 
@@ -91,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_counts_soon_and_what_cannot_be_read_means_on() {
+    async fn a_change_counts_soon_and_none_means_on() {
         let server = Server::start().await;
         let mtls = Mtls::new(server.client(), "system", "mine");
         assert!(mtls.is_on().await, "there is none");
@@ -102,12 +113,50 @@ mod tests {
             }
         };
         tokio::time::timeout(KEPT * 10, changed).await.unwrap();
-        server.down(true);
+        server.delete(ADDRESS);
         let on = async {
             while !mtls.is_on().await {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         tokio::time::timeout(KEPT * 10, on).await.unwrap();
+    }
+
+    /// What was read has to be read again.
+    async fn later() {
+        tokio::time::pause();
+        tokio::time::advance(KEPT).await;
+        tokio::time::resume();
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_is_soon_said_to_be_as_it_was_and_on_at_first() {
+        let server = Server::start().await;
+        says(&server, false);
+        let told = Mtls::new(server.client(), "system", "mine");
+        let untold = Mtls::new(server.client(), "system", "mine");
+        assert!(!told.is_on().await);
+        later().await;
+        server.down(true);
+        assert!(!told.is_on().await && untold.is_on().await, "refused");
+        later().await;
+        server.silent(true);
+        for (mtls, last) in [(&told, false), (&untold, true)] {
+            let calls = server.requests("GET", ADDRESS).len();
+            let begun = Instant::now();
+            // From then on nothing but time passes.
+            let waits = async {
+                server.asked("GET", ADDRESS, calls + 1).await;
+                tokio::time::pause();
+            };
+            let (on, ()) = join(mtls.is_on(), waits).await;
+            tokio::time::resume();
+            assert_eq!(on, last);
+            let waited = begun.elapsed();
+            assert!(
+                waited < Duration::from_secs(10),
+                "the API server gave up: {waited:?}"
+            );
+        }
     }
 }

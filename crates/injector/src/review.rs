@@ -1,6 +1,7 @@
 //! Reviews of pods: what the API server asks before it stores one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -28,6 +29,10 @@ const JSON: &str = "application/json";
 /// What it asks with.
 const VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
+
+/// For the list of components: the API server waits 10 s for a review, the Configuration takes some of that, and whoever creates
+/// the pod is told why it is refused.
+const COMPONENTS_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Reviews pods.
 #[derive(Debug)]
@@ -204,10 +209,7 @@ impl Reviewer {
             true if !is_object_name(namespace) => {
                 return Err(format!("{namespace:?} is not a valid name of a namespace"));
             }
-            true => {
-                let listed = self.client.all(Kind::COMPONENTS, Some(namespace), "").await;
-                listed.map_err(|error| format!("error when fetching components: {error}"))?
-            }
+            true => self.components(namespace).await?,
         };
         Ok(PatchContext {
             namespace: namespace.to_owned(),
@@ -216,6 +218,19 @@ impl Reviewer {
             token: self.token,
             components,
         })
+    }
+
+    async fn components(&self, namespace: &str) -> Result<Vec<Value>, String> {
+        let listed = self.client.all(Kind::COMPONENTS, Some(namespace), "");
+        let cause = match tokio::time::timeout(COMPONENTS_TIMEOUT, listed).await {
+            Ok(Ok(components)) => return Ok(components),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!(
+                "the Kubernetes API did not list them within {} s",
+                COMPONENTS_TIMEOUT.as_secs()
+            ),
+        };
+        Err(format!("error when fetching components: {cause}"))
     }
 }
 

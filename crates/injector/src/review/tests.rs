@@ -209,6 +209,29 @@ async fn a_pod_that_cannot_have_its_sidecar_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
+async fn a_pod_whose_components_are_not_listed_is_refused_before_the_api_server_gives_up() {
+    let webhook = Webhook::start().await;
+    let components = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart",
+        "dapr.io/inject-pluggable-components": "true"}));
+    webhook.server.silent(true);
+    let begun = tokio::time::Instant::now();
+    // From then on nothing but time passes.
+    let waits = async {
+        webhook.server.asked("LIST", "components", 1).await;
+        tokio::time::pause();
+    };
+    let (response, ()) = futures::future::join(webhook.review("u1", "Pod", &components), waits).await;
+    let waited = begun.elapsed();
+    assert!(waited < Duration::from_secs(10), "{waited:?}");
+    assert_eq!(response["allowed"], false);
+    let message = response["status"]["message"].as_str().unwrap();
+    assert_eq!(
+        message,
+        "error when fetching components: the Kubernetes API did not list them within 6 s"
+    );
+}
+
+#[tokio::test]
 async fn wrong_annotations_are_warned_of() {
     let webhook = Webhook::start().await;
     let wrong = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart", "dapr.io/app-port": "http"}));

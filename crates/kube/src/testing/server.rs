@@ -65,7 +65,7 @@ impl Server {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let shared = Arc::clone(&serving);
-                let service = service_fn(move |request| answer(Arc::clone(&shared), request));
+                let service = service_fn(move |request| serve(Arc::clone(&shared), request));
                 connections.spawn(async move {
                     // How a connection ends does not matter here.
                     let _ = http1::Builder::new()
@@ -120,6 +120,11 @@ impl Server {
     pub fn down(&self, down: bool) {
         self.state().down = down;
         self.cut();
+    }
+
+    /// Takes requests and answers none of them, or answers those that come from now on.
+    pub fn silent(&self, silent: bool) {
+        self.state().silent = silent;
     }
 
     /// Ends open watches.
@@ -181,6 +186,15 @@ impl ServerState {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+async fn serve(shared: Arc<ServerState>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let answered = answer(Arc::clone(&shared), request).await;
+    let silent = shared.state().silent;
+    if silent {
+        std::future::pending::<()>().await;
+    }
+    answered
 }
 
 async fn answer(shared: Arc<ServerState>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {

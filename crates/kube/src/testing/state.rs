@@ -29,6 +29,8 @@ pub(super) struct State {
     pub(super) requests: Vec<(String, String, Value)>,
     /// Refuses everything.
     pub(super) down: bool,
+    /// Takes requests, and answers none.
+    pub(super) silent: bool,
     /// Lists have no version, and watches end at once: a small server of the API does that.
     pub(super) versionless: bool,
     /// Refuses watches alone: with this status, and whether in a stream that begins well.
