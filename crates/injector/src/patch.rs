@@ -68,6 +68,9 @@ struct PodSpec {
     volumes: Option<Vec<Named>>,
     #[serde(default)]
     tolerations: Option<Vec<Value>>,
+    /// The system that its containers are made for, where it says so.
+    #[serde(default)]
+    os: Option<Named>,
 }
 
 #[derive(Debug, Default, Clone, Deserialize)]
@@ -138,6 +141,10 @@ impl Pod {
         self.spec.volumes.as_deref().unwrap_or_default()
     }
 
+    fn is_for_windows(&self) -> bool {
+        self.spec.os.as_ref().is_some_and(|os| os.name == "windows")
+    }
+
     fn has_volume(&self, name: &str) -> bool {
         self.volumes().iter().any(|volume| volume.name == name)
     }
@@ -165,7 +172,8 @@ pub(crate) fn warnings(pod: &Pod, settings: &Settings) -> Vec<String> {
 /// The operations that give a pod its sidecar; none where there is nothing to do.
 ///
 /// # Errors
-/// What is wrong with its app id, or with an annotation of which the API server would take no container.
+/// What is wrong with its app id, or with an annotation of which the API server would take no container; what a pod for Windows
+/// lacks.
 pub fn operations(pod: &Pod, settings: &Settings, context: &PatchContext) -> Result<Vec<Value>, String> {
     if !pod.needs_sidecar() {
         return Ok(Vec::new());
@@ -177,6 +185,12 @@ pub fn operations(pod: &Pod, settings: &Settings, context: &PatchContext) -> Res
     // What the app is told goes by what it said.
     let (pod, given) = (&counts, pod);
     let annotations = Annotations(pod.annotations());
+    if pod.is_for_windows() && container::own_image(annotations).is_none() {
+        let image = known::IMAGE;
+        return Err(format!(
+            "there is no sidecar image for Windows: name one in the annotation {image}"
+        ));
+    }
     let plan = volumes::Plan::new(pod, settings, context);
     let refused = plan.refused(pod);
     if !refused.is_empty() {

@@ -44,10 +44,10 @@ pub(super) fn sidecar(
     );
     let mut container = json!({
         "name": CONTAINER,
-        "image": annotations.text(IMAGE).filter(|image| !image.is_empty()).unwrap_or(&settings.image),
+        "image": own_image(annotations).unwrap_or(&settings.image),
         "imagePullPolicy": settings.pull_policy,
         "ports": ports(annotations, debug.then_some(debug_port)),
-        "securityContext": security(annotations, settings, &environment),
+        "securityContext": security(pod, settings, &environment),
         "readinessProbe": probe(annotations, "readiness",
             ("httpGet", json!({"path": "/v1.0/healthz", "port": PUBLIC_PORT}))),
         "livenessProbe": probe(annotations, "liveness", ("tcpSocket", json!({"port": PUBLIC_PORT}))),
@@ -81,6 +81,11 @@ pub(super) fn sidecar(
         container["resources"] = resources;
     }
     container
+}
+
+/// The image that the pod names.
+pub(super) fn own_image(annotations: Annotations<'_>) -> Option<&str> {
+    annotations.text(IMAGE).filter(|image| !image.is_empty())
 }
 
 /// The binary and its arguments; under the debugger, where there is a port for that.
@@ -138,18 +143,21 @@ fn probe(annotations: Annotations<'_>, kind: &str, (handler, settings): (&str, V
     })
 }
 
-fn security(annotations: Annotations<'_>, settings: &Settings, environment: &[Value]) -> Value {
+fn security(pod: &Pod, settings: &Settings, environment: &[Value]) -> Value {
     let administrator = environment
         .iter()
         .any(|variable| variable["name"] == CERTIFICATES);
-    let mut context = json!({
-        "allowPrivilegeEscalation": false,
-        "runAsNonRoot": settings.run_as_non_root && !administrator,
-        "readOnlyRootFilesystem": settings.read_only_root && !administrator,
-    });
+    let mut context = json!({"runAsNonRoot": settings.run_as_non_root && !administrator});
     if administrator {
         context["windowsOptions"] = json!({"runAsUserName": "ContainerAdministrator"});
-    } else {
+    }
+    if pod.is_for_windows() {
+        // The API server takes nothing of what follows there.
+        return context;
+    }
+    context["allowPrivilegeEscalation"] = false.into();
+    context["readOnlyRootFilesystem"] = (settings.read_only_root && !administrator).into();
+    if !administrator {
         for (field, id) in [
             ("runAsUser", settings.run_as_user),
             ("runAsGroup", settings.run_as_group),
@@ -159,7 +167,7 @@ fn security(annotations: Annotations<'_>, settings: &Settings, environment: &[Va
             }
         }
     }
-    if let Some(profile) = annotations
+    if let Some(profile) = Annotations(pod.annotations())
         .text("dapr.io/sidecar-seccomp-profile-type")
         .filter(|text| !text.is_empty())
     {

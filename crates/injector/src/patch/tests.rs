@@ -6,6 +6,7 @@ use crate::config::Service;
 
 mod native;
 mod volumes;
+mod windows;
 mod wrong;
 
 fn settings() -> Settings {
