@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use outrigger_resources::json::{JsonObject, Object, list, parse, value};
 use outrigger_resources::value::go_duration;
-use serde::Deserialize;
+use serde::de::MapAccess;
 
 use crate::round::ROUND_TIMEOUT;
 
@@ -55,45 +56,103 @@ pub enum SettingsError {
     TooMany(usize),
 }
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
 struct AppConfig {
-    entities: Option<Vec<String>>,
-    #[serde(flatten)]
+    entities: Vec<String>,
     common: Common,
     drain_rebalanced_actors: Option<bool>,
-    reminders_storage_partitions: Option<i64>,
-    entities_config: Option<Vec<Entry>>,
+    reminders_storage_partitions: i64,
+    entities_config: Vec<JsonObject<Entry>>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+impl<'de> Object<'de> for AppConfig {
+    const NAME: &'static str = "an object with entities";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        if is("entities") {
+            self.entities = list(map)?;
+        } else if is("drainRebalancedActors") {
+            self.drain_rebalanced_actors = map.next_value()?;
+        } else if is("remindersStoragePartitions") {
+            self.reminders_storage_partitions = value(map)?;
+        } else if is("entitiesConfig") {
+            self.entities_config = value(map)?;
+        } else {
+            return self.common.member(name, map);
+        }
+        Ok(true)
+    }
+}
+
+#[derive(Default)]
 struct Entry {
-    entities: Option<Vec<String>>,
-    #[serde(flatten)]
+    entities: Vec<String>,
     common: Common,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Common {
-    actor_idle_timeout: Option<String>,
-    drain_ongoing_call_timeout: Option<String>,
-    reentrancy: Option<Reentrancy>,
+impl<'de> Object<'de> for Entry {
+    const NAME: &'static str = "an object with entities";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        if name.eq_ignore_ascii_case("entities") {
+            self.entities = list(map)?;
+            return Ok(true);
+        }
+        self.common.member(name, map)
+    }
 }
 
-#[derive(Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct Common {
+    actor_idle_timeout: String,
+    drain_ongoing_call_timeout: String,
+    reentrancy: Reentrancy,
+}
+
+impl<'de> Object<'de> for Common {
+    const NAME: &'static str = "an object with actorIdleTimeout, drainOngoingCallTimeout and reentrancy";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        if is("actorIdleTimeout") {
+            self.actor_idle_timeout = value(map)?;
+        } else if is("drainOngoingCallTimeout") {
+            self.drain_ongoing_call_timeout = value(map)?;
+        } else if is("reentrancy") {
+            JsonObject(self.reentrancy) = value(map)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+#[derive(Clone, Copy, Default)]
 struct Reentrancy {
-    enabled: Option<bool>,
+    enabled: bool,
     max_stack_depth: Option<i64>,
+}
+
+impl<'de> Object<'de> for Reentrancy {
+    const NAME: &'static str = "an object with enabled and maxStackDepth";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        if name.eq_ignore_ascii_case("enabled") {
+            self.enabled = value(map)?;
+        } else if name.eq_ignore_ascii_case("maxStackDepth") {
+            self.max_stack_depth = map.next_value()?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
 }
 
 impl Reentrancy {
     fn depth(self) -> Option<u32> {
         let depth = |given: i64| u32::try_from(given).unwrap_or(if given < 0 { 0 } else { u32::MAX });
-        let enabled = self.enabled.unwrap_or_default();
-        enabled.then(|| self.max_stack_depth.map_or(DEPTH, depth))
+        self.enabled.then(|| self.max_stack_depth.map_or(DEPTH, depth))
     }
 }
 
@@ -112,19 +171,19 @@ impl Settings {
     /// # Errors
     /// [`SettingsError`].
     pub fn parse(json: &[u8]) -> Result<Self, SettingsError> {
-        let answer: AppConfig = serde_json::from_slice(json)?;
-        let names = answer.entities.unwrap_or_default();
+        let JsonObject(answer) = parse::<JsonObject<AppConfig>>(json)?;
+        let names = answer.entities;
         if names.len() > MAX_TYPES {
             return Err(SettingsError::TooMany(names.len()));
         }
-        let given = |text: Option<String>, name, default| match text.filter(|text| !text.is_empty()) {
-            None => Ok(default),
-            Some(text) => go_duration(&text).map_err(|_| SettingsError::Duration { name, text }),
+        let given = |text: String, name, default| match text.is_empty() {
+            true => Ok(default),
+            false => go_duration(&text).map_err(|_| SettingsError::Duration { name, text }),
         };
         let common = answer.common;
         let all = TypeSettings {
             idle: given(common.actor_idle_timeout, "actorIdleTimeout", IDLE)?,
-            reentrancy: common.reentrancy.unwrap_or_default().depth(),
+            reentrancy: common.reentrancy.depth(),
         };
         let drain = given(
             common.drain_ongoing_call_timeout,
@@ -136,14 +195,11 @@ impl Settings {
             drain: bounded(drain),
             warnings: Vec::new(),
         };
-        if answer
-            .reminders_storage_partitions
-            .is_some_and(|count| count != 0)
-        {
+        if answer.reminders_storage_partitions != 0 {
             let text = "remindersStoragePartitions has no effect: reminders are kept by the scheduler";
             settings.warnings.push(text.to_owned());
         }
-        for entry in answer.entities_config.unwrap_or_default() {
+        for JsonObject(entry) in answer.entities_config {
             settings.entry(entry);
         }
         if answer.drain_rebalanced_actors == Some(false) {
@@ -155,16 +211,16 @@ impl Settings {
     /// A type that has an entry takes all from there.
     fn entry(&mut self, entry: Entry) {
         let common = entry.common;
-        let given = |text: Option<String>, default| {
-            let text = text.filter(|text| !text.is_empty());
-            text.and_then(|text| go_duration(&text).ok()).unwrap_or(default)
+        let given = |text: &str, default| match text {
+            "" => default,
+            text => go_duration(text).unwrap_or(default),
         };
         let own = TypeSettings {
-            idle: given(common.actor_idle_timeout, IDLE),
-            reentrancy: common.reentrancy.unwrap_or_default().depth(),
+            idle: given(&common.actor_idle_timeout, IDLE),
+            reentrancy: common.reentrancy.depth(),
         };
         let mut used = false;
-        for name in entry.entities.unwrap_or_default() {
+        for name in entry.entities {
             match self.types.get_mut(&name) {
                 Some(settings) => (*settings, used) = (own, true),
                 None => self.warnings.push(format!(
@@ -173,7 +229,7 @@ impl Settings {
             }
         }
         if used {
-            let drain = given(common.drain_ongoing_call_timeout, DRAIN);
+            let drain = given(&common.drain_ongoing_call_timeout, DRAIN);
             self.drain = self.drain.max(bounded(drain));
         }
     }
@@ -245,6 +301,21 @@ mod tests {
         ] {
             assert!(Settings::parse(wrong.as_bytes()).is_err(), "{wrong}");
         }
+    }
+
+    /// Apps and SDKs write the names of members each in their own way.
+    #[test]
+    fn what_go_reads_is_read() {
+        let settings = parse(
+            r#"{"Entities":["a",null],"ActorIdleTimeout":"10m","DrainOngoingCallTimeout":null,"drainRebalancedActors":null,
+                "remindersStoragePartitions":null,"Reentrancy":{"Enabled":true,"MaxStackDepth":null},
+                "EntitiesConfig":[{"Entities":["b"],"Reentrancy":null},null]} {"#,
+        );
+        let a = settings.types["a"];
+        assert_eq!((a.idle, a.reentrancy), (seconds(600), Some(32)));
+        assert_eq!(settings.drain, seconds(2));
+        assert_eq!(settings.warnings.len(), 1, "b is none of the entities");
+        assert_eq!(parse("null"), Settings::none());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use memchr::memchr3_iter;
+use outrigger_resources::json::parse;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::Value;
 
@@ -48,6 +49,17 @@ impl<'de> Deserialize<'de> for Strings {
 pub fn from_slice<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Error> {
     serde_json::from_slice(text).or_else(|error| match repaired(text) {
         Some(repaired) => serde_json::from_slice(&repaired),
+        None => Err(error),
+    })
+}
+
+/// The first value of a JSON text, read as Go does from a stream: see [`parse`] and [`repaired`]. What apps say is read so.
+///
+/// # Errors
+/// The decoder's error when `text` does not begin with JSON, or not with that of such a value.
+pub fn first_from_slice<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Error> {
+    parse(text).or_else(|error| match repaired(text) {
+        Some(repaired) => parse(&repaired),
         None => Err(error),
     })
 }
@@ -276,6 +288,8 @@ mod tests {
             assert_eq!(canonical(given, Html::Escape).unwrap(), written);
         }
         let text: String = from_slice(br#""\udfff""#).unwrap();
+        assert_eq!(text, "\u{fffd}");
+        let text: String = first_from_slice(br#""\udfff" and more"#).unwrap();
         assert_eq!(text, "\u{fffd}");
     }
 

@@ -7,6 +7,7 @@ pub mod component;
 pub mod configuration;
 pub mod env_ref;
 pub mod http_endpoint;
+pub mod json;
 pub mod load;
 pub mod meta;
 pub mod problem;

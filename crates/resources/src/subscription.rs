@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde::de::MapAccess;
 
+use crate::json::{self, JsonObject, Object};
 use crate::load::{Broken, Document, Read, V1, V2};
 use crate::meta::{ObjectMeta, Source};
 
@@ -74,6 +76,57 @@ pub struct BulkSubscribe {
     pub max_messages_count: i32,
     /// Longest wait for more events, in milliseconds; 0 = the default.
     pub max_await_duration_ms: i32,
+}
+
+// As apps say them.
+
+impl<'de> Object<'de> for Routes {
+    const NAME: &'static str = "an object with rules and default";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        if name.eq_ignore_ascii_case("rules") {
+            let rules: Vec<JsonObject<Rule>> = json::list(map)?;
+            self.rules = rules.into_iter().map(|JsonObject(rule)| rule).collect();
+        } else if name.eq_ignore_ascii_case("default") {
+            self.default = json::value(map)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+impl<'de> Object<'de> for Rule {
+    const NAME: &'static str = "an object with match and path";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        if name.eq_ignore_ascii_case("match") {
+            self.r#match = json::value(map)?;
+        } else if name.eq_ignore_ascii_case("path") {
+            self.path = json::value(map)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+impl<'de> Object<'de> for BulkSubscribe {
+    const NAME: &'static str = "an object with enabled, maxMessagesCount and maxAwaitDurationMs";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        if is("enabled") {
+            self.enabled = json::value(map)?;
+        } else if is("maxMessagesCount") {
+            self.max_messages_count = json::value(map)?;
+        } else if is("maxAwaitDurationMs") {
+            self.max_await_duration_ms = json::value(map)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
 }
 
 impl Read for Subscription {

@@ -1,16 +1,15 @@
-//! JSON bodies as Go's decoder reads them: member names in any case, unknown members skipped, null as absence, and
-//! nothing after the first value looked at. Values that only pass through stay slices of the body. Large bodies are read
+//! JSON bodies as Go's decoder reads them. Values that only pass through stay slices of the body. Large bodies are read
 //! away from the threads that serve calls.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
 use bytes::Bytes;
 use outrigger_component::go_json::{self, MAX_DEPTH, Shape};
 use outrigger_component::offload::offload;
+pub(super) use outrigger_resources::json::{JsonObject, Object, parse, value};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::error::ApiError;
@@ -18,15 +17,6 @@ use crate::error::ApiError;
 /// Elements of a list that is the point of a request: keys, items, steps, events. Empty ones take little of a body, and
 /// some hundred bytes each until they are answered.
 const MAX_ELEMENTS: usize = 128 << 10;
-
-/// An object whose members are read one by one.
-pub(super) trait Object<'de>: Default {
-    /// What the decoder says it expected.
-    const NAME: &'static str;
-
-    /// Takes a member, its value being the next of `map`; false for a member that means nothing here.
-    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error>;
-}
 
 /// What `read` makes of a body; of a body with characters that are none, of the repaired one.
 pub(super) async fn read<T: Send + 'static>(
@@ -41,11 +31,6 @@ pub(super) async fn read<T: Send + 'static>(
         })
     };
     offload(size, work).await
-}
-
-/// The first JSON value of a body.
-pub(super) fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, serde_json::Error> {
-    T::deserialize(&mut serde_json::Deserializer::from_slice(body))
 }
 
 /// The only JSON value of a body: nothing follows it, and it is no null.
@@ -64,13 +49,6 @@ pub(super) fn undecoded(error: impl fmt::Display) -> ApiError {
     ApiError::malformed(format!("failed deserializing HTTP body: {error}"))
 }
 
-/// The value of the current member, null being the empty one.
-pub(super) fn value<'de, A: MapAccess<'de>, T: Deserialize<'de> + Default>(
-    map: &mut A,
-) -> Result<T, A::Error> {
-    Ok(map.next_value::<Option<T>>()?.unwrap_or_default())
-}
-
 /// A value that passes through, if those who decode it later can: to Go a number out of range is none, and depth has an
 /// end.
 pub(super) fn decodable<E: serde::de::Error>(value: &RawValue) -> Result<&RawValue, E> {
@@ -84,64 +62,6 @@ pub(super) fn decodable<E: serde::de::Error>(value: &RawValue) -> Result<&RawVal
         )));
     }
     Ok(value)
-}
-
-/// A member that is an object.
-pub(super) struct JsonObject<T>(pub(super) T);
-
-impl<T: Default> Default for JsonObject<T> {
-    fn default() -> Self {
-        Self(T::default())
-    }
-}
-
-impl<'de, T: Object<'de>> Deserialize<'de> for JsonObject<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        /// The members, or null.
-        struct Nullable<T>(PhantomData<T>);
-
-        impl<'de, T: Object<'de>> Visitor<'de> for Nullable<T> {
-            type Value = JsonObject<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(T::NAME)
-            }
-
-            fn visit_none<E>(self) -> Result<JsonObject<T>, E> {
-                Ok(JsonObject::default())
-            }
-
-            fn visit_unit<E>(self) -> Result<JsonObject<T>, E> {
-                Ok(JsonObject::default())
-            }
-
-            fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<JsonObject<T>, D::Error> {
-                deserializer.deserialize_map(Members(PhantomData))
-            }
-        }
-
-        struct Members<T>(PhantomData<T>);
-
-        impl<'de, T: Object<'de>> Visitor<'de> for Members<T> {
-            type Value = JsonObject<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(T::NAME)
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonObject<T>, A::Error> {
-                let mut object = T::default();
-                while let Some(Name(name)) = map.next_key()? {
-                    if !object.member(&name, &mut map)? {
-                        map.next_value::<IgnoredAny>()?;
-                    }
-                }
-                Ok(JsonObject(object))
-            }
-        }
-
-        deserializer.deserialize_option(Nullable(PhantomData))
-    }
 }
 
 /// A list of bounded length.
@@ -182,14 +102,11 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
     }
 }
 
-/// A member name, borrowed where it has no escapes.
-#[derive(Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
-
 #[cfg(test)]
 mod tests {
     use outrigger_component::Pairs;
     use outrigger_component::offload::{INLINE, done_at_once};
+    use serde::de::MapAccess;
 
     use super::*;
 

@@ -6,14 +6,16 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
 use outrigger_cloudevents::content_type::CLOUD_EVENT;
+use outrigger_component::go_json::first_from_slice;
 use outrigger_policy::resiliency::Outcome;
+use outrigger_resources::json::{JsonObject, Object, value};
 use outrigger_runtime::app::{AppChannel, AppError, Turn};
 use outrigger_runtime::call::{AppStatus, Call};
 use outrigger_runtime::resilience::grpc_outcome;
 use outrigger_telemetry::trace::{Parent, Span};
 use outrigger_wire::runtime::v1::TopicEventResponse;
 use outrigger_wire::runtime::v1::topic_event_response::TopicEventResponseStatus;
-use serde::Deserialize;
+use serde::de::MapAccess;
 use tonic::Code;
 
 use super::incoming::Incoming;
@@ -46,10 +48,21 @@ impl Handled {
 }
 
 /// An app's answer over HTTP.
-#[derive(Deserialize)]
+#[derive(Default)]
 struct AppResponse {
-    #[serde(default)]
-    status: Option<String>,
+    status: String,
+}
+
+impl<'de> Object<'de> for AppResponse {
+    const NAME: &'static str = "an object with status";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        let known = name.eq_ignore_ascii_case("status");
+        if known {
+            self.status = value(map)?;
+        }
+        Ok(known)
+    }
 }
 
 impl Target {
@@ -207,13 +220,8 @@ fn read_http(event: &Incoming, status: u16, body: &Bytes) -> (Handled, Outcome) 
 
 /// What cannot be understood is a success.
 fn read_answer(event: &Incoming, body: &[u8]) -> (Handled, Outcome) {
-    // What follows the first value is nobody's business.
-    let mut values = serde_json::Deserializer::from_slice(body).into_iter::<AppResponse>();
-    let status = match values.next() {
-        Some(Ok(answer)) => answer.status.unwrap_or_default(),
-        Some(Err(_)) | None => String::new(),
-    };
-    match status.as_str() {
+    let JsonObject(answer) = first_from_slice::<JsonObject<AppResponse>>(body).unwrap_or_default();
+    match answer.status.as_str() {
         "" | "SUCCESS" => Handled::Done.success(),
         "DROP" => {
             warn_dropped(event);
@@ -306,14 +314,19 @@ mod tests {
             (200, r#"{"status":""}"#),
             (200, r#"{"status":null}"#),
             (200, r#"{"status":5}"#),
+            (200, r#"{"Status":"SUCCESS","Reason":"\ud800"}"#),
             (299, r#"{"status":"SUCCESS"} x"#),
         ] {
             assert_eq!(read(status, body), Handled::Done, "{status} {body}");
         }
-        assert!(matches!(read(200, r#"{"status":"DROP"}"#), Handled::Dropped(_)));
+        for body in [r#"{"status":"DROP"}"#, r#"{"Status":"DROP"}"#] {
+            assert!(matches!(read(200, body), Handled::Dropped(_)), "{body}");
+        }
         assert!(matches!(read(404, ""), Handled::Dropped(_)));
         for (status, body) in [
             (200, r#"{"status":"RETRY"}"#),
+            (200, r#"{"Status":"RETRY"}"#),
+            (200, r#"{"STATUS":"RETRY","Message":null} {"#),
             (200, r#"{"status":"Success"}"#),
             (301, ""),
             (500, ""),

@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
-use outrigger_component::go_json::Strings;
+use outrigger_component::Pairs;
+use outrigger_component::go_json::{Strings, first_from_slice};
+use outrigger_nearest::hint;
 use outrigger_policy::resiliency::{Builtin, Key, Outcome};
+use outrigger_resources::json::{JsonObject, Object, value};
 use outrigger_resources::subscription::{BulkSubscribe, Routes, Rule};
 use outrigger_runtime::app::{AppChannel, AppError};
 use outrigger_runtime::call::{AppStatus, Call};
@@ -14,7 +17,7 @@ use outrigger_telemetry::trace::Parent;
 use outrigger_transport::body::Body;
 use outrigger_transport::headers::names;
 use outrigger_wire::runtime::v1::{ListTopicSubscriptionsResponse, TopicSubscription};
-use serde::Deserialize;
+use serde::de::MapAccess;
 use tonic::Code;
 
 use super::spec::SubscriptionSpec;
@@ -25,6 +28,8 @@ const LIST: &str = "/dapr.proto.runtime.v1.AppCallback/ListTopicSubscriptions";
 const MAX_ANSWER: usize = 4 << 20;
 /// Subscriptions of one app.
 const MAX_SUBSCRIPTIONS: usize = 10_000;
+/// Names of brokers in one line of the log.
+const SHOWN: usize = 10;
 
 /// Asks the app, again and again under the built-in policy for that. What it says and cannot be used is logged.
 pub(super) async fn ask(app: &AppChannel, dependencies: &Dependencies) -> Vec<AppSubscription> {
@@ -47,7 +52,29 @@ pub(super) async fn ask(app: &AppChannel, dependencies: &Dependencies) -> Vec<Ap
             return Vec::new();
         }
     };
-    usable(said)
+    let wanted = usable(said);
+    if let Some(text) = without_broker(&wanted, &dependencies.pubsubs.names()) {
+        tracing::warn!(target: LOG, "{text}");
+    }
+    wanted
+}
+
+/// Tells of brokers that are not there: what the app wants from them does not come.
+fn without_broker(wanted: &[AppSubscription], brokers: &[String]) -> Option<String> {
+    let named = wanted.iter().map(|wanted| &wanted.pubsub);
+    let mut missing: Vec<_> = named.filter(|pubsub| !brokers.contains(pubsub)).collect();
+    missing.sort_unstable();
+    missing.dedup();
+    let hint = hint(missing.first()?, brokers.iter().map(String::as_str));
+    let more = match missing.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    missing.truncate(SHOWN);
+    Some(format!(
+        "the app subscribes to topics of pub/sub components that are not loaded: {missing:?}{more}: it gets no events of \
+         them until they are ({hint}add them, or correct pubsubname in what the app says)"
+    ))
 }
 
 fn usable(said: Vec<SubscriptionSpec>) -> Vec<AppSubscription> {
@@ -91,15 +118,9 @@ async fn over_http(app: &AppChannel, app_id: &str) -> AttemptResult {
     };
     let said = match status {
         200 if body.trim_ascii().is_empty() => Ok(Vec::new()),
-        200 => serde_json::from_slice::<Option<Vec<HttpForm>>>(&body)
-            .map(|forms| {
-                forms
-                    .unwrap_or_default()
-                    .into_iter()
-                    .map(SubscriptionSpec::from)
-                    .collect()
-            })
-            .map_err(|error| format!("its answer to GET /dapr/subscribe cannot be read: {error}")),
+        200 => {
+            read(&body).map_err(|error| format!("its answer to GET /dapr/subscribe cannot be read: {error}"))
+        }
         404 => Ok(Vec::new()),
         other => Err(format!(
             "app returned http status code {other} from subscription endpoint"
@@ -107,6 +128,15 @@ async fn over_http(app: &AppChannel, app_id: &str) -> AttemptResult {
     };
     // An answer is an answer: only an app that cannot be reached is asked again.
     (said, Outcome::Success)
+}
+
+/// The list of an app that speaks HTTP.
+fn read(body: &[u8]) -> Result<Vec<SubscriptionSpec>, serde_json::Error> {
+    let forms: Option<Vec<JsonObject<HttpForm>>> = first_from_slice(body)?;
+    let forms = forms.unwrap_or_default().into_iter();
+    Ok(forms
+        .map(|JsonObject(form)| SubscriptionSpec::from(form))
+        .collect())
 }
 
 async fn get(app: &AppChannel, app_id: &str) -> Result<(u16, Bytes), AppError> {
@@ -149,46 +179,56 @@ async fn over_grpc(app: &AppChannel) -> AttemptResult {
 }
 
 /// Of both versions.
-#[derive(Deserialize)]
+#[derive(Default)]
 struct HttpForm {
-    #[serde(default)]
-    pubsubname: String,
-    #[serde(default)]
+    pubsub: String,
     topic: String,
-    #[serde(default, rename = "deadLetterTopic")]
-    dead_letter_topic: Option<String>,
-    #[serde(default)]
-    metadata: Option<Strings>,
-    #[serde(default)]
-    route: Option<String>,
-    #[serde(default)]
-    routes: Option<HttpRoutes>,
-    #[serde(default, rename = "bulkSubscribe")]
-    bulk_subscribe: Option<BulkSubscribe>,
+    dead_letter: String,
+    metadata: Pairs,
+    route: String,
+    routes: Routes,
+    bulk: BulkSubscribe,
 }
 
-#[derive(Default, Deserialize)]
-struct HttpRoutes {
-    #[serde(default)]
-    rules: Option<Vec<Rule>>,
-    #[serde(default)]
-    default: Option<String>,
+impl<'de> Object<'de> for HttpForm {
+    const NAME: &'static str = "an object with pubsubname, topic and routes";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        if is("pubsubname") {
+            self.pubsub = value(map)?;
+        } else if is("topic") {
+            self.topic = value(map)?;
+        } else if is("deadLetterTopic") {
+            self.dead_letter = value(map)?;
+        } else if is("metadata") {
+            Strings(self.metadata) = value(map)?;
+        } else if is("route") {
+            self.route = value(map)?;
+        } else if is("routes") {
+            JsonObject(self.routes) = value(map)?;
+        } else if is("bulkSubscribe") {
+            JsonObject(self.bulk) = value(map)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
 }
 
 impl From<HttpForm> for SubscriptionSpec {
     fn from(form: HttpForm) -> Self {
-        let routes = form.routes.unwrap_or_default();
-        let default = routes.default.filter(|path| !path.is_empty());
+        let mut routes = form.routes;
+        if routes.default.is_empty() {
+            routes.default = form.route;
+        }
         Self {
-            pubsub: form.pubsubname,
+            pubsub: form.pubsub,
             topic: form.topic,
-            routes: Routes {
-                rules: routes.rules.unwrap_or_default(),
-                default: default.or(form.route).unwrap_or_default(),
-            },
-            dead_letter: form.dead_letter_topic.unwrap_or_default(),
-            metadata: form.metadata.unwrap_or_default().0,
-            bulk: form.bulk_subscribe.unwrap_or_default(),
+            routes,
+            dead_letter: form.dead_letter,
+            metadata: form.metadata,
+            bulk: form.bulk,
         }
     }
 }
@@ -231,10 +271,9 @@ impl From<TopicSubscription> for SubscriptionSpec {
 mod tests {
     use super::*;
 
+    /// Topics, and their routes: rules and paths.
     fn said(json: &str) -> Vec<(String, Vec<(String, String)>)> {
-        let forms: Vec<HttpForm> = serde_json::from_str(json).unwrap();
-        let wanted = usable(forms.into_iter().map(SubscriptionSpec::from).collect());
-        let shown = wanted.into_iter().map(|wanted| {
+        let shown = usable(read(json.as_bytes()).unwrap()).into_iter().map(|wanted| {
             let routes = wanted.routes.shown();
             let routes = routes.map(|(rule, path)| (rule.to_owned(), path.to_owned()));
             (wanted.topic.clone(), routes.collect())
@@ -262,6 +301,59 @@ mod tests {
                 ),
             ]
         );
+    }
+
+    /// Which write the names of members each in its own way, and Java's what there is none of as null.
+    #[test]
+    fn what_the_sdks_say_is_read() {
+        let java = r#"[{"pubsubName":"p","topic":"t","route":null,"routes":{"rules":[{"match":"event.type == 'x'",
+            "path":"/x"}],"default":"/t"},"metadata":{"rawPayload":"true"},"deadLetterTopic":null,"bulkSubscribe":null}]"#;
+        let dotnet = r#"[{"topic":"t","pubsubName":"p","routes":{"rules":[{"match":"event.type == 'x'","path":"/x"}],
+            "default":"/t"},"metadata":{"rawPayload":"true"}}]"#;
+        let pascal = r#"[{"Topic":"t","PubsubName":"p","Routes":{"Rules":[{"Match":"event.type == 'x'","Path":"/x"}],
+            "Default":"/t"},"Metadata":{"rawPayload":"true"}}] "#;
+        for json in [java, dotnet, pascal] {
+            let wanted = usable(read(json.as_bytes()).unwrap());
+            let [wanted] = &wanted[..] else {
+                panic!("{json}");
+            };
+            assert_eq!((&*wanted.pubsub, &*wanted.topic), ("p", "t"), "{json}");
+            assert!(wanted.raw && wanted.dead_letter.is_none() && wanted.bulk.is_none());
+            let routes: Vec<_> = wanted.routes.shown().collect();
+            assert_eq!(routes, [("event.type == 'x'", "/x"), ("", "/t")], "{json}");
+        }
+        let bulk = r#"[{"pubsubName":"p","topic":"t","deadLetterTopic":"d","route":"/t","routes":null,"metadata":null,
+            "bulkSubscribe":{"enabled":true,"maxMessagesCount":7,"maxAwaitDurationMs":null}}]"#;
+        let wanted = usable(read(bulk.as_bytes()).unwrap());
+        assert_eq!(wanted[0].bulk.as_ref().map(|bulk| bulk.count), Some(7));
+        assert_eq!(wanted[0].dead_letter.as_deref(), Some("d"));
+    }
+
+    #[test]
+    fn null_is_nothing_and_what_follows_the_list_is_ignored() {
+        let all = said(
+            r#"[{"pubsubname":"p","topic":"t","routes":{"rules":[{"match":null,"path":"/t"}],"default":null}},null]
+               [{"topic":5}"#,
+        );
+        assert_eq!(all, [("t".to_owned(), vec![(String::new(), "/t".to_owned())])]);
+        for none in ["null", "[]"] {
+            assert!(said(none).is_empty(), "{none}");
+        }
+        for wrong in ["", "{}", "[1]", r#"[{"topic":5}]"#] {
+            assert!(read(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn subscriptions_without_their_broker_are_told_once() {
+        let wanted = |pubsub: &str| AppSubscription::to_path(pubsub, "t", "/t");
+        let brokers = ["orders".to_owned()];
+        assert_eq!(without_broker(&[wanted("orders")], &brokers), None);
+        let told = [wanted("order"), wanted("orders"), wanted("zoo"), wanted("order")];
+        let told = without_broker(&told, &brokers).unwrap();
+        assert!(told.contains(r#"not loaded: ["order", "zoo"]: "#), "{told}");
+        assert!(told.contains("did you mean orders? add"), "{told}");
+        assert!(without_broker(&[wanted("")], &brokers).is_some());
     }
 
     #[test]

@@ -36,6 +36,8 @@ const MARKER_POLL: (Duration, Duration) = (Duration::from_millis(10), Duration::
 const UNDER_WAY: Duration = Duration::from_secs(1);
 /// A transaction that began so long ago and left no marker will leave none.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60 * 60);
+/// Nobody can tell whether it was committed.
+const NO_STORE: &str = "no state store with this outbox is loaded";
 /// Pauses before a broker is asked again for the subscription.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
@@ -61,8 +63,8 @@ pub(super) enum RelayOutcome {
     Void(&'static str),
     /// It is not committed yet, and may be: its transaction is under way here.
     UnderWay,
-    /// It is not committed yet.
-    Missing,
+    /// It is not committed yet. `discards`: all the stores that were looked at say that it is dropped then.
+    Missing { discards: bool },
     /// Nobody knows, or it could not be published.
     Failed(String),
 }
@@ -168,7 +170,7 @@ impl Relay {
             let fate = self.attempt(&event).await;
             let outcome = match fate {
                 RelayOutcome::Published(_) | RelayOutcome::Void(_) => Outcome::Success,
-                RelayOutcome::UnderWay | RelayOutcome::Missing | RelayOutcome::Failed(_) => {
+                RelayOutcome::UnderWay | RelayOutcome::Missing { .. } | RelayOutcome::Failed(_) => {
                     Outcome::Failure { code: None }
                 }
             };
@@ -195,10 +197,14 @@ impl Relay {
         // Asked before the look: who has failed before it has not been committed after it.
         let has_failed = self.state.transactions.has_failed(marker);
         let is_under_way = self.state.transactions.running(marker).is_some();
+        let stores = self.stores();
+        if stores.is_empty() {
+            return RelayOutcome::Failed(NO_STORE.to_owned());
+        }
         let mut unknown = None;
-        for store in self.stores() {
+        for store in &stores {
             match store.has_marker(marker).await {
-                Ok(true) => return self.publish(store, internal).await,
+                Ok(true) => return self.publish(Arc::clone(store), internal).await,
                 Ok(false) => {}
                 Err(cause) => unknown = Some(format!("state store {}: {cause}", store.name())),
             }
@@ -216,7 +222,9 @@ impl Relay {
             Some(age) if age > ABANDONED_AFTER => {
                 RelayOutcome::Void("its transaction began over an hour ago")
             }
-            _ => RelayOutcome::Missing,
+            _ => RelayOutcome::Missing {
+                discards: stores.iter().all(discards),
+            },
         }
     }
 
@@ -227,7 +235,7 @@ impl Relay {
     /// Sends a committed event to the topic of its store.
     async fn publish(&self, store: Arc<Store>, internal: &Internal) -> RelayOutcome {
         let Some(outbox) = &store.outbox else {
-            return RelayOutcome::Missing;
+            return RelayOutcome::Failed(NO_STORE.to_owned());
         };
         let settings = &outbox.settings;
         let mut event = match Event::parse(&internal.envelope) {
@@ -279,15 +287,17 @@ impl Relay {
         }
     }
 
-    /// Whether events whose markers do not appear are dropped: if every store says so that they may be of.
-    fn discards(&self) -> bool {
-        let stores = self.stores();
-        let discards = |store: &Arc<Store>| {
-            let outbox = store.outbox.as_ref();
-            outbox.is_some_and(|outbox| outbox.settings.discards)
-        };
-        !stores.is_empty() && stores.iter().all(discards)
+    /// Gives back what nobody failed: as a failure a broker might make a dead letter of it (RabbitMQ), or skip it (Kafka).
+    fn give_back(&self, receipt: Receipt) {
+        self.count("returned");
+        receipt.release(false);
     }
+}
+
+/// Whether events of this store whose markers do not appear are dropped.
+fn discards(store: &Arc<Store>) -> bool {
+    let outbox = store.outbox.as_ref();
+    outbox.is_some_and(|outbox| outbox.settings.discards)
 }
 
 impl Consumer for Relay {
@@ -316,7 +326,7 @@ impl Consumer for Relay {
     async fn settle(&self, _message: Message, rest: Disposition, receipt: Receipt, tokens: StopTokens<'_>) {
         let (marker, pending) = match rest {
             Disposition::Pending(marker, pending) => (marker, pending),
-            Disposition::Stopped => return receipt.give_back(),
+            Disposition::Stopped => return receipt.release(false),
             Disposition::Unreadable(why) => {
                 let topic = &self.place.topic;
                 tracing::error!(
@@ -339,13 +349,29 @@ impl Consumer for Relay {
                 return receipt.acknowledge();
             }
             Err(Undelivered::Stopped | Undelivered::Revoked | Undelivered::Blocked) => {
-                return receipt.give_back();
+                return receipt.release(false);
             }
             // Its wait was cut short: somebody else goes on.
-            Ok(RelayOutcome::UnderWay | RelayOutcome::Missing | RelayOutcome::Failed(_))
+            Ok(RelayOutcome::UnderWay | RelayOutcome::Missing { .. } | RelayOutcome::Failed(_))
                 if tokens.any_cancelled() =>
             {
-                return receipt.give_back();
+                return receipt.release(false);
+            }
+            Ok(RelayOutcome::Missing { discards: true }) => {
+                tracing::error!(
+                    target: LOG,
+                    "failed to publish outbox event {marker}: outbox state not found, discarding message"
+                );
+                self.count("dropped");
+                return receipt.acknowledge();
+            }
+            Ok(RelayOutcome::Missing { discards: false }) => {
+                tracing::error!(
+                    target: LOG,
+                    "failed to publish outbox event {marker}: outbox state not found, rejecting for later processing; \
+                     where a missing marker means a failed transaction, set outboxDiscardWhenMissingState"
+                );
+                return self.give_back(receipt);
             }
             Ok(RelayOutcome::UnderWay) => {
                 tracing::warn!(
@@ -353,33 +379,17 @@ impl Consumer for Relay {
                     "outbox event {marker} is returned to pubsub {}: its transaction is still under way",
                     self.broker.name()
                 );
-                self.count("returned");
-                return receipt.give_back();
+                return self.give_back(receipt);
             }
-            Ok(RelayOutcome::Missing) => "outbox state not found".to_owned(),
-            Ok(RelayOutcome::Failed(cause)) => {
-                tracing::error!(
-                    target: LOG,
-                    "outbox event {marker} is returned to pubsub {}: {cause}",
-                    self.broker.name()
-                );
-                self.count("returned");
-                return receipt.give_back();
-            }
+            Ok(RelayOutcome::Failed(cause)) => cause,
             Err(refused @ Undelivered::Refused(_)) => refused.to_string(),
         };
-        if self.discards() {
-            tracing::error!(target: LOG, "failed to publish outbox event {marker}: {why}, discarding message");
-            self.count("dropped");
-            return receipt.acknowledge();
-        }
         tracing::error!(
             target: LOG,
-            "failed to publish outbox event {marker}: {why}, rejecting for later processing; where a missing marker \
-             means a failed transaction, set outboxDiscardWhenMissingState"
+            "outbox event {marker} is returned to pubsub {}: {why}",
+            self.broker.name()
         );
-        self.count("returned");
-        receipt.give_back();
+        self.give_back(receipt);
     }
 }
 

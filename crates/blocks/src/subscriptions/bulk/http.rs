@@ -4,11 +4,14 @@ use bytes::Bytes;
 use outrigger_cloudevents::BULK_TYPE;
 use outrigger_cloudevents::content_type::{CLOUD_EVENT, JSON, OCTET_STREAM};
 use outrigger_component::Pairs;
+use outrigger_component::go_json::first_from_slice;
 use outrigger_component::offload::offload;
+use outrigger_resources::json::{JsonObject, Object, value};
 use outrigger_runtime::app::{AppChannel, Turn};
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::headers;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde::de::MapAccess;
 use serde_json::value::RawValue;
 
 use super::{BulkResponse, Entry, Shown, dropped, written};
@@ -46,19 +49,42 @@ enum Body<'e> {
     Raw(String),
 }
 
-#[derive(Deserialize)]
+#[derive(Default)]
 struct Response {
-    #[serde(default)]
-    statuses: Option<Vec<ResponseEntry>>,
+    statuses: Vec<JsonObject<ResponseEntry>>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+impl<'de> Object<'de> for Response {
+    const NAME: &'static str = "an object with statuses";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        let known = name.eq_ignore_ascii_case("statuses");
+        if known {
+            self.statuses = value(map)?;
+        }
+        Ok(known)
+    }
+}
+
+#[derive(Default)]
 struct ResponseEntry {
-    #[serde(default)]
     entry_id: String,
-    #[serde(default)]
     status: String,
+}
+
+impl<'de> Object<'de> for ResponseEntry {
+    const NAME: &'static str = "an object with entryId and status";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        if name.eq_ignore_ascii_case("entryId") {
+            self.entry_id = value(map)?;
+        } else if name.eq_ignore_ascii_case("status") {
+            self.status = value(map)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
 }
 
 pub(super) async fn call(
@@ -130,10 +156,9 @@ fn request(wanted: &AppSubscription, entries: &[Shown]) -> Result<Bytes, serde_j
 /// The answer to a bulk of `count` events.
 fn read(count: usize, status: u16, body: &[u8]) -> BulkResponse {
     match status {
-        200..300 => match serde_json::from_slice::<Response>(body) {
-            Ok(response) => {
-                let statuses = response.statuses.unwrap_or_default();
-                let said = statuses.into_iter().map(|entry| {
+        200..300 => match first_from_slice::<JsonObject<Response>>(body) {
+            Ok(JsonObject(response)) => {
+                let said = response.statuses.into_iter().map(|JsonObject(entry)| {
                     let said = match entry.status.as_str() {
                         "SUCCESS" => Handled::Done.success(),
                         "DROP" => dropped(&entry.entry_id),
@@ -201,10 +226,20 @@ mod tests {
             matches!(said.of("4").0, Handled::Failed(_)),
             "nothing is said of it"
         );
-        for (status, body) in [(200, "no json"), (500, "")] {
+        for (status, body) in [(200, "no json"), (200, ""), (200, "null"), (500, "")] {
             let said = read(3, status, body.as_bytes());
             assert!(matches!(said.of("1").0, Handled::Failed(_)));
         }
         assert!(matches!(read(3, 404, b"").of("1").0, Handled::Dropped(_)));
+    }
+
+    #[test]
+    fn answers_are_read_as_go_reads_them() {
+        let body = br#"{"Statuses":[{"EntryId":"1","Status":"SUCCESS"},{"entryId":"2","status":null},null,
+            {"ENTRYID":"3","STATUS":"DROP","reason":{}}]} and more"#;
+        let said = read(3, 200, body);
+        assert_eq!(said.of("1").0, Handled::Done);
+        assert!(matches!(said.of("2").0, Handled::Failed(_)));
+        assert!(matches!(said.of("3").0, Handled::Dropped(_)));
     }
 }

@@ -27,6 +27,8 @@ struct Queues {
     topics: Mutex<HashMap<String, VecDeque<Bytes>>>,
     published: Notify,
     returned: AtomicUsize,
+    /// Of those, what a broker takes for failures.
+    failed: AtomicUsize,
 }
 
 impl Queues {
@@ -76,7 +78,10 @@ impl PubSub for Queue {
                 tokio::select! {
                     () = queues.published.notified() => {}
                     settled = feed.settled() => for (data, settlement) in settled {
-                        if matches!(settlement, Settlement::Return) {
+                        if settlement == Settlement::Return {
+                            queues.failed.fetch_add(1, Ordering::SeqCst);
+                        }
+                        if settlement != Settlement::Acknowledge {
                             queues.returned.fetch_add(1, Ordering::SeqCst);
                             queues.topics.lock().unwrap().entry(topic.clone()).or_default().push_back(data);
                         }
@@ -168,21 +173,27 @@ struct World {
     state: Arc<State>,
     broker: Arc<Broker>,
     place: InternalTopic,
-    _components: [Registration; 2],
+    store: Option<Registration>,
+    _broker: Registration,
 }
 
 impl World {
     fn new() -> Self {
+        Self::where_discards("true")
+    }
+
+    /// With `outboxDiscardWhenMissingState`.
+    fn where_discards(discards: &str) -> Self {
         let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
         let resilience = Arc::new(Resilience::new(Resiliency::none(), metrics));
         let pubsubs = Arc::new(PubSubs::new("app".into(), Arc::clone(&resilience), Tracer::off()));
         let queues = Arc::new(Queues::default());
         let queue = Arc::new(Queue(Arc::clone(&queues)));
-        let first = pubsubs.insert("broker", queue, Topics::default(), String::new());
+        let registered = pubsubs.insert("broker", queue, Topics::default(), String::new());
         let items = [
             ("outboxPublishPubsub", "broker"),
             ("outboxPublishTopic", "orders"),
-            ("outboxDiscardWhenMissingState", "true"),
+            ("outboxDiscardWhenMissingState", discards),
         ];
         let items = items.map(|(name, value)| NameValue::new(name, value));
         let settings = Settings::read(&Properties::found(items.to_vec()), "default", "app");
@@ -191,7 +202,7 @@ impl World {
         let keys = Keys::parse(Some("none"), "store", "app", None).unwrap();
         let slow = Arc::new(Slow::default());
         let component = Arc::clone(&slow) as Arc<dyn StateStore>;
-        let second = state.insert("store", component, keys, None, settings);
+        let store = state.insert("store", component, keys, None, settings);
         Self {
             queues,
             slow,
@@ -201,7 +212,18 @@ impl World {
                 pubsub: "broker".to_owned(),
                 topic: "defaultappordersoutbox".to_owned(),
             },
-            _components: [first, second],
+            store: Some(store),
+            _broker: registered,
+        }
+    }
+
+    /// One that waits no more than some milliseconds for a marker.
+    fn relay(&self) -> Relay {
+        let pause = Duration::from_millis(10);
+        let (state, broker) = (Arc::clone(&self.state), Arc::clone(&self.broker));
+        Relay {
+            policy: Policy::waiting("outbox", pause, pause, pause * 5),
+            ..Relay::new(state, broker, self.place.clone())
         }
     }
 
@@ -220,12 +242,7 @@ impl World {
 #[tokio::test]
 async fn an_event_is_not_dropped_while_its_transaction_is_under_way() {
     let world = World::new();
-    let pause = Duration::from_millis(10);
-    let (state, broker) = (Arc::clone(&world.state), Arc::clone(&world.broker));
-    let relay = Relay {
-        policy: Policy::waiting("outbox", pause, pause, pause * 5),
-        ..Relay::new(state, broker, world.place.clone())
-    };
+    let relay = world.relay();
     let (stop, asked) = (CancellationToken::new(), CancellationToken::new());
     let relaying = tokio::spawn(async move { relay.run(&stop, &asked).await });
     let committing = async {
@@ -237,7 +254,50 @@ async fn an_event_is_not_dropped_while_its_transaction_is_under_way() {
     committed.unwrap();
     let keys = || world.slow.keys.lock().unwrap().len();
     eventually(|| world.queues.in_topic("orders") == 1 && keys() == 1).await;
+    assert_eq!(world.queues.failed.load(Ordering::SeqCst), 0);
     relaying.abort();
+}
+
+/// Nobody failed them: as failures they would become dead letters, or be skipped. Of a store that is not there nobody knows
+/// that it has no marker, however old the event is.
+#[tokio::test]
+async fn events_whose_fate_is_unknown_are_given_back_without_a_failure() {
+    #[derive(Debug, Clone, Copy)]
+    enum Why {
+        Missing,
+        StoreAway,
+        NoStore,
+    }
+    /// Of 1970.
+    const OLD: &str = "outbox-00000000-0000-7000-8000-000000000000";
+    for (why, marker, discards) in [
+        (Why::Missing, event::marker(), "false"),
+        (Why::StoreAway, OLD.to_owned(), "true"),
+        (Why::NoStore, event::marker(), "true"),
+        (Why::NoStore, OLD.to_owned(), "true"),
+    ] {
+        let mut world = World::where_discards(discards);
+        match why {
+            Why::Missing => {}
+            Why::StoreAway => world.slow.is_away.store(true, Ordering::SeqCst),
+            Why::NoStore => {
+                let _users = world.store.take().unwrap().withdraw();
+            }
+        }
+        let internal = Publish {
+            topic: world.place.topic.clone(),
+            data: format!(r#"{{"id":"{marker}","data":"1"}}"#).into(),
+            ..Publish::default()
+        };
+        world.broker.component().publish(&internal).await.unwrap();
+        let relay = world.relay();
+        let (stop, asked) = (CancellationToken::new(), CancellationToken::new());
+        let relaying = tokio::spawn(async move { relay.run(&stop, &asked).await });
+        eventually(|| world.queues.returned.load(Ordering::SeqCst) > 0).await;
+        let failed = world.queues.failed.load(Ordering::SeqCst);
+        assert_eq!(failed, 0, "{why:?} {marker}");
+        relaying.abort();
+    }
 }
 
 /// Nobody knows either what became of a transaction whose caller did not wait for its end.
