@@ -62,9 +62,12 @@ impl Drop for Incoming {
 
 /// What a session is told.
 pub(super) enum Command {
-    Add(Route),
+    /// Another route; tells when it is one.
+    Add(Route, oneshot::Sender<()>),
     /// No more messages for this route.
     Remove(u64),
+    /// The broker is to end the subscription to this, unless another route is there for the same.
+    Forget(Filter),
     /// The app is done with a message.
     Done(u64),
     /// A subscription ended with a message.
@@ -98,7 +101,7 @@ pub(super) struct Session {
     skipping: bool,
     /// Whether the broker has read the acknowledgements.
     read: Read,
-    /// Questions for that without an answer.
+    /// Ends of subscriptions, the questions for that among them, without an answer.
     asked: u32,
     connection: u64,
     /// Acknowledgements that were not written yet.
@@ -194,6 +197,7 @@ impl Session {
     }
 
     fn connected(&mut self, resumed: bool, limits: Limits) {
+        self.routes.retain(|route| !route.messages.is_closed());
         self.connection += 1;
         self.skipping = false;
         self.read = Read::Unknown;
@@ -241,7 +245,7 @@ impl Session {
 
     fn command(&mut self, command: Command) {
         match command {
-            Command::Add(route) => {
+            Command::Add(route, added) => {
                 for (number, received) in self.held.stray() {
                     if route.filter.matches(&received.topic) {
                         self.held.found(number);
@@ -249,8 +253,11 @@ impl Session {
                     }
                 }
                 self.routes.push(route);
+                // Whoever asked may have given up.
+                let _gone = added.send(());
             }
             Command::Remove(id) => self.routes.retain(|route| route.id != id),
+            Command::Forget(filter) => self.forget(&filter),
             Command::Done(number) => {
                 let connection = self.is_up().then_some(self.connection);
                 if let Some(received) = self.held.done(number, connection) {
@@ -268,6 +275,17 @@ impl Session {
                 self.flushes.push(flushed);
                 self.flushed();
             }
+        }
+    }
+
+    fn forget(&mut self, filter: &Filter) {
+        self.routes.retain(|route| !route.messages.is_closed());
+        if self.routes.iter().any(|route| route.filter == *filter) {
+            return;
+        }
+        // Where the client does not take it, the broker goes on sending what nobody here wants.
+        if self.client.try_unsubscribe(&filter.asked) {
+            self.asked += 1;
         }
     }
 
@@ -373,3 +391,6 @@ fn find<'r>(routes: impl DoubleEndedIterator<Item = &'r Route> + Clone, topic: &
     let exact = routes.clone().find(|route| route.filter.is(topic));
     exact.or_else(|| routes.find(|route| route.filter.matches(topic)))
 }
+
+#[cfg(test)]
+mod tests;
