@@ -59,3 +59,40 @@ async fn who_has_gone_is_not_subscribed_again() {
     let routes: Vec<u64> = session.routes.iter().map(|route| route.id).collect();
     assert_eq!(routes, [1]);
 }
+
+/// With places of their own at the broker, and without an end.
+#[tokio::test]
+async fn messages_that_wait_for_nobody_are_told_while_others_are_subscribed() {
+    let received = |topic: &str, packet| Received {
+        topic: topic.into(),
+        payload: "x".into(),
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        again: false,
+        packet,
+        expires: None,
+        properties: None,
+    };
+    let (mut session, _events) = session();
+    session.connected(false, Limits::default());
+    session.take(received("old", 1));
+    session.tell_strays();
+    assert!(session.told.is_empty(), "nobody else starves");
+    let mut orders = add(&mut session, 1, "orders");
+    assert!(session.look_at.is_some());
+    session.take(received("orders", 2));
+    let held = orders.try_recv().unwrap();
+    session.tell_strays();
+    assert!(session.told.contains("old") && !session.told.contains("orders"));
+    assert_eq!(session.look_at, None);
+    let _others = add(&mut session, 2, "others");
+    session.tell_strays();
+    // Its subscription ends with it.
+    session.command(Command::Remove(1));
+    drop((orders, held));
+    let returned = session.queue.try_recv().unwrap();
+    session.command(returned);
+    assert!(session.look_at.is_some());
+    session.tell_strays();
+    assert!(session.told.contains("orders"));
+}
