@@ -70,9 +70,9 @@ struct BrokerInner {
 struct Broker(Arc<BrokerInner>);
 
 impl Broker {
-    /// `retry`: whether records that the app failed come again, unless the settings say.
-    async fn open(setup: &Setup, retry: bool) -> Result<Self> {
-        let settings = Settings::read(setup, retry)?;
+    /// `pubsub`: not for a binding.
+    async fn open(setup: &Setup, pubsub: bool) -> Result<Self> {
+        let settings = Settings::read(setup, pubsub)?;
         let kafka = settings.connect().await?;
         let producer = settings.producer(&kafka).await?;
         Ok(Self(Arc::new(BrokerInner {

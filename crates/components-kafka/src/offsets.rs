@@ -2,7 +2,8 @@
 //! I/O; time comes in as an argument.
 //!
 //! A position is committed once the app is done with all records before it. A record that was returned holds back the
-//! later ones of its key, and blocks no other key.
+//! later ones of its key, and blocks no other key. Once it is done the later ones come one after another; those without a key
+//! come together where whoever takes them keeps their order, or there is none as in bulks.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -54,6 +55,8 @@ pub(super) struct Position {
 #[derive(Debug)]
 pub(super) struct Offsets<R> {
     retry: Option<Retry>,
+    /// Records without a key that waited do not wait for each other.
+    together: bool,
     partitions: BTreeMap<i32, Partition<R>>,
 }
 
@@ -79,6 +82,8 @@ struct Blocked<R> {
     due: Instant,
     /// The first one was postponed.
     postponed: bool,
+    /// Those that wait come together: what they waited for is done.
+    flows: bool,
 }
 
 impl<R> Default for Partition<R> {
@@ -106,7 +111,9 @@ impl<R> Partition<R> {
             out: None,
             due,
             postponed,
+            flows: false,
         });
+        blocked.flows = false;
         if blocked.out == Some(taken.offset) {
             blocked.out = None;
         }
@@ -118,7 +125,7 @@ impl<R> Partition<R> {
         blocked.waiting.insert(taken.offset, taken);
     }
 
-    fn done(&mut self, offset: i64, key: &Option<Bytes>, now: Instant) {
+    fn done(&mut self, offset: i64, key: &Option<Bytes>, together: bool, now: Instant) {
         self.failed.remove(&offset);
         if let Some((done, _)) = self.open.get_mut(&offset) {
             *done = true;
@@ -136,6 +143,7 @@ impl<R> Partition<R> {
                 blocked.out = None;
                 blocked.due = now;
                 blocked.postponed = false;
+                blocked.flows = together && key.is_none();
             }
             if blocked.out.is_none() && blocked.waiting.is_empty() {
                 self.blocked.remove(key);
@@ -145,10 +153,12 @@ impl<R> Partition<R> {
 }
 
 impl<R> Offsets<R> {
-    /// `retry`: when records come again; `None`: they do not.
-    pub(super) fn new(retry: Option<Retry>) -> Self {
+    /// `retry`: when records come again; `None`: they do not. `together`: records without a key that waited for one that was
+    /// returned come at once when it is done.
+    pub(super) fn new(retry: Option<Retry>, together: bool) -> Self {
         Self {
             retry,
+            together,
             partitions: BTreeMap::new(),
         }
     }
@@ -191,7 +201,7 @@ impl<R> Offsets<R> {
     /// The app is done with a record.
     pub(super) fn done(&mut self, taken: &TakenRecord<R>, now: Instant) {
         if let Some(partition) = self.partitions.get_mut(&taken.partition) {
-            partition.done(taken.offset, &taken.key, now);
+            partition.done(taken.offset, &taken.key, self.together, now);
         }
     }
 
@@ -203,7 +213,7 @@ impl<R> Offsets<R> {
         let failed = partition.failed.entry(taken.offset).or_insert(0);
         *failed = failed.saturating_add(1);
         let Some(pause) = self.retry.as_ref().and_then(|retry| retry.pause(*failed)) else {
-            partition.done(taken.offset, &taken.key, now);
+            partition.done(taken.offset, &taken.key, self.together, now);
             return Returned::Skip;
         };
         partition.hold(taken, now + pause, false);
@@ -245,13 +255,16 @@ impl<R> Offsets<R> {
                 .blocked
                 .values_mut()
                 .find(|blocked| blocked.is_ready() && blocked.due <= now);
-            if let Some((offset, taken)) = due.and_then(|blocked| {
-                let (offset, taken) = blocked.waiting.pop_first()?;
+            let Some(blocked) = due else { continue };
+            let Some((offset, taken)) = blocked.waiting.pop_first() else {
+                continue;
+            };
+            if !blocked.flows {
                 blocked.out = Some(offset);
-                Some((offset, taken))
-            }) {
-                return Some((taken, partition.failed.get(&offset).copied().unwrap_or(0)));
+            } else if blocked.waiting.is_empty() {
+                partition.blocked.remove(&taken.key);
             }
+            return Some((taken, partition.failed.get(&offset).copied().unwrap_or(0)));
         }
         None
     }

@@ -178,7 +178,7 @@ impl Session {
             committing: None,
             commit_at: None,
             ahead: VecDeque::new(),
-            offsets: Offsets::new(settings.consumer.retry.clone()),
+            offsets: Offsets::new(settings.consumer.retry.clone(), settings.consumer.returns_lanes),
             values: Reader::new(values),
             paused: BTreeSet::new(),
             partitions,

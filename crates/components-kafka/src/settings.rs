@@ -68,11 +68,14 @@ pub(super) struct ConsumerSettings {
     pub(super) rejoin: Duration,
     /// When a record that was returned comes again; `None`: never.
     pub(super) retry: Option<Retry>,
+    /// Whoever takes records without a key keeps their order where it matters: one that fails comes back with those behind it.
+    pub(super) returns_lanes: bool,
 }
 
 impl Settings {
-    /// `retry`: whether records that the app failed come again, unless the settings say.
-    pub(super) fn read(setup: &Setup, retry: bool) -> Result<Self> {
+    /// `pubsub`: records are taken by the engine of subscriptions, and those that the app failed come again, unless the
+    /// settings say; else by a binding.
+    pub(super) fn read(setup: &Setup, pubsub: bool) -> Result<Self> {
         let metadata = &setup.metadata;
         let group = metadata.filled(&["consumerGroup"]);
         let group = group.or_else(|| metadata.filled(&["consumerID"]));
@@ -105,7 +108,7 @@ impl Settings {
                     .map_err(|error| metadata.wrong(&["excludeHeaderMetaRegex"], &error.to_string()))?,
             },
             registry: Registry::read(metadata)?.map(Arc::new),
-            consumer: consumer(metadata, span, retry)?,
+            consumer: consumer(metadata, span, pubsub)?,
             // Last: without authType nothing more could be read, and all that is wrong is told together.
             security: Security::read(metadata)?,
         })
@@ -126,7 +129,7 @@ impl Settings {
 fn consumer(
     metadata: &Metadata,
     span: impl Fn(&str, Duration) -> Result<Duration, MetadataError>,
-    retry: bool,
+    pubsub: bool,
 ) -> Result<ConsumerSettings> {
     let bytes = |name: &str, default: i32| -> Result<i32, MetadataError> {
         match metadata.number::<i32>(&[name])? {
@@ -172,8 +175,9 @@ fn consumer(
             .unwrap_or(Duration::from_millis(100)),
         retry: {
             let policy = Retry::read(metadata)?;
-            metadata.flag(&["consumeRetryEnabled"], retry).then_some(policy)
+            metadata.flag(&["consumeRetryEnabled"], pubsub).then_some(policy)
         },
+        returns_lanes: pubsub,
     })
 }
 

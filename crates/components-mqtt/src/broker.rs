@@ -26,7 +26,7 @@ use outrigger_component::{
 };
 use rumqttc::QoS;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -208,11 +208,14 @@ impl PubSub for MqttBroker {
         let consumer = Consumer {
             shared: Arc::clone(&self.shared),
             route: route.id,
-            unsubscribe: forget.then(|| filter.asked.clone()),
+            unsubscribe: forget.then(|| filter.clone()),
             incoming,
         };
         // What comes as soon as the broker knows has a place to go.
-        let _gone = self.shared.commands.send(Command::Add(route));
+        let (added, taken) = oneshot::channel();
+        let _gone = self.shared.commands.send(Command::Add(route, added));
+        // The session may be about to end another subscription to the same at the broker: that is asked before this one.
+        let _ended = taken.await;
         let under_way = self.shared.consumers.token();
         let asking = self.shared.sender.persist(|| self.shared.ask(&filter, options));
         asking.await.map_err(|error| self.named(error))?;

@@ -1,13 +1,16 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     num::{NonZeroU16, NonZeroUsize},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use futures::{FutureExt, StreamExt};
 use lapin::{
-    Acker, Channel,
+    Acker, BasicProperties, Channel,
     message::Delivery,
     options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions},
     types::{AMQPValue, FieldTable},
@@ -31,6 +34,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 const LONGEST_TAG: usize = 255;
 /// How long the last settlements may take.
 const LAST: Duration = Duration::from_secs(2);
+/// From so many returns on of a message it is told that the broker may drop it: a quorum queue of RabbitMQ 4 does after 20.
+const SOON_DROPPED: u32 = 15;
 
 /// A consumer of a queue.
 pub(super) struct Consumer {
@@ -39,6 +44,18 @@ pub(super) struct Consumer {
     topic: Arc<str>,
     in_flight: NonZeroUsize,
     stream: Option<Stream>,
+    drops: DropWarning,
+}
+
+/// Whether it was told that the broker may drop messages of the queue.
+#[derive(Default)]
+struct DropWarning(AtomicBool);
+
+impl DropWarning {
+    /// Whether to tell now, of a message that came back so many times.
+    fn is_due(&self, returned: u32) -> bool {
+        returned >= SOON_DROPPED && !self.0.swap(true, Ordering::Relaxed)
+    }
 }
 
 /// What one channel brings.
@@ -81,6 +98,7 @@ impl Consumer {
             queue,
             in_flight,
             stream: None,
+            drops: DropWarning::default(),
         };
         consumer.stream = Some(consumer.consume().await?);
         Ok(consumer)
@@ -295,6 +313,22 @@ impl Consumer {
         call(acker.nack(nack)).await.map(drop)
     }
 
+    /// Where there is a queue of dead letters, the message gets there.
+    fn warn_of_drops(&self, returned: u32) {
+        if self.shared.options.dead_letter || !self.drops.is_due(returned) {
+            return;
+        }
+        tracing::warn!(
+            target: LOG,
+            "component {}: topic {}: a message of the queue {} came back {returned} times: RabbitMQ 4 drops it after 20 times, \
+             unless a policy for the queue has a higher delivery-limit; set that, or a dead-letter topic for the subscription, \
+             and look why the app fails it",
+            self.shared.component,
+            self.topic,
+            self.queue.name
+        );
+    }
+
     fn message(&self, delivery: &Delivery) -> Message {
         let properties = &delivery.properties;
         let mut metadata = Pairs::new();
@@ -314,23 +348,25 @@ impl Consumer {
                 metadata.insert(format!("metadata.{name}"), shown(value));
             }
         }
-        let counted = properties.headers().as_ref();
-        let counted = counted.and_then(|headers| headers.inner().get("x-delivery-count"));
-        let counted = counted.and_then(AMQPValue::as_long_long_int);
+        let returned = returned(properties);
+        self.warn_of_drops(returned);
         Message {
             topic: Arc::clone(&self.topic),
             data: delivery.data.clone().into(),
             content_type: None,
             metadata,
             lane: None,
-            redelivered: Some(
-                counted
-                    .and_then(|count| u32::try_from(count).ok())
-                    .unwrap_or(0)
-                    .max(u32::from(delivery.redelivered)),
-            ),
+            redelivered: Some(returned.max(u32::from(delivery.redelivered))),
         }
     }
+}
+
+/// How often a message came back to its queue: only quorum queues tell.
+fn returned(properties: &BasicProperties) -> u32 {
+    let headers = properties.headers().as_ref();
+    let counted = headers.and_then(|headers| headers.inner().get("x-delivery-count"));
+    let counted = counted.and_then(AMQPValue::as_long_long_int);
+    counted.and_then(|count| u32::try_from(count).ok()).unwrap_or(0)
 }
 
 /// The value of a header as text.
@@ -343,5 +379,24 @@ fn shown(value: &AMQPValue) -> String {
             Some(number) => number.to_string(),
             None => format!("{other:?}"),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_messages_that_are_dropped_soon_it_is_told_once() {
+        let came_back = |times: i64| {
+            let mut headers = FieldTable::default();
+            headers.insert("x-delivery-count".into(), AMQPValue::LongLongInt(times));
+            returned(&BasicProperties::default().with_headers(headers))
+        };
+        let warning = DropWarning::default();
+        assert!(!warning.is_due(returned(&BasicProperties::default())));
+        assert!(!warning.is_due(came_back(14)));
+        assert!(warning.is_due(came_back(15)));
+        assert!(!warning.is_due(came_back(16)), "it was told");
     }
 }

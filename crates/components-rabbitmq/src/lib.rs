@@ -10,7 +10,7 @@ mod settings;
 mod socket;
 mod topology;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use lapin::{BasicProperties, options::BasicPublishOptions, types::ShortString};
@@ -27,7 +27,9 @@ use self::{consumer::Consumer, link::Link, settings::Options, topology::Queue};
 const LOG: &str = "dapr.contrib";
 /// Attempts at one message, and the pause between them, as in Dapr.
 const ATTEMPTS: u32 = 3;
-const PAUSE: std::time::Duration = std::time::Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_secs(2);
+/// The longest time to live of a message: for a longer one RabbitMQ ends the channel.
+const LONGEST_TTL: Duration = Duration::from_millis(4_294_967_295);
 
 /// Adds the component of this crate.
 pub fn add(catalog: &mut Catalog) {
@@ -133,6 +135,15 @@ impl Outgoing {
             properties = properties.with_delivery_mode(options.delivery_mode);
         }
         if let Some(ttl) = message.ttl()?.or(options.ttl) {
+            if ttl > LONGEST_TTL {
+                let text = format!(
+                    "the time to live of {} s is longer than RabbitMQ takes: set ttlInSeconds, of the message or of the \
+                     component, to {} at most",
+                    ttl.as_secs(),
+                    LONGEST_TTL.as_secs()
+                );
+                return Err(Error::invalid_request(text));
+            }
             properties = properties.with_expiration(ttl.as_millis().to_string().into());
         }
         if let Some(priority) = message.property("priority") {
@@ -224,5 +235,45 @@ impl PubSub for Rabbit {
         self.0.consumers.close();
         self.0.consumers.wait().await;
         self.0.link.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_component::Metadata;
+
+    use super::*;
+
+    fn outgoing(of_component: &[(&str, &str)], of_message: &[(&str, &str)]) -> Result<Outgoing> {
+        let owned = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            let pairs = pairs.iter();
+            pairs
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect()
+        };
+        let setup = Setup {
+            metadata: Metadata::new("broker", owned(of_component)).unwrap(),
+            app_id: "app".to_owned(),
+        };
+        let message = Publish {
+            metadata: owned(of_message).into_iter().collect(),
+            ..Publish::default()
+        };
+        Outgoing::new(&message, &Options::read(&setup).unwrap())
+    }
+
+    /// RabbitMQ would end the channel, on which others publish too.
+    #[test]
+    fn a_time_to_live_that_the_server_does_not_take_is_refused() {
+        let (longest, longer) = ([("ttlInSeconds", "4294967")], [("ttlInSeconds", "4294968")]);
+        let expiration = |outgoing: Outgoing| outgoing.properties.expiration().clone();
+        let most: Option<ShortString> = Some("4294967000".into());
+        assert_eq!(expiration(outgoing(&longest, &[]).unwrap()), most);
+        assert_eq!(expiration(outgoing(&longer, &longest).unwrap()), most);
+        for (of_component, of_message) in [(&longer[..], &[][..]), (&[], &longer)] {
+            let error = outgoing(of_component, of_message).map(drop).unwrap_err();
+            assert_eq!(error.kind(), Kind::InvalidRequest, "{error}");
+            assert!(error.to_string().contains("ttlInSeconds"), "{error}");
+        }
     }
 }

@@ -47,7 +47,7 @@ struct Live {
     closed: bool,
 }
 
-/// The channel for publishing, and the topics whose exchange was declared on it.
+/// The channel for publishing, and the topics whose exchange was declared while it was there.
 #[derive(Default)]
 struct Publishing {
     channel: Option<Channel>,
@@ -156,20 +156,27 @@ impl Link {
             }
         };
         if !publishing.declared.contains(topic) {
-            let name = short(topic, "topic")?;
-            call(topology::exchange(
-                &channel,
-                &name,
-                &options.exchange_kind,
-                options,
-            ))
-            .await?;
+            self.declare(topic, options).await?;
             if publishing.declared.len() >= MOST_KNOWN {
                 publishing.declared.clear();
             }
             publishing.declared.insert(topic.to_owned());
         }
         Ok(channel)
+    }
+
+    /// Declares the exchange of a topic, on a channel of its own: where it is there with other properties the server ends the
+    /// channel, and with it the messages that others have on their way there. Dropped, a channel is closed.
+    async fn declare(&self, topic: &str, options: &Options) -> Result<()> {
+        let name = short(topic, "topic")?;
+        let channel = self.channel().await?;
+        call(topology::exchange(
+            &channel,
+            &name,
+            &options.exchange_kind,
+            options,
+        ))
+        .await
     }
 
     /// A channel that failed is not used again.

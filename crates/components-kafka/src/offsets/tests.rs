@@ -10,7 +10,7 @@ fn retry(properties: &[(&str, &str)]) -> Option<Retry> {
 }
 
 fn offsets(partitions: &[i32]) -> Offsets<()> {
-    let mut offsets = Offsets::new(retry(&[("backOffDuration", "1s")]));
+    let mut offsets = Offsets::new(retry(&[("backOffDuration", "1s")]), true);
     for partition in partitions {
         offsets.assign(*partition);
     }
@@ -136,8 +136,60 @@ fn records_that_were_out_come_again_in_their_order() {
 }
 
 #[test]
+fn what_waits_without_a_key_comes_together_once_the_first_is_done() {
+    let (mut offsets, now) = (offsets(&[0]), Instant::now());
+    let poison = offsets.take(record(0, 0, None)).unwrap();
+    offsets.returned(poison, now);
+    for offset in 1..=4 {
+        assert!(offsets.take(record(0, offset, None)).is_none(), "{offset} waits");
+    }
+    let now = now + SECOND;
+    let (poison, _) = offsets.next_due(now).unwrap();
+    assert_eq!(again(&mut offsets, now), [], "they wait for it");
+    offsets.done(&poison, now);
+    let (first, _) = offsets.next_due(now).unwrap();
+    let (second, _) = offsets.next_due(now).unwrap();
+    // One that fails holds up those that there was no room for.
+    offsets.returned(second, now);
+    offsets.done(&first, now);
+    assert!(offsets.take(record(0, 5, None)).is_none());
+    assert_eq!(again(&mut offsets, now), []);
+    let now = now + SECOND;
+    let (second, failed) = offsets.next_due(now).unwrap();
+    assert_eq!((second.offset, failed), (2, 1));
+    assert_eq!(again(&mut offsets, now), []);
+    offsets.done(&second, now);
+    assert_eq!(again(&mut offsets, now), [(3, 0), (4, 0), (5, 0)]);
+    assert_eq!(offsets.due(), None);
+    assert!(
+        offsets.take(record(0, 6, None)).is_some(),
+        "nothing waits any more"
+    );
+}
+
+#[test]
+fn what_waits_comes_one_by_one_where_nobody_else_keeps_its_order() {
+    let retry = retry(&[("backOffDuration", "1s")]);
+    let (mut offsets, now) = (Offsets::new(retry, false), Instant::now());
+    offsets.assign(0);
+    for offset in 0..3 {
+        if let Some(taken) = offsets.take(record(0, offset, None)) {
+            offsets.returned(taken, now);
+        }
+    }
+    let now = now + SECOND;
+    for offset in 0..3 {
+        let (taken, _) = offsets.next_due(now).unwrap();
+        assert_eq!(taken.offset, offset);
+        assert_eq!(again(&mut offsets, now), []);
+        offsets.done(&taken, now);
+    }
+}
+
+#[test]
 fn what_failed_too_often_is_passed_over() {
-    let mut offsets = Offsets::new(retry(&[("backOffDuration", "1s"), ("backOffMaxRetries", "1")]));
+    let retry = retry(&[("backOffDuration", "1s"), ("backOffMaxRetries", "1")]);
+    let mut offsets = Offsets::new(retry, true);
     let now = Instant::now();
     offsets.assign(0);
     let poison = offsets.take(record(0, 0, None)).unwrap();
@@ -145,7 +197,7 @@ fn what_failed_too_often_is_passed_over() {
     let (poison, _) = offsets.next_due(now + SECOND).unwrap();
     assert_eq!(offsets.returned(poison, now), Returned::Skip);
     assert_eq!(positions(&offsets), [(0, 1)]);
-    let mut never = Offsets::new(None);
+    let mut never = Offsets::new(None, true);
     never.assign(0);
     let poison = never.take(record(0, 0, None)).unwrap();
     assert_eq!(never.returned(poison, now), Returned::Skip);

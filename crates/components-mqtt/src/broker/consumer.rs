@@ -13,6 +13,7 @@ use tokio::{
 
 use super::{
     AGAIN, BrokerInner,
+    filter::Filter,
     properties::{self, RETAINED},
     session::{Command, Incoming},
 };
@@ -22,8 +23,8 @@ use crate::{client::Received, settings::Version};
 pub(super) struct Consumer {
     pub(super) shared: Arc<BrokerInner>,
     pub(super) route: u64,
-    /// The topic that the broker is to forget at the end.
-    pub(super) unsubscribe: Option<String>,
+    /// What the broker is to forget at the end.
+    pub(super) unsubscribe: Option<Filter>,
     pub(super) incoming: mpsc::UnboundedReceiver<Incoming>,
 }
 
@@ -108,9 +109,8 @@ impl Consumer {
     }
 
     async fn leave(self) {
-        if let Some(topic) = &self.unsubscribe {
-            // Where the client does not take it, the broker goes on sending what nobody here wants.
-            let _refused = self.shared.sender.client.try_unsubscribe(topic);
+        if let Some(filter) = self.unsubscribe {
+            let _gone = self.shared.commands.send(Command::Forget(filter));
         }
         let (written, flushed) = oneshot::channel();
         let _gone = self.shared.commands.send(Command::Flush(written));

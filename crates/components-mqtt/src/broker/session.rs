@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use rumqttc::QoS;
 use tokio::{
@@ -22,6 +22,10 @@ use crate::{
 
 /// How long acknowledgements may take to be written at the end.
 const LAST: Duration = Duration::from_secs(1);
+/// How long messages wait for a subscription before that is told: a stream that broke comes again.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Topics of which it is told that their messages wait for a subscription.
+const MOST_TOLD: usize = 100;
 /// What nobody subscribes to: the broker's answer to the end of that subscription says that it has read all that was sent
 /// before.
 const NOTHING: &str = "outrigger/nothing";
@@ -62,9 +66,12 @@ impl Drop for Incoming {
 
 /// What a session is told.
 pub(super) enum Command {
-    Add(Route),
+    /// Another route; tells when it is one.
+    Add(Route, oneshot::Sender<()>),
     /// No more messages for this route.
     Remove(u64),
+    /// The broker is to end the subscription to this, unless another route is there for the same.
+    Forget(Filter),
     /// The app is done with a message.
     Done(u64),
     /// A subscription ended with a message.
@@ -94,11 +101,15 @@ pub(super) struct Session {
     queue: mpsc::UnboundedReceiver<Command>,
     routes: Vec<Route>,
     held: InFlight,
+    /// When to look for messages that nobody here wants, if there may be some.
+    look_at: Option<Instant>,
+    /// Topics of which it was told that their messages wait for a subscription.
+    told: HashSet<Arc<str>>,
     /// What comes is left to the broker, as there is too much here: that one and all after it come again.
     skipping: bool,
     /// Whether the broker has read the acknowledgements.
     read: Read,
-    /// Questions for that without an answer.
+    /// Ends of subscriptions, the questions for that among them, without an answer.
     asked: u32,
     connection: u64,
     /// Acknowledgements that were not written yet.
@@ -127,6 +138,8 @@ impl Session {
             queue,
             routes: Vec::new(),
             held: InFlight::default(),
+            look_at: None,
+            told: HashSet::new(),
             skipping: false,
             read: Read::Unknown,
             asked: 0,
@@ -155,7 +168,7 @@ impl Session {
             }
             // What is not left to the broker may take as much again.
             let has_capacity = self.held.len() < MOST_HELD && self.held.bytes() < 2 * MOST_BYTES;
-            let wait_until = self.wait_until;
+            let (wait_until, look_at) = (self.wait_until, self.look_at);
             let next = async {
                 sleep_until(wait_until).await;
                 events.poll().await
@@ -163,6 +176,7 @@ impl Session {
             tokio::select! {
                 () = stop.cancelled(), if last.is_none() => last = Some(Instant::now() + LAST),
                 () = sleep_until(last.unwrap_or(wait_until)), if last.is_some() => break,
+                () = sleep_until(look_at.unwrap_or(wait_until)), if look_at.is_some() => self.tell_strays(),
                 Some(command) = self.queue.recv() => self.command(command),
                 event = next, if has_capacity => match event {
                     Ok(event) => self.event(event),
@@ -194,6 +208,7 @@ impl Session {
     }
 
     fn connected(&mut self, resumed: bool, limits: Limits) {
+        self.routes.retain(|route| !route.messages.is_closed());
         self.connection += 1;
         self.skipping = false;
         self.read = Read::Unknown;
@@ -241,7 +256,7 @@ impl Session {
 
     fn command(&mut self, command: Command) {
         match command {
-            Command::Add(route) => {
+            Command::Add(route, added) => {
                 for (number, received) in self.held.stray() {
                     if route.filter.matches(&received.topic) {
                         self.held.found(number);
@@ -249,8 +264,12 @@ impl Session {
                     }
                 }
                 self.routes.push(route);
+                self.look_later();
+                // Whoever asked may have given up.
+                let _gone = added.send(());
             }
             Command::Remove(id) => self.routes.retain(|route| route.id != id),
+            Command::Forget(filter) => self.forget(&filter),
             Command::Done(number) => {
                 let connection = self.is_up().then_some(self.connection);
                 if let Some(received) = self.held.done(number, connection) {
@@ -258,16 +277,29 @@ impl Session {
                 }
             }
             Command::Stray(number) => {
-                if let Some(received) = self.held.strays(number)
-                    && self.route(number, &received)
-                {
-                    self.held.found(number);
+                if let Some(received) = self.held.strays(number) {
+                    if self.route(number, &received) {
+                        self.held.found(number);
+                    } else {
+                        self.look_later();
+                    }
                 }
             }
             Command::Flush(flushed) => {
                 self.flushes.push(flushed);
                 self.flushed();
             }
+        }
+    }
+
+    fn forget(&mut self, filter: &Filter) {
+        self.routes.retain(|route| !route.messages.is_closed());
+        if self.routes.iter().any(|route| route.filter == *filter) {
+            return;
+        }
+        // Where the client does not take it, the broker goes on sending what nobody here wants.
+        if self.client.try_unsubscribe(&filter.asked) {
+            self.asked += 1;
         }
     }
 
@@ -288,8 +320,39 @@ impl Session {
             Arrival::New(number, received) => {
                 if !self.route(number, &received) {
                     self.held.strays(number);
+                    self.look_later();
                 }
             }
+        }
+    }
+
+    /// Some messages may wait for a subscription.
+    fn look_later(&mut self) {
+        if self.look_at.is_none() {
+            self.look_at = Some(Instant::now() + PATIENCE);
+        }
+    }
+
+    /// Warns of messages that wait for a subscription while others are there: those may starve.
+    fn tell_strays(&mut self) {
+        self.look_at = None;
+        self.routes.retain(|route| !route.messages.is_closed());
+        if self.routes.is_empty() {
+            // The next one looks again.
+            return;
+        }
+        for (_, received) in self.held.stray() {
+            if self.told.len() >= MOST_TOLD || !self.told.insert(Arc::clone(&received.topic)) {
+                continue;
+            }
+            tracing::warn!(
+                target: LOG,
+                "component {}: messages for topic {:?} wait unacknowledged for a subscription that has ended: they take \
+                 places among those that the broker sends ahead to all subscriptions of the component, until the others \
+                 get nothing; subscribe to the topic again, with unsubscribeOnClose where that is not for good",
+                self.component,
+                received.topic
+            );
         }
     }
 
@@ -373,3 +436,6 @@ fn find<'r>(routes: impl DoubleEndedIterator<Item = &'r Route> + Clone, topic: &
     let exact = routes.clone().find(|route| route.filter.is(topic));
     exact.or_else(|| routes.find(|route| route.filter.matches(topic)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -320,6 +320,20 @@ both! {
         quiet(&mut orders).await;
         broker.close().await;
     }
+
+    /// As where a client subscribes anew before it is noticed that its first stream is dead.
+    async fn what_another_subscription_wants_is_sent_on(kind: &str) {
+        let Some(server) = Mosquitto::start() else { return };
+        let broker = open(kind, &server.url(), "app", &[]).await.unwrap();
+        let forget = [("unsubscribeOnClose", "true")];
+        let first = subscribe(&broker, "orders", &forget).await;
+        let mut second = subscribe(&broker, "orders", &forget).await;
+        first.ended().await.unwrap();
+        broker.publish(&message("orders", "x", &[])).await.unwrap();
+        next(&mut second).await.receipt.acknowledge();
+        second.ended().await.unwrap();
+        broker.close().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,6 +5,7 @@ mod settings;
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
+use futures::future::join_all;
 use lapin::{
     Connection, ConnectionProperties,
     options::{BasicGetOptions, QueueDeclareOptions},
@@ -89,6 +90,7 @@ async fn rabbitmq_keeps_the_rules() {
     what_the_app_failed_becomes_a_dead_letter(&url).await;
     routing_keys_choose(&url).await;
     other_properties_are_named(&url).await;
+    other_properties_of_a_topic_fail_it_alone(&url).await;
     settings::mean_what_they_say(&url, &rabbit).await;
     what_is_too_large_is_refused_alone(&url).await;
     credentials_that_are_refused_are_told(&rabbit).await;
@@ -355,6 +357,30 @@ async fn other_properties_are_named(url: &str) {
         .unwrap_err();
     assert_eq!(error.kind(), Kind::InvalidRequest, "{error}");
     broker.publish(&message("t", "x", &[])).await.unwrap();
+    broker.close().await;
+}
+
+/// The server ends the channel that such an exchange is declared on: no message of another topic may be on its way there.
+async fn other_properties_of_a_topic_fail_it_alone(url: &str) {
+    let kind = [("exchangeKind", "topic")];
+    let other = open(url, "beside", &[&LASTING[..], &kind].concat())
+        .await
+        .unwrap();
+    other.publish(&message("taken", "x", &[])).await.unwrap();
+    other.close().await;
+    let broker = open(url, "beside", &LASTING).await.unwrap();
+    let subscription = subscribe(&broker, "beside", &[]).await.unwrap();
+    // Confirmed once it is on the disk.
+    let (fine, taken) = (message("beside", "x", &[]), message("taken", "x", &[]));
+    broker.publish(&fine).await.unwrap();
+    let publishing = join_all((0..100).map(|_| broker.publish(&fine)));
+    let (published, refused) = tokio::join!(publishing, broker.publish(&taken));
+    for published in published {
+        published.unwrap();
+    }
+    let error = refused.unwrap_err();
+    assert_eq!(error.kind(), Kind::Configuration, "{error}");
+    subscription.ended().await.unwrap();
     broker.close().await;
 }
 
