@@ -531,6 +531,39 @@ fn an_answer_with_too_many_actions_or_one_number_twice_fails_the_turn() {
     assert_eq!(failed(vec![task(1), task(2)]), None);
 }
 
+/// Regression: the instance waited for itself.
+#[test]
+fn a_child_with_the_id_of_its_parent_fails_the_turn_unless_it_lives_in_another_app() {
+    let child = |id: &str, app: Option<&str>| {
+        let create = CreateSubOrchestrationAction {
+            instance_id: id.to_owned(),
+            name: "order".to_owned(),
+            ..CreateSubOrchestrationAction::default()
+        };
+        let mut create = action(4, Act::CreateSubOrchestration(create));
+        create.router = app.map(|app| TaskRouter {
+            source_app_id: String::new(),
+            target_app_id: Some(app.to_owned()),
+        });
+        let mut instance = Instance::new("a");
+        instance.start(started());
+        let turn = begin(&mut instance);
+        answer(&instance, turn, acts(vec![create]))
+    };
+    for app in [None, Some("app")] {
+        let error = child("a", app).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, TurnError::OwnChild { action: 4, .. }), "{text}");
+        assert!(
+            text.contains("'order'") && text.contains("another instance id"),
+            "{text}"
+        );
+    }
+    for (id, app) in [("a", Some("other")), ("b", None), ("", None)] {
+        assert_eq!(done(child(id, app)).messages.len(), 1, "{id} {app:?}");
+    }
+}
+
 #[test]
 fn a_child_whose_input_is_too_large_stalls_its_parent_until_the_limit_is_raised() {
     let child = || {
