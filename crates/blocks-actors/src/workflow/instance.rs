@@ -89,7 +89,7 @@ impl Held<'_> {
 
     /// As [`Held::take`], but what is in memory is read anew where it is not what is stored any more: an instance that was
     /// purged by force is not in the way of another.
-    async fn take_current(&mut self) -> Result<Option<Loaded>, Status> {
+    pub(super) async fn take_current(&mut self) -> Result<Option<Loaded>, Status> {
         let Some(loaded) = self.slot.loaded.take() else {
             return self.take().await;
         };
@@ -213,7 +213,14 @@ impl Held<'_> {
             if let Err(error) = engine.remind(kind, self.id, &run.reminder, run.due, None).await {
                 return all(error);
             }
-            self.save(loaded, change).await?;
+            if let Err(error) = self.save(loaded, change).await {
+                // It was purged by force, and was only in memory still: who sends an event is not to send it again.
+                if matches!(engine.find(self.id).await, Ok(None)) {
+                    self.slot = Slot::default();
+                    return all(Status::not_found(AddError::Unknown.to_string()));
+                }
+                return Err(error);
+            }
         } else {
             self.keep(loaded);
         }

@@ -458,6 +458,16 @@ async fn an_instance_is_run_again_from_an_event_over_http() {
         panic!("{item:?}")
     };
     assert_eq!((activity.name.as_str(), activity.task_id), ("deadly", 0));
+    // Regression: its id was not free as long as the sidecar had it in memory.
+    let purge = || node.ask(post("/v1.0/workflows/dapr/b/purge?force=true", ""));
+    assert_eq!(purge().await.status, 202);
+    let begun = rerun("0").await;
+    assert_eq!(begun.status, 202, "{}", begun.text());
+    // Regression: who sent an event was told that the store had refused it, and sent it again.
+    assert_eq!(purge().await.status, 202);
+    let raised = node.ask(post("/v1.0/workflows/dapr/b/raiseEvent/go", "1")).await;
+    let text = raised.error(500, "ERR_RAISE_EVENT_WORKFLOW");
+    assert!(text.ends_with("no such instance exists"), "{text}");
 }
 
 async fn purge_by_force(node: &Node) -> i32 {
