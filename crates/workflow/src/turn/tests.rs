@@ -388,6 +388,29 @@ fn what_could_not_be_sent_in_a_first_turn_is_sent_in_its_repetition() {
     );
 }
 
+/// Regression: what was raised before such a turn was given to the workflow twice.
+#[test]
+fn events_of_a_turn_that_dapr_has_stored_in_part_are_taken_once() {
+    let mut instance = Instance::new("a");
+    // Dapr keeps the inbox, and has the same events in the history.
+    for event in [started(), raised("x")] {
+        instance.append(&event);
+        instance.push(event);
+    }
+    let mut later = raised("x");
+    later.timestamp = Some(Timestamp { nanos: 1, ..AT });
+    instance.push(later.clone());
+    let turn = begin(&mut instance);
+    assert_eq!(turn.events()[1..], [later]);
+    // What a workflow has carried on with, maybe several alike of one time, is nowhere yet.
+    let mut instance = Instance::new("a");
+    for event in [started(), raised("x"), raised("x")] {
+        instance.push(event);
+    }
+    let turn = begin(&mut instance);
+    assert_eq!(turn.events()[2..], [raised("x"), raised("x")]);
+}
+
 #[test]
 fn a_result_that_comes_before_its_beginning_waits_for_it() {
     let result = |id: i32| {
