@@ -121,7 +121,7 @@ impl Turn {
                 self.create_timer(id, timer, of_action, outside, effects);
             }
             Some(OrchestratorActionType::CreateSubOrchestration(child)) => {
-                self.create_child(id, child, of_action, outside, effects);
+                self.create_child(id, child, of_action, outside, effects)?;
             }
             Some(OrchestratorActionType::CompleteOrchestration(complete)) => {
                 let continues = complete.orchestration_status() == OrchestrationStatus::ContinuedAsNew;
@@ -245,12 +245,19 @@ impl Turn {
         outer: Option<TaskRouter>,
         outside: &mut TurnContext<'_>,
         effects: &mut Effects,
-    ) {
+    ) -> Result<(), TurnError> {
         let router = self.router(outer, action.router);
         let instance_id = match action.instance_id {
             given if given.is_empty() => child_id(&self.id, id),
             given => given,
         };
+        if instance_id == self.id && other_app(router.as_ref(), &self.app).is_none() {
+            return Err(TurnError::OwnChild {
+                instance: instance_id,
+                action: id,
+                child: action.name,
+            });
+        }
         let child = SubOrchestrationInstanceCreatedEvent {
             instance_id,
             name: action.name,
@@ -262,7 +269,7 @@ impl Turn {
         let event_type = EventType::SubOrchestrationInstanceCreated(child.clone());
         let created = self.record_action(id, outside.at, router, event_type);
         if self.facts.has_ended(Awaited::Child, id) || self.has_early(Awaited::Child, id, "") {
-            return;
+            return Ok(());
         }
         let outside = (outside.at, (outside.new_id)());
         let parent = Parent {
@@ -271,6 +278,7 @@ impl Turn {
             start: self.facts.started.as_deref().map(|started| &started.event),
         };
         effects.messages.push(creation(parent, &created, &child, outside));
+        Ok(())
     }
 
     fn name(&self) -> &str {

@@ -25,8 +25,8 @@ impl Instance {
         limit: Limit,
     ) -> Additions {
         let (history, inbox) = self.absorb(outcome);
-        let mut additions = self.take_in(events, limit);
-        additions.change = self.change_from(history, inbox);
+        let (mut additions, replaced) = self.take_in(events, limit);
+        additions.change = self.change_with(history, inbox, &replaced);
         additions
     }
 

@@ -137,10 +137,11 @@ fn is_same_task(existing: &ExecutionStartedEvent, start: &ExecutionStartedEvent)
     }
 }
 
-/// Children that Dapr's sidecars have created do not say of which execution of their parent they are.
+/// Children that Dapr's sidecars have created do not say of which execution of their parent they are. One of those may be of
+/// an execution before, and what it ended with is not told again: it begins anew, as it would there.
 fn is_same_execution(existing: &ExecutionStartedEvent, start: &ExecutionStartedEvent) -> bool {
     let (one, other) = (parent_execution(existing), parent_execution(start));
-    other.is_some() && (one.is_none() || one == other)
+    other.is_some() && one == other
 }
 
 fn parent_execution(event: &ExecutionStartedEvent) -> Option<&str> {
@@ -278,6 +279,15 @@ mod tests {
         for (execution, expected) in [("one", Creation::Nothing), ("two", Creation::Begin)] {
             assert_eq!(ended.creation(&asked_by(execution), false), Ok(expected));
         }
+        // Of which execution one is that Dapr has created, nobody knows: its parent would wait for a result that does not come.
+        let mut of_dapr = running(Some(("p", 3)));
+        assert_eq!(of_dapr.creation(&asked_by("one"), false), Ok(Creation::Nothing));
+        of_dapr.append(&event(
+            1,
+            AT,
+            EventType::ExecutionCompleted(ExecutionCompletedEvent::default()),
+        ));
+        assert_eq!(of_dapr.creation(&asked_by("one"), false), Ok(Creation::Begin));
         let no_start = CreateWorkflowInstanceRequest::default();
         assert_eq!(
             child.creation(&no_start, false),

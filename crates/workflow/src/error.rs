@@ -89,6 +89,19 @@ pub enum TurnError {
         /// The id of the action.
         action: i32,
     },
+    /// A child with the id of its parent, in the same app: the instance would wait for itself.
+    #[error(
+        "workflow '{instance}': the worker's action {action} creates the child workflow '{child}' with the instance id of its \
+         parent; give the child another instance id, or none"
+    )]
+    OwnChild {
+        /// Id of the workflow instance.
+        instance: String,
+        /// The id of the action.
+        action: i32,
+        /// Name of the child workflow.
+        child: String,
+    },
     /// It sends to another instance, which the contract's actors do not.
     #[error("workflow '{instance}': don't know how to process outbound message '{what}'")]
     Outbound {
@@ -126,6 +139,11 @@ pub enum RerunError {
     /// The target is the source.
     #[error("rerun workflow instance ID must be different from the original instance ID")]
     SameId(String),
+    /// The child that the new run begins from would have the id of the new run, in the same app.
+    #[error(
+        "new child workflow instance ID must be different from the rerun workflow instance ID '{0}'; give another one, or none"
+    )]
+    OwnChild(String),
     /// The target is there already.
     #[error("workflow '{0}' has already been created")]
     TargetExists(String),

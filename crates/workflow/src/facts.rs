@@ -248,6 +248,13 @@ impl Facts {
         self.open.contains(&(awaited, id))
     }
 
+    /// Whether an event is the end of what is not open: of what no turn that was stored has begun, or what has ended. Nothing
+    /// can go on because of it.
+    #[must_use]
+    pub fn ends_nothing(&self, event: &HistoryEvent) -> bool {
+        ends(event).is_some_and(|(awaited, id)| !self.is_open(awaited, id))
+    }
+
     /// What is known of something that began and has not ended.
     #[must_use]
     pub fn opened(&self, awaited: Awaited, id: i32) -> Option<&Open> {

@@ -1,6 +1,6 @@
 //! An instance as it is stored: its history, what waits to be taken into it, and what a client sees of it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
 use outrigger_wire::durabletask::history_event::EventType;
@@ -62,6 +62,39 @@ pub struct Run {
     pub reminder: String,
     /// Due time of the run.
     pub due: Option<Timestamp>,
+}
+
+/// What an inbox holds. It is looked through once, however many events come.
+#[derive(Default)]
+struct Waiting {
+    keys: HashSet<(Awaited, i32, String)>,
+    /// The entries of ends.
+    ends: HashMap<(Awaited, i32), usize>,
+    times: HashSet<(i64, i32)>,
+    /// Entries that are others than before.
+    replaced: BTreeSet<usize>,
+}
+
+impl Waiting {
+    fn of(inbox: &[HistoryEvent]) -> Self {
+        let mut waiting = Self::default();
+        for (index, event) in inbox.iter().enumerate() {
+            waiting.note(index, event);
+        }
+        waiting
+    }
+
+    fn note(&mut self, index: usize, event: &HistoryEvent) {
+        self.keys.extend(end_key(event));
+        self.ends.extend(ends(event).map(|end| (end, index)));
+        self.times.extend(raised_at(event));
+    }
+
+    fn has(&self, event: &HistoryEvent, inbox: &[HistoryEvent]) -> bool {
+        end_key(event).is_some_and(|end| self.keys.contains(&end))
+            || raised_at(event).is_some_and(|at| self.times.contains(&at))
+                && inbox.iter().any(|waiting| is_sent_again(event, waiting))
+    }
 }
 
 impl Instance {
@@ -247,35 +280,34 @@ impl Instance {
     /// run, or store the change, has to read the instance anew.
     pub fn add(&mut self, events: impl IntoIterator<Item = impl Into<Arrival>>, limit: Limit) -> Additions {
         let before = self.inbox.len();
-        let mut additions = self.take_in(events, limit);
-        if self.inbox.len() > before {
-            additions.change = self.change();
+        let (mut additions, replaced) = self.take_in(events, limit);
+        if self.inbox.len() > before || !replaced.is_empty() {
+            let Counts { history, inbox, .. } = self.stored();
+            additions.change = self.change_with(
+                history.min(self.history.len()),
+                inbox.min(self.inbox.len()),
+                &replaced,
+            );
         }
         additions
     }
 
-    /// As [`Instance::add`], without what has to be stored.
+    /// As [`Instance::add`], without what has to be stored; and the entries of the inbox that are others now.
     pub(crate) fn take_in(
         &mut self,
         events: impl IntoIterator<Item = impl Into<Arrival>>,
         limit: Limit,
-    ) -> Additions {
+    ) -> (Additions, BTreeSet<usize>) {
         let mut additions = Additions {
             added: Vec::new(),
             run: None,
             change: Change::default(),
         };
-        // Looked through once, however many events come.
-        let mut waiting: HashSet<_> = self.inbox.iter().filter_map(end_key).collect();
-        let mut times: HashSet<_> = self.inbox.iter().filter_map(raised_at).collect();
+        let mut waiting = Waiting::of(&self.inbox);
         let mut size = self.size();
         for arrival in events {
             let Arrival { event, origin } = arrival.into();
-            let is_waiting = |event: &HistoryEvent| {
-                end_key(event).is_some_and(|end| waiting.contains(&end))
-                    || raised_at(event).is_some_and(|at| times.contains(&at))
-                        && self.inbox.iter().any(|waiting| is_sent_again(event, waiting))
-            };
+            let is_waiting = |event: &HistoryEvent| waiting.has(event, &self.inbox);
             let mut checked = self.check_against(&event, &origin, is_waiting);
             let grown = size + event.encoded_len();
             // Results and what a client commands cannot be sent smaller: only what was raised is refused.
@@ -295,15 +327,32 @@ impl Instance {
                         !is_timer(&event),
                         "timers that fired are never stored in an inbox"
                     );
-                    waiting.extend(end_key(&event));
-                    times.extend(raised_at(&event));
-                    size = grown;
-                    self.inbox.push(event);
+                    size = grown - self.put(event, &mut waiting);
                 }
             }
             additions.added.push(checked);
         }
-        additions
+        (additions, waiting.replaced)
+    }
+
+    /// Puts an event into the inbox; how many bytes of another go. A result whose beginning is not stored takes the place of
+    /// the one before it: SDKs give each repetition of a turn another execution of its activity, so that only that of a last
+    /// one can be wanted, and a turn that fails for long would fill the inbox.
+    fn put(&mut self, event: HistoryEvent, waiting: &mut Waiting) -> usize {
+        let known = ends(&event)
+            .filter(|_| self.facts.ends_nothing(&event))
+            .and_then(|end| waiting.ends.get(&end).copied());
+        let index = known.unwrap_or(usize::MAX).min(self.inbox.len());
+        waiting.note(index, &event);
+        let Some(old) = self.inbox.get_mut(index) else {
+            self.inbox.push(event);
+            return 0;
+        };
+        if let Some(key) = end_key(old) {
+            waiting.keys.remove(&key);
+        }
+        waiting.replaced.insert(index);
+        std::mem::replace(old, event).encoded_len()
     }
 
     /// Adds an event without a look at it.

@@ -12,7 +12,7 @@ use prost_types::Timestamp;
 
 use crate::actions::{Parent, creation, timer};
 use crate::error::RerunError;
-use crate::event::{Awaited, ends};
+use crate::event::{Awaited, ends, other_app};
 use crate::facts::{Facts, is_terminal};
 use crate::instance::Instance;
 use crate::names::child_id;
@@ -124,6 +124,9 @@ impl Instance {
             instance_id: self.id.clone(),
         });
         let given = request.new_child_workflow_instance_id.as_deref();
+        let router = target.router.as_ref();
+        let source = router.map_or("", |router| router.source_app_id.as_str());
+        let is_own = other_app(router, source).is_none();
         let input = request.overwrite_input.then(|| request.input.clone());
         match &mut target.event_type {
             Some(EventType::TaskScheduled(task)) => {
@@ -143,6 +146,9 @@ impl Instance {
                 timer.rerun_parent_instance_info = info;
             }
             Some(EventType::SubOrchestrationInstanceCreated(child)) => {
+                if is_own && given == Some(new_id) {
+                    return Err(RerunError::OwnChild(new_id.to_owned()));
+                }
                 child.rerun_parent_instance_info = info;
                 child.instance_id = given.map_or_else(|| child_id(new_id, id), str::to_owned);
                 child.input = input.unwrap_or_else(|| child.input.take());
@@ -389,6 +395,15 @@ mod tests {
             panic!()
         };
         assert_eq!(child.instance_id, "kid");
+        // It would be created by the turn that waits for it.
+        let itself = |event| RerunWorkflowFromEventRequest {
+            new_child_workflow_instance_id: Some("new".to_owned()),
+            ..request(event)
+        };
+        assert_eq!(
+            source.fork(&itself(3)),
+            Err(RerunError::OwnChild("new".to_owned()))
+        );
         assert_eq!(
             source.fork(&with_child(1)),
             Err(RerunError::NotAChild("activity", 1))

@@ -1,5 +1,7 @@
 //! The keys of an instance in the state store, in the layout that every sidecar of a fleet reads and writes.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use outrigger_wire::durabletask::HistoryEvent;
 use outrigger_wire::durabletask::backend::v1::WorkflowStateMetadata;
@@ -350,6 +352,19 @@ impl Instance {
         change.after = counts;
         change.upserts.push((METADATA.to_owned(), counts.encoded()));
         self.stored = Some(counts);
+        change
+    }
+
+    /// As [`Instance::change_from`], where these entries of the inbox are others too.
+    pub(crate) fn change_with(&mut self, history: usize, inbox: usize, replaced: &BTreeSet<usize>) -> Change {
+        let mut change = self.change_from(history, inbox);
+        let mut upserts: Vec<(String, Bytes)> = replaced
+            .range(..inbox)
+            .filter_map(|index| Some((inbox_key(*index), self.inbox.get(*index)?.encode_to_vec().into())))
+            .collect();
+        // The metadata stay the last.
+        upserts.append(&mut change.upserts);
+        change.upserts = upserts;
         change
     }
 

@@ -101,7 +101,10 @@ impl Instance {
         turn.take(event(NO_ID, at, started));
         let mut repeats_first_turn = false;
         for mut event in self.inbox.iter().cloned().chain(fired) {
-            if turn.facts.is_repeated(&event) || turn.facts.is_foreign(&event) {
+            // A first turn that Dapr has stored in part leaves its events in the inbox, although the history has them. Those
+            // that a workflow carries on with may be alike: what counts is what was stored.
+            let is_known = turn.facts.is_repeated(&event) || self.facts.was_raised(&event);
+            if is_known || turn.facts.is_foreign(&event) {
                 repeats_first_turn |= crate::create::execution(&event).is_some();
                 continue;
             }

@@ -22,6 +22,9 @@ use crate::actors::ActorError;
 pub(super) const AT_ONCE: usize = 32;
 /// How long another instance may take to be told something.
 const TELL: Duration = Duration::from_secs(10);
+/// How long it may take to create a child. Its id may be that of an instance which creates this one meanwhile: neither would
+/// end. Who asks again for the same task finds the child there.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What could not be sent.
 #[derive(Debug, Default)]
@@ -160,14 +163,15 @@ impl Engine {
             policy: None,
         };
         let body = request.encode_to_vec().into();
-        self.call(
+        let created = self.call(
             &kind,
             &message.target,
             methods::CREATE,
             http::HeaderMap::new(),
             body,
-        )
-        .await
+        );
+        let created = timeout(CREATE_TIMEOUT, created).await;
+        created.unwrap_or(Err(ActorError::Timeout))
     }
 
     /// Removes the timers that a turn made superfluous, and sets its own.

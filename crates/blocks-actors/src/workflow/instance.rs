@@ -9,6 +9,7 @@ use outrigger_wire::durabletask::backend::v1::{CreateWorkflowInstanceRequest, Du
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_workflow::error::AddError;
 use outrigger_workflow::event::Awaited;
+use outrigger_workflow::facts::Facts;
 use outrigger_workflow::names::{self, Purpose};
 use outrigger_workflow::{Added, Additions, Arrival, Change, Counts, Creation, Origin, create};
 use prost_types::Any;
@@ -19,6 +20,7 @@ use super::LOG;
 use super::arrivals::{Arrivals, Arriving};
 use super::engine::{Engine, RETENTION_CALL, arrival, decode, is_broken, methods, now, plain, retry_later};
 use super::kept::{Gauges, Slot, Slots};
+use super::run::RunOutcome;
 use super::store::Loaded;
 use super::watching::Watchers;
 use crate::actors::{ActorCall, Arrived, InternalActors, Watched};
@@ -87,7 +89,7 @@ impl Held<'_> {
 
     /// As [`Held::take`], but what is in memory is read anew where it is not what is stored any more: an instance that was
     /// purged by force is not in the way of another.
-    async fn take_current(&mut self) -> Result<Option<Loaded>, Status> {
+    pub(super) async fn take_current(&mut self) -> Result<Option<Loaded>, Status> {
         let Some(loaded) = self.slot.loaded.take() else {
             return self.take().await;
         };
@@ -202,7 +204,7 @@ impl Held<'_> {
             Ok(None) => return all(Status::not_found(AddError::Unknown.to_string())),
             Err(error) => return all(error),
         };
-        self.note_arrivals(&events);
+        self.note_arrivals(loaded.instance.facts(), &events);
         let Additions { added, run, change } = loaded.instance.add(events, self.all.engine.limit);
         if let Some(run) = run {
             let engine = Arc::clone(&self.all.engine);
@@ -211,21 +213,31 @@ impl Held<'_> {
             if let Err(error) = engine.remind(kind, self.id, &run.reminder, run.due, None).await {
                 return all(error);
             }
-            self.save(loaded, change).await?;
+            if let Err(error) = self.save(loaded, change).await {
+                // It was purged by force, and was only in memory still: who sends an event is not to send it again.
+                if matches!(engine.find(self.id).await, Ok(None)) {
+                    self.slot = Slot::default();
+                    return all(Status::not_found(AddError::Unknown.to_string()));
+                }
+                return Err(error);
+            }
         } else {
             self.keep(loaded);
         }
         Ok(added.into_iter().map(answer).collect())
     }
 
-    /// What is known of an instance whatever becomes of events that have come for it.
-    pub(super) fn note_arrivals(&mut self, events: &[Arrival]) {
+    /// What is known of an instance whatever becomes of events that have come for it. `facts` say what it waits for.
+    pub(super) fn note_arrivals(&mut self, facts: &Facts, events: &[Arrival]) {
         for Arrival { event, .. } in events {
             if let Some((Awaited::Task, task)) = outrigger_workflow::event::ends(event) {
                 self.slot.awaited.remove(&task);
             }
         }
-        self.all.engine.troubles.wake(self.id);
+        // The result of what a turn began that could not be stored would have that turn repeated at once, and bring the next.
+        if events.iter().any(|arrival| !facts.ends_nothing(&arrival.event)) {
+            self.all.engine.troubles.wake(self.id);
+        }
     }
 
     async fn add_event(&mut self, body: &[u8]) -> Result<(), Status> {
@@ -415,13 +427,15 @@ impl Instances {
         }
         let ran = held.run(fired, &of).await;
         match &ran {
-            Ok(()) => troubles.clear(id),
+            // The turn that failed has a timer's reminder, which comes again.
+            Ok(RunOutcome::OnlyEarly) => {}
+            Ok(_) => troubles.clear(id),
             Err(error) => {
                 self.note_broken(id, error);
                 troubles.failed(id, error.message());
             }
         }
-        ran
+        ran.map(|_| ())
     }
 
     /// What is stored of an instance does not mend itself: it comes ever more seldom.

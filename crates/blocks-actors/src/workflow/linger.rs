@@ -67,7 +67,7 @@ impl Held<'_> {
             events,
             mut answers,
         } = Decoded::read(batch);
-        self.note_arrivals(&events);
+        self.note_arrivals(outcome.facts(), &events);
         if hold.of_timer {
             self.run_again().await?;
         }

@@ -43,7 +43,7 @@ impl Held<'_> {
     pub(super) async fn rerun(&mut self, body: &Bytes) -> Result<(), Status> {
         let state: WorkflowState = decode("the state of the workflow to rerun", body.clone())?;
         let engine = Arc::clone(&self.all.engine);
-        match self.take().await? {
+        match self.take_current().await? {
             // A request like this one was cut off before all was stored.
             Some(mut loaded) if loaded.instance.is_left_over() => engine.remove(&mut loaded).await?,
             Some(loaded) => {

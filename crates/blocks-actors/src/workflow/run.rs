@@ -32,18 +32,25 @@ pub(super) enum RunOutcome {
     /// Its turn was stored with events that came meanwhile. They wait for a run, and have no reminder but the one that this
     /// is for.
     EventsLeft,
+    /// Nothing: what waits are results of what no turn that was stored has begun. That says nothing of the turn that failed.
+    OnlyEarly,
 }
 
 impl Held<'_> {
     /// Runs the instance; `timer` is one that has fired, `of` is what the reminder says of its execution. Its turns follow each
     /// other as long as each is stored with what it waits for.
-    pub(super) async fn run(&mut self, timer: Option<DurableTimer>, of: &Origin) -> Result<(), Status> {
+    pub(super) async fn run(
+        &mut self,
+        timer: Option<DurableTimer>,
+        of: &Origin,
+    ) -> Result<RunOutcome, Status> {
         let hold = Hold::new(timer.is_some());
-        let mut ran = self.run_once(timer, of, &hold).await?;
-        while ran == RunOutcome::EventsLeft {
-            ran = self.run_once(None, of, &hold).await?;
+        let first = self.run_once(timer, of, &hold).await?;
+        if first != RunOutcome::EventsLeft {
+            return Ok(first);
         }
-        Ok(())
+        while self.run_once(None, of, &hold).await? == RunOutcome::EventsLeft {}
+        Ok(RunOutcome::Completed)
     }
 
     async fn run_once(
@@ -80,7 +87,13 @@ impl Held<'_> {
         });
         let engine = Arc::clone(&self.all.engine);
         match loaded.instance.begin(&engine.app_id, fired, at, engine.limit) {
-            Begun::Idle => self.idle(loaded).await?,
+            Begun::Idle => {
+                let only_early = !loaded.instance.inbox().is_empty();
+                self.idle(loaded).await?;
+                if only_early {
+                    return Ok(RunOutcome::OnlyEarly);
+                }
+            }
             Begun::Dropped(change) => self.save(loaded, change).await?,
             Begun::Stalled(outcome) => return self.finish(loaded, *outcome, hold).await,
             Begun::Turn(turn) => return self.turn(loaded, *turn, hold).await,

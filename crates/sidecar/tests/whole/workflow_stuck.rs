@@ -363,6 +363,66 @@ async fn an_instance_whose_child_cannot_be_made_comes_ever_more_seldom() {
     node.counts(failing, &[], 0.0).await;
 }
 
+/// Regression: the result of an activity had the turn repeated at once that could not be stored, which ran the activity again, and
+/// each result was kept.
+#[tokio::test]
+async fn an_activity_beside_a_child_that_cannot_be_made_does_not_hasten_its_instance() {
+    let world = World::new().await;
+    let node = world.sidecar().await;
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    begun(&node).await;
+    let act = |id: i32, act: Do| OrchestratorAction {
+        id,
+        orchestrator_action_type: Some(act),
+        ..OrchestratorAction::default()
+    };
+    let (mut turns, mut results) = (Vec::new(), 0);
+    while turns.len() < 4 || results < 4 {
+        let item = worker.item().await;
+        let token = item.completion_token;
+        if matches!(item.request, Some(Work::ActivityRequest(_))) {
+            let done = ActivityResponse {
+                instance_id: "a".to_owned(),
+                task_id: 1,
+                completion_token: token,
+                ..ActivityResponse::default()
+            };
+            hub(node.ports.grpc, "CompleteActivityTask", &done).await;
+            results += 1;
+            continue;
+        }
+        turns.push(Instant::now());
+        // Longer than a reminder's name may be.
+        let child = Do::CreateSubOrchestration(CreateSubOrchestrationAction {
+            name: "child".to_owned(),
+            instance_id: "x".repeat(600),
+            ..CreateSubOrchestrationAction::default()
+        });
+        // As SDKs do, it has another execution in each repetition.
+        let task = Do::ScheduleTask(ScheduleTaskAction {
+            name: "pay".to_owned(),
+            task_execution_id: format!("repetition {}", turns.len()),
+            ..ScheduleTaskAction::default()
+        });
+        worker
+            .answer("a", &token, vec![act(0, child), act(1, task)])
+            .await;
+    }
+    let pauses = turns[3].duration_since(turns[1]);
+    assert!(
+        pauses.as_secs() >= 4,
+        "it comes after two and four seconds: {pauses:?}"
+    );
+    let database = world.database();
+    let waiting = || -> i64 {
+        let counted = "SELECT count(*) FROM state WHERE key LIKE '%||a||inbox-%'";
+        database.query_row(counted, [], |row| row.get(0)).unwrap()
+    };
+    // Its start, and the last result.
+    eventually(async || waiting() == 2).await;
+}
+
 /// Invariant: what is named as a remedy can be had without an SDK: another instance goes on from an event of one that has ended.
 #[tokio::test]
 async fn an_instance_is_run_again_from_an_event_over_http() {
@@ -398,6 +458,16 @@ async fn an_instance_is_run_again_from_an_event_over_http() {
         panic!("{item:?}")
     };
     assert_eq!((activity.name.as_str(), activity.task_id), ("deadly", 0));
+    // Regression: its id was not free as long as the sidecar had it in memory.
+    let purge = || node.ask(post("/v1.0/workflows/dapr/b/purge?force=true", ""));
+    assert_eq!(purge().await.status, 202);
+    let begun = rerun("0").await;
+    assert_eq!(begun.status, 202, "{}", begun.text());
+    // Regression: who sent an event was told that the store had refused it, and sent it again.
+    assert_eq!(purge().await.status, 202);
+    let raised = node.ask(post("/v1.0/workflows/dapr/b/raiseEvent/go", "1")).await;
+    let text = raised.error(500, "ERR_RAISE_EVENT_WORKFLOW");
+    assert!(text.ends_with("no such instance exists"), "{text}");
 }
 
 async fn purge_by_force(node: &Node) -> i32 {

@@ -126,9 +126,10 @@ fn the_end_of_what_another_execution_began_is_not_taken() {
     }
 }
 
-/// Regression: a result of an earlier execution that waited for its beginning had that of this execution dropped as known.
+/// Regression: a result of an earlier execution that waited for its beginning had that of this execution dropped as known; then
+/// one of each repetition of a turn that could not be stored waited, until they filled the inbox.
 #[test]
-fn results_of_two_executions_of_an_activity_are_two() {
+fn of_results_whose_beginning_is_not_stored_the_last_one_waits() {
     let of = |execution: &str| {
         let result = TaskCompletedEvent {
             task_scheduled_id: 2,
@@ -137,11 +138,41 @@ fn results_of_two_executions_of_an_activity_are_two() {
         };
         event(-1, AT, EventType::TaskCompleted(result))
     };
+    let keys = |additions: &Additions| {
+        let keys = additions.change.upserts.iter().map(|(key, _)| key.clone());
+        keys.collect::<Vec<_>>()
+    };
     let mut instance = began();
-    let added = instance.add(vec![of("before"), of("now"), of("now")], Limit::default());
+    drop(instance.change());
+    let added = instance.add(
+        vec![raised(), of("before"), of("now"), of("now")],
+        Limit::default(),
+    );
     let (new, repeated) = (Ok(Added::New), Ok(Added::Repeated));
-    assert_eq!(added.added, [new, new, repeated]);
-    assert_eq!(instance.check(&of("before")), repeated);
+    assert_eq!(added.added, [new, new, new, repeated]);
+    assert_eq!(instance.inbox(), [raised(), of("now")]);
+    assert_eq!(keys(&added), ["inbox-000000", "inbox-000001", "metadata"]);
+    // What waits is stored already: its entry is another now, and the others are not stored again.
+    let added = instance.add(vec![of("later"), result(3)], Limit::default());
+    assert_eq!(added.added, [new, new]);
+    assert_eq!(instance.inbox(), [raised(), of("later"), result(3)]);
+    assert_eq!(keys(&added), ["inbox-000001", "inbox-000002", "metadata"]);
+    let added = instance.add(vec![of("last")], Limit::default());
+    assert_eq!(keys(&added), ["inbox-000001", "metadata"]);
+    assert_eq!(added.run.unwrap().reminder, "new-event-tc-2");
+    // The turn is stored: the result of what it began does not take the place of another.
+    let scheduled = TaskScheduledEvent {
+        task_execution_id: "stored".to_owned(),
+        ..TaskScheduledEvent::default()
+    };
+    assert!(instance.facts().ends_nothing(&of("stored")));
+    instance.append(&event(2, AT, EventType::TaskScheduled(scheduled)));
+    assert!(!instance.facts().ends_nothing(&of("stored")) && !instance.facts().ends_nothing(&raised()));
+    assert_eq!(instance.add(vec![of("stored")], Limit::default()).added, [new]);
+    let inbox = [raised(), of("last"), result(3), of("stored")];
+    assert_eq!(instance.inbox(), inbox);
+    let foreign = instance.add(vec![of("last")], Limit::default());
+    assert_eq!(foreign.added, [Ok(Added::Foreign)]);
 }
 
 #[test]

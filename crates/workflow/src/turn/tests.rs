@@ -388,6 +388,29 @@ fn what_could_not_be_sent_in_a_first_turn_is_sent_in_its_repetition() {
     );
 }
 
+/// Regression: what was raised before such a turn was given to the workflow twice.
+#[test]
+fn events_of_a_turn_that_dapr_has_stored_in_part_are_taken_once() {
+    let mut instance = Instance::new("a");
+    // Dapr keeps the inbox, and has the same events in the history.
+    for event in [started(), raised("x")] {
+        instance.append(&event);
+        instance.push(event);
+    }
+    let mut later = raised("x");
+    later.timestamp = Some(Timestamp { nanos: 1, ..AT });
+    instance.push(later.clone());
+    let turn = begin(&mut instance);
+    assert_eq!(turn.events()[1..], [later]);
+    // What a workflow has carried on with, maybe several alike of one time, is nowhere yet.
+    let mut instance = Instance::new("a");
+    for event in [started(), raised("x"), raised("x")] {
+        instance.push(event);
+    }
+    let turn = begin(&mut instance);
+    assert_eq!(turn.events()[2..], [raised("x"), raised("x")]);
+}
+
 #[test]
 fn a_result_that_comes_before_its_beginning_waits_for_it() {
     let result = |id: i32| {
@@ -529,6 +552,39 @@ fn an_answer_with_too_many_actions_or_one_number_twice_fails_the_turn() {
     };
     assert_eq!(failed(vec![task(0); actions]), Some(too_many));
     assert_eq!(failed(vec![task(1), task(2)]), None);
+}
+
+/// Regression: the instance waited for itself.
+#[test]
+fn a_child_with_the_id_of_its_parent_fails_the_turn_unless_it_lives_in_another_app() {
+    let child = |id: &str, app: Option<&str>| {
+        let create = CreateSubOrchestrationAction {
+            instance_id: id.to_owned(),
+            name: "order".to_owned(),
+            ..CreateSubOrchestrationAction::default()
+        };
+        let mut create = action(4, Act::CreateSubOrchestration(create));
+        create.router = app.map(|app| TaskRouter {
+            source_app_id: String::new(),
+            target_app_id: Some(app.to_owned()),
+        });
+        let mut instance = Instance::new("a");
+        instance.start(started());
+        let turn = begin(&mut instance);
+        answer(&instance, turn, acts(vec![create]))
+    };
+    for app in [None, Some("app")] {
+        let error = child("a", app).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, TurnError::OwnChild { action: 4, .. }), "{text}");
+        assert!(
+            text.contains("'order'") && text.contains("another instance id"),
+            "{text}"
+        );
+    }
+    for (id, app) in [("a", Some("other")), ("b", None), ("", None)] {
+        assert_eq!(done(child(id, app)).messages.len(), 1, "{id} {app:?}");
+    }
 }
 
 #[test]

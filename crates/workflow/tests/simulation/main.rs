@@ -65,6 +65,9 @@ fn crashes_between_all_steps_change_nothing() {
         if random.random_bool(0.5) {
             world = world.splitting(random.random_range(2..12));
         }
+        if random.random_bool(0.5) {
+            world = world.distinguishing();
+        }
         let found = world.run();
         crashes += world.crashes;
         stored_together += world.stored_together;

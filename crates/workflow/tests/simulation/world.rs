@@ -95,6 +95,8 @@ pub(crate) struct World {
     /// Operations that the store takes at once, and how often that was too few.
     most: usize,
     pub(crate) splits: usize,
+    /// Whether a turn that is repeated has other executions of its activities.
+    distinguishes: bool,
     /// What clients do, which retry until it is done.
     to_start: bool,
     to_send: Vec<Sent>,
@@ -135,12 +137,19 @@ impl World {
             to_rerun: to_send.is_empty(),
             to_send,
             most: usize::MAX,
+            distinguishes: false,
         }
     }
 
     /// Has a store that takes so many operations at once.
     pub(crate) fn splitting(mut self, most: usize) -> Self {
         self.most = most;
+        self
+    }
+
+    /// Has workers that give each repetition of a turn other executions of its activities, as most SDKs do.
+    pub(crate) fn distinguishing(mut self) -> Self {
+        self.distinguishes = true;
         self
     }
 

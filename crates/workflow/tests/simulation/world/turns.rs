@@ -1,5 +1,8 @@
 //! Turns of instances and runs of activities, and how what they did is stored.
 
+use outrigger_wire::durabletask::OrchestratorResponse;
+use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Act;
+
 use super::*;
 
 impl World {
@@ -108,10 +111,11 @@ impl World {
                 }
             );
             let program = self.program.clone();
-            let answer = replay::turn(request, &|context| {
+            let mut answer = replay::turn(request, &|context| {
                 let steps = program::steps_of(&program, &context.name);
                 program::run(&steps, context)
             });
+            self.distinguish(&mut answer);
             if turn.is_restart() && self.may_crash().is_err() {
                 // The worker alone is gone.
                 let outcome = turn.abandoned(&instance).unwrap();
@@ -139,6 +143,19 @@ impl World {
             }
         };
         self.carry_out(instance, outcome, is_timers)
+    }
+
+    /// Where each repetition of a turn has other executions of its activities.
+    fn distinguish(&mut self, answer: &mut OrchestratorResponse) {
+        if !self.distinguishes {
+            return;
+        }
+        for action in &mut answer.actions {
+            if let Some(Act::ScheduleTask(task)) = &mut action.orchestrator_action_type {
+                self.next_id += 1;
+                task.task_execution_id = format!("{}-{}", task.task_execution_id, self.next_id);
+            }
+        }
     }
 
     fn carry_out(&mut self, mut instance: Instance, outcome: Outcome, is_timers: bool) -> Result<Ran, Crash> {
