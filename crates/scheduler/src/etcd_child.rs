@@ -321,21 +321,15 @@ fn supervise(
         // Before the child reads it: what is written in between counts as new.
         supervised.note_start();
         let mut said = ChildOutput::default();
-        let mut child = Command::new(guard)
-            .arg(GUARD)
-            .arg(std::process::id().to_string())
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(ChildError::Program)?;
-        said.listen(child.stdout.take());
-        said.listen(child.stderr.take());
-        let status = match wait(&mut child, ordered) {
-            Ok(status) => status,
-            Err(Order::Restart) => continue,
-            Err(Order::Stop) => return Ok(()),
+        let status = match spawn(guard, arguments, &mut said) {
+            Ok(mut child) => match wait(&mut child, ordered) {
+                Ok(status) => status.to_string(),
+                Err(Order::Restart) => continue,
+                Err(Order::Stop) => return Ok(()),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ChildError::Program(error)),
+            // It may pass: there may be too many processes.
+            Err(error) => format!("could not be started: {error}"),
         };
         ends = if begun.elapsed() < SOON { ends + 1 } else { 1 };
         let last = said.last(LAST_WORDS);
@@ -348,10 +342,7 @@ fn supervise(
         }
         tracing::error!(target: LOG, "etcd ended ({status}) and is started again; its last output: {last}");
         if ends >= ENDS {
-            return Err(ChildError::Ended {
-                status: status.to_string(),
-                said: last,
-            });
+            return Err(ChildError::Ended { status, said: last });
         }
         let pause = Duration::from_millis(100 << ends.min(10)).min(FULL_PAUSE);
         // It is about to be started again in any case.
@@ -359,6 +350,20 @@ fn supervise(
             return Ok(());
         }
     }
+}
+
+fn spawn(guard: &Path, arguments: &[String], said: &mut ChildOutput) -> io::Result<Child> {
+    let mut child = Command::new(guard)
+        .arg(GUARD)
+        .arg(std::process::id().to_string())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    said.listen(child.stdout.take());
+    said.listen(child.stderr.take());
+    Ok(child)
 }
 
 /// What is ordered within that time. A supervisor that nobody can reach any more stops.
@@ -465,9 +470,11 @@ impl ChildOutput {
 #[cfg(test)]
 mod tests {
     use std::io::{self, Read};
+    use std::path::Path;
+    use std::sync::mpsc as queue;
     use std::time::Duration;
 
-    use super::{ChildOutput, spelled, versions};
+    use super::{ChildError, ChildOutput, Order, Supervised, spelled, supervise, versions};
 
     /// A pipe whose text takes a while.
     struct Slow(&'static [u8]);
@@ -485,6 +492,23 @@ mod tests {
         said.listen(Some(Slow(b"starts\nlisten: address in use\n")));
         let last = said.last(Duration::from_secs(60));
         assert_eq!(last, "starts | listen: address in use");
+    }
+
+    /// Regression: one attempt to start it that failed, where there were too many processes, ended the scheduler.
+    #[test]
+    fn a_start_that_fails_is_tried_again_unless_there_is_no_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let (orders, ordered) = queue::channel();
+        let supervised = Supervised::default();
+        let run = |guard: &Path| supervise(guard, folder.path(), &[], &ordered, &supervised);
+        let outcome = run(&folder.path().join("missing"));
+        assert!(matches!(outcome, Err(ChildError::Program(_))), "{outcome:?}");
+        // While it waits for the next attempt.
+        orders.send(Order::Stop).unwrap();
+        // What cannot be run now.
+        let outcome = run(folder.path());
+        assert!(outcome.is_ok(), "{outcome:?}");
+        assert_eq!(supervised.starts(), 2);
     }
 
     #[test]

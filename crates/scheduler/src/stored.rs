@@ -19,6 +19,8 @@ use crate::proto::stored::{
 
 /// The type of [`JobMetadata`] in an `Any`.
 const METADATA_TYPE: &str = "type.googleapis.com/dapr.proto.scheduler.v1.JobMetadata";
+/// The last second of protobuf's calendar, 9999-12-31T23:59:59Z.
+const LAST_SECOND: i64 = 253_402_300_799;
 
 /// A stored job that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -222,7 +224,13 @@ fn stamp(time: Timestamp) -> prost_types::Timestamp {
     }
 }
 
+/// Times of the last hours of protobuf's calendar, which Dapr's scheduler stores for "never", are the last moment there is
+/// here, as in [`outrigger_schedule::moment`].
 fn time(stamp: prost_types::Timestamp, of: &'static str) -> Result<Timestamp, Unreadable> {
+    let last_hours = Timestamp::MAX.as_second() + 1..=LAST_SECOND;
+    if last_hours.contains(&stamp.seconds) && (0..1_000_000_000).contains(&stamp.nanos) {
+        return Ok(Timestamp::MAX);
+    }
     Timestamp::new(stamp.seconds, stamp.nanos).map_err(|_| Unreadable::Time(of))
 }
 
@@ -343,6 +351,30 @@ mod tests {
         assert_eq!(of_this.progress, progress);
         let of_another = read(&job, Some(&counter(&progress, 8))).unwrap();
         assert_eq!(of_another.progress, Progress::default());
+    }
+
+    /// Regression: a job of Dapr's that never ends could not be read, and the store that had it was refused.
+    #[test]
+    fn the_last_hours_of_the_calendar_are_the_last_moment_there_is() {
+        let with = |seconds, nanos| {
+            let mut job = stored(every_minute());
+            job.begin = Some(job::Begin::DueTime(prost_types::Timestamp { seconds, nanos }));
+            job.expiration = Some(prost_types::Timestamp { seconds, nanos });
+            read(&job.encode_to_vec(), None)
+        };
+        let end = Timestamp::MAX.as_second();
+        for (seconds, nanos) in [(LAST_SECOND, 0), (LAST_SECOND, 999_999_999), (end + 1, 0)] {
+            let read = with(seconds, nanos).unwrap();
+            assert_eq!(read.ticks.begin, Begin::At(Timestamp::MAX), "{seconds} {nanos}");
+            assert_eq!(read.ticks.expiration, Some(Timestamp::MAX), "{seconds} {nanos}");
+            assert_eq!(read.ticks.tick(&read.progress), Some(Timestamp::MAX));
+        }
+        let exact = Timestamp::from_second(end).unwrap();
+        assert_eq!(with(end, 0).unwrap().ticks.begin, Begin::At(exact));
+        for (seconds, nanos) in [(LAST_SECOND + 1, 0), (LAST_SECOND, -1), (i64::MAX, 0)] {
+            let error = with(seconds, nanos).unwrap_err().to_string();
+            assert_eq!(error, "its due time is outside the calendar", "{seconds} {nanos}");
+        }
     }
 
     #[test]

@@ -54,7 +54,8 @@ enum Command {
     Connect {
         host: Host,
         deliveries: mpsc::UnboundedSender<Delivery>,
-        id: oneshot::Sender<HostId>,
+        /// Where whoever asked has gone, what it is told with is dropped, which disconnects it.
+        connected: oneshot::Sender<Connection>,
     },
     Disconnect(HostId),
     Answer(HostId, TriggerId, Outcome),
@@ -79,8 +80,10 @@ impl Triggers {
         limits: Limits,
     ) -> (Self, Driver) {
         let (commands, asked) = mpsc::unbounded_channel();
+        let triggers = Self(commands);
         let driver = Driver {
             engine: Engine::new(Timestamp::now(), limits),
+            triggers: triggers.clone(),
             storage,
             backlog: Arc::default(),
             warned: None,
@@ -93,7 +96,7 @@ impl Triggers {
             tenure: 0,
             revoked: CancellationToken::new(),
         };
-        (Self(commands), driver)
+        (triggers, driver)
     }
 
     /// A host that takes triggers from now on. Deliveries end when it answers what it was not asked, or the process
@@ -103,14 +106,14 @@ impl Triggers {
         host: Host,
     ) -> Option<(Connection, mpsc::UnboundedReceiver<Delivery>)> {
         let (deliveries, due) = mpsc::unbounded_channel();
-        let (id, assigned) = oneshot::channel();
-        let connect = Command::Connect { host, deliveries, id };
-        self.0.send(connect).ok()?;
-        let connection = Connection {
-            host: assigned.await.ok()?,
-            triggers: self.clone(),
+        let (connected, connection) = oneshot::channel();
+        let connect = Command::Connect {
+            host,
+            deliveries,
+            connected,
         };
-        Some((connection, due))
+        self.0.send(connect).ok()?;
+        Some((connection.await.ok()?, due))
     }
 
     fn send(&self, command: Command) {
@@ -145,6 +148,8 @@ struct Stream {
 /// The engine, and what surrounds it.
 pub(crate) struct Driver {
     engine: Engine,
+    /// The way to itself, for connections.
+    triggers: Triggers,
     storage: Arc<dyn Storage>,
     /// What the store was given.
     backlog: Arc<Backlog>,
@@ -255,7 +260,11 @@ impl Driver {
 
     fn command(&mut self, command: Command, now: Timestamp) {
         match command {
-            Command::Connect { host, deliveries, id } => {
+            Command::Connect {
+                host,
+                deliveries,
+                connected,
+            } => {
                 let host = self.engine.connect(host);
                 let stream = Stream {
                     deliveries,
@@ -263,9 +272,12 @@ impl Driver {
                 };
                 self.streams.insert(host, stream);
                 self.metrics.connected();
-                if id.send(host).is_err() {
-                    self.disconnect(host);
-                }
+                let connection = Connection {
+                    host,
+                    triggers: self.triggers.clone(),
+                };
+                // Whoever asked may have gone.
+                let _ = connected.send(connection);
             }
             Command::Disconnect(host) => self.disconnect(host),
             Command::Gone(host, trigger) => {
@@ -530,30 +542,49 @@ mod tests {
         running.await.unwrap().unwrap();
     }
 
-    #[test]
-    fn a_stream_that_answers_what_it_was_not_asked_is_told_of_once() {
+    /// A driver that does not run, and a stream that it is to connect.
+    fn connecting() -> (Driver, Command, oneshot::Receiver<Connection>) {
         let limits = Limits {
             in_flight: 1,
             unstored: 1,
         };
-        let (_changes, received) = mpsc::channel(CHANGES);
-        let (_triggers, mut driver) =
-            Triggers::new(Arc::new(Hanging::default()), received, Arc::default(), limits);
-        let now = Timestamp::now();
-        let (deliveries, _due) = mpsc::unbounded_channel();
-        let (id, mut host) = oneshot::channel();
+        let (_, received) = mpsc::channel(CHANGES);
+        let (_, driver) = Triggers::new(Arc::new(Hanging::default()), received, Arc::default(), limits);
+        let (connected, connection) = oneshot::channel();
         let connect = Command::Connect {
             host: Host::new("ns", "app", true, &[]),
-            deliveries,
-            id,
+            deliveries: mpsc::unbounded_channel().0,
+            connected,
         };
+        (driver, connect, connection)
+    }
+
+    #[test]
+    fn a_stream_that_answers_what_it_was_not_asked_is_told_of_once() {
+        let now = Timestamp::now();
+        let (mut driver, connect, mut connection) = connecting();
         driver.command(connect, now);
-        let host = host.try_recv().unwrap();
+        let host = connection.try_recv().unwrap();
         let lines = outrigger_log_lines::Lines::new();
         for unknown in 0..1000 {
-            driver.command(Command::Answer(host, unknown, Outcome::Success), now);
+            driver.command(Command::Answer(host.host, unknown, Outcome::Success), now);
         }
         assert_eq!(lines.take(LOG, tracing::Level::TRACE).len(), 1);
+        assert!(driver.streams.is_empty());
+    }
+
+    /// Regression: a stream whose caller went before it knew that it is connected stayed for ever, and took jobs that nobody
+    /// answered.
+    #[test]
+    fn a_stream_whose_caller_goes_while_it_is_connected_is_disconnected() {
+        let now = Timestamp::now();
+        let (mut driver, connect, connection) = connecting();
+        driver.command(connect, now);
+        assert_eq!(driver.streams.len(), 1);
+        drop(connection);
+        while let Ok(command) = driver.commands.try_recv() {
+            driver.command(command, now);
+        }
         assert!(driver.streams.is_empty());
     }
 }

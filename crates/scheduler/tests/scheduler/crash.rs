@@ -1,9 +1,10 @@
 //! A scheduler that is killed at any moment. Between which two steps that is, [`crate::points`] chooses.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -11,10 +12,41 @@ use jiff::Timestamp;
 use crate::running::{Sidecar, TIMEOUT, app, arguments, client, due, schedule};
 use crate::tally::Tally;
 
-/// A scheduler's process; it is killed when this is dropped.
+/// Lines of a log that are kept.
+const LINES: usize = 20;
+
+/// The last lines of a scheduler's log.
+#[derive(Clone, Default)]
+struct Tail(Arc<Mutex<VecDeque<String>>>);
+
+impl Tail {
+    fn push(&self, line: String) {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line);
+    }
+
+    /// Keeps what is said until the process has ended, which waits for somebody to read its log.
+    fn follow(&self, lines: std::io::Lines<BufReader<ChildStdout>>) {
+        let tail = self.clone();
+        std::thread::spawn(move || {
+            lines.for_each(|line| tail.push(line.unwrap_or_else(|error| error.to_string())));
+        });
+    }
+
+    fn text(&self) -> String {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.make_contiguous().join("\n")
+    }
+}
+
+/// A scheduler's process; it is killed when this is dropped. Where the test has failed, what it said last is told.
 pub(crate) struct Process {
     child: Child,
     pub(crate) address: String,
+    tail: Tail,
 }
 
 impl Process {
@@ -52,9 +84,9 @@ impl Process {
         };
         let address = started.split("Running gRPC server on ").nth(1).unwrap();
         let address = address.split('"').next().unwrap().to_owned();
-        // Nobody may wait for its log.
-        std::thread::spawn(move || lines.for_each(drop));
-        Some(Self { child, address })
+        let tail = Tail::default();
+        tail.follow(lines);
+        Some(Self { child, address, tail })
     }
 
     /// Whether it is gone.
@@ -72,6 +104,15 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let status = match self.child.try_wait() {
+                Ok(None) => "runs".to_owned(),
+                Ok(Some(status)) => format!("has ended ({status})"),
+                Err(error) => error.to_string(),
+            };
+            let (address, text) = (&self.address, self.tail.text());
+            eprintln!("the scheduler at {address} {status}; its last lines:\n{text}");
+        }
         // SIGKILL.
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -79,8 +79,7 @@ impl Writer {
     }
 
     fn store(&mut self, waiting: &mut Vec<Write>) {
-        let mut advances: Vec<Advance> = self.late.drain().map(|(_, advance)| advance).collect();
-        let (mut parts, mut closing) = (Vec::new(), Vec::new());
+        let (mut parts, mut advances, mut closing) = (Vec::new(), Vec::new(), Vec::new());
         for write in waiting.drain(..) {
             match write {
                 Write::Part { part, failed } => parts.push((part, failed)),
@@ -88,8 +87,16 @@ impl Writer {
                 Write::Close(closed) => closing.push(closed),
             }
         }
+        let is_behind = !self.late.is_empty();
+        if is_behind {
+            self.put_off(std::mem::take(&mut advances));
+            self.store_late();
+        }
         if !parts.is_empty() || !advances.is_empty() {
-            self.transaction(parts, advances);
+            let failed = self.transaction(parts, advances);
+            if !is_behind && matches!(failed, Some(StorageError::Full(_))) {
+                self.store_late();
+            }
         }
         for closed in closing {
             // Whoever waits may have gone.
@@ -97,7 +104,30 @@ impl Writer {
         }
     }
 
-    fn transaction(&mut self, parts: Vec<(Part, oneshot::Sender<StorageError>)>, advances: Vec<Advance>) {
+    fn put_off(&mut self, advances: Vec<Advance>) {
+        for advance in advances {
+            self.late.insert(advance.name.clone(), advance);
+        }
+    }
+
+    /// Stores what could not be stored with what callers want: that may need more room than there is, and the ends of jobs
+    /// make some.
+    fn store_late(&mut self) {
+        let late = std::mem::take(&mut self.late).into_values();
+        let (over, under_way): (Vec<_>, Vec<_>) = late.partition(|advance| advance.progress.is_none());
+        for advances in [over, under_way] {
+            if !advances.is_empty() {
+                self.transaction(Vec::new(), advances);
+            }
+        }
+    }
+
+    /// Stores all of it or nothing; why nothing.
+    fn transaction(
+        &mut self,
+        parts: Vec<(Part, oneshot::Sender<StorageError>)>,
+        advances: Vec<Advance>,
+    ) -> Option<StorageError> {
         let mut waiting = Vec::with_capacity(parts.len());
         let mut not_begun = parts;
         let outcome = write_all(&self.connection, &mut not_begun, &advances, &mut waiting);
@@ -115,9 +145,7 @@ impl Writer {
                 tracing::error!(target: LOG, "cannot write to the store: {error}");
                 // SQLite has taken it back already after some errors.
                 let _ = self.connection.execute_batch("ROLLBACK");
-                for advance in advances {
-                    self.late.insert(advance.name.clone(), advance);
-                }
+                self.put_off(advances);
                 Some(failure(&error))
             }
         };
@@ -125,11 +153,12 @@ impl Writer {
             fault::point("before a caller is told");
             on_stored(error.clone().map_or(Ok(()), Err));
         }
-        if let Some(error) = error {
+        if let Some(error) = &error {
             for (_, failed) in not_begun {
                 let _ = failed.send(error.clone());
             }
         }
+        error
     }
 
     /// Gives unused pages back to the file system.
@@ -201,5 +230,69 @@ pub(super) fn failure(error: &rusqlite::Error) -> StorageError {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => StorageError::Full(Full::Embedded),
         _ => StorageError::Failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::backlog::Backlog;
+    use crate::storage::embedded::{Location, pairs};
+    use crate::storage::pair::{Pair, job_key};
+
+    /// A caller's job of this size.
+    fn put(name: &'static str, size: usize) -> (Write, oneshot::Receiver<StorageError>) {
+        let (failed, failure) = oneshot::channel();
+        let part: Part = Box::new(move |writing: &mut Writing<'_>| {
+            writing.put(&job_key(name), &vec![7_u8; size])?;
+            let on_stored: OnStored = Box::new(|_| {});
+            Ok(on_stored)
+        });
+        (Write::Part { part, failed }, failure)
+    }
+
+    fn stored(writer: &Writer, name: &str) -> Option<Pair> {
+        pairs::get(&writer.connection, &job_key(name)).unwrap()
+    }
+
+    /// Regression: while callers wanted more room than there is, no end of a job was stored, nor how far one is.
+    #[test]
+    fn ends_of_jobs_are_stored_where_callers_find_no_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let location = Location {
+            folder: folder.path().to_owned(),
+            id: "scheduler-0".to_owned(),
+            quota: 256 << 10,
+        };
+        let (changes, _told) = mpsc::channel(16);
+        let mut writer = Writer {
+            connection: location.open().unwrap(),
+            changes,
+            late: HashMap::new(),
+        };
+        let backlog = Arc::<Backlog>::default();
+        for is_late in [false, true] {
+            writer.store(&mut vec![put("over", 10_000).0]);
+            let job = stored(&writer, "over").unwrap();
+            let over = Advance {
+                name: "over".into(),
+                version: crate::stored::version(job.modified, &job.value),
+                tenure: 0,
+                progress: None,
+                share: backlog.share(),
+            };
+            let (big, mut refused) = put("big", 1 << 20);
+            let mut waiting = vec![big];
+            match is_late {
+                true => writer.put_off(vec![over]),
+                false => waiting.push(Write::Advance(over)),
+            }
+            writer.store(&mut waiting);
+            assert_eq!(refused.try_recv(), Ok(StorageError::Full(Full::Embedded)));
+            assert_eq!(stored(&writer, "over"), None, "late: {is_late}");
+            assert!(writer.late.is_empty(), "late: {is_late}");
+        }
     }
 }

@@ -34,6 +34,13 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest answer, in bytes: a page of jobs.
 const LARGEST: usize = 256 << 20;
 
+/// What etcd says of a token that it takes no longer: tokens end after some minutes, and when accounts change.
+const STALE_TOKEN: [&str; 3] = [
+    "invalid auth token",
+    "auth: revision in header",
+    "revision of auth store is old",
+];
+
 /// An address that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("--etcd-client-endpoints: {endpoint:?} {why}")]
@@ -185,14 +192,24 @@ impl Client {
         Ok(Some(token))
     }
 
+    /// Asks for another token with the next call, where `refusal` is etcd's word on a token that it takes no longer.
+    pub(crate) fn check_token(&self, refusal: &str) -> bool {
+        let is_stale = STALE_TOKEN.iter().any(|words| refusal.contains(*words));
+        if is_stale {
+            self.forget_token();
+        }
+        is_stale
+    }
+
+    fn forget_token(&self) {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     fn failure(&self, turn: usize, status: &Status) -> StorageError {
         let message = status.message();
         let text = format!("etcd at {}: {message}", self.at);
         let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
-        // Tokens end after some minutes, and when accounts change.
-        if status.code() == Code::Unauthenticated || has(&["invalid auth token", "auth: revision in header"])
-        {
-            *self.token.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if self.check_token(message) {
             return StorageError::Unavailable(text);
         }
         match status.code() {
@@ -211,6 +228,10 @@ impl Client {
                     true => StorageError::Unavailable(text),
                     false => StorageError::Unanswered(text),
                 }
+            }
+            Code::Unauthenticated => {
+                self.forget_token();
+                StorageError::Unavailable(text)
             }
             Code::ResourceExhausted => StorageError::Unavailable(text),
             _ => StorageError::Failed(text),
@@ -368,6 +389,16 @@ mod tests {
         assert_eq!(client.turn.load(Ordering::Relaxed), 1, "another member is asked");
         let refused = is(Status::unauthenticated("etcdserver: invalid auth token"));
         assert!(matches!(refused, StorageError::Unavailable(_)), "{refused}");
+        // With tokens of the kind `jwt`, after any change of accounts.
+        *client.token.lock().unwrap() = Some(MetadataValue::from_static("old"));
+        let old = is(Status::invalid_argument(
+            "etcdserver: revision of auth store is old",
+        ));
+        assert!(matches!(old, StorageError::Unavailable(_)), "{old}");
+        assert!(
+            client.token.lock().unwrap().is_none(),
+            "the next call has the same"
+        );
         let full = is(Status::resource_exhausted(
             "etcdserver: mvcc: database space exceeded",
         ));

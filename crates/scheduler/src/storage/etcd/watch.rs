@@ -122,12 +122,122 @@ impl Watch for EtcdWatch {
                         return Ok(events);
                     }
                 }
-                Ok(_) | Err(_) => {
+                ended => {
+                    // A token that is too old is told of on a stream that is good otherwise.
+                    let why = match &ended {
+                        Ok(answer) => answer.as_ref().map_or("", |answer| answer.cancel_reason.as_str()),
+                        Err(status) => status.message(),
+                    };
+                    self.client.check_token(why);
                     self.stream = None;
                     self.client.pass_on();
                     tokio::time::sleep(PAUSE).await;
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::net::TcpListener;
+    use tokio_stream::wrappers::TcpListenerStream;
+    use tokio_util::task::AbortOnDropHandle;
+    use tonic::transport::Server;
+    use tonic::{Request, Response, Status};
+
+    use super::*;
+    use crate::config::EtcdAccess;
+    use crate::proto::etcd::{
+        AuthenticateRequest, AuthenticateResponse, KeyValue, auth_server, watch_server,
+    };
+
+    /// An etcd whose accounts have changed since it gave its first token.
+    struct Accounts {
+        /// Its words on that token.
+        refusal: &'static str,
+        /// Tokens so far.
+        given: AtomicUsize,
+    }
+
+    #[tonic::async_trait]
+    impl auth_server::Auth for Accounts {
+        async fn authenticate(
+            &self,
+            _: Request<AuthenticateRequest>,
+        ) -> Result<Response<AuthenticateResponse>, Status> {
+            let before = self.given.fetch_add(1, Ordering::Relaxed);
+            Ok(Response::new(AuthenticateResponse {
+                token: format!("token-{before}"),
+                ..AuthenticateResponse::default()
+            }))
+        }
+    }
+
+    #[tonic::async_trait]
+    impl watch_server::Watch for Accounts {
+        type WatchStream = ReceiverStream<Result<WatchResponse, Status>>;
+
+        async fn watch(
+            &self,
+            request: Request<Streaming<WatchRequest>>,
+        ) -> Result<Response<Self::WatchStream>, Status> {
+            let token = request.metadata().get("token");
+            let is_old = token.is_none_or(|token| token.as_bytes() == b"token-0");
+            let answer = match is_old {
+                true => WatchResponse {
+                    created: true,
+                    canceled: true,
+                    cancel_reason: self.refusal.to_owned(),
+                    ..WatchResponse::default()
+                },
+                false => WatchResponse {
+                    events: vec![EtcdEvent {
+                        kv: Some(KeyValue {
+                            key: "key".into(),
+                            mod_revision: 2,
+                            ..KeyValue::default()
+                        }),
+                        ..EtcdEvent::default()
+                    }],
+                    ..WatchResponse::default()
+                },
+            };
+            let (answers, stream) = mpsc::channel(1);
+            answers.send(Ok(answer)).await.unwrap();
+            Ok(Response::new(ReceiverStream::new(stream)))
+        }
+    }
+
+    /// Regression: the stream was opened with the same token again and again, and nothing was told any more.
+    #[tokio::test]
+    async fn a_watch_that_is_refused_for_its_token_goes_on_with_another() {
+        for refusal in [
+            "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token",
+            "rpc error: code = InvalidArgument desc = etcdserver: revision of auth store is old",
+        ] {
+            let accounts = Arc::new(Accounts {
+                refusal,
+                given: AtomicUsize::new(0),
+            });
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let access = EtcdAccess {
+                endpoints: vec![listener.local_addr().unwrap().to_string()],
+                username: "user".to_owned(),
+                ..EtcdAccess::default()
+            };
+            let serving = Server::builder()
+                .add_service(auth_server::AuthServer::from_arc(Arc::clone(&accounts)))
+                .add_service(watch_server::WatchServer::from_arc(accounts))
+                .serve_with_incoming(TcpListenerStream::new(listener));
+            let _serving = AbortOnDropHandle::new(tokio::spawn(serving));
+            let client = Arc::new(Client::new(&access).unwrap());
+            let mut watch = EtcdWatch::new(client, Range::prefix("key"), 1);
+            let told = tokio::time::timeout(Duration::from_secs(30), watch.next()).await;
+            let told = told.expect("nothing is told").unwrap();
+            assert!(matches!(&*told, [Event::Put(_)]), "{told:?}");
         }
     }
 }

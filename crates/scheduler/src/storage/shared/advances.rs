@@ -190,19 +190,40 @@ impl Writer {
                 self.is_unanswered = false;
                 continue;
             }
-            let batch: Vec<Advance> = self.waiting.values().take(BATCH).cloned().collect();
-            if !self.commit(&fence, &batch).await? {
-                // One of them was changed, or the fence fell: each for itself.
-                for advance in &batch {
-                    self.commit(&fence, std::slice::from_ref(advance)).await?;
-                }
+            let batch = self.waiting.values().take(BATCH).cloned().collect();
+            let stored = self.store_batch(&fence, batch).await;
+            if matches!(stored, Err(StorageError::Full(_))) {
+                self.store_ends(&fence).await?;
             }
-            fault::point("progress stored");
-            for advance in batch {
-                self.waiting.remove(&advance.name);
-            }
+            stored?;
         }
         Ok(())
+    }
+
+    async fn store_batch(&mut self, fence: &Fence, batch: Vec<Advance>) -> Result<(), StorageError> {
+        if !self.commit(fence, &batch).await? {
+            // One of them was changed, or the fence fell: each for itself.
+            for advance in &batch {
+                self.commit(fence, std::slice::from_ref(advance)).await?;
+            }
+        }
+        fault::point("progress stored");
+        for advance in batch {
+            self.waiting.remove(&advance.name);
+        }
+        Ok(())
+    }
+
+    /// Stores which jobs are over, apart from how far others are: a full etcd takes what only deletes, and that makes room.
+    async fn store_ends(&mut self, fence: &Fence) -> Result<(), StorageError> {
+        loop {
+            let over = self.waiting.values().filter(|advance| advance.progress.is_none());
+            let batch: Vec<Advance> = over.take(BATCH).cloned().collect();
+            if batch.is_empty() {
+                return Ok(());
+            }
+            self.store_batch(fence, batch).await?;
+        }
     }
 
     /// Writes the entry of this member anew: earlier attempts to store anything are refused from then on.

@@ -167,7 +167,9 @@ impl Membership {
         // One that is left of an earlier lease would end with that, whatever becomes of this one.
         let mut is_bound = false;
         loop {
-            let (revision, members) = self.members().await?;
+            let Some((revision, members)) = self.members_retried().await? else {
+                return Ok(());
+            };
             if std::mem::take(&mut unwatched) {
                 watch = None;
             }
@@ -250,6 +252,33 @@ impl Membership {
             // Whatever was told: the entries say it.
             event = watch.next() => event.map_or_else(WakeReason::Unwatched, |_| WakeReason::Look),
             () = tokio::time::sleep(LOOK_EVERY) => WakeReason::Look,
+        }
+    }
+
+    /// As [`Membership::members`], tried for as long as a lease lasts: an answer that is lost is no reason to give up a place
+    /// that the lease keeps meanwhile. Beyond that the others, which wait for this member's word, are to go on without it.
+    /// `None`: told to stop.
+    async fn members_retried(&self) -> Result<Option<(i64, Vec<Member>)>, StorageError> {
+        let begun = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.members().await {
+                Err(error) if error.is_passing() && begun.elapsed() < LEASE => {
+                    if pause == FIRST_PAUSE {
+                        tracing::warn!(
+                            target: LOG,
+                            "cannot read the entries of the group of schedulers, trying again; this one keeps its place \
+                             and its jobs for as long as its lease lasts: {error}"
+                        );
+                    }
+                    let wait = tokio::time::sleep(pause);
+                    if self.stop.run_until_cancelled(wait).await.is_none() {
+                        return Ok(None);
+                    }
+                    pause = (pause * 2).min(FULL_PAUSE);
+                }
+                read => return read.map(Some),
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Answers of a store that get lost, after it has done what it was asked for or before.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use jiff::Timestamp;
 use outrigger_components_testing::server;
@@ -17,10 +17,10 @@ use super::backend::{Condition, Scan, Watch};
 use super::*;
 use crate::config::EtcdAccess;
 use crate::proto::stored::Leadership;
-use crate::storage::LEADERSHIP;
 use crate::storage::etcd::{Client, Etcd};
 use crate::storage::pair::Pair;
 use crate::storage::postgres::Postgres;
+use crate::storage::{Full, LEADERSHIP};
 use crate::stored;
 
 /// Longest wait for something that has to happen.
@@ -41,8 +41,13 @@ struct Unsteady {
     store: Arc<dyn Backend>,
     /// The next transaction.
     loss: Mutex<Option<Loss>>,
-    /// The next look at entries, and what is given back next, get lost.
-    loses_scan: AtomicBool,
+    /// What comes of the next look at entries in place of them.
+    failure: Mutex<Option<StorageError>>,
+    /// Looks at entries that have ended.
+    looks: AtomicUsize,
+    /// It takes what only deletes, as an etcd does that is full.
+    is_full: AtomicBool,
+    /// What is given back next gets lost.
     loses_revoke: AtomicBool,
     granted: Mutex<Vec<i64>>,
     /// What is on its way yet.
@@ -58,7 +63,9 @@ impl Unsteady {
         Arc::new(Self {
             store,
             loss: Mutex::default(),
-            loses_scan: AtomicBool::default(),
+            failure: Mutex::default(),
+            looks: AtomicUsize::default(),
+            is_full: AtomicBool::default(),
             loses_revoke: AtomicBool::default(),
             granted: Mutex::default(),
             late: Mutex::default(),
@@ -77,13 +84,22 @@ impl Backend for Unsteady {
     }
     async fn scan(&self, range: Range, at: Option<i64>) -> Result<Scan, StorageError> {
         // Those of jobs may be under way.
-        let of_entries = range.has(LEADERSHIP.as_bytes());
-        match of_entries && self.loses_scan.swap(false, Ordering::Relaxed) {
-            true => lost(),
-            false => self.store.scan(range, at).await,
+        if !range.has(LEADERSHIP.as_bytes()) {
+            return self.store.scan(range, at).await;
         }
+        let failure = self.failure.lock().unwrap().take();
+        let scan = match failure {
+            Some(failure) => Err(failure),
+            None => self.store.scan(range, at).await,
+        };
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        scan
     }
     async fn commit(&self, conditions: &[Condition], writes: &[Write]) -> Result<bool, StorageError> {
+        let puts = writes.iter().any(|write| matches!(write, Write::Put { .. }));
+        if puts && self.is_full.load(Ordering::Relaxed) {
+            return Err(StorageError::Full(Full::Etcd));
+        }
         let loss = self.loss.lock().unwrap().take();
         match loss {
             None => self.store.commit(conditions, writes).await,
@@ -248,6 +264,13 @@ async fn a_pair_of_postgresql_is_there_for_all_who_ask_at_once() {
     a_pair_is_there_for_all_who_ask_at_once(&store).await;
 }
 
+/// Has the members look at the entries, with this in their place.
+async fn look_and_fail(store: &Unsteady, failure: StorageError) {
+    *store.failure.lock().unwrap() = Some(failure);
+    let nobody = [LEADERSHIP, "nobody"].concat().into_bytes();
+    store.commit(&[], &[put(nobody, &[0xff])]).await.unwrap();
+}
+
 /// Invariant: a member that joined again does not lose its place with a lease that it no longer keeps, which would give its jobs
 /// to others while it has them.
 async fn an_entry_ends_with_the_lease_that_is_kept(store: &Arc<Unsteady>) {
@@ -266,11 +289,9 @@ async fn an_entry_ends_with_the_lease_that_is_kept(store: &Arc<Unsteady>) {
     let key = || [LEADERSHIP, "a"].concat().into_bytes();
     let first = store.pair(key()).await.unwrap();
 
-    // The next look fails, and so does the end of the lease.
+    // The next look fails for good, and so does the end of the lease.
     store.loses_revoke.store(true, Ordering::Relaxed);
-    store.loses_scan.store(true, Ordering::Relaxed);
-    let nobody = [LEADERSHIP, "nobody"].concat().into_bytes();
-    store.commit(&[], &[put(nobody, &[0xff])]).await.unwrap();
+    look_and_fail(store, StorageError::Failed("it is broken".to_owned())).await;
     let again = async {
         while store
             .pair(key())
@@ -305,6 +326,49 @@ async fn an_entry_in_postgresql_ends_with_the_lease_that_is_kept() {
         return;
     };
     an_entry_ends_with_the_lease_that_is_kept(&store).await;
+}
+
+/// Regression: an answer about the entries that got lost ended the lease, with which others took the jobs while triggers were
+/// under way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_at_the_entries_that_is_lost_changes_nothing() {
+    let Some((_server, store)) = postgres() else {
+        return;
+    };
+    let own = SelfMember {
+        id: "a".to_owned(),
+        address: "localhost:1".to_owned(),
+    };
+    let (storage, events) = SharedStorage::join(Arc::clone(&store) as _, own);
+    let SharedEvents {
+        mut changes,
+        mut hosts,
+    } = events;
+    let taking = tokio::spawn(async move { while changes.recv().await.is_some() {} });
+    let joined = tokio::time::timeout(PATIENCE, hosts.wait_for(|hosts| !hosts.is_empty())).await;
+    drop(joined.expect("it does not join").unwrap());
+    let key = || [LEADERSHIP, "a"].concat().into_bytes();
+    let entry = store.pair(key()).await.unwrap();
+
+    look_and_fail(&store, StorageError::Unanswered("it is lost".to_owned())).await;
+    let looked = tokio::time::timeout(PATIENCE, async {
+        while store.failure.lock().unwrap().is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // That one may not be counted yet.
+        let before = store.looks.load(Ordering::Relaxed);
+        while store.looks.load(Ordering::Relaxed) < before + 2 {
+            let nobody = [LEADERSHIP, "nobody"].concat().into_bytes();
+            store.commit(&[], &[put(nobody, &[0xff])]).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    looked.await.expect("the entries are not looked at again");
+    assert_eq!(store.granted.lock().unwrap().len(), 1, "it has joined again");
+    assert_eq!(store.pair(key()).await, Some(entry));
+    storage.close().await;
+    drop(storage);
+    taking.await.unwrap();
 }
 
 /// Invariant: an attempt to store how far a job is that comes to the store late, after others were stored, takes nothing of
@@ -378,6 +442,57 @@ async fn late_progress_is_refused_by_postgresql() {
         return;
     };
     late_progress_is_refused(&store).await;
+}
+
+/// Regression: a full etcd takes what only deletes, which makes room; it was asked for that together with what it does not take.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ends_of_jobs_are_stored_by_a_full_etcd() {
+    let Some((_server, store)) = etcd() else { return };
+    let key = [LEADERSHIP, "a"].concat().into_bytes();
+    let lease = store.grant(Duration::from_secs(60)).await.unwrap();
+    let entry = Write::Put {
+        key: key.clone(),
+        value: b"entry".to_vec(),
+        lease: Some(lease),
+    };
+    let [over, ticks] = ["over", "ticks"].map(|name| put(job_key(name), &job("1h", 1)));
+    store.commit(&[], &[entry, over, ticks]).await.unwrap();
+    // All were written at one revision.
+    let entry = store.pair(key.clone()).await.unwrap();
+    let (advances, writing) = Advances::start(Arc::clone(&store) as _);
+    advances.fence(Some(Fence {
+        tenure: 1,
+        key,
+        lease,
+        created: entry.created,
+        modified: entry.modified,
+    }));
+    let backlog = Arc::new(crate::backlog::Backlog::default());
+    let advance = |name: &str, progress| Advance {
+        name: name.into(),
+        version: Version {
+            revision: entry.modified.unsigned_abs(),
+            partition: 1,
+        },
+        tenure: 1,
+        progress,
+        share: backlog.share(),
+    };
+    store.is_full.store(true, Ordering::Relaxed);
+    advances.advance(advance("ticks", Some(Progress::default())));
+    advances.advance(advance("over", None));
+    let ended = tokio::time::timeout(PATIENCE, async {
+        while store.pair(job_key("over")).await.is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    ended.await.expect("a job that is over stays");
+    assert_eq!(store.pair(counter_key("ticks")).await, None);
+    store.is_full.store(false, Ordering::Relaxed);
+    tokio::time::timeout(PATIENCE, advances.flush()).await.unwrap();
+    assert!(store.pair(counter_key("ticks")).await.is_some());
+    advances.end();
+    writing.await.unwrap();
 }
 
 /// A member "b" as another scheduler writes it that has seen one more.
