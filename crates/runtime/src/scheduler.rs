@@ -112,8 +112,10 @@ pub struct Scheduler {
     accepts: watch::Sender<Accepts>,
     jobs: OnceLock<Arc<dyn Receiver>>,
     reminders: OnceLock<Arc<dyn Receiver>>,
-    /// The streams of triggers.
+    /// The streams of triggers, and what goes on when they have ended.
     tasks: TaskTracker,
+    /// How many triggers go on without their streams.
+    left_over: watch::Sender<usize>,
     /// No triggers are taken any more.
     ending: CancellationToken,
 }
@@ -129,6 +131,7 @@ impl Scheduler {
             jobs: OnceLock::new(),
             reminders: OnceLock::new(),
             tasks: TaskTracker::new(),
+            left_over: watch::Sender::default(),
             ending: CancellationToken::new(),
         })
     }
