@@ -8,6 +8,7 @@ mod calls;
 mod hosts;
 mod streams;
 
+use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
@@ -114,8 +115,8 @@ pub struct Scheduler {
     reminders: OnceLock<Arc<dyn Receiver>>,
     /// The streams of triggers, and what goes on when they have ended.
     tasks: TaskTracker,
-    /// How many triggers go on without their streams.
-    left_over: watch::Sender<usize>,
+    /// The triggers that go on without their streams.
+    left_over: watch::Sender<HashSet<String>>,
     /// No triggers are taken any more.
     ending: CancellationToken,
 }

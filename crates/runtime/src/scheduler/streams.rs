@@ -1,6 +1,8 @@
 //! Streams of triggers: open to every scheduler while anything is taken.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -91,8 +93,23 @@ enum Reads {
     Nothing,
 }
 
-/// Triggers under way: what came of each, and whether it was late.
-type Running = FuturesUnordered<BoxFuture<'static, (Outcome, bool)>>;
+/// Triggers under way.
+type Running = FuturesUnordered<Handling>;
+
+/// One of them: what came of it, and whether it was late.
+struct Handling {
+    /// Whose trigger it is: the same when it comes again.
+    key: String,
+    handled: BoxFuture<'static, (Outcome, bool)>,
+}
+
+impl Future for Handling {
+    type Output = (Outcome, bool);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.handled.as_mut().poll(context)
+    }
+}
 
 /// Who ended a stream, or gave it up.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -187,7 +204,8 @@ impl Stream {
             if reads == Reads::Nothing && running.is_empty() {
                 return Ok(Ended::Here);
             }
-            let has_room = running.len() < MAX_TRIGGERS && *left_over.borrow_and_update() < MAX_LEFT_OVER;
+            let has_room =
+                running.len() < MAX_TRIGGERS && left_over.borrow_and_update().len() < MAX_LEFT_OVER;
             tokio::select! {
                 () = self.stop.cancelled(), if reads == Reads::All => {
                     reads = Reads::Late { unfinished: running.len() };
@@ -212,35 +230,36 @@ impl Stream {
         }
     }
 
-    /// Has what is under way go on without its stream, to its end or that of the process.
-    fn leave_over(&self, mut running: Running) {
-        if running.is_empty() {
-            return;
-        }
-        let count = running.len();
-        tracing::info!(
-            target: LOG,
-            "{count} triggers of a stream of scheduler {} that has ended go on; the scheduler does not hear what comes of \
-             them, and they come again",
-            self.host.address()
-        );
-        let scheduler = Arc::clone(&self.scheduler);
-        scheduler.left_over.send_modify(|left| *left += count);
-        self.scheduler.tasks.spawn(async move {
-            while running.next().await.is_some() {
-                scheduler.left_over.send_modify(|left| *left -= 1);
+    /// Has what is under way go on without its stream, to its end or that of the process. What goes on so already is not kept
+    /// twice: the second only waits for the first.
+    fn leave_over(&self, running: Running) {
+        let mut count = 0;
+        for Handling { key, handled } in running {
+            let left_over = &self.scheduler.left_over;
+            if !left_over.send_if_modified(|left| left.insert(key.clone())) {
+                continue;
             }
-        });
+            count += 1;
+            let scheduler = Arc::clone(&self.scheduler);
+            self.scheduler.tasks.spawn(async move {
+                handled.await;
+                scheduler.left_over.send_if_modified(|left| left.remove(&key));
+            });
+        }
+        if count > 0 {
+            tracing::info!(
+                target: LOG,
+                "{count} triggers of a stream of scheduler {} that has ended go on; the scheduler does not hear what comes \
+                 of them, and they come again",
+                self.host.address()
+            );
+        }
     }
 
     /// Whether what arrives on a stream is handled when another has taken its place: reminders are, which go to wherever
     /// their actors are, and jobs while the app takes any. Others come again when the stream ends.
     fn is_taken_late(&self, trigger: &WatchJobsResponse) -> bool {
-        let target = trigger
-            .metadata
-            .as_ref()
-            .and_then(|metadata| metadata.target.as_ref());
-        match target.and_then(|target| target.r#type.as_ref()) {
+        match target(trigger) {
             Some(Type::Actor(_)) => true,
             Some(Type::Job(_)) => self.scheduler.accepts.borrow().jobs,
             None => false,
@@ -285,9 +304,10 @@ impl Stream {
         is_late: bool,
         answers: mpsc::Sender<WatchJobsRequest>,
         over: CancellationToken,
-    ) -> BoxFuture<'static, (Outcome, bool)> {
+    ) -> Handling {
+        let key = key(&trigger);
         let scheduler = Arc::clone(&self.scheduler);
-        Box::pin(async move {
+        let handled = Box::pin(async move {
             let id = trigger.id;
             let outcome = handle(&scheduler, trigger).await;
             let status = outcome
@@ -303,7 +323,21 @@ impl Stream {
                 let _ended = over.run_until_cancelled(sent).await;
             }
             (outcome, is_late)
-        })
+        });
+        Handling { key, handled }
+    }
+}
+
+fn target(trigger: &WatchJobsResponse) -> Option<&Type> {
+    trigger.metadata.as_ref()?.target.as_ref()?.r#type.as_ref()
+}
+
+fn key(trigger: &WatchJobsResponse) -> String {
+    let name = &trigger.name;
+    match target(trigger) {
+        // As the schedulers compose the names of reminders.
+        Some(Type::Actor(actor)) => format!("{}||{}||{name}", actor.r#type, actor.id),
+        _ => name.clone(),
     }
 }
 
