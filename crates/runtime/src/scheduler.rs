@@ -8,6 +8,7 @@ mod calls;
 mod hosts;
 mod streams;
 
+use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
@@ -112,8 +113,10 @@ pub struct Scheduler {
     accepts: watch::Sender<Accepts>,
     jobs: OnceLock<Arc<dyn Receiver>>,
     reminders: OnceLock<Arc<dyn Receiver>>,
-    /// The streams of triggers.
+    /// The streams of triggers, and what goes on when they have ended.
     tasks: TaskTracker,
+    /// The triggers that go on without their streams.
+    left_over: watch::Sender<HashSet<String>>,
     /// No triggers are taken any more.
     ending: CancellationToken,
 }
@@ -129,6 +132,7 @@ impl Scheduler {
             jobs: OnceLock::new(),
             reminders: OnceLock::new(),
             tasks: TaskTracker::new(),
+            left_over: watch::Sender::default(),
             ending: CancellationToken::new(),
         })
     }

@@ -170,7 +170,7 @@ impl Scheduler {
             triggers,
             metrics: Arc::clone(&metrics),
             hosts: opened.hosts,
-            drain: stop.clone(),
+            over: CancellationToken::new(),
             streams: TaskTracker::new(),
         };
         tracing::info!(target: LOG, "jobs are kept in {}", opened.at);
@@ -218,6 +218,7 @@ impl Scheduler {
         if let Some(renewal) = renewal {
             tasks.spawn(fine(renewal.run(stop.clone())));
         }
+        let over = self.service.over.clone();
         let (streams, token) = (self.service.streams.clone(), stop.clone());
         tasks.spawn(async move {
             token.cancelled().await;
@@ -274,7 +275,7 @@ impl Scheduler {
             tasks.spawn(fine(namespaces.run(ready, stop.clone())));
         }
         let (driver, loaded, token) = (self.driver, self.loaded, stop.clone());
-        tasks.spawn(async move { Ok(driver.run(loaded, token).await?) });
+        tasks.spawn(async move { Ok(driver.run(loaded, token, over).await?) });
 
         let metrics = self.metrics;
         let render = move || metrics.render();

@@ -44,8 +44,9 @@ pub(crate) struct Service {
     pub(crate) metrics: Arc<Metrics>,
     /// What sidecars are told.
     pub(crate) hosts: Receiver<Hosts>,
-    pub(crate) drain: CancellationToken,
-    /// The tasks of streams, which end with `drain`.
+    /// No answers to triggers are taken any more, which is a while after the scheduler was told to end.
+    pub(crate) over: CancellationToken,
+    /// The tasks of streams, which end with `over`.
     pub(crate) streams: TaskTracker,
 }
 
@@ -148,7 +149,7 @@ impl Scheduler for Service {
         &self,
         _: Request<WatchHostsRequest>,
     ) -> Result<Response<BoxStream<WatchHostsResponse>>, Status> {
-        let hosts = watch::hosts(&self.streams, self.hosts.clone(), self.drain.clone());
+        let hosts = watch::hosts(&self.streams, self.hosts.clone(), self.over.clone());
         Ok(Response::new(Box::pin(hosts)))
     }
 

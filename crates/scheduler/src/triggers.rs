@@ -26,6 +26,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const MAX_UNSTORED: usize = 16_384;
 /// Between two warnings that the store is behind.
 const WARN_EVERY: Duration = Duration::from_secs(60);
+/// How long apps have to answer what is under way when the scheduler ends: less than its connections last then.
+const DRAIN: Duration = Duration::from_secs(3);
 /// Messages that are taken in before what they mean is done.
 const BATCH: usize = 256;
 
@@ -95,6 +97,7 @@ impl Triggers {
             holding: None,
             tenure: 0,
             revoked: CancellationToken::new(),
+            ends: None,
         };
         (triggers, driver)
     }
@@ -165,11 +168,21 @@ pub(crate) struct Driver {
     /// In which the jobs here were told, and what is cancelled at its end.
     tenure: Tenure,
     revoked: CancellationToken,
+    /// When it ends at the latest, once it was told to.
+    ends: Option<Instant>,
 }
 
 impl Driver {
-    /// Runs until `drain`, or until the store ends. `ready` is switched on when all stored jobs are known.
-    pub(crate) async fn run(mut self, ready: Part, drain: CancellationToken) -> Result<(), StoreEnded> {
+    /// Runs until `drain` and until what is under way was answered, for a while, or until the store ends. `ready` is switched
+    /// on when all stored jobs are known; `over` is cancelled when no answer is taken any more.
+    pub(crate) async fn run(
+        mut self,
+        ready: Part,
+        drain: CancellationToken,
+        over: CancellationToken,
+    ) -> Result<(), StoreEnded> {
+        // Before the streams find that nothing is due any more.
+        let _over = over.drop_guard();
         let (mut changes, mut commands) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
         loop {
             let wait = self.wait();
@@ -180,7 +193,7 @@ impl Driver {
                 }
             };
             tokio::select! {
-                () = drain.cancelled() => return Ok(()),
+                () = drain.cancelled(), if self.ends.is_none() => self.end(),
                 count = self.changes.recv_many(&mut changes, BATCH) => {
                     if count == 0 {
                         return Err(StoreEnded);
@@ -213,15 +226,49 @@ impl Driver {
                 let _ = holding.send(());
             }
             self.metrics.jobs(self.engine.len());
+            if let Some(ends) = self.ends
+                && self.is_over(ends)
+            {
+                return Ok(());
+            }
         }
     }
 
-    /// Until something is due; `None` when nothing ever is.
+    /// Sends nothing from now on; what is under way is waited for.
+    fn end(&mut self) {
+        self.ends = Some(Instant::now() + DRAIN);
+        self.engine.hold();
+        // What waits for a sidecar to read it is not sent either.
+        self.revoked.cancel();
+    }
+
+    /// Whether there is nothing to wait for any more before the end.
+    fn is_over(&self, ends: Instant) -> bool {
+        if !self.engine.awaits_answers() {
+            return true;
+        }
+        let is_late = Instant::now() >= ends;
+        if is_late {
+            tracing::info!(
+                target: LOG,
+                "apps did not answer within {} s: what they have is triggered again",
+                DRAIN.as_secs()
+            );
+        }
+        is_late
+    }
+
+    /// Until something is due, or the end; `None` when nothing ever is.
     fn wait(&self) -> Option<Duration> {
-        let until = self.engine.wake_at()?.duration_since(Timestamp::now());
-        // What is due already waits for nothing but its turn.
-        let until = Duration::try_from(until).unwrap_or(Duration::ZERO);
-        Some(until.min(LOOK))
+        let due = self.engine.wake_at().map(|due| {
+            // What is due already waits for nothing but its turn.
+            let until = Duration::try_from(due.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO);
+            until.min(LOOK)
+        });
+        let end = self
+            .ends
+            .map(|ends| ends.saturating_duration_since(Instant::now()));
+        due.into_iter().chain(end).min()
     }
 
     fn change(&mut self, change: Change, now: Timestamp, ready: &Part) {
@@ -238,6 +285,9 @@ impl Driver {
                 self.tenure = tenure;
                 std::mem::take(&mut self.revoked).cancel();
                 self.engine.clear(now);
+                if self.ends.is_some() {
+                    self.engine.hold();
+                }
             }
             Change::Deleted { name, revision } => self.engine.deleted(&name, revision),
             Change::Put {
@@ -381,210 +431,4 @@ impl Driver {
 pub struct StoreEnded;
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::{Mutex, PoisonError};
-
-    use async_trait::async_trait;
-    use outrigger_accept::health::Health;
-    use outrigger_wire::scheduler::v1::{
-        Job as Asked, JobMetadata, JobTargetMetadata, TargetJob, job_target_metadata::Type,
-    };
-    use prost::Message as _;
-    use tokio::sync::mpsc::error::TryRecvError;
-
-    use super::*;
-    use crate::storage::{CHANGES, JobRef, Named, Scheduled, StorageError};
-    use crate::stored;
-
-    /// Takes everything, and stores nothing.
-    #[derive(Default)]
-    struct Hanging {
-        advances: Mutex<Vec<Advance>>,
-        /// Others may have its jobs.
-        is_lost: AtomicBool,
-    }
-
-    impl Hanging {
-        fn advances(&self) -> std::sync::MutexGuard<'_, Vec<Advance>> {
-            self.advances.lock().unwrap_or_else(PoisonError::into_inner)
-        }
-    }
-
-    #[async_trait]
-    impl Storage for Hanging {
-        async fn schedule(&self, _: String, _: Vec<u8>, _: bool) -> Result<Scheduled, StorageError> {
-            pending().await
-        }
-        async fn get(&self, _: Vec<JobRef>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
-            pending().await
-        }
-        async fn list(&self, _: String, _: usize) -> Result<Vec<Named>, StorageError> {
-            pending().await
-        }
-        async fn first(&self, _: String, _: String) -> Result<Option<String>, StorageError> {
-            pending().await
-        }
-        async fn delete(&self, _: String) -> Result<(), StorageError> {
-            pending().await
-        }
-        async fn delete_prefix(&self, _: String) -> Result<(), StorageError> {
-            pending().await
-        }
-        fn may_trigger(&self, _: Tenure) -> bool {
-            !self.is_lost.load(Ordering::Relaxed)
-        }
-        fn advance(&self, advance: Advance) {
-            self.advances().push(advance);
-        }
-        async fn close(&self) {}
-    }
-
-    fn put(number: u64) -> Change {
-        let asked = Asked {
-            due_time: Some("0s".to_owned()),
-            ..Asked::default()
-        };
-        let metadata = JobMetadata {
-            app_id: "app".into(),
-            namespace: "ns".into(),
-            target: Some(JobTargetMetadata {
-                r#type: Some(Type::Job(TargetJob {})),
-            }),
-        };
-        let job = stored::create(asked, &metadata, number, Timestamp::now()).unwrap();
-        let version = Version {
-            revision: number,
-            partition: number,
-        };
-        Change::Put {
-            name: format!("app||ns||app||{number}").into(),
-            version,
-            job: job.encode_to_vec(),
-            counter: None,
-        }
-    }
-
-    #[tokio::test]
-    async fn jobs_that_are_due_wait_for_a_store_that_hangs() {
-        const JOBS: u64 = 20;
-        let limits = Limits {
-            in_flight: 4,
-            unstored: 3,
-        };
-        let storage = Arc::new(Hanging::default());
-        let (changes, received) = mpsc::channel(CHANGES);
-        let (triggers, driver) = Triggers::new(storage.clone(), received, Arc::default(), limits);
-        let drain = CancellationToken::new();
-        let running = tokio::spawn(driver.run(Health::default().part("jobs"), drain.clone()));
-        let app = || Host::new("ns", "app", true, &[]);
-        let (host, mut due) = triggers.connect(app()).await.unwrap();
-        for number in 1..=JOBS {
-            changes.send(put(number)).await.unwrap();
-        }
-        // As many as one app may have under way, and one more for each answer until the store has enough to do.
-        let most = limits.in_flight / 2 + limits.unstored - 1;
-        for _ in 0..most {
-            host.answer(due.recv().await.unwrap().trigger, Outcome::Success);
-        }
-        // It has done all before when it answers the second of two that ask.
-        for _ in 0..2 {
-            triggers
-                .connect(Host::new("ns", "other", true, &[]))
-                .await
-                .unwrap();
-        }
-        assert_eq!(due.try_recv().unwrap_err(), TryRecvError::Empty);
-        assert_eq!(storage.advances().len(), most);
-
-        let mut left = usize::try_from(JOBS).unwrap() - most;
-        while left > 0 {
-            storage.advances().clear();
-            host.answer(due.recv().await.unwrap().trigger, Outcome::Success);
-            left -= 1;
-        }
-        drain.cancel();
-        running.await.unwrap().unwrap();
-    }
-
-    /// Invariant: a scheduler whose lease may have ended, and that has not noticed, triggers nothing until its jobs are read
-    /// anew: a process that was stopped for longer.
-    #[tokio::test]
-    async fn a_lease_that_may_have_ended_is_noticed_before_anything_is_triggered() {
-        let limits = Limits {
-            in_flight: 4,
-            unstored: 3,
-        };
-        let storage = Arc::new(Hanging::default());
-        let (changes, received) = mpsc::channel(CHANGES);
-        let (triggers, driver) = Triggers::new(storage.clone(), received, Arc::default(), limits);
-        let drain = CancellationToken::new();
-        let running = tokio::spawn(driver.run(Health::default().part("jobs"), drain.clone()));
-        let (_host, mut due) = triggers.connect(Host::new("ns", "app", true, &[])).await.unwrap();
-        storage.is_lost.store(true, Ordering::Relaxed);
-        changes.send(put(1)).await.unwrap();
-        // It has looked at the job when it asks for one more, and for another after that.
-        for number in 2..=u64::try_from(CHANGES).unwrap() + 3 {
-            changes.send(put(number)).await.unwrap();
-        }
-        for _ in 0..2 {
-            triggers
-                .connect(Host::new("ns", "other", true, &[]))
-                .await
-                .unwrap();
-        }
-        assert_eq!(due.try_recv().unwrap_err(), TryRecvError::Empty);
-        storage.is_lost.store(false, Ordering::Relaxed);
-        changes.send(Change::Reset(1)).await.unwrap();
-        changes.send(put(1)).await.unwrap();
-        assert_eq!(&*due.recv().await.unwrap().name, "app||ns||app||1");
-        drain.cancel();
-        running.await.unwrap().unwrap();
-    }
-
-    /// A driver that does not run, and a stream that it is to connect.
-    fn connecting() -> (Driver, Command, oneshot::Receiver<Connection>) {
-        let limits = Limits {
-            in_flight: 1,
-            unstored: 1,
-        };
-        let (_, received) = mpsc::channel(CHANGES);
-        let (_, driver) = Triggers::new(Arc::new(Hanging::default()), received, Arc::default(), limits);
-        let (connected, connection) = oneshot::channel();
-        let connect = Command::Connect {
-            host: Host::new("ns", "app", true, &[]),
-            deliveries: mpsc::unbounded_channel().0,
-            connected,
-        };
-        (driver, connect, connection)
-    }
-
-    #[test]
-    fn a_stream_that_answers_what_it_was_not_asked_is_told_of_once() {
-        let now = Timestamp::now();
-        let (mut driver, connect, mut connection) = connecting();
-        driver.command(connect, now);
-        let host = connection.try_recv().unwrap();
-        let lines = outrigger_log_lines::Lines::new();
-        for unknown in 0..1000 {
-            driver.command(Command::Answer(host.host, unknown, Outcome::Success), now);
-        }
-        assert_eq!(lines.take(LOG, tracing::Level::TRACE).len(), 1);
-        assert!(driver.streams.is_empty());
-    }
-
-    /// Regression: a stream whose caller went before it knew that it is connected stayed for ever, and took jobs that nobody
-    /// answered.
-    #[test]
-    fn a_stream_whose_caller_goes_while_it_is_connected_is_disconnected() {
-        let now = Timestamp::now();
-        let (mut driver, connect, connection) = connecting();
-        driver.command(connect, now);
-        assert_eq!(driver.streams.len(), 1);
-        drop(connection);
-        while let Ok(command) = driver.commands.try_recv() {
-            driver.command(command, now);
-        }
-        assert!(driver.streams.is_empty());
-    }
-}
+mod tests;

@@ -48,6 +48,7 @@ pub(super) struct Timers {
 
 #[derive(Default)]
 struct Running {
+    /// By their names: the number of each, and what keeps it from being due again.
     timers: HashMap<Key, (u64, CancellationToken)>,
     /// Of the next one: tells those of one name apart.
     number: u64,
@@ -119,15 +120,17 @@ impl Actors {
         let times = Recurrence::timer(due_time, period, ttl, Timestamp::now())
             .map_err(|error| ActorError::Timer(error.to_string()))?;
         let key = (request.kind.clone(), request.id.clone(), request.name.clone());
-        let stop = self.ended.child_token();
+        let stop = CancellationToken::new();
         let (number, replaced) = self.timers.put(key.clone(), stop.clone())?;
         if !replaced {
             kind.metrics.timers.add(1);
         }
         let (timers, gauge) = (Arc::clone(self), kind.metrics.timers.clone());
         self.timers.tasks.spawn(async move {
-            let ran = timers.run_timer(times, &request);
-            if stop.run_until_cancelled(ran).await.is_some() && timers.timers.take(&key, Some(number)) {
+            let ran = timers.run_timer(times, &request, &stop);
+            // One that was taken out, or replaced, is not found by its number.
+            if timers.ended.run_until_cancelled(ran).await.is_some() && timers.timers.take(&key, Some(number))
+            {
                 gauge.add(-1);
             }
         });
@@ -151,7 +154,9 @@ impl Actors {
         Ok(())
     }
 
-    async fn run_timer(&self, times: Recurrence, request: &TimerRequest) {
+    /// Runs a timer until its last tick, or until `stop`. A tick that is under way then goes on: its turn is the actor's, and
+    /// the actor itself may have ended the timer in it.
+    async fn run_timer(&self, times: Recurrence, request: &TimerRequest, stop: &CancellationToken) {
         let reminder = Reminder {
             actor_id: request.id.clone(),
             actor_type: request.kind.clone(),
@@ -164,7 +169,11 @@ impl Actors {
         };
         let mut next = Some(times);
         while let Some(times) = next {
-            tokio::time::sleep(times.wait(Timestamp::now())).await;
+            let wait = tokio::time::sleep(times.wait(Timestamp::now()));
+            stop.run_until_cancelled(wait).await;
+            if stop.is_cancelled() {
+                return;
+            }
             let mut span = spans::due(&self.with.tracer, &reminder);
             let trace = span.as_parent();
             let due = Message::Due(&reminder, &request.callback, &trace);
@@ -186,6 +195,101 @@ impl Actors {
                 ),
             }
             next = times.passed();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{OnceLock, Weak};
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use futures::future::BoxFuture;
+    use prost_types::Any;
+    use tonic::Status;
+
+    use super::*;
+    use crate::actors::tests::{KIND, actors};
+    use crate::actors::{ActorCall, InternalActors};
+
+    /// Actors whose timer ends in the turn of its first tick: it is unregistered, or registered anew to be due once more.
+    struct Ticking {
+        actors: OnceLock<Weak<Actors>>,
+        is_renewed: bool,
+        begun: AtomicUsize,
+        answered: AtomicUsize,
+    }
+
+    fn once(id: &str, name: &str) -> TimerRequest {
+        TimerRequest {
+            kind: KIND.to_owned(),
+            id: id.to_owned(),
+            name: name.to_owned(),
+            due_time: "0s".to_owned(),
+            ..TimerRequest::default()
+        }
+    }
+
+    impl InternalActors for Ticking {
+        fn invoke<'a>(&'a self, _: &'a ActorCall) -> BoxFuture<'a, Result<Bytes, Status>> {
+            Box::pin(async move { Ok(Bytes::new()) })
+        }
+
+        fn remind<'a>(
+            &'a self,
+            id: &'a str,
+            name: &'a str,
+            _: Option<&'a Any>,
+        ) -> BoxFuture<'a, Result<(), Status>> {
+            Box::pin(async move {
+                let before = self.begun.fetch_add(1, Ordering::SeqCst);
+                assert_eq!(before, self.answered.load(Ordering::SeqCst), "one turn at a time");
+                if before == 0 {
+                    let actors = self.actors.get().and_then(Weak::upgrade).unwrap();
+                    let ended = match self.is_renewed {
+                        true => actors.register_timer(once(id, name)).await,
+                        false => actors.unregister_timer(KIND, id, name).await,
+                    };
+                    ended.unwrap();
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                self.answered.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            })
+        }
+
+        fn halt<'a>(&'a self, _: &'a str) -> BoxFuture<'a, ()> {
+            Box::pin(async move {})
+        }
+
+        fn is_kept(&self, _: &str) -> bool {
+            true
+        }
+    }
+
+    /// Invariant: a timer that ends in its own turn has that turn to its end, nothing else in it, and no other.
+    #[tokio::test(start_paused = true)]
+    async fn a_timer_that_ends_in_its_own_turn_is_answered_and_due_no_more() {
+        for (is_renewed, turns) in [(false, 1), (true, 2)] {
+            let actors = Arc::new(actors());
+            let ticking = Arc::new(Ticking {
+                actors: OnceLock::from(Arc::downgrade(&actors)),
+                is_renewed,
+                begun: AtomicUsize::new(0),
+                answered: AtomicUsize::new(0),
+            });
+            actors.host_internal([(KIND.to_owned(), ticking.clone() as Arc<dyn InternalActors>)]);
+            let timer = TimerRequest {
+                period: "10ms".to_owned(),
+                ..once("a", "t")
+            };
+            actors.register_timer(timer).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            assert_eq!(ticking.answered.load(Ordering::SeqCst), turns, "{is_renewed}");
+            assert_eq!(ticking.begun.load(Ordering::SeqCst), turns, "{is_renewed}");
+            assert!(actors.timers.running().timers.is_empty());
         }
     }
 }

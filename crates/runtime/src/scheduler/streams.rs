@@ -1,6 +1,8 @@
 //! Streams of triggers: open to every scheduler while anything is taken.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -24,8 +26,10 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 const STEADY: Duration = Duration::from_secs(10);
 /// Triggers of one stream that are handled at once; others wait on the way.
 const MAX_TRIGGERS: usize = 1024;
-/// How long triggers of a stream that another takes the place of may take to be answered. What comes of them later is
-/// not heard, and they come again.
+/// Triggers whose streams have ended, and that are not done; from here on no stream brings others.
+const MAX_LEFT_OVER: usize = 4096;
+/// How long triggers of a stream that another takes the place of may take to be answered. Those that take longer go on, but
+/// what comes of them is not heard, and they come again.
 const HANDOVER: Duration = Duration::from_secs(60);
 /// How long the scheduler may take to end a stream after its last answer.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -89,6 +93,33 @@ enum Reads {
     Nothing,
 }
 
+/// Triggers under way.
+type Running = FuturesUnordered<Handling>;
+
+/// One of them: what came of it, and whether it was late.
+struct Handling {
+    /// Whose trigger it is: the same when it comes again.
+    key: String,
+    handled: BoxFuture<'static, (Outcome, bool)>,
+}
+
+impl Future for Handling {
+    type Output = (Outcome, bool);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.handled.as_mut().poll(context)
+    }
+}
+
+/// Who ended a stream, or gave it up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// All was answered here, and nothing else is taken.
+    Here,
+    /// It broke, the scheduler ended it, or its time was over: what is under way cannot be answered.
+    There,
+}
+
 /// One stream to one scheduler, opened again whenever it ends.
 struct Stream {
     scheduler: Arc<Scheduler>,
@@ -127,7 +158,8 @@ impl Stream {
         }
     }
 
-    /// Opens the stream, and handles what comes on it until it ends or is to end.
+    /// Opens the stream, and handles what comes on it until it ends or is to end. What is under way then goes on: an app that
+    /// was left in the middle of it would go on too, and beside it whatever comes next.
     async fn take_triggers(&self) -> Result<(), Status> {
         let (answers, messages) = mpsc::channel(1);
         let outgoing = unfold((Some(self.first()), messages), async |(first, mut messages)| {
@@ -143,16 +175,37 @@ impl Stream {
             () = self.stop.cancelled() => return Ok(()),
             opened = client.watch_jobs(outgoing) => opened?.into_inner(),
         };
-        let mut running: FuturesUnordered<BoxFuture<'_, (Outcome, bool)>> = FuturesUnordered::new();
+        let over = CancellationToken::new();
+        let _over = over.clone().drop_guard();
+        let mut running = Running::new();
+        let ended = self.handle_all(&mut triggers, answers, &over, &mut running).await;
+        self.leave_over(running);
+        if ended? == Ended::Here {
+            farewell(triggers).await;
+        }
+        Ok(())
+    }
+
+    /// Handles what comes on the stream. `over`: nobody takes answers any more.
+    async fn handle_all(
+        &self,
+        triggers: &mut Streaming<WatchJobsResponse>,
+        answers: mpsc::Sender<WatchJobsRequest>,
+        over: &CancellationToken,
+        running: &mut Running,
+    ) -> Result<Ended, Status> {
         let mut reads = Reads::All;
+        let mut left_over = self.scheduler.left_over.subscribe();
         let mut given_up = std::pin::pin!(self.handed_over());
         loop {
             if let Reads::Late { unfinished: 0 } = reads {
                 reads = Reads::Nothing;
             }
             if reads == Reads::Nothing && running.is_empty() {
-                break;
+                return Ok(Ended::Here);
             }
+            let has_room =
+                running.len() < MAX_TRIGGERS && left_over.borrow_and_update().len() < MAX_LEFT_OVER;
             tokio::select! {
                 () = self.stop.cancelled(), if reads == Reads::All => {
                     reads = Reads::Late { unfinished: running.len() };
@@ -163,29 +216,50 @@ impl Stream {
                     Reads::Late { unfinished } if !is_late => *unfinished -= 1,
                     _ => {}
                 },
-                next = triggers.message(), if reads != Reads::Nothing && running.len() < MAX_TRIGGERS => {
-                    let Some(trigger) = next? else { return Ok(()) };
+                next = triggers.message(), if reads != Reads::Nothing && has_room => {
+                    let Some(trigger) = next? else { return Ok(Ended::There) };
                     let is_late = reads != Reads::All;
                     if !is_late || self.is_taken_late(&trigger) {
-                        running.push(self.answer(trigger, is_late, answers.clone()));
+                        running.push(self.answer(trigger, is_late, answers.clone(), over.clone()));
                     }
                 }
-                () = &mut given_up => return Ok(()),
+                // The sender is the scheduler's own.
+                _ = left_over.changed(), if !has_room => {}
+                () = &mut given_up => return Ok(Ended::There),
             }
         }
-        drop(answers);
-        farewell(triggers).await;
-        Ok(())
+    }
+
+    /// Has what is under way go on without its stream, to its end or that of the process. What goes on so already is not kept
+    /// twice: the second only waits for the first.
+    fn leave_over(&self, running: Running) {
+        let mut count = 0;
+        for Handling { key, handled } in running {
+            let left_over = &self.scheduler.left_over;
+            if !left_over.send_if_modified(|left| left.insert(key.clone())) {
+                continue;
+            }
+            count += 1;
+            let scheduler = Arc::clone(&self.scheduler);
+            self.scheduler.tasks.spawn(async move {
+                handled.await;
+                scheduler.left_over.send_if_modified(|left| left.remove(&key));
+            });
+        }
+        if count > 0 {
+            tracing::info!(
+                target: LOG,
+                "{count} triggers of a stream of scheduler {} that has ended go on; the scheduler does not hear what comes \
+                 of them, and they come again",
+                self.host.address()
+            );
+        }
     }
 
     /// Whether what arrives on a stream is handled when another has taken its place: reminders are, which go to wherever
     /// their actors are, and jobs while the app takes any. Others come again when the stream ends.
     fn is_taken_late(&self, trigger: &WatchJobsResponse) -> bool {
-        let target = trigger
-            .metadata
-            .as_ref()
-            .and_then(|metadata| metadata.target.as_ref());
-        match target.and_then(|target| target.r#type.as_ref()) {
+        match target(trigger) {
             Some(Type::Actor(_)) => true,
             Some(Type::Job(_)) => self.scheduler.accepts.borrow().jobs,
             None => false,
@@ -229,10 +303,13 @@ impl Stream {
         trigger: WatchJobsResponse,
         is_late: bool,
         answers: mpsc::Sender<WatchJobsRequest>,
-    ) -> BoxFuture<'_, (Outcome, bool)> {
-        Box::pin(async move {
+        over: CancellationToken,
+    ) -> Handling {
+        let key = key(&trigger);
+        let scheduler = Arc::clone(&self.scheduler);
+        let handled = Box::pin(async move {
             let id = trigger.id;
-            let outcome = self.handle(trigger).await;
+            let outcome = handle(&scheduler, trigger).await;
             let status = outcome
                 .status()
                 .filter(|_| !is_late || outcome == Outcome::Success);
@@ -242,35 +319,50 @@ impl Stream {
                     status: status.into(),
                 };
                 // A stream that has ended is noticed where it is read.
-                let _ended = answers.send(message(Message::Result(result))).await;
+                let sent = answers.send(message(Message::Result(result)));
+                let _ended = over.run_until_cancelled(sent).await;
             }
             (outcome, is_late)
-        })
+        });
+        Handling { key, handled }
     }
+}
 
-    async fn handle(&self, trigger: WatchJobsResponse) -> Outcome {
-        let WatchJobsResponse {
-            name, data, metadata, ..
-        } = trigger;
-        let target = metadata.and_then(|metadata| metadata.target?.r#type);
-        let (receiver, actor) = match target {
-            Some(Type::Job(_)) => (&self.scheduler.jobs, None),
-            Some(Type::Actor(actor)) => (&self.scheduler.reminders, Some(actor)),
-            None => {
-                tracing::error!(
-                    target: LOG,
-                    "{name} is not delivered: the scheduler does not say whether it is a job or a reminder"
-                );
-                return Outcome::Failed;
-            }
-        };
-        let receiver: Option<&Arc<dyn Receiver>> = receiver.get();
-        match receiver {
-            Some(receiver) => receiver.receive(Trigger { name, data, actor }).await,
-            None => {
-                tracing::error!(target: LOG, "{name} is due, but this sidecar has no handler for it");
-                Outcome::Failed
-            }
+fn target(trigger: &WatchJobsResponse) -> Option<&Type> {
+    trigger.metadata.as_ref()?.target.as_ref()?.r#type.as_ref()
+}
+
+fn key(trigger: &WatchJobsResponse) -> String {
+    let name = &trigger.name;
+    match target(trigger) {
+        // As the schedulers compose the names of reminders.
+        Some(Type::Actor(actor)) => format!("{}||{}||{name}", actor.r#type, actor.id),
+        _ => name.clone(),
+    }
+}
+
+async fn handle(scheduler: &Scheduler, trigger: WatchJobsResponse) -> Outcome {
+    let WatchJobsResponse {
+        name, data, metadata, ..
+    } = trigger;
+    let target = metadata.and_then(|metadata| metadata.target?.r#type);
+    let (receiver, actor) = match target {
+        Some(Type::Job(_)) => (&scheduler.jobs, None),
+        Some(Type::Actor(actor)) => (&scheduler.reminders, Some(actor)),
+        None => {
+            tracing::error!(
+                target: LOG,
+                "{name} is not delivered: the scheduler does not say whether it is a job or a reminder"
+            );
+            return Outcome::Failed;
+        }
+    };
+    let receiver: Option<&Arc<dyn Receiver>> = receiver.get();
+    match receiver {
+        Some(receiver) => receiver.receive(Trigger { name, data, actor }).await,
+        None => {
+            tracing::error!(target: LOG, "{name} is due, but this sidecar has no handler for it");
+            Outcome::Failed
         }
     }
 }

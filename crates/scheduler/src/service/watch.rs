@@ -65,7 +65,7 @@ pub(super) async fn jobs(
         messages,
         due,
         answers,
-        service.drain.clone(),
+        service.over.clone(),
     ));
     Ok(ReceiverStream::new(stream))
 }
@@ -104,17 +104,18 @@ async fn serve(
     messages: Streaming<WatchJobsRequest>,
     due: mpsc::UnboundedReceiver<Delivery>,
     answers: mpsc::Sender<Result<WatchJobsResponse, Status>>,
-    drain: CancellationToken,
+    over: CancellationToken,
 ) {
     let ended = tokio::select! {
-        () = drain.cancelled() => None,
+        () = over.cancelled() => None,
         () = answers.closed() => None,
         ended = listen(&connection, messages) => ended,
         ended = send(&*storage, &connection, due, &answers) => ended,
     };
     // Whatever it has not answered goes to another sidecar.
     drop(connection);
-    if let Some(status) = ended {
+    // At the end of the scheduler nothing is due any more, which is no fault of the sidecar.
+    if let Some(status) = ended.filter(|_| !over.is_cancelled()) {
         // A sidecar that does not read will not read this either.
         let _ = answers.try_send(Err(status));
     }
@@ -221,7 +222,7 @@ fn payload(job: &[u8]) -> Option<(Option<Any>, outrigger_wire::scheduler::v1::Jo
 pub(super) fn hosts(
     streams: &TaskTracker,
     mut hosts: watch::Receiver<Hosts>,
-    drain: CancellationToken,
+    over: CancellationToken,
 ) -> impl Stream<Item = Result<WatchHostsResponse, Status>> + use<> {
     let (send, stream) = mpsc::channel(1);
     streams.spawn(async move {
@@ -232,7 +233,7 @@ pub(super) fn hosts(
                 return;
             }
             tokio::select! {
-                () = drain.cancelled() => return,
+                () = over.cancelled() => return,
                 () = send.closed() => return,
                 () = changed(&mut hosts) => {}
             }

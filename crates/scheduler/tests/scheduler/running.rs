@@ -78,8 +78,19 @@ pub(crate) async fn client(address: impl std::fmt::Display) -> SchedulerClient<C
 impl Running {
     /// Ends it as a signal does.
     pub(crate) async fn stop(self) {
-        drop(self.stop);
-        self.ended.await.unwrap();
+        self.stopping().await;
+    }
+
+    /// The same: what comes back only waits for its end.
+    pub(crate) fn stopping(self) -> impl Future<Output = ()> {
+        let Self {
+            folder, stop, ended, ..
+        } = self;
+        drop(stop);
+        async move {
+            ended.await.unwrap();
+            drop(folder);
+        }
     }
 
     /// The file of its store.

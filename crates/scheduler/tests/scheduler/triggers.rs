@@ -13,7 +13,9 @@ use outrigger_wire::scheduler::v1::{
 };
 use tonic::Code;
 
-use crate::running::{Running, Sidecar, TIMEOUT, actor, app, client, due, schedule, start, until};
+use crate::running::{
+    Running, Sidecar, TIMEOUT, actor, app, client, due, schedule, start, start_with, until,
+};
 use crate::tally::Tally;
 
 async fn jobs(running: &Running, app_id: &str) -> Vec<String> {
@@ -277,4 +279,28 @@ async fn the_trigger_of_a_sidecar_that_is_cut_off_goes_to_another() {
     let trigger = next.expect("it is still with the one that is cut off");
     assert_eq!(trigger.name, "a");
     other.succeed(trigger.id);
+}
+
+/// Invariant: what an app answers soon after its scheduler was told to end is stored, and does not come again.
+#[tokio::test]
+async fn an_answer_that_comes_while_the_scheduler_ends_is_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = [format!("--etcd-data-dir={}", folder.path().display())];
+    let running = start_with(&flags).await;
+    let mut client = running.client().await;
+    let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
+    client
+        .schedule_job(schedule("a", app("app"), due("0s")))
+        .await
+        .unwrap();
+    let trigger = sidecar.next().await;
+    let stopping = running.stopping();
+    sidecar.succeed(trigger.id);
+    let ended = tokio::time::timeout(TIMEOUT, sidecar.triggers.message()).await;
+    let ended = ended.expect("the stream ends with the scheduler");
+    let is_fault = |fault: &tonic::Status| fault.message().contains("unknown trigger");
+    assert!(!ended.as_ref().is_err_and(is_fault), "{ended:?}");
+    stopping.await;
+    let running = start_with(&flags).await;
+    assert!(jobs(&running, "app").await.is_empty());
 }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::future::pending;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{HeaderValue, Method, Request};
 use hyper::body::Incoming;
 use serde_json::json;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -230,4 +232,48 @@ async fn a_timer_whose_actor_has_moved_is_cancelled_by_its_answer() {
     eventually(async || times(&there, &fired) > 0).await;
     sleep(Duration::from_secs(1)).await;
     assert_eq!(times(&there, &fired), 1);
+}
+
+/// Invariant: a reminder that its actor is at when its scheduler goes away has the turn until the app has answered; it comes
+/// again over the next stream, and waits for that.
+#[tokio::test]
+async fn a_reminder_goes_on_without_the_stream_that_it_came_on() {
+    const WAKE: &str = "/actors/T/1/method/remind/wake";
+    let (net, mut control) = (Net::plain(), Control::start().await);
+    let (open, done) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (waiting, counting) = (Arc::clone(&open), Arc::clone(&done));
+    let app = App::start(move |request: Request<Incoming>| {
+        let (waiting, counting) = (Arc::clone(&waiting), Arc::clone(&counting));
+        async move {
+            let path = request.uri().path().to_owned();
+            match (request.method(), path.as_str()) {
+                (&Method::GET, "/dapr/config") => return app::text(200, r#"{"entities":["T"]}"#),
+                (&Method::GET, _) => return app::text(404, ""),
+                _ => {}
+            }
+            if path == WAKE {
+                waiting.acquire().await.unwrap().forget();
+                counting.fetch_add(1, Ordering::SeqCst);
+            }
+            app::text(200, "")
+        }
+    })
+    .await;
+    let plan = net.sidecar("host").app(app.port).resource(ACTOR_STORE);
+    let node = control.with_both(plan).start().await;
+    eventually(async || invoke(&node, "1", "m").await.status == 200).await;
+    let reminder = json!({"dueTime": "0s"}).to_string();
+    let path = "/v1.0/actors/T/1/reminders/wake";
+    assert_eq!(node.ask(post(path, reminder)).await.status, 204);
+    let begun = || app.seen().iter().filter(|seen| seen.target == WAKE).count();
+    eventually(async || begun() == 1).await;
+    control.scheduler.kill();
+    control.start_scheduler().await;
+    let labels = ["actor_type=\"T\""];
+    node.counts("dapr_runtime_actor_pending_actor_calls", &labels, 1.0)
+        .await;
+    assert_eq!((begun(), done.load(Ordering::SeqCst)), (1, 0));
+    open.add_permits(2);
+    eventually(async || done.load(Ordering::SeqCst) == 2).await;
+    assert_eq!(begun(), 2);
 }

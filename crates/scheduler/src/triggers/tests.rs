@@ -1,0 +1,249 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use async_trait::async_trait;
+use outrigger_accept::health::Health;
+use outrigger_wire::scheduler::v1::{
+    Job as Asked, JobMetadata, JobTargetMetadata, TargetJob, job_target_metadata::Type,
+};
+use prost::Message as _;
+use tokio::sync::mpsc::error::TryRecvError;
+
+use super::*;
+use crate::storage::{CHANGES, JobRef, Named, Scheduled, StorageError};
+use crate::stored;
+
+/// Takes everything, and stores nothing.
+#[derive(Default)]
+struct Hanging {
+    advances: Mutex<Vec<Advance>>,
+    /// Others may have its jobs.
+    is_lost: AtomicBool,
+}
+
+impl Hanging {
+    fn advances(&self) -> std::sync::MutexGuard<'_, Vec<Advance>> {
+        self.advances.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Storage for Hanging {
+    async fn schedule(&self, _: String, _: Vec<u8>, _: bool) -> Result<Scheduled, StorageError> {
+        pending().await
+    }
+    async fn get(&self, _: Vec<JobRef>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
+        pending().await
+    }
+    async fn list(&self, _: String, _: usize) -> Result<Vec<Named>, StorageError> {
+        pending().await
+    }
+    async fn first(&self, _: String, _: String) -> Result<Option<String>, StorageError> {
+        pending().await
+    }
+    async fn delete(&self, _: String) -> Result<(), StorageError> {
+        pending().await
+    }
+    async fn delete_prefix(&self, _: String) -> Result<(), StorageError> {
+        pending().await
+    }
+    fn may_trigger(&self, _: Tenure) -> bool {
+        !self.is_lost.load(Ordering::Relaxed)
+    }
+    fn advance(&self, advance: Advance) {
+        self.advances().push(advance);
+    }
+    async fn close(&self) {}
+}
+
+fn put(number: u64) -> Change {
+    let asked = Asked {
+        due_time: Some("0s".to_owned()),
+        ..Asked::default()
+    };
+    let metadata = JobMetadata {
+        app_id: "app".into(),
+        namespace: "ns".into(),
+        target: Some(JobTargetMetadata {
+            r#type: Some(Type::Job(TargetJob {})),
+        }),
+    };
+    let job = stored::create(asked, &metadata, number, Timestamp::now()).unwrap();
+    let version = Version {
+        revision: number,
+        partition: number,
+    };
+    Change::Put {
+        name: format!("app||ns||app||{number}").into(),
+        version,
+        job: job.encode_to_vec(),
+        counter: None,
+    }
+}
+
+#[tokio::test]
+async fn jobs_that_are_due_wait_for_a_store_that_hangs() {
+    const JOBS: u64 = 20;
+    let limits = Limits {
+        in_flight: 4,
+        unstored: 3,
+    };
+    let storage = Arc::new(Hanging::default());
+    let (changes, received) = mpsc::channel(CHANGES);
+    let (triggers, driver) = Triggers::new(storage.clone(), received, Arc::default(), limits);
+    let drain = CancellationToken::new();
+    let running = tokio::spawn(driver.run(
+        Health::default().part("jobs"),
+        drain.clone(),
+        CancellationToken::new(),
+    ));
+    let app = || Host::new("ns", "app", true, &[]);
+    let (host, mut due) = triggers.connect(app()).await.unwrap();
+    for number in 1..=JOBS {
+        changes.send(put(number)).await.unwrap();
+    }
+    // As many as one app may have under way, and one more for each answer until the store has enough to do.
+    let most = limits.in_flight / 2 + limits.unstored - 1;
+    for _ in 0..most {
+        host.answer(due.recv().await.unwrap().trigger, Outcome::Success);
+    }
+    // It has done all before when it answers the second of two that ask.
+    for _ in 0..2 {
+        triggers
+            .connect(Host::new("ns", "other", true, &[]))
+            .await
+            .unwrap();
+    }
+    assert_eq!(due.try_recv().unwrap_err(), TryRecvError::Empty);
+    assert_eq!(storage.advances().len(), most);
+
+    let mut left = usize::try_from(JOBS).unwrap() - most;
+    while left > 0 {
+        storage.advances().clear();
+        host.answer(due.recv().await.unwrap().trigger, Outcome::Success);
+        left -= 1;
+    }
+    drain.cancel();
+    running.await.unwrap().unwrap();
+}
+
+/// Invariant: a scheduler whose lease may have ended, and that has not noticed, triggers nothing until its jobs are read
+/// anew: a process that was stopped for longer.
+#[tokio::test]
+async fn a_lease_that_may_have_ended_is_noticed_before_anything_is_triggered() {
+    let limits = Limits {
+        in_flight: 4,
+        unstored: 3,
+    };
+    let storage = Arc::new(Hanging::default());
+    let (changes, received) = mpsc::channel(CHANGES);
+    let (triggers, driver) = Triggers::new(storage.clone(), received, Arc::default(), limits);
+    let drain = CancellationToken::new();
+    let running = tokio::spawn(driver.run(
+        Health::default().part("jobs"),
+        drain.clone(),
+        CancellationToken::new(),
+    ));
+    let (host, mut due) = triggers.connect(Host::new("ns", "app", true, &[])).await.unwrap();
+    storage.is_lost.store(true, Ordering::Relaxed);
+    changes.send(put(1)).await.unwrap();
+    // It has looked at the job when it asks for one more, and for another after that.
+    for number in 2..=u64::try_from(CHANGES).unwrap() + 3 {
+        changes.send(put(number)).await.unwrap();
+    }
+    for _ in 0..2 {
+        triggers
+            .connect(Host::new("ns", "other", true, &[]))
+            .await
+            .unwrap();
+    }
+    assert_eq!(due.try_recv().unwrap_err(), TryRecvError::Empty);
+    storage.is_lost.store(false, Ordering::Relaxed);
+    changes.send(Change::Reset(1)).await.unwrap();
+    changes.send(put(1)).await.unwrap();
+    assert_eq!(&*due.recv().await.unwrap().name, "app||ns||app||1");
+    // Its answer is not waited for.
+    drop(host);
+    drain.cancel();
+    running.await.unwrap().unwrap();
+}
+
+/// Invariant: a scheduler that ends takes the answers to what is under way, and sends nothing else meanwhile.
+#[tokio::test]
+async fn what_is_under_way_at_the_end_is_answered() {
+    let limits = Limits {
+        in_flight: 8,
+        unstored: 8,
+    };
+    let storage = Arc::new(Hanging::default());
+    let (changes, received) = mpsc::channel(CHANGES);
+    let (triggers, driver) = Triggers::new(storage.clone(), received, Arc::default(), limits);
+    let (drain, over) = (CancellationToken::new(), CancellationToken::new());
+    let running = driver.run(Health::default().part("jobs"), drain.clone(), over.clone());
+    let running = tokio::spawn(running);
+    let (host, mut due) = triggers.connect(Host::new("ns", "app", true, &[])).await.unwrap();
+    changes.send(put(1)).await.unwrap();
+    let trigger = due.recv().await.unwrap().trigger;
+    drain.cancel();
+    // It hears of the end before the last of these, in whatever order it listens.
+    let other = || Host::new("ns", "other", true, &[]);
+    for _ in 0..20 {
+        triggers.connect(other()).await.unwrap();
+    }
+    changes.send(put(2)).await.unwrap();
+    for _ in 0..20 {
+        triggers.connect(other()).await.unwrap();
+    }
+    assert_eq!(due.try_recv().unwrap_err(), TryRecvError::Empty);
+    assert!(!over.is_cancelled());
+    host.answer(trigger, Outcome::Success);
+    running.await.unwrap().unwrap();
+    assert!(over.is_cancelled());
+    assert_eq!(storage.advances().len(), 1);
+}
+
+/// A driver that does not run, and a stream that it is to connect.
+fn connecting() -> (Driver, Command, oneshot::Receiver<Connection>) {
+    let limits = Limits {
+        in_flight: 1,
+        unstored: 1,
+    };
+    let (_, received) = mpsc::channel(CHANGES);
+    let (_, driver) = Triggers::new(Arc::new(Hanging::default()), received, Arc::default(), limits);
+    let (connected, connection) = oneshot::channel();
+    let connect = Command::Connect {
+        host: Host::new("ns", "app", true, &[]),
+        deliveries: mpsc::unbounded_channel().0,
+        connected,
+    };
+    (driver, connect, connection)
+}
+
+#[test]
+fn a_stream_that_answers_what_it_was_not_asked_is_told_of_once() {
+    let now = Timestamp::now();
+    let (mut driver, connect, mut connection) = connecting();
+    driver.command(connect, now);
+    let host = connection.try_recv().unwrap();
+    let lines = outrigger_log_lines::Lines::new();
+    for unknown in 0..1000 {
+        driver.command(Command::Answer(host.host, unknown, Outcome::Success), now);
+    }
+    assert_eq!(lines.take(LOG, tracing::Level::TRACE).len(), 1);
+    assert!(driver.streams.is_empty());
+}
+
+/// Regression: a stream whose caller went before it knew that it is connected stayed for ever, and took jobs that nobody
+/// answered.
+#[test]
+fn a_stream_whose_caller_goes_while_it_is_connected_is_disconnected() {
+    let now = Timestamp::now();
+    let (mut driver, connect, connection) = connecting();
+    driver.command(connect, now);
+    assert_eq!(driver.streams.len(), 1);
+    drop(connection);
+    while let Ok(command) = driver.commands.try_recv() {
+        driver.command(command, now);
+    }
+    assert!(driver.streams.is_empty());
+}
