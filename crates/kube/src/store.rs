@@ -218,6 +218,14 @@ impl<T: Watched> Store<T> {
             .collect()
     }
 
+    /// One of the objects that are what is looked for.
+    pub fn find(&self, is_it: impl Fn(&Meta, &T) -> bool) -> Option<(Meta, Arc<T>)> {
+        let kept = self.read();
+        let mut objects = kept.objects.iter();
+        let (meta, object) = objects.find(|(meta, object)| is_it(meta, object))?;
+        Some((meta.clone(), Arc::clone(object)))
+    }
+
     /// Follows changes from now on.
     pub fn follow(&self) -> broadcast::Receiver<Changes<T>> {
         self.changes.subscribe()
