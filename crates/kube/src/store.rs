@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use serde_json::Value;
 use tokio::sync::broadcast;
+use tokio::time::Instant;
 
 use crate::error::ApiError;
 use crate::kind::Kind;
@@ -63,6 +64,8 @@ pub struct Change<T> {
     pub old: Option<Arc<T>>,
     /// As it is; nothing when it is gone.
     pub new: Option<Arc<T>>,
+    /// When that was learned: the same for all who follow.
+    pub at: Instant,
 }
 
 impl<T> Clone for Change<T> {
@@ -71,6 +74,7 @@ impl<T> Clone for Change<T> {
             meta: self.meta.clone(),
             old: self.old.clone(),
             new: self.new.clone(),
+            at: self.at,
         }
     }
 }
@@ -214,6 +218,14 @@ impl<T: Watched> Store<T> {
             .collect()
     }
 
+    /// One of the objects that are what is looked for.
+    pub fn find(&self, is_it: impl Fn(&Meta, &T) -> bool) -> Option<(Meta, Arc<T>)> {
+        let kept = self.read();
+        let mut objects = kept.objects.iter();
+        let (meta, object) = objects.find(|(meta, object)| is_it(meta, object))?;
+        Some((meta.clone(), Arc::clone(object)))
+    }
+
     /// Follows changes from now on.
     pub fn follow(&self) -> broadcast::Receiver<Changes<T>> {
         self.changes.subscribe()
@@ -230,6 +242,7 @@ impl<T: Watched> Store<T> {
 
     /// The collection is this.
     pub(crate) fn replace(&self, fresh: Relisted<T>) {
+        let at = Instant::now();
         let mut kept = self.write();
         let mut gone = std::mem::take(&mut *kept).objects;
         let mut changes = Vec::new();
@@ -248,11 +261,11 @@ impl<T: Watched> Store<T> {
             let new = Arc::new(new);
             kept.insert(meta.clone(), Arc::clone(&new));
             let new = Some(new);
-            changes.push(Change { meta, old, new });
+            changes.push(Change { meta, old, new, at });
         }
         for (meta, old) in gone {
             let (old, new) = (Some(old), None);
-            changes.push(Change { meta, old, new });
+            changes.push(Change { meta, old, new, at });
         }
         if !changes.is_empty() {
             self.notify(changes.into());
@@ -279,8 +292,8 @@ impl<T: Watched> Store<T> {
                 let new = Arc::new(new);
                 let old = kept.insert(meta.clone(), Arc::clone(&new));
                 drop(kept);
-                let new = Some(new);
-                self.notify([Change { meta, old, new }].into());
+                let (new, at) = (Some(new), Instant::now());
+                self.notify([Change { meta, old, new, at }].into());
             }
             Read::Broken => {}
             Read::Nothing => self.remove(&meta),
@@ -292,8 +305,8 @@ impl<T: Watched> Store<T> {
     pub(crate) fn remove(&self, meta: &Meta) {
         let old = self.write().remove(meta);
         if old.is_some() {
-            let (meta, new) = (meta.clone(), None);
-            self.notify([Change { meta, old, new }].into());
+            let (meta, new, at) = (meta.clone(), None, Instant::now());
+            self.notify([Change { meta, old, new, at }].into());
         }
     }
 

@@ -15,8 +15,9 @@ use crate::kind::Kind;
 
 /// Time until a watch answers.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Silence after which a watch is given up. A server that knows bookmarks sends one each minute.
-const SILENCE: Duration = Duration::from_secs(300);
+/// Silence after which a watch is given up. A server that knows bookmarks sends one each minute: two that fail to come tell
+/// that it has vanished.
+const SILENCE: Duration = Duration::from_secs(150);
 /// Longest event, in bytes.
 const MAX_EVENT: usize = 16 << 20;
 /// How long a watch is asked for, in seconds, and how much longer it may be: not all end at once.

@@ -17,8 +17,12 @@ use crate::metrics::Metrics;
 
 /// The store whose secrets are put in; also meant where none is named.
 const STORE: &str = "kubernetes";
-/// How long a secret that was read is used again: sidecars that start together ask for the same ones.
+/// How long a secret that was read is used again, by those for whom it is new enough.
 const KEPT: Duration = Duration::from_secs(10);
+/// How long a failure is: those that wait for the same secret do not all ask for it, one after the other.
+const FAILURE_KEPT: Duration = Duration::from_secs(1);
+/// How much older than a call its secrets may be: sidecars that start together ask for the same ones.
+const CALL_AGE: Duration = Duration::from_secs(1);
 /// Secrets that are kept.
 const MAX_KEPT: usize = 4096;
 
@@ -73,6 +77,14 @@ pub(crate) enum SecretError {
 
 /// The values of a secret, by key.
 type Values = BTreeMap<String, Zeroizing<Vec<u8>>>;
+/// A secret as it was read; or why it was not, and when.
+type Answer = Result<Arc<Values>, (ApiError, Instant)>;
+
+/// Since when the secrets of a call that begins now may have been read.
+pub(crate) fn of_call() -> Instant {
+    let now = Instant::now();
+    now.checked_sub(CALL_AGE).unwrap_or(now)
+}
 
 /// Whether a manifest refers to secrets of the cluster.
 pub(crate) fn needed(fields: SecretFields, manifest: &Value) -> bool {
@@ -127,8 +139,18 @@ pub(crate) struct Secrets {
 
 #[derive(Debug)]
 struct CachedSecret {
+    /// It was not read before that.
     since: Instant,
-    values: Arc<OnceCell<Arc<Values>>>,
+    answer: Arc<OnceCell<Answer>>,
+}
+
+impl CachedSecret {
+    fn is_kept(&self, now: Instant) -> bool {
+        match self.answer.get() {
+            Some(Err((_, failed))) => now.duration_since(*failed) < FAILURE_KEPT,
+            Some(Ok(_)) | None => now.duration_since(self.since) < KEPT,
+        }
+    }
 }
 
 #[derive(serde::Deserialize)]
@@ -146,7 +168,7 @@ impl Secrets {
         }
     }
 
-    /// A manifest of a namespace with its secrets.
+    /// A manifest of a namespace with its secrets, as they were at `not_before` or later.
     ///
     /// # Errors
     /// [`SecretError`].
@@ -155,6 +177,7 @@ impl Secrets {
         fields: SecretFields,
         namespace: &str,
         manifest: &[u8],
+        not_before: Instant,
     ) -> Result<Vec<u8>, SecretError> {
         let mut manifest: Value = serde_json::from_slice(manifest)?;
         let names: Vec<String> = references(fields, &manifest)
@@ -164,7 +187,7 @@ impl Secrets {
         let mut secrets = HashMap::new();
         for name in names {
             if let Entry::Vacant(entry) = secrets.entry(name) {
-                let values = self.read(namespace, entry.key()).await?;
+                let values = self.read(namespace, entry.key(), not_before).await?;
                 entry.insert(values);
             }
         }
@@ -182,50 +205,64 @@ impl Secrets {
         Ok(serde_json::to_vec(&manifest)?)
     }
 
-    /// A secret; who asks for the same one at the same time waits for the same answer.
-    async fn read(&self, namespace: &str, name: &str) -> Result<Arc<Values>, SecretError> {
-        let cell = self.cell(namespace, name);
-        let values = cell.get_or_try_init(|| async {
-            let secret: Secret = self.client.find(Kind::SECRETS, namespace, name).await?;
-            let decode = |text: String| {
-                let text = Zeroizing::new(text);
-                STANDARD.decode(text.as_bytes()).ok().map(Zeroizing::new)
-            };
-            let values = secret.data.unwrap_or_default().into_iter();
-            Ok(Arc::new(
-                values
-                    .filter_map(|(key, text)| Some((key, decode(text)?)))
-                    .collect(),
-            ))
+    /// A secret; who asks for the same one at the same time waits for the same answer, also where that is an error.
+    async fn read(
+        &self,
+        namespace: &str,
+        name: &str,
+        not_before: Instant,
+    ) -> Result<Arc<Values>, SecretError> {
+        let cell = self.cell(namespace, name, not_before);
+        let answer = cell.get_or_init(|| async {
+            self.ask(namespace, name).await.map_err(|cause| {
+                self.metrics.secret_unread();
+                (cause, Instant::now())
+            })
         });
-        values.await.cloned().map_err(|cause| {
-            self.metrics.secret_unread();
-            SecretError::Unreadable {
+        answer
+            .await
+            .clone()
+            .map_err(|(cause, _)| SecretError::Unreadable {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
                 cause,
-            }
-        })
+            })
     }
 
-    fn cell(&self, namespace: &str, name: &str) -> Arc<OnceCell<Arc<Values>>> {
+    async fn ask(&self, namespace: &str, name: &str) -> Result<Arc<Values>, ApiError> {
+        let secret: Secret = self.client.find(Kind::SECRETS, namespace, name).await?;
+        let decode = |text: String| {
+            let text = Zeroizing::new(text);
+            STANDARD.decode(text.as_bytes()).ok().map(Zeroizing::new)
+        };
+        let values = secret.data.unwrap_or_default().into_iter();
+        let values = values.filter_map(|(key, text)| Some((key, decode(text)?)));
+        Ok(Arc::new(values.collect()))
+    }
+
+    fn cell(&self, namespace: &str, name: &str, not_before: Instant) -> Arc<OnceCell<Answer>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        kept.retain(|_, kept| now.duration_since(kept.since) < KEPT);
+        kept.retain(|_, kept| kept.is_kept(now));
         if kept.len() >= MAX_KEPT {
             kept.clear();
         }
         let key = (namespace.to_owned(), name.to_owned());
-        let entry = kept.entry(key).or_insert_with(|| CachedSecret {
+        let fresh = || CachedSecret {
             since: now,
-            values: Arc::default(),
-        });
-        Arc::clone(&entry.values)
+            answer: Arc::default(),
+        };
+        let entry = kept.entry(key).or_insert_with(fresh);
+        if entry.since < not_before {
+            *entry = fresh();
+        }
+        Arc::clone(&entry.answer)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::future::join_all;
     use outrigger_kube::testing::Server;
     use serde_json::json;
 
@@ -244,10 +281,18 @@ mod tests {
     }
 
     async fn reveal(secrets: &Secrets, fields: SecretFields, manifest: &Value) -> Result<Value, SecretError> {
-        let bytes = secrets
-            .reveal(fields, "ns", manifest.to_string().as_bytes())
-            .await?;
-        Ok(serde_json::from_slice(&bytes).unwrap())
+        reveal_since(secrets, fields, manifest, of_call()).await
+    }
+
+    async fn reveal_since(
+        secrets: &Secrets,
+        fields: SecretFields,
+        manifest: &Value,
+        not_before: Instant,
+    ) -> Result<Value, SecretError> {
+        let manifest = manifest.to_string();
+        let bytes = secrets.reveal(fields, "ns", manifest.as_bytes(), not_before);
+        Ok(serde_json::from_slice(&bytes.await?).unwrap())
     }
 
     fn with(items: Value) -> Value {
@@ -280,18 +325,65 @@ mod tests {
             {"name": "unkeyed", "secretKeyRef": {"name": "s", "key": ""}},
             {"name": "absent", "value": "stays", "secretKeyRef": {"name": "s", "key": "none"}},
         ]));
-        let revealed = reveal(&secrets, COMPONENT, &object).await.unwrap();
+        let begun = of_call();
+        let revealed = reveal_since(&secrets, COMPONENT, &object, begun).await.unwrap();
         let items = &revealed["spec"]["metadata"];
         assert_eq!(items[0]["value"], "x");
         assert_eq!(items[1]["value"], STANDARD.encode("value"));
         assert_eq!(items[2]["value"], STANDARD.encode("same name"));
         assert_eq!(items[3]["value"], "stays");
-        reveal(&secrets, COMPONENT, &object).await.unwrap();
+        reveal_since(&secrets, COMPONENT, &object, begun).await.unwrap();
         assert_eq!(
             server.requests("GET", SECRET).len(),
             1,
             "one request for all of them"
         );
+    }
+
+    #[tokio::test]
+    async fn what_is_too_old_for_a_change_is_read_again_once() {
+        let server = server().await;
+        let secrets = Secrets::new(server.client(), Arc::default());
+        let object = with(json!([{"name": "p", "secretKeyRef": {"name": "s", "key": "k"}}]));
+        reveal(&secrets, COMPONENT, &object).await.unwrap();
+        server.put(
+            SECRET,
+            json!({"metadata": {"name": "s"}, "data": {"k": STANDARD.encode("newer")}}),
+        );
+        let changed = Instant::now();
+        let followers = (0..20).map(|_| reveal_since(&secrets, COMPONENT, &object, changed));
+        for revealed in join_all(followers).await {
+            assert_eq!(
+                revealed.unwrap()["spec"]["metadata"][0]["value"],
+                STANDARD.encode("newer")
+            );
+        }
+        assert_eq!(server.requests("GET", SECRET).len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_everybody_s_for_a_moment() {
+        let server = Server::start().await;
+        let secrets = Secrets::new(server.client(), Arc::default());
+        let object = with(json!([{"name": "p", "secretKeyRef": {"name": "s", "key": "k"}}]));
+        let changed = Instant::now();
+        let follow = || reveal_since(&secrets, COMPONENT, &object, changed);
+        for revealed in join_all((0..20).map(|_| follow())).await {
+            assert!(
+                matches!(revealed, Err(SecretError::Unreadable { .. })),
+                "{revealed:?}"
+            );
+        }
+        follow().await.unwrap_err();
+        assert_eq!(server.requests("GET", SECRET).len(), 1);
+        let told = secrets.metrics.render();
+        assert!(
+            told.contains("dapr_operator_secret_read_failures_total 1"),
+            "{told}"
+        );
+        tokio::time::sleep(FAILURE_KEPT).await;
+        follow().await.unwrap_err();
+        assert_eq!(server.requests("GET", SECRET).len(), 2);
     }
 
     #[tokio::test]
@@ -352,7 +444,9 @@ mod tests {
             "/api/v1/namespaces/ns/secrets/later",
             json!({"metadata": {"name": "later"}, "data": {"k": "eA=="}}),
         );
-        let revealed = reveal(&secrets, COMPONENT, &object).await.unwrap();
+        let revealed = reveal_since(&secrets, COMPONENT, &object, Instant::now())
+            .await
+            .unwrap();
         assert_eq!(revealed["spec"]["metadata"][0]["value"], "eA==");
     }
 }

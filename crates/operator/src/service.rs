@@ -1,6 +1,5 @@
 //! The gRPC service, `dapr.proto.operator.v1.Operator`.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -12,6 +11,7 @@ use outrigger_kube::{Client, Kind, Meta, Watched};
 use outrigger_wire::operator::v1 as wire;
 use outrigger_wire::operator::v1::operator_server::Operator;
 use serde_json::Value;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
@@ -19,7 +19,7 @@ use crate::authorize::app_id;
 use crate::copies::{Copies, Copy};
 use crate::metrics::{Metrics, OpenStream};
 use crate::resource::{Configuration, Resource, ResourceKind};
-use crate::secrets::Secrets;
+use crate::secrets::{Secrets, of_call};
 use crate::updates::{Follower, Update};
 
 const LOG: &str = "dapr.operator.api";
@@ -38,18 +38,19 @@ pub(crate) struct Service {
 type Updates<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Service {
-    /// The manifest of a resource, with its secrets.
+    /// The manifest of a resource, with its secrets as they were at `not_before` or later.
     async fn manifest<K: ResourceKind>(
         &self,
         namespace: &str,
         resource: &Resource<K>,
+        not_before: Instant,
     ) -> Result<Bytes, Status> {
         if !resource.has_secrets {
             return Ok(resource.manifest.clone());
         }
         let revealed = self
             .secrets
-            .reveal(K::SECRETS, namespace, &resource.manifest)
+            .reveal(K::SECRETS, namespace, &resource.manifest, not_before)
             .await;
         let manifest = revealed.map_err(|error| {
             tracing::warn!(target: LOG, "{} of {namespace}: {error}", K::KIND.plural);
@@ -69,10 +70,10 @@ impl Service {
         namespace: &str,
         app_id: Option<&str>,
     ) -> Result<Response<T>, Status> {
-        let mut listed = Vec::new();
+        let (mut listed, not_before) = (Vec::new(), of_call());
         for resource in copy.known().await?.of_namespace(namespace) {
             if app_id.is_none_or(|app_id| resource.is_for(app_id)) {
-                listed.push(self.manifest(namespace, &resource).await?);
+                listed.push(self.manifest(namespace, &resource, not_before).await?);
             }
         }
         grpc::list(listed)
@@ -85,14 +86,8 @@ impl Service {
         app_id: Option<String>,
         event: fn(Update) -> Option<T>,
     ) -> Result<Response<Updates<T>>, Status> {
-        let follower = Follower {
-            changes: copy.known().await?.follow(),
-            left: VecDeque::new(),
-            secrets: Arc::clone(&self.secrets),
-            namespace,
-            app_id,
-            drain: self.drain.clone(),
-        };
+        let (changes, secrets) = (copy.known().await?.follow(), Arc::clone(&self.secrets));
+        let follower = Follower::new(changes, secrets, namespace, app_id, self.drain.clone());
         let open = OpenStream::of(&self.metrics, K::KIND.plural);
         let stream = unfold(Some((follower, open)), move |following| async move {
             let (mut follower, open) = following?;
@@ -168,8 +163,9 @@ impl Operator for Service {
     ) -> Result<Response<wire::GetConfigurationResponse>, Status> {
         let (_, extensions, request) = request.into_parts();
         app_id(&extensions, &request.namespace)?;
+        let not_before = of_call();
         let configuration = match self.configuration(&request.namespace, &request.name).await? {
-            Some(found) => self.manifest(&request.namespace, &found).await?,
+            Some(found) => self.manifest(&request.namespace, &found, not_before).await?,
             // Nothing stands for "there is none".
             None => Bytes::new(),
         };

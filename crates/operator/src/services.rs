@@ -1,6 +1,7 @@
 //! The services of apps: by their DNS names sidecars find each other.
 
 mod desired;
+mod known;
 mod made;
 mod workload;
 
@@ -18,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{Metrics, ServiceChange};
 use desired::{differs, reasons, service};
-use made::Made;
+use known::Workloads;
+use made::{Controller, Made};
 use workload::{Deployment, Owner, Rollout, StatefulSet, Workload};
 
 const LOG: &str = "dapr.operator.handlers";
@@ -37,13 +39,25 @@ const LOGGED_AFTER: u32 = 8;
 struct Job<K> {
     workload: Arc<Workload<K>>,
     failures: u32,
+    /// Whether the service of another workload with this app id becomes this one's: it was deployed later.
+    takes: bool,
 }
 
 impl<K> Job<K> {
+    /// Of a workload that has changed, or has the service already.
     fn new(workload: Arc<Workload<K>>) -> Self {
         Self {
             workload,
             failures: 0,
+            takes: true,
+        }
+    }
+
+    /// Of a workload that is there, since whenever.
+    fn found(workload: Arc<Workload<K>>) -> Self {
+        Self {
+            takes: false,
+            ..Self::new(workload)
         }
     }
 }
@@ -51,18 +65,52 @@ impl<K> Job<K> {
 /// All that a store has.
 fn jobs<K: Owner>(store: &Store<Workload<K>>) -> HashMap<Meta, Job<K>> {
     let all = store.all().into_iter();
-    all.map(|(meta, workload)| (meta, Job::new(workload))).collect()
+    all.map(|(meta, workload)| (meta, Job::found(workload))).collect()
 }
 
-/// The workload of a service that is gone, or is not what it should be. Of several workloads with one app id, that to which
-/// the service belongs: they would not leave it to each other.
-fn to_mend<K: Owner>(change: &Change<Made>, store: &Store<Workload<K>>) -> Option<(Meta, Arc<Workload<K>>)> {
+/// What is to be done for a service that is gone, or is not what it should be. Of several workloads with one app id, that to
+/// which the service belongs makes it again: they would not leave it to each other. One of the others does once that one
+/// is gone, and the service with it.
+fn to_mend<K: Owner>(
+    change: &Change<Made>,
+    store: &Store<Workload<K>>,
+    workloads: &Workloads,
+) -> Option<(Meta, Job<K>)> {
     let known = change.new.as_ref().or(change.old.as_ref())?;
-    let meta = known.owner::<K>(&change.meta.namespace)?;
-    let workload = store.get(&meta.namespace, &meta.name)?;
-    let right = |made: &Arc<Made>| !differs(&made.fields(), &service(&meta, &workload));
-    let mend = workload.service == change.meta.name && !change.new.as_ref().is_some_and(right);
-    mend.then_some((meta, workload))
+    if workloads.want(&known.controller, &change.meta) {
+        let meta = known.owner::<K>(&change.meta.namespace)?;
+        let workload = store.get(&meta.namespace, &meta.name)?;
+        let right = |made: &Arc<Made>| !differs(&made.fields(), &service(&meta, &workload));
+        let mend = !change.new.as_ref().is_some_and(right);
+        return mend.then(|| (meta, Job::new(workload)));
+    }
+    if change.new.is_some() {
+        return None;
+    }
+    let heir = store.find(|meta, workload| {
+        meta.namespace == change.meta.namespace && workload.service == change.meta.name
+    });
+    heir.map(|(meta, workload)| (meta, Job::found(workload)))
+}
+
+/// Whether the service of a workload belongs to another one, which is there and wants it too.
+async fn is_another_s<K: Owner>(
+    found: &Value,
+    meta: &Meta,
+    workload: &Workload<K>,
+    workloads: &Workloads,
+) -> bool {
+    let Some(owner) =
+        Controller::of(found).filter(|owner| owner.meta::<K>(&meta.namespace).as_ref() != Some(meta))
+    else {
+        return false;
+    };
+    workloads.answered().await;
+    let service = Meta {
+        namespace: meta.namespace.clone(),
+        name: workload.service.clone(),
+    };
+    workloads.want(&owner, &service)
 }
 
 /// Services that others write too, and how often they were made again.
@@ -105,14 +153,17 @@ impl Services {
         let made = Reflector::<Made>::new(self.client.clone(), self.scope(made::SELECTOR));
         self.metrics.watches(&made.state());
         let there = (made.store(), made.progress());
+        let (deployments, sets) = (self.reflector::<Deployment>(), self.reflector::<StatefulSet>());
+        let rollouts = self.rollouts.then(|| self.reflector::<Rollout>());
+        let workloads = Workloads::of(&deployments, &sets, rollouts.as_ref());
         let rollouts = async {
-            match self.rollouts {
-                true => self.follow::<Rollout>(&there, stop.clone()).await,
-                false => stop.cancelled().await,
+            match rollouts {
+                Some(rollouts) => self.follow(rollouts, &workloads, &there, stop.clone()).await,
+                None => stop.cancelled().await,
             }
         };
-        let deployments = self.follow::<Deployment>(&there, stop.clone());
-        let sets = self.follow::<StatefulSet>(&there, stop.clone());
+        let deployments = self.follow(deployments, &workloads, &there, stop.clone());
+        let sets = self.follow(sets, &workloads, &there, stop.clone());
         tokio::join!(rollouts, deployments, sets, made.run(stop.clone()));
     }
 
@@ -123,20 +174,31 @@ impl Services {
         }
     }
 
+    fn reflector<K: Owner>(&self) -> Reflector<Workload<K>> {
+        let reflector = Reflector::new(self.client.clone(), self.scope(""));
+        self.metrics.watches(&reflector.state());
+        reflector
+    }
+
     /// Makes the services of a kind of workloads; `made` are those that are there, and how far these were read.
     async fn follow<K: Owner>(
         &self,
+        reflector: Reflector<Workload<K>>,
+        workloads: &Workloads,
         made: &(Arc<Store<Made>>, watch::Receiver<Progress>),
         stop: CancellationToken,
     ) {
-        let reflector = Reflector::<Workload<K>>::new(self.client.clone(), self.scope(""));
-        self.metrics.watches(&reflector.state());
-        let store = reflector.store();
-        let mut changes = store.follow();
+        let (store, mut progress) = (reflector.store(), reflector.progress());
         let (mut services, mut listed) = (made.0.follow(), made.1.clone());
         let reconciling = async {
+            // What was there before leaves services to each other; who is deployed later does not.
+            let complete = progress.wait_for(|progress| *progress == Progress::Complete);
+            if complete.await.is_err() {
+                return;
+            }
+            let mut changes = store.follow();
             // Those to be tried now, those that failed and rest, and those under way, which are tried by one at a time.
-            let mut waiting: HashMap<Meta, Job<K>> = HashMap::new();
+            let mut waiting: HashMap<Meta, Job<K>> = jobs(&store);
             let mut resting: HashMap<Meta, Job<K>> = HashMap::new();
             let mut busy: HashSet<Meta> = HashSet::new();
             let (mut running, mut pauses) = (FuturesUnordered::new(), FuturesUnordered::new());
@@ -152,7 +214,7 @@ impl Services {
                     };
                     if let Some(job) = waiting.remove(&meta) {
                         busy.insert(meta.clone());
-                        running.push(self.attempt(meta, job));
+                        running.push(self.attempt(meta, job, workloads));
                     }
                 }
                 tokio::select! {
@@ -178,8 +240,7 @@ impl Services {
                             {
                                 self.metrics.service(&gone.app_id, ServiceChange::Deleted);
                             }
-                            if let Some((meta, workload)) = to_mend(change, &store) {
-                                let job = Job::new(workload);
+                            if let Some((meta, job)) = to_mend(change, &store, workloads) {
                                 match disputes.pause(&meta, Instant::now()) {
                                     None => {
                                         resting.remove(&meta);
@@ -232,9 +293,14 @@ impl Services {
 
     /// Tries once. What failed is to be tried again after the pause, but for what can never be: that waits for a change of
     /// the workload, or of the service.
-    async fn attempt<K: Owner>(&self, meta: Meta, mut job: Job<K>) -> (Meta, Option<(Job<K>, Duration)>) {
+    async fn attempt<K: Owner>(
+        &self,
+        meta: Meta,
+        mut job: Job<K>,
+        workloads: &Workloads,
+    ) -> (Meta, Option<(Job<K>, Duration)>) {
         let workload = &job.workload;
-        let error = match self.ensure(&meta, workload).await {
+        let error = match self.ensure(&meta, &job, workloads).await {
             Ok(done) => {
                 if let Some(done) = done {
                     self.metrics.service(&workload.app_id, done);
@@ -269,9 +335,10 @@ impl Services {
     async fn ensure<K: Owner>(
         &self,
         meta: &Meta,
-        workload: &Workload<K>,
+        job: &Job<K>,
+        workloads: &Workloads,
     ) -> Result<Option<ServiceChange>, ApiError> {
-        let namespace = Some(meta.namespace.as_str());
+        let (namespace, workload) = (Some(meta.namespace.as_str()), &*job.workload);
         let wanted = service(meta, workload);
         let found = self
             .client
@@ -287,6 +354,9 @@ impl Services {
             Err(error) => Err(error),
             Ok(found) if !differs(&found, &wanted) => Ok(None),
             Ok(found) => {
+                if !job.takes && is_another_s(&found, meta, workload, workloads).await {
+                    return Ok(None);
+                }
                 let next = desired::onto(found, wanted);
                 self.client
                     .replace::<Value>(Kind::SERVICES, namespace, &workload.service, &next)

@@ -1,32 +1,39 @@
 //! Streams of changes, as sidecars see them.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use outrigger_kube::{Change, Changes};
+use outrigger_kube::{Backoff, Change, Changes};
 use outrigger_wire::operator::v1::ResourceEventType;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::resource::{Resource, ResourceKind};
-use crate::secrets::Secrets;
+use crate::secrets::{SecretError, Secrets};
 
 const LOG: &str = "dapr.operator.api";
+/// Pauses until a secret is looked for again that was not there; half of each is left to chance.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 
 /// Who follows changes.
 pub(crate) struct Follower<K> {
-    pub(crate) changes: Receiver<Changes<Resource<K>>>,
+    changes: Receiver<Changes<Resource<K>>>,
     /// Those of the namespace that are received, and not looked at.
-    pub(crate) left: VecDeque<Change<Resource<K>>>,
-    pub(crate) secrets: Arc<Secrets>,
-    pub(crate) namespace: String,
+    left: VecDeque<Change<Resource<K>>>,
+    /// The newest of each resource whose secret was not there, by name.
+    waiting: HashMap<String, Untold<K>>,
+    secrets: Arc<Secrets>,
+    namespace: String,
     /// Only what is for this app; everything without.
-    pub(crate) app_id: Option<String>,
+    app_id: Option<String>,
     /// The operator ends.
-    pub(crate) drain: CancellationToken,
+    drain: CancellationToken,
 }
 
 /// Something that a sidecar has to know.
@@ -36,62 +43,169 @@ pub(crate) struct Update {
     pub(crate) manifest: Bytes,
 }
 
+/// A change that the sidecar was not told of yet.
+struct Untold<K> {
+    name: String,
+    event: ResourceEventType,
+    resource: Arc<Resource<K>>,
+    /// When it was learned: secrets that were read before may be those of the version before.
+    at: Instant,
+    /// When its secret is looked for.
+    due: Instant,
+    pauses: Backoff,
+    /// Its secret was not there.
+    missed: bool,
+}
+
+impl<K> Untold<K> {
+    /// What a change is for an app, if anything.
+    fn of(change: Change<Resource<K>>, app_id: Option<&str>) -> Option<Self> {
+        let (event, resource) = seen(&change, app_id)?;
+        Some(Self {
+            name: change.meta.name,
+            event,
+            resource,
+            at: change.at,
+            due: change.at,
+            pauses: Backoff::new(AGAIN.0, AGAIN.1),
+            missed: false,
+        })
+    }
+}
+
 impl<K: ResourceKind> Follower<K> {
+    /// One for a namespace, and for an app where one is given, until `drain`.
+    pub(crate) fn new(
+        changes: Receiver<Changes<Resource<K>>>,
+        secrets: Arc<Secrets>,
+        namespace: String,
+        app_id: Option<String>,
+        drain: CancellationToken,
+    ) -> Self {
+        Self {
+            changes,
+            left: VecDeque::new(),
+            waiting: HashMap::new(),
+            secrets,
+            namespace,
+            app_id,
+            drain,
+        }
+    }
+
     /// The next update; nothing when the operator ends.
     ///
     /// # Errors
-    /// `UNAVAILABLE` when the sidecar read too slowly: it has to connect and list again.
+    /// `UNAVAILABLE` when the sidecar read too slowly, or a secret could not be read: it has to connect and list again.
     pub(crate) async fn next(&mut self) -> Option<Result<Update, Status>> {
+        let drain = self.drain.clone();
+        drain.run_until_cancelled(self.update()).await.flatten()
+    }
+
+    async fn update(&mut self) -> Option<Result<Update, Status>> {
         loop {
-            if self.drain.is_cancelled() {
-                return None;
-            }
-            let Some(change) = self.left.pop_front() else {
-                match self.drain.run_until_cancelled(self.changes.recv()).await? {
-                    Ok(changes) => {
-                        let mine = changes.iter().filter(|one| one.meta.namespace == self.namespace);
-                        self.left.extend(mine.cloned());
-                    }
-                    Err(RecvError::Closed) => return None,
-                    Err(RecvError::Lagged(missed)) => {
-                        return Some(Err(Status::unavailable(format!(
-                            "the stream is {missed} changes of {} behind: connect again and list them",
-                            K::KIND.plural
-                        ))));
-                    }
+            let Some(untold) = self.untold() else {
+                match self.wait().await {
+                    Ok(()) => continue,
+                    Err(ended) => return ended.map(Err),
                 }
-                continue;
             };
-            let Some((event, resource)) = seen(&change, self.app_id.as_deref()) else {
-                continue;
+            let error = match self.manifest(&untold).await {
+                Ok(manifest) => {
+                    let event = untold.event;
+                    return Some(Ok(Update { event, manifest }));
+                }
+                Err(error) => error,
             };
-            if let Some(manifest) = self.manifest(event, &resource, &change.meta.name).await {
-                return Some(Ok(Update { event, manifest }));
+            match &error {
+                SecretError::Unreadable { cause, .. } if cause.is_not_found() => self.rest(untold, &error),
+                SecretError::Unreadable { .. } => {
+                    return Some(Err(Status::unavailable(format!(
+                        "a change of {} is not known: {error}; connect again and list them",
+                        K::KIND.plural
+                    ))));
+                }
+                SecretError::NoKey(_) | SecretError::Manifest(_) => tracing::warn!(
+                    target: LOG,
+                    "a change of {} {}/{} is not sent to sidecars: {error}",
+                    K::KIND.plural, self.namespace, untold.name
+                ),
             }
         }
     }
 
+    /// What the sidecar is to be told of now: what was received, then what has waited for long enough.
+    fn untold(&mut self) -> Option<Untold<K>> {
+        while let Some(change) = self.left.pop_front() {
+            // It takes the place of what waits.
+            self.waiting.remove(&change.meta.name);
+            if let Some(untold) = Untold::of(change, self.app_id.as_deref()) {
+                return Some(untold);
+            }
+        }
+        let now = Instant::now();
+        let due = self.waiting.values().find(|untold| untold.due <= now)?;
+        let name = due.name.clone();
+        self.waiting.remove(&name)
+    }
+
+    /// Waits until something is received, or has waited for long enough.
+    ///
+    /// # Errors
+    /// The stream ends, with this status where there is one.
+    async fn wait(&mut self) -> Result<(), Option<Status>> {
+        let next = self.waiting.values().map(|untold| untold.due).min();
+        let due = async {
+            match next {
+                Some(next) => sleep_until(next).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            changes = self.changes.recv() => match changes {
+                Ok(changes) => {
+                    let mine = changes.iter().filter(|one| one.meta.namespace == self.namespace);
+                    self.left.extend(mine.cloned());
+                    Ok(())
+                }
+                Err(RecvError::Closed) => Err(None),
+                Err(RecvError::Lagged(missed)) => Err(Some(Status::unavailable(format!(
+                    "the stream is {missed} changes of {} behind: connect again and list them",
+                    K::KIND.plural
+                )))),
+            },
+            () = due => Ok(()),
+        }
+    }
+
+    /// The secret that a change needs is not there: perhaps it is made a moment later.
+    fn rest(&mut self, mut untold: Untold<K>, error: &SecretError) {
+        let (plural, namespace, name) = (K::KIND.plural, &self.namespace, &untold.name);
+        if untold.missed {
+            tracing::debug!(target: LOG, "a change of {plural} {namespace}/{name} still waits: {error}");
+        } else {
+            tracing::warn!(
+                target: LOG,
+                "a change of {plural} {namespace}/{name} is not sent to sidecars yet: {error}; create the secret, it is \
+                 looked for at least every {} s",
+                AGAIN.1.as_secs()
+            );
+        }
+        untold.missed = true;
+        untold.due = Instant::now() + untold.pauses.pause();
+        self.waiting.insert(untold.name.clone(), untold);
+    }
+
     /// Of what is gone nobody needs the secrets, which may be gone as well.
-    async fn manifest(&self, event: ResourceEventType, resource: &Resource<K>, name: &str) -> Option<Bytes> {
-        if !resource.has_secrets || event == ResourceEventType::Deleted {
-            return Some(resource.manifest.clone());
+    async fn manifest(&self, untold: &Untold<K>) -> Result<Bytes, SecretError> {
+        let resource = &untold.resource;
+        if !resource.has_secrets || untold.event == ResourceEventType::Deleted {
+            return Ok(resource.manifest.clone());
         }
         let revealed = self
             .secrets
-            .reveal(K::SECRETS, &self.namespace, &resource.manifest)
-            .await;
-        match revealed {
-            Ok(manifest) => Some(manifest.into()),
-            Err(error) => {
-                let (plural, namespace) = (K::KIND.plural, &self.namespace);
-                tracing::warn!(
-                    target: LOG,
-                    "a change of {plural} {namespace}/{name} is not sent to sidecars: {error}; create the secret, \
-                     then touch the resource"
-                );
-                None
-            }
-        }
+            .reveal(K::SECRETS, &self.namespace, &resource.manifest, untold.at);
+        Ok(revealed.await?.into())
     }
 }
 
@@ -116,11 +230,141 @@ fn seen<K>(
 #[cfg(test)]
 mod tests {
     use outrigger_kube::testing::Server;
-    use outrigger_kube::{Meta, Progress, Reflector, Scope, Watched};
+    use outrigger_kube::{Client, Meta, Progress, Reflector, Scope, Watched};
     use serde_json::{Value, json};
+    use tokio::net::TcpListener;
+    use tokio::sync::broadcast::{Sender, channel};
+    use tonic::Code;
 
     use super::*;
     use crate::resource::Component;
+
+    const SECRET: &str = "/api/v1/namespaces/ns/secrets/s";
+
+    fn follower(
+        client: Client,
+        changes: Receiver<Changes<Resource<Component>>>,
+        drain: CancellationToken,
+    ) -> Follower<Component> {
+        let secrets = Arc::new(Secrets::new(client, Arc::default()));
+        Follower::new(changes, secrets, "ns".to_owned(), None, drain)
+    }
+
+    /// One that has to tell of a component with this property.
+    fn following(
+        client: Client,
+        property: Value,
+    ) -> (Sender<Changes<Resource<Component>>>, Follower<Component>) {
+        let (changes, followed) = channel(8);
+        let follower = follower(client, followed, CancellationToken::new());
+        changes.send(change(None, Some(property))).unwrap();
+        (changes, follower)
+    }
+
+    /// The component had a property, and has another.
+    fn change(old: Option<Value>, new: Option<Value>) -> Changes<Resource<Component>> {
+        let read = |property: Value| {
+            let object =
+                json!({"metadata": {"name": "c", "namespace": "ns"}, "spec": {"metadata": [property]}});
+            Arc::new(
+                Resource::<Component>::read(&Meta::of(&object), object)
+                    .unwrap()
+                    .unwrap(),
+            )
+        };
+        let meta = Meta {
+            namespace: "ns".to_owned(),
+            name: "c".to_owned(),
+        };
+        Arc::new([Change {
+            meta,
+            old: old.map(read),
+            new: new.map(read),
+            at: Instant::now(),
+        }])
+    }
+
+    fn reference() -> Value {
+        json!({"name": "p", "secretKeyRef": {"name": "s", "key": "k"}})
+    }
+
+    fn secret() -> Value {
+        json!({"metadata": {"name": "s", "namespace": "ns"}, "data": {"k": "eA=="}})
+    }
+
+    /// The next event, and the value of the property.
+    async fn told(follower: &mut Follower<Component>) -> (ResourceEventType, Value) {
+        let next = tokio::time::timeout(Duration::from_secs(120), follower.next()).await;
+        let Update { event, manifest } = next.unwrap().unwrap().unwrap();
+        let mut manifest: Value = serde_json::from_slice(&manifest).unwrap();
+        (event, manifest["spec"]["metadata"][0]["value"].take())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_waits_for_its_secret() {
+        let server = Server::start().await;
+        let (_changes, mut follower) = following(server.client(), reference());
+        let making = async {
+            server.asked("LIST", "/api/v1/secrets", 1).await;
+            server.put(SECRET, secret());
+        };
+        let (told, ()) = tokio::join!(told(&mut follower), making);
+        assert_eq!(told, (ResourceEventType::Created, json!("eA==")));
+        assert!(follower.waiting.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_that_waits_makes_room_for_the_next_one() {
+        let server = Server::start().await;
+        let (changes, mut follower) = following(server.client(), reference());
+        let plain = || json!({"name": "p", "value": "x"});
+        let changing = async {
+            server.asked("LIST", "/api/v1/secrets", 2).await;
+            changes.send(change(Some(reference()), Some(plain()))).unwrap();
+        };
+        let (told_first, ()) = tokio::join!(told(&mut follower), changing);
+        assert_eq!(told_first, (ResourceEventType::Updated, json!("x")));
+        assert!(follower.waiting.is_empty());
+
+        let asked = server.requests("LIST", "/api/v1/secrets").len();
+        let deleting = async {
+            changes.send(change(Some(plain()), Some(reference()))).unwrap();
+            server.asked("LIST", "/api/v1/secrets", asked + 1).await;
+            changes.send(change(Some(reference()), None)).unwrap();
+        };
+        let (told_last, ()) = tokio::join!(told(&mut follower), deleting);
+        assert_eq!(told_last.0, ResourceEventType::Deleted);
+        assert!(follower.waiting.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_cannot_be_read_has_the_sidecar_list_again() {
+        let server = Server::start().await;
+        let refused = json!({"kind": "Status", "message": "away"});
+        server.fix(SECRET, http::StatusCode::INTERNAL_SERVER_ERROR, refused);
+        let (_changes, mut follower) = following(server.client(), reference());
+        let status = follower.next().await.unwrap().unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(status.message().contains("ns/s"), "{status}");
+    }
+
+    #[tokio::test]
+    async fn a_stream_ends_with_the_operator_while_a_secret_is_read() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = Client::plain(silent.local_addr().unwrap()).unwrap();
+        let (_changes, mut follower) = following(client, reference());
+        let drain = follower.drain.clone();
+        let ending = async {
+            let connection = silent.accept().await.unwrap();
+            drain.cancel();
+            connection
+        };
+        let ended = async { tokio::join!(follower.next(), ending) };
+        let (next, _connection) = tokio::time::timeout(Duration::from_secs(20), ended)
+            .await
+            .unwrap();
+        assert!(next.is_none());
+    }
 
     fn with(scopes: Value) -> Option<Arc<Resource<Component>>> {
         let object = json!({"metadata": {"name": "c", "namespace": "ns"}, "scopes": scopes});
@@ -153,6 +397,7 @@ mod tests {
                 meta: meta.clone(),
                 old,
                 new,
+                at: Instant::now(),
             };
             assert_eq!(
                 seen(&change, Some("app")).map(|(event, _)| event),
@@ -164,6 +409,7 @@ mod tests {
             meta,
             old: None,
             new: others(),
+            at: Instant::now(),
         };
         assert!(seen(&change, None).is_some(), "who asks for no app sees all");
     }
@@ -183,14 +429,7 @@ mod tests {
         put("ns", "two");
         let reflector = Reflector::<Resource<Component>>::new(server.client(), Scope::default());
         let drain = CancellationToken::new();
-        let mut follower = Follower {
-            changes: reflector.store().follow(),
-            left: VecDeque::new(),
-            secrets: Arc::new(Secrets::new(server.client(), Arc::default())),
-            namespace: "ns".to_owned(),
-            app_id: None,
-            drain: drain.clone(),
-        };
+        let mut follower = follower(server.client(), reflector.store().follow(), drain.clone());
         let mut progress = reflector.progress();
         tokio::spawn(reflector.run(drain.clone()));
         progress

@@ -127,8 +127,8 @@ impl Watchdog {
         stop.run_until_cancelled(looking).await;
     }
 
-    /// Looks at all pods; not as long as no injector is ready, who would give them no sidecar again.
-    async fn look(&self, limit: &mut Limit) -> Result<bool, ApiError> {
+    /// Whether an injector is ready: without one, pods that are created again have no sidecar again.
+    async fn is_injecting(&self) -> Result<bool, ApiError> {
         let injectors = self
             .client
             .all(Kind::DEPLOYMENTS, Some(&self.control_plane), INJECTOR_LABEL)
@@ -138,9 +138,16 @@ impl Watchdog {
                 .as_i64()
                 .is_some_and(|count| count > 0)
         };
-        if !injectors.iter().any(is_ready) {
+        Ok(injectors.iter().any(is_ready))
+    }
+
+    /// Looks at all pods, as long as an injector is ready; tells whether one was until the end, which the limit may put off
+    /// by an hour.
+    async fn look(&self, limit: &mut Limit) -> Result<bool, ApiError> {
+        if !self.is_injecting().await? {
             return Ok(false);
         }
+        let mut ready = Instant::now();
         let query = format!("labelSelector=%21{INJECTED}%2C%21{WATCHED}").replace("dapr.io/", "dapr.io%2F");
         // Only of those that something is to be done with anything is kept.
         let mut found = Vec::new();
@@ -168,6 +175,12 @@ impl Watchdog {
                 }
                 Verdict::Delete => {
                     limit.wait().await;
+                    if ready.elapsed() >= INJECTOR {
+                        if !self.is_injecting().await? {
+                            return Ok(false);
+                        }
+                        ready = Instant::now();
+                    }
                     let place = namespace.unwrap_or_default();
                     tracing::warn!(
                         target: LOG,
@@ -289,6 +302,39 @@ mod tests {
             "true"
         );
         assert!(server.object(&at("wants-none")).unwrap()["metadata"]["labels"].is_null());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_pods_are_deleted_once_the_injector_is_away() {
+        let server = Server::start().await;
+        let injector = |ready: u32| json!({"metadata": {"name": "i", "namespace": "s"}, "status": {"readyReplicas": ready}});
+        let address = "/apis/apps/v1/namespaces/s/deployments/i";
+        server.put(address, injector(1));
+        for name in ["a", "b", "c"] {
+            server.put(&at(name), pod(name, "true", &["app"]));
+        }
+        let watchdog = Watchdog {
+            client: server.client(),
+            metrics: Arc::default(),
+            settings: config::Watchdog {
+                interval: None,
+                labels: false,
+                per_minute: Some(1),
+            },
+            namespace: None,
+            control_plane: "s".to_owned(),
+        };
+        let mut limit = Limit::new(Some(1));
+        let leaving = async {
+            server.asked("DELETE", "/pods/", 1).await;
+            server.put(address, injector(0));
+        };
+        let (looked, ()) = tokio::join!(watchdog.look(&mut limit), leaving);
+        assert!(!looked.unwrap(), "it was ready only at the beginning");
+        assert_eq!(server.requests("DELETE", "/pods/").len(), 1);
+        server.put(address, injector(1));
+        assert!(watchdog.look(&mut limit).await.unwrap());
+        assert_eq!(server.requests("DELETE", "/pods/").len(), 3);
     }
 
     #[tokio::test]

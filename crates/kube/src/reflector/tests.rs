@@ -317,3 +317,14 @@ async fn an_outage_is_over_once_a_watch_lasts_also_where_nothing_happens() {
     assert_eq!(told.len(), 2, "{told:?}");
     assert_eq!(told[1], "INFO configmaps are watched again");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_says_nothing_is_opened_again_where_it_was() {
+    let server = Server::start().await;
+    let _running = Running::watching(&server).await;
+    let begun = Instant::now();
+    server.asked("WATCH", PLURAL, 2).await;
+    let silence = begun.elapsed().as_secs();
+    assert!((140..180).contains(&silence), "{silence} s");
+    assert_eq!(server.requests("LIST", PLURAL).len(), 1);
+}

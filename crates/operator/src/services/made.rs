@@ -9,12 +9,45 @@ use super::workload::Owner;
 /// Those that belong to a workload with sidecars have this label.
 pub(super) const SELECTOR: &str = "labelSelector=dapr.io%2Fenabled%3Dtrue";
 
+/// The workload that a service belongs to: its kind and name.
+#[derive(Debug, PartialEq)]
+pub(super) struct Controller {
+    kind: Box<str>,
+    name: Box<str>,
+}
+
+impl Controller {
+    /// That of an object, where it has one.
+    pub(super) fn of(object: &Value) -> Option<Self> {
+        let mut owners = object["metadata"]["ownerReferences"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        let owner = owners.find(|owner| owner["controller"] == true)?;
+        let text = |field: &str| owner[field].as_str().unwrap_or_default().into();
+        Some(Self {
+            kind: text("kind"),
+            name: text("name"),
+        })
+    }
+
+    fn is_a<K: Owner>(&self) -> bool {
+        *self.kind == *K::NAME
+    }
+
+    /// Where it is, if it is of this kind.
+    pub(super) fn meta<K: Owner>(&self, namespace: &str) -> Option<Meta> {
+        self.is_a::<K>().then(|| Meta {
+            namespace: namespace.to_owned(),
+            name: self.name.to_string(),
+        })
+    }
+}
+
 /// A service of an app.
 #[derive(Debug, PartialEq)]
 pub(super) struct Made {
-    /// Kind and name of the workload that it belongs to.
-    kind: Box<str>,
-    owner: Box<str>,
+    pub(super) controller: Controller,
     pub(super) app_id: Box<str>,
     /// What the operator writes of a service, as text: that takes a fraction of the memory of a tree.
     fields: Box<str>,
@@ -23,15 +56,12 @@ pub(super) struct Made {
 impl Made {
     /// Whether it belongs to a workload of this kind.
     pub(super) fn is_of<K: Owner>(&self) -> bool {
-        *self.kind == *K::NAME
+        self.controller.is_a::<K>()
     }
 
     /// The workload of this kind that it belongs to.
     pub(super) fn owner<K: Owner>(&self, namespace: &str) -> Option<Meta> {
-        self.is_of::<K>().then(|| Meta {
-            namespace: namespace.to_owned(),
-            name: self.owner.to_string(),
-        })
+        self.controller.meta::<K>(namespace)
     }
 
     /// What the operator writes of it, as it is.
@@ -45,11 +75,9 @@ impl Watched for Made {
 
     fn read(_: &Meta, object: Value) -> Result<Option<Self>, String> {
         let (metadata, spec) = (&object["metadata"], &object["spec"]);
-        let mut owners = metadata["ownerReferences"].as_array().into_iter().flatten();
-        let Some(owner) = owners.find(|owner| owner["controller"] == true) else {
+        let Some(controller) = Controller::of(&object) else {
             return Ok(None);
         };
-        let text = |field: &str| owner[field].as_str().unwrap_or_default().into();
         let fields = json!({
             "metadata": {
                 "labels": metadata["labels"],
@@ -59,8 +87,7 @@ impl Watched for Made {
             "spec": {"selector": spec["selector"], "ports": spec["ports"]},
         });
         Ok(Some(Self {
-            kind: text("kind"),
-            owner: text("name"),
+            controller,
             app_id: metadata["annotations"][APP_ID]
                 .as_str()
                 .unwrap_or_default()
@@ -70,6 +97,7 @@ impl Watched for Made {
     }
 
     fn size(&self) -> usize {
-        size_of_val(self) + self.kind.len() + self.owner.len() + self.app_id.len() + self.fields.len()
+        let Controller { kind, name } = &self.controller;
+        size_of_val(self) + kind.len() + name.len() + self.app_id.len() + self.fields.len()
     }
 }

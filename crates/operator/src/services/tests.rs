@@ -478,3 +478,67 @@ fn of_two_workloads_with_one_app_id_only_the_owner_of_the_service_mends_it() {
     assert_eq!(made.owner::<Deployment>("ns").unwrap().name, "second");
     assert_eq!(made.owner::<StatefulSet>("ns"), None);
 }
+
+/// Waits until there are so many requests, for ten minutes.
+async fn asked(server: &Server, method: &str, address: &str, times: usize) {
+    let asked = server.asked(method, address, times);
+    tokio::time::timeout(Duration::from_secs(600), asked)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_workloads_with_one_app_id_the_service_is_left_to_its_owner_and_when_that_is_gone_to_another() {
+    let server = Server::start().await;
+    let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
+    let named = |name: &str, uid: &str| {
+        let mut workload = deployment(&annotations);
+        workload["metadata"]["name"] = name.into();
+        workload["metadata"]["uid"] = uid.into();
+        workload
+    };
+    let (second, third) = (
+        "/apis/apps/v1/namespaces/ns/deployments/second",
+        "/apis/apps/v1/namespaces/ns/statefulsets/third",
+    );
+    server.put(DEPLOYMENT, deployment(&annotations));
+    server.put(second, named("second", "u2"));
+    server.put(third, named("third", "u3"));
+    let of_second = {
+        let object = named("second", "u2");
+        let meta = Meta::of(&object);
+        let workload = Workload::<Deployment>::read(&meta, object).unwrap().unwrap();
+        service(&meta, &workload)
+    };
+    server.put(SERVICE, of_second);
+    let owner = || {
+        let service = server.object(SERVICE).unwrap();
+        let name = &service["metadata"]["ownerReferences"][0]["name"];
+        name.as_str().unwrap().to_owned()
+    };
+
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(with_rollouts(&server).run(stop.clone()));
+    asked(&server, "GET", SERVICE, 3).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(owner(), "second");
+    assert_eq!(server.requests("PUT", SERVICE).len(), 0);
+
+    server.delete(second);
+    // The cluster collects what it owned a moment later.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    server.delete(SERVICE);
+    asked(&server, "POST", "/services", 1).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(["cart", "third"].contains(&owner().as_str()), "{}", owner());
+    assert_eq!(server.requests("PUT", SERVICE).len(), 0);
+
+    // Who is deployed later has it.
+    server.put(second, named("second", "u4"));
+    asked(&server, "PUT", SERVICE, 1).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(owner(), "second");
+    assert_eq!(server.requests("PUT", SERVICE).len(), 1);
+    stop.cancel();
+    running.await.unwrap();
+}
