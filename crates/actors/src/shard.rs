@@ -281,6 +281,21 @@ mod tests {
         assert!(shard.is_empty() && shard.last("a", || 6).is_none());
     }
 
+    /// Regression: they were told that it had ended when its turns were over, and had it begin elsewhere.
+    #[test]
+    fn who_waits_for_an_end_waits_also_where_the_last_turn_is_taken_late() {
+        let mut shard = Shard::new(IDLE);
+        let (running, _) = enter(&mut shard, "a", None, at(0), 1).unwrap();
+        shard.evict("a");
+        assert_eq!(shard.enter("a", None, false, at(0), || 2), Ok(Entry::Ends));
+        assert_eq!(shard.leave("a", running, at(1)), [0; 0]);
+        assert!(shard.is_evicted("a"));
+        let (last, begins) = shard.last("a", || 3).unwrap();
+        assert!(begins);
+        assert_eq!(shard.deactivated("a", last, at(1)), [2]);
+        assert!(shard.is_empty());
+    }
+
     #[test]
     fn a_free_turn_is_one_that_nobody_has_or_waits_for() {
         let mut shard = Shard::new(IDLE);

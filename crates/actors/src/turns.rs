@@ -194,9 +194,10 @@ impl<W> Turns<W> {
             .collect()
     }
 
-    /// Whether nobody has a turn or waits for one.
+    /// Whether nobody has a turn or waits for one, or for an end that is to come.
     pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        // Of an end that was begun and given up nothing comes any more.
+        self.queue.is_empty() && (self.is_ending || self.waiting_for_end.is_empty())
     }
 
     /// How many calls wait for their turn.
