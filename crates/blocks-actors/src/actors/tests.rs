@@ -189,6 +189,31 @@ async fn an_internal_type_is_kept_until_its_actors_have_ended() {
     assert_eq!(actors.hosted.load().all().count(), 0);
 }
 
+/// Calls of an actor that moves take no turn when they are to end: they go on where it begins when it has ended here.
+#[tokio::test]
+async fn who_waits_for_a_turn_of_an_actor_whose_calls_are_cut_off_waits_for_its_end() {
+    let actors = actors();
+    actors.host_internal([(KIND.to_owned(), lasting() as Arc<dyn InternalActors>)]);
+    let hosted = actors.hosted.load_full();
+    let kind = hosted.with_actors(KIND).unwrap();
+    let (claim, stays) = (actors.gate.enter(0).await, || true);
+    let runs = kind.turn("a", None, &TurnRequest::new(&stays)).await;
+    let runs = runs.unwrap().unwrap();
+    let turn_request = TurnRequest::new(&stays).within(&claim);
+    let mut waits = std::pin::pin!(kind.turn("a", None, &turn_request));
+    assert!(waits.as_mut().now_or_never().is_none());
+    let mut last = std::pin::pin!(kind.last("a"));
+    assert!(last.as_mut().now_or_never().is_none());
+    kind.evict("a");
+    let _evicting = actors.gate.evict();
+    drop(runs);
+    assert!(waits.as_mut().now_or_never().is_none());
+    assert!(!turn_request.begun.load(Ordering::SeqCst));
+    let last = last.now_or_never().flatten();
+    last.expect("nobody is before it").deactivated();
+    assert!(matches!(waits.now_or_never(), Some(Ok(None))));
+}
+
 #[test]
 fn only_ids_of_executors_may_be_made_of_two_names() {
     const EXECUTOR: &str = "dapr.internal.default.shop.executor";
