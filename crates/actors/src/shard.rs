@@ -174,6 +174,12 @@ impl<W> Shard<W> {
         turns.is_some_and(|turns| turns.is_evicted())
     }
 
+    /// Whether the last turn of an actor has begun, in which it is deactivated.
+    pub fn is_in_last(&self, id: &str) -> bool {
+        let turns = self.actors.get(id).and_then(|actor| actor.turns.as_ref());
+        turns.is_some_and(|turns| turns.is_in_last())
+    }
+
     /// The actors that are idle now, `most` of them: those first that have been for longest. Each has a turn, in which it is
     /// to be deactivated; until then its callers wait. The others stay as they are, for the next look, which is due at once.
     pub fn take_idle(&mut self, now: Duration, most: usize) -> Vec<(Arc<str>, Ticket)> {

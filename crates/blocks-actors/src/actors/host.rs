@@ -365,6 +365,11 @@ impl HostedType {
         self.shard(self.lane(id)).is_evicted(id)
     }
 
+    /// Whether an actor is being ended: its last turn has begun.
+    pub(super) fn is_in_last(&self, id: &str) -> bool {
+        self.shard(self.lane(id)).is_in_last(id)
+    }
+
     /// The actors of a lane that are idle, `most` of them, each in a turn that nobody waits for.
     pub(super) fn take_idle(&self, lane: usize, most: usize) -> Vec<(Arc<str>, Ticket)> {
         let mut shard = self.shard(lane);
