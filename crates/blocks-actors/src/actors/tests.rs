@@ -20,6 +20,7 @@ use tonic::Status;
 
 use super::call::Message;
 use super::host::TurnRequest;
+use super::serve::status;
 use super::*;
 
 pub(super) const KIND: &str = "dapr.internal.default.shop.workflow";
@@ -154,6 +155,9 @@ async fn an_internal_type_is_kept_until_its_actors_have_ended() {
         matches!(refused, Err(ActorError::NoAddress { .. })),
         "{refused:?}"
     );
+    // To another sidecar, whose table is older, it has moved: it asks again.
+    let told = ActorError::Peer(status(&refused.unwrap_err()));
+    assert!(told.is_about_place(), "{told}");
     let other = ActorCall {
         id: "b".to_owned(),
         ..call.clone()
