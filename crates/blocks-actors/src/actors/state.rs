@@ -51,11 +51,10 @@ impl Actors {
     pub async fn state(&self, kind: &str, id: &str, key: &str) -> Result<Option<Item>, ActorError> {
         check(kind, id)?;
         let hosted = self.known(kind).await?;
-        let lane = hosted.with_actors(kind).map_or(0, |kind| kind.lane(id));
         // Calls that run may need their state until they end.
         let claim = match hosted.with_actors(kind) {
-            Some(kind) if kind.is_active(id) => self.gate.enter_within(lane),
-            _ => self.gate.enter(lane).await,
+            Some(kind) if kind.is_active(id) => self.gate.enter_within(kind.lane(id)),
+            _ => self.claim(kind, id).await?,
         };
         let store = self.store(ActorError::StateGet)?;
         let partition = self.partition(kind, id);

@@ -218,6 +218,16 @@ async fn who_waits_for_a_turn_of_an_actor_whose_calls_are_cut_off_waits_for_its_
     assert!(matches!(waits.now_or_never(), Some(Ok(None))));
 }
 
+#[tokio::test]
+async fn who_waits_to_read_state_is_told_that_the_sidecar_ends() {
+    let actors = actors();
+    actors.gate.close();
+    let mut read = std::pin::pin!(actors.state(KIND, "a", "k"));
+    assert!(read.as_mut().now_or_never().is_none());
+    actors.ended.cancel();
+    assert!(matches!(read.now_or_never(), Some(Err(ActorError::Ended))));
+}
+
 #[test]
 fn only_ids_of_executors_may_be_made_of_two_names() {
     const EXECUTOR: &str = "dapr.internal.default.shop.executor";
