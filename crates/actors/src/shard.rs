@@ -174,6 +174,12 @@ impl<W> Shard<W> {
         turns.is_some_and(|turns| turns.is_evicted())
     }
 
+    /// Whether the last turn of an actor has begun, in which it is deactivated.
+    pub fn is_in_last(&self, id: &str) -> bool {
+        let turns = self.actors.get(id).and_then(|actor| actor.turns.as_ref());
+        turns.is_some_and(|turns| turns.is_in_last())
+    }
+
     /// The actors that are idle now, `most` of them: those first that have been for longest. Each has a turn, in which it is
     /// to be deactivated; until then its callers wait. The others stay as they are, for the next look, which is due at once.
     pub fn take_idle(&mut self, now: Duration, most: usize) -> Vec<(Arc<str>, Ticket)> {
@@ -279,6 +285,21 @@ mod tests {
         assert_eq!(shard.leave("a", running, at(1)), [3]);
         assert_eq!(shard.deactivated("a", last, at(1)), [2, 5]);
         assert!(shard.is_empty() && shard.last("a", || 6).is_none());
+    }
+
+    /// Regression: they were told that it had ended when its turns were over, and had it begin elsewhere.
+    #[test]
+    fn who_waits_for_an_end_waits_also_where_the_last_turn_is_taken_late() {
+        let mut shard = Shard::new(IDLE);
+        let (running, _) = enter(&mut shard, "a", None, at(0), 1).unwrap();
+        shard.evict("a");
+        assert_eq!(shard.enter("a", None, false, at(0), || 2), Ok(Entry::Ends));
+        assert_eq!(shard.leave("a", running, at(1)), [0; 0]);
+        assert!(shard.is_evicted("a"));
+        let (last, begins) = shard.last("a", || 3).unwrap();
+        assert!(begins);
+        assert_eq!(shard.deactivated("a", last, at(1)), [2]);
+        assert!(shard.is_empty());
     }
 
     #[test]

@@ -138,6 +138,11 @@ impl<W> Turns<W> {
         Some((ticket, begins))
     }
 
+    /// Whether the last turn has begun, in which the actor is ended.
+    pub fn is_in_last(&self) -> bool {
+        self.is_ending && self.queue.len() == 1
+    }
+
     /// Calls that run have to end: see [`Turns::is_evicted`].
     pub(crate) fn evict(&mut self) {
         self.is_evicted = true;
@@ -194,9 +199,10 @@ impl<W> Turns<W> {
             .collect()
     }
 
-    /// Whether nobody has a turn or waits for one.
+    /// Whether nobody has a turn or waits for one, or for an end that is to come.
     pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        // Of an end that was begun and given up nothing comes any more.
+        self.queue.is_empty() && (self.is_ending || self.waiting_for_end.is_empty())
     }
 
     /// How many calls wait for their turn.
@@ -236,7 +242,9 @@ mod tests {
         assert!(begins, "what belongs to a turn that runs is part of it");
         turns.leave(joined);
         assert_eq!(turns.leave(first), [2], "who was there before is not turned away");
+        assert!(!turns.is_in_last());
         assert_eq!(turns.leave(second), [3]);
+        assert!(turns.is_in_last());
         assert_eq!(turns.ended(), [5]);
         assert_eq!(turns.leave(last), [0; 0]);
         assert!(enter(&mut turns, None, 7).unwrap().1, "a new life");

@@ -288,6 +288,7 @@ impl Actors {
             drop(claim);
             return self.call_local(&hosted, message, &turn_request).await.map(tried);
         }
+        let turn_request = turn_request.within(&claim);
         let evicted = || {
             let begun = turn_request.begun.load(Ordering::SeqCst);
             // Who only waits for the end of an actor that nobody else has yet finds nothing new by looking again.

@@ -120,14 +120,24 @@ impl Claim {
         self.cancelled_or(|| false).await;
     }
 
-    /// The same, or when `evicted` says so, which is asked while there is an [`Evicting`].
+    /// Whether [`Claim::cancelled`] completes at once.
+    pub(super) fn is_cancelled(&self) -> bool {
+        let lane = &self.period.lanes[self.lane];
+        lane.cancelled.load(Ordering::SeqCst) || self.period.pulse.has_stopped()
+    }
+
+    /// Whether calls have to ask if they are to end: there is an [`Evicting`].
+    pub(super) fn is_asked(&self) -> bool {
+        self.period.evicts.load(Ordering::SeqCst) > 0
+    }
+
+    /// As [`Claim::cancelled`], or when `evicted` says so, which is asked while there is an [`Evicting`].
     pub(super) async fn cancelled_or(&self, evicted: impl Fn() -> bool) {
         let lane = &self.period.lanes[self.lane];
         loop {
             let mut look = std::pin::pin!(lane.look.notified());
             look.as_mut().enable();
-            let asked = self.period.evicts.load(Ordering::SeqCst) > 0;
-            if lane.cancelled.load(Ordering::SeqCst) || (asked && evicted()) {
+            if self.is_cancelled() || (self.is_asked() && evicted()) {
                 return;
             }
             // Whatever else the call waits for may be there when the process goes on.

@@ -12,7 +12,7 @@ use outrigger_actors::turns::{Entry, Reentry, Ticket, TooDeep};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::gate::LANES;
+use super::gate::{Claim, LANES};
 use super::internal::Internal;
 use super::metrics::TypeMetrics;
 
@@ -167,14 +167,27 @@ pub(super) struct TurnRequest<'a> {
     /// Whether the actor is this sidecar's; asked in the moment in which the call takes its turn, so that none begins
     /// behind the last.
     pub(super) is_local: &'a (dyn Fn() -> bool + Sync),
+    /// By which the call may have to end while it waits.
+    claim: Option<&'a Claim>,
     /// The turn has begun.
     pub(super) begun: AtomicBool,
 }
 
 impl<'a> TurnRequest<'a> {
     pub(super) fn new(is_local: &'a (dyn Fn() -> bool + Sync)) -> Self {
-        let begun = AtomicBool::new(false);
-        Self { is_local, begun }
+        Self {
+            is_local,
+            claim: None,
+            begun: AtomicBool::new(false),
+        }
+    }
+
+    /// The same for a call that ends when its claim does, and takes no turn behind that.
+    pub(super) fn within(self, claim: &'a Claim) -> Self {
+        Self {
+            claim: Some(claim),
+            ..self
+        }
     }
 }
 
@@ -258,7 +271,10 @@ impl HostedType {
             entry
         };
         let turn = match entry {
-            Entry::Turn(ticket, begins) => Some(self.begun(id, ticket, begins, woken).await),
+            Entry::Turn(ticket, begins) => {
+                let turn = self.begun(id, ticket, begins, woken).await;
+                self.unless_cut(turn, turn_request).await
+            }
             Entry::Ends => {
                 let _ended = woken.await;
                 None
@@ -283,6 +299,26 @@ impl HostedType {
             let _begun = woken.await;
         }
         turn
+    }
+
+    /// A turn that has come, unless its call has to end: nothing is begun only to be cut off, and whoever waits behind it
+    /// gives up likewise. `None` when the actor has ended here.
+    async fn unless_cut<'a>(&self, turn: Turn<'a>, turn_request: &TurnRequest<'_>) -> Option<Turn<'a>> {
+        let Some(claim) = turn_request.claim else {
+            return Some(turn);
+        };
+        if claim.is_cancelled() {
+            drop(turn);
+            // Who made the call sees that too, and looks again. The actor may stay: nobody waits for its end.
+            return std::future::pending().await;
+        }
+        let id = turn.id;
+        if claim.is_asked() && self.is_evicted(id) {
+            drop(turn);
+            self.gone(id).await;
+            return None;
+        }
+        Some(turn)
     }
 
     /// A turn of an active actor that nobody has or waits for.
@@ -310,9 +346,13 @@ impl HostedType {
 
     /// Waits until an actor that ends here has ended.
     pub(super) async fn gone(&self, id: &str) {
-        let never = || false;
-        let turn_request = TurnRequest::new(&never);
-        let _gone = self.turn(id, None, &turn_request).await;
+        let (waker, woken) = oneshot::channel();
+        let entry = self
+            .shard(self.lane(id))
+            .enter(id, None, false, self.looks.now(), || waker);
+        if entry == Ok(Entry::Ends) {
+            let _ended = woken.await;
+        }
     }
 
     /// The calls of an actor that run have to end.
@@ -323,6 +363,11 @@ impl HostedType {
     /// Whether the calls of an actor that run have to end.
     pub(super) fn is_evicted(&self, id: &str) -> bool {
         self.shard(self.lane(id)).is_evicted(id)
+    }
+
+    /// Whether an actor is being ended: its last turn has begun.
+    pub(super) fn is_in_last(&self, id: &str) -> bool {
+        self.shard(self.lane(id)).is_in_last(id)
     }
 
     /// The actors of a lane that are idle, `most` of them, each in a turn that nobody waits for.

@@ -150,6 +150,10 @@ pub(super) fn status(error: &ActorError) -> Status {
         ActorError::Peer(status) | ActorError::Cut(status) | ActorError::Internal(status) => {
             return status.clone();
         }
+        // What callers, Dapr's too, look elsewhere for: by their table this host has the type.
+        ActorError::NoAddress { .. } => {
+            return Status::internal(format!("error invoke actor method: {}", ActorError::Moved));
+        }
         other => return Status::internal(format!("error invoke actor method: {other}")),
     };
     Status::new(code, error.to_string())

@@ -51,11 +51,10 @@ impl Actors {
     pub async fn state(&self, kind: &str, id: &str, key: &str) -> Result<Option<Item>, ActorError> {
         check(kind, id)?;
         let hosted = self.known(kind).await?;
-        let lane = hosted.with_actors(kind).map_or(0, |kind| kind.lane(id));
         // Calls that run may need their state until they end.
         let claim = match hosted.with_actors(kind) {
-            Some(kind) if kind.is_active(id) => self.gate.enter_within(lane),
-            _ => self.gate.enter(lane).await,
+            Some(kind) if kind.is_active(id) => self.gate.enter_within(kind.lane(id)),
+            _ => self.claim(kind, id).await?,
         };
         let store = self.store(ActorError::StateGet)?;
         let partition = self.partition(kind, id);
@@ -111,10 +110,11 @@ impl Actors {
         check(kind, id)?;
         let hosted = self.known(kind).await?;
         let active = hosted.with_actors(kind).filter(|kind| kind.is_active(id));
-        let claim = match active {
-            Some(kind) => self.gate.enter_within(kind.lane(id)),
-            None => return Err(ActorError::NotActive),
-        };
+        let active = active.ok_or(ActorError::NotActive)?;
+        let claim = self.gate.enter_within(active.lane(id));
+        // What the app writes when it is told of the actor's end is there before another host has the actor. A turn that is
+        // cut off writes no more.
+        let is_told = active.is_in_last(id);
         let store = self.store(ActorError::StateSave)?;
         let partition = self.partition(kind, id);
         let operations = operations
@@ -128,7 +128,9 @@ impl Actors {
         tokio::select! {
             // Another host may have the actor by then: a store that is quick does not make that right.
             biased;
-            () = claim.cancelled() => Err(ActorError::StateSave(ActorError::Disseminating.to_string())),
+            () = claim.cancelled_or(|| !is_told && active.is_evicted(id)) => {
+                Err(ActorError::StateSave(ActorError::Disseminating.to_string()))
+            }
             saved = saved => saved.map_err(|cause| ActorError::StateSave(cause.to_string())),
         }
     }

@@ -20,6 +20,7 @@ use tonic::Status;
 
 use super::call::Message;
 use super::host::TurnRequest;
+use super::serve::status;
 use super::*;
 
 pub(super) const KIND: &str = "dapr.internal.default.shop.workflow";
@@ -154,6 +155,9 @@ async fn an_internal_type_is_kept_until_its_actors_have_ended() {
         matches!(refused, Err(ActorError::NoAddress { .. })),
         "{refused:?}"
     );
+    // To another sidecar, whose table is older, it has moved: it asks again.
+    let told = ActorError::Peer(status(&refused.unwrap_err()));
+    assert!(told.is_about_place(), "{told}");
     let other = ActorCall {
         id: "b".to_owned(),
         ..call.clone()
@@ -187,6 +191,41 @@ async fn an_internal_type_is_kept_until_its_actors_have_ended() {
     assert!(matches!(handed.await, Ok(None)));
     unregistering.await.unwrap();
     assert_eq!(actors.hosted.load().all().count(), 0);
+}
+
+/// Calls of an actor that moves take no turn when they are to end: they go on where it begins when it has ended here.
+#[tokio::test]
+async fn who_waits_for_a_turn_of_an_actor_whose_calls_are_cut_off_waits_for_its_end() {
+    let actors = actors();
+    actors.host_internal([(KIND.to_owned(), lasting() as Arc<dyn InternalActors>)]);
+    let hosted = actors.hosted.load_full();
+    let kind = hosted.with_actors(KIND).unwrap();
+    let (claim, stays) = (actors.gate.enter(0).await, || true);
+    let runs = kind.turn("a", None, &TurnRequest::new(&stays)).await;
+    let runs = runs.unwrap().unwrap();
+    let turn_request = TurnRequest::new(&stays).within(&claim);
+    let mut waits = std::pin::pin!(kind.turn("a", None, &turn_request));
+    assert!(waits.as_mut().now_or_never().is_none());
+    let mut last = std::pin::pin!(kind.last("a"));
+    assert!(last.as_mut().now_or_never().is_none());
+    kind.evict("a");
+    let _evicting = actors.gate.evict();
+    drop(runs);
+    assert!(waits.as_mut().now_or_never().is_none());
+    assert!(!turn_request.begun.load(Ordering::SeqCst));
+    let last = last.now_or_never().flatten();
+    last.expect("nobody is before it").deactivated();
+    assert!(matches!(waits.now_or_never(), Some(Ok(None))));
+}
+
+#[tokio::test]
+async fn who_waits_to_read_state_is_told_that_the_sidecar_ends() {
+    let actors = actors();
+    actors.gate.close();
+    let mut read = std::pin::pin!(actors.state(KIND, "a", "k"));
+    assert!(read.as_mut().now_or_never().is_none());
+    actors.ended.cancel();
+    assert!(matches!(read.now_or_never(), Some(Err(ActorError::Ended))));
 }
 
 #[test]

@@ -158,6 +158,48 @@ async fn a_turn_that_a_move_cut_off_is_not_run_again() {
     assert_eq!(times(&asked, &hang(id)), 1);
 }
 
+/// Invariant: calls that wait for their turn when the one that runs is cut off do not begin first: they are made when the round
+/// is over.
+#[tokio::test]
+async fn what_waits_behind_a_turn_that_is_cut_off_does_not_begin() {
+    let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
+    let settings = json!({"entities": ["T"], "drainOngoingCallTimeout": "100ms"});
+    let app = host(settings, &asked).await;
+    // So that who called is told what was cut off.
+    let plan = net.sidecar("host").app(app.port).resource(ACTOR_STORE);
+    let plan = plan.flag("--actors-handover");
+    let node = Arc::new(plan.flag(&placement.flag()).start().await);
+    eventually(async || placement.has("T", 1)).await;
+    let mut calls = JoinSet::new();
+    let mut call = |method: &'static str| {
+        let node = Arc::clone(&node);
+        calls.spawn(async move { (method, invoke(&node, "1", method).await) });
+    };
+    call("hang");
+    eventually(async || times(&asked, "PUT /actors/T/1/method/hang") == 1).await;
+    (0..5).for_each(|_| call("m"));
+    let pending = "dapr_runtime_actor_pending_actor_calls";
+    node.counts(pending, &[r#"actor_type="T""#], 5.0).await;
+    placement.hold(true);
+    placement.begin();
+    let (method, answer) = within(calls.join_next()).await.unwrap().unwrap();
+    assert_eq!(
+        (method, answer.status.as_u16()),
+        ("hang", 500),
+        "{}",
+        answer.text()
+    );
+    assert!(answer.text().contains("was cut off"), "{}", answer.text());
+    eventually(async || placement.is_locked()).await;
+    assert_eq!(times(&asked, "PUT /actors/T/1/method/m"), 0);
+    placement.hold(false);
+    while let Some(called) = within(calls.join_next()).await {
+        let (_, answer) = called.unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    assert_eq!(times(&asked, "PUT /actors/T/1/method/m"), 5);
+}
+
 /// Invariant: an app that does not answer when it is told of one actor's end holds up that of no other, and the one counts
 /// as ended in time.
 #[tokio::test]

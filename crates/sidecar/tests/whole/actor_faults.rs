@@ -8,8 +8,9 @@ use std::time::Duration;
 use http::{Method, Request};
 use hyper::body::Incoming;
 use serde_json::json;
+use tokio::task::JoinSet;
 
-use crate::common::{Answer, App, Control, Net, Node, app, eventually, get, post, within};
+use crate::common::{Answer, App, Control, Net, Node, Plan, app, eventually, get, post, within};
 
 /// How often each turn began, by its path.
 type Turns = Arc<Mutex<BTreeMap<String, usize>>>;
@@ -51,8 +52,12 @@ fn store(file: &Path) -> String {
 }
 
 async fn sidecar(net: &Net, control: &Control, file: &Path, app: &App) -> Node {
+    plan(net, control, file, app).start().await
+}
+
+fn plan<'n>(net: &'n Net, control: &Control, file: &Path, app: &App) -> Plan<'n> {
     let plan = net.sidecar("me").app(app.port).resource(&store(file));
-    control.with_both(plan).start().await
+    control.with_both(plan)
 }
 
 async fn invoke(node: &Node, id: &str, method: &str) -> Answer {
@@ -162,4 +167,52 @@ async fn a_write_that_waited_when_its_host_was_fenced_is_not_made() {
         })
         .unwrap();
     assert_eq!(stored, "1");
+}
+
+/// Invariant: what waited for the store when a move cut the turn off that wrote it is not written behind that: the new host
+/// has the actor.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_of_a_turn_that_a_move_cut_off_is_not_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, elsewhere) = (folder.path().join("state.db"), folder.path().join("other.db"));
+    let (net, control, turns) = (Net::plain(), Control::with_handover().await, Turns::default());
+    let (app, other) = (host(0, &turns).await, host(0, &turns).await);
+    let first = plan(&net, &control, &file, &app).flag("--actors-handover");
+    let node = Arc::new(first.start().await);
+    eventually(async || invoke(&node, "1", "m").await.status == 200).await;
+    let ids: Vec<_> = (0..12).map(|id| id.to_string()).collect();
+    let mut hanging = JoinSet::new();
+    for id in ids.clone() {
+        let node = Arc::clone(&node);
+        hanging.spawn(async move { invoke(&node, &id, "hang").await });
+    }
+    let hangs = |id: &String| begun(&turns, &format!("/actors/T/{id}/method/hang")) == 1;
+    eventually(async || ids.iter().all(hangs)).await;
+    let busy = rusqlite::Connection::open(&file).unwrap();
+    busy.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut writes = JoinSet::new();
+    for id in ids.clone() {
+        let node = Arc::clone(&node);
+        let body = json!([{"operation": "upsert", "request": {"key": "k", "value": 1}}]).to_string();
+        writes.spawn(async move {
+            let path = format!("/v1.0/actors/T/{id}/state");
+            (id, node.ask(post(&path, body)).await)
+        });
+    }
+    let second = plan(&net, &control, &elsewhere, &other).flag("--actors-handover");
+    let _second = second.start().await;
+    let (id, answer) = within(writes.join_next()).await.unwrap().unwrap();
+    assert_eq!(answer.status, 500, "{}", answer.text());
+    assert!(answer.text().contains("disseminating"), "{}", answer.text());
+    busy.execute_batch("COMMIT").unwrap();
+    // Behind the other ones in the same queue.
+    let later = json!([{"key": "later", "value": 3}]).to_string();
+    assert_eq!(node.ask(post("/v1.0/state/store", later)).await.status, 204);
+    let key = format!("%T||{id}||k");
+    let stored: u32 = busy
+        .query_row("SELECT COUNT(*) FROM state WHERE key LIKE ?1", [key], |row| {
+            row.get(0)
+        })
+        .unwrap();
+    assert_eq!(stored, 0);
 }

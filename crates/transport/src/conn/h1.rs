@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{Method, Request, Response, response};
+use http::{Request, Response, response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use link::{Link, ResponseBody, StreamingBody, Unanswered};
 use tokio_util::task::AbortOnDropHandle;
@@ -123,7 +123,7 @@ impl H1Pool {
 
     /// Sends a request in origin form; the connection returns to the pool when the response body has been read.
     /// A request that met a connection which the server had closed is sent again on a fresh one if the server cannot have
-    /// seen it, or if it may see it twice (idempotent, body still whole).
+    /// seen it, or if it may see it twice (a safe method or an `Idempotency-Key`, body still whole).
     ///
     /// # Errors
     /// [`SendError`] when no connection could be made or it broke before the response head.
@@ -175,17 +175,10 @@ impl H1Pool {
     }
 }
 
-/// A copy to send again, where that is safe: RFC 9110 section 9.2.2.
+/// A copy to send again, where that does nothing twice: of a safe method (RFC 9110 section 9.2.1), or with a key by
+/// which the server knows it again. A PUT may be the turn of an actor.
 fn spare(request: &Request<Body>) -> Option<Request<Body>> {
-    const IDEMPOTENT: [Method; 6] = [
-        Method::GET,
-        Method::HEAD,
-        Method::OPTIONS,
-        Method::PUT,
-        Method::DELETE,
-        Method::TRACE,
-    ];
-    if !IDEMPOTENT.contains(request.method()) && !request.headers().contains_key("idempotency-key") {
+    if !request.method().is_safe() && !request.headers().contains_key("idempotency-key") {
         return None;
     }
     let body = match request.body() {

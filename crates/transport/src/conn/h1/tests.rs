@@ -77,7 +77,7 @@ async fn a_connection_is_used_again_and_closed_when_nobody_uses_it() {
 async fn a_server_that_closed_meanwhile_is_called_again_where_that_is_safe() {
     let (listener, pool) = server().await;
     let serving = tokio::spawn(async move {
-        for _ in 0..2 {
+        for _ in 0..4 {
             let (mut stream, _) = listener.accept().await.unwrap();
             answer(&mut stream).await;
             // It hears the next request, and is gone.
@@ -89,10 +89,13 @@ async fn a_server_that_closed_meanwhile_is_called_again_where_that_is_safe() {
     drop(call(&pool, get()).await.unwrap());
     // Sent again: a GET may be seen twice.
     drop(call(&pool, get()).await.unwrap());
-    let post = Request::post("/").header("host", "h").body(Body::Empty).unwrap();
-    let error = call(&pool, post).await.map(drop).unwrap_err();
-    assert!(error.is_unavailable() && !error.is_repeatable(), "{error}");
-    drop(call(&pool, get()).await.unwrap());
+    for method in [Method::POST, Method::PUT, Method::DELETE] {
+        let request = Request::builder().method(method).uri("/").header("host", "h");
+        let sent = call(&pool, request.body(Body::Empty).unwrap()).await;
+        let error = sent.map(drop).unwrap_err();
+        assert!(error.is_unavailable() && !error.is_repeatable(), "{error}");
+        drop(call(&pool, get()).await.unwrap());
+    }
     timeout(LONG, serving).await.unwrap().unwrap();
 }
 
