@@ -9,7 +9,7 @@ mod hosts;
 mod streams;
 
 use std::collections::HashSet;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use futures::future::BoxFuture;
@@ -48,8 +48,24 @@ pub struct Settings {
     pub max_message: usize,
 }
 
+/// Whether the app may have seen what is due: cut off then, it would go on beside whatever comes next.
+#[derive(Clone, Debug, Default)]
+pub struct Begun(Arc<AtomicBool>);
+
+impl Begun {
+    /// The app is called next.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was called, or may have been.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A job or a reminder that is due.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Trigger {
     /// Name of the job or reminder, unique for its app or actor.
     pub name: String,
@@ -57,6 +73,8 @@ pub struct Trigger {
     pub data: Option<Any>,
     /// The actor whose reminder it is; none: a job of the app.
     pub actor: Option<TargetActorReminder>,
+    /// Set by who takes it.
+    pub begun: Begun,
 }
 
 /// What came of a trigger.

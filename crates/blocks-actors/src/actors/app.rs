@@ -60,6 +60,7 @@ impl Actors {
         let called = attempts.run(async |limit| {
             let attempt = async {
                 let call = request(message, reentry).await?;
+                message.begins();
                 self.app_reply(call).await
             };
             let result = limit
@@ -148,7 +149,7 @@ async fn request(message: &Message<'_>, reentry: Option<&str>) -> Result<Call, A
                 trace: call.trace.clone(),
             }
         }
-        Message::Due(reminder, callback, trace) => {
+        Message::Due(reminder, callback, trace, _) => {
             let mut call = Box::pin(due_call(reminder, callback)).await?;
             call.trace = (*trace).clone();
             call

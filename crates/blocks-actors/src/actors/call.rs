@@ -11,6 +11,7 @@ use outrigger_actors::routes::{Origin, Route, Routes};
 use outrigger_policy::resiliency::{Builtin, Key, Outcome, PolicyRef};
 use outrigger_runtime::call::Reply;
 use outrigger_runtime::resilience::{Attempts, Run};
+use outrigger_runtime::scheduler::Begun;
 use outrigger_telemetry::trace::Parent;
 use outrigger_wire::internals::v1::Reminder;
 use tokio::sync::watch::Receiver;
@@ -52,11 +53,19 @@ pub struct ActorCall {
 /// Something for an actor.
 pub(super) enum Message<'a> {
     Call(&'a ActorCall),
-    /// A timer or a reminder is due, in this span; a timer also has the name of what it calls.
-    Due(&'a Reminder, &'a str, &'a Parent),
+    /// A timer or a reminder is due, in this span; a timer also has the name of what it calls. Whether the actor may have
+    /// begun with it.
+    Due(&'a Reminder, &'a str, &'a Parent, &'a Begun),
 }
 
 impl Message<'_> {
+    /// The actor begins with it, or another host is asked.
+    pub(super) fn begins(&self) {
+        if let Self::Due(.., begun) = self {
+            begun.set();
+        }
+    }
+
     pub(super) fn kind(&self) -> &str {
         match self {
             Self::Call(call) => &call.kind,

@@ -151,6 +151,7 @@ impl Internal {
                         },
                         false => None,
                     };
+                    message.begins();
                     let handled = self.actors.remind(id, &reminder.name, reminder.data.as_ref());
                     let handled = handled.await;
                     match leaving {

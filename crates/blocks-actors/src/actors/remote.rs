@@ -59,8 +59,9 @@ impl Actors {
     ) -> Result<Reply, ActorError> {
         let trace = match message {
             Message::Call(call) => call.trace.clone(),
-            Message::Due(_, _, trace) => (*trace).clone(),
+            Message::Due(_, _, trace, _) => (*trace).clone(),
         };
+        message.begins();
         let (path, frame) = match message {
             Message::Call(call) => (CALL_ACTOR, grpc::frame(&request(call))),
             Message::Due(reminder, ..) => (CALL_ACTOR_REMINDER, grpc::frame(*reminder)),

@@ -1,10 +1,12 @@
 //! Timers: in the memory of the sidecar that they were registered with, and gone with it.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use outrigger_actors::recurrence::Recurrence;
+use outrigger_runtime::scheduler::Begun;
 use outrigger_wire::internals::v1::Reminder;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -154,8 +156,8 @@ impl Actors {
         Ok(())
     }
 
-    /// Runs a timer until its last tick, or until `stop`. A tick that is under way then goes on: its turn is the actor's, and
-    /// the actor itself may have ended the timer in it.
+    /// Runs a timer until its last tick, or until `stop`. A tick that the actor has begun with then goes on: its turn is the
+    /// actor's, and the actor itself may have ended the timer in it.
     async fn run_timer(&self, times: Recurrence, request: &TimerRequest, stop: &CancellationToken) {
         let reminder = Reminder {
             actor_id: request.id.clone(),
@@ -176,8 +178,17 @@ impl Actors {
             }
             let mut span = spans::due(&self.with.tracer, &reminder);
             let trace = span.as_parent();
-            let due = Message::Due(&reminder, &request.callback, &trace);
-            let fired = self.send(&due).await;
+            let begun = Begun::default();
+            let due = Message::Due(&reminder, &request.callback, &trace, &begun);
+            let mut sent = pin!(self.send(&due));
+            let fired = tokio::select! {
+                biased;
+                fired = &mut sent => fired,
+                () = stop.cancelled() => match begun.is_set() {
+                    true => sent.await,
+                    false => return,
+                },
+            };
             spans::note(&mut span, &fired);
             drop(span);
             if let Some(kind) = self.hosted.load_full().get(&request.kind) {
@@ -234,7 +245,10 @@ mod tests {
 
     impl InternalActors for Ticking {
         fn invoke<'a>(&'a self, _: &'a ActorCall) -> BoxFuture<'a, Result<Bytes, Status>> {
-            Box::pin(async move { Ok(Bytes::new()) })
+            Box::pin(async move {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Ok(Bytes::new())
+            })
         }
 
         fn remind<'a>(
@@ -269,18 +283,23 @@ mod tests {
         }
     }
 
+    fn ticking(actors: &Arc<Actors>, is_renewed: bool) -> Arc<Ticking> {
+        let ticking = Arc::new(Ticking {
+            actors: OnceLock::from(Arc::downgrade(actors)),
+            is_renewed,
+            begun: AtomicUsize::new(0),
+            answered: AtomicUsize::new(0),
+        });
+        actors.host_internal([(KIND.to_owned(), ticking.clone() as Arc<dyn InternalActors>)]);
+        ticking
+    }
+
     /// Invariant: a timer that ends in its own turn has that turn to its end, nothing else in it, and no other.
     #[tokio::test(start_paused = true)]
     async fn a_timer_that_ends_in_its_own_turn_is_answered_and_due_no_more() {
         for (is_renewed, turns) in [(false, 1), (true, 2)] {
             let actors = Arc::new(actors());
-            let ticking = Arc::new(Ticking {
-                actors: OnceLock::from(Arc::downgrade(&actors)),
-                is_renewed,
-                begun: AtomicUsize::new(0),
-                answered: AtomicUsize::new(0),
-            });
-            actors.host_internal([(KIND.to_owned(), ticking.clone() as Arc<dyn InternalActors>)]);
+            let ticking = ticking(&actors, is_renewed);
             let timer = TimerRequest {
                 period: "10ms".to_owned(),
                 ..once("a", "t")
@@ -291,5 +310,26 @@ mod tests {
             assert_eq!(ticking.begun.load(Ordering::SeqCst), turns, "{is_renewed}");
             assert!(actors.timers.running().timers.is_empty());
         }
+    }
+
+    /// Invariant: a tick that waits for its turn when its timer is unregistered does not come.
+    #[tokio::test(start_paused = true)]
+    async fn a_tick_that_waits_ends_with_its_timer() {
+        let actors = Arc::new(actors());
+        let ticking = ticking(&actors, false);
+        let call = ActorCall {
+            kind: KIND.to_owned(),
+            id: "a".to_owned(),
+            ..ActorCall::default()
+        };
+        let unregistering = async {
+            actors.register_timer(once("a", "t")).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            actors.unregister_timer(KIND, "a", "t").await.unwrap();
+        };
+        let (called, ()) = futures::join!(actors.invoke_plain(&call), unregistering);
+        called.map(drop).unwrap();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(ticking.begun.load(Ordering::SeqCst), 0);
     }
 }

@@ -14,7 +14,7 @@ use outrigger_runtime::app::{AppChannel, AppError};
 use outrigger_runtime::call::{AppStatus, Call};
 use outrigger_runtime::delivery::{self, Inbox, OnStop};
 use outrigger_runtime::metrics::SidecarMetrics;
-use outrigger_runtime::scheduler::{Outcome, Receiver, Trigger};
+use outrigger_runtime::scheduler::{Begun, Outcome, Receiver, Trigger};
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis};
 use outrigger_telemetry::trace::{Parent, Tracer};
 use outrigger_transport::grpc::fields;
@@ -58,6 +58,7 @@ struct Outgoing {
     name: String,
     data: Option<Any>,
     trace: Parent,
+    begun: Begun,
 }
 
 type ToApp = Inbox<(), Outgoing, Reply>;
@@ -121,6 +122,7 @@ impl Deliveries {
         let Some(app) = &self.app else {
             return (Reply::Failed(AppError::NoChannel), Counted::Final);
         };
+        job.begun.set();
         let reply = if app.is_grpc() {
             over_grpc(app, job).await
         } else {
@@ -181,6 +183,7 @@ impl Receiver for Deliveries {
                 name: name.clone(),
                 data: trigger.data,
                 trace: span.as_parent(),
+                begun: trigger.begun,
             };
             let started = Instant::now();
             let pending = inbox.offer(None, job).await;

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 use super::hosts::Host;
-use super::{Accepts, LOG, Outcome, Receiver, Scheduler, Trigger};
+use super::{Accepts, Begun, LOG, Outcome, Receiver, Scheduler, Trigger};
 
 /// Before a stream is opened again; each is twice the last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
@@ -26,7 +26,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 const STEADY: Duration = Duration::from_secs(10);
 /// Triggers of one stream that are handled at once; others wait on the way.
 const MAX_TRIGGERS: usize = 1024;
-/// Triggers whose streams have ended, and that are not done; from here on no stream brings others.
+/// Triggers whose streams have ended, and that the app is not done with; from here on no stream brings others.
 const MAX_LEFT_OVER: usize = 4096;
 /// How long triggers of a stream that another takes the place of may take to be answered. Those that take longer go on, but
 /// what comes of them is not heard, and they come again.
@@ -100,6 +100,8 @@ type Running = FuturesUnordered<Handling>;
 struct Handling {
     /// Whose trigger it is: the same when it comes again.
     key: String,
+    /// Whether the app may have it.
+    begun: Begun,
     handled: BoxFuture<'static, (Outcome, bool)>,
 }
 
@@ -158,8 +160,8 @@ impl Stream {
         }
     }
 
-    /// Opens the stream, and handles what comes on it until it ends or is to end. What is under way then goes on: an app that
-    /// was left in the middle of it would go on too, and beside it whatever comes next.
+    /// Opens the stream, and handles what comes on it until it ends or is to end. What the app has begun then goes on: left in
+    /// the middle of it, the app would go on too, and beside it whatever comes next.
     async fn take_triggers(&self) -> Result<(), Status> {
         let (answers, messages) = mpsc::channel(1);
         let outgoing = unfold((Some(self.first()), messages), async |(first, mut messages)| {
@@ -230,13 +232,13 @@ impl Stream {
         }
     }
 
-    /// Has what is under way go on without its stream, to its end or that of the process. What goes on so already is not kept
-    /// twice: the second only waits for the first.
+    /// Has what the app has begun go on without its stream, to its end or that of the process. What only waits comes again, and
+    /// would be done twice. What goes on so already is not kept twice, or long ones would pile up with every break.
     fn leave_over(&self, running: Running) {
         let mut count = 0;
-        for Handling { key, handled } in running {
+        for Handling { key, begun, handled } in running {
             let left_over = &self.scheduler.left_over;
-            if !left_over.send_if_modified(|left| left.insert(key.clone())) {
+            if !begun.is_set() || !left_over.send_if_modified(|left| left.insert(key.clone())) {
                 continue;
             }
             count += 1;
@@ -307,9 +309,11 @@ impl Stream {
     ) -> Handling {
         let key = key(&trigger);
         let scheduler = Arc::clone(&self.scheduler);
+        let begun = Begun::default();
+        let begins = begun.clone();
         let handled = Box::pin(async move {
             let id = trigger.id;
-            let outcome = handle(&scheduler, trigger).await;
+            let outcome = handle(&scheduler, trigger, begins).await;
             let status = outcome
                 .status()
                 .filter(|_| !is_late || outcome == Outcome::Success);
@@ -324,7 +328,7 @@ impl Stream {
             }
             (outcome, is_late)
         });
-        Handling { key, handled }
+        Handling { key, begun, handled }
     }
 }
 
@@ -341,7 +345,7 @@ fn key(trigger: &WatchJobsResponse) -> String {
     }
 }
 
-async fn handle(scheduler: &Scheduler, trigger: WatchJobsResponse) -> Outcome {
+async fn handle(scheduler: &Scheduler, trigger: WatchJobsResponse, begun: Begun) -> Outcome {
     let WatchJobsResponse {
         name, data, metadata, ..
     } = trigger;
@@ -359,7 +363,15 @@ async fn handle(scheduler: &Scheduler, trigger: WatchJobsResponse) -> Outcome {
     };
     let receiver: Option<&Arc<dyn Receiver>> = receiver.get();
     match receiver {
-        Some(receiver) => receiver.receive(Trigger { name, data, actor }).await,
+        Some(receiver) => {
+            let trigger = Trigger {
+                name,
+                data,
+                actor,
+                begun,
+            };
+            receiver.receive(trigger).await
+        }
         None => {
             tracing::error!(target: LOG, "{name} is due, but this sidecar has no handler for it");
             Outcome::Failed

@@ -277,10 +277,11 @@ async fn a_timer_whose_actor_has_moved_is_cancelled_by_its_answer() {
 }
 
 /// Invariant: a reminder that its actor is at when its scheduler goes away has the turn until the app has answered; it comes
-/// again over the next stream, and waits for that.
+/// again over the next stream, and waits for that. One that waited for its turn comes again too, and the app gets it once.
 #[tokio::test]
 async fn a_reminder_goes_on_without_the_stream_that_it_came_on() {
     const WAKE: &str = "/actors/T/1/method/remind/wake";
+    const LATER: &str = "/actors/T/1/method/remind/later";
     let (net, mut control) = (Net::plain(), Control::start().await);
     let (open, done) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
     let (waiting, counting) = (Arc::clone(&open), Arc::clone(&done));
@@ -304,18 +305,33 @@ async fn a_reminder_goes_on_without_the_stream_that_it_came_on() {
     let plan = net.sidecar("host").app(app.port).resource(ACTOR_STORE);
     let node = control.with_both(plan).start().await;
     eventually(async || invoke(&node, "1", "m").await.status == 200).await;
-    let reminder = json!({"dueTime": "0s"}).to_string();
-    let path = "/v1.0/actors/T/1/reminders/wake";
-    assert_eq!(node.ask(post(path, reminder)).await.status, 204);
-    let begun = || app.seen().iter().filter(|seen| seen.target == WAKE).count();
-    eventually(async || begun() == 1).await;
+    let remind = async |name: &str| {
+        let reminder = json!({"dueTime": "0s"}).to_string();
+        let path = format!("/v1.0/actors/T/1/reminders/{name}");
+        assert_eq!(node.ask(post(&path, reminder)).await.status, 204);
+    };
+    let waiting = async |count| {
+        let labels = ["actor_type=\"T\""];
+        node.counts("dapr_runtime_actor_pending_actor_calls", &labels, count)
+            .await;
+    };
+    let begun = |path: &str| app.seen().iter().filter(|seen| seen.target == path).count();
+    remind("wake").await;
+    eventually(async || begun(WAKE) == 1).await;
+    remind("later").await;
+    waiting(1.0).await;
     control.scheduler.kill();
+    // What waited was given up, and nothing is sent yet.
+    waiting(0.0).await;
     control.start_scheduler().await;
-    let labels = ["actor_type=\"T\""];
-    node.counts("dapr_runtime_actor_pending_actor_calls", &labels, 1.0)
-        .await;
-    assert_eq!((begun(), done.load(Ordering::SeqCst)), (1, 0));
+    waiting(2.0).await;
+    assert_eq!(
+        (begun(WAKE), begun(LATER), done.load(Ordering::SeqCst)),
+        (1, 0, 0)
+    );
     open.add_permits(2);
     eventually(async || done.load(Ordering::SeqCst) == 2).await;
-    assert_eq!(begun(), 2);
+    // Behind all that waited.
+    assert_eq!(invoke(&node, "1", "m").await.status, 200);
+    assert_eq!((begun(WAKE), begun(LATER)), (2, 1));
 }

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use outrigger_runtime::scheduler::Begun;
 use outrigger_telemetry::metrics::{MetricsConfig, Registry};
 use outrigger_telemetry::trace::Parent;
 use outrigger_wire::internals::v1::Reminder;
@@ -243,7 +244,7 @@ async fn who_is_cut_off_in_a_turn_stays_only_if_there_is_something_to_stay_for()
         };
         for message in [
             Message::Call(&call),
-            Message::Due(&reminder, "", &Parent::default()),
+            Message::Due(&reminder, "", &Parent::default(), &Begun::default()),
         ] {
             // It is dropped after it was polled once.
             assert!(
