@@ -75,15 +75,41 @@ pub(crate) enum SecretError {
     Manifest(#[from] serde_json::Error),
 }
 
+impl SecretError {
+    /// Whether it is of the moment: the API did not answer as it does, rather than that there is no such secret to be read.
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(self, Self::Unreadable { cause, .. } if !cause.is_not_found() && !cause.is_forbidden())
+    }
+}
+
 /// The values of a secret, by key.
 type Values = BTreeMap<String, Zeroizing<Vec<u8>>>;
 /// A secret as it was read; or why it was not, and when.
 type Answer = Result<Arc<Values>, (ApiError, Instant)>;
 
-/// Since when the secrets of a call that begins now may have been read.
-pub(crate) fn of_call() -> Instant {
-    let now = Instant::now();
-    now.checked_sub(CALL_AGE).unwrap_or(now)
+/// How old what is known of a secret may be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NotBefore {
+    /// Its values were asked for then or later.
+    read: Instant,
+    /// A failure was told then or later.
+    failed: Instant,
+}
+
+impl NotBefore {
+    /// For a call that begins now: whoever creates a secret and then asks is not told of the time before.
+    pub(crate) fn call() -> Self {
+        let now = Instant::now();
+        Self {
+            read: now.checked_sub(CALL_AGE).unwrap_or(now),
+            failed: now,
+        }
+    }
+
+    /// For a change that was learned then.
+    pub(crate) fn change(at: Instant) -> Self {
+        Self { read: at, failed: at }
+    }
 }
 
 /// Whether a manifest refers to secrets of the cluster.
@@ -151,6 +177,13 @@ impl CachedSecret {
             Some(Ok(_)) | None => now.duration_since(self.since) < KEPT,
         }
     }
+
+    fn is_older(&self, than: NotBefore) -> bool {
+        match self.answer.get() {
+            Some(Err((_, failed))) => *failed < than.failed,
+            Some(Ok(_)) | None => self.since < than.read,
+        }
+    }
 }
 
 #[derive(serde::Deserialize)]
@@ -177,7 +210,7 @@ impl Secrets {
         fields: SecretFields,
         namespace: &str,
         manifest: &[u8],
-        not_before: Instant,
+        not_before: NotBefore,
     ) -> Result<Vec<u8>, SecretError> {
         let mut manifest: Value = serde_json::from_slice(manifest)?;
         let names: Vec<String> = references(fields, &manifest)
@@ -210,7 +243,7 @@ impl Secrets {
         &self,
         namespace: &str,
         name: &str,
-        not_before: Instant,
+        not_before: NotBefore,
     ) -> Result<Arc<Values>, SecretError> {
         let cell = self.cell(namespace, name, not_before);
         let answer = cell.get_or_init(|| async {
@@ -240,7 +273,7 @@ impl Secrets {
         Ok(Arc::new(values.collect()))
     }
 
-    fn cell(&self, namespace: &str, name: &str, not_before: Instant) -> Arc<OnceCell<Answer>> {
+    fn cell(&self, namespace: &str, name: &str, not_before: NotBefore) -> Arc<OnceCell<Answer>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         kept.retain(|_, kept| kept.is_kept(now));
@@ -253,7 +286,7 @@ impl Secrets {
             answer: Arc::default(),
         };
         let entry = kept.entry(key).or_insert_with(fresh);
-        if entry.since < not_before {
+        if entry.is_older(not_before) {
             *entry = fresh();
         }
         Arc::clone(&entry.answer)
@@ -281,14 +314,14 @@ mod tests {
     }
 
     async fn reveal(secrets: &Secrets, fields: SecretFields, manifest: &Value) -> Result<Value, SecretError> {
-        reveal_since(secrets, fields, manifest, of_call()).await
+        reveal_since(secrets, fields, manifest, NotBefore::call()).await
     }
 
     async fn reveal_since(
         secrets: &Secrets,
         fields: SecretFields,
         manifest: &Value,
-        not_before: Instant,
+        not_before: NotBefore,
     ) -> Result<Value, SecretError> {
         let manifest = manifest.to_string();
         let bytes = secrets.reveal(fields, "ns", manifest.as_bytes(), not_before);
@@ -325,7 +358,7 @@ mod tests {
             {"name": "unkeyed", "secretKeyRef": {"name": "s", "key": ""}},
             {"name": "absent", "value": "stays", "secretKeyRef": {"name": "s", "key": "none"}},
         ]));
-        let begun = of_call();
+        let begun = NotBefore::call();
         let revealed = reveal_since(&secrets, COMPONENT, &object, begun).await.unwrap();
         let items = &revealed["spec"]["metadata"];
         assert_eq!(items[0]["value"], "x");
@@ -350,7 +383,7 @@ mod tests {
             SECRET,
             json!({"metadata": {"name": "s"}, "data": {"k": STANDARD.encode("newer")}}),
         );
-        let changed = Instant::now();
+        let changed = NotBefore::change(Instant::now());
         let followers = (0..20).map(|_| reveal_since(&secrets, COMPONENT, &object, changed));
         for revealed in join_all(followers).await {
             assert_eq!(
@@ -366,7 +399,7 @@ mod tests {
         let server = Server::start().await;
         let secrets = Secrets::new(server.client(), Arc::default());
         let object = with(json!([{"name": "p", "secretKeyRef": {"name": "s", "key": "k"}}]));
-        let changed = Instant::now();
+        let changed = NotBefore::change(Instant::now());
         let follow = || reveal_since(&secrets, COMPONENT, &object, changed);
         for revealed in join_all((0..20).map(|_| follow())).await {
             assert!(
@@ -384,6 +417,10 @@ mod tests {
         tokio::time::sleep(FAILURE_KEPT).await;
         follow().await.unwrap_err();
         assert_eq!(server.requests("GET", SECRET).len(), 2);
+        // A call that begins later is not told of it: the secret may be there by now.
+        tokio::time::advance(Duration::from_millis(1)).await;
+        reveal(&secrets, COMPONENT, &object).await.unwrap_err();
+        assert_eq!(server.requests("GET", SECRET).len(), 3);
     }
 
     #[tokio::test]
@@ -444,7 +481,7 @@ mod tests {
             "/api/v1/namespaces/ns/secrets/later",
             json!({"metadata": {"name": "later"}, "data": {"k": "eA=="}}),
         );
-        let revealed = reveal_since(&secrets, COMPONENT, &object, Instant::now())
+        let revealed = reveal_since(&secrets, COMPONENT, &object, NotBefore::change(Instant::now()))
             .await
             .unwrap();
         assert_eq!(revealed["spec"]["metadata"][0]["value"], "eA==");

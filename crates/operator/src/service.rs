@@ -11,7 +11,6 @@ use outrigger_kube::{Client, Kind, Meta, Watched};
 use outrigger_wire::operator::v1 as wire;
 use outrigger_wire::operator::v1::operator_server::Operator;
 use serde_json::Value;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
@@ -19,7 +18,7 @@ use crate::authorize::app_id;
 use crate::copies::{Copies, Copy};
 use crate::metrics::{Metrics, OpenStream};
 use crate::resource::{Configuration, Resource, ResourceKind};
-use crate::secrets::{Secrets, of_call};
+use crate::secrets::{NotBefore, Secrets};
 use crate::updates::{Follower, Update};
 
 const LOG: &str = "dapr.operator.api";
@@ -43,7 +42,7 @@ impl Service {
         &self,
         namespace: &str,
         resource: &Resource<K>,
-        not_before: Instant,
+        not_before: NotBefore,
     ) -> Result<Bytes, Status> {
         if !resource.has_secrets {
             return Ok(resource.manifest.clone());
@@ -54,10 +53,14 @@ impl Service {
             .await;
         let manifest = revealed.map_err(|error| {
             tracing::warn!(target: LOG, "{} of {namespace}: {error}", K::KIND.plural);
-            Status::failed_precondition(format!(
-                "{}: {error}; create it, or correct the reference",
-                K::KIND.plural
-            ))
+            let plural = K::KIND.plural;
+            match error.is_passing() {
+                // Sidecars that start try again.
+                true => Status::unavailable(format!("{plural}: {error}")),
+                false => Status::failed_precondition(format!(
+                    "{plural}: {error}; create it, or correct the reference"
+                )),
+            }
         })?;
         Ok(manifest.into())
     }
@@ -70,7 +73,7 @@ impl Service {
         namespace: &str,
         app_id: Option<&str>,
     ) -> Result<Response<T>, Status> {
-        let (mut listed, not_before) = (Vec::new(), of_call());
+        let (mut listed, not_before) = (Vec::new(), NotBefore::call());
         for resource in copy.known().await?.of_namespace(namespace) {
             if app_id.is_none_or(|app_id| resource.is_for(app_id)) {
                 listed.push(self.manifest(namespace, &resource, not_before).await?);
@@ -163,7 +166,7 @@ impl Operator for Service {
     ) -> Result<Response<wire::GetConfigurationResponse>, Status> {
         let (_, extensions, request) = request.into_parts();
         app_id(&extensions, &request.namespace)?;
-        let not_before = of_call();
+        let not_before = NotBefore::call();
         let configuration = match self.configuration(&request.namespace, &request.name).await? {
             Some(found) => self.manifest(&request.namespace, &found, not_before).await?,
             // Nothing stands for "there is none".

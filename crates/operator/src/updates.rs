@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::resource::{Resource, ResourceKind};
-use crate::secrets::{SecretError, Secrets};
+use crate::secrets::{NotBefore, SecretError, Secrets};
 
 const LOG: &str = "dapr.operator.api";
 /// Pauses until a secret is looked for again that was not there; half of each is left to chance.
@@ -119,13 +119,13 @@ impl<K: ResourceKind> Follower<K> {
             };
             match &error {
                 SecretError::Unreadable { cause, .. } if cause.is_not_found() => self.rest(untold, &error),
-                SecretError::Unreadable { .. } => {
+                error if error.is_passing() => {
                     return Some(Err(Status::unavailable(format!(
                         "a change of {} is not known: {error}; connect again and list them",
                         K::KIND.plural
                     ))));
                 }
-                SecretError::NoKey(_) | SecretError::Manifest(_) => tracing::warn!(
+                _ => tracing::warn!(
                     target: LOG,
                     "a change of {} {}/{} is not sent to sidecars: {error}",
                     K::KIND.plural, self.namespace, untold.name
@@ -202,9 +202,12 @@ impl<K: ResourceKind> Follower<K> {
         if !resource.has_secrets || untold.event == ResourceEventType::Deleted {
             return Ok(resource.manifest.clone());
         }
-        let revealed = self
-            .secrets
-            .reveal(K::SECRETS, &self.namespace, &resource.manifest, untold.at);
+        let revealed = self.secrets.reveal(
+            K::SECRETS,
+            &self.namespace,
+            &resource.manifest,
+            NotBefore::change(untold.at),
+        );
         Ok(revealed.await?.into())
     }
 }

@@ -10,11 +10,39 @@ use super::workload::{Deployment, Owner, Rollout, StatefulSet, Workload};
 
 /// The workloads that are followed.
 pub(super) struct Workloads {
-    deployments: Arc<Store<Workload<Deployment>>>,
-    sets: Arc<Store<Workload<StatefulSet>>>,
-    rollouts: Option<Arc<Store<Workload<Rollout>>>>,
-    /// How far each kind was read.
-    progress: Vec<watch::Receiver<Progress>>,
+    deployments: Followed<Deployment>,
+    sets: Followed<StatefulSet>,
+    rollouts: Option<Followed<Rollout>>,
+}
+
+/// Those of a kind, and how far it was read.
+struct Followed<K> {
+    store: Arc<Store<Workload<K>>>,
+    progress: watch::Receiver<Progress>,
+}
+
+impl<K: Owner> Followed<K> {
+    fn of(reflector: &Reflector<Workload<K>>) -> Self {
+        Self {
+            store: reflector.store(),
+            progress: reflector.progress(),
+        }
+    }
+
+    async fn answered(&self) {
+        let mut progress = self.progress.clone();
+        // Who reads them tells it, or has ended.
+        let _ = progress.wait_for(|progress| *progress != Progress::Pending).await;
+    }
+
+    fn want(&self, controller: &Controller, service: &Meta) -> bool {
+        let Some(meta) = controller.meta::<K>(&service.namespace) else {
+            return false;
+        };
+        let workload = self.store.get(&meta.namespace, &meta.name);
+        *self.progress.borrow() != Progress::Complete
+            || workload.is_some_and(|workload| workload.service == service.name)
+    }
 }
 
 impl Workloads {
@@ -24,41 +52,30 @@ impl Workloads {
         sets: &Reflector<Workload<StatefulSet>>,
         rollouts: Option<&Reflector<Workload<Rollout>>>,
     ) -> Self {
-        let mut progress = vec![deployments.progress(), sets.progress()];
-        progress.extend(rollouts.map(Reflector::progress));
         Self {
-            deployments: deployments.store(),
-            sets: sets.store(),
-            rollouts: rollouts.map(Reflector::store),
-            progress,
+            deployments: Followed::of(deployments),
+            sets: Followed::of(sets),
+            rollouts: rollouts.map(Followed::of),
         }
     }
 
     /// Waits until each kind was listed, or its list refused.
     pub(super) async fn answered(&self) {
-        for progress in &self.progress {
-            // Who reads them tells it, or has ended.
-            let _ = progress
-                .clone()
-                .wait_for(|progress| *progress != Progress::Pending)
-                .await;
+        self.deployments.answered().await;
+        self.sets.answered().await;
+        if let Some(rollouts) = &self.rollouts {
+            rollouts.answered().await;
         }
     }
 
-    /// Whether the workload that a service belongs to is there, and the service is what it wants.
+    /// Whether the workload that a service belongs to is there, and the service is what it wants; also where that is not
+    /// known, because its kind could not be listed yet.
     pub(super) fn want(&self, controller: &Controller, service: &Meta) -> bool {
-        wants(&self.deployments, controller, service)
-            || wants(&self.sets, controller, service)
+        self.deployments.want(controller, service)
+            || self.sets.want(controller, service)
             || self
                 .rollouts
                 .as_ref()
-                .is_some_and(|rollouts| wants(rollouts, controller, service))
+                .is_some_and(|rollouts| rollouts.want(controller, service))
     }
-}
-
-fn wants<K: Owner>(store: &Store<Workload<K>>, controller: &Controller, service: &Meta) -> bool {
-    let workload = controller
-        .meta::<K>(&service.namespace)
-        .and_then(|meta| store.get(&meta.namespace, &meta.name));
-    workload.is_some_and(|workload| workload.service == service.name)
 }
