@@ -394,6 +394,19 @@ mod tests {
         assert_eq!(server.requests("GET", SECRET).len(), 2);
     }
 
+    #[tokio::test]
+    async fn what_is_of_the_moment_is_told_from_what_has_to_be_mended() {
+        let server = Server::start().await;
+        let secrets = Secrets::new(server.client(), Arc::default());
+        let object = with(json!([{"name": "p", "secretKeyRef": {"name": "s", "key": "k"}}]));
+        let absent = reveal(&secrets, COMPONENT, &object).await.unwrap_err();
+        assert!(!absent.is_passing(), "{absent}");
+        let away = json!({"kind": "Status", "message": "away"});
+        server.fix(SECRET, http::StatusCode::INTERNAL_SERVER_ERROR, away);
+        let unread = reveal(&secrets, COMPONENT, &object).await.unwrap_err();
+        assert!(unread.is_passing(), "{unread}");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_everybody_s_for_a_moment() {
         let server = Server::start().await;
