@@ -81,6 +81,43 @@ fn put(number: u64) -> Change {
     }
 }
 
+/// A driver that runs, and what it is told and asked.
+struct Running {
+    storage: Arc<Hanging>,
+    changes: mpsc::Sender<Change>,
+    triggers: Triggers,
+    drain: CancellationToken,
+    over: CancellationToken,
+    ended: tokio::task::JoinHandle<Result<(), StoreEnded>>,
+}
+
+impl Running {
+    fn start(limits: Limits) -> Self {
+        let storage = Arc::new(Hanging::default());
+        let (changes, received) = mpsc::channel(CHANGES);
+        let (triggers, driver) = Triggers::new(storage.clone(), received, Arc::default(), limits);
+        let (drain, over) = (CancellationToken::new(), CancellationToken::new());
+        let running = driver.run(Health::default().part("jobs"), drain.clone(), over.clone());
+        Self {
+            storage,
+            changes,
+            triggers,
+            drain,
+            over,
+            ended: tokio::spawn(running),
+        }
+    }
+
+    async fn connect(&self, app: &str) -> (Connection, mpsc::UnboundedReceiver<Delivery>) {
+        let host = Host::new("ns", app, true, &[]);
+        self.triggers.connect(host).await.unwrap()
+    }
+
+    async fn ended(self) {
+        self.ended.await.unwrap().unwrap();
+    }
+}
+
 #[tokio::test]
 async fn jobs_that_are_due_wait_for_a_store_that_hangs() {
     const JOBS: u64 = 20;
@@ -88,19 +125,10 @@ async fn jobs_that_are_due_wait_for_a_store_that_hangs() {
         in_flight: 4,
         unstored: 3,
     };
-    let storage = Arc::new(Hanging::default());
-    let (changes, received) = mpsc::channel(CHANGES);
-    let (triggers, driver) = Triggers::new(storage.clone(), received, Arc::default(), limits);
-    let drain = CancellationToken::new();
-    let running = tokio::spawn(driver.run(
-        Health::default().part("jobs"),
-        drain.clone(),
-        CancellationToken::new(),
-    ));
-    let app = || Host::new("ns", "app", true, &[]);
-    let (host, mut due) = triggers.connect(app()).await.unwrap();
+    let running = Running::start(limits);
+    let (host, mut due) = running.connect("app").await;
     for number in 1..=JOBS {
-        changes.send(put(number)).await.unwrap();
+        running.changes.send(put(number)).await.unwrap();
     }
     // As many as one app may have under way, and one more for each answer until the store has enough to do.
     let most = limits.in_flight / 2 + limits.unstored - 1;
@@ -109,22 +137,19 @@ async fn jobs_that_are_due_wait_for_a_store_that_hangs() {
     }
     // It has done all before when it answers the second of two that ask.
     for _ in 0..2 {
-        triggers
-            .connect(Host::new("ns", "other", true, &[]))
-            .await
-            .unwrap();
+        running.connect("other").await;
     }
     assert_eq!(due.try_recv().unwrap_err(), TryRecvError::Empty);
-    assert_eq!(storage.advances().len(), most);
+    assert_eq!(running.storage.advances().len(), most);
 
     let mut left = usize::try_from(JOBS).unwrap() - most;
     while left > 0 {
-        storage.advances().clear();
+        running.storage.advances().clear();
         host.answer(due.recv().await.unwrap().trigger, Outcome::Success);
         left -= 1;
     }
-    drain.cancel();
-    running.await.unwrap().unwrap();
+    running.drain.cancel();
+    running.ended().await;
 }
 
 /// Invariant: a scheduler whose lease may have ended, and that has not noticed, triggers nothing until its jobs are read
@@ -135,37 +160,26 @@ async fn a_lease_that_may_have_ended_is_noticed_before_anything_is_triggered() {
         in_flight: 4,
         unstored: 3,
     };
-    let storage = Arc::new(Hanging::default());
-    let (changes, received) = mpsc::channel(CHANGES);
-    let (triggers, driver) = Triggers::new(storage.clone(), received, Arc::default(), limits);
-    let drain = CancellationToken::new();
-    let running = tokio::spawn(driver.run(
-        Health::default().part("jobs"),
-        drain.clone(),
-        CancellationToken::new(),
-    ));
-    let (host, mut due) = triggers.connect(Host::new("ns", "app", true, &[])).await.unwrap();
-    storage.is_lost.store(true, Ordering::Relaxed);
-    changes.send(put(1)).await.unwrap();
+    let running = Running::start(limits);
+    let (host, mut due) = running.connect("app").await;
+    running.storage.is_lost.store(true, Ordering::Relaxed);
+    running.changes.send(put(1)).await.unwrap();
     // It has looked at the job when it asks for one more, and for another after that.
     for number in 2..=u64::try_from(CHANGES).unwrap() + 3 {
-        changes.send(put(number)).await.unwrap();
+        running.changes.send(put(number)).await.unwrap();
     }
     for _ in 0..2 {
-        triggers
-            .connect(Host::new("ns", "other", true, &[]))
-            .await
-            .unwrap();
+        running.connect("other").await;
     }
     assert_eq!(due.try_recv().unwrap_err(), TryRecvError::Empty);
-    storage.is_lost.store(false, Ordering::Relaxed);
-    changes.send(Change::Reset(1)).await.unwrap();
-    changes.send(put(1)).await.unwrap();
+    running.storage.is_lost.store(false, Ordering::Relaxed);
+    running.changes.send(Change::Reset(1)).await.unwrap();
+    running.changes.send(put(1)).await.unwrap();
     assert_eq!(&*due.recv().await.unwrap().name, "app||ns||app||1");
     // Its answer is not waited for.
     drop(host);
-    drain.cancel();
-    running.await.unwrap().unwrap();
+    running.drain.cancel();
+    running.ended().await;
 }
 
 /// Invariant: a scheduler that ends takes the answers to what is under way, and sends nothing else meanwhile.
@@ -175,29 +189,24 @@ async fn what_is_under_way_at_the_end_is_answered() {
         in_flight: 8,
         unstored: 8,
     };
-    let storage = Arc::new(Hanging::default());
-    let (changes, received) = mpsc::channel(CHANGES);
-    let (triggers, driver) = Triggers::new(storage.clone(), received, Arc::default(), limits);
-    let (drain, over) = (CancellationToken::new(), CancellationToken::new());
-    let running = driver.run(Health::default().part("jobs"), drain.clone(), over.clone());
-    let running = tokio::spawn(running);
-    let (host, mut due) = triggers.connect(Host::new("ns", "app", true, &[])).await.unwrap();
-    changes.send(put(1)).await.unwrap();
+    let running = Running::start(limits);
+    let (host, mut due) = running.connect("app").await;
+    running.changes.send(put(1)).await.unwrap();
     let trigger = due.recv().await.unwrap().trigger;
-    drain.cancel();
+    running.drain.cancel();
     // It hears of the end before the last of these, in whatever order it listens.
-    let other = || Host::new("ns", "other", true, &[]);
     for _ in 0..20 {
-        triggers.connect(other()).await.unwrap();
+        running.connect("other").await;
     }
-    changes.send(put(2)).await.unwrap();
+    running.changes.send(put(2)).await.unwrap();
     for _ in 0..20 {
-        triggers.connect(other()).await.unwrap();
+        running.connect("other").await;
     }
     assert_eq!(due.try_recv().unwrap_err(), TryRecvError::Empty);
-    assert!(!over.is_cancelled());
+    assert!(!running.over.is_cancelled());
     host.answer(trigger, Outcome::Success);
-    running.await.unwrap().unwrap();
+    let (storage, over) = (Arc::clone(&running.storage), running.over.clone());
+    running.ended().await;
     assert!(over.is_cancelled());
     assert_eq!(storage.advances().len(), 1);
 }

@@ -1,0 +1,142 @@
+//! Children of an instance: created, ended with it, and told apart.
+
+use super::*;
+
+#[test]
+fn children_that_run_are_terminated_with_their_parent() {
+    let child = |id: &str| {
+        Act::CreateSubOrchestration(CreateSubOrchestrationAction {
+            instance_id: id.to_owned(),
+            ..CreateSubOrchestrationAction::default()
+        })
+    };
+    let mut instance = after(acts(vec![action(0, child("")), action(1, child("named"))]));
+    instance.push(terminated(true));
+    let turn = begin(&mut instance);
+    let outcome = done(answer(
+        &instance,
+        turn,
+        acts(vec![complete(2, OrchestrationStatus::Terminated)]),
+    ));
+    let names: Vec<_> = outcome
+        .messages
+        .iter()
+        .map(|message| message.target.as_str())
+        .collect();
+    assert_eq!(names, ["a:0000", "named"]);
+    let ends =
+        |message: &Message| matches!(message.event.event_type, Some(EventType::ExecutionTerminated(_)));
+    assert!(outcome.messages.iter().all(ends));
+}
+
+#[test]
+fn a_child_tells_for_which_execution_of_its_parent_it_ended() {
+    use outrigger_wire::durabletask::ParentInstanceInfo;
+    for execution in [Some("of-parent"), None] {
+        let mut start = started();
+        if let Some(EventType::ExecutionStarted(started)) = &mut start.event_type {
+            started.parent_instance = Some(ParentInstanceInfo {
+                orchestration_instance: Some(OrchestrationInstance {
+                    instance_id: "parent".to_owned(),
+                    execution_id: execution.map(str::to_owned),
+                }),
+                ..ParentInstanceInfo::default()
+            });
+        }
+        let mut instance = Instance::new("a");
+        instance.start(start);
+        let turn = begin(&mut instance);
+        let ends = acts(vec![complete(0, OrchestrationStatus::Completed)]);
+        let outcome = done(answer(&instance, turn, ends));
+        let origin = &outcome.messages[0].origin;
+        let expected = execution.map_or(("", ""), |execution| (execution, "a"));
+        assert_eq!((origin.execution.as_str(), origin.instance.as_str()), expected);
+    }
+}
+
+#[test]
+fn children_are_terminated_where_any_of_several_terminations_says_so() {
+    for (first, second, expected) in [(true, false, 1), (false, true, 1), (false, false, 0)] {
+        let child = Act::CreateSubOrchestration(CreateSubOrchestrationAction::default());
+        let mut instance = after(acts(vec![action(0, child)]));
+        instance.push(terminated(first));
+        instance.push(terminated(second));
+        let turn = begin(&mut instance);
+        let ended = acts(vec![complete(1, OrchestrationStatus::Terminated)]);
+        let outcome = done(answer(&instance, turn, ended));
+        assert_eq!(outcome.messages.len(), expected, "{first} {second}");
+    }
+}
+
+/// Regression: the instance waited for itself.
+#[test]
+fn a_child_with_the_id_of_its_parent_fails_the_turn_unless_it_lives_in_another_app() {
+    let child = |id: &str, app: Option<&str>| {
+        let create = CreateSubOrchestrationAction {
+            instance_id: id.to_owned(),
+            name: "order".to_owned(),
+            ..CreateSubOrchestrationAction::default()
+        };
+        let mut create = action(4, Act::CreateSubOrchestration(create));
+        create.router = app.map(|app| TaskRouter {
+            source_app_id: String::new(),
+            target_app_id: Some(app.to_owned()),
+        });
+        let mut instance = Instance::new("a");
+        instance.start(started());
+        let turn = begin(&mut instance);
+        answer(&instance, turn, acts(vec![create]))
+    };
+    for app in [None, Some("app")] {
+        let error = child("a", app).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, TurnError::OwnChild { action: 4, .. }), "{text}");
+        assert!(
+            text.contains("'order'") && text.contains("another instance id"),
+            "{text}"
+        );
+    }
+    for (id, app) in [("a", Some("other")), ("b", None), ("", None)] {
+        assert_eq!(done(child(id, app)).messages.len(), 1, "{id} {app:?}");
+    }
+}
+
+#[test]
+fn a_child_whose_input_is_too_large_stalls_its_parent_until_the_limit_is_raised() {
+    let child = || {
+        let input = Some("x".repeat(2000));
+        let create = CreateSubOrchestrationAction {
+            instance_id: "child".to_owned(),
+            name: "order".to_owned(),
+            input,
+            ..CreateSubOrchestrationAction::default()
+        };
+        acts(vec![action(0, Act::CreateSubOrchestration(create))])
+    };
+    let mut instance = Instance::new("a");
+    instance.start(started());
+    let turn = begin(&mut instance);
+    let outcome = done(answer_within(2000, &instance, turn, child()));
+    let stalled = outcome.stalled.clone().unwrap();
+    assert_eq!(stalled.reason(), StalledReason::PayloadSizeExceeded);
+    let why = stalled.description.as_deref().unwrap();
+    assert!(
+        why.contains("'child'") && why.contains("--max-body-size"),
+        "{why}"
+    );
+    assert!(outcome.messages.is_empty(), "{:?}", outcome.messages);
+    instance.commit(outcome);
+    let told = instance.history();
+    assert!(
+        matches!(
+            told.last().unwrap().event_type,
+            Some(EventType::ExecutionStalled(_))
+        ),
+        "{told:?}"
+    );
+    instance.push(raised("x"));
+    let turn = begin(&mut instance);
+    let outcome = done(answer_within(4000, &instance, turn, child()));
+    assert!(outcome.stalled.is_none());
+    assert_eq!(outcome.messages[0].target, "child");
+}
