@@ -27,7 +27,7 @@ pub(crate) struct Follower<K> {
     /// Those of the namespace that are received, and not looked at.
     left: VecDeque<Change<Resource<K>>>,
     /// The newest of each resource whose secret was not there, by name.
-    waiting: HashMap<String, Untold<K>>,
+    waiting: HashMap<String, PendingChange<K>>,
     secrets: Arc<Secrets>,
     namespace: String,
     /// Only what is for this app; everything without.
@@ -44,7 +44,7 @@ pub(crate) struct Update {
 }
 
 /// A change that the sidecar was not told of yet.
-struct Untold<K> {
+struct PendingChange<K> {
     name: String,
     event: ResourceEventType,
     resource: Arc<Resource<K>>,
@@ -57,7 +57,7 @@ struct Untold<K> {
     missed: bool,
 }
 
-impl<K> Untold<K> {
+impl<K> PendingChange<K> {
     /// What a change is for an app, if anything.
     fn of(change: Change<Resource<K>>, app_id: Option<&str>) -> Option<Self> {
         let (event, resource) = seen(&change, app_id)?;
@@ -104,21 +104,23 @@ impl<K: ResourceKind> Follower<K> {
 
     async fn update(&mut self) -> Option<Result<Update, Status>> {
         loop {
-            let Some(untold) = self.untold() else {
+            let Some(pending_change) = self.next_due() else {
                 match self.wait().await {
                     Ok(()) => continue,
                     Err(ended) => return ended.map(Err),
                 }
             };
-            let error = match self.manifest(&untold).await {
+            let error = match self.manifest(&pending_change).await {
                 Ok(manifest) => {
-                    let event = untold.event;
+                    let event = pending_change.event;
                     return Some(Ok(Update { event, manifest }));
                 }
                 Err(error) => error,
             };
             match &error {
-                SecretError::Unreadable { cause, .. } if cause.is_not_found() => self.rest(untold, &error),
+                SecretError::Unreadable { cause, .. } if cause.is_not_found() => {
+                    self.retry_later(pending_change, &error)
+                }
                 error if error.is_passing() => {
                     return Some(Err(Status::unavailable(format!(
                         "a change of {} is not known: {error}; connect again and list them",
@@ -128,23 +130,26 @@ impl<K: ResourceKind> Follower<K> {
                 _ => tracing::warn!(
                     target: LOG,
                     "a change of {} {}/{} is not sent to sidecars: {error}",
-                    K::KIND.plural, self.namespace, untold.name
+                    K::KIND.plural, self.namespace, pending_change.name
                 ),
             }
         }
     }
 
     /// What the sidecar is to be told of now: what was received, then what has waited for long enough.
-    fn untold(&mut self) -> Option<Untold<K>> {
+    fn next_due(&mut self) -> Option<PendingChange<K>> {
         while let Some(change) = self.left.pop_front() {
             // It takes the place of what waits.
             self.waiting.remove(&change.meta.name);
-            if let Some(untold) = Untold::of(change, self.app_id.as_deref()) {
-                return Some(untold);
+            if let Some(pending_change) = PendingChange::of(change, self.app_id.as_deref()) {
+                return Some(pending_change);
             }
         }
         let now = Instant::now();
-        let due = self.waiting.values().find(|untold| untold.due <= now)?;
+        let due = self
+            .waiting
+            .values()
+            .find(|pending_change| pending_change.due <= now)?;
         let name = due.name.clone();
         self.waiting.remove(&name)
     }
@@ -154,7 +159,11 @@ impl<K: ResourceKind> Follower<K> {
     /// # Errors
     /// The stream ends, with this status where there is one.
     async fn wait(&mut self) -> Result<(), Option<Status>> {
-        let next = self.waiting.values().map(|untold| untold.due).min();
+        let next = self
+            .waiting
+            .values()
+            .map(|pending_change| pending_change.due)
+            .min();
         let due = async {
             match next {
                 Some(next) => sleep_until(next).await,
@@ -179,9 +188,9 @@ impl<K: ResourceKind> Follower<K> {
     }
 
     /// The secret that a change needs is not there: perhaps it is made a moment later.
-    fn rest(&mut self, mut untold: Untold<K>, error: &SecretError) {
-        let (plural, namespace, name) = (K::KIND.plural, &self.namespace, &untold.name);
-        if untold.missed {
+    fn retry_later(&mut self, mut pending_change: PendingChange<K>, error: &SecretError) {
+        let (plural, namespace, name) = (K::KIND.plural, &self.namespace, &pending_change.name);
+        if pending_change.missed {
             tracing::debug!(target: LOG, "a change of {plural} {namespace}/{name} still waits: {error}");
         } else {
             tracing::warn!(
@@ -191,22 +200,22 @@ impl<K: ResourceKind> Follower<K> {
                 AGAIN.1.as_secs()
             );
         }
-        untold.missed = true;
-        untold.due = Instant::now() + untold.pauses.pause();
-        self.waiting.insert(untold.name.clone(), untold);
+        pending_change.missed = true;
+        pending_change.due = Instant::now() + pending_change.pauses.pause();
+        self.waiting.insert(pending_change.name.clone(), pending_change);
     }
 
     /// Of what is gone nobody needs the secrets, which may be gone as well.
-    async fn manifest(&self, untold: &Untold<K>) -> Result<Bytes, SecretError> {
-        let resource = &untold.resource;
-        if !resource.has_secrets || untold.event == ResourceEventType::Deleted {
+    async fn manifest(&self, pending_change: &PendingChange<K>) -> Result<Bytes, SecretError> {
+        let resource = &pending_change.resource;
+        if !resource.has_secrets || pending_change.event == ResourceEventType::Deleted {
             return Ok(resource.manifest.clone());
         }
         let revealed = self.secrets.reveal(
             K::SECRETS,
             &self.namespace,
             &resource.manifest,
-            NotBefore::change(untold.at),
+            NotBefore::change(pending_change.at),
         );
         Ok(revealed.await?.into())
     }

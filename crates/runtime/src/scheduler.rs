@@ -134,7 +134,7 @@ pub struct Scheduler {
     /// The streams of triggers, and what goes on when they have ended.
     tasks: TaskTracker,
     /// The triggers that go on without their streams.
-    left_over: watch::Sender<HashSet<String>>,
+    detached: watch::Sender<HashSet<String>>,
     /// No triggers are taken any more.
     ending: CancellationToken,
 }
@@ -150,7 +150,7 @@ impl Scheduler {
             jobs: OnceLock::new(),
             reminders: OnceLock::new(),
             tasks: TaskTracker::new(),
-            left_over: watch::Sender::default(),
+            detached: watch::Sender::default(),
             ending: CancellationToken::new(),
         })
     }

@@ -25,7 +25,7 @@ const LAST: Duration = Duration::from_secs(1);
 /// How long messages wait for a subscription before that is told: a stream that broke comes again.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Topics of which it is told that their messages wait for a subscription.
-const MOST_TOLD: usize = 100;
+const MAX_WARNED_TOPICS: usize = 100;
 /// What nobody subscribes to: the broker's answer to the end of that subscription says that it has read all that was sent
 /// before.
 const NOTHING: &str = "outrigger/nothing";
@@ -104,7 +104,7 @@ pub(super) struct Session {
     /// When to look for messages that nobody here wants, if there may be some.
     look_at: Option<Instant>,
     /// Topics of which it was told that their messages wait for a subscription.
-    told: HashSet<Arc<str>>,
+    warned: HashSet<Arc<str>>,
     /// What comes is left to the broker, as there is too much here: that one and all after it come again.
     skipping: bool,
     /// Whether the broker has read the acknowledgements.
@@ -139,7 +139,7 @@ impl Session {
             routes: Vec::new(),
             held: InFlight::default(),
             look_at: None,
-            told: HashSet::new(),
+            warned: HashSet::new(),
             skipping: false,
             read: Read::Unknown,
             asked: 0,
@@ -176,7 +176,7 @@ impl Session {
             tokio::select! {
                 () = stop.cancelled(), if last.is_none() => last = Some(Instant::now() + LAST),
                 () = sleep_until(last.unwrap_or(wait_until)), if last.is_some() => break,
-                () = sleep_until(look_at.unwrap_or(wait_until)), if look_at.is_some() => self.tell_strays(),
+                () = sleep_until(look_at.unwrap_or(wait_until)), if look_at.is_some() => self.warn_of_strays(),
                 Some(command) = self.queue.recv() => self.command(command),
                 event = next, if has_capacity => match event {
                     Ok(event) => self.event(event),
@@ -334,7 +334,7 @@ impl Session {
     }
 
     /// Warns of messages that wait for a subscription while others are there: those may starve.
-    fn tell_strays(&mut self) {
+    fn warn_of_strays(&mut self) {
         self.look_at = None;
         self.routes.retain(|route| !route.messages.is_closed());
         if self.routes.is_empty() {
@@ -342,7 +342,7 @@ impl Session {
             return;
         }
         for (_, received) in self.held.stray() {
-            if self.told.len() >= MOST_TOLD || !self.told.insert(Arc::clone(&received.topic)) {
+            if self.warned.len() >= MAX_WARNED_TOPICS || !self.warned.insert(Arc::clone(&received.topic)) {
                 continue;
             }
             tracing::warn!(

@@ -27,7 +27,7 @@ const STEADY: Duration = Duration::from_secs(10);
 /// Triggers of one stream that are handled at once; others wait on the way.
 const MAX_TRIGGERS: usize = 1024;
 /// Triggers whose streams have ended, and that the app is not done with; from here on no stream brings others.
-const MAX_LEFT_OVER: usize = 4096;
+const MAX_DETACHED: usize = 4096;
 /// How long triggers of a stream that another takes the place of may take to be answered. Those that take longer go on, but
 /// what comes of them is not heard, and they come again.
 const HANDOVER: Duration = Duration::from_secs(60);
@@ -181,7 +181,7 @@ impl Stream {
         let _over = over.clone().drop_guard();
         let mut running = Running::new();
         let ended = self.handle_all(&mut triggers, answers, &over, &mut running).await;
-        self.leave_over(running);
+        self.detach(running);
         if ended? == Ended::Here {
             farewell(triggers).await;
         }
@@ -197,7 +197,7 @@ impl Stream {
         running: &mut Running,
     ) -> Result<Ended, Status> {
         let mut reads = Reads::All;
-        let mut left_over = self.scheduler.left_over.subscribe();
+        let mut detached = self.scheduler.detached.subscribe();
         let mut given_up = std::pin::pin!(self.handed_over());
         loop {
             if let Reads::Late { unfinished: 0 } = reads {
@@ -206,8 +206,7 @@ impl Stream {
             if reads == Reads::Nothing && running.is_empty() {
                 return Ok(Ended::Here);
             }
-            let has_room =
-                running.len() < MAX_TRIGGERS && left_over.borrow_and_update().len() < MAX_LEFT_OVER;
+            let has_room = running.len() < MAX_TRIGGERS && detached.borrow_and_update().len() < MAX_DETACHED;
             tokio::select! {
                 () = self.stop.cancelled(), if reads == Reads::All => {
                     reads = Reads::Late { unfinished: running.len() };
@@ -226,7 +225,7 @@ impl Stream {
                     }
                 }
                 // The sender is the scheduler's own.
-                _ = left_over.changed(), if !has_room => {}
+                _ = detached.changed(), if !has_room => {}
                 () = &mut given_up => return Ok(Ended::There),
             }
         }
@@ -234,18 +233,18 @@ impl Stream {
 
     /// Has what the app has begun go on without its stream, to its end or that of the process. What only waits comes again, and
     /// would be done twice. What goes on so already is not kept twice, or long ones would pile up with every break.
-    fn leave_over(&self, running: Running) {
+    fn detach(&self, running: Running) {
         let mut count = 0;
         for Handling { key, begun, handled } in running {
-            let left_over = &self.scheduler.left_over;
-            if !begun.is_set() || !left_over.send_if_modified(|left| left.insert(key.clone())) {
+            let detached = &self.scheduler.detached;
+            if !begun.is_set() || !detached.send_if_modified(|left| left.insert(key.clone())) {
                 continue;
             }
             count += 1;
             let scheduler = Arc::clone(&self.scheduler);
             self.scheduler.tasks.spawn(async move {
                 handled.await;
-                scheduler.left_over.send_if_modified(|left| left.remove(&key));
+                scheduler.detached.send_if_modified(|left| left.remove(&key));
             });
         }
         if count > 0 {
