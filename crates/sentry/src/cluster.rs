@@ -76,7 +76,7 @@ pub(crate) async fn client(cluster: &Cluster) -> Result<Client, ClusterError> {
 /// When it cannot be read, or used.
 pub(crate) async fn settings(client: &Client, config: &Config) -> Result<Settings, SentryError> {
     let (namespace, name) = (&config.namespace, config.configuration.to_string_lossy());
-    let read = patiently(|| client.get::<Value>(Kind::CONFIGURATIONS, Some(namespace), &name)).await;
+    let read = with_retries(|| client.get::<Value>(Kind::CONFIGURATIONS, Some(namespace), &name)).await;
     let object = read.map_err(|cause| ClusterError::Configuration {
         namespace: namespace.clone(),
         name: name.clone().into_owned(),
@@ -89,7 +89,7 @@ pub(crate) async fn settings(client: &Client, config: &Config) -> Result<Setting
 }
 
 /// Repeats a request while there is no answer: the API may be about to start.
-async fn patiently<T, F>(request: impl Fn() -> F) -> Result<T, ApiError>
+async fn with_retries<T, F>(request: impl Fn() -> F) -> Result<T, ApiError>
 where
     F: Future<Output = Result<T, ApiError>>,
 {
@@ -286,7 +286,7 @@ impl Bundle {
     }
 
     async fn read(&self, kind: Kind, name: &'static str) -> Result<Value, ClusterError> {
-        let read = patiently(|| self.client.get(kind, Some(&self.namespace), BUNDLE)).await;
+        let read = with_retries(|| self.client.get(kind, Some(&self.namespace), BUNDLE)).await;
         read.map_err(|cause| self.error("read", name, cause))
     }
 

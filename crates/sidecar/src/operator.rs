@@ -119,11 +119,11 @@ impl Operator {
     /// # Errors
     /// [`OperatorError`], after tries for a minute.
     pub async fn configuration(&self, name: &str) -> Result<LoadedConfiguration, OperatorError> {
-        let answer = self.patiently(LOAD_CONFIGURATION, || self.get_configuration(name));
+        let answer = self.with_retries(LOAD_CONFIGURATION, || self.get_configuration(name));
         read_configuration(name, &answer.await?.configuration)
     }
 
-    /// The same.
+    /// A Configuration by name as it is at present, and the mistakes in it.
     ///
     /// # Errors
     /// [`OperatorError`], after one try.
@@ -140,7 +140,7 @@ impl Operator {
         let lists = Kind::ALL.iter().map(|kind| async {
             let kind = OperatorKind::of(*kind);
             let list = || (kind.list)(self.requester.clone());
-            let listed = self.patiently(&kind.listing(), list).await?;
+            let listed = self.with_retries(&kind.listing(), list).await?;
             Ok(listed.into_iter().map(move |json| (kind.kind, json)))
         });
         self.read(try_join_all(lists).await?.into_iter().flatten())
@@ -192,7 +192,7 @@ impl Operator {
         Ok(loaded)
     }
 
-    async fn patiently<T, F>(&self, what: &str, call: impl Fn() -> F) -> Result<T, OperatorError>
+    async fn with_retries<T, F>(&self, what: &str, call: impl Fn() -> F) -> Result<T, OperatorError>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {

@@ -77,7 +77,7 @@ fn stream<'s, 'a>(
     actors: &'a Actors,
     ready: &'s Condition,
     handing: &'s mut Handing<'a>,
-) -> Told<'s, 'a, impl Stream<Item = Result<wire::PlacementOrder, Status>> + Unpin> {
+) -> TestSession<'s, 'a, impl Stream<Item = Result<wire::PlacementOrder, Status>> + Unpin> {
     let told = quiet_stream(actors, ready, handing);
     for operation in ["lock", "update"] {
         told.1.send(order(operation, 1)).unwrap();
@@ -85,7 +85,7 @@ fn stream<'s, 'a>(
     told
 }
 
-type Told<'s, 'a, O> = (Session<'s, 'a>, Orders, O, Receiver<wire::Host>);
+type TestSession<'s, 'a, O> = (Session<'s, 'a>, Orders, O, Receiver<wire::Host>);
 
 /// A stream that was told nothing yet.
 fn quiet_stream<'s, 'a>(
