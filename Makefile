@@ -1,11 +1,12 @@
 # Each target checks what the machine lacks and installs it where a package manager can.
 
 # Found when a target uses them, after what it needs was installed.
-RELEASE = $(shell scripts/target)/release
-DEMO = $(shell scripts/target)/demo
-DIST = $(shell scripts/target)/dist
-HYPER = $(shell scripts/target)/http2-hyper
-PEER_BIN = $(shell conformance/cache)/bin
+# Quoted, as the path of a checkout may have spaces.
+RELEASE = "$(shell scripts/target)/release"
+DEMO = "$(shell scripts/target)/demo"
+DIST = "$(shell scripts/target)/dist"
+HYPER = "$(shell scripts/target)/http2-hyper"
+PEER_BIN = "$(shell conformance/cache)/bin"
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .PHONY: help build build-hyper demo test check conformance conformance-hyper sdk sdk-hyper pluggable cli mixed mixed-hyper kubernetes measurekubernetes measure bench benchstate benchpubsub benchblocks benchworkflows cost fuzz faults deny clean-room
@@ -17,8 +18,8 @@ help: ## this list
 define sdks
 	conformance/sdk/run $(1)
 	conformance/sdk-go/run $(1)
-	! command -v npm >/dev/null || conformance/sdk-js/run $(1)
-	! command -v mvn >/dev/null || conformance/sdk-java/run $(1)
+	! scripts/need node 2>/dev/null || conformance/sdk-js/run $(1)
+	! scripts/need jdk 2>/dev/null || conformance/sdk-java/run $(1)
 endef
 define mixtures
 	conformance/build reference
@@ -51,7 +52,7 @@ check: ## format and lints
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 conformance: build ## the cases of Dapr's own suite that are known to pass
-	@scripts/need python3 venv
+	@scripts/need python3 venv git
 	conformance/check $(RELEASE)
 
 # What it does not build anew for hyper is a link to the release build.
@@ -61,7 +62,7 @@ build-hyper: ## release binaries with the HTTP/2 of hyper and h2, for the target
 	scripts/build http2-hyper
 
 conformance-hyper: build-hyper ## the same cases, h2spec and the Python SDK on the HTTP/2 of hyper and h2
-	@scripts/need python3 venv
+	@scripts/need python3 venv git
 	conformance/build h2spec
 	conformance/http2 $(HYPER)
 	conformance/check $(HYPER)
@@ -76,10 +77,11 @@ sdk-hyper: build-hyper ## the same SDKs on the HTTP/2 of hyper and h2
 	$(call sdks,$(HYPER))
 
 pluggable: build ## components in a process of their own, by Dapr's Go SDK for them
+	@scripts/need python3 venv
 	conformance/pluggable/run $(RELEASE)
 
 cli: build ## Dapr's official CLI starts, lists, calls and stops our sidecars; the recipes of the README, as printed
-	@scripts/need python3
+	@scripts/need python3 venv
 	conformance/cli/run $(RELEASE)
 	conformance/recipes $(RELEASE)
 
@@ -93,7 +95,7 @@ mixed-hyper: build-hyper ## the same mixtures with our sidecars on the HTTP/2 of
 	$(call mixtures,$(HYPER))
 
 kubernetes: ## the chart, control plane and sidecars against a real kube-apiserver, Dapr's chart upgraded to ours (builds one once: 20 minutes, 3 GB)
-	@scripts/need cargo cc make python3 etcd
+	@scripts/need cargo cc make python3 venv etcd
 	scripts/build checks
 	conformance/kubernetes/run $(RELEASE)
 	conformance/kubernetes/switch
@@ -114,11 +116,12 @@ bench: ## the report, in one run with Dapr, Envoy and nginx where they are (two 
 	@test -x $(PEER_BIN)/envoy || command -v envoy >/dev/null || echo "without Envoy: conformance/build envoy"
 	@command -v nginx >/dev/null || echo "without nginx: apt-get update && apt-get install nginx-light, for the floor"
 	@scripts/dist
-	$(DIST)/outrigger-bench run --reference $(PEER_BIN) $(if $(wildcard $(PEER_BIN)/envoy),--envoy $(PEER_BIN)/envoy) $(BENCH)
+	envoy=$(PEER_BIN)/envoy; [ -x "$$envoy" ] || envoy=; \
+	  $(DIST)/outrigger-bench run --reference $(PEER_BIN) $${envoy:+--envoy "$$envoy"} $(BENCH)
 
 benchstate: ## get and save of state, in one run with Dapr where it is (45 minutes; BENCH=--quick: 2 minutes)
 	@scripts/need cargo cc make
-	@command -v redis-server postgres >/dev/null || echo "stores that are not installed are left out: apt-get update && apt-get install redis-server postgresql"
+	@{ command -v redis-server && command -v postgres; } >/dev/null || echo "stores that are not installed are left out: apt-get update && apt-get install redis-server postgresql"
 	@scripts/dist
 	$(DIST)/outrigger-bench state --reference $(PEER_BIN) $(BENCH)
 

@@ -115,9 +115,7 @@ fn find(program: &str, package: &str, folders: &[&str]) -> Option<PathBuf> {
         .map(|folder| folder.join(program))
         .find(|file| file.is_file());
     if found.is_none() {
-        let line = format!("{program} is not installed: apt-get install {package}");
-        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{line}");
-        eprintln!("skipped: {line}");
+        outrigger_skip::skip(&format!("{program} is not installed: apt-get install {package}"));
     }
     found
 }

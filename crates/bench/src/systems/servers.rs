@@ -172,8 +172,7 @@ mod tests {
         let Some(line) = missing else {
             return true;
         };
-        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{line}");
-        eprintln!("skipped: {line}");
+        outrigger_skip::skip(&line);
         false
     }
 

@@ -139,9 +139,7 @@ fn jars() -> Option<String> {
             .any(|file| file.file_name().to_string_lossy().starts_with("kafka_"))
     });
     if !is_there {
-        let line = "the jars of Kafka are not there: scripts/need kafka";
-        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{line}");
-        eprintln!("skipped: {line}");
+        outrigger_skip::skip("the jars of Kafka are not there: scripts/need kafka");
         return None;
     }
     Some(format!("{}/*", folder.display()))

@@ -43,7 +43,7 @@ impl Runs {
             .into_iter()
             .find(|flags| able(flags))
         else {
-            eprintln!("skipped: no file system can be mounted here");
+            outrigger_skip::skip_optional("no file system can be mounted here");
             return None;
         };
         let mut shell = Command::new("unshare")

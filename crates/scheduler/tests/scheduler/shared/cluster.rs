@@ -24,9 +24,7 @@ pub(super) fn is_installed(program: &str, package: &str) -> bool {
         .output()
         .is_ok();
     if !found {
-        let line = format!("{program} is not installed: apt-get install {package}");
-        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{line}");
-        eprintln!("skipped: {line}");
+        outrigger_skip::skip(&format!("{program} is not installed: apt-get install {package}"));
     }
     found
 }
