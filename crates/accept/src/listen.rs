@@ -63,6 +63,59 @@ pub struct BindError {
     pub source: io::Error,
 }
 
+impl BindError {
+    /// What whoever starts the process can do about it.
+    fn remedy(&self) -> &'static str {
+        match self.source.kind() {
+            io::ErrorKind::AddrInUse => "give another port, or end the process that has it",
+            io::ErrorKind::PermissionDenied => "give a port from 1024 on",
+            _ => "give an address of this machine",
+        }
+    }
+}
+
+/// Servers of one process cannot listen: all of them, with causes and remedies, a line each.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", lines(.0))]
+pub struct BindErrors(Vec<BindError>);
+
+fn lines(errors: &[BindError]) -> String {
+    let lines = errors
+        .iter()
+        .map(|error| format!("{error}: {} ({})", error.source, error.remedy()));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Binds the servers of one process, and remembers which of them could not be bound, so that all are told at once.
+#[derive(Debug, Default)]
+pub struct Ports {
+    failed: Vec<BindError>,
+}
+
+impl Ports {
+    /// As [`Server::bind`]; `None` where that failed.
+    pub async fn bind(&mut self, name: &'static str, flag: &'static str, listen: &Listen) -> Option<Server> {
+        match Server::bind(name, flag, listen).await {
+            Ok(server) => Some(server),
+            Err(error) => {
+                self.failed.push(error);
+                None
+            }
+        }
+    }
+
+    /// The servers that a process does not do without.
+    ///
+    /// # Errors
+    /// What could not be bound, these or others.
+    pub fn all<T>(self, servers: Option<T>) -> Result<T, BindErrors> {
+        match servers {
+            Some(servers) if self.failed.is_empty() => Ok(servers),
+            _ => Err(BindErrors(self.failed)),
+        }
+    }
+}
+
 impl Server {
     /// Binds a server; `flag` is the one that sets its port.
     ///
@@ -134,4 +187,40 @@ where
         }
     };
     serve_http1(server.listener, ENDPOINT_LIMITS, drain, respond).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn all_servers_that_cannot_listen_are_told_at_once() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let here = |port| Listen {
+            host: "127.0.0.1".to_owned(),
+            port,
+        };
+        let elsewhere = Listen {
+            host: "192.0.2.1".to_owned(),
+            port: 0,
+        };
+        let mut ports = Ports::default();
+        let grpc = ports.bind("gRPC", "port", &here(port)).await;
+        let health = ports.bind("health", "healthz-port", &here(0)).await;
+        let metrics = ports.bind("metrics", "metrics-port", &elsewhere).await;
+        assert!(grpc.is_none() && health.is_some() && metrics.is_none());
+        let told = ports.all(health).unwrap_err().to_string();
+        let lines: Vec<&str> = told.lines().collect();
+        let [grpc, metrics] = lines[..] else {
+            panic!("{told}")
+        };
+        let wanted = format!("the gRPC server cannot listen on 127.0.0.1:{port} (--port): ");
+        assert!(
+            grpc.starts_with(&wanted)
+                && grpc.ends_with("(give another port, or end the process that has it)")
+        );
+        assert!(metrics.starts_with("the metrics server cannot listen on 192.0.2.1:0 (--metrics-port): "));
+        assert!(metrics.ends_with("(give an address of this machine)"), "{told}");
+    }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use outrigger_accept::Listen;
 use outrigger_flags::{Flag, Kind, Values};
 use outrigger_identity::{Mode, TrustDomain};
+use outrigger_nearest::hint;
 use outrigger_resources::value::go_duration;
 use outrigger_telemetry::log::Level;
 
@@ -29,6 +30,17 @@ pub struct LogSettings {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
 pub struct ConfigError(pub Vec<String>);
+
+/// Says that a value is none of `known`, and which of them may have been meant.
+pub fn unknown(value: &str, known: &[&str]) -> String {
+    let hint = hint(value, known.iter().copied());
+    let (last, others) = known.split_last().unwrap_or((&"nothing", &[]));
+    let or = if others.is_empty() { "" } else { " or " };
+    format!(
+        "\"{value}\" is unknown, {hint}want {}{or}{last}",
+        others.join(", ")
+    )
+}
 
 /// The namespace that this process belongs to.
 pub fn namespace(env: impl Fn(&str) -> Option<String>) -> String {
@@ -129,7 +141,8 @@ impl<'a> Reader<'a> {
             "kubernetes" => Mode::Kubernetes,
             other => {
                 self.problem(format!(
-                    "--mode \"{other}\" is unknown, want standalone or kubernetes"
+                    "--mode {}",
+                    unknown(other, &["standalone", "kubernetes"])
                 ));
                 Mode::Standalone
             }
@@ -154,12 +167,12 @@ impl<'a> Reader<'a> {
 
     /// The process log.
     pub fn log(&mut self) -> Option<LogSettings> {
-        let level = self
-            .flags
-            .text("log-level")
-            .parse()
-            .inspect_err(|error| self.problem(format!("--log-level: {error}")))
-            .ok()?;
+        let text = self.flags.text("log-level");
+        let Ok(level) = text.parse() else {
+            let levels = ["debug", "info", "warn", "error", "fatal"];
+            self.problem(format!("--log-level {}", unknown(text, &levels)));
+            return None;
+        };
         Some(LogSettings {
             level,
             json: self.flags.boolean("log-as-json"),

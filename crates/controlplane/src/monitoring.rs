@@ -8,7 +8,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use outrigger_accept::health::{Health, Part, serve_health};
-use outrigger_accept::{BindError, Listen, Server, serve_metrics};
+use outrigger_accept::{Listen, Ports, Server, serve_metrics};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -26,22 +26,23 @@ pub struct Monitoring {
 
 impl Monitoring {
     /// Binds the ports of `--healthz-port` and `--metrics-port`. The parts of these names are ready while all tasks run.
-    ///
-    /// # Errors
-    /// When a port cannot be had.
+    /// `None` where a port cannot be had; `ports` knows which.
     pub async fn bind(
+        ports: &mut Ports,
         healthz: &Listen,
         metrics: Option<&Listen>,
         parts: &[&'static str],
-    ) -> Result<Self, BindError> {
+    ) -> Option<Self> {
+        let healthz = ports.bind("health", "healthz-port", healthz).await;
+        let metrics = match metrics {
+            None => None,
+            Some(listen) => Some(ports.bind("metrics", "metrics-port", listen).await?),
+        };
         let mut monitoring = Self {
             health: Health::default(),
             running: Vec::new(),
-            healthz: Server::bind("health", "healthz-port", healthz).await?,
-            metrics: match metrics {
-                None => None,
-                Some(listen) => Some(Server::bind("metrics", "metrics-port", listen).await?),
-            },
+            healthz: healthz?,
+            metrics,
         };
         monitoring.ready_while_running("healthz-server");
         for name in parts {
@@ -50,7 +51,7 @@ impl Monitoring {
         if monitoring.metrics.is_some() {
             monitoring.ready_while_running("metrics-exporter");
         }
-        Ok(monitoring)
+        Some(monitoring)
     }
 
     /// Adds a part that is ready while all tasks run.

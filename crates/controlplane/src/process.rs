@@ -4,7 +4,9 @@ use std::error::Error;
 use std::io;
 use std::process::ExitCode;
 
-use outrigger_flags::{EXIT_USAGE, Flag, Parsed, Values, parse, see_help, usage};
+use outrigger_flags::{
+    EXIT_USAGE, Flag, FlagError, FlagErrors, Parsed, Values, parse_every, see_help, usage,
+};
 use outrigger_telemetry::log::{self, LogConfig};
 use tokio_util::sync::CancellationToken;
 
@@ -42,17 +44,21 @@ impl Binary {
     where
         E: Error + From<io::Error> + 'static,
     {
-        let flags = match parse(self.flags, arguments) {
-            Ok(Parsed::Run(flags)) => flags,
-            Ok(Parsed::Help) => {
+        let (flags, wrong) = match parse_every(self.flags, arguments) {
+            (Parsed::Run(flags), wrong) => (flags, FlagErrors(wrong)),
+            (Parsed::Help, _) => {
                 print!("{}", usage(self.name, self.flags));
                 return ExitCode::SUCCESS;
             }
-            Err(error) => {
-                eprintln!("{error}\n{}", see_help(self.name));
-                return ExitCode::from(EXIT_USAGE);
-            }
         };
+        if !wrong.0.is_empty() {
+            eprintln!("{wrong}");
+            for problem in besides(&wrong, configure(&flags).err()) {
+                eprintln!("{problem}");
+            }
+            eprintln!("{}", see_help(self.name));
+            return ExitCode::from(EXIT_USAGE);
+        }
         for notice in flags.notices() {
             eprintln!("{notice}");
         }
@@ -122,6 +128,22 @@ impl Binary {
     }
 }
 
+/// What is wrong with the values of other flags than those. Without its value a flag has its default, which may not do: that is
+/// no second mistake.
+fn besides(wrong: &FlagErrors, refused: Option<ConfigError>) -> Vec<String> {
+    let meant: Vec<String> = wrong.0.iter().map(FlagError::meant).collect();
+    let problems = refused.map_or_else(Vec::new, |ConfigError(problems)| problems);
+    problems
+        .into_iter()
+        .filter(|problem| {
+            let words = problem.split([' ', ':', '=', ',']);
+            !words
+                .into_iter()
+                .any(|word| meant.iter().any(|flag| flag == word))
+        })
+        .collect()
+}
+
 /// The name of the machine; empty where it has none.
 pub fn host_name() -> String {
     hostname::get()
@@ -132,4 +154,37 @@ pub fn host_name() -> String {
 /// A variable of the environment, where it is set and is Unicode.
 pub fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{LOG_LEVEL, Reader};
+
+    const FLAGS: &[Flag] = &[
+        Flag::text("mode", "standalone", "Where it runs"),
+        Flag::int("port", "50001", "Where it listens"),
+        LOG_LEVEL,
+    ];
+
+    #[test]
+    fn flags_and_values_that_are_wrong_are_told_at_once() {
+        let arguments = ["--prot=1", "--port=one", "--mode=kubernets", "--log-level=inof"];
+        let (parsed, wrong) = parse_every(FLAGS, arguments.map(str::to_owned));
+        let Parsed::Run(flags) = parsed else {
+            panic!("help was not asked for")
+        };
+        let mut reader = Reader::new(&flags);
+        reader.mode();
+        reader.log();
+        reader.problem("--port 0 is not for this");
+        assert_eq!(wrong.len(), 2, "{wrong:?}");
+        assert_eq!(
+            besides(&FlagErrors(wrong), Some(ConfigError(reader.problems))),
+            [
+                "--mode \"kubernets\" is unknown, did you mean kubernetes? want standalone or kubernetes",
+                "--log-level \"inof\" is unknown, did you mean info? want debug, info, warn, error or fatal",
+            ]
+        );
+    }
 }

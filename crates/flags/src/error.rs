@@ -75,6 +75,14 @@ impl FlagError {
         }
     }
 
+    /// The flag that was meant, as far as one can tell, with its dashes.
+    pub fn meant(&self) -> String {
+        match self {
+            Self::Unknown { near: Some(near), .. } => format!("--{near}"),
+            error => error.place(),
+        }
+    }
+
     /// The remedy, for the message.
     pub fn remedy(&self) -> String {
         match self {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use outrigger_accept::BindError;
+use outrigger_accept::BindErrors;
 use outrigger_controlplane::TaskFailed;
 use outrigger_identity::StartError;
 use outrigger_kube::{ApiError, ConnectError};
@@ -19,9 +19,9 @@ pub enum InjectorError {
     /// The certificate.
     #[error("cannot obtain an identity from sentry (DAPR_SENTRY_ADDRESS, DAPR_TRUST_ANCHORS_FILE)")]
     Identity(#[from] StartError),
-    /// A port is taken.
+    /// Ports cannot be had.
     #[error(transparent)]
-    Bind(#[from] BindError),
+    Bind(#[from] BindErrors),
     /// A part of the process ended in a panic.
     #[error(transparent)]
     Task(#[from] TaskFailed),

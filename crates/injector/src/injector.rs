@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
-use outrigger_accept::{Limits, Server, health::Part};
+use outrigger_accept::{Limits, Ports, Server, health::Part};
 use outrigger_controlplane::{Monitoring, TlsConfig, fine, obtain, webhook};
 use outrigger_identity::{Identity, Mode, Renewal};
 use outrigger_kube::Client;
@@ -89,9 +89,11 @@ impl Injector {
         env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
         drain: CancellationToken,
     ) -> Result<Self, InjectorError> {
-        let webhook = Server::bind("webhook", "port", &config.webhook).await?;
+        let mut ports = Ports::default();
+        let webhook = ports.bind("webhook", "port", &config.webhook).await;
         let parts = ["security-provider", "injector-service"];
-        let mut monitoring = Monitoring::bind(&config.healthz, config.metrics.as_ref(), &parts).await?;
+        let monitoring = Monitoring::bind(&mut ports, &config.healthz, config.metrics.as_ref(), &parts).await;
+        let (webhook, mut monitoring) = ports.all(webhook.zip(monitoring))?;
         let registered = monitoring.part("injector-webhook-configuration");
         let callers = callers(&client, &config).await?;
         let tls = TlsConfig {

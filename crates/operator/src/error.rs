@@ -2,7 +2,7 @@
 
 use std::io;
 
-use outrigger_accept::BindError;
+use outrigger_accept::BindErrors;
 use outrigger_controlplane::TaskFailed;
 use outrigger_identity::StartError;
 use outrigger_kube::ConnectError;
@@ -28,9 +28,9 @@ pub enum OperatorError {
     /// The certificate.
     #[error("cannot obtain an identity from sentry (spec.mtls.sentryAddress, --trust-anchors-file)")]
     Identity(#[from] StartError),
-    /// A port is taken.
+    /// Ports cannot be had.
     #[error(transparent)]
-    Bind(#[from] BindError),
+    Bind(#[from] BindErrors),
     /// A part of the process ended in a panic.
     #[error(transparent)]
     Task(#[from] TaskFailed),

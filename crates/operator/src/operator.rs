@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
-use outrigger_accept::{ENDPOINT_LIMITS, Limits, Server, health::Part};
+use outrigger_accept::{ENDPOINT_LIMITS, Limits, Ports, Server, health::Part};
 use outrigger_controlplane::grpc::{self, ServerLimits};
 use outrigger_controlplane::{Monitoring, TlsConfig, fine, host_name, obtain, webhook};
 use outrigger_identity::{Identity, Mode, Renewal};
@@ -113,18 +113,18 @@ impl Operator {
         env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
         drain: CancellationToken,
     ) -> Result<Self, OperatorError> {
-        let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
+        let mut ports = Ports::default();
+        let grpc = ports.bind("gRPC", "port", &config.grpc).await;
         let parts = ["security-provider", "operator-api-server"];
-        let mut monitoring = Monitoring::bind(&config.healthz, config.metrics.as_ref(), &parts).await?;
-        let resources = monitoring.part("operator-informers");
-        let subscriptions = monitoring.part("operator-subscription-informer");
+        let monitoring = Monitoring::bind(&mut ports, &config.healthz, config.metrics.as_ref(), &parts).await;
         let webhook = match &config.webhook {
             None => None,
-            Some(listen) => {
-                let server = Server::bind("webhook", "webhook-server-port", listen).await?;
-                Some((server, monitoring.part("operator-webhook")))
-            }
+            Some(listen) => ports.bind("webhook", "webhook-server-port", listen).await,
         };
+        let (grpc, mut monitoring) = ports.all(grpc.zip(monitoring))?;
+        let resources = monitoring.part("operator-informers");
+        let subscriptions = monitoring.part("operator-subscription-informer");
+        let webhook = webhook.map(|server| (server, monitoring.part("operator-webhook")));
         let tls = control_plane(&client, &config).await?;
         let (identity, renewal) = obtain(&tls, APP_ID, &config.namespace, env, &drain).await?;
         let (reflectors, copies) = Reflectors::new(&client, config.watch_namespace.as_deref());

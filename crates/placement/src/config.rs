@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use outrigger_accept::Listen;
 use outrigger_controlplane::TlsConfig;
-use outrigger_controlplane::config::{Reader, namespace};
+use outrigger_controlplane::config::{Reader, namespace, unknown};
 use outrigger_flags::Values;
 use outrigger_identity::Mode;
 use outrigger_resources::value::{format_go_duration, truthy};
@@ -145,9 +145,7 @@ fn electing(reader: &mut Reader<'_>, mode: Mode) -> Electing {
         return Electing::Lease { kubeconfig };
     }
     if way != "raft" {
-        reader.problem(format!(
-            "--leader-election {way:?} is unknown, want raft or lease"
-        ));
+        reader.problem(format!("--leader-election {}", unknown(&way, &["raft", "lease"])));
     }
     if kubeconfig.is_some() {
         reader.problem("--kubeconfig is for --leader-election lease only: leave it out");

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use outrigger_accept::BindError;
+use outrigger_accept::BindErrors;
 use outrigger_controlplane::TaskFailed;
 use outrigger_identity::StartError;
 
@@ -14,9 +14,9 @@ pub enum PlacementError {
     /// The certificate.
     #[error("cannot obtain an identity from sentry (--sentry-address, --trust-anchors-file)")]
     Identity(#[from] StartError),
-    /// A port is taken.
+    /// Ports cannot be had.
     #[error(transparent)]
-    Bind(#[from] BindError),
+    Bind(#[from] BindErrors),
     /// The election of the leader.
     #[error(transparent)]
     Election(#[from] ElectionError),

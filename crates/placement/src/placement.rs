@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use outrigger_accept::{Limits, Listen, Server};
+use outrigger_accept::{Limits, Listen, Ports, Server};
 use outrigger_controlplane::grpc::{self, ServerLimits};
 use outrigger_controlplane::{Monitoring, fine, obtain};
 use outrigger_identity::{Identity, Renewal};
@@ -65,15 +65,17 @@ impl Placement {
         env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
         drain: CancellationToken,
     ) -> Result<Self, PlacementError> {
-        let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
-        let election = Prepared::new(&config).await?;
+        let mut ports = Ports::default();
+        let grpc = ports.bind("gRPC", "port", &config.grpc).await;
         let parts = [
             "security-provider",
             "placement-grpc-server",
             "placement-raft-leadership",
         ];
         let healthz = Listen::everywhere(config.healthz_port);
-        let monitoring = Monitoring::bind(&healthz, config.metrics.as_ref(), &parts).await?;
+        let monitoring = Monitoring::bind(&mut ports, &healthz, config.metrics.as_ref(), &parts).await;
+        let (grpc, monitoring) = ports.all(grpc.zip(monitoring))?;
+        let election = Prepared::new(&config).await?;
         let identity = match &config.tls {
             None => None,
             Some(tls) => Some(obtain(tls, APP_ID, &config.namespace, env, &drain).await?),

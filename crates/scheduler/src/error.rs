@@ -2,7 +2,7 @@
 
 use std::io;
 
-use outrigger_accept::{BindError, address::HostAddressError};
+use outrigger_accept::{BindErrors, address::HostAddressError};
 use outrigger_controlplane::TaskFailed;
 use outrigger_identity::StartError;
 use outrigger_kube::ConnectError;
@@ -40,9 +40,9 @@ pub enum SchedulerError {
     /// The certificate.
     #[error("cannot obtain an identity from sentry (--sentry-address, --trust-anchors-file)")]
     Identity(#[from] StartError),
-    /// A port is taken.
+    /// Ports cannot be had.
     #[error(transparent)]
-    Bind(#[from] BindError),
+    Bind(#[from] BindErrors),
     /// The address to announce to sidecars cannot be found.
     #[error("{0}; or give --override-broadcast-host-port")]
     Address(#[from] HostAddressError),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_accept::{
-    Limits, Listen, Server,
+    Limits, Listen, Ports, Server,
     address::{host_address, is_localhost},
     health::Part,
 };
@@ -128,21 +128,27 @@ impl Scheduler {
         env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
         drain: CancellationToken,
     ) -> Result<Self, SchedulerError> {
-        let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
+        let mut ports = Ports::default();
+        let grpc = ports.bind("gRPC", "port", &config.grpc).await;
         let healthz = Listen::everywhere(config.healthz_port);
         let parts = ["security-provider", "scheduler-server"];
-        let mut monitoring = Monitoring::bind(&healthz, config.metrics.as_ref(), &parts).await?;
+        let monitoring = Monitoring::bind(&mut ports, &healthz, config.metrics.as_ref(), &parts).await;
         let is_embedded = config.store == Store::Embedded;
+        let etcd_api = match is_embedded {
+            true => {
+                ports
+                    .bind("etcd client", "etcd-client-port", &config.etcd_api)
+                    .await
+            }
+            false => None,
+        };
+        let (grpc, mut monitoring) = ports.all(grpc.zip(monitoring))?;
         let loaded = monitoring.part(match config.store {
             Store::Embedded | Store::Cluster(_) => "scheduler-etcd-embed",
             Store::Etcd(_) => "scheduler-etcd-external",
             Store::Postgres(_) => "scheduler-postgres",
         });
         let announced = is_embedded.then(|| monitoring.part("scheduler-leadership"));
-        let etcd_api = match is_embedded {
-            true => Some(Server::bind("etcd client", "etcd-client-port", &config.etcd_api).await?),
-            false => None,
-        };
         let address = broadcast(&config, grpc.address(), env("DAPR_HOST_IP").as_deref())?;
         let identity = match &config.tls {
             None => None,

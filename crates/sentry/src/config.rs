@@ -117,14 +117,14 @@ impl Config {
         let control_plane = match flags.text("insecure-control-plane").parse() {
             Ok(control_plane) => Some(control_plane),
             Err(error) => {
-                reader.problem(format!("--insecure-control-plane: {error}"));
+                reader.problem(format!("--insecure-control-plane {error}"));
                 None
             }
         };
         let rotation = match flags.text("ca-rotation").parse() {
             Ok(rotation) => Some(rotation),
             Err(error) => {
-                reader.problem(format!("--ca-rotation: {error}"));
+                reader.problem(format!("--ca-rotation {error}"));
                 None
             }
         };

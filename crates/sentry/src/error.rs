@@ -2,7 +2,7 @@
 
 use std::io;
 
-use outrigger_accept::BindError;
+use outrigger_accept::BindErrors;
 use outrigger_controlplane::TaskFailed;
 
 use crate::{
@@ -36,9 +36,9 @@ pub enum SentryError {
         /// The rule of SPIFFE ids that it breaks.
         cause: outrigger_identity::IdError,
     },
-    /// A port is taken.
+    /// Ports cannot be had.
     #[error(transparent)]
-    Bind(#[from] BindError),
+    Bind(#[from] BindErrors),
     /// A folder cannot be watched.
     #[error(transparent)]
     Watch(#[from] WatchError),

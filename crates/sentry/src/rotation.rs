@@ -15,6 +15,7 @@ mod record;
 use std::fmt;
 use std::str::FromStr;
 
+use outrigger_controlplane::config::unknown;
 use outrigger_identity::SpiffeId;
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
@@ -64,7 +65,7 @@ impl FromStr for RotationMode {
             "own" => Ok(Self::Own),
             "adopt" => Ok(Self::Adopt),
             "off" => Ok(Self::Off),
-            _ => Err(format!("\"{text}\" is not one of own, adopt, off")),
+            other => Err(unknown(other, &["own", "adopt", "off"])),
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use outrigger_accept::{Limits, Listen, Server};
+use outrigger_accept::{Limits, Listen, Ports, Server};
 use outrigger_controlplane::{Monitoring, fine};
 use outrigger_identity::{Mode, SpiffeId};
 use outrigger_kube::Client;
@@ -82,18 +82,25 @@ impl Sentry {
         let validators = validators(&settings, &id, config.control_plane, client.as_ref()).await?;
         let validators = Arc::new(validators);
 
-        let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
+        let mut ports = Ports::default();
+        let grpc = ports.bind("gRPC", "port", &config.grpc).await;
         let healthz = Listen::everywhere(config.healthz_port);
         let metrics_listen = config.metrics_port.map(Listen::everywhere);
         let parts = ["sentry-server", "security-provider"];
-        let mut monitoring = Monitoring::bind(&healthz, metrics_listen.as_ref(), &parts).await?;
+        let monitoring = Monitoring::bind(&mut ports, &healthz, metrics_listen.as_ref(), &parts).await;
+        // It publishes the keys of tokens, so it is pointless without them.
+        let oidc = match (&config.oidc, &config.jwt) {
+            (Some(oidc), Some(_)) => ports.bind("OIDC", "oidc-server-listen-port", &oidc.listen).await,
+            _ => None,
+        };
+        let (grpc, mut monitoring) = ports.all(grpc.zip(monitoring))?;
         if settings.jwks.is_some() {
             monitoring.ready_while_running("sentry-jwks-validator");
         }
         if client.is_some() {
             monitoring.ready_while_running("sentry-kubernetes-validator");
         }
-        let oidc = bind_oidc(&config, &authority, &mut monitoring).await?;
+        let oidc = oidc.and_then(|server| serve_oidc(server, &config, &authority, &mut monitoring));
 
         let (ttl, skew) = (span(settings.workload_ttl), span(settings.skew));
         let own = OwnCertificate::issue(id.clone(), authority.clone(), ttl, skew, metrics.clone())?;
@@ -241,24 +248,22 @@ fn source(config: &Config, client: &Option<Client>, id: &SpiffeId, settings: &Se
     }
 }
 
-/// The OIDC server publishes the keys of tokens, so it is pointless without them.
-async fn bind_oidc(
+/// The OIDC server on its port, where it and tokens are wanted.
+fn serve_oidc(
+    server: Server,
     config: &Config,
     authority: &Arc<ArcSwap<Authority>>,
     monitoring: &mut Monitoring,
-) -> Result<Option<Oidc>, SentryError> {
-    let (Some(oidc), Some(jwt)) = (&config.oidc, &config.jwt) else {
-        return Ok(None);
-    };
-    let server = Server::bind("OIDC", "oidc-server-listen-port", &oidc.listen).await?;
+) -> Option<Oidc> {
+    let (oidc, jwt) = config.oidc.as_ref().zip(config.jwt.as_ref())?;
     let ready = monitoring.part("oidc-server");
-    Ok(Some(Oidc::new(
+    Some(Oidc::new(
         server,
         oidc,
         jwt.issuer.clone(),
         authority.clone(),
         ready,
-    )))
+    ))
 }
 
 /// The folders whose changes matter.

@@ -5,6 +5,7 @@ mod kubernetes;
 
 use std::str::FromStr;
 
+use outrigger_controlplane::config::unknown;
 use outrigger_identity::{DEFAULT_TRUST_DOMAIN, SENTRY_APP_ID, SpiffeId, TrustDomain, is_control_plane};
 use outrigger_wire::sentry::v1::{SignCertificateRequest, sign_certificate_request::TokenValidator};
 
@@ -45,7 +46,7 @@ impl FromStr for ControlPlane {
         match text {
             "same-user" => Ok(Self::SameUser),
             "nobody" => Ok(Self::Nobody),
-            other => Err(format!("\"{other}\" is unknown, want same-user or nobody")),
+            other => Err(unknown(other, &["same-user", "nobody"])),
         }
     }
 }

@@ -169,6 +169,6 @@ fn which_ca_is_rotated() {
     let problems = problems(&["--ca-rotation=never"]);
     assert_eq!(
         problems,
-        ["--ca-rotation: \"never\" is not one of own, adopt, off"]
+        ["--ca-rotation \"never\" is unknown, want own, adopt or off"]
     );
 }

@@ -85,13 +85,7 @@ fn other_actors(given: &Values) -> Option<String> {
 fn syntax(wrong: Vec<FlagError>, given: &Values, env: impl Fn(&str) -> Option<String>) -> Exit {
     let (config, invalid) = Settings::new(given, env).settle();
     // Without its value a flag has its default, which may not do: that is no second mistake.
-    let meant: Vec<String> = wrong
-        .iter()
-        .map(|error| match error {
-            FlagError::Unknown { near: Some(near), .. } => format!("--{near}"),
-            error => error.place(),
-        })
-        .collect();
+    let meant: Vec<String> = wrong.iter().map(FlagError::meant).collect();
     let others = invalid
         .into_iter()
         .filter(|invalid| !meant.contains(&invalid.place));
