@@ -32,24 +32,33 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Command::Wait { http_port }) => wait(http_port),
-        Err(exit) => match log::init(log::LogConfig::default()) {
-            Ok(_guard) => {
-                if let Some(config) = exit.config() {
-                    sidecar::check(config, &env);
-                }
-                if matches!(exit, Exit::Settings { .. }) {
-                    return fatal(&exit.to_string());
-                }
-                log::flush();
-                eprintln!("{exit}");
-                ExitCode::from(exit.code())
+        Err(exit) => checked(exit.config(), &env, || {
+            if matches!(exit, Exit::Settings { .. }) {
+                return fatal(&exit.to_string());
             }
-            Err(error) => {
-                eprintln!("{error}");
-                ExitCode::FAILURE
-            }
-        },
+            log::flush();
+            eprintln!("{exit}");
+            ExitCode::from(exit.code())
+        }),
     }
+}
+
+/// Ends a start that has failed already: says on standard output what else is wrong with `config`, and then what `end` says.
+fn checked(config: Option<&Config>, env: &Env, end: impl FnOnce() -> ExitCode) -> ExitCode {
+    let _guard = match log::init(log::LogConfig::default()) {
+        Ok(guard) => guard,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if let Some(config) = config {
+        if let Some(Err(error)) = config.log.file.as_deref().map(log::check_file) {
+            tracing::error!(target: LOG, "{error}");
+        }
+        sidecar::check(config, env);
+    }
+    end()
 }
 
 fn fatal(text: &str) -> ExitCode {
@@ -57,7 +66,7 @@ fn fatal(text: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn run(config: Config, env: Env) -> ExitCode {
+fn run(mut config: Config, env: Env) -> ExitCode {
     let guard = log::init(log::LogConfig {
         level: config.log.level,
         json: config.log.json,
@@ -71,8 +80,8 @@ fn run(config: Config, env: Env) -> ExitCode {
     let _guard = match guard {
         Ok(guard) => guard,
         Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::FAILURE;
+            config.log.file = None;
+            return checked(Some(&config), &env, || fatal(&error.to_string()));
         }
     };
     outrigger_accept::raise_descriptors();

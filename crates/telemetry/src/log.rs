@@ -180,10 +180,7 @@ pub fn init(config: LogConfig) -> Result<Guard, LogError> {
             path: path.clone(),
             file: None,
         }),
-        Some(path) => Box::new(appending(path).map_err(|source| LogError::File {
-            path: path.clone(),
-            source,
-        })?),
+        Some(path) => Box::new(open(path)?),
     };
     let output = Output::spawn(out).map_err(LogError::Thread)?;
     let sink = Arc::new(Sink {
@@ -203,6 +200,25 @@ pub fn init(config: LogConfig) -> Result<Guard, LogError> {
     let _ = tracing::subscriber::set_global_default(LogSubscriber::new(shared.clone()));
     tracing::callsite::rebuild_interest_cache();
     Ok(Guard { sink })
+}
+
+/// Whether a process could log to this file, which is there afterwards.
+///
+/// # Errors
+/// [`LogError::File`].
+pub fn check_file(path: &Path) -> Result<(), LogError> {
+    if is_pipe(path) {
+        Ok(())
+    } else {
+        open(path).map(drop)
+    }
+}
+
+fn open(path: &Path) -> Result<File, LogError> {
+    appending(path).map_err(|source| LogError::File {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn appending(path: &Path) -> io::Result<File> {

@@ -331,3 +331,19 @@ fn every_wrong_value_of_a_component_is_told_with_its_line() {
     told("dialTimeout", 13);
     told("redisMaxRetries", 15);
 }
+
+#[test]
+fn a_log_file_that_cannot_be_opened_hides_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("c.yaml"), component("state.redsi", "s", &[])).unwrap();
+    let flags = ["--log-file=none/daprd.log", "--resources-path=."];
+    let file = "cannot open log file none/daprd.log";
+    let told = log(folder.path(), &flags);
+    says(&told, &["fatal", file]);
+    says(&told, &["state.redsi", "c.yaml"]);
+
+    let told = log(folder.path(), &[&flags[..], &["--app-protocol=soap"]].concat());
+    says(&told, &[file]);
+    says(&told, &["state.redsi", "c.yaml"]);
+    says(&told, &["soap"]);
+}
