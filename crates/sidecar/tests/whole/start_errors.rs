@@ -335,15 +335,13 @@ fn every_wrong_value_of_a_component_is_told_with_its_line() {
 #[test]
 fn a_log_file_that_cannot_be_opened_hides_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("c.yaml"), component("state.redsi", "s", &[])).unwrap();
-    let flags = ["--log-file=none/daprd.log", "--resources-path=."];
-    let file = "cannot open log file none/daprd.log";
-    let told = log(folder.path(), &flags);
-    says(&told, &["fatal", file]);
-    says(&told, &["state.redsi", "c.yaml"]);
+    let files = ["--log-file=none/daprd.log", "--config=nope.yaml"];
+    let told = log(folder.path(), &files);
+    says(&told, &["level=fatal", "cannot open log file none/daprd.log"]);
+    says(&told, &["nope.yaml"]);
 
-    let told = log(folder.path(), &[&flags[..], &["--app-protocol=soap"]].concat());
-    says(&told, &[file]);
-    says(&told, &["state.redsi", "c.yaml"]);
-    says(&told, &["soap"]);
+    let told = log(folder.path(), &[&files[..], &["--app-protocol=soap"]].concat());
+    says(&told, &["level=error", "cannot open log file none/daprd.log"]);
+    says(&told, &["nope.yaml"]);
+    says(&told, &["level=fatal", "--app-protocol"]);
 }
