@@ -15,7 +15,7 @@ use super::{
     CALL_TIMEOUT, LOG,
     client::{self, Client, Event, Events, Failure, Limits, Outgoing, Refusal},
     link::{self, Link},
-    settings::{Backoff, Connection},
+    settings::{Connection, RECONNECT_PAUSES},
 };
 
 /// Attempts at one message: a connection that breaks takes what is under way with it.
@@ -154,7 +154,7 @@ struct Driver {
 
 impl Driver {
     async fn run(self, mut events: Events) {
-        let mut backoff = Backoff::default();
+        let mut pauses = RECONNECT_PAUSES;
         loop {
             let event = tokio::select! {
                 () = self.stop.cancelled() => break,
@@ -162,13 +162,13 @@ impl Driver {
             };
             match event {
                 Ok(Event::Connected { limits, .. }) => {
-                    backoff.reset();
+                    pauses.reset();
                     self.link.send_replace(Link::Up(limits));
                 }
                 Ok(_) => {}
                 Err(lost) if lost.done => return,
                 Err(lost) => {
-                    let pause = backoff.next();
+                    let pause = pauses.pause();
                     if self.link.send_replace(Link::Down(lost.refusal)).is_up() {
                         tracing::error!(
                             target: LOG,

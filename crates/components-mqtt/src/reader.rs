@@ -1,5 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
+use outrigger_backoff::Backoff;
 use outrigger_component::{
     Error, Kind, Pairs, Result,
     bindings::{Event as BindingEvent, EventHandler},
@@ -14,7 +15,7 @@ use super::{
     LOG, TOPIC,
     client::{self, Client, Event, Events, Lost, Received, SubscribeOptions},
     publisher::goodbye,
-    settings::{Backoff, Settings},
+    settings::{RECONNECT_PAUSES, Settings},
 };
 
 /// Events with the app at once; beyond it the connection is not read.
@@ -37,7 +38,7 @@ struct Reader<'a> {
     /// Acknowledgements that were not written yet.
     unsent: usize,
     refused: usize,
-    backoff: Backoff,
+    pauses: Backoff,
     wait_until: Instant,
 }
 
@@ -68,7 +69,7 @@ pub(super) async fn read(
         online: false,
         unsent: 0,
         refused: 0,
-        backoff: Backoff::default(),
+        pauses: RECONNECT_PAUSES,
         wait_until: Instant::now(),
     };
     tokio::select! {
@@ -136,7 +137,7 @@ impl Reader<'_> {
                 refusal.text
             )),
             Event::Subscribed(Ok(())) => {
-                self.backoff.reset();
+                self.pauses.reset();
                 tracing::info!(
                     target: LOG,
                     "mqtt binding {}: subscribed to {}",
@@ -156,7 +157,7 @@ impl Reader<'_> {
     }
 
     fn lost(&mut self, lost: &Lost) {
-        let pause = self.backoff.next();
+        let pause = self.pauses.pause();
         self.wait_until = Instant::now() + pause;
         if std::mem::take(&mut self.online) || self.connection == 0 {
             self.say(&format!(

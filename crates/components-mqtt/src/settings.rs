@@ -2,6 +2,7 @@ mod pubsub;
 
 use std::{io, sync::Arc, time::Duration};
 
+use outrigger_backoff::Backoff;
 use outrigger_component::{Error, Kind, Metadata, MetadataError, Result};
 use percent_encoding::percent_decode_str;
 use rumqttc::QoS;
@@ -20,6 +21,9 @@ const URL: &[&str] = &["url"];
 pub(crate) const KEEP_ALIVE: u16 = 10;
 /// Largest message either way, bytes.
 pub(crate) const LARGEST: usize = 64 << 20;
+/// Before connecting again, from failure to failure.
+pub(super) const RECONNECT_PAUSES: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
 /// Messages that are sent without the broker's answer to the ones before.
 const AHEAD: u16 = 100;
@@ -216,25 +220,6 @@ fn tls(metadata: &Metadata, host: &str) -> Result<(TlsConnector, ServerName<'sta
     Ok((TlsConnector::from(Arc::new(config)), name))
 }
 
-/// How long to wait before connecting again, from failure to failure.
-#[derive(Default)]
-pub(super) struct Backoff(u32);
-
-impl Backoff {
-    const LEAST: Duration = Duration::from_millis(100);
-    const CEILING: Duration = Duration::from_secs(10);
-
-    pub(super) fn reset(&mut self) {
-        self.0 = 0;
-    }
-
-    pub(super) fn next(&mut self) -> Duration {
-        let pause = Self::LEAST.saturating_mul(1_u32.checked_shl(self.0).unwrap_or(u32::MAX));
-        self.0 = self.0.saturating_add(1).min(31);
-        pause.min(Self::CEILING)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use outrigger_components_testing::{Components, named, tls::Certificates};
@@ -321,18 +306,5 @@ mod tests {
             let error = read(&properties).map(drop).unwrap_err();
             assert_eq!(error.property(), Some(name), "{error}");
         }
-    }
-
-    #[test]
-    fn pauses_grow_to_a_limit() {
-        let mut backoff = Backoff::default();
-        assert_eq!(backoff.next(), Backoff::LEAST);
-        assert_eq!(backoff.next(), Backoff::LEAST * 2);
-        for _ in 0..100 {
-            backoff.next();
-        }
-        assert_eq!(backoff.next(), Backoff::CEILING);
-        backoff.reset();
-        assert_eq!(backoff.next(), Backoff::LEAST);
     }
 }

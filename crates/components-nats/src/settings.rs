@@ -7,6 +7,7 @@ use async_nats::{
         consumer::{self, AckPolicy, DeliverPolicy, push},
     },
 };
+use outrigger_backoff::Backoff;
 use outrigger_component::{GoDuration, Metadata, MetadataError, Result, Unit};
 use outrigger_tls::client_config;
 use time::OffsetDateTime;
@@ -22,6 +23,8 @@ const NAME: &str = "dapr.io - pubsub.jetstream";
 const WAITING: usize = 8192;
 /// Between two pings: a server that leaves two without an answer is gone.
 const PING: Duration = Duration::from_secs(5);
+/// Before the client connects again.
+const RECONNECT_PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 /// Until the server sends a message again that nobody acknowledged.
 const ACK_WAIT: Duration = Duration::from_secs(30);
 
@@ -205,8 +208,7 @@ fn options(metadata: &Metadata) -> Result<(ConnectOptions, bool), MetadataError>
         .ping_interval(PING)
         .subscription_capacity(WAITING)
         .reconnect_delay_callback(|attempts| {
-            let doubled = 1_u32.checked_shl(u32::try_from(attempts).unwrap_or(u32::MAX));
-            (Duration::from_millis(50) * doubled.unwrap_or(64).min(64)).min(Duration::from_secs(2))
+            RECONNECT_PAUSES.after(u32::try_from(attempts).unwrap_or(u32::MAX))
         });
     if let (Some(jwt), Some(seed)) = (given("jwt"), given("seedKey")) {
         let credentials = format!(

@@ -5,6 +5,7 @@ use std::{convert::Infallible, path::Path, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream;
+use outrigger_backoff::Backoff;
 use outrigger_component::{
     Catalog, InputBinding, Result, Setup,
     bindings::{Event, EventHandler},
@@ -26,8 +27,8 @@ use super::{
 
 /// Events with the app at once; when there are more, the component waits.
 const MOST_AT_ONCE: usize = 256;
-/// Pauses before the stream is opened again; each is twice the last.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Before the stream is opened again.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 /// How long events are still answered after the last one that was with the app at the end.
 const LINGER: Duration = Duration::from_millis(400);
 /// What an event that comes then is answered; components know it by this text.
@@ -72,7 +73,7 @@ impl Binding {
             return Ok(());
         };
         let mut events = opened?.into_inner();
-        reading.pause = PAUSES.0;
+        reading.pauses.reset();
         loop {
             tokio::select! {
                 biased;
@@ -97,7 +98,7 @@ struct Reading<'a> {
     handler: Arc<dyn EventHandler>,
     drain: &'a CancellationToken,
     /// Before the next stream.
-    pause: Duration,
+    pauses: Backoff,
     handling: JoinSet<()>,
 }
 
@@ -175,11 +176,13 @@ impl InputBinding for Binding {
             name: Arc::clone(&self.name),
             handler,
             drain: &drain,
-            pause: PAUSES.0,
+            pauses: PAUSES,
             handling: JoinSet::new(),
         };
         while !drain.is_cancelled() {
-            match self.session(&mut reading).await {
+            let ended = self.session(&mut reading).await;
+            let pause = reading.pauses.pause();
+            match ended {
                 // A component that has nothing more to say may have more after its process was started anew.
                 Ok(()) => {
                     if let Ok(conn) = self.link.connect().await {
@@ -188,14 +191,12 @@ impl InputBinding for Binding {
                 }
                 Err(status) => tracing::error!(
                     target: LOG,
-                    "input binding {}: failed to receive binding message: {}; reading again in {:?}",
+                    "input binding {}: failed to receive binding message: {}; reading again in {pause:?}",
                     self.name,
-                    status::text(&status),
-                    reading.pause
+                    status::text(&status)
                 ),
             }
-            drain.run_until_cancelled(tokio::time::sleep(reading.pause)).await;
-            reading.pause = (reading.pause * 2).min(PAUSES.1);
+            drain.run_until_cancelled(tokio::time::sleep(pause)).await;
         }
         while reading.handling.join_next().await.is_some() {}
         Ok(())

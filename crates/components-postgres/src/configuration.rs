@@ -3,6 +3,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use outrigger_backoff::Backoff;
 use outrigger_component::{
     ConfigurationStore, Error, Kind, Metadata, Pairs, Result,
     configuration::{Item, Items, Request, Subscription, Subscriptions, changes},
@@ -167,10 +168,10 @@ impl Values {
         mut known: Items,
         updates: mpsc::Sender<Items>,
     ) {
-        let mut pause = LEAST_PAUSE;
+        let mut pauses = Backoff::new(LEAST_PAUSE, MOST_PAUSE);
         loop {
             while let Some(payload) = listener.next().await {
-                pause = LEAST_PAUSE;
+                pauses.reset();
                 match notified(&payload) {
                     Ok((key, _)) if !keys.is_empty() && !keys.contains(&key) => {}
                     Ok((key, item)) => {
@@ -187,8 +188,7 @@ impl Values {
                 }
             }
             let current = loop {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(MOST_PAUSE);
+                tokio::time::sleep(pauses.pause()).await;
                 match self.resume(&keys, &channel).await {
                     Ok((again, current)) => {
                         listener = again;

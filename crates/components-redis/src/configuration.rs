@@ -9,6 +9,7 @@ use ::redis::{
 };
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
+use outrigger_backoff::Backoff;
 use outrigger_component::{
     ConfigurationStore, Error, Kind, Metadata, Pairs, Result,
     configuration::{Item, Items, Request, Subscription, Subscriptions, changes},
@@ -168,11 +169,11 @@ impl Values {
         mut known: Items,
         updates: mpsc::Sender<Items>,
     ) {
-        let mut pause = LEAST_PAUSE;
+        let mut pauses = Backoff::new(LEAST_PAUSE, MOST_PAUSE);
         loop {
             let (mut asking, mut messages) = pubsub.split();
             while let Some(message) = next(&mut asking, &mut messages, self.heartbeat()).await {
-                pause = LEAST_PAUSE;
+                pauses.reset();
                 let Some(key) = message.get_channel_name().strip_prefix(&self.channel_prefix()) else {
                     continue;
                 };
@@ -202,8 +203,7 @@ impl Values {
                 }
             }
             let current = loop {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(MOST_PAUSE);
+                tokio::time::sleep(pauses.pause()).await;
                 match self.resume(&keys).await {
                     Ok((again, current)) => {
                         pubsub = again;

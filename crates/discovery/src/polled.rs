@@ -11,6 +11,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use outrigger_backoff::Backoff;
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep},
@@ -252,7 +253,7 @@ impl<R: Registry> Inner<R> {
 
     async fn keep_current(&self, key: &Key, app: &App) {
         let mut cursor = 0;
-        let mut failures = 0u32;
+        let mut pauses = Backoff::new(self.registry.fresh_for(), FAILURE_PAUSE_MAX);
         loop {
             let found = tokio::select! {
                 found = self.registry.next(&key.app_id, &key.namespace, &mut cursor) => found,
@@ -271,15 +272,13 @@ impl<R: Registry> Inner<R> {
             match app.take(found) {
                 Err(error) if !error.is_not_found() => {
                     cursor = 0;
-                    let pause = self.registry.fresh_for() * (1 << failures.min(8));
-                    failures += 1;
                     tracing::warn!(target: "dapr.contrib", %error, "watching app {} failed", key.app_id);
                     tokio::select! {
-                        () = sleep(pause.min(FAILURE_PAUSE_MAX)) => {}
+                        () = sleep(pauses.pause()) => {}
                         () = app.wake.notified() => {}
                     }
                 }
-                _ => failures = 0,
+                _ => pauses.reset(),
             }
         }
     }

@@ -5,7 +5,6 @@
 //! servers of the API give) have to work, and because reconnecting is where a control plane becomes a burden to the API.
 
 pub mod annotations;
-mod backoff;
 mod client;
 mod domain;
 mod error;
@@ -18,7 +17,6 @@ mod store;
 pub mod testing;
 mod watch;
 
-pub use backoff::Backoff;
 pub use client::{Client, Patch};
 pub use domain::cluster_domain;
 pub use error::{ApiError, ConnectError};

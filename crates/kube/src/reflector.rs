@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use outrigger_backoff::Backoff;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::error::ApiError;
 use crate::kind::Kind;
@@ -268,8 +268,8 @@ struct Trouble {
 impl Trouble {
     fn new() -> Self {
         Self {
-            shorts: Backoff::new(AFTER_SHORT.0, AFTER_SHORT.1),
-            failures: Backoff::new(AFTER_FAILURE.0, AFTER_FAILURE.1),
+            shorts: Backoff::new(AFTER_SHORT.0, AFTER_SHORT.1).jittered(),
+            failures: Backoff::new(AFTER_FAILURE.0, AFTER_FAILURE.1).jittered(),
             refused: 0,
             expired: false,
             told: false,

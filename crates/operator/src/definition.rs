@@ -6,8 +6,9 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use outrigger_accept::health::Part;
+use outrigger_backoff::Backoff;
 use outrigger_identity::TrustAnchors;
-use outrigger_kube::{ApiError, Backoff, Client, Kind, Meta, Patch, Reflector, Scope, Watched};
+use outrigger_kube::{ApiError, Client, Kind, Meta, Patch, Reflector, Scope, Watched};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
@@ -122,7 +123,7 @@ struct CorrectionBackoff {
 impl Default for CorrectionBackoff {
     fn default() -> Self {
         Self {
-            pauses: Backoff::new(RETRY, DISPUTE),
+            pauses: Backoff::new(RETRY, DISPUTE).jittered(),
             last: None,
         }
     }

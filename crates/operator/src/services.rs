@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
+use outrigger_backoff::Backoff;
 use outrigger_kube::{ApiError, Change, Client, Kind, Meta, Progress, Reflector, Scope, Store, Watched};
 use serde_json::Value;
 use tokio::sync::broadcast::error::RecvError;
@@ -133,8 +134,7 @@ impl Disputes {
 
 /// Until the next attempt.
 fn pause(failures: u32) -> Duration {
-    let factor = 2_u32.saturating_pow(failures.saturating_sub(1));
-    PAUSE.saturating_mul(factor).min(FULL_PAUSE)
+    Backoff::new(PAUSE, FULL_PAUSE).after(failures.saturating_sub(1))
 }
 
 /// Makes the services.

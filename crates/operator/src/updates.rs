@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use outrigger_kube::{Backoff, Change, Changes};
+use outrigger_backoff::Backoff;
+use outrigger_kube::{Change, Changes};
 use outrigger_wire::operator::v1::ResourceEventType;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -67,7 +68,7 @@ impl<K> PendingChange<K> {
             resource,
             at: change.at,
             due: change.at,
-            pauses: Backoff::new(AGAIN.0, AGAIN.1),
+            pauses: Backoff::new(AGAIN.0, AGAIN.1).jittered(),
             missed: false,
         })
     }

@@ -6,9 +6,10 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use outrigger_backoff::Backoff;
 
-/// How often [`Users::gone`] looks, at first and at most.
-const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// Between two looks of [`Users::wait_until_released`].
+const LOOKS: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
 
 /// What a block keeps of each of its components. A call holds the entry it looked up, so a component that is
 /// replaced or removed meanwhile stays whole for it.
@@ -122,14 +123,13 @@ impl Users {
     /// Waits until nobody does, `limit` at most; false when somebody still does then.
     pub async fn wait_until_released(&self, limit: Duration) -> bool {
         let started = Instant::now();
-        let mut pause = LOOK.0;
+        let mut pauses = LOOKS;
         while self.0.strong_count() > 0 {
             let left = limit.saturating_sub(started.elapsed());
             if left.is_zero() {
                 return false;
             }
-            tokio::time::sleep(pause.min(left)).await;
-            pause = (pause * 2).min(LOOK.1);
+            tokio::time::sleep(pauses.pause().min(left)).await;
         }
         true
     }

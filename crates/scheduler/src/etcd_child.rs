@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc as queue};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use outrigger_backoff::Backoff;
 use outrigger_identity::pem;
 use tokio::sync::oneshot;
 
@@ -31,8 +32,8 @@ const END: Duration = Duration::from_secs(8);
 const SOON: Duration = Duration::from_secs(10);
 /// Such ends in a row, after which the scheduler gives up.
 const ENDS: u32 = 5;
-/// Longest pause before it is started again.
-const FULL_PAUSE: Duration = Duration::from_secs(5);
+/// Pauses before it is started again.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 /// Last lines of its log that are told when it ends.
 const LINES: usize = 5;
 /// How long its last lines are waited for once it has ended.
@@ -344,9 +345,8 @@ fn supervise(
         if ends >= ENDS {
             return Err(ChildError::Ended { status, said: last });
         }
-        let pause = Duration::from_millis(100 << ends.min(10)).min(FULL_PAUSE);
         // It is about to be started again in any case.
-        if order(ordered, pause) == Some(Order::Stop) {
+        if order(ordered, PAUSES.after(ends - 1)) == Some(Order::Stop) {
             return Ok(());
         }
     }

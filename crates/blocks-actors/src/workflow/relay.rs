@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
+use outrigger_backoff::Backoff;
 use outrigger_wire::durabletask::{ActivityRequest, ActivityResponse, OrchestratorResponse};
 use outrigger_workflow::names;
 use prost::{DecodeError, Message};
@@ -22,7 +23,7 @@ use crate::actors::{ActorCall, ActorError};
 /// that has moved.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Before an answer is offered a second time, and the longest time between two offers.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
 
 impl Engine {
     /// Has a worker run a turn of an instance: an `OrchestratorRequest`, encoded, in pieces.
@@ -169,7 +170,7 @@ impl Workflows {
             methods::COMPLETE,
             answer.encode_to_vec(),
         );
-        let (began, mut pause) = (Instant::now(), PAUSES.0);
+        let (began, mut pauses) = (Instant::now(), PAUSES);
         loop {
             let error = match self.with.actors.invoke_plain(&call).await {
                 Ok(_) => return Ok(true),
@@ -185,8 +186,7 @@ impl Workflows {
                     ))),
                 };
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(PAUSES.1);
+            sleep(pauses.pause()).await;
         }
     }
 }

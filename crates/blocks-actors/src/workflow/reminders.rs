@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use outrigger_backoff::Backoff;
 use outrigger_wire::common::v1::job_failure_policy::Policy;
 use outrigger_wire::common::v1::{JobFailurePolicy, JobFailurePolicyConstant};
 use outrigger_wire::scheduler::v1::Job;
@@ -19,8 +20,8 @@ use super::instance::random;
 
 /// How long a scheduler that does not answer is asked again.
 const SCHEDULER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two attempts: first, and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Between two attempts.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// How long it may take to put a reminder off, before it comes again in a second instead.
 const PUT_OFF: Duration = Duration::from_secs(2);
 
@@ -118,19 +119,19 @@ impl Engine {
             ..Job::default()
         };
         let actors = self.actors().map_err(retry_later)?;
-        let (mut pause, most) = PAUSES;
+        let mut pauses = PAUSES;
         let end = Instant::now() + SCHEDULER_TIMEOUT;
         loop {
             let Err(error) = actors.set_reminder(kind, id, name, job.clone()).await else {
                 return Ok(());
             };
+            let pause = pauses.pause();
             let passes = matches!(error.code(), Code::Unavailable | Code::DeadlineExceeded);
             if !passes || Instant::now() + pause > end {
                 let text = format!("reminder {name} of actor {kind}||{id} was not stored: {error}");
                 return Err(retry_later(text));
             }
             sleep(pause).await;
-            pause = (pause * 2).min(most);
         }
     }
 

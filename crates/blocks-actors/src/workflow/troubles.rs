@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use outrigger_backoff::Backoff;
 use outrigger_telemetry::metrics::Gauge;
 use tokio::time::Instant;
 
@@ -66,8 +67,7 @@ fn pause_after(failures: u32) -> Duration {
     // The second try comes as soon as its reminder: what was wrong may have passed.
     match failures.saturating_sub(1) {
         0 => Duration::ZERO,
-        doublings @ 1..=6 => Duration::from_secs(1 << doublings).min(MAX_PAUSE),
-        _ => MAX_PAUSE,
+        others => Backoff::new(Duration::from_secs(1), MAX_PAUSE).after(others),
     }
 }
 

@@ -1,5 +1,6 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
+use outrigger_backoff::Backoff;
 use rumqttc::QoS;
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -17,7 +18,7 @@ use crate::{
     client::{Client, Event, Events, Limits, Lost, Received, Refusal, SubscribeOptions},
     link::Link,
     publisher::goodbye,
-    settings::{Backoff, Connection},
+    settings::{Connection, RECONNECT_PAUSES},
 };
 
 /// How long acknowledgements may take to be written at the end.
@@ -115,7 +116,7 @@ pub(super) struct Session {
     /// Acknowledgements that were not written yet.
     unsent: usize,
     flushes: Vec<oneshot::Sender<()>>,
-    backoff: Backoff,
+    pauses: Backoff,
     wait_until: Instant,
 }
 
@@ -146,7 +147,7 @@ impl Session {
             connection: 0,
             unsent: 0,
             flushes: Vec::new(),
-            backoff: Backoff::default(),
+            pauses: RECONNECT_PAUSES,
             wait_until: Instant::now(),
         }
     }
@@ -215,7 +216,7 @@ impl Session {
         self.asked = 0;
         self.unsent = 0;
         self.flushed();
-        self.backoff.reset();
+        self.pauses.reset();
         if !resumed {
             self.held.forgotten();
         }
@@ -238,7 +239,7 @@ impl Session {
     }
 
     fn lost(&mut self, lost: Lost) {
-        self.wait_until = Instant::now() + self.backoff.next();
+        self.wait_until = Instant::now() + self.pauses.pause();
         self.unsent = 0;
         self.flushed();
         let text = lost.text;

@@ -1,6 +1,7 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures::{FutureExt, stream};
+use outrigger_backoff::Backoff;
 use outrigger_component::{
     Result,
     pubsub::{Feed, Message, Settlement, Subscribe},
@@ -17,8 +18,8 @@ use crate::{discovery::LOG, status};
 
 /// Acknowledgements on their way; when there are more, no messages are taken.
 const MOST_ACKS: usize = 256;
-/// Pauses before the stream is opened again; each is twice the last.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Before the stream is opened again.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 /// What a component is told of a message that has to come again.
 const RETURNED: &str = "the message was not processed: deliver it again";
 /// How long a component may take to notice that nothing more is read.
@@ -32,7 +33,7 @@ pub(super) struct Consumer {
     /// Who subscribes, while waiting for the first stream.
     begun: Option<oneshot::Sender<Result<(), Status>>>,
     /// Before the next stream.
-    pause: Duration,
+    pauses: Backoff,
 }
 
 fn ack(id: String, settlement: Settlement) -> PullMessagesRequest {
@@ -63,7 +64,7 @@ impl Consumer {
             },
             name: request.topic.as_str().into(),
             begun: Some(begun),
-            pause: PAUSES.0,
+            pauses: PAUSES,
         }
     }
 
@@ -88,17 +89,16 @@ impl Consumer {
                     cause
                 }
             };
-            let (name, topic) = (&self.shared.name, &self.name);
+            let (name, topic, pause) = (&self.shared.name, &self.name, self.pauses.pause());
             tracing::warn!(
                 target: LOG,
-                "pub/sub {name}: topic {topic}: {cause}; subscribing again in {:?}", self.pause
+                "pub/sub {name}: topic {topic}: {cause}; subscribing again in {pause:?}"
             );
             tokio::select! {
                 () = drain.cancelled() => return Ok(()),
                 () = closed.cancelled() => return Ok(()),
-                () = sleep(self.pause) => {}
+                () = sleep(pause) => {}
             }
-            self.pause = (self.pause * 2).min(PAUSES.1);
         }
     }
 
@@ -120,7 +120,7 @@ impl Consumer {
             opened = client.pull_messages(requests) => opened?,
         };
         let mut messages = opened.into_inner();
-        self.pause = PAUSES.0;
+        self.pauses.reset();
         if let Some(begun) = self.begun.take() {
             // Whoever subscribed may not have waited so long.
             let _late = begun.send(Ok(()));

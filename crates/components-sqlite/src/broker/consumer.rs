@@ -3,6 +3,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use outrigger_backoff::Backoff;
 use outrigger_component::{
     Error, Kind, Result,
     pubsub::{Feed, Lane, Message, Settlement},
@@ -74,6 +75,7 @@ impl Consumer {
 
     pub(super) async fn run(self, mut feed: Feed<i64>) -> Result<()> {
         let (drain, options) = (feed.drain_token(), &self.shared.options);
+        let pauses = backoff(options.poll);
         let mut renewal = interval(options.visibility / 3);
         // Joining has said that the group has a consumer.
         let mut sweep = interval_at(time::Instant::now() + options.sweep, options.sweep);
@@ -120,7 +122,7 @@ impl Consumer {
                 () = drain.cancelled(), if !feed.draining() => {}
                 settled = feed.settled() => owed.extend(settled),
                 () = published, if waits => likely = true,
-                () = sleep(pause(options.poll, failures)), if waits && !likely => {}
+                () = sleep(pauses.after(failures)), if waits && !likely => {}
                 () = std::future::ready(()), if waits && likely => {}
                 _ = renewal.tick() => self.renew(&feed).await,
                 _ = sweep.tick() => self.sweep(&mut swept).await?,
@@ -258,10 +260,9 @@ impl Consumer {
     }
 }
 
-/// How long to wait before the database is asked again, after so many failures one after another.
-fn pause(poll: Duration, failures: u32) -> Duration {
-    poll.saturating_mul(2_u32.saturating_pow(failures))
-        .min(MOST_PAUSE.max(poll))
+/// How long to wait before the database is asked again: the first time where it works, longer after each failure in a row.
+fn backoff(poll: Duration) -> Backoff {
+    Backoff::new(poll, MOST_PAUSE.max(poll))
 }
 
 #[cfg(test)]
@@ -294,10 +295,10 @@ mod tests {
     fn pauses_grow_while_the_database_fails() {
         let poll = Duration::from_millis(50);
         let pauses: Vec<u128> = [0, 1, 2, 6, 7, 40]
-            .map(|failures| pause(poll, failures).as_millis())
+            .map(|failures| backoff(poll).after(failures).as_millis())
             .into();
         assert_eq!(pauses, [50, 100, 200, 3200, 5000, 5000]);
         let rare = Duration::from_secs(30);
-        assert_eq!(pause(rare, 3), rare);
+        assert_eq!(backoff(rare).after(3), rare);
     }
 }

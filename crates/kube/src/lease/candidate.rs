@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use outrigger_backoff::Backoff;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -71,7 +72,7 @@ impl<P: LeaseStore> Candidate<P> {
     }
 
     async fn take_part(&mut self) {
-        let mut pause = self.pace.retry;
+        let mut pauses = Backoff::new(self.pace.retry, self.pace.renew);
         loop {
             let begun = Instant::now();
             let outcome = match tokio::time::timeout(self.pace.take, self.look()).await {
@@ -86,12 +87,11 @@ impl<P: LeaseStore> Candidate<P> {
                 Err(_) => Err(format!("no answer within {} s", self.pace.take.as_secs_f64())),
             };
             match outcome {
-                Ok(()) => pause = self.pace.retry,
+                Ok(()) => pauses.reset(),
                 // It may be a short trouble: not at once, and soon.
                 Err(error) => {
                     tracing::warn!(target: LOG, "cannot watch the lease {}: {error}", self.name);
-                    tokio::time::sleep(spread(pause)).await;
-                    pause = (pause * 2).min(self.pace.renew);
+                    tokio::time::sleep(spread(pauses.pause())).await;
                 }
             }
         }

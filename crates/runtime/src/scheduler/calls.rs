@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use outrigger_backoff::Backoff;
 use outrigger_transport::conn::{Channel, SendError};
 use outrigger_wire::scheduler::v1::scheduler_client::SchedulerClient;
 use outrigger_wire::scheduler::v1::{
@@ -19,8 +20,8 @@ use super::hosts::Host;
 
 /// Limit of a call, with the time until schedulers are known and reached.
 const CALL: Duration = Duration::from_secs(30);
-/// Before a call that reached no scheduler is made again; each is twice the last.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// Before a call that reached no scheduler is made again.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
 /// Why the scheduler did not do what it was asked.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -183,7 +184,7 @@ impl Scheduler {
             return Err(SchedulerError::Disabled);
         }
         let deadline = Instant::now() + CALL;
-        let mut pause = PAUSES.0;
+        let mut pauses = PAUSES;
         let mut last = "no scheduler is known yet".to_owned();
         let calling = async {
             loop {
@@ -196,8 +197,7 @@ impl Scheduler {
                     return Err(status);
                 }
                 last = described(&status);
-                sleep(pause).await;
-                pause = (pause * 2).min(PAUSES.1);
+                sleep(pauses.pause()).await;
             }
         };
         let called = timeout_at(deadline, calling).await;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_backoff::Backoff;
 use outrigger_identity::{Expect, server_name};
 use outrigger_transport::conn::{Channel, Dialer, H2Pool, KeepAlive};
 use outrigger_wire::scheduler::v1::WatchHostsRequest;
@@ -17,8 +18,8 @@ use crate::life::Condition;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for the first list: one that waits for others to be elected may take long, but another may know it already.
 const FIRST_LIST: Duration = Duration::from_secs(30);
-/// Before a scheduler is asked again; each is twice the last.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// Before a scheduler is asked again.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 /// Schedulers at most; those that are told beyond are left out.
 const MAX_HOSTS: usize = 128;
 /// Largest message of a scheduler at least, bytes: jobs that others scheduled come back in lists.
@@ -75,14 +76,19 @@ enum Ended {
 /// Asks one configured scheduler after the other, for ever.
 pub(super) async fn follow(scheduler: &Scheduler, known: &Condition) {
     let configured = &scheduler.settings.addresses;
-    let mut pause = PAUSES.0;
+    let mut pauses = PAUSES;
     loop {
         let index = rand::random_range(0..configured.len());
         // `is_configured` was asked before.
         let Some(address) = configured.get(index) else {
             return;
         };
-        match ask(scheduler, address, known).await {
+        let ended = ask(scheduler, address, known).await;
+        if let Ended::After(_) = ended {
+            pauses.reset();
+        }
+        let pause = pauses.pause();
+        match ended {
             Ended::Unimplemented => {
                 scheduler.know(configured.iter().map(String::as_str));
                 known.met();
@@ -92,7 +98,6 @@ pub(super) async fn follow(scheduler: &Scheduler, known: &Condition) {
                 let cause =
                     status.map_or_else(|| "it ended the stream".to_owned(), |status| status.to_string());
                 tracing::debug!(target: LOG, "lost the stream of scheduler addresses from {address}: {cause}");
-                pause = PAUSES.0;
             }
             Ended::Failed(status) => {
                 let cause = super::calls::described(&status);
@@ -103,7 +108,6 @@ pub(super) async fn follow(scheduler: &Scheduler, known: &Condition) {
             }
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSES.1);
     }
 }
 

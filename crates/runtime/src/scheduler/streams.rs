@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt, unfold};
+use outrigger_backoff::Backoff;
 use outrigger_wire::scheduler::v1::job_target_metadata::Type;
 use outrigger_wire::scheduler::v1::watch_jobs_request::WatchJobRequestType as Message;
 use outrigger_wire::scheduler::v1::{
@@ -20,8 +21,8 @@ use tonic::{Status, Streaming};
 use super::hosts::Host;
 use super::{Accepts, Begun, LOG, Outcome, Receiver, Scheduler, Trigger};
 
-/// Before a stream is opened again; each is twice the last.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// Before a stream is opened again.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 /// A stream that was open for so long was fine.
 const STEADY: Duration = Duration::from_secs(10);
 /// Triggers of one stream that are handled at once; others wait on the way.
@@ -133,7 +134,7 @@ struct Stream {
 
 impl Stream {
     async fn live(self) {
-        let mut pause = PAUSES.0;
+        let mut pauses = PAUSES;
         while !self.stop.is_cancelled() {
             let opened = Instant::now();
             let ended = self.take_triggers().await;
@@ -141,8 +142,9 @@ impl Stream {
                 return;
             }
             if opened.elapsed() > STEADY {
-                pause = PAUSES.0;
+                pauses.reset();
             }
+            let pause = pauses.pause();
             let cause = ended.err().map_or_else(
                 || "it ended".to_owned(),
                 |status| super::calls::described(&status),
@@ -156,7 +158,6 @@ impl Stream {
                 () = self.stop.cancelled() => return,
                 () = sleep(pause) => {}
             }
-            pause = (pause * 2).min(PAUSES.1);
         }
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use outrigger_backoff::Backoff;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -28,10 +29,10 @@ use crate::fault;
 
 /// How long a call waits for a store that does not answer.
 const STORE_TIMEOUT: Duration = Duration::from_secs(15);
-/// First pause between two attempts; doubled up to [`FULL_PAUSE`].
+/// First pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest pause between two attempts.
-const FULL_PAUSE: Duration = Duration::from_secs(1);
+/// Pauses between two attempts.
+const PAUSES: Backoff = Backoff::new(FIRST_PAUSE, Duration::from_secs(1));
 /// Lists under way: each may be large.
 const LISTS: usize = 4;
 
@@ -110,12 +111,13 @@ where
     F: Future<Output = Result<T, StorageError>>,
 {
     let deadline = Instant::now() + STORE_TIMEOUT;
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = PAUSES;
     loop {
-        match attempt().await {
+        let outcome = attempt().await;
+        let pause = pauses.pause();
+        match outcome {
             Err(error) if error.is_passing() && Instant::now() + pause < deadline => {
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(FULL_PAUSE);
             }
             outcome => return outcome,
         }

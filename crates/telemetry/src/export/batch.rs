@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_backoff::Backoff;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +17,7 @@ const BATCH: usize = 512;
 const GATHER: Duration = Duration::from_secs(1);
 /// Attempts per batch, with growing pauses between them.
 const ATTEMPTS: u32 = 5;
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(8));
 /// All that is left is sent within this time at the end.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 
@@ -79,7 +80,7 @@ impl Worker {
 
     /// Tries several times unless the collector refuses. Cancellation ends the waiting, not an attempt under way.
     async fn deliver(&mut self, batch: &[Arc<SpanData>], cancel: &CancellationToken) {
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = PAUSES;
         for attempt in 1.. {
             let outcome = self.attempt(batch).await;
             let again = matches!(outcome, Err(ExportError::Unavailable(_))) && attempt < ATTEMPTS;
@@ -87,11 +88,10 @@ impl Worker {
                 return self.note(batch.len(), outcome);
             }
             // When cancelled, the next round is the last.
-            if cancel.run_until_cancelled(sleep(pause)).await.is_none() {
+            if cancel.run_until_cancelled(sleep(pauses.pause())).await.is_none() {
                 let last = self.attempt(batch).await;
                 return self.note(batch.len(), last);
             }
-            pause *= 2;
         }
     }
 

@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::advances::{Advances, Fence};
 use super::backend::{Backend, Condition, Watch, Write};
 use super::follow::follow;
-use super::{FIRST_PAUSE, FULL_PAUSE, SelfMember};
+use super::{FIRST_PAUSE, PAUSES, SelfMember};
 use crate::fault;
 use crate::proto::stored::Leadership;
 use crate::storage::pair::{Pair, Range};
@@ -108,7 +108,7 @@ impl Membership {
 
     /// Runs until told to stop; then its jobs are given back and its entry is gone, if the store answers.
     pub(super) async fn run(mut self) {
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = PAUSES;
         while !self.stop.is_cancelled() {
             let begun = Instant::now();
             if let Err(error) = self.lease().await {
@@ -118,11 +118,10 @@ impl Membership {
                 );
             }
             if begun.elapsed() > LEASE {
-                pause = FIRST_PAUSE;
+                pauses.reset();
             }
-            let wait = tokio::time::sleep(pause);
+            let wait = tokio::time::sleep(pauses.pause());
             self.stop.run_until_cancelled(wait).await;
-            pause = (pause * 2).min(FULL_PAUSE);
         }
     }
 
@@ -260,10 +259,11 @@ impl Membership {
     /// `None`: told to stop.
     async fn members_retried(&self) -> Result<Option<(i64, Vec<Member>)>, StorageError> {
         let begun = Instant::now();
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = PAUSES;
         loop {
             match self.members().await {
                 Err(error) if error.is_passing() && begun.elapsed() < LEASE => {
+                    let pause = pauses.pause();
                     if pause == FIRST_PAUSE {
                         tracing::warn!(
                             target: LOG,
@@ -275,7 +275,6 @@ impl Membership {
                     if self.stop.run_until_cancelled(wait).await.is_none() {
                         return Ok(None);
                     }
-                    pause = (pause * 2).min(FULL_PAUSE);
                 }
                 read => return read.map(Some),
             }

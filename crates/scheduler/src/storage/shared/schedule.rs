@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use tokio::time::{Instant, timeout_at};
 
 use super::backend::{Backend, Condition, Write};
-use super::{FIRST_PAUSE, FULL_PAUSE, STORE_TIMEOUT, retried};
+use super::{PAUSES, STORE_TIMEOUT, retried};
 use crate::storage::pair::{Range, counter_key, job_key};
 use crate::storage::{Scheduled, StorageError};
 use crate::stored;
@@ -40,7 +40,7 @@ pub(super) async fn schedule(
         },
     ];
     let deadline = Instant::now() + STORE_TIMEOUT;
-    let (mut pause, mut unanswered) = (FIRST_PAUSE, None);
+    let (mut pauses, mut unanswered) = (PAUSES, None);
     loop {
         let failure = match backend.commit(&conditions, &writes).await {
             Ok(true) => return Ok(Scheduled::Stored),
@@ -68,12 +68,12 @@ pub(super) async fn schedule(
             };
             conditions = vec![Condition::Modified(key.clone(), modified)];
         }
+        let pause = pauses.pause();
         if Instant::now() + pause >= deadline {
             let why = "other clients write the same job".to_owned();
             return Err(failure.unwrap_or(StorageError::Unavailable(why)));
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(FULL_PAUSE);
     }
 }
 
