@@ -208,7 +208,7 @@ impl PubSub for Rabbit {
         let shared = &self.0;
         let queue = Queue::new(&request, &shared.options);
         let queue = queue.map_err(|error| error.of(&shared.component))?;
-        // While its app is unwell, one that acknowledges what comes, or gets all there is, would keep it from others: it goes,
+        // While its app is unhealthy, one that acknowledges what comes, or gets all there is, would keep it from others: it goes,
         // though its queue may go with it.
         let others_get_it = !shared.options.auto_ack && !queue.has_one_consumer();
         let needs_consumer = shared.options.delete_when_unused && others_get_it;

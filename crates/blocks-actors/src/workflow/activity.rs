@@ -110,11 +110,11 @@ impl InternalActors for Activities {
                 elapsed: OnceLock::new(),
             };
             let mut waiting = ReminderWait { id, is_over: false };
-            let unwell = self.engine.unwell();
+            let unhealthy = self.engine.unhealthy();
             let joined = tokio::select! {
                 biased;
                 joined = self.executions.join(key, work) => joined,
-                () = unwell.cancelled() => return Err(retry_later("the app is unhealthy")),
+                () = unhealthy.cancelled() => return Err(retry_later("the app is unhealthy")),
             };
             waiting.is_over = true;
             joined
