@@ -18,7 +18,7 @@ use super::{
 };
 
 /// Events with the app at once; beyond it the connection is not read.
-const MOST: usize = 1024;
+const MAX_HANDLING: usize = 1024;
 /// Pause before an event that was refused is tried again.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Refused events that the broker is asked for again by connecting anew: each takes a place in its window.
@@ -93,7 +93,7 @@ impl Reader<'_> {
             if draining && self.handling.is_empty() && (self.unsent == 0 || !self.online) {
                 return Ok(());
             }
-            let has_capacity = self.handling.len() < MOST;
+            let has_capacity = self.handling.len() < MAX_HANDLING;
             let wait_until = self.wait_until;
             let next = async {
                 sleep_until(wait_until).await;

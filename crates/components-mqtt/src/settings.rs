@@ -19,7 +19,7 @@ const URL: &[&str] = &["url"];
 /// Between two pings, seconds: a broker that leaves one without an answer until the next is gone.
 pub(crate) const KEEP_ALIVE: u16 = 10;
 /// Largest message either way, bytes.
-pub(crate) const LARGEST: usize = 64 << 20;
+pub(crate) const MAX_MESSAGE: usize = 64 << 20;
 
 /// Messages that are sent without the broker's answer to the ones before.
 const AHEAD: u16 = 100;

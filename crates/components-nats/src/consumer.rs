@@ -29,7 +29,7 @@ const NOT_UNIQUE: &str = "consumer not unique";
 /// Before a message that was returned comes again, without `ackWait`.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often it is looked whether the server still has the consumer.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// What was said has to leave within this time when a subscription ends; shorter than a shutdown may take. A server that is
 /// away sends the messages again.
 const FLUSH: Duration = Duration::from_secs(1);
@@ -241,7 +241,7 @@ impl Consumer {
         let mut prefetched = Prefetched::default();
         let mut renewal = interval(*renewal);
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut look = interval(LOOK);
+        let mut look = interval(POLL_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let suspicion = Notify::new();
         // Beside everything else: a server that is away takes seconds not to answer.
@@ -503,7 +503,7 @@ impl Resume {
 /// Looks now and then, and on suspicion, whether the server still has a consumer; ends when it has not.
 async fn until_deleted(stream: &Stream, name: &str, suspicion: &Notify) {
     loop {
-        let _either = timeout(LOOK, suspicion.notified()).await;
+        let _either = timeout(POLL_INTERVAL, suspicion.notified()).await;
         if let Err(error) = stream.consumer_info(name).await
             && is_gone(&error)
         {

@@ -25,7 +25,7 @@ use super::{
 };
 
 /// Events with the app at once; when there are more, the component waits.
-const MOST_AT_ONCE: usize = 256;
+const MAX_HANDLING: usize = 256;
 /// Pauses before the stream is opened again; each is twice the last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// How long events are still answered after the last one that was with the app at the end.
@@ -64,7 +64,7 @@ impl Binding {
     async fn session(&self, reading: &mut Reading<'_>) -> Result<(), Status> {
         let mut client = InputBindingClient::with_origin(Caller(Arc::clone(&self.link)), origin())
             .max_decoding_message_size(self.limit);
-        let (acks, queue) = mpsc::channel(MOST_AT_ONCE);
+        let (acks, queue) = mpsc::channel(MAX_HANDLING);
         let queue = stream::unfold(queue, |mut queue| async { Some((queue.recv().await?, queue)) });
         let drain = reading.drain;
         // Servers answer this call with their first event: it is part of the reading.
@@ -78,7 +78,7 @@ impl Binding {
                 biased;
                 () = drain.cancelled() => break,
                 Some(_) = reading.handling.join_next() => {}
-                event = events.message(), if reading.handling.len() < MOST_AT_ONCE => match event? {
+                event = events.message(), if reading.handling.len() < MAX_HANDLING => match event? {
                     Some(event) => reading.take(event, &acks),
                     None => return Ok(()),
                 },

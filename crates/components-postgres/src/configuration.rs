@@ -14,10 +14,10 @@ use tokio_postgres::types::Type;
 
 use super::{listener::Listener, pool::Pool, settings::Settings};
 
-const LEAST_PAUSE: Duration = Duration::from_millis(100);
-const MOST_PAUSE: Duration = Duration::from_secs(5);
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// As long as an identifier of the server may be.
-const LONGEST_TABLE: usize = 64;
+const MAX_TABLE_NAME: usize = 64;
 
 pub(super) struct PostgresConfiguration {
     values: Arc<Values>,
@@ -33,7 +33,7 @@ struct Values {
 pub(super) async fn open(metadata: &Metadata) -> Result<PostgresConfiguration> {
     let table = metadata.required(&["table"])?.to_owned();
     let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_');
-    if table.len() > LONGEST_TABLE || !table.chars().all(fine) {
+    if table.len() > MAX_TABLE_NAME || !table.chars().all(fine) {
         let expected = "it must have at most 64 lower-case letters, digits, '_' and '.'";
         return Err(metadata.wrong(&["table"], expected).into());
     }
@@ -167,10 +167,10 @@ impl Values {
         mut known: Items,
         updates: mpsc::Sender<Items>,
     ) {
-        let mut pause = LEAST_PAUSE;
+        let mut pause = MIN_PAUSE;
         loop {
             while let Some(payload) = listener.next().await {
-                pause = LEAST_PAUSE;
+                pause = MIN_PAUSE;
                 match notified(&payload) {
                     Ok((key, _)) if !keys.is_empty() && !keys.contains(&key) => {}
                     Ok((key, item)) => {
@@ -188,7 +188,7 @@ impl Values {
             }
             let current = loop {
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(MOST_PAUSE);
+                pause = (pause * 2).min(MAX_PAUSE);
                 match self.resume(&keys, &channel).await {
                     Ok((again, current)) => {
                         listener = again;

@@ -31,7 +31,7 @@ use super::{
 /// Before a message that was returned goes back to the broker, which delivers it again at once.
 const AGAIN: Duration = Duration::from_secs(1);
 /// The longest tag of a consumer, bytes.
-const LONGEST_TAG: usize = 255;
+const MAX_TAG: usize = 255;
 /// How long the last settlements may take.
 const LAST: Duration = Duration::from_secs(2);
 /// From so many returns on of a message it is told that the broker may drop it: a quorum queue of RabbitMQ 4 does after 20.
@@ -164,7 +164,7 @@ impl Consumer {
     /// `<queue>-<uuid>`, of which the end is unique.
     fn tag(&self) -> String {
         let tag = format!("{}-{}", self.queue.name, uuid::Uuid::new_v4());
-        let mut from = tag.len().saturating_sub(LONGEST_TAG);
+        let mut from = tag.len().saturating_sub(MAX_TAG);
         while !tag.is_char_boundary(from) {
             from += 1;
         }

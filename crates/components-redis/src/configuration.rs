@@ -26,8 +26,8 @@ const EVENTS: &str = "Kg$xe";
 const AT_ONCE: usize = 64;
 /// How often a silent server is asked whether it is there, unless `readTimeout` says otherwise.
 const HEARTBEAT: Duration = Duration::from_secs(3);
-const LEAST_PAUSE: Duration = Duration::from_millis(100);
-const MOST_PAUSE: Duration = Duration::from_secs(5);
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 pub(super) struct RedisConfiguration {
     values: Arc<Values>,
@@ -168,11 +168,11 @@ impl Values {
         mut known: Items,
         updates: mpsc::Sender<Items>,
     ) {
-        let mut pause = LEAST_PAUSE;
+        let mut pause = MIN_PAUSE;
         loop {
             let (mut asking, mut messages) = pubsub.split();
             while let Some(message) = next(&mut asking, &mut messages, self.heartbeat()).await {
-                pause = LEAST_PAUSE;
+                pause = MIN_PAUSE;
                 let Some(key) = message.get_channel_name().strip_prefix(&self.channel_prefix()) else {
                     continue;
                 };
@@ -203,7 +203,7 @@ impl Values {
             }
             let current = loop {
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(MOST_PAUSE);
+                pause = (pause * 2).min(MAX_PAUSE);
                 match self.resume(&keys).await {
                     Ok((again, current)) => {
                         pubsub = again;

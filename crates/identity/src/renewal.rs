@@ -14,7 +14,7 @@ use crate::svid::Svid;
 use crate::verify;
 
 /// Longest pause between looks at the clock; bounds the harm of a clock that jumps or a machine that sleeps.
-const LOOK: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Pause after a failed renewal.
 const RETRY: Duration = Duration::from_secs(10);
 /// Longest pause before a certificate that came too old is renewed, and the shortest between any renewals: the CA
@@ -122,7 +122,7 @@ impl Renewal {
             if now < due {
                 let left = now.duration_until(due).unsigned_abs();
                 tokio::select! {
-                    () = tokio::time::sleep(left.min(LOOK)) => {}
+                    () = tokio::time::sleep(left.min(POLL_INTERVAL)) => {}
                     // The CA was replaced: whoever trusts the new one alone refuses this process.
                     Ok(()) = anchors.changed() => {
                         if !verify::is_vouched(self.identity.anchors(), self.identity.svid().chain()) {

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const FULL_PAUSE: Duration = Duration::from_secs(30);
 /// How often a service is made again at once where somebody else writes it too, each within a minute of the last; then after
 /// a pause.
-const AT_ONCE_AGAIN: u32 = 4;
+const MAX_IMMEDIATE_RECREATIONS: u32 = 4;
 /// Failures in a row after which they are logged as an error.
 const LOGGED_AFTER: u32 = 8;
 
@@ -125,7 +125,7 @@ impl Disputes {
         let (last, times) = self.0.entry(workload.clone()).or_insert((now, 0));
         (*last, *times) = (now, times.saturating_add(1));
         times
-            .checked_sub(AT_ONCE_AGAIN)
+            .checked_sub(MAX_IMMEDIATE_RECREATIONS)
             .filter(|beyond| *beyond > 0)
             .map(pause)
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 
 /// How often [`Users::gone`] looks, at first and at most.
-const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+const POLL_INTERVAL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
 /// What a block keeps of each of its components. A call holds the entry it looked up, so a component that is
 /// replaced or removed meanwhile stays whole for it.
@@ -122,14 +122,14 @@ impl Users {
     /// Waits until nobody does, `limit` at most; false when somebody still does then.
     pub async fn wait_until_released(&self, limit: Duration) -> bool {
         let started = Instant::now();
-        let mut pause = LOOK.0;
+        let mut pause = POLL_INTERVAL.0;
         while self.0.strong_count() > 0 {
             let left = limit.saturating_sub(started.elapsed());
             if left.is_zero() {
                 return false;
             }
             tokio::time::sleep(pause.min(left)).await;
-            pause = (pause * 2).min(LOOK.1);
+            pause = (pause * 2).min(POLL_INTERVAL.1);
         }
         true
     }

@@ -23,8 +23,8 @@ const LOG: &str = "dapr.scheduler.etcd";
 const PROGRAM: &str = "etcd";
 /// First argument of the process that becomes etcd; the id of its parent follows.
 pub(crate) const GUARD: &str = "--become-etcd";
-/// Between two looks at the child.
-const LOOK: Duration = Duration::from_millis(200);
+/// Between two checks of the child.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// How long it has to end when told to; then it is killed.
 const END: Duration = Duration::from_secs(8);
 /// An etcd that ends this soon could not work.
@@ -400,7 +400,7 @@ fn wait(child: &mut Child, ordered: &queue::Receiver<Order>) -> Result<ExitStatu
             Ok(None) => {}
             Err(error) => tracing::error!(target: LOG, "cannot find out whether etcd runs: {error}"),
         }
-        if let Some(order) = order(ordered, LOOK) {
+        if let Some(order) = order(ordered, POLL_INTERVAL) {
             end(child);
             return Err(order);
         }
@@ -420,7 +420,7 @@ fn end(child: &mut Child) {
         if !matches!(child.try_wait(), Ok(None)) {
             return;
         }
-        thread::sleep(LOOK / 10);
+        thread::sleep(POLL_INTERVAL / 10);
     }
     tracing::warn!(target: LOG, "etcd did not end in time and is killed");
     let _ = child.kill();
@@ -460,7 +460,7 @@ impl ChildOutput {
     fn last(&self, timeout: Duration) -> String {
         let deadline = Instant::now() + timeout;
         while !self.readers.iter().all(thread::JoinHandle::is_finished) && Instant::now() < deadline {
-            thread::sleep(LOOK / 20);
+            thread::sleep(POLL_INTERVAL / 20);
         }
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().cloned().collect::<Vec<_>>().join(" | ")

@@ -21,7 +21,7 @@ use crate::stored::Reader;
 
 const LOG: &str = "dapr.scheduler.triggers";
 /// Longest time between two looks at the clock while there are jobs: it may be set, and the machine may sleep.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Answers of apps that are not stored yet; from here on jobs that are due wait.
 const MAX_UNSTORED: usize = 16_384;
 /// Between two warnings that the store is behind.
@@ -263,7 +263,7 @@ impl Driver {
         let due = self.engine.wake_at().map(|due| {
             // What is due already waits for nothing but its turn.
             let until = Duration::try_from(due.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO);
-            until.min(LOOK)
+            until.min(POLL_INTERVAL)
         });
         let end = self
             .ends

@@ -17,7 +17,7 @@ pub(super) const LANES: usize = 16;
 const BEAT: Duration = Duration::from_millis(250);
 /// A process that stood still for longer ends what runs before it does anything else: placement gives its actors to others 3 s
 /// after the first ping without an answer.
-const STILL: Duration = Duration::from_millis(2_500);
+const MAX_SUSPENSION: Duration = Duration::from_millis(2_500);
 
 /// Whether calls may begin.
 pub(super) struct Gate {
@@ -44,7 +44,7 @@ impl Pulse {
     /// Whether the process stood still until now.
     fn has_stopped(&self) -> bool {
         let beat = self.beat.load(Ordering::SeqCst);
-        beat > 0 && u128::from(self.millis().saturating_sub(beat)) > STILL.as_millis()
+        beat > 0 && u128::from(self.millis().saturating_sub(beat)) > MAX_SUSPENSION.as_millis()
     }
 }
 
@@ -348,7 +348,7 @@ mod tests {
         assert!(gate.stood_still().now_or_never().is_none());
         let mut ends = std::pin::pin!(ran.cancelled());
         assert!(ends.as_mut().now_or_never().is_none());
-        std::thread::sleep(STILL + Duration::from_millis(10));
+        std::thread::sleep(MAX_SUSPENSION + Duration::from_millis(10));
         // Before anybody has looked at the clock.
         assert!(ends.now_or_never().is_some());
         let part = gate.enter_within(0);

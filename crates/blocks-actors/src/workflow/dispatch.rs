@@ -21,7 +21,7 @@ use crate::actors::ActorError;
 /// Calls that are made at once for one turn.
 pub(super) const AT_ONCE: usize = 32;
 /// How long another instance may take to be told something.
-const TELL: Duration = Duration::from_secs(10);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it may take to create a child. Its id may be that of an instance which creates this one meanwhile: neither would
 /// end. Who asks again for the same task finds the child there.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -136,7 +136,7 @@ impl Engine {
         if !message.creates() {
             // The other one may wait for this instance meanwhile: a parent that creates its child a second time.
             let sent = timeout(
-                TELL,
+                EVENT_TIMEOUT,
                 self.add_event(app, &message.target, &message.event, &message.origin),
             )
             .await;

@@ -29,7 +29,7 @@ use crate::actors::{ActorCall, Arrived, InternalActors, Watched};
 const IDLE: Duration = Duration::from_secs(30);
 
 /// How long it may take to remove reminders of what was replaced.
-const FORGET: Duration = Duration::from_secs(10);
+const REMINDER_REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// All instances that live here.
 pub(super) struct Instances {
@@ -177,7 +177,11 @@ impl Held<'_> {
     /// Removes the reminders of activities that nobody waits for any more: they would be run for nothing. Other reminders of
     /// what was replaced find another execution and do nothing, and a removal that is late might take one of this execution.
     async fn forget_replaced(&self, activities: Vec<String>) {
-        let forgotten = timeout(FORGET, self.all.engine.forget_activities(activities)).await;
+        let forgotten = timeout(
+            REMINDER_REMOVAL_TIMEOUT,
+            self.all.engine.forget_activities(activities),
+        )
+        .await;
         let forgotten = forgotten.unwrap_or_else(|_| Err(retry_later("the scheduler takes long")));
         if let Err(error) = forgotten {
             let why = error.message();

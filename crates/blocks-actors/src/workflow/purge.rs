@@ -21,7 +21,7 @@ use crate::actors::{ActorCall, ActorError, ReminderError};
 const MAX_PURGED: usize = 100_000;
 
 /// How long one call purges at most. What is left can be purged by another: parents go last.
-const LONGEST: Duration = Duration::from_secs(300);
+const MAX_PURGE_TIME: Duration = Duration::from_secs(300);
 
 /// Keys of an instance that are looked for at once, where nothing says how many there are.
 const LOOKED_FOR: usize = 1000;
@@ -63,13 +63,13 @@ impl Progress {
 
     /// Whether there is time for another step of the purge of `id`.
     fn may_go_on(&self, id: &str) -> Result<(), ActorError> {
-        if self.began.elapsed() < LONGEST {
+        if self.began.elapsed() < MAX_PURGE_TIME {
             return Ok(());
         }
         let text = format!(
             "'{id}' and its children are not purged within {} s: {} instances are purged; repeat the call for the \
              rest",
-            LONGEST.as_secs(),
+            MAX_PURGE_TIME.as_secs(),
             self.count
         );
         Err(ActorError::Internal(Status::deadline_exceeded(text)))
@@ -295,7 +295,7 @@ mod tests {
         let mut progress = Progress::new();
         progress.count = 7;
         assert!(progress.may_go_on("a").is_ok());
-        tokio::time::advance(LONGEST).await;
+        tokio::time::advance(MAX_PURGE_TIME).await;
         let error = progress.may_go_on("a").unwrap_err().to_string();
         assert!(
             error.contains("'a'") && error.contains("7 instances are purged"),

@@ -8,7 +8,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    MOST_BYTES, MOST_HELD,
+    MAX_HELD, MAX_HELD_BYTES,
     filter::Filter,
     in_flight::{Arrival, InFlight},
 };
@@ -167,7 +167,7 @@ impl Session {
                 self.link.send_replace(Link::Down(None));
             }
             // What is not left to the broker may take as much again.
-            let has_capacity = self.held.len() < MOST_HELD && self.held.bytes() < 2 * MOST_BYTES;
+            let has_capacity = self.held.len() < MAX_HELD && self.held.bytes() < 2 * MAX_HELD_BYTES;
             let (wait_until, look_at) = (self.wait_until, self.look_at);
             let next = async {
                 sleep_until(wait_until).await;
@@ -363,14 +363,14 @@ impl Session {
             return false;
         }
         let is_first = self.held.len() == 0;
-        self.skipping |= !is_first && self.held.bytes() + received.size() > MOST_BYTES;
+        self.skipping |= !is_first && self.held.bytes() + received.size() > MAX_HELD_BYTES;
         self.skipping
     }
 
     /// Whether to connect anew for what was left to the broker: there is room again, and the broker has read what was
     /// acknowledged, so that this does not come again.
     fn wants_the_rest(&mut self) -> bool {
-        let has_room = self.unsent == 0 && self.held.bytes() <= MOST_BYTES / 2;
+        let has_room = self.unsent == 0 && self.held.bytes() <= MAX_HELD_BYTES / 2;
         if !self.skipping || !has_room || !self.is_up() || self.stop.is_cancelled() {
             return false;
         }

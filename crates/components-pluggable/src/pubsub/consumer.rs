@@ -16,7 +16,7 @@ use super::BrokerInner;
 use crate::{discovery::LOG, status};
 
 /// Acknowledgements on their way; when there are more, no messages are taken.
-const MOST_ACKS: usize = 256;
+const MAX_ACKS: usize = 256;
 /// Pauses before the stream is opened again; each is twice the last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// What a component is told of a message that has to come again.
@@ -105,7 +105,7 @@ impl Consumer {
     /// Pulls by one stream until it ends. `Ok` = the component has nothing more to say, or nothing more is wanted.
     async fn session(&mut self, feed: &mut Feed<String>) -> Result<(), Status> {
         let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
-        let (acks, queue) = mpsc::channel(MOST_ACKS);
+        let (acks, queue) = mpsc::channel(MAX_ACKS);
         let first = PullMessagesRequest {
             topic: Some(self.topic.clone()),
             ..PullMessagesRequest::default()
@@ -146,7 +146,7 @@ impl Consumer {
                         permit.send(ack);
                     }
                 }
-                message = messages.message(), if feed.free_capacity() > 0 && owed.len() < MOST_ACKS => match message? {
+                message = messages.message(), if feed.free_capacity() > 0 && owed.len() < MAX_ACKS => match message? {
                     Some(message) => self.offer(feed, message),
                     None => return Ok(()),
                 },

@@ -16,11 +16,11 @@ use super::{
 use crate::pool::failure;
 
 /// Messages leased in one transaction.
-const MOST_LEASED: usize = 256;
+const MAX_LEASED: usize = 256;
 /// How often a settlement is tried that the database does not take, while the component is closed.
 const LAST_TRIES: u32 = 3;
 /// The longest pause after a failure of the database.
-const MOST_PAUSE: Duration = Duration::from_secs(5);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// What two clocks show.
 struct Moment {
@@ -91,7 +91,7 @@ impl Consumer {
             // Heard from here on: what is published while the database is asked is not missed.
             let published = self.shared.published.notified();
             let budget = LeaseBudget {
-                messages: feed.free_capacity().min(MOST_LEASED),
+                messages: feed.free_capacity().min(MAX_LEASED),
                 bytes: feed.free_bytes(),
             };
             if !owed.is_empty() || (budget.messages > 0 && (likely || self.visible().await)) {
@@ -261,7 +261,7 @@ impl Consumer {
 /// How long to wait before the database is asked again, after so many failures one after another.
 fn pause(poll: Duration, failures: u32) -> Duration {
     poll.saturating_mul(2_u32.saturating_pow(failures))
-        .min(MOST_PAUSE.max(poll))
+        .min(MAX_PAUSE.max(poll))
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ const IDLE: Duration = Duration::from_secs(600);
 /// Time in which a client reads nothing of an answer to a single request.
 const UNREAD: Duration = Duration::from_secs(300);
 /// Between two looks at the answers that nobody reads.
-const LOOK: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Bytes of requests that a connection has begun and not ended.
 const UNFINISHED: usize = 64 << 20;
 
@@ -163,7 +163,7 @@ impl Calls {
                     0 if now.duration_since(since) < limit => since + limit,
                     0 if limit == FIRST_CALL => return CloseReason::NoCall,
                     0 => return CloseReason::Idle,
-                    _ => now + LOOK,
+                    _ => now + POLL_INTERVAL,
                 }
             };
             sleep_until(next).await;

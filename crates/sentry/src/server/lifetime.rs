@@ -17,8 +17,8 @@ const UNAUTHENTICATED: Duration = Duration::from_secs(30);
 /// After a certificate was issued: a connection on which nothing is asked for this long is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Looks at whose connection it is, at a time.
-static LOOKS: Semaphore = Semaphore::const_new(1);
+/// Lookups of whose connection it is, at a time.
+static LOOKUPS: Semaphore = Semaphore::const_new(1);
 
 /// The time of one connection.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl Lifetime {
             return false;
         };
         // One look at a time: the system's table may be long.
-        let _turn = LOOKS.acquire().await;
+        let _turn = LOOKUPS.acquire().await;
         let looking = tokio::task::spawn_blocking(move || owner::is_own(peer, local));
         looking.await.unwrap_or(false)
     }

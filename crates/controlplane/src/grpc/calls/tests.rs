@@ -173,7 +173,7 @@ async fn an_answer_that_nobody_reads_ends_its_call_and_none_beside_it() {
     for _ in 0..3 {
         let response = sender.send_request(call("/large", nothing())).await.unwrap();
         // More than the time limit and the pause between two looks.
-        tokio::time::sleep(UNREAD + 2 * LOOK).await;
+        tokio::time::sleep(UNREAD + 2 * POLL_INTERVAL).await;
         let read = response.into_body().collect().await;
         let error = format!("{:?}", read.unwrap_err());
         assert!(error.contains("CANCEL, Remote"), "{error}");
