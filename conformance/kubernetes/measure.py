@@ -203,7 +203,7 @@ class Measure:
             fleet.told[each] = {}
             began = time.perf_counter()
             self.world.api.post(f"{RESOURCES}/shop/components", component(each, "state.in-memory"))
-            if found := fleet.await_all(each, 10 if until_all else simulated.PATIENCE):
+            if found := fleet.await_all(each, 10 if until_all else simulated.TIMEOUT):
                 return found[0] - began, found[1] - began
         raise AssertionError(f"{name} did not come to all: {len(fleet.told[each])} of {fleet.count}")
 

@@ -23,7 +23,7 @@ use crate::{
 /// How long acknowledgements may take to be written at the end.
 const LAST: Duration = Duration::from_secs(1);
 /// How long messages wait for a subscription before that is told: a stream that broke comes again.
-const PATIENCE: Duration = Duration::from_secs(10);
+const UNROUTED_WARNING_DELAY: Duration = Duration::from_secs(10);
 /// Topics of which it is told that their messages wait for a subscription.
 const MAX_WARNED_TOPICS: usize = 100;
 /// What nobody subscribes to: the broker's answer to the end of that subscription says that it has read all that was sent
@@ -329,7 +329,7 @@ impl Session {
     /// Some messages may wait for a subscription.
     fn look_later(&mut self) {
         if self.look_at.is_none() {
-            self.look_at = Some(Instant::now() + PATIENCE);
+            self.look_at = Some(Instant::now() + UNROUTED_WARNING_DELAY);
         }
     }
 

@@ -30,7 +30,7 @@ const MEMORY: u64 = 24;
 const WORK: Duration = Duration::from_secs(5);
 /// How long a sidecar may take to start, and an answer to come.
 const START: Duration = Duration::from_secs(20);
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The app of the sidecar, and one that it looks for.
 const OWN: &str = "hostile";
@@ -206,20 +206,20 @@ async fn keep_looking(target: Target, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Acquire) {
         if let Ok(mut peer) = target.connect().await {
             peer.say(request.as_bytes()).await;
-            peer.hear(PATIENCE, |_| false).await;
+            peer.hear(TIMEOUT, |_| false).await;
         }
     }
 }
 
 /// How many answers have come to a socket, once no more do.
 async fn answers(socket: &UdpSocket) -> usize {
-    let (mut heard, mut buffer, mut patience) = (0, vec![0; MAX_PACKET], PATIENCE);
-    while tokio::time::timeout(patience, socket.recv(&mut buffer))
+    let (mut heard, mut buffer, mut limit) = (0, vec![0; MAX_PACKET], TIMEOUT);
+    while tokio::time::timeout(limit, socket.recv(&mut buffer))
         .await
         .is_ok()
     {
         heard += 1;
-        patience = Duration::from_millis(500);
+        limit = Duration::from_millis(500);
     }
     heard
 }
