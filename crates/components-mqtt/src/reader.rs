@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     LOG, TOPIC,
     client::{self, Client, Event, Events, Lost, Received, SubscribeOptions},
-    publisher::goodbye,
+    publisher::disconnect,
     settings::{Backoff, Settings},
 };
 
@@ -80,7 +80,7 @@ pub(super) async fn read(
         }
     }
     if reader.online {
-        goodbye(&reader.client, &mut events).await;
+        disconnect(&reader.client, &mut events).await;
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ const LINGER: Duration = Duration::from_millis(400);
 /// What an event that comes then is answered; components know it by this text.
 const CLOSED: &str = "input binding is closed";
 /// How long a component may take to notice that nothing more is read.
-const FAREWELL: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) fn add(catalog: &mut Catalog, name: &str, socket: &Path, options: &Options) {
     let entry = super::entry(name, socket, options, |process, setup| async move {
@@ -86,7 +86,7 @@ impl Binding {
         }
         reading.finish(&mut events, &acks).await;
         drop(acks);
-        farewell(events).await;
+        drain_stream(events).await;
         Ok(())
     }
 }
@@ -163,9 +163,9 @@ async fn refuse(events: &mut Streaming<ReadResponse>, acks: &mpsc::Sender<ReadRe
 
 /// Lets the last acks reach the component: it ends the stream when it has read them. Events that come now cannot
 /// be answered any more.
-async fn farewell(mut events: Streaming<ReadResponse>) {
+async fn drain_stream(mut events: Streaming<ReadResponse>) {
     let rest = async { while let Ok(Some(_)) = events.message().await {} };
-    let _late = timeout(FAREWELL, rest).await;
+    let _late = timeout(DRAIN_TIMEOUT, rest).await;
 }
 
 #[async_trait]

@@ -16,7 +16,7 @@ use crate::{
     LOG,
     client::{Client, Event, Events, Limits, Lost, Received, Refusal, SubscribeOptions},
     link::Link,
-    publisher::goodbye,
+    publisher::disconnect,
     settings::{Backoff, Connection},
 };
 
@@ -185,7 +185,7 @@ impl Session {
             }
         }
         if self.is_up() {
-            goodbye(&self.client, &mut events).await;
+            disconnect(&self.client, &mut events).await;
         }
     }
 

@@ -22,7 +22,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// What a component is told of a message that has to come again.
 const RETURNED: &str = "the message was not processed: deliver it again";
 /// How long a component may take to notice that nothing more is read.
-const FAREWELL: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Pulls the messages of one topic.
 pub(super) struct Consumer {
@@ -159,9 +159,9 @@ impl Consumer {
                 }
             }
             drop(acks);
-            farewell(&mut messages).await;
+            drain_stream(&mut messages).await;
         };
-        let _late = timeout(FAREWELL, last).await;
+        let _late = timeout(DRAIN_TIMEOUT, last).await;
         Ok(())
     }
 
@@ -185,6 +185,6 @@ impl Consumer {
 
 /// Lets the last acks reach the component: it ends the stream when it has read them. Messages that come now are not
 /// acknowledged.
-async fn farewell(messages: &mut Streaming<PullMessagesResponse>) {
+async fn drain_stream(messages: &mut Streaming<PullMessagesResponse>) {
     while let Ok(Some(_)) = messages.message().await {}
 }

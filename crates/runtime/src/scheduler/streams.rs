@@ -32,7 +32,7 @@ const MAX_DETACHED: usize = 4096;
 /// what comes of them is not heard, and they come again.
 const HANDOVER: Duration = Duration::from_secs(60);
 /// How long the scheduler may take to end a stream after its last answer.
-const FAREWELL: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Keeps the streams that hosts and what is taken ask for, until no more triggers are taken.
 pub(super) async fn keep(scheduler: Arc<Scheduler>) {
@@ -183,7 +183,7 @@ impl Stream {
         let ended = self.handle_all(&mut triggers, answers, &over, &mut running).await;
         self.detach(running);
         if ended? == Ended::Here {
-            farewell(triggers).await;
+            drain_stream(triggers).await;
         }
         Ok(())
     }
@@ -379,10 +379,10 @@ async fn handle(scheduler: &Scheduler, trigger: WatchJobsResponse, begun: Begun)
 }
 
 /// Waits until the scheduler has the last answers: it ends the stream then.
-async fn farewell(mut triggers: Streaming<WatchJobsResponse>) {
+async fn drain_stream(mut triggers: Streaming<WatchJobsResponse>) {
     let ended = async { while let Ok(Some(_)) = triggers.message().await {} };
     // Without its end they may be lost, and the triggers come again.
-    let _late = timeout(FAREWELL, ended).await;
+    let _late = timeout(DRAIN_TIMEOUT, ended).await;
 }
 
 fn message(message: Message) -> WatchJobsRequest {
