@@ -59,7 +59,7 @@ impl Incoming {
 impl Drop for Incoming {
     fn drop(&mut self) {
         if let Some(commands) = self.commands.take() {
-            let _gone = commands.send(Command::Stray(self.number));
+            let _gone = commands.send(Command::Unrouted(self.number));
         }
     }
 }
@@ -75,7 +75,7 @@ pub(super) enum Command {
     /// The app is done with a message.
     Done(u64),
     /// A subscription ended with a message.
-    Stray(u64),
+    Unrouted(u64),
     /// Tells when what was acknowledged before has been written, or cannot be.
     Flush(oneshot::Sender<()>),
 }
@@ -176,7 +176,7 @@ impl Session {
             tokio::select! {
                 () = stop.cancelled(), if last.is_none() => last = Some(Instant::now() + LAST),
                 () = sleep_until(last.unwrap_or(wait_until)), if last.is_some() => break,
-                () = sleep_until(look_at.unwrap_or(wait_until)), if look_at.is_some() => self.warn_of_strays(),
+                () = sleep_until(look_at.unwrap_or(wait_until)), if look_at.is_some() => self.warn_of_unrouted(),
                 Some(command) = self.queue.recv() => self.command(command),
                 event = next, if has_capacity => match event {
                     Ok(event) => self.event(event),
@@ -257,9 +257,9 @@ impl Session {
     fn command(&mut self, command: Command) {
         match command {
             Command::Add(route, added) => {
-                for (number, received) in self.held.stray() {
+                for (number, received) in self.held.unrouted() {
                     if route.filter.matches(&received.topic) {
-                        self.held.found(number);
+                        self.held.set_routed(number);
                         self.deliver(&route, number, received);
                     }
                 }
@@ -276,10 +276,10 @@ impl Session {
                     self.acknowledge(&received);
                 }
             }
-            Command::Stray(number) => {
-                if let Some(received) = self.held.strays(number) {
+            Command::Unrouted(number) => {
+                if let Some(received) = self.held.set_unrouted(number) {
                     if self.route(number, &received) {
-                        self.held.found(number);
+                        self.held.set_routed(number);
                     } else {
                         self.look_later();
                     }
@@ -319,7 +319,7 @@ impl Session {
             Arrival::Done(received) => self.acknowledge(&received),
             Arrival::New(number, received) => {
                 if !self.route(number, &received) {
-                    self.held.strays(number);
+                    self.held.set_unrouted(number);
                     self.look_later();
                 }
             }
@@ -334,14 +334,14 @@ impl Session {
     }
 
     /// Warns of messages that wait for a subscription while others are there: those may starve.
-    fn warn_of_strays(&mut self) {
+    fn warn_of_unrouted(&mut self) {
         self.look_at = None;
         self.routes.retain(|route| !route.messages.is_closed());
         if self.routes.is_empty() {
             // The next one looks again.
             return;
         }
-        for (_, received) in self.held.stray() {
+        for (_, received) in self.held.unrouted() {
             if self.warned.len() >= MAX_WARNED_TOPICS || !self.warned.insert(Arc::clone(&received.topic)) {
                 continue;
             }
@@ -418,7 +418,7 @@ impl Session {
             received,
             commands: Some(self.commands.clone()),
         };
-        // Dropped where nobody takes it, it becomes a stray again.
+        // Dropped where nobody takes it, it is unrouted again.
         let _gone = route.messages.send(incoming);
     }
 
