@@ -27,11 +27,11 @@ pub(crate) struct Lifetime {
     permit: Arc<Permit>,
     /// Both ends of a connection within this machine: the peer's, and ours.
     local: Option<(SocketAddr, SocketAddr)>,
-    used: Mutex<Used>,
+    used: Mutex<Usage>,
 }
 
 #[derive(Debug)]
-struct Used {
+struct Usage {
     /// Calls in flight.
     calls: u32,
     last: Instant,
@@ -54,7 +54,7 @@ impl Lifetime {
             begun,
             permit,
             local: local.filter(is_local).map(|local| (peer, local)),
-            used: Mutex::new(Used {
+            used: Mutex::new(Usage {
                 calls: 0,
                 last: begun,
                 authenticated: false,
@@ -107,7 +107,7 @@ impl Lifetime {
         }
     }
 
-    fn used(&self) -> MutexGuard<'_, Used> {
+    fn used(&self) -> MutexGuard<'_, Usage> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
