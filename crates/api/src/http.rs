@@ -232,7 +232,7 @@ impl HttpApi {
 
     /// An answer from before [`HttpApi::guarded`]: that it depends on the origin is true of it, too.
     fn early(&self, request: &HeaderMap, mut answer: Response<Body>) -> Response<Body> {
-        self.cors.mark(request).put(answer.headers_mut());
+        self.cors.headers_for(request).put(answer.headers_mut());
         answer
     }
 

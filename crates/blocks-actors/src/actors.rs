@@ -44,7 +44,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use call::ActorCall;
 pub use error::ActorError;
-pub use internal::{Arrived, InternalActors, Watched};
+pub use internal::{InternalActors, QueuedCall, Watched};
 pub use placement::Placement;
 pub use reminders::{KnownReminder, ReminderError, ReminderRequest};
 pub use serve::Served;

@@ -16,7 +16,7 @@ use outrigger_runtime::app::{AppChannel, AppError};
 use outrigger_runtime::call::{AppStatus, Call, Reply};
 use outrigger_runtime::internal::{OpenRequest, RemoteError, call_remote, open_request};
 use outrigger_runtime::metrics::SidecarMetrics;
-use outrigger_runtime::resilience::{Attempts, Refused, Resilience};
+use outrigger_runtime::resilience::{Attempts, BreakerOpen, Resilience};
 use outrigger_transport::body::{Body, Failure, REPLAY_LIMIT};
 use outrigger_transport::conn::mostly_has_body;
 use outrigger_transport::headers::{names, strip_identities};
@@ -139,8 +139,8 @@ pub enum InvokeError {
     NotText,
 }
 
-impl From<Refused> for InvokeError {
-    fn from(refused: Refused) -> Self {
+impl From<BreakerOpen> for InvokeError {
+    fn from(refused: BreakerOpen) -> Self {
         Self::Refused(refused.to_string())
     }
 }

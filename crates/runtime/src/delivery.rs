@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::Health;
 use crate::metrics::SidecarMetrics;
-use crate::resilience::{Attempt, ComponentPolicy, Refused, Run};
+use crate::resilience::{Attempt, BreakerOpen, ComponentPolicy, Run};
 
 pub use depth::Depth;
 pub use intake::{Consumer, Order, StopTokens, take};
@@ -63,7 +63,7 @@ type Reply<A> = (Result<A, Undelivered>, Hold);
 pub enum Undelivered {
     /// A circuit breaker is open.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] BreakerOpen),
     /// The source or the process ends, or the app is unhealthy and others may have the event: no attempt is made any more. Those
     /// that were made failed, and decide nothing.
     #[error(

@@ -38,7 +38,7 @@ pub trait InternalActors: Send + Sync {
 
     /// A call comes, and waits for the turn of its actor from now on. What comes back has the turn instead of
     /// [`InternalActors::invoke`], and is dropped when the call has ended, however it ends.
-    fn arrive<'a>(&'a self, _call: &'a ActorCall) -> Option<Box<dyn Arrived + 'a>> {
+    fn arrive<'a>(&'a self, _call: &'a ActorCall) -> Option<Box<dyn QueuedCall + 'a>> {
         None
     }
 
@@ -90,7 +90,7 @@ pub trait InternalActors: Send + Sync {
 }
 
 /// A call that is known to its actor before it has the turn.
-pub trait Arrived: Send + Sync {
+pub trait QueuedCall: Send + Sync {
     /// Its turn has come; what comes back is the payload of the answer.
     fn in_turn(&self) -> BoxFuture<'_, Result<Bytes, Status>>;
 
@@ -222,7 +222,7 @@ impl Internal {
         &self,
         kind: &HostedType,
         id: &str,
-        arrived: &dyn Arrived,
+        arrived: &dyn QueuedCall,
         turn_request: &TurnRequest<'_>,
     ) -> Result<Option<Result<Bytes, Status>>, ActorError> {
         let answered = tokio::select! {

@@ -15,7 +15,7 @@ use tonic::Status;
 
 use super::engine::arrival;
 use super::instance::Instances;
-use crate::actors::{ActorCall, Arrived};
+use crate::actors::{ActorCall, QueuedCall};
 
 /// Events that are taken in at once, at most.
 const MAX_TOGETHER: usize = 128;
@@ -328,7 +328,7 @@ impl Drop for Arriving<'_> {
     }
 }
 
-impl Arrived for Arriving<'_> {
+impl QueuedCall for Arriving<'_> {
     fn in_turn(&self) -> BoxFuture<'_, Result<Bytes, Status>> {
         Box::pin(async move {
             // Who took it in had its turn before, and may have been cut off: then it has no answer, and is taken in now.

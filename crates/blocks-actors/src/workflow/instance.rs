@@ -23,7 +23,7 @@ use super::kept::{Gauges, Slot, Slots};
 use super::run::RunOutcome;
 use super::store::Loaded;
 use super::watching::Watchers;
-use crate::actors::{ActorCall, Arrived, InternalActors, Watched};
+use crate::actors::{ActorCall, InternalActors, QueuedCall, Watched};
 
 /// How long an instance without a turn stays in memory: what sleeps for longer costs nothing, and is read anew.
 const IDLE: Duration = Duration::from_secs(30);
@@ -322,8 +322,9 @@ impl InternalActors for Instances {
         })
     }
 
-    fn arrive<'a>(&'a self, call: &'a ActorCall) -> Option<Box<dyn Arrived + 'a>> {
-        (call.method == methods::ADD_EVENT).then(|| Box::new(Arriving::new(self, call)) as Box<dyn Arrived>)
+    fn arrive<'a>(&'a self, call: &'a ActorCall) -> Option<Box<dyn QueuedCall + 'a>> {
+        (call.method == methods::ADD_EVENT)
+            .then(|| Box::new(Arriving::new(self, call)) as Box<dyn QueuedCall>)
     }
 
     fn wait<'a>(&'a self, id: &'a str) -> Option<Box<dyn Send + 'a>> {

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 use super::hosts::Host;
-use super::{Accepts, Begun, LOG, Outcome, Receiver, Scheduler, Trigger};
+use super::{Accepts, DeliveryStarted, LOG, Outcome, Receiver, Scheduler, Trigger};
 
 /// Before a stream is opened again; each is twice the last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
@@ -101,7 +101,7 @@ struct Handling {
     /// Whose trigger it is: the same when it comes again.
     key: String,
     /// Whether the app may have it.
-    begun: Begun,
+    begun: DeliveryStarted,
     handled: BoxFuture<'static, (Outcome, bool)>,
 }
 
@@ -308,7 +308,7 @@ impl Stream {
     ) -> Handling {
         let key = key(&trigger);
         let scheduler = Arc::clone(&self.scheduler);
-        let begun = Begun::default();
+        let begun = DeliveryStarted::default();
         let begins = begun.clone();
         let handled = Box::pin(async move {
             let id = trigger.id;
@@ -344,7 +344,7 @@ fn key(trigger: &WatchJobsResponse) -> String {
     }
 }
 
-async fn handle(scheduler: &Scheduler, trigger: WatchJobsResponse, begun: Begun) -> Outcome {
+async fn handle(scheduler: &Scheduler, trigger: WatchJobsResponse, begun: DeliveryStarted) -> Outcome {
     let WatchJobsResponse {
         name, data, metadata, ..
     } = trigger;

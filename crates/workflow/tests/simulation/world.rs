@@ -18,8 +18,8 @@ use outrigger_wire::durabletask::{
 use outrigger_workflow::event::event;
 use outrigger_workflow::names::{METADATA, timer_reminder};
 use outrigger_workflow::{
-    Additions, Answered, Arrival, Begun, Change, Counts, Creation, Instance, Limit, Message, Origin, Outcome,
-    Timer, TurnContext,
+    Additions, Answered, Arrival, Change, Counts, Creation, Instance, Limit, Message, Origin, Outcome, Timer,
+    TurnContext, TurnStart,
 };
 use prost::Message as _;
 use prost_types::Timestamp;
