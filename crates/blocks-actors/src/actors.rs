@@ -247,7 +247,7 @@ impl Actors {
         let mut going = Vec::new();
         self.change_types(|known| {
             going = known.app.replace(Vec::new()).unwrap_or_default();
-            known.let_go(&going);
+            known.retire(&going);
         });
         self.app_known.send_replace(true);
         let drain = self.hosted.load().drain;

@@ -362,7 +362,7 @@ impl Workflows {
 /// Whether somebody who hosts the instance may come.
 fn waits_for_host(error: &ActorError) -> bool {
     let waits = |(code, _)| matches!(code, Code::FailedPrecondition | Code::Unavailable);
-    error.is_about_place() || error.said().is_some_and(waits)
+    error.is_about_place() || error.status().is_some_and(waits)
 }
 
 /// Whether an error says that there is no such instance, with whatever was put before that.

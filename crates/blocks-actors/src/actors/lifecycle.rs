@@ -55,7 +55,7 @@ impl Actors {
                     };
                     for (id, ticket) in kind.take_idle(lane, most) {
                         if let Some(internal) = &kind.internal {
-                            internal.rest(&id, kind.taken_turn(&id, ticket));
+                            internal.on_idle(&id, kind.taken_turn(&id, ticket));
                             continue;
                         }
                         ending.push(self.end_idle_one(Arc::clone(kind), Arc::clone(&claim), id, ticket));

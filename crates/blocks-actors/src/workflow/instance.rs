@@ -386,8 +386,8 @@ impl InternalActors for Instances {
     }
 
     /// Those who watch it would not hear that it moves if it were not active, nor would it be run at once elsewhere.
-    fn rest(&self, id: &str) -> bool {
-        let (is_needed, history) = self.locked().rest(id);
+    fn on_idle(&self, id: &str) -> bool {
+        let (is_needed, history) = self.locked().on_idle(id);
         // Freed when others have their turn again: it may be large.
         drop(history);
         !is_needed && !self.watchers.has(id) && !self.engine.troubles.is_put_off(id)

@@ -283,7 +283,7 @@ impl Workflows {
 
 /// Whether an error is about what is stored of an instance.
 fn says_broken(error: &ActorError) -> bool {
-    error.said().is_some_and(|(code, _)| is_broken(code))
+    error.status().is_some_and(|(code, _)| is_broken(code))
 }
 
 #[cfg(test)]

@@ -174,7 +174,7 @@ impl InternalActors for Needed {
         Duration::from_secs(30)
     }
 
-    fn rest(&self, _: &str) -> bool {
+    fn on_idle(&self, _: &str) -> bool {
         !self.0.load(Ordering::SeqCst)
     }
 }
@@ -201,7 +201,7 @@ async fn who_is_idle_is_asked_and_asked_again_when_as_much_time_has_passed() {
             kind.internal
                 .as_ref()
                 .unwrap()
-                .rest(id, kind.taken_turn(id, *ticket));
+                .on_idle(id, kind.taken_turn(id, *ticket));
         }
         (idle.len(), kind.count())
     };

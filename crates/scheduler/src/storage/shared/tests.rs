@@ -530,7 +530,7 @@ async fn a_member_that_comes_back_at_its_address_is_told_of() {
     } = events;
     let taking = tokio::spawn(async move {
         while let Some(change) = changes.recv().await {
-            if let Change::Hold(drained) = change {
+            if let Change::Pause(drained) = change {
                 let _ended = drained.send(());
             }
         }
