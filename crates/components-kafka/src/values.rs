@@ -26,7 +26,7 @@ const MAX_ASKED: usize = 4;
 /// Large payloads that a subscription decodes at once, and those that wait decoded.
 const MAX_DECODED: usize = 2;
 /// How long a record waits for a registry that has no answer.
-pub(super) const LATER: Duration = Duration::from_secs(1);
+pub(super) const REGISTRY_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// How a subscription reads payloads.
 #[derive(Clone)]

@@ -28,7 +28,7 @@ const FOLDER_VARIABLE: &str = "DAPR_COMPONENTS_SOCKETS_FOLDER";
 /// A list of services is short.
 const LIST: usize = 256 << 10;
 /// Between two tries to reach a socket that is there but refuses.
-const AGAIN: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bits of a mode: whoever is neither the owner nor of the group may write.
 const OTHERS_WRITE: u32 = 0o002;
@@ -259,7 +259,7 @@ async fn services(socket: &Path, wait: Duration) -> Result<Vec<String>, String> 
                 Ok(conn) => return list(conn).await.map_err(|status| status::text(&status)),
                 Err(error) => cause = error,
             }
-            sleep(AGAIN).await;
+            sleep(RETRY_PAUSE).await;
         }
     };
     let answered = timeout_at(deadline, asking).await;

@@ -115,9 +115,9 @@ async fn is_another_s<K: Owner>(
 
 /// Services that others write too, and how often they were made again.
 #[derive(Default)]
-struct Disputes(HashMap<Meta, (Instant, u32)>);
+struct Conflicts(HashMap<Meta, (Instant, u32)>);
 
-impl Disputes {
+impl Conflicts {
     /// How long to wait before the service of a workload is made again.
     fn pause(&mut self, workload: &Meta, now: Instant) -> Option<Duration> {
         self.0
@@ -202,7 +202,7 @@ impl Services {
             let mut resting: HashMap<Meta, Job<K>> = HashMap::new();
             let mut busy: HashSet<Meta> = HashSet::new();
             let (mut running, mut pauses) = (FuturesUnordered::new(), FuturesUnordered::new());
-            let mut disputes = Disputes::default();
+            let mut conflicts = Conflicts::default();
             let rest = |meta: Meta, pause| async move {
                 tokio::time::sleep(pause).await;
                 meta
@@ -241,7 +241,7 @@ impl Services {
                                 self.metrics.service(&gone.app_id, ServiceChange::Deleted);
                             }
                             if let Some((meta, job)) = to_mend(change, &store, workloads) {
-                                match disputes.pause(&meta, Instant::now()) {
+                                match conflicts.pause(&meta, Instant::now()) {
                                     None => {
                                         resting.remove(&meta);
                                         waiting.insert(meta, job);

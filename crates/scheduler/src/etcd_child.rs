@@ -28,9 +28,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// How long it has to end when told to; then it is killed.
 const END: Duration = Duration::from_secs(8);
 /// An etcd that ends this soon could not work.
-const SOON: Duration = Duration::from_secs(10);
+const EARLY_EXIT: Duration = Duration::from_secs(10);
 /// Such ends in a row, after which the scheduler gives up.
-const ENDS: u32 = 5;
+const EARLY_EXITS: u32 = 5;
 /// Longest pause before it is started again.
 const FULL_PAUSE: Duration = Duration::from_secs(5);
 /// Last lines of its log that are told when it ends.
@@ -71,7 +71,7 @@ pub enum ChildError {
         installed: String,
     },
     /// It ends again and again.
-    #[error("etcd ended {ENDS} times in a row ({status}); its last output: {said}")]
+    #[error("etcd ended {EARLY_EXITS} times in a row ({status}); its last output: {said}")]
     Ended {
         /// The last exit status.
         status: String,
@@ -331,7 +331,7 @@ fn supervise(
             // It may pass: there may be too many processes.
             Err(error) => format!("could not be started: {error}"),
         };
-        ends = if begun.elapsed() < SOON { ends + 1 } else { 1 };
+        ends = if begun.elapsed() < EARLY_EXIT { ends + 1 } else { 1 };
         let last = said.last(LAST_WORDS);
         if let Some((written, installed)) = versions(&last) {
             return Err(ChildError::Older {
@@ -341,7 +341,7 @@ fn supervise(
             });
         }
         tracing::error!(target: LOG, "etcd ended ({status}) and is started again; its last output: {last}");
-        if ends >= ENDS {
+        if ends >= EARLY_EXITS {
             return Err(ChildError::Ended { status, said: last });
         }
         let pause = Duration::from_millis(100 << ends.min(10)).min(FULL_PAUSE);

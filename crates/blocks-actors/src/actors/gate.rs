@@ -15,7 +15,7 @@ pub(super) const LANES: usize = 16;
 
 /// Between two signs of life of this process.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
-/// A process that stood still for longer ends what runs before it does anything else: placement gives its actors to others 3 s
+/// A process that was suspended for longer ends what runs before it does anything else: placement gives its actors to others 3 s
 /// after the first ping without an answer.
 const MAX_SUSPENSION: Duration = Duration::from_millis(2_500);
 
@@ -24,8 +24,8 @@ pub(super) struct Gate {
     current: ArcSwap<Period>,
     is_open: watch::Sender<bool>,
     heartbeat: Arc<Heartbeat>,
-    /// The process stood still: nothing begins before its actors have ended.
-    stood_still: watch::Sender<bool>,
+    /// The process was suspended: nothing begins before its actors have ended.
+    suspended: watch::Sender<bool>,
 }
 
 /// When the process was last seen to go on.
@@ -36,12 +36,12 @@ struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// By the clock of the machine, which goes on while the process stands still.
+    /// By the clock of the machine, which goes on while the process is suspended.
     fn millis(&self) -> u64 {
         u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Whether the process stood still until now.
+    /// Whether the process was suspended until now.
     fn has_stopped(&self) -> bool {
         let last_seen = self.last_seen.load(Ordering::SeqCst);
         last_seen > 0 && u128::from(self.millis().saturating_sub(last_seen)) > MAX_SUSPENSION.as_millis()
@@ -211,7 +211,7 @@ impl Gate {
             current: ArcSwap::new(Period::new(true, &heartbeat)),
             is_open: watch::channel(false).0,
             heartbeat,
-            stood_still: watch::channel(false).0,
+            suspended: watch::channel(false).0,
         }
     }
 
@@ -226,24 +226,24 @@ impl Gate {
         }
     }
 
-    /// Closes the gate for good where the process stood still, and ends what runs: whoever comes first notices.
+    /// Closes the gate for good where the process was suspended, and ends what runs: whoever comes first notices.
     fn look(&self) {
         if self.heartbeat.has_stopped() {
-            self.stood_still.send_replace(true);
+            self.suspended.send_replace(true);
             self.close().0.cancel();
         }
     }
 
-    /// Completes when the process is found to have stood still.
-    pub(super) async fn stood_still(&self) {
-        let mut stood_still = self.stood_still.subscribe();
+    /// Completes when the process is found to have been suspended.
+    pub(super) async fn suspended(&self) {
+        let mut suspended = self.suspended.subscribe();
         // The sender is there as long as this.
-        let _seen = stood_still.wait_for(|still| *still).await;
+        let _seen = suspended.wait_for(|still| *still).await;
     }
 
-    /// What was here when the process stood still has ended: the gate may be opened again.
+    /// What was here when the process was suspended has ended: the gate may be opened again.
     pub(super) fn goes_on(&self) {
-        self.stood_still.send_replace(false);
+        self.suspended.send_replace(false);
     }
 
     /// Waits until calls may begin, and begins one.
@@ -324,9 +324,9 @@ impl Gate {
         self.stay_closed();
     }
 
-    /// What opens the gate may not know yet that the process stood still.
+    /// What opens the gate may not know yet that the process was suspended.
     fn stay_closed(&self) {
-        if *self.stood_still.borrow() {
+        if *self.suspended.borrow() {
             self.close().0.cancel();
         }
     }
@@ -345,7 +345,7 @@ mod tests {
         let ran = gate.enter(0).await;
         let mut watch = std::pin::pin!(gate.watch());
         assert!(watch.as_mut().now_or_never().is_none());
-        assert!(gate.stood_still().now_or_never().is_none());
+        assert!(gate.suspended().now_or_never().is_none());
         let mut ends = std::pin::pin!(ran.cancelled());
         assert!(ends.as_mut().now_or_never().is_none());
         std::thread::sleep(MAX_SUSPENSION + Duration::from_millis(10));
@@ -358,7 +358,7 @@ mod tests {
         // An order that was on its way.
         gate.open();
         assert!(gate.enter(1).now_or_never().is_none());
-        assert!(gate.stood_still().now_or_never().is_some());
+        assert!(gate.suspended().now_or_never().is_some());
         tokio::time::timeout(2 * HEARTBEAT_INTERVAL, watch)
             .await
             .unwrap_err();

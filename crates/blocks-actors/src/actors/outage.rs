@@ -30,8 +30,8 @@ pub(super) struct LostStream {
 
 /// The time without a leader, for a host whose table stands. As long as each replica says that it does not lead, or nothing
 /// listens in its place, nobody can give its actors away. A leader that comes begins with a pause, in which every host that
-/// reaches it comes to it, and one that does not has ended its actors: [`SEARCH_INTERVAL`], [`SEARCH_TIMEOUT`] and `FENCE` together are
-/// shorter than the pause.
+/// reaches it comes to it, and one that does not has ended its actors: [`SEARCH_INTERVAL`], [`SEARCH_TIMEOUT`] and
+/// `FENCE` together are shorter than the pause.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Outage {
     /// Replicas that were asked since the last pause.

@@ -105,8 +105,8 @@ impl Actors {
             let session = self.connect_and_follow(placement, &mut replicas, outage.as_ref(), stop, handing);
             let end = tokio::select! {
                 biased;
-                () = self.gate.stood_still() => End::Lost(LostStream {
-                    cause: "this process stood still, and its actors may be others' by now".to_owned(),
+                () = self.gate.suspended() => End::Lost(LostStream {
+                    cause: "this process was suspended, and its actors may have other hosts by now".to_owned(),
                     served: true,
                     nobody_leads: false,
                     may_outlast: false,

@@ -30,7 +30,7 @@ use super::spans;
 use crate::actors::{ActorCall, ActorError, InternalActors};
 
 /// An activity that nobody reminds of any more is not active after so long.
-const UNREMINDED: Duration = Duration::from_secs(60 * 60);
+const ORPHANED_AFTER: Duration = Duration::from_secs(60 * 60);
 /// When an activity comes again whose worker went away, as any that was not done.
 const AFTER_LOSS: Duration = Duration::from_secs(1);
 /// How long it may take to save how often that has happened.
@@ -135,7 +135,7 @@ impl InternalActors for Activities {
     }
 
     fn idle_after(&self) -> Duration {
-        UNREMINDED
+        ORPHANED_AFTER
     }
 }
 

@@ -104,7 +104,11 @@ impl Engine {
                     "failed to invoke activity actor '{id}' to execute '{}'",
                     name(task)
                 );
-                Some((Some(task.event_id), app.is_some(), blamed(&why, app, &error)))
+                Some((
+                    Some(task.event_id),
+                    app.is_some(),
+                    failure_text(&why, app, &error),
+                ))
             }
         });
         all(started.collect()).await
@@ -126,7 +130,7 @@ impl Engine {
                     message.target
                 )
             };
-            Some((message.cause, app.is_some(), blamed(&what, app, &error)))
+            Some((message.cause, app.is_some(), failure_text(&what, app, &error)))
         });
         all(sent.collect()).await
     }
@@ -225,7 +229,7 @@ fn name(task: &HistoryEvent) -> &str {
     }
 }
 
-fn blamed(what: &str, app: Option<&str>, error: &ActorError) -> String {
+fn failure_text(what: &str, app: Option<&str>, error: &ActorError) -> String {
     match app {
         Some(app) => format!("{what} on remote app '{app}' (the app may not be available): {error}"),
         None => format!("{what}: {error}"),

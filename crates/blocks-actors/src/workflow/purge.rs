@@ -189,7 +189,7 @@ impl Workflows {
                 Ok(_) => continue,
                 Err(error) if says_broken(&error) => {
                     // A removal may have left it in part; of others it cannot be told whether they have ended.
-                    let rest = self.salvaged(&member).await?;
+                    let rest = self.recover_broken(&member).await?;
                     if !force && !rest.is_completed() {
                         return Err(error);
                     }
@@ -219,7 +219,7 @@ impl Workflows {
     }
 
     /// What can be found of an instance whose stored state is broken.
-    async fn salvaged(&self, id: &str) -> Result<Instance, ActorError> {
+    async fn recover_broken(&self, id: &str) -> Result<Instance, ActorError> {
         let (actors, kind) = (&self.with.actors, &self.types.workflow);
         let metadata = actors.state(kind, id, METADATA).await?;
         let counts = metadata.and_then(|metadata| Counts::read(id, &metadata.data).ok());
@@ -259,7 +259,7 @@ impl Workflows {
         let instance = match self.load_stored(id).await {
             Ok(Some(instance)) => instance,
             Ok(None) => return Err(ActorError::Internal(Status::not_found(NO_INSTANCE))),
-            Err(error) if says_broken(&error) => self.salvaged(id).await?,
+            Err(error) if says_broken(&error) => self.recover_broken(id).await?,
             Err(error) => return Err(error),
         };
         let actors = &self.with.actors;

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// How long acknowledgements may take to be written at the end.
-const LAST: Duration = Duration::from_secs(1);
+const FLUSH_WAIT: Duration = Duration::from_secs(1);
 /// How long messages wait for a subscription before that is told: a stream that broke comes again.
 const UNROUTED_WARNING_DELAY: Duration = Duration::from_secs(10);
 /// Topics of which it is told that their messages wait for a subscription.
@@ -174,7 +174,7 @@ impl Session {
                 events.poll().await
             };
             tokio::select! {
-                () = stop.cancelled(), if last.is_none() => last = Some(Instant::now() + LAST),
+                () = stop.cancelled(), if last.is_none() => last = Some(Instant::now() + FLUSH_WAIT),
                 () = sleep_until(last.unwrap_or(wait_until)), if last.is_some() => break,
                 () = sleep_until(look_at.unwrap_or(wait_until)), if look_at.is_some() => self.warn_of_unrouted(),
                 Some(command) = self.queue.recv() => self.command(command),

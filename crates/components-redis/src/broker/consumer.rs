@@ -21,7 +21,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// After a command that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long nobody touched what a consumer left that vanished, where `processingTimeout` does not say.
-const LEFT: Duration = Duration::from_secs(60);
+const CLAIM_AFTER: Duration = Duration::from_secs(60);
 /// The first of all pending entries.
 const FIRST: &str = "-";
 /// Of what is done again and again.
@@ -179,7 +179,7 @@ impl Consumer {
 
     /// How long nobody touched an entry before it is claimed.
     fn timeout(&self) -> Duration {
-        self.shared.options.processing_timeout.unwrap_or(LEFT)
+        self.shared.options.processing_timeout.unwrap_or(CLAIM_AFTER)
     }
 
     /// Begins a read that must not be abandoned: what it brings is pending with nobody else.

@@ -35,14 +35,14 @@ const UNFINISHED: usize = 64 << 20;
 const WATCH_JOBS: &str = "/dapr.proto.scheduler.v1.Scheduler/WatchJobs";
 
 /// The methods of the control plane that take a stream of messages, and so may be silent for as long as they like.
-const FED: [&str; 2] = ["/dapr.proto.placement.v1.Placement/ReportDaprStatus", WATCH_JOBS];
+const CLIENT_STREAMING: [&str; 2] = ["/dapr.proto.placement.v1.Placement/ReportDaprStatus", WATCH_JOBS];
 
 /// The first message of [`WATCH_JOBS`]: what the sidecar takes is in a message of its own.
 static WATCH: Nested = Nested::of(&[(1, &FLAT)]);
 
 /// What the method at this path is called with.
 fn request_kind(path: &str) -> RequestKind {
-    match FED.contains(&path) {
+    match CLIENT_STREAMING.contains(&path) {
         true => RequestKind::Streaming,
         false => RequestKind::Unary,
     }

@@ -23,7 +23,7 @@ use super::{Accepts, DeliveryStarted, LOG, Outcome, Receiver, Scheduler, Trigger
 /// Before a stream is opened again; each is twice the last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 /// A stream that was open for so long was fine.
-const STEADY: Duration = Duration::from_secs(10);
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 /// Triggers of one stream that are handled at once; others wait on the way.
 const MAX_TRIGGERS: usize = 1024;
 /// Triggers whose streams have ended, and that the app is not done with; from here on no stream brings others.
@@ -83,7 +83,7 @@ pub(super) async fn keep(scheduler: Arc<Scheduler>) {
 
 /// What a stream still takes from the scheduler.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reads {
+enum Intake {
     /// All that comes.
     All,
     /// Another stream has taken its place, but the scheduler does not know, and goes on to send: while so many triggers that
@@ -140,7 +140,7 @@ impl Stream {
             if self.stop.is_cancelled() {
                 return;
             }
-            if opened.elapsed() > STEADY {
+            if opened.elapsed() > STABLE_AFTER {
                 pause = PAUSES.0;
             }
             let cause = ended.err().map_or_else(
@@ -196,30 +196,30 @@ impl Stream {
         over: &CancellationToken,
         running: &mut Running,
     ) -> Result<Ended, Status> {
-        let mut reads = Reads::All;
+        let mut reads = Intake::All;
         let mut detached = self.scheduler.detached.subscribe();
         let mut given_up = std::pin::pin!(self.handed_over());
         loop {
-            if let Reads::Late { unfinished: 0 } = reads {
-                reads = Reads::Nothing;
+            if let Intake::Late { unfinished: 0 } = reads {
+                reads = Intake::Nothing;
             }
-            if reads == Reads::Nothing && running.is_empty() {
+            if reads == Intake::Nothing && running.is_empty() {
                 return Ok(Ended::Here);
             }
             let has_room = running.len() < MAX_TRIGGERS && detached.borrow_and_update().len() < MAX_DETACHED;
             tokio::select! {
-                () = self.stop.cancelled(), if reads == Reads::All => {
-                    reads = Reads::Late { unfinished: running.len() };
+                () = self.stop.cancelled(), if reads == Intake::All => {
+                    reads = Intake::Late { unfinished: running.len() };
                 }
-                () = self.scheduler.ending.cancelled(), if reads != Reads::Nothing => reads = Reads::Nothing,
+                () = self.scheduler.ending.cancelled(), if reads != Intake::Nothing => reads = Intake::Nothing,
                 Some((outcome, is_late)) = running.next(), if !running.is_empty() => match &mut reads {
-                    _ if outcome == Outcome::Undelivered => reads = Reads::Nothing,
-                    Reads::Late { unfinished } if !is_late => *unfinished -= 1,
+                    _ if outcome == Outcome::Undelivered => reads = Intake::Nothing,
+                    Intake::Late { unfinished } if !is_late => *unfinished -= 1,
                     _ => {}
                 },
-                next = triggers.message(), if reads != Reads::Nothing && has_room => {
+                next = triggers.message(), if reads != Intake::Nothing && has_room => {
                     let Some(trigger) = next? else { return Ok(Ended::There) };
-                    let is_late = reads != Reads::All;
+                    let is_late = reads != Intake::All;
                     if !is_late || self.is_taken_late(&trigger) {
                         running.push(self.answer(trigger, is_late, answers.clone(), over.clone()));
                     }
