@@ -10,7 +10,7 @@ import fleet as fleets
 import servers
 from sdk.world import component
 
-PATIENCE = 20
+TIMEOUT = 20
 VALUE = {"b": 1.5, "a": "<ahoy & \u00fc>", "n": [1, 20, -3], "deep": {"er": None}}
 BYTES = bytes(range(256))
 KEYS = {"old": "0123456789abcdef0123456789abcdef", "new": "fedcba9876543210fedcba9876543210"}
@@ -159,7 +159,7 @@ class Configurations:
         self.write(store, f"{d}.c0", "changed", 9)
         seen = {}
         while len(seen) < 2:
-            side, items = changes.get(timeout=PATIENCE)
+            side, items = changes.get(timeout=TIMEOUT)
             told = [(key, item.value, item.version, dict(item.metadata)) for key, item in items.items()]
             # Dapr may still tell what a connection heard before it was subscribed again.
             if told[0][1] == "changed":

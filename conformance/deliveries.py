@@ -96,7 +96,7 @@ class World:
         """Publishes one event until it is taken; that may put it there twice."""
         data = {"number": number, "key": number % KEYS, **({"poison": True} if poison else {})}
         path = f"/v1.0/publish/broker/{TOPIC}?metadata.partitionKey=k{data['key']}"
-        deadline = time.monotonic() + fleets.PATIENCE
+        deadline = time.monotonic() + fleets.TIMEOUT
         while True:
             try:
                 status, _, text = self.publisher.ask("POST", path, data, {"content-type": "application/json"})
@@ -146,7 +146,7 @@ class World:
 
     def check(self, loading, poisons=frozenset()):
         """The invariants; how many events came more than once."""
-        loading.join(fleets.PATIENCE)
+        loading.join(fleets.TIMEOUT)
         if loading.is_alive() or loading.wrong:
             raise AssertionError(f"publishing: {loading.wrong or 'it hangs'}")
         good = self.told - poisons
@@ -223,7 +223,7 @@ def connections_cut(world):
     if len(world.told) == world.count:
         raise AssertionError("events were taken without their broker")
     world.proxy.restore()
-    loading.join(fleets.PATIENCE)
+    loading.join(fleets.TIMEOUT)
     world.until(lambda: f"handled: {sorted(world.told - world.numbers('end'))[:10]}",
                 lambda: world.told <= world.numbers("end"))
     time.sleep(2 * LEASE)
@@ -250,14 +250,14 @@ def slow_beside_fast(world):
     world.fleet.end(f"app-{slow}")
     world.start_app(slow)
     loading = world.load()
-    loading.join(fleets.PATIENCE)
+    loading.join(fleets.TIMEOUT)
 
     def waiting():
         lines = list(world.lines())
         keys = {key for who, _, key, _ in lines if who == slow} if world.broker.keeps_order else ()
         begun = {number for *_, number in lines}
         return [number for number in world.told if number not in begun and number % KEYS not in keys]
-    world.until(lambda: f"begun: {waiting()[:10]}", lambda: not waiting(), patience=10)
+    world.until(lambda: f"begun: {waiting()[:10]}", lambda: not waiting(), timeout=10)
     return world.check(loading)
 
 

@@ -206,7 +206,7 @@ class World:
     def check(self, threads):
         """The invariants; what there is to tell of it."""
         for thread in threads:
-            thread.join(fleets.PATIENCE)
+            thread.join(fleets.TIMEOUT)
             if thread.is_alive():
                 raise AssertionError(f"{len(self.told)} of {self.count} transactions have succeeded, and no more do")
         told, poison = ({(part, number) for part in PARTS for number in numbers} for numbers in (self.told, self.poisons))
@@ -311,7 +311,7 @@ def long_outage(pair, fleet, count):
             raise AssertionError("transactions succeeded without their broker")
         proxy.restore()
         for thread in threads:
-            thread.join(fleets.PATIENCE)
+            thread.join(fleets.TIMEOUT)
         fleets.eventually(
             lambda: "events of transactions that succeeded",
             lambda: {(part, number) for part in PARTS for number in world.told} <= world.handled())
@@ -324,7 +324,7 @@ def slow_reader(pair, fleet, count):
     world = World(fleet, pair, count, work=kinds.LEASE + 2)
     threads = world.load()
     for thread in threads:
-        thread.join(fleets.PATIENCE)
+        thread.join(fleets.TIMEOUT)
     if {(part, number) for part in PARTS for number in world.told} <= world.handled():
         raise AssertionError("the app was not slow")
     return world.check(threads)

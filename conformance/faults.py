@@ -16,7 +16,7 @@ import traceback
 
 import faults_actors
 import fleet as fleets
-from faults_world import PATIENCE, PATIENCE_EACH, PLANE, Peaks, Postgres, Redis, World
+from faults_world import TIMEOUT, TIMEOUT_EACH, PLANE, Peaks, Postgres, Redis, World
 
 # Instances of a fault, and of one that takes long.
 FEW, MANY = 30, 2000
@@ -85,7 +85,7 @@ def store_stopped_for_a_minute(world, count):
     def starting():
         for number, id in enumerate(late):
             time.sleep(max(0.0, began + 60 * number / len(late) - time.monotonic()))
-            world.start_whatever_comes(id, began + PATIENCE + count * PATIENCE_EACH)
+            world.start_whatever_comes(id, began + TIMEOUT + count * TIMEOUT_EACH)
             told.append(id)
 
     starter = threading.Thread(target=starting)
@@ -161,7 +161,7 @@ def poison(world, _count):
     starting = threading.Thread(target=client.schedule_new_workflow, args=(doomed,), daemon=True,
                                 kwargs={"input": 0, "instance_id": "doomed"})
     starting.start()
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while (state := client.get_workflow_state("doomed")) is None or state.runtime_status.name != "COMPLETED":
         if time.monotonic() > deadline:
             raise AssertionError(f"still {state}; {world.asked.ask('GET', '/v1.0-alpha1/workflows/dapr/doomed/waits')}")
@@ -180,7 +180,7 @@ def no_worker(world, _count):
     ids = world.start(1, seconds=3)
 
     def waits(condition):
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             told = world.asked.ask("GET", f"/v1.0-alpha1/workflows/dapr/{ids[0]}/waits")[2]["waitsFor"]
             if condition({wait["kind"]: wait for wait in told}):

@@ -18,7 +18,7 @@ import fleet as fleets
 import http_app
 from faults_world import Redis
 
-PATIENCE = 90
+TIMEOUT = 90
 # Longer than placement waits for a host that is silent, in seconds.
 SILENCE = 12
 TYPE = "counter"
@@ -135,7 +135,7 @@ class Hosts:
                 call = f"{self.calls}"
             url = f"http://{fleets.HOST}:{self.caller.http}/v1.0/actors/{TYPE}/{actor_of(call)}/method/turn"
             try:
-                with urllib.request.urlopen(urllib.request.Request(url, call.encode()), timeout=PATIENCE) as answer:
+                with urllib.request.urlopen(urllib.request.Request(url, call.encode()), timeout=TIMEOUT) as answer:
                     self.confirmed[call] = json.load(answer)
             except urllib.error.HTTPError as error:
                 self.failed.append((call, error.read().decode()))
@@ -145,7 +145,7 @@ class Hosts:
 
     def until_all_serve(self, names):
         """Waits until each of these hosts has begun another turn."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         since = time.time()
         while missing := set(names) - {host for begun in list(self.turns.begun.values()) for host, _, at in begun if at > since}:
             if time.monotonic() > deadline:
@@ -154,7 +154,7 @@ class Hosts:
 
     def until_left(self, name):
         """Waits until calls of every actor succeed without a host, and reminders come."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         since = len(self.confirmed)
         while missing := set(ACTORS) - {actor_of(call) for call in list(self.confirmed)[since:]}:
             if time.monotonic() > deadline:
@@ -164,7 +164,7 @@ class Hosts:
 
     def until_reminded(self):
         """Waits until each of the reminders has come once more."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         since = time.time()
         while missing := [actor for actor in REMINDED if max(self.turns.reminded[actor], default=0) < since]:
             if time.monotonic() > deadline:
@@ -175,7 +175,7 @@ class Hosts:
         """All that has to hold; a reminder comes after `gap` seconds at the latest."""
         self.over.set()
         for caller in self.callers:
-            caller.join(PATIENCE)
+            caller.join(TIMEOUT)
         if self.unanswered or any(caller.is_alive() for caller in self.callers):
             raise AssertionError(f"calls that got no answer: {self.unanswered or 'the last ones'}")
         twice = {call: begun for call, begun in self.turns.begun.items() if len(begun) > 1}
@@ -199,7 +199,7 @@ class Hosts:
             came = self.turns.reminded
             return [actor for actor in REMINDED if len(came[actor]) + 1 < time.time() - min(came[actor])]
 
-        fleets.eventually(lambda: f"each time the reminders of {missing()}", lambda: not missing(), PATIENCE)
+        fleets.eventually(lambda: f"each time the reminders of {missing()}", lambda: not missing(), TIMEOUT)
         longest = 0
         for actor in REMINDED:
             came = [*sorted(self.turns.reminded[actor]), time.time()]

@@ -16,9 +16,9 @@ from faults_journal import STEPS, Journal
 from sdk.world import component
 
 HERE = pathlib.Path(__file__).resolve().parent
-PATIENCE = 240
+TIMEOUT = 240
 # Of one instance of many, in seconds; all wait for two cores.
-PATIENCE_EACH = 0.3
+TIMEOUT_EACH = 0.3
 STARTERS = 8
 PLANE = ("placement", "scheduler")
 CONFIGURATION = """
@@ -156,7 +156,7 @@ class World:
 
     def when_there(self, names, mended):
         """Notes when sidecars have a worker again: with that they host workflows, and instances move to them."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
 
         def wait():
             for name in names:
@@ -243,7 +243,7 @@ class World:
 
     def start_until_works(self, name, first, since):
         """Starts instances until the worker of a sidecar has begun an activity of one; their ids, numbered from `first` on."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         ids = []
         while not any(line.worker == self.worker(name) and line.at > since and line.key.split("/")[0] in ids
                       for line in self.journal.update().lines):
@@ -256,7 +256,7 @@ class World:
 
     def until_done(self, part, of):
         """Waits until a part of the activities of `of` instances has ended."""
-        deadline = time.monotonic() + PATIENCE + of * PATIENCE_EACH
+        deadline = time.monotonic() + TIMEOUT + of * TIMEOUT_EACH
         while len(self.journal.update().ended) < part * len(STEPS) * of:
             if time.monotonic() > deadline:
                 raise AssertionError(f"{part} of the activities have not ended in time")
@@ -277,7 +277,7 @@ class World:
 
     def until_completed(self, ids):
         """Waits until instances have completed, each with the result that it has without faults."""
-        deadline = time.monotonic() + PATIENCE + len(ids) * PATIENCE_EACH
+        deadline = time.monotonic() + TIMEOUT + len(ids) * TIMEOUT_EACH
         for id in ids:
             state = self.completed(id, deadline)
             if isinstance(state, (Exception, type(None))) or state.runtime_status.name != "COMPLETED" or state.serialized_output != "15":

@@ -19,7 +19,7 @@ READY_SECONDS = 60
 END_SECONDS = 20
 ANSWER_SECONDS = 20
 # How long a condition may take: a broker has to notice that a member is gone.
-PATIENCE = 120
+TIMEOUT = 120
 HOST = "127.0.0.1"
 PORTS = (10_000, 32_000)
 
@@ -39,12 +39,12 @@ def free_ports(count):
     return ports
 
 
-def eventually(what, condition, patience=PATIENCE):
+def eventually(what, condition, timeout=TIMEOUT):
     """Waits for a condition; `what` says what is missing when it does not come."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"after {patience} s still not: {what()}")
+            raise AssertionError(f"after {timeout} s still not: {what()}")
         time.sleep(0.05)
 
 
@@ -151,14 +151,14 @@ class Fleet:
                 **options)
         return self.processes[name]
 
-    def app(self, name, command, port, env=None, patience=READY_SECONDS, **options):
+    def app(self, name, command, port, env=None, timeout=READY_SECONDS, **options):
         """Starts an app and waits until its port accepts connections, for some seconds."""
         self.start(name, command, env, **options)
 
         def listening():
             with socket.create_connection((HOST, port), 1):
                 return True
-        self.until(name, listening, f"port {port}", patience)
+        self.until(name, listening, f"port {port}", timeout)
 
     def sidecar(self, name, app_port=None, protocol="http", env=None, flags=(), app_id=None, binaries=None,
                 ports=None):
@@ -245,9 +245,9 @@ class Fleet:
                 return 200 <= answer.status < 300
         self.until(name, answered, url)
 
-    def until(self, name, condition, what, patience=READY_SECONDS):
+    def until(self, name, condition, what, timeout=READY_SECONDS):
         """Waits until a condition holds, as long as the process it is about lives."""
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while True:
             try:
                 if condition():

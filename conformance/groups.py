@@ -13,7 +13,7 @@ import servers
 from sdk.world import component
 
 # How long anything may take: a broker has to notice that a member is gone.
-PATIENCE = 90
+TIMEOUT = 90
 TOPIC = "catch"
 # Of messages published at a time.
 ROUND = 24
@@ -65,10 +65,10 @@ class App:
 
 def until(what, condition):
     """What a condition gives once that is true."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not (found := condition()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"after {PATIENCE} s still not: {what}")
+            raise AssertionError(f"after {TIMEOUT} s still not: {what}")
         time.sleep(0.02)
     return found
 

@@ -14,7 +14,7 @@ import servers
 from handover_actors import actors
 from sdk.world import component
 
-PATIENCE = 90
+TIMEOUT = 90
 HOSTS = (("theirs", "ours"), ("ours", "theirs"))
 # A timer that ends after the other product has taken over, in seconds.
 SLEEP = 12
@@ -22,10 +22,10 @@ SLEEP = 12
 
 def until(what, condition):
     """What a condition gives once that is true."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not (found := condition()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"after {PATIENCE} s still not: {what}")
+            raise AssertionError(f"after {TIMEOUT} s still not: {what}")
         time.sleep(0.05)
     return found
 

@@ -11,7 +11,7 @@ import http_app
 import servers
 from sdk.world import component
 
-PATIENCE = 90
+TIMEOUT = 90
 TYPE = "counter"
 ACTORS = [f"a{number}" for number in range(24)]
 CONFIG = {"entities": [TYPE], "actorIdleTimeout": "1h", "drainOngoingCallTimeout": "5s", "drainRebalancedActors": True}
@@ -112,7 +112,7 @@ class Actors:
 
     def call(self, actor, by):
         """Calls until it succeeds; a call that failed may have been a turn all the same."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             try:
                 status, _, told = self.sidecars[by].ask("POST", f"/v1.0/actors/{TYPE}/{actor}/method/add", 1)
@@ -136,10 +136,10 @@ class Actors:
         return {self.turns.hosts[actor] for actor in ACTORS}
 
     def until(self, what, condition):
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not condition():
             if time.monotonic() > deadline:
-                raise AssertionError(f"after {PATIENCE} s still not: {what}")
+                raise AssertionError(f"after {TIMEOUT} s still not: {what}")
             time.sleep(0.05)
 
     def shared(self):

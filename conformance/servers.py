@@ -221,7 +221,7 @@ class Kafka:
 
     def _start(self):
         port = int(self.address.rpartition(":")[2])
-        self.fleet.app(self.name, [*self.machine, "kafka.Kafka", self.settings], port, patience=BROKER_SECONDS)
+        self.fleet.app(self.name, [*self.machine, "kafka.Kafka", self.settings], port, timeout=BROKER_SECONDS)
 
     def advertise(self, address):
         """Clients are told this address instead of its own; it is started anew."""

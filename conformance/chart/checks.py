@@ -13,7 +13,7 @@ import compare
 
 NAMESPACE = "dapr-system"
 # Problems of a check that are told.
-MOST = 20
+MAX_SHOWN = 20
 FAKE = "-----BEGIN CERTIFICATE-----\nZmFrZQ==\n-----END CERTIFICATE-----"
 EVERYTHING = {
     "global": {
@@ -205,10 +205,10 @@ class Checks:
         if problems:
             self.failed += 1
             print(f"failed: {what}")
-            for problem in problems[:MOST]:
+            for problem in problems[:MAX_SHOWN]:
                 print(f"    {problem}")
-            if len(problems) > MOST:
-                print(f"    and {len(problems) - MOST} more")
+            if len(problems) > MAX_SHOWN:
+                print(f"    and {len(problems) - MAX_SHOWN} more")
         else:
             self.passed += 1
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import urllib.request
 
-from home import CONFIGURATION, DAPRD, CLI, HOST, PATIENCE, STORE, Home, report, wait
+from home import CONFIGURATION, DAPRD, CLI, HOST, TIMEOUT, STORE, Home, report, wait
 
 import network
 from fleet import free_ports
@@ -148,7 +148,7 @@ class Official(Home):
         url = f"http://{HOST}:{http}/v1.0/metadata"
         wait("an answer", lambda: urllib.request.urlopen(url, timeout=5).status == 200, process, log)
         process.terminate()
-        self.assertEqual(process.wait(PATIENCE), 0, log.read_text(errors="replace"))
+        self.assertEqual(process.wait(TIMEOUT), 0, log.read_text(errors="replace"))
 
 
 if __name__ == "__main__":

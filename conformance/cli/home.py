@@ -16,7 +16,7 @@ from fleet import HOST  # noqa: E402  (the path above has to come first)
 
 DAPRD = pathlib.Path(sys.argv[1]).resolve() / "daprd"
 CLI = pathlib.Path(sys.argv[2]).resolve()
-PATIENCE = 90
+TIMEOUT = 90
 UP = "You're up and running!"
 CONFIGURATION = "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: daprConfig\n"
 STORE = ("apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {}\n"
@@ -25,7 +25,7 @@ STORE = ("apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {}\n
 
 def wait(what, condition, process=None, log=None):
     """The first true value of a condition; a process that ends, or time that passes, fails the test with the log."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while True:
         try:
             if value := condition():
@@ -59,7 +59,7 @@ class Home(unittest.TestCase):
     def dapr(self, *words):
         """One command of the CLI, to its end; returns what it prints."""
         done = subprocess.run([CLI, *words], env=self.env, cwd=self.home, capture_output=True, text=True,
-                              timeout=PATIENCE)
+                              timeout=TIMEOUT)
         self.assertEqual(done.returncode, 0, f"dapr {words}\n{done.stdout}{done.stderr}")
         return done.stdout + done.stderr
 
@@ -101,7 +101,7 @@ class Home(unittest.TestCase):
 
     def invoked(self, name, method):
         done = subprocess.run([CLI, "invoke", "--app-id", name, "--method", method, "--verb", "GET"], env=self.env,
-                              capture_output=True, text=True, timeout=PATIENCE)
+                              capture_output=True, text=True, timeout=TIMEOUT)
         return done.stdout if done.returncode == 0 else None
 
 

@@ -69,7 +69,7 @@ class Grpc:
     messages: tuple = ()
     metadata: tuple = ()
     data: bytes = b""
-    timeout: float = wire.PATIENCE
+    timeout: float = wire.TIMEOUT
 
     def ask(self, product, captured):
         path = self.method if self.method.startswith("/") else DAPR + self.method
@@ -118,7 +118,7 @@ class Wait:
     count: int
 
     def ask(self, product, _):
-        deadline = time.monotonic() + wire.PATIENCE
+        deadline = time.monotonic() + wire.TIMEOUT
         while product.received() < self.count and time.monotonic() < deadline:
             time.sleep(0.005)
         return {"status": f"{product.received()} received"}
@@ -131,7 +131,7 @@ class Until:
     pattern: str
 
     def ask(self, product, captured):
-        deadline = time.monotonic() + wire.PATIENCE
+        deadline = time.monotonic() + wire.TIMEOUT
         while True:
             seen = self.step.ask(product, captured)
             if re.search(self.pattern, seen.get("body", "")) or time.monotonic() > deadline:

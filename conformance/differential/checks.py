@@ -19,7 +19,7 @@ COUNT = 1000
 HASTE = ("no answer in", ": EOF", "connection reset by peer")
 # A difference that is gone when both are asked again is a race in one of them, and not what it promises. It is told; more of
 # them than these are a failure.
-MOST_RACES = 3
+MAX_RACES = 3
 # What gRPC says when a connection is gone: the process may be about to end.
 LOST = ("Socket closed", "Connection reset")
 
@@ -151,7 +151,7 @@ def main():
             other.keep_logs()
     if redis and not options.only:
         comparison.unneeded()
-    if len(comparison.races) > MOST_RACES:
+    if len(comparison.races) > MAX_RACES:
         comparison.failed += 1
         print(f"FAILED  {len(comparison.races)} cases differed once: {'; '.join(comparison.races)}")
     for problem in undocumented():

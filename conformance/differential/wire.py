@@ -3,7 +3,7 @@
 import socket
 
 HOST = "127.0.0.1"
-PATIENCE = 20
+TIMEOUT = 20
 HEAD_LIMIT = 1 << 20
 
 
@@ -100,10 +100,10 @@ def octets(text):
 def ask(port, request, method):
     """Sends the bytes of a request on a connection of its own; the observation of its answer."""
     try:
-        with socket.create_connection((HOST, port), PATIENCE) as connection:
+        with socket.create_connection((HOST, port), TIMEOUT) as connection:
             return _exchange(connection, request, method)
     except TimeoutError:
-        return {"status": f"no answer in {PATIENCE} s"}
+        return {"status": f"no answer in {TIMEOUT} s"}
     except OSError as error:
         return {"status": f"connection failed: {type(error).__name__}"}
 

@@ -8,7 +8,7 @@ import time
 
 # Of the bridge that pods are at: the API server is here, DNS, and apps of pods.
 ADDRESS = "10.244.0.1"
-PATIENCE = 90
+TIMEOUT = 90
 ADMIN = "admin-of-these-checks"
 
 
@@ -21,9 +21,9 @@ class Refused(Exception):
         self.status, self.answer, self.message = status, answer, str(message)
 
 
-def wait(what, condition, patience=PATIENCE):
+def wait(what, condition, timeout=TIMEOUT):
     """Waits until a condition holds, and returns what it returned."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while True:
         problem = "it does not hold"
         try:
@@ -32,7 +32,7 @@ def wait(what, condition, patience=PATIENCE):
         except (OSError, http.client.HTTPException, Refused, LookupError, ValueError) as error:
             problem = f"{type(error).__name__} {error}"
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {patience} s: {what}: {problem}")
+            raise AssertionError(f"not within {timeout} s: {what}: {problem}")
         time.sleep(0.05)
 
 

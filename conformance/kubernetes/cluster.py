@@ -23,7 +23,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import fleet as fleets
-from api import ADDRESS, ADMIN, PATIENCE, Api, Refused, wait
+from api import ADDRESS, ADMIN, TIMEOUT, Api, Refused, wait
 
 PODS = "10.244.1.{}"
 SERVICES = "10.96.0.0/16"
@@ -113,7 +113,7 @@ class Cluster:
         self.fleet.app("app-etcd", [
             str(self.program), "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", clients,
             "--advertise-client-urls", clients, "--listen-peer-urls", others, "--initial-advertise-peer-urls", others,
-            "--initial-cluster", f"default={others}", "--unsafe-no-fsync"], self.etcd, patience=PATIENCE)
+            "--initial-cluster", f"default={others}", "--unsafe-no-fsync"], self.etcd, timeout=TIMEOUT)
         (self.folder / "tokens").write_text(f'{ADMIN},admin,0,"system:masters"\n')
         (self.folder / "account.key").write_text(private_key())
         rules = [{"level": "None", "users": ["admin", "system:apiserver"]},
@@ -207,7 +207,7 @@ class Cluster:
             f"--service-account-key-file={folder / 'account.key'}", f"--service-cluster-ip-range={SERVICES}",
             f"--service-account-signing-key-file={folder / 'account.key'}", "--endpoint-reconciler-type=none",
             f"--audit-policy-file={folder / 'audit.json'}", f"--audit-log-path={self.audit}", "--profiling=false"])
-        self.fleet.until("app-apiserver", self.ready, "/readyz", PATIENCE)
+        self.fleet.until("app-apiserver", self.ready, "/readyz", TIMEOUT)
 
     def ready(self):
         """Whether the API server is ready: it says so, with what it asks of etcd."""

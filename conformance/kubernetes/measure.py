@@ -36,8 +36,8 @@ WATCHDOG, ROUNDS = 5, 2
 # What is promised of ours, whatever the machine: calls of the API a minute at rest (docs/kubernetes.md), and pods that are
 # deleted because something else has changed. The operator that leads renews its lease, the injector its
 # webhook's registration, each five minutes.
-MOST_CALLS = {"dapr-operator": 2, "dapr-injector": 1}
-MOST_DELETED = 0
+MAX_CALLS = {"dapr-operator": 2, "dapr-injector": 1}
+MAX_DELETED = 0
 
 
 class Process:
@@ -134,7 +134,7 @@ class Measure:
             counted = self.calls(since, account)
             print(f"    {kind}: {dict(counted) or 'no calls'}")
             self.note(f"{kind}, {what}: calls of the API a minute", "", counted.total() * 60 / seconds,
-                      MOST_CALLS[account] if is_promised else None)
+                      MAX_CALLS[account] if is_promised else None)
             self.note(f"{kind}, {what}: CPU time a minute", "ms",
                       (self.process(name).cpu() - before[name]) * 1e3 * 60 / seconds)
 
@@ -203,7 +203,7 @@ class Measure:
             fleet.told[each] = {}
             began = time.perf_counter()
             self.world.api.post(f"{RESOURCES}/shop/components", component(each, "state.in-memory"))
-            if found := fleet.await_all(each, 10 if until_all else simulated.PATIENCE):
+            if found := fleet.await_all(each, 10 if until_all else simulated.TIMEOUT):
                 return found[0] - began, found[1] - began
         raise AssertionError(f"{name} did not come to all: {len(fleet.told[each])} of {fleet.count}")
 
@@ -282,7 +282,7 @@ class Measure:
         self.rest(f"watchdog each {WATCHDOG} s, {count:,} pods", {OPERATOR: "dapr-operator"}, is_promised=False)
         left = world.api.get("/api/v1/namespaces/shop/pods?limit=1")
         self.note("pods deleted after an unrelated change", "",
-                  count - len(left["items"]) - left["metadata"].get("remainingItemCount", 0), MOST_DELETED)
+                  count - len(left["items"]) - left["metadata"].get("remainingItemCount", 0), MAX_DELETED)
 
 
 def placed(name, number):

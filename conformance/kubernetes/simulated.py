@@ -14,7 +14,7 @@ SERVICE = "/dapr.proto.operator.v1.Operator"
 HOST = "dapr-webhook.dapr-system.svc"
 # Connections that are being made at once.
 AT_ONCE = 16
-PATIENCE = 300
+TIMEOUT = 300
 
 
 def identity(world, namespace, folder):
@@ -56,7 +56,7 @@ class Fleet:
 
     def __enter__(self):
         """Returns when every sidecar has its list; their streams are open, or about to be."""
-        asyncio.run_coroutine_threadsafe(self._begin(), self.loop).result(PATIENCE)
+        asyncio.run_coroutine_threadsafe(self._begin(), self.loop).result(TIMEOUT)
         return self
 
     def __exit__(self, *_):
@@ -68,7 +68,7 @@ class Fleet:
             self.tasks.clear()
             gc.collect()
             await asyncio.sleep(1)
-        asyncio.run_coroutine_threadsafe(end(), self.loop).result(PATIENCE)
+        asyncio.run_coroutine_threadsafe(end(), self.loop).result(TIMEOUT)
         self.loop.call_soon_threadsafe(self.loop.stop)
 
     async def _begin(self):
@@ -86,7 +86,7 @@ class Fleet:
         try:
             async with grpc.aio.secure_channel(self.address, credentials, options=options) as channel:
                 async with self.places:
-                    found = await channel.unary_unary(f"{SERVICE}/ListComponents")(request, timeout=PATIENCE)
+                    found = await channel.unary_unary(f"{SERVICE}/ListComponents")(request, timeout=TIMEOUT)
                 self.lengths.append(len(found))
                 stream = channel.unary_stream(f"{SERVICE}/ComponentUpdate")(request)
                 listed.set_result(None)
@@ -104,9 +104,9 @@ class Fleet:
             if name.encode() in event:
                 seen.setdefault(number, now)
 
-    def await_all(self, name, patience=PATIENCE):
+    def await_all(self, name, timeout=TIMEOUT):
         """Waits until all have been told a change; the moments at which half of them and all were. None if not in time."""
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while len(self.told[name]) < self.count:
             if self.problems:
                 raise OSError(f"{len(self.problems)} streams: {self.problems[0]}")

@@ -14,7 +14,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import fleet as fleets  # noqa: E402  (the path above has to come first)
 
-PATIENCE = 20
+TIMEOUT = 20
 COMPONENT = """apiVersion: dapr.io/v1alpha1
 kind: Component
 metadata:
@@ -224,7 +224,7 @@ class ZRestart(unittest.TestCase):
 
 
 def until(condition):
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError("it does not happen")

@@ -15,8 +15,8 @@ import (
 	"github.com/dapr/go-sdk/client"
 )
 
-// patience is how long one check may take.
-const patience = 30 * time.Second
+// timeout is how long one check may take.
+const timeout = 30 * time.Second
 
 // check is something that an app does; an error tells what went wrong.
 type check struct {
@@ -70,7 +70,7 @@ func all(names []string) int {
 			continue
 		}
 		for _, check := range block.checks {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx, cancel := context.WithTimeout(context.Background(), timeout)
 			err := check.run(ctx, dapr)
 			cancel()
 			if err != nil {

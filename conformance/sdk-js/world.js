@@ -7,7 +7,7 @@ const { CommunicationProtocolEnum, DaprClient, HttpMethod, LogLevel } = require(
 console.info = () => {};
 
 const { HTTP, GRPC } = CommunicationProtocolEnum;
-const PATIENCE = 20_000;
+const TIMEOUT = 20_000;
 
 /** Something that drive.py tells of the fleet. */
 function setting(name) {
@@ -35,7 +35,7 @@ const sleep = (milliseconds) => new Promise((resolve) => setTimeout(resolve, mil
 
 /** The value of a condition, as soon as it is true. */
 async function until(what, condition) {
-  const deadline = Date.now() + PATIENCE;
+  const deadline = Date.now() + TIMEOUT;
   for (;;) {
     const value = await condition();
     if (value) return value;
@@ -53,4 +53,4 @@ function taken(app, topic, count, matching = () => true) {
   });
 }
 
-module.exports = { APPS, GRPC, HTTP, PATIENCE, clients, setting, sleep, taken, until };
+module.exports = { APPS, GRPC, HTTP, TIMEOUT, clients, setting, sleep, taken, until };

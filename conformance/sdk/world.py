@@ -10,7 +10,7 @@ import fleet as fleets
 HERE = pathlib.Path(__file__).resolve().parent
 TOKEN = "only-for-this-check"
 APP_TOKEN = "from-the-sidecar"
-PATIENCE = 20
+TIMEOUT = 20
 CONFIGURATION = """
 apiVersion: dapr.io/v1alpha1
 kind: Configuration
@@ -75,7 +75,7 @@ def beside(name):
 
 def taken(name, what, count=1, matching=lambda _: True):
     """What an app took of a topic or job, when there are so many; `matching` tells which count."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while True:
         with client("http" if name == "http" else "grpc") as dapr:
             told = dapr.invoke_method(started[name].app_id, "taken", http_verb="GET").json()

@@ -32,8 +32,8 @@ type order struct {
 	Count  int             `json:"count"`
 	// AtOnce bounds how many are in hand at the same time.
 	AtOnce int `json:"at_once"`
-	// Patience is what one instance may take, in seconds.
-	Patience float64 `json:"patience"`
+	// Timeout is what one instance may take, in seconds.
+	Timeout float64 `json:"timeout"`
 }
 
 // report is what came of an order.
@@ -68,7 +68,7 @@ func (order order) do(client *workflow.Client) (*report, error) {
 			defer all.Done()
 			for number := range numbers {
 				id := fmt.Sprintf("%s-%d", order.Prefix, number)
-				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(order.Patience*float64(time.Second)))
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(order.Timeout*float64(time.Second)))
 				begin := time.Now()
 				steps, err := action(ctx, client, id)
 				told.add(client, id, milliseconds(time.Since(begin)), steps, err)

@@ -85,7 +85,7 @@ class Pubsub {
         return "ahoy".equals(seen.poll(200, TimeUnit.MILLISECONDS));
       });
       for (int attempt = 1; attempt < 3; attempt++) {
-        World.same("again", seen.poll(World.PATIENCE, TimeUnit.SECONDS), "ahoy");
+        World.same("again", seen.poll(World.TIMEOUT, TimeUnit.SECONDS), "ahoy");
       }
     }
   }

@@ -18,7 +18,7 @@ import java.util.stream.IntStream;
 
 /** Workflows whose worker is this process. */
 public class Workflows {
-  private static final Duration PATIENCE = Duration.ofSeconds(World.PATIENCE);
+  private static final Duration TIMEOUT = Duration.ofSeconds(World.TIMEOUT);
   private static final Map<String, Integer> ATTEMPTS = new ConcurrentHashMap<>();
   private static DaprWorkflowClient client;
 
@@ -147,7 +147,7 @@ public class Workflows {
   }
 
   private static WorkflowInstanceStatus end(String id, WorkflowRuntimeStatus status) throws Exception {
-    var state = client().waitForInstanceCompletion(id, PATIENCE, true);
+    var state = client().waitForInstanceCompletion(id, TIMEOUT, true);
     World.same("status of " + id, state.getRuntimeStatus(), status);
     return state;
   }

@@ -13,7 +13,7 @@ import java.util.function.Predicate;
 
 /** What all blocks use: clients, waiting, comparing. */
 class World {
-  static final int PATIENCE = 20;
+  static final int TIMEOUT = 20;
 
   /** Something that an app does; what it throws tells what went wrong. */
   interface Body {
@@ -55,7 +55,7 @@ class World {
   }
 
   static void until(String what, Callable<Boolean> condition) throws Exception {
-    long deadline = System.nanoTime() + PATIENCE * 1_000_000_000L;
+    long deadline = System.nanoTime() + TIMEOUT * 1_000_000_000L;
     while (!condition.call()) {
       if (System.nanoTime() > deadline) {
         throw new AssertionError("in vain waited for: " + what);

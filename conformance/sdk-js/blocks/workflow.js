@@ -4,7 +4,7 @@
 const assert = require("node:assert/strict");
 const { randomUUID } = require("node:crypto");
 const { DaprWorkflowClient, WorkflowRuntime, WorkflowRuntimeStatus: Status } = require("@dapr/dapr");
-const { PATIENCE, setting, until } = require("../world");
+const { TIMEOUT, setting, until } = require("../world");
 
 const options = { daprHost: "127.0.0.1", daprPort: setting("GRPC_PORT") };
 const client = new DaprWorkflowClient(options);
@@ -75,12 +75,12 @@ async function start(flow, input) {
   })();
   await started;
   const id = await client.scheduleNewWorkflow(flow, input, randomUUID());
-  await client.waitForWorkflowStart(id, false, PATIENCE / 1000);
+  await client.waitForWorkflowStart(id, false, TIMEOUT / 1000);
   return id;
 }
 
 async function end(id, status = Status.COMPLETED) {
-  const state = await client.waitForWorkflowCompletion(id, true, PATIENCE / 1000);
+  const state = await client.waitForWorkflowCompletion(id, true, TIMEOUT / 1000);
   assert.equal(Status[state.runtimeStatus], Status[status], state.workflowFailureDetails?.getErrorMessage?.());
   return state;
 }

@@ -8,7 +8,7 @@ import unittest
 from world import client, component, started
 
 STORE = "settings"
-PATIENCE = 20
+TIMEOUT = 20
 
 
 def resources(data):
@@ -47,7 +47,7 @@ class Configuration(unittest.TestCase):
             self.assertTrue(id)
             write("other", "never seen")
             write("watched", "after", "2")
-            seen, change = changes.get(timeout=PATIENCE)
+            seen, change = changes.get(timeout=TIMEOUT)
             self.assertEqual((seen, list(change.items)), (id, ["watched"]))
             self.assertEqual((change.items["watched"].value, change.items["watched"].version), ("after", "2"))
             self.assertTrue(dapr.unsubscribe_configuration(STORE, id))

@@ -4,7 +4,7 @@ import time
 import unittest
 import warnings
 
-from world import PATIENCE, beside, taken
+from world import TIMEOUT, beside, taken
 
 # Each call warns that the API may change.
 warnings.filterwarnings("ignore", message="The Jobs API is an Alpha version")
@@ -49,7 +49,7 @@ class Jobs(unittest.TestCase):
     def gone(self, dapr, name):
         """A job that is not there any more, at the latest when the answer to its last trigger is stored."""
         from dapr.clients.exceptions import DaprGrpcError
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             try:
                 found = dapr.get_job_alpha1(name)

@@ -6,7 +6,7 @@ import queue
 import unittest
 import uuid
 
-from world import PATIENCE, beside, client, component, started, taken
+from world import TIMEOUT, beside, client, component, started, taken
 
 BROKER = "events"
 APPS = ("http", "grpc")
@@ -169,9 +169,9 @@ class Streams(unittest.TestCase):
         with beside("grpc") as dapr:
             close = dapr.subscribe_with_handler(BROKER, "handled", handler)
             dapr.publish_event(BROKER, "handled", "a", data_content_type="text/plain")
-            self.assertEqual([seen.get(timeout=PATIENCE) for _ in range(3)], ["a", "a", "a"])
+            self.assertEqual([seen.get(timeout=TIMEOUT) for _ in range(3)], ["a", "a", "a"])
             dapr.publish_event(BROKER, "handled", "b", data_content_type="text/plain")
-            self.assertEqual(seen.get(timeout=PATIENCE), "b")
+            self.assertEqual(seen.get(timeout=TIMEOUT), "b")
             close()
             # The end of a stream loses nothing: what is published meanwhile waits for the next one, as does what was not
             # answered before the end.

@@ -6,7 +6,7 @@ import unittest
 import uuid
 from datetime import datetime, timedelta, timezone
 
-from world import PATIENCE, started
+from world import TIMEOUT, started
 
 made = {}
 attempts = collections.Counter()
@@ -136,11 +136,11 @@ class Workflows(unittest.TestCase):
 
     def start(self, flow, input=None, **options):
         id = self.client.schedule_new_workflow(flow, input=input, instance_id=str(uuid.uuid4()), **options)
-        self.client.wait_for_workflow_start(id, timeout_in_seconds=PATIENCE)
+        self.client.wait_for_workflow_start(id, timeout_in_seconds=TIMEOUT)
         return id
 
     def end(self, id, status="COMPLETED"):
-        state = self.client.wait_for_workflow_completion(id, timeout_in_seconds=PATIENCE)
+        state = self.client.wait_for_workflow_completion(id, timeout_in_seconds=TIMEOUT)
         self.assertEqual(state.runtime_status.name, status, state)
         return state
 
@@ -148,7 +148,7 @@ class Workflows(unittest.TestCase):
         return self.end(self.start(flow, input)).serialized_output
 
     def until(self, id, condition):
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not condition(state := self.client.get_workflow_state(id)):
             self.assertLess(time.monotonic(), deadline, state)
             time.sleep(0.05)

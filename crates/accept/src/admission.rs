@@ -13,13 +13,13 @@ use tokio_util::sync::CancellationToken;
 use crate::descriptors::descriptors;
 
 /// Connections in use that are passed over in the search for one that can go.
-const LOOKS: usize = 256;
+const SCAN_LENGTH: usize = 256;
 /// Of the connections, this part goes when the process has no descriptors left.
 const PART: usize = 16;
 
 /// The time that a newcomer has to say something, however many others come: until then nobody takes its place, except
 /// from its own machine.
-const FIRST_WORD: Duration = Duration::from_millis(200);
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Endpoints that answer from memory may take this part of the descriptors.
 const ENDPOINT_PART: usize = 16;
 
@@ -119,7 +119,7 @@ pub struct Permit {
 impl Admission {
     /// A server without connections.
     pub fn new(limits: Limits) -> Self {
-        Self::with(limits, FIRST_WORD)
+        Self::with(limits, FIRST_BYTE_TIMEOUT)
     }
 
     fn with(limits: Limits, first_word: Duration) -> Self {
@@ -343,7 +343,7 @@ impl Open {
 
     /// Of those that proved something, the one that has not been used for longest.
     fn idle(&mut self, source: Option<IpAddr>, turn: &AtomicU64) -> Option<u64> {
-        for _ in 0..LOOKS {
+        for _ in 0..SCAN_LENGTH {
             let (position, number) = *self.lines(source)?.proven.first()?;
             let seat = self.seats.get(&number)?;
             if seat.uses != seat.state.uses.load(Ordering::Relaxed) {

@@ -5,7 +5,7 @@
 pub const MAX_FIELDS: usize = 128 << 10;
 
 /// Bytes of a message below which it cannot have more: a field has a tag and at least one byte more.
-const HARMLESS: usize = 2 * MAX_FIELDS;
+const MIN_COUNTED: usize = 2 * MAX_FIELDS;
 
 /// The fields of a message whose messages are counted as well, by their numbers.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ impl Varint {
 impl Counter {
     /// For a message of this length; none where it cannot have too many.
     pub(crate) fn of(length: usize, nested: &'static Nested) -> Option<Self> {
-        (length > HARMLESS).then(|| Self {
+        (length > MIN_COUNTED).then(|| Self {
             top: nested,
             fields: 0,
             at: 0,
@@ -217,7 +217,7 @@ mod tests {
     fn outcome(message: &[u8], nested: &'static Nested) -> Result<(), TooManyFields> {
         let whole = check(message, nested);
         for size in [1, 7, 16 << 10] {
-            let mut counter = Counter::of(HARMLESS + 1, nested).unwrap();
+            let mut counter = Counter::of(MIN_COUNTED + 1, nested).unwrap();
             let pieces = message.chunks(size).try_for_each(|piece| counter.pass(piece));
             assert_eq!(pieces, whole, "in pieces of {size}");
         }

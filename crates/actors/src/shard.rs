@@ -128,7 +128,7 @@ impl<W> Shard<W> {
     }
 
     /// Ends the turn of an actor that was found idle and stays active: it is idle again when as much time has passed.
-    pub fn stays(&mut self, id: &str, ticket: Ticket, now: Duration) -> Vec<W> {
+    pub fn keep_active(&mut self, id: &str, ticket: Ticket, now: Duration) -> Vec<W> {
         if let Some(actor) = self.actors.get_mut(id) {
             actor.used = millis(now);
         }
@@ -374,7 +374,7 @@ mod tests {
         let (ticket, _) = enter(&mut shard, "a", None, at(0), 0).unwrap();
         shard.leave("a", ticket, at(0));
         let (id, ticket) = idle(&mut shard, at(12)).remove(0);
-        assert_eq!(shard.stays(&id, ticket, at(12)), [0; 0]);
+        assert_eq!(shard.keep_active(&id, ticket, at(12)), [0; 0]);
         assert!(shard.is_active("a"));
         assert_eq!(shard.next_look(), Some(at(22)));
         assert_eq!(idle(&mut shard, at(21)), []);

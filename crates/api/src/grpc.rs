@@ -55,7 +55,7 @@ const STREAMING: [&str; 5] = [
 ];
 
 /// Those of them that take a stream, which may be silent between two messages.
-const FED: [&str; 3] = ["DecryptAlpha1", "EncryptAlpha1", "SubscribeTopicEventsAlpha1"];
+const CLIENT_STREAMING: [&str; 3] = ["DecryptAlpha1", "EncryptAlpha1", "SubscribeTopicEventsAlpha1"];
 
 /// In the place of a store's system: a model, which spans know by name only.
 const CONVERSATION: &str = "conversation";
@@ -213,7 +213,7 @@ impl Handler for GrpcApi {
 /// What the method at this path is called with.
 fn request_kind(path: &str) -> RequestKind {
     match path.strip_prefix(DAPR) {
-        Some(name) if FED.contains(&name) => RequestKind::Streaming,
+        Some(name) if CLIENT_STREAMING.contains(&name) => RequestKind::Streaming,
         _ => RequestKind::Unary,
     }
 }
@@ -442,7 +442,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_stops_half_way_is_given_up_and_streams_may_be_silent() {
         let (half, whole) = (&b"\0\0\0\0\x09half"[..], &b"\0\0\0\0\x04full"[..]);
-        for method in ["GetSecret", "SubscribeConfiguration", FED[0], FED[1], FED[2]] {
+        for method in [
+            "GetSecret",
+            "SubscribeConfiguration",
+            CLIENT_STREAMING[0],
+            CLIENT_STREAMING[1],
+            CLIENT_STREAMING[2],
+        ] {
             assert_eq!(read(method, half).await, Some(Code::DeadlineExceeded), "{method}");
         }
         assert_eq!(
@@ -454,7 +460,7 @@ mod tests {
             Some(Code::DeadlineExceeded),
             "no end"
         );
-        for method in FED {
+        for method in CLIENT_STREAMING {
             assert_eq!(read(method, whole).await, None, "{method}");
             assert_eq!(read(method, Bytes::new()).await, None, "{method}");
         }
@@ -506,7 +512,7 @@ mod tests {
     async fn a_message_with_too_many_fields_is_refused() {
         let many = [0x12, 0].repeat(grpc::fields::MAX_FIELDS + 1);
         let said = [&[0, 0, 4, 0, 2][..], &many].concat();
-        for method in ["GetBulkState", "BulkPublishEvent", FED[2]] {
+        for method in ["GetBulkState", "BulkPublishEvent", CLIENT_STREAMING[2]] {
             let code = read(method, said.clone()).await;
             assert_eq!(code, Some(Code::ResourceExhausted), "{method}");
         }
@@ -519,12 +525,12 @@ mod tests {
             "/../../proto/dapr/proto/runtime/v1/dapr.proto"
         );
         let text = std::fs::read_to_string(file).unwrap();
-        let fed = text.lines().filter_map(|line| {
+        let streaming = text.lines().filter_map(|line| {
             let (name, taken) = line.trim().strip_prefix("rpc ")?.split_once('(')?;
             taken.starts_with("stream ").then_some(name.trim())
         });
-        let mut fed: Vec<_> = fed.collect();
-        fed.sort_unstable();
-        assert_eq!(fed, FED);
+        let mut streaming: Vec<_> = streaming.collect();
+        streaming.sort_unstable();
+        assert_eq!(streaming, CLIENT_STREAMING);
     }
 }

@@ -232,7 +232,7 @@ impl HttpApi {
 
     /// An answer from before [`HttpApi::guarded`]: that it depends on the origin is true of it, too.
     fn early(&self, request: &HeaderMap, mut answer: Response<Body>) -> Response<Body> {
-        self.cors.mark(request).put(answer.headers_mut());
+        self.cors.headers_for(request).put(answer.headers_mut());
         answer
     }
 
@@ -243,9 +243,9 @@ impl HttpApi {
         matched: Option<Match<'_>>,
         span: &mut Span,
     ) -> Response<Body> {
-        let mark = match self.cors.admit(request) {
+        let cors_headers = match self.cors.admit(request) {
             cors::Admission::Answer(response) => return response,
-            cors::Admission::Continue(mark) => mark,
+            cors::Admission::Continue(cors_headers) => cors_headers,
         };
         let open = matched.as_ref().is_some_and(|m| m.endpoint.is_health());
         let mut response = if !open && !self.token.admits_http(request.headers()) {
@@ -258,7 +258,7 @@ impl HttpApi {
                 Some(chain) => Box::pin(self.through(&chain, client, matched, context)).await,
             }
         };
-        mark.put(response.headers_mut());
+        cors_headers.put(response.headers_mut());
         response
     }
 

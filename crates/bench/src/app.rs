@@ -16,7 +16,7 @@ use crate::Failure;
 mod grpc;
 
 /// Bodies above this are refused; the largest payload of a sweep is 1 MB.
-const LARGEST_BODY: usize = 64 << 20;
+const MAX_BODY: usize = 64 << 20;
 
 /// Where the app listens; 0 leaves a protocol out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,7 +90,7 @@ async fn echo(request: Request<Incoming>) -> Result<Response<BoxBody<Bytes, Infa
     let Some(body) = whole(request.into_body()).await? else {
         return Ok(status(StatusCode::PAYLOAD_TOO_LARGE));
     };
-    let body = wanted.map_or(body, |count| Bytes::from(vec![b'.'; count.min(LARGEST_BODY)]));
+    let body = wanted.map_or(body, |count| Bytes::from(vec![b'.'; count.min(MAX_BODY)]));
     let mut response = Response::new(Full::new(body).boxed());
     if let Some(kind) = kind {
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -105,7 +105,7 @@ async fn whole(mut body: Incoming) -> Result<Option<Bytes>, hyper::Error> {
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
             length += data.len();
-            if length > LARGEST_BODY {
+            if length > MAX_BODY {
                 return Ok(None);
             }
             pieces.push(data);

@@ -44,7 +44,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use call::ActorCall;
 pub use error::ActorError;
-pub use internal::{Arrived, InternalActors, Watched};
+pub use internal::{InternalActors, QueuedCall, Watched};
 pub use placement::Placement;
 pub use reminders::{KnownReminder, ReminderError, ReminderRequest};
 pub use serve::Served;
@@ -247,7 +247,7 @@ impl Actors {
         let mut going = Vec::new();
         self.change_types(|known| {
             going = known.app.replace(Vec::new()).unwrap_or_default();
-            known.let_go(&going);
+            known.retire(&going);
         });
         self.app_known.send_replace(true);
         let drain = self.hosted.load().drain;

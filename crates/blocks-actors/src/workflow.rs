@@ -117,8 +117,8 @@ pub struct Workflows {
     workers: Mutex<usize>,
     tasks: TaskTracker,
     ended: CancellationToken,
-    /// Cancelled when the app becomes unwell, and made anew.
-    unwell: Arc<std::sync::Mutex<CancellationToken>>,
+    /// Cancelled when the app becomes unhealthy, and made anew.
+    unhealthy: Arc<std::sync::Mutex<CancellationToken>>,
 }
 
 /// An instance to be started.
@@ -156,7 +156,7 @@ impl Workflows {
             workers: Mutex::new(0),
             tasks: TaskTracker::new(),
             ended: CancellationToken::new(),
-            unwell: Arc::default(),
+            unhealthy: Arc::default(),
             with,
         })
     }
@@ -166,13 +166,13 @@ impl Workflows {
         tracing::info!(target: LOG, "Workflow engine started");
     }
 
-    /// The app is unwell: reminders of activities wait no longer, and come again. What runs goes on.
-    pub fn app_is_unwell(&self) {
-        let mut unwell = self
-            .unwell
+    /// The app is unhealthy: reminders of activities wait no longer, and come again. What runs goes on.
+    pub fn app_is_unhealthy(&self) {
+        let mut unhealthy = self
+            .unhealthy
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        std::mem::take(&mut *unwell).cancel();
+        std::mem::take(&mut *unhealthy).cancel();
     }
 
     /// How many workers are connected.
@@ -362,7 +362,7 @@ impl Workflows {
 /// Whether somebody who hosts the instance may come.
 fn waits_for_host(error: &ActorError) -> bool {
     let waits = |(code, _)| matches!(code, Code::FailedPrecondition | Code::Unavailable);
-    error.is_about_place() || error.said().is_some_and(waits)
+    error.is_about_place() || error.status().is_some_and(waits)
 }
 
 /// Whether an error says that there is no such instance, with whatever was put before that.

@@ -26,7 +26,7 @@ pub use document::Output;
 pub use document::fuzz_document_header;
 pub use scheme::{Cipher, Wrapping};
 
-use self::scheme::{FileKey, LONGEST_HEADER, Manifest, NoKey};
+use self::scheme::{FileKey, MAX_HEADER, Manifest, NoKey};
 use self::segments::Direction;
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
 
@@ -203,7 +203,7 @@ impl Provider {
         let header = file_key
             .sign(&manifest)
             .map_err(|error| failed(error.to_string()))?;
-        if header.len() > LONGEST_HEADER {
+        if header.len() > MAX_HEADER {
             return Err(failed("failed to sign header: header is too long".to_owned()));
         }
         let segments = file_key.segments(cipher, prefix);

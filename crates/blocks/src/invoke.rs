@@ -16,7 +16,7 @@ use outrigger_runtime::app::{AppChannel, AppError};
 use outrigger_runtime::call::{AppStatus, Call, Reply};
 use outrigger_runtime::internal::{OpenRequest, RemoteError, call_remote, open_request};
 use outrigger_runtime::metrics::SidecarMetrics;
-use outrigger_runtime::resilience::{Attempts, Refused, Resilience};
+use outrigger_runtime::resilience::{Attempts, BreakerOpen, Resilience};
 use outrigger_transport::body::{Body, Failure, REPLAY_LIMIT};
 use outrigger_transport::conn::mostly_has_body;
 use outrigger_transport::headers::{names, strip_identities};
@@ -139,8 +139,8 @@ pub enum InvokeError {
     NotText,
 }
 
-impl From<Refused> for InvokeError {
-    fn from(refused: Refused) -> Self {
+impl From<BreakerOpen> for InvokeError {
+    fn from(refused: BreakerOpen) -> Self {
         Self::Refused(refused.to_string())
     }
 }
@@ -160,7 +160,7 @@ impl InvokeError {
 }
 
 /// What holds for every attempt at a call.
-struct Terms<'a> {
+struct CallSettings<'a> {
     policy: Option<&'a Policy>,
     key: Key<'a>,
     /// For connections to another sidecar, unless the user has rules for this target.
@@ -169,7 +169,7 @@ struct Terms<'a> {
     failure: Failure,
 }
 
-impl Terms<'_> {
+impl CallSettings<'_> {
     /// Whether the user's retries name this status, as one that the app does answer.
     fn expects(&self, status: u16) -> bool {
         self.policy
@@ -258,7 +258,7 @@ impl Invoker {
         if call.body.known_length().is_none() && !call.verb.as_ref().is_some_and(mostly_has_body) {
             Box::pin(look_for_body(&mut call.body)).await;
         }
-        let terms = Terms {
+        let terms = CallSettings {
             policy: rules.policy.as_deref(),
             key,
             builtin: builtin.as_deref(),
@@ -297,7 +297,7 @@ impl Invoker {
         id: &str,
         namespace: &str,
         mut call: Call,
-        terms: &Terms<'_>,
+        terms: &CallSettings<'_>,
     ) -> Result<Reply, InvokeError> {
         self.forwarded.add(&mut call, id);
         let mut request = open_request(call, true).map_err(InvokeError::Peer)?;
@@ -321,7 +321,7 @@ impl Invoker {
         id: &str,
         namespace: &str,
         request: &mut OpenRequest,
-        terms: &Terms<'_>,
+        terms: &CallSettings<'_>,
     ) -> Result<Reply, InvokeError> {
         if terms.builtin.is_none() {
             let once = self.remote_once(id, namespace, request, terms);
@@ -354,7 +354,7 @@ impl Invoker {
         id: &str,
         namespace: &str,
         request: &mut OpenRequest,
-        terms: &Terms<'_>,
+        terms: &CallSettings<'_>,
     ) -> Result<Reply, (InvokeError, bool)> {
         let target = (id, namespace);
         let called = self
@@ -379,7 +379,12 @@ impl Invoker {
     }
 
     /// The app beside us, or an endpoint outside.
-    async fn direct(&self, route: &Route<'_>, call: Call, terms: &Terms<'_>) -> Result<Reply, InvokeError> {
+    async fn direct(
+        &self,
+        route: &Route<'_>,
+        call: Call,
+        terms: &CallSettings<'_>,
+    ) -> Result<Reply, InvokeError> {
         let mut call = Repeatable::new(call, terms.policy.is_some_and(Policy::may_retry));
         let attempts = Attempts::new(terms.policy, terms.key, &self.metrics);
         let called = attempts.run_with(&mut call, |call, limit| async move {
@@ -451,13 +456,13 @@ async fn buffer_small(body: &mut Body) -> Result<(), InvokeError> {
 }
 
 /// Time in which a client sends the beginning of a body, mostly.
-const MOMENT: Duration = Duration::from_millis(200);
+const BODY_START_WAIT: Duration = Duration::from_millis(200);
 
 /// A body that was only announced, as some clients do with every request, is none: the app is told so if that shows
 /// within a moment.
 async fn look_for_body(body: &mut Body) {
     let mut source = std::mem::take(body);
-    *body = match tokio::time::timeout(MOMENT, source.frame()).await {
+    *body = match tokio::time::timeout(BODY_START_WAIT, source.frame()).await {
         Ok(None) => Body::Empty,
         Ok(first) => source.after(first),
         Err(_) => source,

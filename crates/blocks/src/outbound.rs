@@ -10,7 +10,7 @@ use outrigger_component::state::BulkError;
 use outrigger_component::{ApiStatus, Error, Kind};
 use outrigger_policy::resiliency::{ComponentKind, Direction, Key, Outcome, Policy};
 use outrigger_runtime::metrics::SidecarMetrics;
-use outrigger_runtime::resilience::{Attempts, ComponentPolicy, Refused, Resilience};
+use outrigger_runtime::resilience::{Attempts, BreakerOpen, ComponentPolicy, Resilience};
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis, Registry};
 
 /// Why a component did not do what it was asked.
@@ -65,8 +65,8 @@ impl Cause {
     }
 }
 
-impl From<Refused> for Cause {
-    fn from(refused: Refused) -> Self {
+impl From<BreakerOpen> for Cause {
+    fn from(refused: BreakerOpen) -> Self {
         Self::Refused(refused.to_string())
     }
 }

@@ -70,7 +70,7 @@ pub enum Unit {
 
 /// How a property is read: what `docs/components.md` says of it is compared with this.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Reading {
+pub enum PropertyType {
     /// As any text, perhaps checked by the component itself.
     Text,
     /// As a text that may not be missing.
@@ -128,7 +128,7 @@ pub struct Metadata {
 #[derive(Default)]
 struct LookedUp {
     /// How each was read: of several ways the one that says the most, which is the last.
-    names: BTreeMap<String, Reading>,
+    names: BTreeMap<String, PropertyType>,
     /// Somebody took all of them: none is unknown.
     all: bool,
     /// Wrong values that were read, where they are collected.
@@ -258,7 +258,7 @@ impl Metadata {
     }
 
     /// The names that were looked up so far, present or not, sorted, and how: what a component reads, once it was built.
-    pub fn looked_up(&self) -> Vec<(String, Reading)> {
+    pub fn looked_up(&self) -> Vec<(String, PropertyType)> {
         let wanted = self.looked();
         let names = wanted.names.iter();
         names.map(|(name, reading)| (name.clone(), *reading)).collect()
@@ -274,7 +274,7 @@ impl Metadata {
 
     /// The value of the first of `names` that is present, even if empty.
     pub fn text(&self, names: &[&str]) -> Option<&str> {
-        self.find(names, Reading::Text).map(|(_, value)| value)
+        self.find(names, PropertyType::Text).map(|(_, value)| value)
     }
 
     /// As [`Metadata::text`], with an empty value counting as absent.
@@ -316,7 +316,7 @@ impl Metadata {
     /// # Errors
     /// [`MetadataError::Missing`].
     pub fn required(&self, names: &[&str]) -> Result<&str, MetadataError> {
-        let found = self.find(names, Reading::Required).map(|(_, value)| value);
+        let found = self.find(names, PropertyType::Required).map(|(_, value)| value);
         if let Some(value) = found.filter(|value| !value.is_empty()) {
             return Ok(value);
         }
@@ -332,7 +332,7 @@ impl Metadata {
 
     /// Whether the value says yes; anything unknown is no, as everywhere in Dapr. `default` when absent.
     pub fn flag(&self, names: &[&str], default: bool) -> bool {
-        let found = self.find(names, Reading::Flag(default));
+        let found = self.find(names, PropertyType::Flag(default));
         found.map_or(default, |(_, value)| truthy(value))
     }
 
@@ -341,7 +341,7 @@ impl Metadata {
     /// # Errors
     /// [`MetadataError::Invalid`] for anything else than a number in the range of `T`.
     pub fn number<T: FromStr>(&self, names: &[&str]) -> Result<Option<T>, MetadataError> {
-        let found = self.find(names, Reading::Number);
+        let found = self.find(names, PropertyType::Number);
         let Some((name, value)) = found.filter(|(_, value)| !value.is_empty()) else {
             return Ok(None);
         };
@@ -359,7 +359,7 @@ impl Metadata {
     /// # Errors
     /// [`MetadataError::Invalid`] for anything else.
     pub fn duration(&self, names: &[&str], unit: Unit) -> Result<Option<GoDuration>, MetadataError> {
-        let Some((name, value)) = self.find(names, Reading::Duration(unit)) else {
+        let Some((name, value)) = self.find(names, PropertyType::Duration(unit)) else {
             return Ok(None);
         };
         duration(value.trim(), unit).map(Some).or_else(|error| {
@@ -379,7 +379,7 @@ impl Metadata {
         least: Duration,
     ) -> Result<Duration, MetadataError> {
         let given = self.duration(names, Unit::Seconds)?;
-        let found = self.find(names, Reading::Span(default));
+        let found = self.find(names, PropertyType::Span(default));
         let Some(given) = given else {
             return Ok(default);
         };
@@ -396,7 +396,7 @@ impl Metadata {
     /// An error about the first of `names` that is present.
     pub fn wrong(&self, names: &[&str], expected: &str) -> MetadataError {
         let (name, value) = self
-            .find(names, Reading::Text)
+            .find(names, PropertyType::Text)
             .or_else(|| self.given(names, |_| true))
             .unwrap_or_else(|| (names.first().copied().unwrap_or_default(), ""));
         self.invalid(name, value, expected)
@@ -429,11 +429,11 @@ impl Metadata {
         }
     }
 
-    fn find(&self, names: &[&str], reading: Reading) -> Option<(&str, &str)> {
+    fn find(&self, names: &[&str], reading: PropertyType) -> Option<(&str, &str)> {
         let mut wanted = self.looked();
         for name in names {
             let known = wanted.names.entry((*name).to_owned()).or_insert(reading);
-            if reading != Reading::Text {
+            if reading != PropertyType::Text {
                 *known = reading;
             }
         }

@@ -20,7 +20,7 @@ const MODEL: &str = "claude-sonnet-4-20250514";
 /// The version of the API this is written for.
 const VERSION: &str = "2023-06-01";
 /// Longest answer in tokens, which the API wants to know; `maxTokens` changes it.
-const MOST_TOKENS: u64 = 4096;
+const DEFAULT_MAX_TOKENS: u64 = 4096;
 
 pub(super) fn add(catalog: &mut Catalog) {
     catalog
@@ -39,7 +39,7 @@ fn open(metadata: &Metadata) -> Result<Remote<Messages>> {
         (None, None) => metadata.required(&["key"])?,
     };
     let messages = Messages {
-        most_tokens: metadata.number(&["maxTokens"])?.unwrap_or(MOST_TOKENS),
+        most_tokens: metadata.number(&["maxTokens"])?.unwrap_or(DEFAULT_MAX_TOKENS),
     };
     let url = url(metadata, ENDPOINT, "/messages")?;
     let model = model(Some("ANTHROPIC_MODEL"), metadata, MODEL);

@@ -11,11 +11,11 @@ use outrigger_component::conversation::{Choice, Response, ToolCall};
 use tokio::time::Instant;
 
 /// Most answers that are kept.
-const MOST: usize = 1024;
+const MAX_ANSWERS: usize = 1024;
 /// Their bytes together.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 /// What an answer takes beside its texts, about.
-const BESIDE: usize = 512;
+const OVERHEAD: usize = 512;
 
 /// What identifies a question: the hash of all that is sent.
 pub(super) type Key = [u8; 32];
@@ -83,12 +83,13 @@ impl Cache {
     /// than all room is not kept.
     pub(super) fn put(&self, key: Key, answer: Response) {
         let bytes = size(&answer);
-        if bytes > MOST_BYTES {
+        if bytes > MAX_BYTES {
             return;
         }
         let mut answers = self.locked();
         answers.remove(&key);
-        let full = |answers: &Answers| answers.by_key.len() >= MOST || answers.bytes + bytes > MOST_BYTES;
+        let full =
+            |answers: &Answers| answers.by_key.len() >= MAX_ANSWERS || answers.bytes + bytes > MAX_BYTES;
         if full(&answers) {
             answers.forget_old(self.ttl);
         }
@@ -110,10 +111,10 @@ impl Cache {
 /// What an answer takes in memory, about.
 fn size(answer: &Response) -> usize {
     let choice = |choice: &Choice| {
-        let call = |call: &ToolCall| call.id.len() + call.name.len() + call.arguments.len() + BESIDE;
-        choice.content.len() + choice.calls.iter().map(call).sum::<usize>() + BESIDE
+        let call = |call: &ToolCall| call.id.len() + call.name.len() + call.arguments.len() + OVERHEAD;
+        choice.content.len() + choice.calls.iter().map(call).sum::<usize>() + OVERHEAD
     };
-    answer.model.len() + answer.choices.iter().map(choice).sum::<usize>() + BESIDE
+    answer.model.len() + answer.choices.iter().map(choice).sum::<usize>() + OVERHEAD
 }
 
 #[cfg(test)]
@@ -141,12 +142,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn there_is_a_limit_and_the_oldest_goes() {
         let cache = Cache::new(Duration::from_secs(3600));
-        for index in 0..=MOST {
+        for index in 0..=MAX_ANSWERS {
             cache.put(Cache::key(&index.to_be_bytes()), answer(""));
             tokio::time::advance(Duration::from_millis(1)).await;
         }
         let size = cache.answers.lock().map(|answers| answers.by_key.len());
-        assert!(matches!(size, Ok(MOST)));
+        assert!(matches!(size, Ok(MAX_ANSWERS)));
         assert_eq!(cache.get(&Cache::key(&0_usize.to_be_bytes())), None);
         assert!(cache.get(&Cache::key(&1_usize.to_be_bytes())).is_some());
     }
@@ -154,18 +155,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn bytes_are_limited_too() {
         let cache = Cache::new(Duration::from_secs(3600));
-        let large = "x".repeat(MOST_BYTES / 2);
+        let large = "x".repeat(MAX_BYTES / 2);
         for name in [b"a", b"b", b"c"] {
             cache.put(Cache::key(name), answer(&large));
             tokio::time::advance(Duration::from_millis(1)).await;
         }
-        assert!(cache.locked().bytes <= MOST_BYTES);
+        assert!(cache.locked().bytes <= MAX_BYTES);
         assert!(
             cache.get(&Cache::key(b"b")).is_none(),
             "two and what is beside them are too many"
         );
         assert!(cache.get(&Cache::key(b"c")).is_some());
-        cache.put(Cache::key(b"d"), answer(&"x".repeat(MOST_BYTES + 1)));
+        cache.put(Cache::key(b"d"), answer(&"x".repeat(MAX_BYTES + 1)));
         assert!(cache.get(&Cache::key(b"d")).is_none());
         assert!(cache.get(&Cache::key(b"c")).is_some());
         tokio::time::advance(Duration::from_secs(3600)).await;

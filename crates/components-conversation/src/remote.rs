@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::cache::{Cache, Key};
 
 /// The largest answer that is read, bytes.
-const LARGEST: usize = 16 << 20;
+const MAX_ANSWER: usize = 16 << 20;
 /// The longest wait for an answer, to its end.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(600);
 /// The longest part of a provider's error text that is shown, bytes.
@@ -94,12 +94,14 @@ impl<P: Protocol> Remote<P> {
             .await
             .map_err(|error| unreachable(&error))?;
         let status = response.status();
-        let body = read_body(response, LARGEST).await.map_err(|error| match error {
-            BodyError::Http(error) => unreachable(&error),
-            large @ BodyError::TooLarge(_) => {
-                Error::new(Kind::Internal, "the model's provider").because(large)
-            }
-        })?;
+        let body = read_body(response, MAX_ANSWER)
+            .await
+            .map_err(|error| match error {
+                BodyError::Http(error) => unreachable(&error),
+                large @ BodyError::TooLarge(_) => {
+                    Error::new(Kind::Internal, "the model's provider").because(large)
+                }
+            })?;
         if !status.is_success() {
             return Err(refused(status, &body, &self.secrets));
         }

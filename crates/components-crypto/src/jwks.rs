@@ -25,7 +25,7 @@ use super::{
 };
 
 /// The largest key set, bytes.
-const LARGEST: usize = 1 << 20;
+const MAX_KEY_SET: usize = 1 << 20;
 /// A set that could not be loaded from its URL is asked for again after this time, or the shorter interval.
 const RETRY: Duration = Duration::from_secs(60);
 
@@ -195,7 +195,7 @@ impl Source {
                 "a set in the component itself does not change",
             )),
             Self::File(path) => {
-                let text = outrigger_files::read_async(path, LARGEST)
+                let text = outrigger_files::read_async(path, MAX_KEY_SET)
                     .await
                     .map_err(|error| {
                         let text = format!(
@@ -218,7 +218,7 @@ impl Source {
                 if !response.status().is_success() {
                     return Err(failed(response.status().to_string()));
                 }
-                let text = read_body(response, LARGEST).await;
+                let text = read_body(response, MAX_KEY_SET).await;
                 let text = text.map_err(|error| failed(error.to_string()))?;
                 parse(&shown(url), &Secret::new(text))
             }

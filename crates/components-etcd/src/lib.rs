@@ -30,7 +30,7 @@ use self::{
 
 const LOG: &str = "dapr.contrib";
 /// Operations of one transaction that servers take by default.
-const MOST_OPERATIONS: usize = 128;
+const DEFAULT_MAX_OPERATIONS: usize = 128;
 
 /// Adds the component of this crate.
 pub fn add(catalog: &mut Catalog) {
@@ -76,7 +76,7 @@ impl Etcd {
         let store = Self {
             layout,
             prefix: metadata.filled(&["keyPrefixPath"]).unwrap_or_default().to_owned(),
-            most_operations: metadata.number(&["maxTxnOps"])?.unwrap_or(MOST_OPERATIONS),
+            most_operations: metadata.number(&["maxTxnOps"])?.unwrap_or(DEFAULT_MAX_OPERATIONS),
             component: metadata.component().clone(),
             // Last: without it nothing more could be read, and all that is wrong is told together.
             link: Link::new(metadata)?,

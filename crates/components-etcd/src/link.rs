@@ -35,7 +35,7 @@ const PING_AFTER: Duration = Duration::from_secs(10);
 /// How long the answer to that may take. Then another member is connected to.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest answer, bytes; the server's own limit of a request is 1.5 MiB by default.
-const LARGEST: usize = 64 << 20;
+const MAX_ANSWER: usize = 64 << 20;
 
 pub(super) struct Link {
     channel: Channel,
@@ -181,7 +181,7 @@ impl Link {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::closed());
         }
-        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(LARGEST);
+        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER);
         let calling = async {
             grpc.ready()
                 .await

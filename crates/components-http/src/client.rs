@@ -1,7 +1,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use outrigger_component::{Metadata, Result};
-use outrigger_webclient::{MOST_REDIRECTS, builder, within};
+use outrigger_webclient::{MAX_REDIRECTS, builder, within};
 use reqwest::{Client, Url, redirect::Policy};
 
 use outrigger_tls::client_config;
@@ -12,7 +12,7 @@ pub(super) const CONNECT: Duration = Duration::from_secs(15);
 const IDLE: Duration = Duration::from_secs(90);
 
 /// Fields of the head of a response.
-const MOST_FIELDS: usize = 1000;
+const MAX_FIELDS: usize = 1000;
 
 /// Largest file of a certificate or a key, in bytes.
 const MAX_FILE: usize = 1 << 20;
@@ -48,7 +48,7 @@ pub(super) fn build(metadata: &Metadata, url: &Url) -> Result<Client> {
     let client = builder
         .connect_timeout(CONNECT)
         .pool_idle_timeout(IDLE)
-        .http1_max_headers(MOST_FIELDS)
+        .http1_max_headers(MAX_FIELDS)
         .tcp_nodelay(true)
         .build();
     client.map_err(|error| metadata.wrong(&["url"], &error.to_string()).into())
@@ -58,7 +58,7 @@ pub(super) fn build(metadata: &Metadata, url: &Url) -> Result<Client> {
 /// may know what to do with it.
 fn below(base: Url) -> Policy {
     Policy::custom(move |attempt| {
-        if within(&base, attempt.url()) && attempt.previous().len() <= MOST_REDIRECTS {
+        if within(&base, attempt.url()) && attempt.previous().len() <= MAX_REDIRECTS {
             attempt.follow()
         } else {
             attempt.stop()

@@ -30,7 +30,7 @@ const OPERATIONS: &[&str] = &[
     "create", "get", "head", "post", "put", "patch", "delete", "options", "trace",
 ];
 /// Bytes of a response that are read, unless `maxResponseBodySize` says otherwise.
-const MOST: i64 = 100 << 20;
+const DEFAULT_MAX_RESPONSE: i64 = 100 << 20;
 /// Time in which more of a response must come once it has begun; until then the server may take as long as `responseTimeout`
 /// allows.
 const STALL_TIMEOUT: Duration = Duration::from_secs(300);
@@ -80,7 +80,7 @@ impl HttpBinding {
             base: parsed,
             token: metadata::token(metadata)?,
             timeout: timeout.and_then(outrigger_component::GoDuration::positive),
-            most: usize::try_from(size.unwrap_or(MOST))
+            most: usize::try_from(size.unwrap_or(DEFAULT_MAX_RESPONSE))
                 .ok()
                 .filter(|most| *most > 0),
             only_success: metadata.filled(&["errorIfNot2XX"]).is_none_or(truthy),

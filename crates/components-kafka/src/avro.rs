@@ -17,7 +17,7 @@ pub(crate) use self::error::ValueError;
 use self::schema::{Field, Node};
 
 /// How deep JSON may be nested. What takes events to apps reads 128 levels, an envelope among them.
-const DEEPEST: usize = 100;
+const MAX_DEPTH: usize = 100;
 
 /// How apps write values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::{CALL_TIMEOUT, offsets::Position, settings::Settings};
 
 /// Between attempts of what the cluster may not be ready for.
-const AGAIN: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// A commit under way.
 pub(super) type Committing = Pin<Box<dyn Future<Output = (Vec<Position>, krafka::Result<()>)> + Send>>;
@@ -46,7 +46,7 @@ pub(super) async fn begin(
         let offset = loop {
             match consumer.position(topic, *partition).await {
                 Some(offset) => break offset,
-                None => sleep(AGAIN).await,
+                None => sleep(RETRY_PAUSE).await,
             }
         };
         beginnings.push(Position {
@@ -110,6 +110,6 @@ pub(super) async fn known(settings: &Settings, consumer: &Arc<Consumer>, topic: 
         if Instant::now() >= deadline || (lasting(&error) && !unknown) {
             return Err(settings.failure_of(topic, &error));
         }
-        sleep(AGAIN).await;
+        sleep(RETRY_PAUSE).await;
     }
 }

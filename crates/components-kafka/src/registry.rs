@@ -28,7 +28,7 @@ const SCHEMA_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest answer of the registry, bytes.
 const ANSWER: usize = 2 * 1024 * 1024;
 /// Questions to the registry at once.
-const MOST_AT_ONCE: usize = 8;
+const MAX_CONCURRENT_REQUESTS: usize = 8;
 /// How long it is remembered that the registry has no answer.
 const FAILED: Duration = Duration::from_secs(1);
 /// How long the latest schema of a subject is used, unless the settings say.
@@ -136,7 +136,7 @@ impl Registry {
             account: key.map(|key| (key.to_owned(), secret.unwrap_or_default().to_owned())),
             latest: caching.then(|| latest.and_then(GoDuration::positive).unwrap_or(LATEST)),
             form: if tagged { Form::Tagged } else { Form::Plain },
-            places: Semaphore::new(MOST_AT_ONCE),
+            places: Semaphore::new(MAX_CONCURRENT_REQUESTS),
             known: Mutex::default(),
         }))
     }

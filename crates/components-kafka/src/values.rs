@@ -22,11 +22,11 @@ use super::{
 };
 
 /// Schemas that a subscription asks for at once; records with others wait.
-const MOST_ASKED: usize = 4;
+const MAX_ASKED: usize = 4;
 /// Large payloads that a subscription decodes at once, and those that wait decoded.
-const MOST_DECODED: usize = 2;
+const MAX_DECODED: usize = 2;
 /// How long a record waits for a registry that has no answer.
-pub(super) const LATER: Duration = Duration::from_secs(1);
+pub(super) const REGISTRY_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// How a subscription reads payloads.
 #[derive(Clone)]
@@ -112,7 +112,7 @@ impl Reader {
             Some(Err(failure)) if failure.may_pass() => Read::Later,
             Some(Err(failure)) => Read::Failed(failure.to_string()),
             None => {
-                if self.asked.len() < MOST_ASKED && self.asked.insert(id) {
+                if self.asked.len() < MAX_ASKED && self.asked.insert(id) {
                     let asking = async move { Work::Asked(id, registry.by_id(id).await.err()) };
                     self.work.push(asking.boxed());
                 }
@@ -136,7 +136,7 @@ impl Reader {
         if let Some(decoded) = self.decoded.remove(&place) {
             return Some(decoded);
         }
-        if self.decoding.len() < MOST_DECODED && self.decoding.insert(place) {
+        if self.decoding.len() < MAX_DECODED && self.decoding.insert(place) {
             let value = value.clone();
             let work = async move {
                 let decoded = offload(value.len(), move || registry.decode(&schema, &value));
@@ -157,7 +157,7 @@ impl Reader {
             Work::Decoded(place, decoded) => {
                 self.decoding.remove(&place);
                 // Those of partitions that are gone are not fetched. Where it was another, it is decoded again.
-                while self.decoded.len() >= MOST_DECODED {
+                while self.decoded.len() >= MAX_DECODED {
                     self.decoded.pop_first();
                 }
                 self.decoded.insert(place, decoded);

@@ -17,9 +17,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// Messages that wait for one subscription.
-const MOST_WAITING: usize = 65_536;
+const MAX_WAITING: usize = 65_536;
 /// Their payloads, bytes.
-const MOST_BYTES: usize = 256 << 20;
+const MAX_BYTES: usize = 256 << 20;
 
 pub(crate) fn add(catalog: &mut Catalog) {
     catalog
@@ -52,7 +52,7 @@ impl Subscriber {
     }
 
     fn has_room(&self, size: usize) -> bool {
-        self.queue.capacity() > 0 && self.bytes.load(Ordering::Relaxed).saturating_add(size) <= MOST_BYTES
+        self.queue.capacity() > 0 && self.bytes.load(Ordering::Relaxed).saturating_add(size) <= MAX_BYTES
     }
 }
 
@@ -96,7 +96,7 @@ impl PubSub for Broker {
             .find(|subscriber| !subscriber.has_room(message.data.len()))
         {
             let text = format!(
-                "the subscription to {} has {MOST_WAITING} messages or {MOST_BYTES} bytes waiting; publish again when \
+                "the subscription to {} has {MAX_WAITING} messages or {MAX_BYTES} bytes waiting; publish again when \
                  the app has handled some",
                 full.pattern
             );
@@ -126,7 +126,7 @@ impl PubSub for Broker {
     }
 
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
-        let (queue, messages) = mpsc::channel(MOST_WAITING);
+        let (queue, messages) = mpsc::channel(MAX_WAITING);
         let bytes = Arc::new(AtomicUsize::new(0));
         let mut subscribers = self.subscribers();
         let subscribers = subscribers.as_mut().ok_or_else(|| self.closed())?;

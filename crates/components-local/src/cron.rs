@@ -16,9 +16,9 @@ use outrigger_schedule::cron::{Cron as Schedule, Dialect};
 
 const LOG: &str = "dapr.contrib";
 /// Events that are with the app at once; times that come meanwhile are left out.
-const MOST: usize = 1024;
+const MAX_RUNNING: usize = 1024;
 /// Longest sleep without a look at the clock on the wall, which may be set meanwhile.
-const LOOK: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 pub(crate) fn add(catalog: &mut Catalog) {
     catalog
@@ -61,7 +61,7 @@ impl Cron {
                 while let Ok(left) = Duration::try_from(Timestamp::now().duration_until(next))
                     && !left.is_zero()
                 {
-                    tokio::time::sleep(left.min(LOOK)).await;
+                    tokio::time::sleep(left.min(POLL_INTERVAL)).await;
                 }
             }
         }
@@ -112,10 +112,10 @@ impl InputBinding for Cron {
                     }
                 }
             }
-            if running.len() >= MOST {
+            if running.len() >= MAX_RUNNING {
                 tracing::warn!(
                     target: LOG,
-                    "cron binding {}: {MOST} events are not handled yet; this one is dropped",
+                    "cron binding {}: {MAX_RUNNING} events are not handled yet; this one is dropped",
                     self.component
                 );
                 continue;

@@ -62,7 +62,7 @@ struct Entries {
 }
 
 struct InMemory {
-    shelf: Arc<Mutex<Entries>>,
+    entries: Arc<Mutex<Entries>>,
     /// Opens every ETag, so that those of an earlier run never match.
     run: u64,
     _sweeper: AbortOnDropHandle<()>,
@@ -70,8 +70,8 @@ struct InMemory {
 
 impl InMemory {
     fn new() -> Arc<Self> {
-        let shelf = Arc::new(Mutex::new(Entries::default()));
-        let swept = shelf.clone();
+        let entries = Arc::new(Mutex::new(Entries::default()));
+        let swept = entries.clone();
         let sweeper = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(SWEEP).await;
@@ -80,18 +80,18 @@ impl InMemory {
             }
         });
         Arc::new(Self {
-            shelf,
+            entries,
             run: rand::random(),
             _sweeper: AbortOnDropHandle::new(sweeper),
         })
     }
 
     fn open(&self) -> Result<MutexGuard<'_, Entries>> {
-        let shelf = lock(&self.shelf);
-        if shelf.closed {
+        let entries = lock(&self.entries);
+        if entries.closed {
             Err(Error::closed())
         } else {
-            Ok(shelf)
+            Ok(entries)
         }
     }
 
@@ -108,14 +108,20 @@ impl InMemory {
         }
     }
 
-    fn find(&self, shelf: &Entries, key: &str, now: SystemTime) -> Option<Item> {
-        let stored = shelf.values.get(key).filter(|stored| stored.is_alive(now))?;
+    fn find(&self, entries: &Entries, key: &str, now: SystemTime) -> Option<Item> {
+        let stored = entries.values.get(key).filter(|stored| stored.is_alive(now))?;
         Some(self.item(stored))
     }
 
     /// Whether a write or removal may happen.
-    fn check(&self, shelf: &Entries, key: &str, etag: Option<&str>, concurrency: Concurrency) -> Result<()> {
-        let current = shelf
+    fn check(
+        &self,
+        entries: &Entries,
+        key: &str,
+        etag: Option<&str>,
+        concurrency: Concurrency,
+    ) -> Result<()> {
+        let current = entries
             .values
             .get(key)
             .filter(|stored| stored.is_alive(SystemTime::now()));
@@ -138,9 +144,9 @@ impl InMemory {
     }
 }
 
-fn lock(shelf: &Mutex<Entries>) -> MutexGuard<'_, Entries> {
+fn lock(entries: &Mutex<Entries>) -> MutexGuard<'_, Entries> {
     // Nothing panics while it is held.
-    shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    entries.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A write whose value and TTL were checked: nothing can go wrong any more.
@@ -158,16 +164,16 @@ impl Prepared {
         })
     }
 
-    fn put(self, shelf: &mut Entries, key: &str) {
-        shelf.writes += 1;
+    fn put(self, entries: &mut Entries, key: &str) {
+        entries.writes += 1;
         let stored = Stored {
             data: self.data,
-            version: shelf.writes,
+            version: entries.writes,
             expires: self.expires,
         };
-        match shelf.values.get_mut(key) {
+        match entries.values.get_mut(key) {
             Some(present) => *present = stored,
-            None => drop(shelf.values.insert(key.to_owned(), stored)),
+            None => drop(entries.values.insert(key.to_owned(), stored)),
         }
     }
 }
@@ -191,9 +197,9 @@ impl StateStore for InMemory {
     }
 
     async fn bulk_get(&self, requests: &[Get], bounds: Bounds) -> Result<Vec<BulkItem>> {
-        let (shelf, now, tally) = (self.open()?, SystemTime::now(), bounds.tally());
+        let (entries, now, tally) = (self.open()?, SystemTime::now(), bounds.tally());
         let answer = |request: &Get| {
-            let item = check_key(&request.key).map(|()| self.find(&shelf, &request.key, now));
+            let item = check_key(&request.key).map(|()| self.find(&entries, &request.key, now));
             tally.answer(request.key.as_str(), item)
         };
         requests.iter().map(answer).collect()
@@ -201,17 +207,17 @@ impl StateStore for InMemory {
 
     async fn set(&self, request: &Set) -> Result<()> {
         let prepared = Prepared::of(request)?;
-        let mut shelf = self.open()?;
-        self.check(&shelf, &request.key, request.etag(), request.concurrency)?;
-        prepared.put(&mut shelf, &request.key);
+        let mut entries = self.open()?;
+        self.check(&entries, &request.key, request.etag(), request.concurrency)?;
+        prepared.put(&mut entries, &request.key);
         Ok(())
     }
 
     async fn delete(&self, request: &Delete) -> Result<()> {
         request.check()?;
-        let mut shelf = self.open()?;
-        self.check(&shelf, &request.key, request.etag(), request.concurrency)?;
-        shelf.values.remove(&request.key);
+        let mut entries = self.open()?;
+        self.check(&entries, &request.key, request.etag(), request.concurrency)?;
+        entries.values.remove(&request.key);
         Ok(())
     }
 
@@ -225,28 +231,28 @@ impl StateStore for InMemory {
             Operation::Delete(delete) => delete.check().map(|()| None),
         });
         let prepared = prepared.collect::<Result<Vec<_>>>()?;
-        let mut shelf = self.open()?;
+        let mut entries = self.open()?;
         for operation in &transaction.operations {
             let (etag, concurrency) = match operation {
                 Operation::Set(set) => (set.etag(), set.concurrency),
                 Operation::Delete(delete) => (delete.etag(), delete.concurrency),
             };
-            self.check(&shelf, operation.key(), etag, concurrency)?;
+            self.check(&entries, operation.key(), etag, concurrency)?;
         }
         for (operation, prepared) in transaction.operations.iter().zip(prepared) {
             match prepared {
-                Some(prepared) => prepared.put(&mut shelf, operation.key()),
-                None => drop(shelf.values.remove(operation.key())),
+                Some(prepared) => prepared.put(&mut entries, operation.key()),
+                None => drop(entries.values.remove(operation.key())),
             }
         }
-        Ok(shelf.values.get(key).map(|stored| self.etag(stored.version)))
+        Ok(entries.values.get(key).map(|stored| self.etag(stored.version)))
     }
 
     async fn keys_like(&self, request: &KeysLike) -> Result<KeyPage> {
         let pattern = like::Pattern::parse(&request.pattern)?;
         let after = request.token.as_deref();
-        let (shelf, now) = (self.open()?, SystemTime::now());
-        let mut keys: Vec<String> = shelf
+        let (entries, now) = (self.open()?, SystemTime::now());
+        let mut keys: Vec<String> = entries
             .values
             .iter()
             .filter(|(key, stored)| {
@@ -254,7 +260,7 @@ impl StateStore for InMemory {
             })
             .map(|(key, _)| key.clone())
             .collect();
-        drop(shelf);
+        drop(entries);
         keys.sort_unstable();
         let limit = request.page_size.map_or(usize::MAX, |size| size as usize).max(1);
         let more = keys.len() > limit;
@@ -270,12 +276,12 @@ impl StateStore for InMemory {
             ));
         }
         let prefix = format!("{}||", prefix.strip_suffix("||").unwrap_or(prefix));
-        let mut shelf = self.open()?;
-        let before = shelf.values.len();
-        shelf
+        let mut entries = self.open()?;
+        let before = entries.values.len();
+        entries
             .values
             .retain(|key, _| key.strip_prefix(&prefix).is_none_or(|rest| rest.contains("||")));
-        Ok((before - shelf.values.len()) as u64)
+        Ok((before - entries.values.len()) as u64)
     }
 
     async fn ping(&self) -> Result<()> {
@@ -283,8 +289,8 @@ impl StateStore for InMemory {
     }
 
     async fn close(&self) {
-        let mut shelf = lock(&self.shelf);
-        shelf.closed = true;
-        shelf.values.clear();
+        let mut entries = lock(&self.entries);
+        entries.closed = true;
+        entries.values.clear();
     }
 }

@@ -11,7 +11,7 @@ use outrigger_files::read_async;
 use serde_json::{Map, Value};
 
 /// The largest file that is read.
-const LARGEST: usize = 64 << 20;
+const MAX_FILE: usize = 64 << 20;
 
 pub(crate) fn add(catalog: &mut Catalog) {
     catalog
@@ -35,7 +35,7 @@ async fn read(metadata: &Metadata) -> Result<Secrets> {
         Error::new(Kind::Configuration, format!("secretsFile {path}: {what}")).about("secretsFile")
     };
     let unreadable = |error| failed("cannot be read").because(error);
-    let text = read_async(path.as_ref(), LARGEST).await.map_err(unreadable)?;
+    let text = read_async(path.as_ref(), MAX_FILE).await.map_err(unreadable)?;
     let document: Map<String, Value> =
         go_json::from_slice(&text).map_err(|error| failed("not a JSON object").because(error))?;
     let secrets = if multi_valued {

@@ -29,9 +29,9 @@ use self::confine::Root;
 const OPERATIONS: &[&str] = &["create", "get", "list", "delete"];
 const FILE_NAME: &str = "fileName";
 /// The largest file that is read, bytes.
-const LARGEST: u64 = 256 << 20;
+const MAX_FILE: u64 = 256 << 20;
 /// Most entries that a list may have.
-const MOST: usize = 1_000_000;
+const MAX_ENTRIES: usize = 1_000_000;
 
 pub(crate) fn add(catalog: &mut Catalog) {
     catalog
@@ -113,14 +113,14 @@ fn write(path: &Path, data: &[u8]) -> std::io::Result<()> {
 fn get(root: &Root, name: &str) -> Result<Option<Invoked>> {
     let path = root.inside(name)?;
     let mut data = Vec::new();
-    let read = outrigger_files::open(&path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut data));
+    let read = outrigger_files::open(&path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut data));
     read.map_err(|error| match error.kind() {
         ErrorKind::NotFound => Error::new(Kind::NotFound, format!("file not found: {}", path.display())),
         _ => failure("reading file", &path, error),
     })?;
-    if data.len() as u64 > LARGEST {
+    if data.len() as u64 > MAX_FILE {
         return Err(Error::invalid_request(format!(
-            "the file {} is larger than {LARGEST} bytes, the most that is read",
+            "the file {} is larger than {MAX_FILE} bytes, the most that is read",
             path.display()
         )));
     }
@@ -170,11 +170,11 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in entries {
         if entry.file_type().map_err(failed)?.is_dir() {
             walk(&entry.path(), files)?;
-        } else if files.len() < MOST {
+        } else if files.len() < MAX_ENTRIES {
             files.push(entry.path());
         } else {
             return Err(Error::invalid_request(format!(
-                "there are more than {MOST} files to list"
+                "there are more than {MAX_ENTRIES} files to list"
             )));
         }
     }

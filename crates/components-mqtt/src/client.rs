@@ -11,10 +11,10 @@ use outrigger_component::{Error, Kind, Result};
 use rumqttc::QoS;
 use tokio::time::Instant;
 
-use super::settings::{Connection, LARGEST, Version};
+use super::settings::{Connection, MAX_MESSAGE, Version};
 
 /// User properties of a message that is published, or kept of one that comes.
-pub(crate) const MOST_USER_PROPERTIES: usize = 256;
+pub(crate) const MAX_USER_PROPERTIES: usize = 256;
 
 /// Sends on a connection.
 #[derive(Clone)]
@@ -255,7 +255,7 @@ impl Events {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            packet: LARGEST,
+            packet: MAX_MESSAGE,
             qos: QoS::ExactlyOnce,
             retain: true,
             wildcards: true,

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::client::{Limits, Outgoing, Refusal};
 
 /// A text of MQTT, bytes.
-const LONGEST_TEXT: usize = 65_535;
+const MAX_TEXT: usize = 65_535;
 
 /// The state of a connection.
 #[derive(Debug, Clone)]
@@ -117,7 +117,7 @@ pub(super) fn is_text(text: &str) -> bool {
     let odd = |c: char| {
         c.is_control() || matches!(u32::from(c), 0xFDD0..=0xFDEF) || u32::from(c) & 0xFFFE == 0xFFFE
     };
-    text.len() <= LONGEST_TEXT && !text.contains(odd)
+    text.len() <= MAX_TEXT && !text.contains(odd)
 }
 
 #[cfg(test)]

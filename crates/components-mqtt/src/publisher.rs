@@ -21,8 +21,8 @@ use super::{
 /// Attempts at one message: a connection that breaks takes what is under way with it.
 const ATTEMPTS: usize = 4;
 const PAUSE: Duration = Duration::from_millis(200);
-/// Time to say goodbye.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// Time to tell the broker that the connection ends on purpose; twice that for it to end the connection.
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The sending side of a client.
 pub(super) struct Sender {
@@ -188,17 +188,17 @@ impl Driver {
         }
         let is_up = self.link.borrow().is_up();
         if is_up {
-            goodbye(&self.client, &mut events).await;
+            disconnect(&self.client, &mut events).await;
         }
     }
 }
 
 /// Tells the broker that the connection ends on purpose.
-pub(super) async fn goodbye(client: &Client, events: &mut Events) {
-    if !client.try_disconnect(GOODBYE) {
+pub(super) async fn disconnect(client: &Client, events: &mut Events) {
+    if !client.try_disconnect(DISCONNECT_TIMEOUT) {
         return;
     }
     let leaving = async { while events.poll().await.is_ok() {} };
     // A broker that does not listen finds out by itself.
-    let _late = timeout(GOODBYE * 2, leaving).await;
+    let _late = timeout(DISCONNECT_TIMEOUT * 2, leaving).await;
 }

@@ -14,12 +14,12 @@ use tokio_util::sync::CancellationToken;
 use super::{
     LOG, TOPIC,
     client::{self, Client, Event, Events, Lost, Received, SubscribeOptions},
-    publisher::goodbye,
+    publisher::disconnect,
     settings::{RECONNECT_PAUSES, Settings},
 };
 
 /// Events with the app at once; beyond it the connection is not read.
-const MOST: usize = 1024;
+const MAX_HANDLING: usize = 1024;
 /// Pause before an event that was refused is tried again.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Refused events that the broker is asked for again by connecting anew: each takes a place in its window.
@@ -81,7 +81,7 @@ pub(super) async fn read(
         }
     }
     if reader.online {
-        goodbye(&reader.client, &mut events).await;
+        disconnect(&reader.client, &mut events).await;
     }
     Ok(())
 }
@@ -94,7 +94,7 @@ impl Reader<'_> {
             if draining && self.handling.is_empty() && (self.unsent == 0 || !self.online) {
                 return Ok(());
             }
-            let has_capacity = self.handling.len() < MOST;
+            let has_capacity = self.handling.len() < MAX_HANDLING;
             let wait_until = self.wait_until;
             let next = async {
                 sleep_until(wait_until).await;

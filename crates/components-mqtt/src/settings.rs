@@ -20,7 +20,7 @@ const URL: &[&str] = &["url"];
 /// Between two pings, seconds: a broker that leaves one without an answer until the next is gone.
 pub(crate) const KEEP_ALIVE: u16 = 10;
 /// Largest message either way, bytes.
-pub(crate) const LARGEST: usize = 64 << 20;
+pub(crate) const MAX_MESSAGE: usize = 64 << 20;
 /// Before connecting again, from failure to failure.
 pub(super) const RECONNECT_PAUSES: Backoff =
     Backoff::new(Duration::from_millis(100), Duration::from_secs(10));

@@ -27,9 +27,9 @@ use super::{
 /// What the server says of a second consumer of a topic where the stream is a work queue.
 const NOT_UNIQUE: &str = "consumer not unique";
 /// Before a message that was returned comes again, without `ackWait`.
-const AGAIN: Duration = Duration::from_secs(1);
+const REDELIVERY_DELAY: Duration = Duration::from_secs(1);
 /// How often it is looked whether the server still has the consumer.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// What was said has to leave within this time when a subscription ends; shorter than a shutdown may take. A server that is
 /// away sends the messages again.
 const FLUSH: Duration = Duration::from_secs(1);
@@ -237,11 +237,15 @@ impl Consumer {
             usize::MAX
         });
         let ack_wait = self.shared.settings.consumer.ack_wait;
-        let again = if ack_wait.is_zero() { AGAIN } else { ack_wait };
+        let again = if ack_wait.is_zero() {
+            REDELIVERY_DELAY
+        } else {
+            ack_wait
+        };
         let mut prefetched = Prefetched::default();
         let mut renewal = interval(*renewal);
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut look = interval(LOOK);
+        let mut look = interval(POLL_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let suspicion = Notify::new();
         // Beside everything else: a server that is away takes seconds not to answer.
@@ -340,7 +344,7 @@ impl Consumer {
                     "component {}: topic {}: a message cannot be read again: {error}; the server sends it again",
                     self.shared.component, self.topic
                 );
-                self.refuse(&incoming, Some(AGAIN), state).await;
+                self.refuse(&incoming, Some(REDELIVERY_DELAY), state).await;
             }
         }
         None
@@ -503,7 +507,7 @@ impl Resume {
 /// Looks now and then, and on suspicion, whether the server still has a consumer; ends when it has not.
 async fn until_deleted(stream: &Stream, name: &str, suspicion: &Notify) {
     loop {
-        let _either = timeout(LOOK, suspicion.notified()).await;
+        let _either = timeout(POLL_INTERVAL, suspicion.notified()).await;
         if let Err(error) = stream.consumer_info(name).await
             && is_gone(&error)
         {

@@ -39,7 +39,7 @@ const LOG: &str = "dapr.contrib";
 /// How long any call waits for the server.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks whether there is a connection again.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Attempts at one message.
 const ATTEMPTS: u32 = 3;
 
@@ -115,7 +115,7 @@ impl BrokerInner {
                 let text = format!("NATS at {}: no connection", self.settings.at());
                 return Err(Error::new(Kind::Unavailable, text));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Messages that wait here; beyond it the connection's own buffer fills, and what it drops the server sends again.
-const MOST_AHEAD: usize = 8192;
+const MAX_WAITING: usize = 8192;
 
 /// Messages in the order they came.
 #[derive(Default)]
@@ -48,7 +48,7 @@ pub(super) enum Lost {
 impl Prefetched {
     /// Whether no more messages may be taken.
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.len() >= MOST_AHEAD
+        self.waiting.len() >= MAX_WAITING
     }
 
     /// Takes a message; `limit` is how many bytes all that wait here may have.

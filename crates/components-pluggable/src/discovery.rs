@@ -28,7 +28,7 @@ const FOLDER_VARIABLE: &str = "DAPR_COMPONENTS_SOCKETS_FOLDER";
 /// A list of services is short.
 const LIST: usize = 256 << 10;
 /// Between two tries to reach a socket that is there but refuses.
-const AGAIN: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bits of a mode: whoever is neither the owner nor of the group may write.
 const OTHERS_WRITE: u32 = 0o002;
@@ -87,7 +87,7 @@ fn has_binding(catalog: &Catalog, name: &str) -> bool {
 /// Adds what the sockets of the folder offer to `catalog`. What cannot be reached is logged and left out, and so is what
 /// has the name of a type that is there already: whoever can write to the folder could take its secrets.
 pub async fn discover(catalog: &mut Catalog, options: &Options) {
-    let sockets = match own(&options.folder, options.in_pod).and_then(|()| sockets(&options.folder)) {
+    let sockets = match check_owner(&options.folder, options.in_pod).and_then(|()| sockets(&options.folder)) {
         Ok(sockets) => sockets,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return,
         Err(error) => {
@@ -152,12 +152,12 @@ fn register(
 }
 
 /// The user that this process runs as, and its groups.
-struct Own {
+struct ProcessIds {
     user: u32,
     groups: Vec<u32>,
 }
 
-impl Own {
+impl ProcessIds {
     fn read() -> io::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status")?;
         Self::parse(&status).ok_or_else(|| io::Error::other("/proc/self/status names no user and group"))
@@ -181,26 +181,31 @@ impl Own {
 
 /// Whether nobody but this user, root and the groups of this process can put sockets into a folder. In a pod it is an empty
 /// volume, which kubelets let every user write to; it is only there for the containers that mount it.
-fn own(folder: &Path, in_pod: bool) -> io::Result<()> {
+fn check_owner(folder: &Path, in_pod: bool) -> io::Result<()> {
     let file = std::fs::metadata(folder)?;
-    let refused = refusal(&Own::read()?, (file.uid(), file.gid()), file.mode(), in_pod);
+    let refused = refusal(
+        &ProcessIds::read()?,
+        (file.uid(), file.gid()),
+        file.mode(),
+        in_pod,
+    );
     refused.map_or(Ok(()), |why| {
         Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
     })
 }
 
 /// Why a folder of this user and group, and with this mode, is not used.
-fn refusal(own: &Own, (user, group): (u32, u32), mode: u32, in_pod: bool) -> Option<String> {
-    if ![0, own.user].contains(&user) {
+fn refusal(ids: &ProcessIds, (user, group): (u32, u32), mode: u32, in_pod: bool) -> Option<String> {
+    if ![0, ids.user].contains(&user) {
         return Some(format!(
             "it belongs to user {user}: only sockets in a folder of this user ({}) or of root are used; change its \
              owner, or name another folder in {FOLDER_VARIABLE}",
-            own.user
+            ids.user
         ));
     }
     let (who, remedy) = if mode & OTHERS_WRITE != 0 {
         ("every user of this machine".to_owned(), "o-w")
-    } else if mode & GROUP_WRITES != 0 && !own.groups.contains(&group) {
+    } else if mode & GROUP_WRITES != 0 && !ids.groups.contains(&group) {
         (
             format!("every user of group {group}, which this one is not in,"),
             "g-w",
@@ -254,7 +259,7 @@ async fn services(socket: &Path, wait: Duration) -> Result<Vec<String>, String> 
                 Ok(conn) => return list(conn).await.map_err(|status| status::text(&status)),
                 Err(error) => cause = error,
             }
-            sleep(AGAIN).await;
+            sleep(RETRY_PAUSE).await;
         }
     };
     let answered = timeout_at(deadline, asking).await;
@@ -323,7 +328,7 @@ mod tests {
 
     #[test]
     fn the_folder_is_nobody_elses() {
-        let own = Own {
+        let ids = ProcessIds {
             user: 1000,
             groups: vec![1000, 27],
         };
@@ -352,7 +357,7 @@ mod tests {
             ),
         ] {
             for (pod, words) in [(false, outside), (true, in_pod)] {
-                let why = refusal(&own, owner, mode, pod);
+                let why = refusal(&ids, owner, mode, pod);
                 let fits = match (&why, words) {
                     (Some(why), Some(words)) => why.contains(words),
                     (why, words) => why.is_none() && words.is_none(),
@@ -370,31 +375,31 @@ mod tests {
         let path = folder.path();
         let with_mode = |mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         with_mode(0o770);
-        own(path, false).unwrap();
+        check_owner(path, false).unwrap();
         with_mode(0o777);
-        own(path, true).unwrap();
-        own(path, false).unwrap_err();
+        check_owner(path, true).unwrap();
+        check_owner(path, false).unwrap_err();
         // Only root can give a folder to a group that it is not in.
         if chown(path, None, Some(12_345)).is_ok() {
             with_mode(0o770);
-            own(path, true).unwrap();
-            let error = own(path, false).unwrap_err().to_string();
+            check_owner(path, true).unwrap();
+            let error = check_owner(path, false).unwrap_err().to_string();
             assert!(error.contains("group 12345, which this one is not in"), "{error}");
         }
-        let absent = own(&path.join("absent"), false).unwrap_err();
+        let absent = check_owner(&path.join("absent"), false).unwrap_err();
         assert_eq!(absent.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
     fn a_process_is_who_its_status_says() {
-        let own = |groups| {
+        let ids = |groups| {
             let status =
                 format!("Name:\tdaprd\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t{groups}\nNStgid:\t9\n");
-            Own::parse(&status).map(|own| (own.user, own.groups))
+            ProcessIds::parse(&status).map(|ids| (ids.user, ids.groups))
         };
-        assert_eq!(own("27 1000 "), Some((2, vec![27, 1000, 6])));
-        assert_eq!(own(" "), Some((2, vec![6])));
-        assert!(Own::parse("Uid:\t1\t2\t3\t4\n").is_none());
+        assert_eq!(ids("27 1000 "), Some((2, vec![27, 1000, 6])));
+        assert_eq!(ids(" "), Some((2, vec![6])));
+        assert!(ProcessIds::parse("Uid:\t1\t2\t3\t4\n").is_none());
     }
 
     #[test]

@@ -26,7 +26,7 @@ use super::{
 };
 
 /// Events with the app at once; when there are more, the component waits.
-const MOST_AT_ONCE: usize = 256;
+const MAX_HANDLING: usize = 256;
 /// Before the stream is opened again.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 /// How long events are still answered after the last one that was with the app at the end.
@@ -34,7 +34,7 @@ const LINGER: Duration = Duration::from_millis(400);
 /// What an event that comes then is answered; components know it by this text.
 const CLOSED: &str = "input binding is closed";
 /// How long a component may take to notice that nothing more is read.
-const FAREWELL: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) fn add(catalog: &mut Catalog, name: &str, socket: &Path, options: &Options) {
     let entry = super::entry(name, socket, options, |process, setup| async move {
@@ -65,7 +65,7 @@ impl Binding {
     async fn session(&self, reading: &mut Reading<'_>) -> Result<(), Status> {
         let mut client = InputBindingClient::with_origin(Caller(Arc::clone(&self.link)), origin())
             .max_decoding_message_size(self.limit);
-        let (acks, queue) = mpsc::channel(MOST_AT_ONCE);
+        let (acks, queue) = mpsc::channel(MAX_HANDLING);
         let queue = stream::unfold(queue, |mut queue| async { Some((queue.recv().await?, queue)) });
         let drain = reading.drain;
         // Servers answer this call with their first event: it is part of the reading.
@@ -79,7 +79,7 @@ impl Binding {
                 biased;
                 () = drain.cancelled() => break,
                 Some(_) = reading.handling.join_next() => {}
-                event = events.message(), if reading.handling.len() < MOST_AT_ONCE => match event? {
+                event = events.message(), if reading.handling.len() < MAX_HANDLING => match event? {
                     Some(event) => reading.take(event, &acks),
                     None => return Ok(()),
                 },
@@ -87,7 +87,7 @@ impl Binding {
         }
         reading.finish(&mut events, &acks).await;
         drop(acks);
-        farewell(events).await;
+        drain_stream(events).await;
         Ok(())
     }
 }
@@ -164,9 +164,9 @@ async fn refuse(events: &mut Streaming<ReadResponse>, acks: &mpsc::Sender<ReadRe
 
 /// Lets the last acks reach the component: it ends the stream when it has read them. Events that come now cannot
 /// be answered any more.
-async fn farewell(mut events: Streaming<ReadResponse>) {
+async fn drain_stream(mut events: Streaming<ReadResponse>) {
     let rest = async { while let Ok(Some(_)) = events.message().await {} };
-    let _late = timeout(FAREWELL, rest).await;
+    let _late = timeout(DRAIN_TIMEOUT, rest).await;
 }
 
 #[async_trait]

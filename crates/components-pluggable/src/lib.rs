@@ -115,7 +115,7 @@ fn introduction(setup: &Setup) -> Result<(HeaderValue, MetadataRequest)> {
 async fn start(link: &Arc<Link>) -> Result<()> {
     match link.connect().await {
         Ok(_) => Ok(()),
-        Err(LinkError::Greeting { status, .. }) => Err(status::error(&status)),
+        Err(LinkError::Init { status, .. }) => Err(status::error(&status)),
         Err(error) => Err(Error::new(Kind::Unavailable, error.to_string())),
     }
 }

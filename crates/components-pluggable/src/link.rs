@@ -38,16 +38,16 @@ pub(super) fn origin() -> Uri {
 }
 
 /// What has to be said to a process before anything else: its Init.
-type Greeting = Box<dyn Fn(Conn) -> BoxFuture<'static, Result<(), Status>> + Send + Sync>;
+type Init = Box<dyn Fn(Conn) -> BoxFuture<'static, Result<(), Status>> + Send + Sync>;
 
 /// A connection that is made anew when it broke. A process that was started anew is initialised anew.
 pub(super) struct Link {
     socket: PathBuf,
     instance: HeaderValue,
-    greeting: Greeting,
+    init: Init,
     live: Mutex<Live>,
-    /// Held while connecting; the process that was greeted last.
-    greeted: tokio::sync::Mutex<Option<Process>>,
+    /// Held while connecting; the process that was initialized last.
+    initialized: tokio::sync::Mutex<Option<Process>>,
 }
 
 enum Live {
@@ -61,7 +61,7 @@ pub(super) enum LinkError {
     Closed,
     Dial { socket: PathBuf, cause: String },
     Lost { socket: PathBuf, cause: String },
-    Greeting { socket: PathBuf, status: Status },
+    Init { socket: PathBuf, status: Status },
 }
 
 impl fmt::Display for LinkError {
@@ -74,7 +74,7 @@ impl fmt::Display for LinkError {
             Self::Lost { socket, cause } => {
                 write!(f, "the connection to socket {} broke: {cause}", socket.display())
             }
-            Self::Greeting { socket, status } => {
+            Self::Init { socket, status } => {
                 let text = status::text(status);
                 write!(
                     f,
@@ -91,7 +91,7 @@ impl std::error::Error for LinkError {}
 
 impl Link {
     /// To `socket`, for the component resource `instance`; nothing is dialled yet.
-    pub(super) fn new<F, R>(socket: &Path, instance: HeaderValue, greeting: F) -> Arc<Self>
+    pub(super) fn new<F, R>(socket: &Path, instance: HeaderValue, init: F) -> Arc<Self>
     where
         F: Fn(Conn) -> R + Send + Sync + 'static,
         R: Future<Output = Result<(), Status>> + Send + 'static,
@@ -99,9 +99,9 @@ impl Link {
         Arc::new(Self {
             socket: socket.to_owned(),
             instance,
-            greeting: Box::new(move |conn| Box::pin(greeting(conn))),
+            init: Box::new(move |conn| Box::pin(init(conn))),
             live: Mutex::new(Live::Open(None)),
-            greeted: tokio::sync::Mutex::new(None),
+            initialized: tokio::sync::Mutex::new(None),
         })
     }
 
@@ -121,34 +121,34 @@ impl Link {
     }
 
     async fn reconnect(&self) -> Result<Conn, LinkError> {
-        let mut greeted = self.greeted.lock().await;
+        let mut initialized = self.initialized.lock().await;
         if let Some(conn) = self.current()? {
             return Ok(conn);
         }
         let dialling = timeout(DIAL, dial(&self.socket, &self.instance)).await;
         let dialled = dialling.unwrap_or_else(|_| Err(format!("no connection within {DIAL:?}")));
         let (conn, process) = dialled.map_err(|cause| self.dial_error(cause))?;
-        if *greeted != Some(process) {
-            if greeted.is_some() {
+        if *initialized != Some(process) {
+            if initialized.is_some() {
                 tracing::info!(
                     target: super::discovery::LOG,
                     "the component at socket {} was started again; it is initialised again",
                     self.socket.display()
                 );
             }
-            let greeting = timeout(INITIALISE_AGAIN, (self.greeting)(conn.clone())).await;
+            let answered = timeout(INITIALISE_AGAIN, (self.init)(conn.clone())).await;
             let late = || {
                 Err(Status::deadline_exceeded(format!(
                     "no answer within {INITIALISE_AGAIN:?}"
                 )))
             };
-            greeting
+            answered
                 .unwrap_or_else(|_| late())
-                .map_err(|status| LinkError::Greeting {
+                .map_err(|status| LinkError::Init {
                     socket: self.socket.clone(),
                     status,
                 })?;
-            *greeted = Some(process);
+            *initialized = Some(process);
         }
         match &mut *self.live() {
             Live::Closed => return Err(LinkError::Closed),

@@ -19,7 +19,7 @@ use super::{
 };
 
 /// No binding has as many operations.
-const MOST_OPERATIONS: usize = 256;
+const MAX_OPERATIONS: usize = 256;
 
 pub(super) fn add(catalog: &mut Catalog, name: &str, socket: &Path, options: &Options) {
     let entry = super::entry(name, socket, options, |process, setup| async move {
@@ -49,8 +49,8 @@ impl Binding {
         };
         let answer = binding.client().list_operations(ListOperationsRequest {}).await;
         let answer = answer.map_err(|status| status::error(&status))?.into_inner();
-        if answer.operations.len() > MOST_OPERATIONS {
-            let text = format!("the component lists more than {MOST_OPERATIONS} operations");
+        if answer.operations.len() > MAX_OPERATIONS {
+            let text = format!("the component lists more than {MAX_OPERATIONS} operations");
             return Err(Error::new(Kind::Internal, text));
         }
         binding.operations = answer.operations;

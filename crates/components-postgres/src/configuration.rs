@@ -15,10 +15,10 @@ use tokio_postgres::types::Type;
 
 use super::{listener::Listener, pool::Pool, settings::Settings};
 
-const LEAST_PAUSE: Duration = Duration::from_millis(100);
-const MOST_PAUSE: Duration = Duration::from_secs(5);
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// As long as an identifier of the server may be.
-const LONGEST_TABLE: usize = 64;
+const MAX_TABLE_NAME: usize = 64;
 
 pub(super) struct PostgresConfiguration {
     values: Arc<Values>,
@@ -34,7 +34,7 @@ struct Values {
 pub(super) async fn open(metadata: &Metadata) -> Result<PostgresConfiguration> {
     let table = metadata.required(&["table"])?.to_owned();
     let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_');
-    if table.len() > LONGEST_TABLE || !table.chars().all(fine) {
+    if table.len() > MAX_TABLE_NAME || !table.chars().all(fine) {
         let expected = "it must have at most 64 lower-case letters, digits, '_' and '.'";
         return Err(metadata.wrong(&["table"], expected).into());
     }
@@ -168,7 +168,7 @@ impl Values {
         mut known: Items,
         updates: mpsc::Sender<Items>,
     ) {
-        let mut pauses = Backoff::new(LEAST_PAUSE, MOST_PAUSE);
+        let mut pauses = Backoff::new(MIN_PAUSE, MAX_PAUSE);
         loop {
             while let Some(payload) = listener.next().await {
                 pauses.reset();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio_postgres::types::{ToSql, Type};
 
 /// Most parameters of a statement.
-const MOST: usize = 10_000;
+const MAX_PARAMETERS: usize = 10_000;
 
 type Owned = Box<dyn ToSql + Sync + Send>;
 
@@ -68,8 +68,8 @@ impl Select {
         kind: Type,
         name: &str,
     ) -> Result<String> {
-        if self.parameters.len() >= MOST {
-            let text = format!("the query has more than {MOST} keys and values; split it");
+        if self.parameters.len() >= MAX_PARAMETERS {
+            let text = format!("the query has more than {MAX_PARAMETERS} keys and values; split it");
             return Err(Error::invalid_request(text));
         }
         self.parameters.push((Box::new(value), kind));
@@ -216,7 +216,10 @@ mod tests {
             ),
             (Filter::In(key(), vec![]), "empty IN operator for key \"a\""),
             (Filter::Lte(key(), json!(null)), "unsupported type of value null"),
-            (Filter::In(key(), vec![json!(1); MOST]), "more than 10000"),
+            (
+                Filter::In(key(), vec![json!(1); MAX_PARAMETERS]),
+                "more than 10000",
+            ),
         ] {
             let error = build(filter).err().unwrap().to_string();
             assert!(error.contains(expected), "{error}");

@@ -96,6 +96,6 @@ impl Tls {
 }
 
 fn contents(name: &str, path: &str) -> Result<Vec<u8>> {
-    const LARGEST: usize = 1 << 20;
-    outrigger_files::read(path.as_ref(), LARGEST).map_err(|error| failed(format!("{name} {path}"), error))
+    const MAX_FILE: usize = 1 << 20;
+    outrigger_files::read(path.as_ref(), MAX_FILE).map_err(|error| failed(format!("{name} {path}"), error))
 }

@@ -19,7 +19,7 @@ const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest answer of the issuer, bytes.
 const ANSWER: usize = 256 * 1024;
 /// The largest file of a secret or of credentials, bytes.
-const MOST: usize = 64 * 1024;
+const MAX_FILE: usize = 64 * 1024;
 /// A token that is valid for less than this is not used any more.
 const MARGIN: Duration = Duration::from_secs(30);
 
@@ -125,7 +125,7 @@ fn parts(metadata: &Metadata, name: &str) -> Vec<String> {
 }
 
 fn read(metadata: &Metadata, name: &[&str], path: &str) -> Result<Vec<u8>, MetadataError> {
-    outrigger_files::read(Path::new(path), MOST)
+    outrigger_files::read(Path::new(path), MAX_FILE)
         .map_err(|error| metadata.wrong(name, &format!("the file cannot be read: {error}")))
 }
 

@@ -28,9 +28,9 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// The largest message before the broker told its own limit, bytes.
 const MESSAGE: usize = 5 * 1024 * 1024;
 /// The largest message whatever a broker says, bytes.
-const MOST: usize = 64 * 1024 * 1024;
+const MAX_MESSAGE: usize = 64 * 1024 * 1024;
 /// What a frame may have besides the message, bytes.
-const AROUND: usize = 1024 * 1024;
+const MAX_OVERHEAD: usize = 1024 * 1024;
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -99,7 +99,7 @@ impl Connection {
         let connecting = async {
             let stream = connect(settings, url).await?;
             let frames = Frames {
-                most: MESSAGE + AROUND,
+                most: MESSAGE + MAX_OVERHEAD,
             };
             let mut connection = Self {
                 frames: Framed::new(stream, frames),
@@ -130,14 +130,14 @@ impl Connection {
         let most = connected
             .max_message_size
             .and_then(|most| usize::try_from(most).ok());
-        let most = most.filter(|most| *most > 0).unwrap_or(MESSAGE).min(MOST);
-        self.frames.codec_mut().most = most + AROUND;
+        let most = most.filter(|most| *most > 0).unwrap_or(MESSAGE).min(MAX_MESSAGE);
+        self.frames.codec_mut().most = most + MAX_OVERHEAD;
         Ok(())
     }
 
     /// Of a payload with its metadata, bytes.
     pub(super) fn largest(&self) -> usize {
-        self.frames.codec().most - AROUND
+        self.frames.codec().most - MAX_OVERHEAD
     }
 
     pub(super) fn url(&self) -> &Url {

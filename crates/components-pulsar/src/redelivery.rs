@@ -75,12 +75,12 @@ pub(super) struct Redeliveries {
     /// Whether the broker gives a message again by itself, to anybody.
     by_broker: bool,
     /// In the order of their times.
-    times: VecDeque<(Instant, What)>,
+    times: VecDeque<(Instant, Redelivery)>,
     /// Those of a lane in the order of the topic: later ones wait for the first.
     lanes: HashMap<Lane, BTreeMap<(Id, u32), Incoming>>,
 }
 
-enum What {
+enum Redelivery {
     Message(Box<Incoming>),
     Entry(Id),
     Lane(Lane),
@@ -105,7 +105,7 @@ impl Redeliveries {
 
     /// It comes again without a refusal: it is behind one of its lane that was refused.
     pub(super) fn behind(&mut self, incoming: Incoming, now: Instant) {
-        let what = match &incoming.message.lane {
+        let redelivery = match &incoming.message.lane {
             Some(lane) => {
                 let lane = lane.clone();
                 let waiting = self.lanes.entry(lane.clone()).or_default();
@@ -114,12 +114,12 @@ impl Redeliveries {
                 if !is_first {
                     return;
                 }
-                What::Lane(lane)
+                Redelivery::Lane(lane)
             }
-            None if self.by_broker && incoming.is_alone => What::Entry(incoming.id),
-            None => What::Message(Box::new(incoming)),
+            None if self.by_broker && incoming.is_alone => Redelivery::Entry(incoming.id),
+            None => Redelivery::Message(Box::new(incoming)),
         };
-        self.times.push_back((now + self.after, what));
+        self.times.push_back((now + self.after, redelivery));
     }
 
     /// The message, unless it has to wait for another one of its lane.
@@ -143,12 +143,12 @@ impl Redeliveries {
     pub(super) fn due(&mut self, now: Instant) -> Vec<Due> {
         let mut due = Vec::new();
         while self.next().is_some_and(|time| time <= now)
-            && let Some((_, what)) = self.times.pop_front()
+            && let Some((_, redelivery)) = self.times.pop_front()
         {
-            match what {
-                What::Message(incoming) => due.push(Due::Message(*incoming)),
-                What::Entry(id) => due.push(Due::Entry(id)),
-                What::Lane(lane) => {
+            match redelivery {
+                Redelivery::Message(incoming) => due.push(Due::Message(*incoming)),
+                Redelivery::Entry(id) => due.push(Due::Entry(id)),
+                Redelivery::Lane(lane) => {
                     let waiting = self.lanes.remove(&lane).unwrap_or_default();
                     due.extend(waiting.into_values().map(Due::Message));
                 }

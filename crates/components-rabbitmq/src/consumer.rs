@@ -29,11 +29,11 @@ use super::{
 };
 
 /// Before a message that was returned goes back to the broker, which delivers it again at once.
-const AGAIN: Duration = Duration::from_secs(1);
+const REDELIVERY_DELAY: Duration = Duration::from_secs(1);
 /// The longest tag of a consumer, bytes.
-const LONGEST_TAG: usize = 255;
+const MAX_TAG: usize = 255;
 /// How long the last settlements may take.
-const LAST: Duration = Duration::from_secs(2);
+const CLOSE_WAIT: Duration = Duration::from_secs(2);
 /// From so many returns on of a message it is told that the broker may drop it: a quorum queue of RabbitMQ 4 does after 20.
 const SOON_DROPPED: u32 = 15;
 
@@ -164,7 +164,7 @@ impl Consumer {
     /// `<queue>-<uuid>`, of which the end is unique.
     fn tag(&self) -> String {
         let tag = format!("{}-{}", self.queue.name, uuid::Uuid::new_v4());
-        let mut from = tag.len().saturating_sub(LONGEST_TAG);
+        let mut from = tag.len().saturating_sub(MAX_TAG);
         while !tag.is_char_boundary(from) {
             from += 1;
         }
@@ -254,7 +254,7 @@ impl Consumer {
         }
         // Closing waits until the broker has read what was settled; what was not goes back to the queue.
         drop(waiting);
-        let _late = timeout(LAST, stream.channel.close(200, "OK".into())).await;
+        let _late = timeout(CLOSE_WAIT, stream.channel.close(200, "OK".into())).await;
         Ok(())
     }
 
@@ -285,7 +285,9 @@ impl Consumer {
                 }
                 Settlement::Return | Settlement::Unattempted => {
                     let untried = settlement == Settlement::Unattempted;
-                    waiting.again.push_back((Instant::now() + AGAIN, acker, untried));
+                    waiting
+                        .again
+                        .push_back((Instant::now() + REDELIVERY_DELAY, acker, untried));
                 }
             }
         }

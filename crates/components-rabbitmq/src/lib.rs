@@ -29,7 +29,7 @@ const LOG: &str = "dapr.contrib";
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(2);
 /// The longest time to live of a message: for a longer one RabbitMQ ends the channel.
-const LONGEST_TTL: Duration = Duration::from_millis(4_294_967_295);
+const MAX_TTL: Duration = Duration::from_millis(4_294_967_295);
 
 /// Adds the component of this crate.
 pub fn add(catalog: &mut Catalog) {
@@ -135,12 +135,12 @@ impl Outgoing {
             properties = properties.with_delivery_mode(options.delivery_mode);
         }
         if let Some(ttl) = message.ttl()?.or(options.ttl) {
-            if ttl > LONGEST_TTL {
+            if ttl > MAX_TTL {
                 let text = format!(
                     "the time to live of {} s is longer than RabbitMQ takes: set ttlInSeconds, of the message or of the \
                      component, to {} at most",
                     ttl.as_secs(),
-                    LONGEST_TTL.as_secs()
+                    MAX_TTL.as_secs()
                 );
                 return Err(Error::invalid_request(text));
             }
@@ -208,7 +208,7 @@ impl PubSub for Rabbit {
         let shared = &self.0;
         let queue = Queue::new(&request, &shared.options);
         let queue = queue.map_err(|error| error.of(&shared.component))?;
-        // While its app is unwell, one that acknowledges what comes, or gets all there is, would keep it from others: it goes,
+        // While its app is unhealthy, one that acknowledges what comes, or gets all there is, would keep it from others: it goes,
         // though its queue may go with it.
         let others_get_it = !shared.options.auto_ack && !queue.has_one_consumer();
         let needs_consumer = shared.options.delete_when_unused && others_get_it;

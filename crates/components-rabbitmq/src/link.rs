@@ -26,7 +26,7 @@ use super::{
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Topics of which it is known that their exchange is there.
-const MOST_KNOWN: usize = 10_000;
+const MAX_KNOWN: usize = 10_000;
 
 /// The connection, made anew when it broke.
 pub(super) struct Link {
@@ -157,7 +157,7 @@ impl Link {
         };
         if !publishing.declared.contains(topic) {
             self.declare(topic, options).await?;
-            if publishing.declared.len() >= MOST_KNOWN {
+            if publishing.declared.len() >= MAX_KNOWN {
                 publishing.declared.clear();
             }
             publishing.declared.insert(topic.to_owned());

@@ -9,7 +9,7 @@ use ::redis::{
 use super::settings::Settings;
 
 /// How often a command is sent on to another node.
-const MOST_HOPS: usize = 5;
+const MAX_HOPS: usize = 5;
 
 /// The connections to the nodes of a cluster.
 #[derive(Clone)]
@@ -69,7 +69,7 @@ impl Cluster {
     /// Runs `command` where its key is, following the nodes that know better.
     pub(super) async fn run(mut self, command: &Cmd) -> RedisResult<Value> {
         let mut result = self.0.req_packed_command(command).await;
-        for _ in 0..MOST_HOPS {
+        for _ in 0..MAX_HOPS {
             let error = match result.and_then(Value::extract_error) {
                 Ok(value) => return Ok(value),
                 Err(error) => error,

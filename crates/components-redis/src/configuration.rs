@@ -27,8 +27,8 @@ const EVENTS: &str = "Kg$xe";
 const AT_ONCE: usize = 64;
 /// How often a silent server is asked whether it is there, unless `readTimeout` says otherwise.
 const HEARTBEAT: Duration = Duration::from_secs(3);
-const LEAST_PAUSE: Duration = Duration::from_millis(100);
-const MOST_PAUSE: Duration = Duration::from_secs(5);
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 pub(super) struct RedisConfiguration {
     values: Arc<Values>,
@@ -169,7 +169,7 @@ impl Values {
         mut known: Items,
         updates: mpsc::Sender<Items>,
     ) {
-        let mut pauses = Backoff::new(LEAST_PAUSE, MOST_PAUSE);
+        let mut pauses = Backoff::new(MIN_PAUSE, MAX_PAUSE);
         loop {
             let (mut asking, mut messages) = pubsub.split();
             while let Some(message) = next(&mut asking, &mut messages, self.heartbeat()).await {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use outrigger_component::{Catalog, Metadata, Reading, Setup};
+use outrigger_component::{Catalog, Metadata, PropertyType, Setup};
 use outrigger_components::builtin;
 use outrigger_pages::Page;
 use outrigger_pages::settings::{Documented, documented_by, in_backticks, sections};
@@ -133,7 +133,7 @@ fn settings(kind: &str) -> &'static [Given] {
 }
 
 /// What the component of a type looks up in all of its versions, in lower case, and how.
-async fn looked_up(catalog: &Catalog, kind: &str) -> BTreeMap<String, Reading> {
+async fn looked_up(catalog: &Catalog, kind: &str) -> BTreeMap<String, PropertyType> {
     let mut names = BTreeMap::new();
     for given in settings(kind) {
         for version in ["v1", "v2"] {
@@ -158,7 +158,7 @@ async fn looked_up(catalog: &Catalog, kind: &str) -> BTreeMap<String, Reading> {
             );
             for (name, reading) in metadata.looked_up() {
                 let known = names.entry(name.to_lowercase()).or_insert(reading);
-                if reading != Reading::Text {
+                if reading != PropertyType::Text {
                     *known = reading;
                 }
             }
@@ -198,23 +198,23 @@ fn documented() -> BTreeMap<String, BTreeMap<String, Documented>> {
 }
 
 /// What is wrong about a row, if the setting is read like this.
-fn problem(row: &Documented, reading: Reading) -> Option<String> {
+fn problem(row: &Documented, reading: PropertyType) -> Option<String> {
     let is_of = |kinds: &[&str]| kinds.iter().any(|kind| row.kind.starts_with(kind));
     let default = row.default.trim_matches('`');
     match reading {
-        Reading::Text => None,
-        Reading::Required => (!row.default.starts_with("required")).then(|| "it is required".to_owned()),
-        Reading::Flag(on) => {
+        PropertyType::Text => None,
+        PropertyType::Required => (!row.default.starts_with("required")).then(|| "it is required".to_owned()),
+        PropertyType::Flag(on) => {
             let right = if on { ["on", "true"] } else { ["off", "false"] };
             let is_right = is_of(&["switch", "bool"]) && right.contains(&default);
             (!is_right).then(|| format!("it is a switch, by default {}", right[0]))
         }
-        Reading::Number => {
+        PropertyType::Number => {
             let is_right = is_of(&["number"]) || row.kind.starts_with(|first: char| first.is_ascii_digit());
             (!is_right).then(|| "it is a number".to_owned())
         }
-        Reading::Duration(_) => (!is_of(&["duration"])).then(|| "it is a duration".to_owned()),
-        Reading::Span(span) => {
+        PropertyType::Duration(_) => (!is_of(&["duration"])).then(|| "it is a duration".to_owned()),
+        PropertyType::Span(span) => {
             let said = go_nanos(default).ok().and_then(|nanos| u64::try_from(nanos).ok());
             let is_right = is_of(&["duration"]) && said.map(Duration::from_nanos) == Some(span);
             (!is_right).then(|| format!("it is a duration, by default {span:?}"))
@@ -268,12 +268,12 @@ fn a_row_that_says_another_type_or_default_is_found() {
         kind: kind.to_owned(),
         default: default.to_owned(),
     };
-    let second = Reading::Span(Duration::from_secs(1));
+    let second = PropertyType::Span(Duration::from_secs(1));
     assert_eq!(problem(&row("duration", "`1s`"), second), None);
     assert!(problem(&row("duration", "`2s`"), second).is_some());
     assert!(problem(&row("number", "`1s`"), second).is_some());
-    assert_eq!(problem(&row("switch", "off"), Reading::Flag(false)), None);
-    assert!(problem(&row("switch", "on"), Reading::Flag(false)).is_some());
-    assert!(problem(&row("text", "none"), Reading::Required).is_some());
-    assert!(problem(&row("text", "none"), Reading::Number).is_some());
+    assert_eq!(problem(&row("switch", "off"), PropertyType::Flag(false)), None);
+    assert!(problem(&row("switch", "on"), PropertyType::Flag(false)).is_some());
+    assert!(problem(&row("text", "none"), PropertyType::Required).is_some());
+    assert!(problem(&row("text", "none"), PropertyType::Number).is_some());
 }

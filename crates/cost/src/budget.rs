@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::journey::Kind;
+use crate::call_path::Kind;
 
 /// Measured cost over allowed cost that still passes.
 pub(crate) const TOLERANCE: f64 = 1.02;
@@ -87,7 +87,7 @@ impl fmt::Display for Budget {
 #[cfg(test)]
 mod tests {
     use super::{Budget, Cost};
-    use crate::journey::Kind;
+    use crate::call_path::Kind;
 
     #[test]
     fn a_budget_is_read_as_it_was_written() {

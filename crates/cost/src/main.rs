@@ -6,8 +6,8 @@
 
 mod app;
 mod budget;
+mod call_path;
 mod client;
-mod journey;
 mod valgrind;
 
 use std::alloc::System;
@@ -18,7 +18,7 @@ use outrigger_flags::{EXIT_USAGE, Flag, Parsed, Values, parse, see_help, usage};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 use budget::{Budget, Cost};
-use journey::{Journey, Kind};
+use call_path::{CallPath, Kind};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -145,16 +145,16 @@ fn compare(kind: Kind, what: &str, measured: f64, allowed: f64) -> bool {
 
 /// Allocations per call.
 fn allocations(kind: Kind, calls: usize) -> Result<f64, Failure> {
-    let mut journey = Journey::start(kind)?;
-    journey.warm_up(WARM_UP)?;
+    let mut path = CallPath::start(kind)?;
+    path.warm_up(WARM_UP)?;
     let region = Region::new(ALLOCATOR);
-    measured(&mut journey, calls)?;
+    measured(&mut path, calls)?;
     let change = region.change();
     Ok((change.allocations + change.reallocations) as f64 / calls as f64)
 }
 
 /// What callgrind counts, by the name of this function. All tasks of the runtime run inside.
 #[inline(never)]
-fn measured(journey: &mut Journey, calls: usize) -> Result<(), Failure> {
-    journey.call(calls)
+fn measured(path: &mut CallPath, calls: usize) -> Result<(), Failure> {
+    path.call(calls)
 }

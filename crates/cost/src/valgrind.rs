@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::Failure;
-use crate::journey::Kind;
+use crate::call_path::Kind;
 
 /// Instructions and allocations per call.
 pub(crate) fn count(kind: Kind, calls: usize) -> Result<(f64, f64), Failure> {

@@ -18,7 +18,7 @@ use self::{
 use crate::{Address, Registration, ResolveError, polled::Registry};
 
 /// How long an answer is good when changes are not followed.
-const FRESH: Duration = Duration::from_secs(1);
+const CACHE_TTL: Duration = Duration::from_secs(1);
 
 /// Why the Consul resolver could not start.
 #[derive(Debug, thiserror::Error)]
@@ -126,7 +126,7 @@ impl Registry for Consul {
     }
 
     fn fresh_for(&self) -> Duration {
-        FRESH
+        CACHE_TTL
     }
 
     fn watches_all(&self) -> bool {
@@ -151,7 +151,7 @@ impl Registry for Consul {
         *cursor = if index < before { 0 } else { index };
         if index == 0 {
             // No index: an agent or proxy without blocking queries. Ask at a steady pace.
-            tokio::time::sleep(FRESH).await;
+            tokio::time::sleep(CACHE_TTL).await;
         }
         self.addresses(app_id, &instances)
     }

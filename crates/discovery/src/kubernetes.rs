@@ -18,7 +18,7 @@ use crate::{
 
 const DEFAULT_DOMAIN: &str = "cluster.local";
 /// How long an answer is good.
-const FRESH: Duration = Duration::from_secs(20);
+const CACHE_TTL: Duration = Duration::from_secs(20);
 
 /// Why the Kubernetes resolver could not start.
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +99,7 @@ impl Registry for Kubernetes {
     }
 
     fn fresh_for(&self) -> Duration {
-        FRESH
+        CACHE_TTL
     }
 
     async fn look_up(&self, app_id: &str, namespace: &str) -> Result<Vec<Address>, ResolveError> {

@@ -40,7 +40,7 @@ impl SettingsError {
     allow(dead_code, reason = "a build without the resolvers that read so")
 )]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum PropertyType {
     /// A map, whose own settings are read.
     Map,
     /// Whatever it is.
@@ -72,7 +72,7 @@ pub(crate) struct Settings<'a> {
     /// Where the map is: empty, or the names of those that it is in, with a point behind each.
     path: String,
     /// What was read, by the names with which the code asks.
-    looked_up: Rc<RefCell<BTreeMap<String, Reading>>>,
+    looked_up: Rc<RefCell<BTreeMap<String, PropertyType>>>,
 }
 
 impl<'a> Settings<'a> {
@@ -86,7 +86,7 @@ impl<'a> Settings<'a> {
 
     /// What was read so far, present or not, and how.
     #[cfg(test)]
-    pub(crate) fn looked_up(&self) -> BTreeMap<String, Reading> {
+    pub(crate) fn looked_up(&self) -> BTreeMap<String, PropertyType> {
         self.looked_up.borrow().clone()
     }
 
@@ -127,7 +127,7 @@ fn map_of(value: &Value) -> Option<Option<&Map<String, Value>>> {
 fn unused_in(
     map: Option<&Map<String, Value>>,
     path: &str,
-    looked_up: &BTreeMap<String, Reading>,
+    looked_up: &BTreeMap<String, PropertyType>,
     unused: &mut Vec<Unused>,
 ) {
     // Those of this map, not those of maps in it.
@@ -138,7 +138,7 @@ fn unused_in(
             .iter()
             .find(|(known, _)| known.eq_ignore_ascii_case(&name));
         match read {
-            Some((name, Reading::Map)) => {
+            Some((name, PropertyType::Map)) => {
                 let inner = map_of(value).flatten();
                 unused_in(inner, &format!("{name}."), looked_up, unused);
             }
@@ -158,7 +158,7 @@ fn unused_in(
 
 impl<'a> Settings<'a> {
     /// The value under the first of the names that is there and not null.
-    fn find(&self, names: &[&str], reading: Reading) -> Option<&'a Value> {
+    fn find(&self, names: &[&str], reading: PropertyType) -> Option<&'a Value> {
         let mut looked_up = self.looked_up.borrow_mut();
         for name in names {
             looked_up.insert(format!("{}{name}", self.path), reading);
@@ -172,14 +172,14 @@ impl<'a> Settings<'a> {
 
     /// Text that is not empty; numbers and truth values count as their text.
     pub(crate) fn filled(&self, names: &[&str]) -> Result<Option<String>, SettingsError> {
-        let text = text_of(names, self.find(names, Reading::Text(None)))?;
+        let text = text_of(names, self.find(names, PropertyType::Text(None)))?;
         Ok(text.filter(|text| !text.is_empty()))
     }
 
     /// The same, with what holds when it is absent or empty.
     #[cfg(any(feature = "consul", feature = "kubernetes"))]
     pub(crate) fn filled_or(&self, names: &[&str], default: &'static str) -> Result<String, SettingsError> {
-        let text = text_of(names, self.find(names, Reading::Text(Some(default))))?;
+        let text = text_of(names, self.find(names, PropertyType::Text(Some(default))))?;
         Ok(text
             .filter(|text| !text.is_empty())
             .unwrap_or_else(|| default.to_owned()))
@@ -201,7 +201,7 @@ fn text_of(names: &[&str], value: Option<&Value>) -> Result<Option<String>, Sett
 impl Settings<'_> {
     /// A truth value: `y yes true t on 1` in any case are true, all else is false.
     pub(crate) fn flag(&self, names: &[&str]) -> Result<bool, SettingsError> {
-        let text = text_of(names, self.find(names, Reading::Flag))?.unwrap_or_default();
+        let text = text_of(names, self.find(names, PropertyType::Flag))?.unwrap_or_default();
         let truths = ["y", "yes", "true", "t", "on", "1"];
         Ok(truths.iter().any(|truth| text.trim().eq_ignore_ascii_case(truth)))
     }
@@ -211,13 +211,13 @@ impl Settings<'_> {
 impl Settings<'_> {
     /// Text, even if empty, with what holds when it is absent.
     pub(crate) fn text_or(&self, names: &[&str], default: &'static str) -> Result<String, SettingsError> {
-        let text = text_of(names, self.find(names, Reading::Text(Some(default))))?;
+        let text = text_of(names, self.find(names, PropertyType::Text(Some(default))))?;
         Ok(text.unwrap_or_else(|| default.to_owned()))
     }
 
     /// A duration such as `1m30s`, or whole seconds. Negative ones count as none.
     pub(crate) fn duration(&self, names: &[&str], default: Duration) -> Result<Duration, SettingsError> {
-        let Some(text) = text_of(names, self.find(names, Reading::Duration(default)))? else {
+        let Some(text) = text_of(names, self.find(names, PropertyType::Duration(default)))? else {
             return Ok(default);
         };
         parse_duration(text.trim())
@@ -229,17 +229,17 @@ impl Settings<'_> {
 impl<'a> Settings<'a> {
     /// Text, even if empty.
     pub(crate) fn text(&self, name: &str) -> Result<Option<String>, SettingsError> {
-        text_of(&[name], self.find(&[name], Reading::Text(None)))
+        text_of(&[name], self.find(&[name], PropertyType::Text(None)))
     }
 
     /// Whatever it is.
     pub(crate) fn value(&self, name: &str) -> Option<&'a Value> {
-        self.find(&[name], Reading::Any)
+        self.find(&[name], PropertyType::Any)
     }
 
     /// A nested map; empty when it is absent.
     pub(crate) fn nested(&self, name: &str) -> Result<Self, SettingsError> {
-        let value = self.find(&[name], Reading::Map).unwrap_or(&Value::Null);
+        let value = self.find(&[name], PropertyType::Map).unwrap_or(&Value::Null);
         Ok(Self {
             map: map_of(value).ok_or_else(|| SettingsError::invalid(name, "it must be a map"))?,
             path: format!("{}{name}.", self.path),
@@ -249,18 +249,18 @@ impl<'a> Settings<'a> {
 
     /// A duration in nanoseconds, the only form the Consul configuration has.
     pub(crate) fn nanoseconds(&self, name: &str) -> Result<Option<Duration>, SettingsError> {
-        let nanos = number_of(name, self.find(&[name], Reading::Nanoseconds))?;
+        let nanos = number_of(name, self.find(&[name], PropertyType::Nanoseconds))?;
         Ok(nanos.map(Duration::from_nanos))
     }
 
     /// A whole number that is not negative.
     pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, SettingsError> {
-        number_of(name, self.find(&[name], Reading::Number))
+        number_of(name, self.find(&[name], PropertyType::Number))
     }
 
     /// A map of text.
     pub(crate) fn text_map(&self, name: &str) -> Result<Vec<(String, String)>, SettingsError> {
-        let value = self.find(&[name], Reading::Any).unwrap_or(&Value::Null);
+        let value = self.find(&[name], PropertyType::Any).unwrap_or(&Value::Null);
         let map = map_of(value).ok_or_else(|| SettingsError::invalid(name, "it must be a map"))?;
         let read = |(key, value): (&String, &Value)| {
             let text = value

@@ -32,7 +32,7 @@ use crate::{Address, BuildError, FatalHook, Registration, ResolveError, polled::
 /// Look-ups waiting for the database at most.
 const QUEUE: usize = 256;
 /// How long an answer is good: rows change every few seconds.
-const FRESH: Duration = Duration::from_secs(1);
+const CACHE_TTL: Duration = Duration::from_secs(1);
 
 /// A registration in a SQLite file, and a thread that owns the connection.
 pub(crate) struct Sqlite {
@@ -102,7 +102,7 @@ impl Registry for Sqlite {
     }
 
     fn fresh_for(&self) -> Duration {
-        FRESH
+        CACHE_TTL
     }
 
     async fn look_up(&self, app_id: &str, _namespace: &str) -> Result<Vec<Address>, ResolveError> {

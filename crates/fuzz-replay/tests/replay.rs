@@ -17,7 +17,7 @@ const SECONDS: (&str, u64) = ("FUZZ_SECONDS", 4);
 /// Changed inputs at most: on a quiet machine every run tries the same ones.
 const ROUNDS: u64 = 20_000;
 /// Inputs do not grow beyond this, in bytes.
-const LONGEST: usize = 4096;
+const MAX_INPUT: usize = 4096;
 
 /// Makes `run(&[u8])` of a target, which reads its input from the bytes as `libfuzzer_sys` does.
 #[macro_export]
@@ -151,7 +151,7 @@ fn change(input: &[u8], corpus: &[(PathBuf, Vec<u8>)], random: &mut Random) -> V
             }
             _ => input.truncate(part.start),
         }
-        input.truncate(LONGEST);
+        input.truncate(MAX_INPUT);
     }
     input
 }

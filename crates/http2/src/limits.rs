@@ -30,12 +30,12 @@ pub const SEND_BUFFERS: usize = 32 * 1024 * 1024;
 /// server whose piece does not fit is reset with ENHANCE_YOUR_CALM.
 pub const UNREAD: usize = 256 * 1024 * 1024;
 
-/// Streams of a connection for which [`UNREAD_OF_FEW`] holds in place of [`UNREAD`].
+/// Streams of a connection for which [`MAX_UNREAD_FEW_STREAMS`] holds in place of [`UNREAD`].
 pub const UNREAD_STREAMS: usize = 256;
 
 /// [`UNREAD`] where there are few streams: each may have a message of the usual largest size, 4 MiB, behind what is sent of
 /// another.
-pub const UNREAD_OF_FEW: usize = UNREAD_STREAMS * (4 * 1024 * 1024 + 256 * 1024);
+pub const MAX_UNREAD_FEW_STREAMS: usize = UNREAD_STREAMS * (4 * 1024 * 1024 + 256 * 1024);
 
 /// Time without a byte, where one is due: then what waits for it is given up.
 ///

@@ -15,7 +15,7 @@ const APPEARANCE: Duration = Duration::from_secs(1);
 /// through the symbolic links that Kubernetes swaps.
 const CHANGE: Duration = Duration::from_millis(500);
 /// Pause after the file system did not answer.
-const UNANSWERED: Duration = Duration::from_secs(60);
+const RETRY_PAUSE: Duration = Duration::from_secs(60);
 /// Largest file, in bytes.
 const MAX_FILE: usize = 4 << 20;
 
@@ -101,7 +101,7 @@ impl AnchorsFile {
             let contents = read_async(&self.path, MAX_FILE).await;
             if matches!(&contents, Err(error) if error.kind() == ErrorKind::TimedOut) {
                 // Each read of a file system that hangs keeps a thread.
-                let _stopped = cancel.run_until_cancelled(tokio::time::sleep(UNANSWERED)).await;
+                let _stopped = cancel.run_until_cancelled(tokio::time::sleep(RETRY_PAUSE)).await;
             }
             match contents.map_err(|cause| AnchorsFileError::Read {
                 path: self.path.clone(),

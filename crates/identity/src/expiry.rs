@@ -13,7 +13,7 @@ use crate::leaf::{self, LeafError};
 use crate::pem;
 
 /// Longest pause between looks at the clock: it may jump, and the machine may sleep.
-const LOOK: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Until when a chain is valid: the end of the certificate in it that ends first.
 ///
@@ -37,7 +37,7 @@ pub async fn reached(end: Timestamp) {
             return;
         }
         let left = now.duration_until(end).unsigned_abs();
-        tokio::time::sleep(left.min(LOOK)).await;
+        tokio::time::sleep(left.min(POLL_INTERVAL)).await;
     }
 }
 

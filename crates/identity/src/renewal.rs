@@ -14,12 +14,12 @@ use crate::svid::Svid;
 use crate::verify;
 
 /// Longest pause between looks at the clock; bounds the harm of a clock that jumps or a machine that sleeps.
-const LOOK: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Pause after a failed renewal.
 const RETRY: Duration = Duration::from_secs(10);
 /// Longest pause before a certificate that came too old is renewed, and the shortest between any renewals: the CA
 /// may be issuing with a lifetime that somebody is about to correct.
-const BREATH: (SignedDuration, SignedDuration) =
+const EARLY_RENEWAL_PAUSE: (SignedDuration, SignedDuration) =
     (SignedDuration::from_millis(500), SignedDuration::from_secs(10));
 
 /// What happened to the identity. The text is the `reason` label of the metrics (`sentry_conn`, `sentry_token`,
@@ -57,7 +57,7 @@ pub fn renew_at(
     let certificate = half(not_before, not_after);
     let due = jwt.map_or(certificate, |expires| certificate.min(half(now, expires)));
     let until_expiry = now.duration_until(jwt.map_or(not_after, |expires| not_after.min(expires)));
-    let pause = (until_expiry / 2).clamp(BREATH.0, BREATH.1);
+    let pause = (until_expiry / 2).clamp(EARLY_RENEWAL_PAUSE.0, EARLY_RENEWAL_PAUSE.1);
     due.max(now + pause)
 }
 
@@ -122,7 +122,7 @@ impl Renewal {
             if now < due {
                 let left = now.duration_until(due).unsigned_abs();
                 tokio::select! {
-                    () = tokio::time::sleep(left.min(LOOK)) => {}
+                    () = tokio::time::sleep(left.min(POLL_INTERVAL)) => {}
                     // The CA was replaced: whoever trusts the new one alone refuses this process.
                     Ok(()) = anchors.changed() => {
                         if !verify::is_vouched(self.identity.anchors(), self.identity.svid().chain()) {
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(renew_at(at(0), at(-900), at(600), None), at(10));
         assert_eq!(
             renew_at(at(0), at(-900), at(-1), None),
-            at(0) + BREATH.0,
+            at(0) + EARLY_RENEWAL_PAUSE.0,
             "expired on arrival"
         );
     }
@@ -245,7 +245,7 @@ mod tests {
         #[test]
         fn never_at_once_and_never_after_expiry(skew in 0i64..4000, life in 4i64..1_000_000, jwt in proptest::option::of(4i64..1_000_000)) {
             let due = renew_at(at(0), at(-skew), at(life), jwt.map(at));
-            prop_assert!(due >= at(0) + BREATH.0);
+            prop_assert!(due >= at(0) + EARLY_RENEWAL_PAUSE.0);
             prop_assert!(due < at(life));
             prop_assert!(jwt.is_none_or(|jwt| due < at(jwt)));
         }

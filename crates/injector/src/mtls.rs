@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 const LOG: &str = "dapr.injector";
 /// How long an answer of the API counts: pods of a deployment come together.
-const KEPT: Duration = Duration::from_secs(1);
+const CACHE_TTL: Duration = Duration::from_secs(1);
 /// For an answer of the API. The API server waits 10 s for a review, and then a pod comes without its sidecar: that is worse than
 /// what was read before.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,7 +40,7 @@ impl Mtls {
         // Who comes while it is being read waits for that answer.
         let mut read = self.read.lock().await;
         let last = match *read {
-            Some((when, on)) if when.elapsed() < KEPT => return on,
+            Some((when, on)) if when.elapsed() < CACHE_TTL => return on,
             Some((_, on)) => on,
             None => true,
         };
@@ -112,20 +112,20 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(KEPT * 10, changed).await.unwrap();
+        tokio::time::timeout(CACHE_TTL * 10, changed).await.unwrap();
         server.delete(ADDRESS);
         let on = async {
             while !mtls.is_on().await {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(KEPT * 10, on).await.unwrap();
+        tokio::time::timeout(CACHE_TTL * 10, on).await.unwrap();
     }
 
     /// What was read has to be read again.
     async fn later() {
         tokio::time::pause();
-        tokio::time::advance(KEPT).await;
+        tokio::time::advance(CACHE_TTL).await;
         tokio::time::resume();
     }
 

@@ -15,7 +15,7 @@ const NAME: &str = "dapr-sidecar-injector";
 const RETRY: Duration = Duration::from_secs(5);
 /// After which it is written again: one that was made anew lacks the anchors, and pods get no sidecar. To read it first would
 /// take another right; what changes nothing is a call, and no event for anybody.
-const AGAIN: Duration = Duration::from_secs(300);
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Keeps the registration right: now, whenever the trust anchors change, and every few minutes. Ready once it was right.
 pub(crate) async fn keep(client: Client, anchors: TrustAnchors, ready: Part, stop: CancellationToken) {
@@ -37,7 +37,7 @@ pub(crate) async fn keep(client: Client, anchors: TrustAnchors, ready: Part, sto
                 Err(error) if registered.as_ref() == Some(&bundle) && !error.is_not_found() => {
                     tracing::warn!(
                         target: "dapr.injector",
-                        "cannot look after the webhook {NAME}: {error}; the next attempt is in {} s", AGAIN.as_secs()
+                        "cannot renew the webhook {NAME}: {error}; the next attempt is in {} s", RENEWAL_INTERVAL.as_secs()
                     );
                 }
                 Err(error) => {
@@ -50,7 +50,7 @@ pub(crate) async fn keep(client: Client, anchors: TrustAnchors, ready: Part, sto
                     continue;
                 }
             }
-            if let Ok(Err(_)) = tokio::time::timeout(AGAIN, changes.changed()).await {
+            if let Ok(Err(_)) = tokio::time::timeout(RENEWAL_INTERVAL, changes.changed()).await {
                 return std::future::pending().await;
             }
         }
@@ -119,11 +119,11 @@ mod tests {
         assert_eq!(named(&server), Some(STANDARD.encode(&pem)));
         made(&server);
         assert_eq!(named(&server), None);
-        tokio::time::sleep(AGAIN + RETRY).await;
+        tokio::time::sleep(RENEWAL_INTERVAL + RETRY).await;
         assert_eq!(named(&server), Some(STANDARD.encode(&pem)));
         // It may be gone for a while.
         server.delete(ADDRESS);
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RENEWAL_INTERVAL).await;
         made(&server);
         tokio::time::sleep(RETRY * 2).await;
         assert_eq!(named(&server), Some(STANDARD.encode(&pem)));

@@ -23,7 +23,7 @@ use crate::watch::{Event, Watch};
 
 const LOG: &str = "dapr.kubernetes";
 /// A watch that was shorter did not last.
-const SHORT: Duration = Duration::from_secs(5);
+const STABLE_AFTER: Duration = Duration::from_secs(5);
 /// Pauses after watches that did not last.
 const AFTER_SHORT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
 /// Pauses after failures, and after a version that was too old.
@@ -217,7 +217,7 @@ impl<T: Watched> Reflector<T> {
         let opened = Watch::open(&self.client, T::KIND, namespace.as_deref(), query, version);
         let mut watch = opened.await?;
         self.state.answered();
-        let lasts = Instant::now() + SHORT;
+        let lasts = Instant::now() + STABLE_AFTER;
         loop {
             let event = match timeout_at(lasts, watch.next()).await {
                 Ok(event) => event?,

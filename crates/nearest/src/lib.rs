@@ -10,7 +10,7 @@
 //! ```
 
 /// Letters that may differ at most.
-const FAR: usize = 3;
+const EDIT_DISTANCE: usize = 3;
 
 /// The name that `wrong` begins, the shortest of several; else the one that differs by the fewest letters, up to
 /// three and half of `wrong`. Case does not count.
@@ -23,7 +23,7 @@ pub fn nearest<'a>(wrong: &str, right: impl IntoIterator<Item = &'a str>) -> Opt
             return Some((0, lower.len(), name));
         }
         let differ = distance(&wrong, &lower);
-        (differ <= FAR && differ * 2 <= letters).then_some((1, differ, name))
+        (differ <= EDIT_DISTANCE && differ * 2 <= letters).then_some((1, differ, name))
     });
     ranked.min().map(|(_, _, name)| name)
 }

@@ -23,7 +23,7 @@ const QUERY: &str = "fieldSelector=metadata.name%3Dsubscriptions.dapr.io";
 const RETRY: Duration = Duration::from_secs(5);
 
 /// The longest pause between two changes where somebody changes it back, and how long one is remembered.
-const DISPUTE: Duration = Duration::from_secs(300);
+const CONFLICT_WINDOW: Duration = Duration::from_secs(300);
 
 /// Why the definition does not say it.
 #[derive(Debug, thiserror::Error)]
@@ -123,7 +123,7 @@ struct CorrectionBackoff {
 impl Default for CorrectionBackoff {
     fn default() -> Self {
         Self {
-            pauses: Backoff::new(RETRY, DISPUTE).jittered(),
+            pauses: Backoff::new(RETRY, CONFLICT_WINDOW).jittered(),
             last: None,
         }
     }
@@ -133,7 +133,7 @@ impl CorrectionBackoff {
     /// The definition was changed at `now`; how long it is left alone then, if it was changed lately before.
     fn changed(&mut self, now: Instant) -> Option<Duration> {
         let last = self.last.replace(now);
-        if last.is_some_and(|last| now.duration_since(last) < DISPUTE) {
+        if last.is_some_and(|last| now.duration_since(last) < CONFLICT_WINDOW) {
             return Some(self.pauses.pause());
         }
         self.pauses.reset();
@@ -235,7 +235,11 @@ mod tests {
         assert!(RETRY / 2 <= second && second <= RETRY, "{second:?}");
         let third = dispute.changed(begun + RETRY * 2).unwrap();
         assert!(RETRY <= third && third <= RETRY * 2, "{third:?}");
-        assert_eq!(dispute.changed(begun + DISPUTE * 2), None, "the dispute is over");
+        assert_eq!(
+            dispute.changed(begun + CONFLICT_WINDOW * 2),
+            None,
+            "the dispute is over"
+        );
     }
 
     #[tokio::test]

@@ -305,7 +305,7 @@ fn lead(
             return Box::pin(work(stop)).await;
         }
         let identity = format!("{}_{}", host_name(), uuid::Uuid::new_v4());
-        let election = Election::new(client, &namespace, LEASE, identity, Pace::RARE);
+        let election = Election::new(client, &namespace, LEASE, identity, Pace::SLOW);
         let mut leads = election.leadership();
         let terms = async {
             while leads.wait_for(|leads| leads.is_leading()).await.is_ok() {

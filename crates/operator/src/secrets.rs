@@ -18,7 +18,7 @@ use crate::metrics::Metrics;
 /// The store whose secrets are put in; also meant where none is named.
 const STORE: &str = "kubernetes";
 /// How long a secret that was read is used again, by those for whom it is new enough.
-const KEPT: Duration = Duration::from_secs(10);
+const CACHE_TTL: Duration = Duration::from_secs(10);
 /// How long a failure is: those that wait for the same secret do not all ask for it, one after the other.
 const FAILURE_KEPT: Duration = Duration::from_secs(1);
 /// How much older than a call its secrets may be: sidecars that start together ask for the same ones.
@@ -174,7 +174,7 @@ impl CachedSecret {
     fn is_kept(&self, now: Instant) -> bool {
         match self.answer.get() {
             Some(Err((_, failed))) => now.duration_since(*failed) < FAILURE_KEPT,
-            Some(Ok(_)) | None => now.duration_since(self.since) < KEPT,
+            Some(Ok(_)) | None => now.duration_since(self.since) < CACHE_TTL,
         }
     }
 

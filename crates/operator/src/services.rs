@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const FULL_PAUSE: Duration = Duration::from_secs(30);
 /// How often a service is made again at once where somebody else writes it too, each within a minute of the last; then after
 /// a pause.
-const AT_ONCE_AGAIN: u32 = 4;
+const MAX_IMMEDIATE_RECREATIONS: u32 = 4;
 /// Failures in a row after which they are logged as an error.
 const LOGGED_AFTER: u32 = 8;
 
@@ -116,9 +116,9 @@ async fn is_another_s<K: Owner>(
 
 /// Services that others write too, and how often they were made again.
 #[derive(Default)]
-struct Disputes(HashMap<Meta, (Instant, u32)>);
+struct Conflicts(HashMap<Meta, (Instant, u32)>);
 
-impl Disputes {
+impl Conflicts {
     /// How long to wait before the service of a workload is made again.
     fn pause(&mut self, workload: &Meta, now: Instant) -> Option<Duration> {
         self.0
@@ -126,7 +126,7 @@ impl Disputes {
         let (last, times) = self.0.entry(workload.clone()).or_insert((now, 0));
         (*last, *times) = (now, times.saturating_add(1));
         times
-            .checked_sub(AT_ONCE_AGAIN)
+            .checked_sub(MAX_IMMEDIATE_RECREATIONS)
             .filter(|beyond| *beyond > 0)
             .map(pause)
     }
@@ -202,7 +202,7 @@ impl Services {
             let mut resting: HashMap<Meta, Job<K>> = HashMap::new();
             let mut busy: HashSet<Meta> = HashSet::new();
             let (mut running, mut pauses) = (FuturesUnordered::new(), FuturesUnordered::new());
-            let mut disputes = Disputes::default();
+            let mut conflicts = Conflicts::default();
             let rest = |meta: Meta, pause| async move {
                 tokio::time::sleep(pause).await;
                 meta
@@ -241,7 +241,7 @@ impl Services {
                                 self.metrics.service(&gone.app_id, ServiceChange::Deleted);
                             }
                             if let Some((meta, job)) = to_mend(change, &store, workloads) {
-                                match disputes.pause(&meta, Instant::now()) {
+                                match conflicts.pause(&meta, Instant::now()) {
                                     None => {
                                         resting.remove(&meta);
                                         waiting.insert(meta, job);

@@ -20,7 +20,7 @@ use crate::secrets::{NotBefore, SecretError, Secrets};
 
 const LOG: &str = "dapr.operator.api";
 /// Pauses until a secret is looked for again that was not there; half of each is left to chance.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 
 /// Who follows changes.
 pub(crate) struct Follower<K> {
@@ -68,7 +68,7 @@ impl<K> PendingChange<K> {
             resource,
             at: change.at,
             due: change.at,
-            pauses: Backoff::new(AGAIN.0, AGAIN.1).jittered(),
+            pauses: Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1).jittered(),
             missed: false,
         })
     }
@@ -198,7 +198,7 @@ impl<K: ResourceKind> Follower<K> {
                 target: LOG,
                 "a change of {plural} {namespace}/{name} is not sent to sidecars yet: {error}; create the secret, it is \
                  looked for at least every {} s",
-                AGAIN.1.as_secs()
+                RETRY_PAUSES.1.as_secs()
             );
         }
         pending_change.missed = true;

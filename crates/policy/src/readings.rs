@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use crate::path::clean;
 
 /// Readings of one method at most: a path with more is a riddle, not a request.
-const MOST: usize = 16;
+const MAX_READINGS: usize = 16;
 
 /// Every other way to read a canonical method; empty for nearly all methods. `None` when there are too many to look
 /// at.
@@ -26,7 +26,7 @@ pub fn others(method: &str) -> Option<Vec<String>> {
             if all.contains(&other) {
                 continue;
             }
-            if all.len() == MOST {
+            if all.len() == MAX_READINGS {
                 return None;
             }
             all.push(other);
@@ -118,7 +118,7 @@ mod tests {
                 prop_assert!(other.split('/').all(|segment| segment != ".." && segment != "."), "{}", other);
                 prop_assert!(!other.starts_with('/'));
             }
-            prop_assert!(others(&method).is_none_or(|all| all.len() < MOST));
+            prop_assert!(others(&method).is_none_or(|all| all.len() < MAX_READINGS));
         }
     }
 }

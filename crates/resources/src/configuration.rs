@@ -21,7 +21,7 @@ pub use features::{
     ACTOR_STATE_TTL, Features, HOT_RELOAD, SUBTLE_CRYPTO, WORKFLOWS_CLUSTERED,
     WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
 };
-pub use known::{Check, Known};
+pub use known::{Check, ValueChecks};
 pub use metrics::{HttpMetrics, LabelRule, MetricRule, Metrics};
 pub use mistakes::Found;
 pub use mtls::{Mtls, TokenValidator};
@@ -179,7 +179,7 @@ impl Configuration {
     }
 
     /// What is wrong with the values of such a JSON; `name` is shown as the place.
-    pub fn mistakes_in(json: &[u8], name: &str, known: &Known) -> Found {
+    pub fn mistakes_in(json: &[u8], name: &str, known: &ValueChecks) -> Found {
         let node = yaml::from_json(json).unwrap_or_else(|_| Node::null(0));
         let mut found = mistakes::find(Path::new(name), &node, known);
         // It is one line for all.
@@ -196,7 +196,7 @@ impl Configuration {
 /// Why it cannot be used, and then what else is wrong with it: everything is mended at once.
 pub fn load<P: AsRef<Path>>(
     files: &[P],
-    known: &Known,
+    known: &ValueChecks,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<LoadedConfiguration, Vec<Problem>> {
     let (mut merged, mut problems, mut warnings, mut empty) =

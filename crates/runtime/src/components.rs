@@ -18,7 +18,7 @@ use category::RegisteredPart;
 pub use category::{Category, Opened, SecretStores};
 pub use open::{OpenError, show_unknown};
 pub use open::{Opening, Step};
-pub use properties::{Missing, Properties, fill_secrets, log_missing};
+pub use properties::{MissingSecret, Properties, fill_secrets, log_missing};
 
 const LOG: &str = "dapr.runtime.processor";
 /// How long a component that was replaced or removed waits for the calls that use it.

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::Health;
 use crate::metrics::SidecarMetrics;
-use crate::resilience::{Attempt, ComponentPolicy, Refused, Run};
+use crate::resilience::{Attempt, BreakerOpen, ComponentPolicy, Run};
 
 pub use depth::Depth;
 pub use intake::{Consumer, Order, StopTokens, take};
@@ -63,11 +63,11 @@ type Reply<A> = (Result<A, Undelivered>, Hold);
 pub enum Undelivered {
     /// A circuit breaker is open.
     #[error(transparent)]
-    Refused(#[from] Refused),
-    /// The source or the process ends, or the app is unwell and others may have the event: no attempt is made any more. Those
+    Refused(#[from] BreakerOpen),
+    /// The source or the process ends, or the app is unhealthy and others may have the event: no attempt is made any more. Those
     /// that were made failed, and decide nothing.
     #[error(
-        "no more events are delivered: the sidecar or the component is shutting down, or the app is unwell"
+        "no more events are delivered: the sidecar or the component is shutting down, or the app is unhealthy"
     )]
     Stopped,
     /// The source took the event's key away before an attempt succeeded. Whoever has the key now begins anew, so what the
@@ -179,10 +179,10 @@ pub struct Engine<'p, K, E, A> {
     /// In its place.
     component: Option<&'p ComponentPolicy>,
     metrics: &'p SidecarMetrics,
-    /// Attempts wait while the app is unwell.
+    /// Attempts wait while the app is unhealthy.
     health: Option<Health>,
     /// Whether what waits goes back to the source meanwhile.
-    returns_while_unwell: bool,
+    returns_while_unhealthy: bool,
     /// Where it is shown how full it is.
     depth: Option<Depth>,
     /// Called with how full it is.
@@ -227,7 +227,7 @@ pub fn engine<'p, K: Clone + Eq + Hash, E, A>(
         component: None,
         metrics,
         health: None,
-        returns_while_unwell: false,
+        returns_while_unhealthy: false,
         depth: None,
         observer: None,
         in_order: None,
@@ -250,17 +250,17 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         self
     }
 
-    /// Begins no attempt while the app is unwell.
+    /// Begins no attempt while the app is unhealthy.
     #[must_use]
     pub fn while_healthy(mut self, health: Health) -> Self {
         self.health = Some(health);
         self
     }
 
-    /// While the app is unwell, what waits goes back to the source at once, as [`Undelivered::Stopped`], and so does what comes.
+    /// While the app is unhealthy, what waits goes back to the source at once, as [`Undelivered::Stopped`], and so does what comes.
     #[must_use]
-    pub fn returning_while_unwell(mut self, returns: bool) -> Self {
-        self.returns_while_unwell = returns;
+    pub fn returning_while_unhealthy(mut self, returns: bool) -> Self {
+        self.returns_while_unhealthy = returns;
         self
     }
 
@@ -347,14 +347,14 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         }
     }
 
-    /// Pauses while the app is unwell; whether it is well.
+    /// Pauses while the app is unhealthy; whether it is healthy.
     fn follow_health(&mut self) -> bool {
         let is_healthy = self.health.as_ref().is_none_or(Health::is_healthy);
         if is_healthy {
             self.queue.resume();
         } else {
             self.queue.pause();
-            if self.returns_while_unwell {
+            if self.returns_while_unhealthy {
                 for settled in self.queue.give_back_waiting() {
                     self.settle(settled.id, Some(Undelivered::Stopped));
                 }

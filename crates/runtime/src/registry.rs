@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use outrigger_backoff::Backoff;
 
 /// Between two looks of [`Users::wait_until_released`].
-const LOOKS: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
+const POLL_INTERVAL: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
 
 /// What a block keeps of each of its components. A call holds the entry it looked up, so a component that is
 /// replaced or removed meanwhile stays whole for it.
@@ -123,7 +123,7 @@ impl Users {
     /// Waits until nobody does, `limit` at most; false when somebody still does then.
     pub async fn wait_until_released(&self, limit: Duration) -> bool {
         let started = Instant::now();
-        let mut pauses = LOOKS;
+        let mut pauses = POLL_INTERVAL;
         while self.0.strong_count() > 0 {
             let left = limit.saturating_sub(started.elapsed());
             if left.is_zero() {

@@ -38,7 +38,7 @@ impl Resilience {
 /// A circuit breaker is open: no attempt was made, or no more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Refused(String);
+pub struct BreakerOpen(String);
 
 /// An operation that is attempted until it succeeds or its policy gives up. Without a policy there is one attempt.
 pub struct Attempts<'p> {
@@ -106,8 +106,8 @@ impl<'p> Attempts<'p> {
     /// Makes attempts. Each tells what came of it and how the policy counts that; what comes back is of the last one.
     ///
     /// # Errors
-    /// [`Refused`] by an open breaker.
-    pub async fn run<T, F>(self, mut attempt: impl FnMut(Attempt) -> F) -> Result<T, Refused>
+    /// [`BreakerOpen`] where a circuit breaker is open.
+    pub async fn run<T, F>(self, mut attempt: impl FnMut(Attempt) -> F) -> Result<T, BreakerOpen>
     where
         F: Future<Output = (T, Outcome)>,
     {
@@ -124,12 +124,12 @@ impl<'p> Attempts<'p> {
     /// The same for attempts that change something which the next one needs: each takes `state` and gives it back.
     ///
     /// # Errors
-    /// [`Refused`] by an open breaker.
+    /// [`BreakerOpen`] where a circuit breaker is open.
     pub async fn run_with<S, T, F>(
         self,
         mut state: S,
         mut attempt: impl FnMut(S, Attempt) -> F,
-    ) -> Result<T, Refused>
+    ) -> Result<T, BreakerOpen>
     where
         F: Future<Output = (S, T, Outcome)>,
     {
@@ -179,13 +179,13 @@ impl<'p> Run<'p> {
 
     /// Asks for an attempt; how long it may take.
     #[inline]
-    pub fn before(&mut self) -> Result<Option<Duration>, Refused> {
+    pub fn before(&mut self) -> Result<Option<Duration>, BreakerOpen> {
         let Some(execution) = &mut self.execution else {
             return Ok(None);
         };
         let attempt = execution.before(Instant::now());
         self.report();
-        let attempt = attempt.map_err(|error| Refused(error.to_string()))?;
+        let attempt = attempt.map_err(|error| BreakerOpen(error.to_string()))?;
         Ok(attempt.timeout)
     }
 

@@ -50,9 +50,9 @@ pub struct Settings {
 
 /// Whether the app may have seen what is due: cut off then, it would go on beside whatever comes next.
 #[derive(Clone, Debug, Default)]
-pub struct Begun(Arc<AtomicBool>);
+pub struct DeliveryStarted(Arc<AtomicBool>);
 
-impl Begun {
+impl DeliveryStarted {
     /// The app is called next.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
@@ -74,7 +74,7 @@ pub struct Trigger {
     /// The actor whose reminder it is; none: a job of the app.
     pub actor: Option<TargetActorReminder>,
     /// Set by who takes it.
-    pub begun: Begun,
+    pub begun: DeliveryStarted,
 }
 
 /// What came of a trigger.

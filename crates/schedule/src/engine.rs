@@ -168,7 +168,7 @@ pub struct Engine {
     /// What was given out to be stored, and is not stored as far as it is known here.
     unstored: usize,
     /// Nothing is sent.
-    held: bool,
+    is_paused: bool,
     actions: Vec<Action>,
 }
 
@@ -198,7 +198,7 @@ impl Engine {
                 unstored: limits.unstored.max(1),
             },
             unstored: 0,
-            held: false,
+            is_paused: false,
             actions: Vec::new(),
         }
     }
@@ -315,8 +315,8 @@ impl Engine {
 
     /// Sends nothing from now on, until [`Engine::clear`]: somebody else is about to look after these jobs. Answers
     /// are taken as before.
-    pub fn hold(&mut self) {
-        self.held = true;
+    pub fn pause_dispatch(&mut self) {
+        self.is_paused = true;
     }
 
     /// Forgets all jobs, and goes on; hosts stay connected, and their answers to what is under way mean nothing.
@@ -326,7 +326,7 @@ impl Engine {
         self.wheel = Wheel::new(passed(now));
         self.ready.forget_due();
         self.staged = HashMap::new();
-        self.held = false;
+        self.is_paused = false;
     }
 
     /// Delivers what is due at `now`. A clock that was set back counts: what is due by its new time alone is
@@ -375,7 +375,7 @@ impl Engine {
 
     /// A trigger was not sent, because the store has no such version of its job any more. Whatever has taken its place
     /// comes by [`Engine::put`].
-    pub fn gone(&mut self, host: HostId, trigger: TriggerId) {
+    pub fn discard_trigger(&mut self, host: HostId, trigger: TriggerId) {
         if let Ok(Some(name)) = self.finish(host, trigger) {
             self.jobs.remove(&name);
         }
@@ -458,7 +458,7 @@ impl Engine {
 
     /// Sends what is due while there is room, namespace by namespace and target by target in turn.
     fn dispatch(&mut self) {
-        while !self.held && self.unstored < self.limits.unstored {
+        while !self.is_paused && self.unstored < self.limits.unstored {
             let free = self.limits.in_flight.saturating_sub(self.hosts.in_flight());
             let Some(name) = self.ready.pop(free, self.hosts.namespaces() <= 1) else {
                 return;

@@ -2,9 +2,9 @@
 //! time of a start with 10,000, 100,000 and 1,000,000 jobs, and how late 1,000 triggers a second are.
 //!
 //!     cargo build --release -p outrigger-scheduler
-//!     cargo run --release -p outrigger-scheduler --example capacity [--repeats N] [FOLDER [MOST]]
+//!     cargo run --release -p outrigger-scheduler --example capacity [--repeats N] [FOLDER [MAX]]
 //!
-//! FOLDER is on the disk to measure (default: the temporary folder); MOST bounds the number of jobs. With `--repeats` one
+//! FOLDER is on the disk to measure (default: the temporary folder); MAX bounds the number of jobs. With `--repeats` one
 //! scheduler goes through as many rounds of triggers, and of writes in place of jobs that are there: none may be slower for those
 //! before it.
 #![allow(clippy::unwrap_used, reason = "a tool for developers: what fails is shown")]
@@ -243,7 +243,7 @@ async fn repeat(folder: &Path, rounds: usize) {
     }
 }
 
-/// `--repeats N`, FOLDER, MOST.
+/// `--repeats N`, FOLDER, MAX.
 fn arguments() -> (usize, Option<String>, usize) {
     let mut given: Vec<String> = std::env::args().skip(1).collect();
     let mut repeats = 0;

@@ -53,7 +53,7 @@ impl Defragment {
     pub(crate) async fn run(self, pace: Pace, stop: CancellationToken) {
         // Members that were started together do not stand still together.
         let mut next = Instant::now() + pace.every.mul_f64(rand::random_range(0.5..1.0));
-        let mut room = full::Room::new(self.quota, pace.every);
+        let mut room = full::SpaceRecovery::new(self.quota, pace.every);
         loop {
             let wait = next.saturating_duration_since(Instant::now()).min(pace.alarm);
             let look = async {

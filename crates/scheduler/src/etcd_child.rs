@@ -24,14 +24,14 @@ const LOG: &str = "dapr.scheduler.etcd";
 const PROGRAM: &str = "etcd";
 /// First argument of the process that becomes etcd; the id of its parent follows.
 pub(crate) const GUARD: &str = "--become-etcd";
-/// Between two looks at the child.
-const LOOK: Duration = Duration::from_millis(200);
+/// Between two checks of the child.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// How long it has to end when told to; then it is killed.
 const END: Duration = Duration::from_secs(8);
 /// An etcd that ends this soon could not work.
-const SOON: Duration = Duration::from_secs(10);
+const EARLY_EXIT: Duration = Duration::from_secs(10);
 /// Such ends in a row, after which the scheduler gives up.
-const ENDS: u32 = 5;
+const EARLY_EXITS: u32 = 5;
 /// Pauses before it is started again.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 /// Last lines of its log that are told when it ends.
@@ -72,7 +72,7 @@ pub enum ChildError {
         installed: String,
     },
     /// It ends again and again.
-    #[error("etcd ended {ENDS} times in a row ({status}); its last output: {said}")]
+    #[error("etcd ended {EARLY_EXITS} times in a row ({status}); its last output: {said}")]
     Ended {
         /// The last exit status.
         status: String,
@@ -332,7 +332,7 @@ fn supervise(
             // It may pass: there may be too many processes.
             Err(error) => format!("could not be started: {error}"),
         };
-        ends = if begun.elapsed() < SOON { ends + 1 } else { 1 };
+        ends = if begun.elapsed() < EARLY_EXIT { ends + 1 } else { 1 };
         let last = said.last(LAST_WORDS);
         if let Some((written, installed)) = versions(&last) {
             return Err(ChildError::Older {
@@ -342,7 +342,7 @@ fn supervise(
             });
         }
         tracing::error!(target: LOG, "etcd ended ({status}) and is started again; its last output: {last}");
-        if ends >= ENDS {
+        if ends >= EARLY_EXITS {
             return Err(ChildError::Ended { status, said: last });
         }
         // It is about to be started again in any case.
@@ -400,7 +400,7 @@ fn wait(child: &mut Child, ordered: &queue::Receiver<Order>) -> Result<ExitStatu
             Ok(None) => {}
             Err(error) => tracing::error!(target: LOG, "cannot find out whether etcd runs: {error}"),
         }
-        if let Some(order) = order(ordered, LOOK) {
+        if let Some(order) = order(ordered, POLL_INTERVAL) {
             end(child);
             return Err(order);
         }
@@ -420,7 +420,7 @@ fn end(child: &mut Child) {
         if !matches!(child.try_wait(), Ok(None)) {
             return;
         }
-        thread::sleep(LOOK / 10);
+        thread::sleep(POLL_INTERVAL / 10);
     }
     tracing::warn!(target: LOG, "etcd did not end in time and is killed");
     let _ = child.kill();
@@ -460,7 +460,7 @@ impl ChildOutput {
     fn last(&self, timeout: Duration) -> String {
         let deadline = Instant::now() + timeout;
         while !self.readers.iter().all(thread::JoinHandle::is_finished) && Instant::now() < deadline {
-            thread::sleep(LOOK / 20);
+            thread::sleep(POLL_INTERVAL / 20);
         }
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().cloned().collect::<Vec<_>>().join(" | ")

@@ -281,7 +281,7 @@ fn shared(end: &End) -> Result<Arc<dyn Backend>, MigrateError> {
         End::Postgres(access) => Arc::new(Postgres::new(&access.0).map_err(MigrateError::Connection)?),
         End::Embedded => {
             return Err(MigrateError::Connection(
-                "the embedded store is shared by nobody".to_owned(),
+                "the embedded store cannot be shared".to_owned(),
             ));
         }
     })

@@ -50,7 +50,7 @@ pub(crate) enum Change {
     Loaded,
     /// Other schedulers come or go: nothing is sent until [`Change::Reset`]. It is answered when no answer of an app
     /// is waited for, and all that came was given to the store.
-    Hold(oneshot::Sender<()>),
+    Pause(oneshot::Sender<()>),
     /// This scheduler looks after no job any more; those that it looks after from now on, in this tenure, are told next.
     Reset(Tenure),
 }

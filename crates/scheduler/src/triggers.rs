@@ -21,7 +21,7 @@ use crate::stored::Reader;
 
 const LOG: &str = "dapr.scheduler.triggers";
 /// Longest time between two looks at the clock while there are jobs: it may be set, and the machine may sleep.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Answers of apps that are not stored yet; from here on jobs that are due wait.
 const MAX_UNSTORED: usize = 16_384;
 /// Between two warnings that the store is behind.
@@ -61,7 +61,7 @@ enum Command {
     },
     Disconnect(HostId),
     Answer(HostId, TriggerId, Outcome),
-    Gone(HostId, TriggerId),
+    Discard(HostId, TriggerId),
 }
 
 /// The way to the engine.
@@ -132,8 +132,8 @@ impl Connection {
     }
 
     /// A trigger was not sent: its job was deleted or replaced meanwhile.
-    pub(crate) fn gone(&self, trigger: TriggerId) {
-        self.triggers.send(Command::Gone(self.host, trigger));
+    pub(crate) fn discard(&self, trigger: TriggerId) {
+        self.triggers.send(Command::Discard(self.host, trigger));
     }
 }
 
@@ -206,7 +206,7 @@ impl Driver {
             let now = Timestamp::now();
             // Before the engine hears of anything: the process may have been stopped for as long as its lease.
             if !self.storage.may_trigger(self.tenure) {
-                self.engine.hold();
+                self.engine.pause_dispatch();
             }
             // The store was given all that the engine wanted stored until here.
             self.engine.unstored(self.backlog.len());
@@ -237,7 +237,7 @@ impl Driver {
     /// Sends nothing from now on; what is under way is waited for.
     fn end(&mut self) {
         self.ends = Some(Instant::now() + DRAIN);
-        self.engine.hold();
+        self.engine.pause_dispatch();
         // What waits for a sidecar to read it is not sent either.
         self.revoked.cancel();
     }
@@ -263,7 +263,7 @@ impl Driver {
         let due = self.engine.wake_at().map(|due| {
             // What is due already waits for nothing but its turn.
             let until = Duration::try_from(due.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO);
-            until.min(LOOK)
+            until.min(POLL_INTERVAL)
         });
         let end = self
             .ends
@@ -274,8 +274,8 @@ impl Driver {
     fn change(&mut self, change: Change, now: Timestamp, ready: &Part) {
         match change {
             Change::Loaded => ready.set(true),
-            Change::Hold(drained) => {
-                self.engine.hold();
+            Change::Pause(drained) => {
+                self.engine.pause_dispatch();
                 self.holding = Some(drained);
             }
             Change::Reset(tenure) => {
@@ -286,7 +286,7 @@ impl Driver {
                 std::mem::take(&mut self.revoked).cancel();
                 self.engine.clear(now);
                 if self.ends.is_some() {
-                    self.engine.hold();
+                    self.engine.pause_dispatch();
                 }
             }
             Change::Deleted { name, revision } => self.engine.deleted(&name, revision),
@@ -330,11 +330,11 @@ impl Driver {
                 let _ = connected.send(connection);
             }
             Command::Disconnect(host) => self.disconnect(host),
-            Command::Gone(host, trigger) => {
+            Command::Discard(host, trigger) => {
                 if let Some(stream) = self.streams.get_mut(&host) {
                     stream.sent.remove(&trigger);
                 }
-                self.engine.gone(host, trigger);
+                self.engine.discard_trigger(host, trigger);
             }
             Command::Answer(host, trigger, outcome) => {
                 // A stream that was ended for an answer may have sent any number of others by then: one line is enough.

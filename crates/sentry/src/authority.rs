@@ -89,20 +89,20 @@ impl AuthoritySource {
         self.load_or_generate_on(&self.paths)
     }
 
-    /// The same, with the files of a shelf.
+    /// The same, with the files of a store.
     pub(crate) fn load_or_generate_on(
         &self,
-        shelf: &dyn MaterialStore,
+        store: &dyn MaterialStore,
     ) -> Result<(Authority, bool), AuthorityError> {
-        let new = match self.read_x509(shelf)? {
+        let new = match self.read_x509(store)? {
             FileSet::All(_) => false,
             FileSet::None(_) => {
-                self.generate_x509(shelf)?;
+                self.generate_x509(store)?;
                 true
             }
             FileSet::Partial(incomplete) => return Err(incomplete.into()),
         };
-        let (authority, written) = self.settle(shelf, false)?;
+        let (authority, written) = self.settle(store, false)?;
         if !new && !written {
             tracing::info!(target: LOG, "Root and issuer certs found: using credentials from store");
         }
@@ -117,30 +117,30 @@ impl AuthoritySource {
         self.reload_on(&self.paths, settled)
     }
 
-    /// The same, with the files of a shelf; `settled`: they are in use and published as they are.
+    /// The same, with the files of a store; `settled`: they are in use and published as they are.
     pub(crate) fn reload_on(
         &self,
-        shelf: &dyn MaterialStore,
+        store: &dyn MaterialStore,
         settled: bool,
     ) -> Result<(Authority, bool), AuthorityError> {
-        self.read_x509(shelf)?.refuse_incomplete()?;
+        self.read_x509(store)?.refuse_incomplete()?;
         if self.jwt.is_some() {
-            self.read_jwt(shelf)?.refuse_incomplete()?;
+            self.read_jwt(store)?.refuse_incomplete()?;
         }
-        self.settle(shelf, settled)
+        self.settle(store, settled)
     }
 
     /// Takes the step of the rotation that is due, loads what comes of it, and keeps it. Nothing is written that cannot
     /// be loaded.
-    fn settle(&self, shelf: &dyn MaterialStore, settled: bool) -> Result<(Authority, bool), AuthorityError> {
+    fn settle(&self, store: &dyn MaterialStore, settled: bool) -> Result<(Authority, bool), AuthorityError> {
         let (jwt, new_jwt) = match &self.jwt {
             None => (None, false),
             Some(config) => {
-                let (authority, new) = self.load_or_generate_jwt(shelf, config)?;
+                let (authority, new) = self.load_or_generate_jwt(store, config)?;
                 (Some(authority), new)
             }
         };
-        let mut files = Contents::read(shelf)?;
+        let mut files = Contents::read(store)?;
         let advanced = self
             .rotation
             .advance(&mut files, OffsetDateTime::now_utc(), settled)?;
@@ -152,7 +152,7 @@ impl AuthoritySource {
         });
         let x509 = x509.map_err(|fault| fault.at(&self.paths))?;
         for file in &advanced.changed {
-            shelf.replace(*file, files.get(*file).unwrap_or_default())?;
+            store.replace(*file, files.get(*file).unwrap_or_default())?;
         }
         log_advance(&advanced, settled);
         let previous = rotation::previous(&files).and_then(|previous| x509::load(&previous).ok());
@@ -167,27 +167,27 @@ impl AuthoritySource {
         Ok((authority, new_jwt || !advanced.changed.is_empty()))
     }
 
-    fn generate_x509(&self, shelf: &dyn MaterialStore) -> Result<(), AuthorityError> {
+    fn generate_x509(&self, store: &dyn MaterialStore) -> Result<(), AuthorityError> {
         tracing::info!(
             target: LOG,
             "Root and issuer certs not found: generating self signed CA and writing it to {}",
             material::folder(&self.paths.root).display()
         );
         let pem = x509::generate(&self.sentry, span(self.skew), OffsetDateTime::now_utc())?;
-        shelf.create(File::IssuerKey, &pem.key)?;
-        shelf.create(File::Issuer, &pem.issuer)?;
+        store.create(File::IssuerKey, &pem.key)?;
+        store.create(File::Issuer, &pem.issuer)?;
         // Before the CA is whole: one that is not recorded is never rotated.
-        shelf.replace(File::Rotation, &Rotation::begin(&pem.issuer))?;
-        shelf.create(File::Root, &pem.root)?;
+        store.replace(File::Rotation, &Rotation::begin(&pem.issuer))?;
+        store.create(File::Root, &pem.root)?;
         Ok(())
     }
 
     fn load_or_generate_jwt(
         &self,
-        shelf: &dyn MaterialStore,
+        store: &dyn MaterialStore,
         config: &JwtConfig,
     ) -> Result<(JwtAuthority, bool), AuthorityError> {
-        let (files, config, new) = match self.read_jwt(shelf)? {
+        let (files, config, new) = match self.read_jwt(store)? {
             FileSet::All([key, jwks]) => (JwtFiles { key, jwks }, config.clone(), false),
             FileSet::Partial(incomplete) => return Err(incomplete.into()),
             FileSet::None(_) => {
@@ -204,7 +204,7 @@ impl AuthoritySource {
                     algorithm: Algorithm::Rs256,
                     ..config.clone()
                 };
-                (self.generate_jwt(shelf, key_id)?, config, true)
+                (self.generate_jwt(store, key_id)?, config, true)
             }
         };
         let authority =
@@ -215,22 +215,22 @@ impl AuthoritySource {
 
     fn generate_jwt(
         &self,
-        shelf: &dyn MaterialStore,
+        store: &dyn MaterialStore,
         key_id: Option<&str>,
     ) -> Result<JwtFiles, AuthorityError> {
         tracing::info!(target: LOG, "Generating JWT signing key and persisting to store");
         let files = jwt::generate(key_id).map_err(|_: TokenError| AuthorityError::GenerateJwt)?;
-        shelf.create(File::JwtKey, &files.key)?;
-        shelf.create(File::Jwks, &files.jwks)?;
+        store.create(File::JwtKey, &files.key)?;
+        store.create(File::Jwks, &files.jwks)?;
         Ok(files)
     }
 
-    fn read_x509(&self, shelf: &dyn MaterialStore) -> Result<FileSet<3>, MaterialError> {
-        FileSet::read(shelf, &self.paths, [File::Root, File::Issuer, File::IssuerKey])
+    fn read_x509(&self, store: &dyn MaterialStore) -> Result<FileSet<3>, MaterialError> {
+        FileSet::read(store, &self.paths, [File::Root, File::Issuer, File::IssuerKey])
     }
 
-    fn read_jwt(&self, shelf: &dyn MaterialStore) -> Result<FileSet<2>, MaterialError> {
-        FileSet::read(shelf, &self.paths, [File::JwtKey, File::Jwks])
+    fn read_jwt(&self, store: &dyn MaterialStore) -> Result<FileSet<2>, MaterialError> {
+        FileSet::read(store, &self.paths, [File::JwtKey, File::Jwks])
     }
 }
 
@@ -270,12 +270,12 @@ enum FileSet<const N: usize> {
 }
 
 impl<const N: usize> FileSet<N> {
-    fn read(shelf: &dyn MaterialStore, paths: &Paths, files: [File; N]) -> Result<Self, MaterialError> {
+    fn read(store: &dyn MaterialStore, paths: &Paths, files: [File; N]) -> Result<Self, MaterialError> {
         let mut contents = Vec::with_capacity(N);
         let (mut found, mut missing) = (Vec::new(), None);
         for file in files {
             let path = paths.of(file).to_owned();
-            match shelf.read(file)? {
+            match store.read(file)? {
                 Some(read) => {
                     contents.push(read);
                     found.push(path);

@@ -10,7 +10,7 @@ use crate::authority::Authority;
 
 const LOG: &str = "dapr.sentry.ca";
 /// Between two looks; what is wrong is said again each time.
-const LOOK: Duration = Duration::from_secs(12 * 60 * 60);
+const POLL_INTERVAL: Duration = Duration::from_secs(12 * 60 * 60);
 /// How long before its end the issuer certificate is spoken of.
 const NOTICE: time::Duration = time::Duration::days(30);
 
@@ -30,7 +30,7 @@ pub(crate) async fn watch(authority: Arc<ArcSwap<Authority>>, drain: Cancellatio
             None => {}
         }
         if drain
-            .run_until_cancelled(tokio::time::sleep(LOOK))
+            .run_until_cancelled(tokio::time::sleep(POLL_INTERVAL))
             .await
             .is_none()
         {

@@ -40,8 +40,8 @@ const SHOWN_STEPS: i32 = 3;
 /// A CA that does not live this many steps is not rotated: the next would be announced before this one is done with.
 const LIFE_STEPS: i32 = 16;
 /// How often a replica looks, in parts of a step, and the bounds of that.
-const LOOKS: u32 = 8;
-const LOOK: (std::time::Duration, std::time::Duration) = (
+const POLLS_PER_STEP: u32 = 8;
+const POLL_INTERVAL: (std::time::Duration, std::time::Duration) = (
     std::time::Duration::from_millis(500),
     std::time::Duration::from_secs(60 * 60),
 );
@@ -157,7 +157,7 @@ impl Terms {
     /// How often to look whether something is due, or was done by another replica.
     pub(crate) fn look(self) -> std::time::Duration {
         let step = std::time::Duration::try_from(self.step).unwrap_or_default();
-        (step / LOOKS).clamp(LOOK.0, LOOK.1)
+        (step / POLLS_PER_STEP).clamp(POLL_INTERVAL.0, POLL_INTERVAL.1)
     }
 }
 

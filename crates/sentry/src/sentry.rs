@@ -68,7 +68,7 @@ impl Sentry {
         config: Config,
         env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
     ) -> Result<Self, SentryError> {
-        let (client, settings) = surroundings(&config, Arc::new(env)).await?;
+        let (client, settings) = cluster_and_settings(&config, Arc::new(env)).await?;
         let id = SpiffeId::sentry(&config.trust_domain, &config.namespace).map_err(|cause| {
             SentryError::Namespace {
                 namespace: config.namespace.clone(),
@@ -226,7 +226,7 @@ async fn validators(
 }
 
 /// The cluster, where sentry belongs to one, and the settings of the Configuration.
-async fn surroundings(
+async fn cluster_and_settings(
     config: &Config,
     env: outrigger_identity::Env,
 ) -> Result<(Option<Client>, Settings), SentryError> {

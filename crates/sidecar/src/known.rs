@@ -1,11 +1,11 @@
 //! What the crates of a sidecar know of a Configuration's values.
 
-use outrigger_resources::configuration::Known;
+use outrigger_resources::configuration::ValueChecks;
 use outrigger_telemetry::{export, metrics};
 
 /// What values mean nothing is found by this.
-pub(crate) fn known() -> Known {
-    Known {
+pub(crate) fn known() -> ValueChecks {
+    ValueChecks {
         apis: outrigger_api::parts(),
         resolvers: outrigger_discovery::REGISTERED.to_vec(),
         zipkin_url: export::wrong::zipkin_url,

@@ -331,7 +331,7 @@ impl Sidecar {
         }
     }
 
-    /// `--dapr-block-shutdown-duration`: everything goes on for a while, or until the app is unwell.
+    /// `--dapr-block-shutdown-duration`: everything goes on for a while, or until the app is unhealthy.
     async fn block(&self) {
         let Some(duration) = self.config.shutdown.block else {
             return;

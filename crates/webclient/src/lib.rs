@@ -13,9 +13,9 @@ use rustls::ClientConfig;
 
 pub use outrigger_redact::Secrets;
 pub use public::{SetupError, client};
-pub use redirect::{MOST_REDIRECTS, RedirectError, within};
+pub use redirect::{MAX_REDIRECTS, RedirectError, within};
 
-/// The builder of every client: TLS as `tls` says; redirects inside of the origin only, [`MOST_REDIRECTS`] at most.
+/// The builder of every client: TLS as `tls` says; redirects inside of the origin only, [`MAX_REDIRECTS`] at most.
 pub fn builder(tls: ClientConfig) -> ClientBuilder {
     #[expect(clippy::disallowed_methods, reason = "this is the one that others use")]
     let builder = Client::builder();

@@ -1,9 +1,9 @@
 use reqwest::{Url, redirect::Policy};
 
 /// Most redirects that are followed for one request.
-pub const MOST_REDIRECTS: usize = 10;
+pub const MAX_REDIRECTS: usize = 10;
 /// Most rounds of percent-decoding that a path gets. Each reads all of it, and may shorten it by two bytes only.
-const MOST_ROUNDS: usize = 8;
+const MAX_ROUNDS: usize = 8;
 
 /// A redirect that is not followed.
 #[derive(Debug, thiserror::Error)]
@@ -14,8 +14,8 @@ pub enum RedirectError {
          the right one"
     )]
     Origin(String),
-    /// More redirects than [`MOST_REDIRECTS`] for one request.
-    #[error("the server redirects more than {MOST_REDIRECTS} times")]
+    /// More redirects than [`MAX_REDIRECTS`] for one request.
+    #[error("the server redirects more than {MAX_REDIRECTS} times")]
     TooMany,
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn inside_of_the_origin() -> Policy {
         if from.is_none_or(|from| from.origin() != attempt.url().origin()) {
             let origin = attempt.url().origin().ascii_serialization();
             attempt.error(RedirectError::Origin(origin))
-        } else if attempt.previous().len() > MOST_REDIRECTS {
+        } else if attempt.previous().len() > MAX_REDIRECTS {
             attempt.error(RedirectError::TooMany)
         } else {
             attempt.follow()
@@ -50,11 +50,11 @@ pub fn within(base: &Url, url: &Url) -> bool {
     below && !climbs(url.path().as_bytes())
 }
 
-/// Whether some reading of `path` has a segment that leads upwards, or may have one: after [`MOST_ROUNDS`] there are
+/// Whether some reading of `path` has a segment that leads upwards, or may have one: after [`MAX_ROUNDS`] there are
 /// escapes left.
 fn climbs(path: &[u8]) -> bool {
     let mut read = path.to_vec();
-    for _ in 0..=MOST_ROUNDS {
+    for _ in 0..=MAX_ROUNDS {
         let up = |segment: &[u8]| segment.split(|byte| *byte == b';').next() == Some(b"..");
         if read.split(|byte| matches!(byte, b'/' | b'\\')).any(up) {
             return true;
@@ -143,8 +143,8 @@ mod tests {
             assert!(!stays(base, outside), "{outside}");
         }
         let escaped = |times| format!("a%{}2Fb", "25".repeat(times));
-        assert!(stays(base, &escaped(MOST_ROUNDS - 1)));
-        assert!(!stays(base, &escaped(MOST_ROUNDS)), "nobody reads that often");
+        assert!(stays(base, &escaped(MAX_ROUNDS - 1)));
+        assert!(!stays(base, &escaped(MAX_ROUNDS)), "nobody reads that often");
         assert!(stays("https://h", "anything/at/all"));
         assert!(!within(
             &"https://h/a".parse().unwrap(),

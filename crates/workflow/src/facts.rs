@@ -72,7 +72,7 @@ pub struct Open {
 }
 
 /// Events that were raised and are known again, at most: as many as are taken in together, and may be sent a second time.
-const MOST_RAISED: usize = 128;
+const MAX_RAISED: usize = 128;
 
 /// What a history says.
 #[derive(Clone, Debug, Default)]
@@ -196,7 +196,7 @@ impl Facts {
             }
             EventType::EventRaised(e) => {
                 if let Some(raised) = raised(event) {
-                    if self.raised.len() >= MOST_RAISED {
+                    if self.raised.len() >= MAX_RAISED {
                         self.raised.pop_front();
                     }
                     self.raised.push_back(raised);

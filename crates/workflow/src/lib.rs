@@ -25,5 +25,5 @@ pub use origin::{Arrival, Origin};
 pub use payload::Limit;
 pub use rerun::Rerun;
 pub use stored::{Change, Counts};
-pub use turn::{Answered, Begun, MAX_RESTARTS, Message, Outcome, Timer, Turn, TurnContext};
+pub use turn::{Answered, MAX_RESTARTS, Message, Outcome, Timer, Turn, TurnContext, TurnStart};
 pub use waits::Wait;

@@ -26,7 +26,7 @@ pub use outcome::{Message, Outcome, Timer};
 
 /// What a run of an instance begins with.
 #[derive(Debug)]
-pub enum Begun {
+pub enum TurnStart {
     /// Nothing waits.
     Idle,
     /// The instance has ended; what waited is dropped, and this has to be stored.
@@ -69,22 +69,28 @@ pub struct Turn {
 
 impl Instance {
     /// Begins a turn with what waits, and with a timer that has `fired`. `app` is the app that hosts the instance.
-    pub fn begin(&mut self, app: &str, fired: Option<HistoryEvent>, at: Timestamp, limit: Limit) -> Begun {
+    pub fn begin(
+        &mut self,
+        app: &str,
+        fired: Option<HistoryEvent>,
+        at: Timestamp,
+        limit: Limit,
+    ) -> TurnStart {
         if self.is_completed() {
             return if self.inbox.is_empty() {
-                Begun::Idle
+                TurnStart::Idle
             } else {
                 self.inbox.clear();
-                Begun::Dropped(self.change())
+                TurnStart::Dropped(self.change())
             };
         }
         if self.inbox.is_empty() && fired.is_none() {
-            return Begun::Idle;
+            return TurnStart::Idle;
         }
         // The turn has its own beginning, and maybe a timer.
         let entries = self.history.len() + self.inbox.len() + 2;
         if let Some(stalled) = limit.stalls(self.size()).or_else(|| too_long(entries)) {
-            return Begun::Stalled(Box::new(self.stall(stalled, at)));
+            return TurnStart::Stalled(Box::new(self.stall(stalled, at)));
         }
         let started = EventType::OrchestratorStarted(OrchestratorStartedEvent::default());
         let mut turn = Turn {
@@ -129,12 +135,12 @@ impl Instance {
         }
         if turn.fresh.len() == 1 && !repeats_first_turn {
             if turn.early == self.inbox {
-                return Begun::Idle;
+                return TurnStart::Idle;
             }
             self.inbox = turn.early;
-            return Begun::Dropped(self.change_from(self.stored().history, 0));
+            return TurnStart::Dropped(self.change_from(self.stored().history, 0));
         }
-        Begun::Turn(Box::new(turn))
+        TurnStart::Turn(Box::new(turn))
     }
 
     /// It cannot go on: what is to be committed, which changes nothing where that is known already.

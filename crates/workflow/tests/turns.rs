@@ -11,7 +11,7 @@ use outrigger_wire::durabletask::{
     TaskCompletedEvent,
 };
 use outrigger_workflow::event::{NO_ID, event};
-use outrigger_workflow::{Answered, Begun, Change, Instance, Limit, TurnContext};
+use outrigger_workflow::{Answered, Change, Instance, Limit, TurnContext, TurnStart};
 use prost_types::Timestamp;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -40,7 +40,7 @@ fn step(instance: &mut Instance, id: i32) -> (Change, usize) {
         0 => instance.start(came),
         _ => instance.add(vec![came], Limit::default()).change,
     });
-    let Begun::Turn(turn) = instance.begin("app", None, AT, Limit(0)) else {
+    let TurnStart::Turn(turn) = instance.begin("app", None, AT, Limit(0)) else {
         panic!("a turn begins");
     };
     let sent = turn.request(instance).iter().map(bytes::Bytes::len).sum();

@@ -136,13 +136,13 @@ async fn a_newcomer_has_its_time_except_against_its_own_machine() {
     };
     let admission = Admission::new(limits);
     let first = admit(&admission, from(1));
-    tokio::time::advance(FIRST_WORD / 2).await;
+    tokio::time::advance(FIRST_BYTE_TIMEOUT / 2).await;
     let others = [1, 2, 2].map(|last| admit(&admission, from(last)));
     let left = admission.admit(Some(from(3))).unwrap_err();
-    assert_eq!(left, Full::Young(FIRST_WORD / 2));
+    assert_eq!(left, Full::Young(FIRST_BYTE_TIMEOUT / 2));
     let _again = admit(&admission, from(2));
     assert_eq!(others.each_ref().map(is_evicted), [false, true, false]);
-    tokio::time::advance(FIRST_WORD / 2).await;
+    tokio::time::advance(FIRST_BYTE_TIMEOUT / 2).await;
     let _late = admit(&admission, from(3));
     assert!(is_evicted(&first));
 }

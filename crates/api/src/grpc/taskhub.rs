@@ -369,7 +369,7 @@ impl TaskHub {
     ) -> Result<Response<RerunWorkflowFromEventResponse>, Status> {
         self.check()?;
         let rerun = self.workflows.rerun(request.into_inner()).await;
-        let new_instance_id = rerun.map_err(|error| match error.said() {
+        let new_instance_id = rerun.map_err(|error| match error.status() {
             Some((code, text)) => Status::new(code, text),
             None => failed(&error, ""),
         })?;

@@ -67,20 +67,20 @@ impl Pattern {
 pub enum Admission {
     /// It is answered here: a preflight.
     Answer(Response<Body>),
-    /// It goes on, and its response must be marked.
-    Continue(Mark),
+    /// It goes on, and its response gets these headers.
+    Continue(CorsHeaders),
 }
 
 /// What the response to a cross-origin request, or to one that could have been, says.
-pub enum Mark {
+pub enum CorsHeaders {
     /// Nothing: origins do not matter here.
     None,
     /// That it depends on the origin, and the value of `Access-Control-Allow-Origin` if this one is allowed.
     Depends(Option<HeaderValue>),
 }
 
-impl Mark {
-    /// Marks a response.
+impl CorsHeaders {
+    /// Adds them to a response.
     pub fn put(self, headers: &mut HeaderMap) {
         let Self::Depends(allowed) = self else { return };
         headers.append(VARY, HeaderValue::from_static("Origin"));
@@ -108,22 +108,25 @@ impl Cors {
     }
 
     /// What every answer to a request with these headers says, but for that to a preflight.
-    pub fn mark(&self, headers: &HeaderMap) -> Mark {
+    pub fn headers_for(&self, headers: &HeaderMap) -> CorsHeaders {
         if matches!(self, Self::Off) {
-            return Mark::None;
+            return CorsHeaders::None;
         }
-        Mark::Depends(headers.get(ORIGIN).and_then(|origin| self.allowed(origin)))
+        CorsHeaders::Depends(headers.get(ORIGIN).and_then(|origin| self.allowed(origin)))
     }
 
     /// Decides on a request.
     pub fn admit(&self, request: &Request<Body>) -> Admission {
         let headers = request.headers();
         let asked = headers.get(ACCESS_CONTROL_REQUEST_METHOD);
-        match (self.mark(headers), asked.filter(|method| !method.is_empty())) {
-            (Mark::Depends(allowed), Some(method)) if request.method() == Method::OPTIONS => {
+        match (
+            self.headers_for(headers),
+            asked.filter(|method| !method.is_empty()),
+        ) {
+            (CorsHeaders::Depends(allowed), Some(method)) if request.method() == Method::OPTIONS => {
                 Admission::Answer(preflight(headers, method, allowed))
             }
-            (mark, _) => Admission::Continue(mark),
+            (cors, _) => Admission::Continue(cors),
         }
     }
 }

@@ -98,19 +98,19 @@ fn ahead(mut output: Output) -> Output {
     let (sender, receiver) = mpsc::unbounded_channel();
     let places = Arc::new(Semaphore::new(HELD));
     let reading = tokio::spawn(async move {
-        let mut patient = true;
+        let mut may_wait = true;
         while let Some(piece) = output.next().await {
             let size = piece
                 .as_ref()
                 .map_or(0, |piece| u32::try_from(piece.len()).unwrap_or(u32::MAX));
             let place = Arc::clone(&places);
-            let place = if patient {
+            let place = if may_wait {
                 let waiting = tokio::time::timeout(READ_AHEAD_WAIT, place.acquire_many_owned(size)).await;
                 waiting.ok().and_then(Result::ok)
             } else {
                 place.try_acquire_many_owned(size).ok()
             };
-            patient = place.is_some();
+            may_wait = place.is_some();
             if sender.send((piece, place)).is_err() {
                 return;
             }

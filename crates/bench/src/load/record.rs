@@ -11,7 +11,7 @@ use super::connection::{CallError, ResponseTiming};
 use crate::results::{Breakdown, Spread};
 
 /// Ten minutes, in nanoseconds: longer than any call is waited for.
-const LONGEST: u64 = 600_000_000_000;
+const MAX_NANOSECONDS: u64 = 600_000_000_000;
 /// Three digits are kept of each latency.
 const DIGITS: u8 = 3;
 /// Kinds of failure told apart.
@@ -214,7 +214,7 @@ fn latencies_of(histogram: &Histogram<u64>) -> Latencies {
     reason = "the bounds are constants that the library accepts"
 )]
 fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1_000, LONGEST, DIGITS).expect("constant bounds")
+    Histogram::new_with_bounds(1_000, MAX_NANOSECONDS, DIGITS).expect("constant bounds")
 }
 
 fn nanoseconds(duration: Duration) -> u64 {

@@ -11,7 +11,7 @@ use outrigger_actors::routes::{Origin, Route, Routes};
 use outrigger_policy::resiliency::{Builtin, Key, Outcome, PolicyRef};
 use outrigger_runtime::call::Reply;
 use outrigger_runtime::resilience::{Attempts, Run};
-use outrigger_runtime::scheduler::Begun;
+use outrigger_runtime::scheduler::DeliveryStarted;
 use outrigger_telemetry::trace::Parent;
 use outrigger_wire::internals::v1::Reminder;
 use tokio::sync::watch::Receiver;
@@ -55,7 +55,7 @@ pub(super) enum Message<'a> {
     Call(&'a ActorCall),
     /// A timer or a reminder is due, in this span; a timer also has the name of what it calls. Whether the actor may have
     /// begun with it.
-    Due(&'a Reminder, &'a str, &'a Parent, &'a Begun),
+    Due(&'a Reminder, &'a str, &'a Parent, &'a DeliveryStarted),
 }
 
 impl Message<'_> {

@@ -84,9 +84,9 @@ pub enum ActorError {
 const INVOKING: &str = "error invoke actor method: ";
 
 impl ActorError {
-    /// What an internal actor said, here or at another sidecar: its code, and its text without what was put around it.
+    /// The status of an internal actor, here or at another sidecar: its code, and its text without what was put around it.
     /// The code of one at a sidecar of Dapr is `Internal` in most cases.
-    pub fn said(&self) -> Option<(Code, &str)> {
+    pub fn status(&self) -> Option<(Code, &str)> {
         let (Self::Internal(status) | Self::Peer(status) | Self::Cut(status)) = self else {
             return None;
         };

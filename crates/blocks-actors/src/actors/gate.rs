@@ -14,37 +14,37 @@ use tokio::sync::{Notify, watch};
 pub(super) const LANES: usize = 16;
 
 /// Between two signs of life of this process.
-const BEAT: Duration = Duration::from_millis(250);
-/// A process that stood still for longer ends what runs before it does anything else: placement gives its actors to others 3 s
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
+/// A process that was suspended for longer ends what runs before it does anything else: placement gives its actors to others 3 s
 /// after the first ping without an answer.
-const STILL: Duration = Duration::from_millis(2_500);
+const MAX_SUSPENSION: Duration = Duration::from_millis(2_500);
 
 /// Whether calls may begin.
 pub(super) struct Gate {
     current: ArcSwap<Period>,
     is_open: watch::Sender<bool>,
-    pulse: Arc<Pulse>,
-    /// The process stood still: nothing begins before its actors have ended.
-    stood_still: watch::Sender<bool>,
+    heartbeat: Arc<Heartbeat>,
+    /// The process was suspended: nothing begins before its actors have ended.
+    suspended: watch::Sender<bool>,
 }
 
 /// When the process was last seen to go on.
-struct Pulse {
+struct Heartbeat {
     made: Instant,
     /// Milliseconds after `made`; 0 while nobody watches.
-    beat: AtomicU64,
+    last_seen: AtomicU64,
 }
 
-impl Pulse {
-    /// By the clock of the machine, which goes on while the process stands still.
+impl Heartbeat {
+    /// By the clock of the machine, which goes on while the process is suspended.
     fn millis(&self) -> u64 {
         u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Whether the process stood still until now.
+    /// Whether the process was suspended until now.
     fn has_stopped(&self) -> bool {
-        let beat = self.beat.load(Ordering::SeqCst);
-        beat > 0 && u128::from(self.millis().saturating_sub(beat)) > STILL.as_millis()
+        let last_seen = self.last_seen.load(Ordering::SeqCst);
+        last_seen > 0 && u128::from(self.millis().saturating_sub(last_seen)) > MAX_SUSPENSION.as_millis()
     }
 }
 
@@ -65,7 +65,7 @@ struct Period {
     evicts: AtomicUsize,
     /// A call ended after the gate was closed.
     ended: Notify,
-    pulse: Arc<Pulse>,
+    heartbeat: Arc<Heartbeat>,
 }
 
 #[derive(Default)]
@@ -77,13 +77,13 @@ struct Lane {
 }
 
 impl Period {
-    fn new(closed: bool, pulse: &Arc<Pulse>) -> Arc<Self> {
+    fn new(closed: bool, heartbeat: &Arc<Heartbeat>) -> Arc<Self> {
         Arc::new(Self {
             lanes: Default::default(),
             closed: AtomicBool::new(closed),
             evicts: AtomicUsize::new(0),
             ended: Notify::new(),
-            pulse: Arc::clone(pulse),
+            heartbeat: Arc::clone(heartbeat),
         })
     }
 
@@ -123,7 +123,7 @@ impl Claim {
     /// Whether [`Claim::cancelled`] completes at once.
     pub(super) fn is_cancelled(&self) -> bool {
         let lane = &self.period.lanes[self.lane];
-        lane.cancelled.load(Ordering::SeqCst) || self.period.pulse.has_stopped()
+        lane.cancelled.load(Ordering::SeqCst) || self.period.heartbeat.has_stopped()
     }
 
     /// Whether calls have to ask if they are to end: there is an [`Evicting`].
@@ -141,7 +141,7 @@ impl Claim {
                 return;
             }
             // Whatever else the call waits for may be there when the process goes on.
-            let has_stopped = poll_fn(|cx| match self.period.pulse.has_stopped() {
+            let has_stopped = poll_fn(|cx| match self.period.heartbeat.has_stopped() {
                 true => Poll::Ready(true),
                 false => look.as_mut().poll(cx).map(|()| false),
             });
@@ -203,47 +203,47 @@ impl Fence {
 impl Gate {
     /// A gate that is closed.
     pub(super) fn new() -> Self {
-        let pulse = Arc::new(Pulse {
+        let heartbeat = Arc::new(Heartbeat {
             made: Instant::now(),
-            beat: AtomicU64::new(0),
+            last_seen: AtomicU64::new(0),
         });
         Self {
-            current: ArcSwap::new(Period::new(true, &pulse)),
+            current: ArcSwap::new(Period::new(true, &heartbeat)),
             is_open: watch::channel(false).0,
-            pulse,
-            stood_still: watch::channel(false).0,
+            heartbeat,
+            suspended: watch::channel(false).0,
         }
     }
 
     /// Sees that the process goes on, for as long as this is polled.
     pub(super) async fn watch(&self) {
-        let _unwatched = Unwatched(&self.pulse.beat);
+        let _unwatched = Unwatched(&self.heartbeat.last_seen);
         loop {
             self.look();
-            let millis = self.pulse.millis();
-            self.pulse.beat.store(millis.max(1), Ordering::SeqCst);
-            tokio::time::sleep(BEAT).await;
+            let millis = self.heartbeat.millis();
+            self.heartbeat.last_seen.store(millis.max(1), Ordering::SeqCst);
+            tokio::time::sleep(HEARTBEAT_INTERVAL).await;
         }
     }
 
-    /// Closes the gate for good where the process stood still, and ends what runs: whoever comes first notices.
+    /// Closes the gate for good where the process was suspended, and ends what runs: whoever comes first notices.
     fn look(&self) {
-        if self.pulse.has_stopped() {
-            self.stood_still.send_replace(true);
+        if self.heartbeat.has_stopped() {
+            self.suspended.send_replace(true);
             self.close().0.cancel();
         }
     }
 
-    /// Completes when the process is found to have stood still.
-    pub(super) async fn stood_still(&self) {
-        let mut stood_still = self.stood_still.subscribe();
+    /// Completes when the process is found to have been suspended.
+    pub(super) async fn suspended(&self) {
+        let mut suspended = self.suspended.subscribe();
         // The sender is there as long as this.
-        let _seen = stood_still.wait_for(|still| *still).await;
+        let _seen = suspended.wait_for(|still| *still).await;
     }
 
-    /// What was here when the process stood still has ended: the gate may be opened again.
+    /// What was here when the process was suspended has ended: the gate may be opened again.
     pub(super) fn goes_on(&self) {
-        self.stood_still.send_replace(false);
+        self.suspended.send_replace(false);
     }
 
     /// Waits until calls may begin, and begins one.
@@ -319,14 +319,14 @@ impl Gate {
         if self.is_open() {
             return;
         }
-        self.current.store(Period::new(false, &self.pulse));
+        self.current.store(Period::new(false, &self.heartbeat));
         self.is_open.send_replace(true);
         self.stay_closed();
     }
 
-    /// What opens the gate may not know yet that the process stood still.
+    /// What opens the gate may not know yet that the process was suspended.
     fn stay_closed(&self) {
-        if *self.stood_still.borrow() {
+        if *self.suspended.borrow() {
             self.close().0.cancel();
         }
     }
@@ -345,10 +345,10 @@ mod tests {
         let ran = gate.enter(0).await;
         let mut watch = std::pin::pin!(gate.watch());
         assert!(watch.as_mut().now_or_never().is_none());
-        assert!(gate.stood_still().now_or_never().is_none());
+        assert!(gate.suspended().now_or_never().is_none());
         let mut ends = std::pin::pin!(ran.cancelled());
         assert!(ends.as_mut().now_or_never().is_none());
-        std::thread::sleep(STILL + Duration::from_millis(10));
+        std::thread::sleep(MAX_SUSPENSION + Duration::from_millis(10));
         // Before anybody has looked at the clock.
         assert!(ends.now_or_never().is_some());
         let part = gate.enter_within(0);
@@ -358,8 +358,10 @@ mod tests {
         // An order that was on its way.
         gate.open();
         assert!(gate.enter(1).now_or_never().is_none());
-        assert!(gate.stood_still().now_or_never().is_some());
-        tokio::time::timeout(2 * BEAT, watch).await.unwrap_err();
+        assert!(gate.suspended().now_or_never().is_some());
+        tokio::time::timeout(2 * HEARTBEAT_INTERVAL, watch)
+            .await
+            .unwrap_err();
         gate.goes_on();
         gate.open();
         let claim = gate.enter(1).now_or_never().expect("it goes on");

@@ -44,7 +44,7 @@ pub(super) struct Types {
 
 impl Types {
     /// These are hosted no more; what is left of their actors is known until [`Types::forget`].
-    pub(super) fn let_go(&mut self, kinds: &[Arc<HostedType>]) {
+    pub(super) fn retire(&mut self, kinds: &[Arc<HostedType>]) {
         kinds.iter().for_each(|kind| kind.goes());
         self.going.extend(kinds.iter().cloned());
     }
@@ -315,7 +315,7 @@ impl HostedType {
         let id = turn.id;
         if claim.is_asked() && self.is_evicted(id) {
             drop(turn);
-            self.gone(id).await;
+            self.wait_until_ended(id).await;
             return None;
         }
         Some(turn)
@@ -333,7 +333,7 @@ impl HostedType {
         let last = self.shard(self.lane(id)).last(id, || waker);
         let Some((ticket, begins)) = last else {
             // It may be ending already.
-            self.gone(id).await;
+            self.wait_until_ended(id).await;
             return None;
         };
         let mut turn = self.taken_turn(id, ticket);
@@ -345,7 +345,7 @@ impl HostedType {
     }
 
     /// Waits until an actor that ends here has ended.
-    pub(super) async fn gone(&self, id: &str) {
+    pub(super) async fn wait_until_ended(&self, id: &str) {
         let (waker, woken) = oneshot::channel();
         let entry = self
             .shard(self.lane(id))
@@ -422,8 +422,8 @@ impl Turn<'_> {
     }
 
     /// Ends the turn of an actor that was idle and stays active.
-    pub(super) fn stays(mut self) {
-        self.end(Shard::stays);
+    pub(super) fn keep_active(mut self) {
+        self.end(Shard::keep_active);
     }
 
     fn end(&mut self, how: impl FnOnce(&mut Shard<Waker>, &str, Ticket, Duration) -> Vec<Waker>) {

@@ -38,7 +38,7 @@ pub trait InternalActors: Send + Sync {
 
     /// A call comes, and waits for the turn of its actor from now on. What comes back has the turn instead of
     /// [`InternalActors::invoke`], and is dropped when the call has ended, however it ends.
-    fn arrive<'a>(&'a self, _call: &'a ActorCall) -> Option<Box<dyn Arrived + 'a>> {
+    fn arrive<'a>(&'a self, _call: &'a ActorCall) -> Option<Box<dyn QueuedCall + 'a>> {
         None
     }
 
@@ -79,7 +79,7 @@ pub trait InternalActors: Send + Sync {
 
     /// An actor is idle, and has a turn that nobody waits for: whether it is active no more. One that stays is asked again
     /// when as much time has passed.
-    fn rest(&self, _id: &str) -> bool {
+    fn on_idle(&self, _id: &str) -> bool {
         true
     }
 
@@ -90,7 +90,7 @@ pub trait InternalActors: Send + Sync {
 }
 
 /// A call that is known to its actor before it has the turn.
-pub trait Arrived: Send + Sync {
+pub trait QueuedCall: Send + Sync {
     /// Its turn has come; what comes back is the payload of the answer.
     fn in_turn(&self) -> BoxFuture<'_, Result<Bytes, Status>>;
 
@@ -177,7 +177,7 @@ impl Internal {
             return Err(unhosted(kind, id));
         }
         // By the table it is another host's by now, which may have it when it has ended here.
-        kind.gone(id).await;
+        kind.wait_until_ended(id).await;
         Ok(None)
     }
 
@@ -222,7 +222,7 @@ impl Internal {
         &self,
         kind: &HostedType,
         id: &str,
-        arrived: &dyn Arrived,
+        arrived: &dyn QueuedCall,
         turn_request: &TurnRequest<'_>,
     ) -> Result<Option<Result<Bytes, Status>>, ActorError> {
         let answered = tokio::select! {
@@ -256,10 +256,10 @@ impl Internal {
     }
 
     /// Ends the turn of an actor that was found idle: it is active no more, unless it says that it stays.
-    pub(super) fn rest(&self, id: &str, turn: Turn<'_>) {
-        match self.actors.rest(id) {
+    pub(super) fn on_idle(&self, id: &str, turn: Turn<'_>) {
+        match self.actors.on_idle(id) {
             true => turn.deactivated(),
-            false => turn.stays(),
+            false => turn.keep_active(),
         }
     }
 
@@ -346,7 +346,7 @@ impl Actors {
         let mut going = Vec::new();
         self.change_types(|known| {
             going.extend(names.iter().filter_map(|name| known.internal.remove(name)));
-            known.let_go(&going);
+            known.retire(&going);
         });
         for kind in &going {
             tracing::info!(target: LOG, "Unregistering internal actors: {}", kind.name);

@@ -18,7 +18,7 @@ const AT_ONCE: usize = 64;
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long an actor that moves may take to end, after which placement goes on without this sidecar; and an app to answer
 /// that it has ended an idle one, after which that counts as ended.
-const HALT: Duration = Duration::from_secs(8);
+const DEACTIVATION_TIMEOUT: Duration = Duration::from_secs(8);
 
 impl Actors {
     /// Deactivates the actors that are idle, for as long as the sidecar runs.
@@ -55,7 +55,7 @@ impl Actors {
                     };
                     for (id, ticket) in kind.take_idle(lane, most) {
                         if let Some(internal) = &kind.internal {
-                            internal.rest(&id, kind.taken_turn(&id, ticket));
+                            internal.on_idle(&id, kind.taken_turn(&id, ticket));
                             continue;
                         }
                         ending.push(self.end_idle_one(Arc::clone(kind), Arc::clone(&claim), id, ticket));
@@ -82,11 +82,11 @@ impl Actors {
             turn.deactivated();
             return;
         }
-        let deactivated = timeout(HALT, self.deactivate_in_app(&kind.name, id));
+        let deactivated = timeout(DEACTIVATION_TIMEOUT, self.deactivate_in_app(&kind.name, id));
         let deactivated = deactivated.await.unwrap_or_else(|_| {
             Err(ActorError::Invoke(format!(
                 "the app did not answer to the DELETE of the actor within {} s",
-                HALT.as_secs()
+                DEACTIVATION_TIMEOUT.as_secs()
             )))
         });
         match deactivated {
@@ -111,12 +111,15 @@ impl Actors {
         });
         let all: Vec<_> = all.collect();
         let halted = stream::iter(all).for_each_concurrent(AT_ONCE, |(kind, id)| async move {
-            if timeout(HALT, self.halt_one(kind, &id)).await.is_err() {
+            if timeout(DEACTIVATION_TIMEOUT, self.halt_one(kind, &id))
+                .await
+                .is_err()
+            {
                 tracing::error!(
                     target: LOG,
                     "actor {}||{id} did not end within {} s; it counts as ended here",
                     kind.name,
-                    HALT.as_secs()
+                    DEACTIVATION_TIMEOUT.as_secs()
                 );
             }
         });

@@ -10,9 +10,9 @@ use tonic::{Code, Status};
 use super::{Actors, LOG};
 
 /// Between two looks for a leader while there is none.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(200);
+pub(super) const SEARCH_INTERVAL: Duration = Duration::from_millis(200);
 /// The time of a look at all replicas.
-pub(super) const LOOK: Duration = Duration::from_millis(300);
+pub(super) const SEARCH_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Between two questions to a replica that breaks connections off.
 const BROKEN_OFF: Duration = Duration::from_millis(20);
@@ -30,8 +30,8 @@ pub(super) struct LostStream {
 
 /// The time without a leader, for a host whose table stands. As long as each replica says that it does not lead, or nothing
 /// listens in its place, nobody can give its actors away. A leader that comes begins with a pause, in which every host that
-/// reaches it comes to it, and one that does not has ended its actors: [`LOOK_AGAIN`], [`LOOK`] and `FENCE` together are
-/// shorter than the pause.
+/// reaches it comes to it, and one that does not has ended its actors: [`SEARCH_INTERVAL`], [`SEARCH_TIMEOUT`] and
+/// `FENCE` together are shorter than the pause.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Outage {
     /// Replicas that were asked since the last pause.
@@ -164,7 +164,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_replica_that_is_ending_is_asked_again() {
         let mut asked = 0;
-        let looked = look(LOOK, || {
+        let looked = look(SEARCH_TIMEOUT, || {
             asked += 1;
             ready(match asked {
                 1..5 => unopened(&Status::unavailable("connection reset")),
@@ -178,15 +178,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_stays_in_doubt_is_told_in_time() {
         let began = Instant::now();
-        let looked = look(LOOK, || ready(unopened(&Status::unavailable("connection reset")))).await;
+        let looked = look(SEARCH_TIMEOUT, || {
+            ready(unopened(&Status::unavailable("connection reset")))
+        })
+        .await;
         let unsure = looked.unwrap_err();
         assert!(!unsure.nobody_leads);
         assert!(unsure.cause.contains("connection reset"), "{}", unsure.cause);
-        assert_eq!(began.elapsed(), LOOK);
-        let silent = look(LOOK, pending::<Result<(), _>>).await;
+        assert_eq!(began.elapsed(), SEARCH_TIMEOUT);
+        let silent = look(SEARCH_TIMEOUT, pending::<Result<(), _>>).await;
         assert!(!silent.unwrap_err().nobody_leads);
-        let turned_away = look(LOOK, || ready(unopened(&Status::permission_denied("no")))).await;
+        let turned_away = look(SEARCH_TIMEOUT, || {
+            ready(unopened(&Status::permission_denied("no")))
+        })
+        .await;
         assert!(!turned_away.unwrap_err().nobody_leads, "at once");
-        assert_eq!(began.elapsed(), 2 * LOOK);
+        assert_eq!(began.elapsed(), 2 * SEARCH_TIMEOUT);
     }
 }

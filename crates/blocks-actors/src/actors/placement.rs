@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
-use super::outage::{LOOK, LOOK_AGAIN, LostStream, Outage, Unopened, look};
+use super::outage::{LostStream, Outage, SEARCH_INTERVAL, SEARCH_TIMEOUT, Unopened, look};
 use super::replicas::{Replica, Replicas};
 use super::{Actors, LOG};
 use session::{Handing, Session, handed};
@@ -105,8 +105,8 @@ impl Actors {
             let session = self.connect_and_follow(placement, &mut replicas, outage.as_ref(), stop, handing);
             let end = tokio::select! {
                 biased;
-                () = self.gate.stood_still() => End::Lost(LostStream {
-                    cause: "this process stood still, and its actors may be others' by now".to_owned(),
+                () = self.gate.suspended() => End::Lost(LostStream {
+                    cause: "this process was suspended, and its actors may have other hosts by now".to_owned(),
                     served: true,
                     nobody_leads: false,
                     may_outlast: false,
@@ -147,7 +147,7 @@ impl Actors {
                 self.gate.goes_on();
             }
             let pause = match &outage {
-                Some(outage) if outage.is_pausing() => LOOK_AGAIN,
+                Some(outage) if outage.is_pausing() => SEARCH_INTERVAL,
                 None if !lost.served && replicas.has_gone_round() => PAUSE,
                 _ => continue,
             };
@@ -199,7 +199,7 @@ impl Actors {
             let tour = u32::try_from(replicas.tour()).unwrap_or(u32::MAX);
             match outage {
                 None => open().await,
-                Some(_) => look(LOOK / tour, open).await,
+                Some(_) => look(SEARCH_TIMEOUT / tour, open).await,
             }
         };
         let opened = tokio::select! {

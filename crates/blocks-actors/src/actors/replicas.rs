@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use tokio::time::timeout;
 
-use super::outage::{LOOK, Outage};
+use super::outage::{Outage, SEARCH_TIMEOUT};
 
 /// The replicas of placement: those that are listed, or those that one name stands for at the time.
 pub(super) struct Replicas<'p> {
@@ -90,7 +90,7 @@ impl<'p> Replicas<'p> {
             }
             Some(outage) => {
                 if outage.asked == 0 {
-                    let found = timeout(LOOK, resolved(name)).await;
+                    let found = timeout(SEARCH_TIMEOUT, resolved(name)).await;
                     self.renew(&found.map_err(|_| format!("{name}: no answer from the DNS server"))??);
                 }
                 self.known.get(outage.asked).map(|known| known.address)

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue};
 use outrigger_actors::routes::{Origin, Stamp};
 use outrigger_identity::SpiffeId;
 use outrigger_runtime::call::{AppStatus, Reply};
-use outrigger_runtime::scheduler::Begun;
+use outrigger_runtime::scheduler::DeliveryStarted;
 use outrigger_telemetry::trace::{Parent, SpanKind, Status as SpanStatus, Tracer};
 use outrigger_transport::headers::{names, put_identities};
 use outrigger_wire::internals::v1::{InternalInvokeRequest, InternalInvokeResponse, Reminder};
@@ -65,7 +65,7 @@ impl Actors {
         let origin = origin(served.headers);
         let mut span = spans::passed_on(served.tracer, &reminder, &Parent::from_grpc(served.headers));
         let trace = span.as_parent();
-        let begun = Begun::default();
+        let begun = DeliveryStarted::default();
         let due = Message::Due(&reminder, "", &trace, &begun);
         let reply = self.received(&due, origin).await;
         spans::note(&mut span, &reply);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use outrigger_actors::recurrence::Recurrence;
-use outrigger_runtime::scheduler::Begun;
+use outrigger_runtime::scheduler::DeliveryStarted;
 use outrigger_wire::internals::v1::Reminder;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -178,7 +178,7 @@ impl Actors {
             }
             let mut span = spans::due(&self.with.tracer, &reminder);
             let trace = span.as_parent();
-            let begun = Begun::default();
+            let begun = DeliveryStarted::default();
             let due = Message::Due(&reminder, &request.callback, &trace, &begun);
             let mut sent = pin!(self.send(&due));
             let fired = tokio::select! {

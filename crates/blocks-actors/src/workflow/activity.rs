@@ -30,7 +30,7 @@ use super::spans;
 use crate::actors::{ActorCall, ActorError, InternalActors};
 
 /// An activity that nobody reminds of any more is not active after so long.
-const UNREMINDED: Duration = Duration::from_secs(60 * 60);
+const ORPHANED_AFTER: Duration = Duration::from_secs(60 * 60);
 /// When an activity comes again whose worker went away, as any that was not done.
 const AFTER_LOSS: Duration = Duration::from_secs(1);
 /// How long it may take to save how often that has happened.
@@ -110,11 +110,11 @@ impl InternalActors for Activities {
                 elapsed: OnceLock::new(),
             };
             let mut waiting = ReminderWait { id, is_over: false };
-            let unwell = self.engine.unwell();
+            let unhealthy = self.engine.unhealthy();
             let joined = tokio::select! {
                 biased;
                 joined = self.executions.join(key, work) => joined,
-                () = unwell.cancelled() => return Err(retry_later("the app is unhealthy")),
+                () = unhealthy.cancelled() => return Err(retry_later("the app is unhealthy")),
             };
             waiting.is_over = true;
             joined
@@ -135,7 +135,7 @@ impl InternalActors for Activities {
     }
 
     fn idle_after(&self) -> Duration {
-        UNREMINDED
+        ORPHANED_AFTER
     }
 }
 

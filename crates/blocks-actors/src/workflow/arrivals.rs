@@ -15,7 +15,7 @@ use tonic::Status;
 
 use super::engine::arrival;
 use super::instance::Instances;
-use crate::actors::{ActorCall, Arrived};
+use crate::actors::{ActorCall, QueuedCall};
 
 /// Events that are taken in at once, at most.
 const MAX_TOGETHER: usize = 128;
@@ -160,8 +160,8 @@ impl Arrivals {
         }
     }
 
-    /// Waits for events, in the turn of their instance, for at most `patience`; not as long as others want the turn.
-    pub(super) async fn next(&self, instance: &str, patience: Duration) -> Option<Batch> {
+    /// Waits for events, in the turn of their instance, for at most `limit`; not as long as others want the turn.
+    pub(super) async fn next(&self, instance: &str, limit: Duration) -> Option<Batch> {
         let came = Arc::<Notify>::default();
         let _lingering = Lingering::new(self, instance, Arc::clone(&came));
         let next = async {
@@ -172,7 +172,7 @@ impl Arrivals {
                 came.notified().await;
             }
         };
-        timeout(patience, next).await.ok().flatten()
+        timeout(limit, next).await.ok().flatten()
     }
 
     /// The events that have come, none of them if others want the turn; `None` if nothing has come.
@@ -328,7 +328,7 @@ impl Drop for Arriving<'_> {
     }
 }
 
-impl Arrived for Arriving<'_> {
+impl QueuedCall for Arriving<'_> {
     fn in_turn(&self) -> BoxFuture<'_, Result<Bytes, Status>> {
         Box::pin(async move {
             // Who took it in had its turn before, and may have been cut off: then it has no answer, and is taken in now.
@@ -381,18 +381,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_lingers_takes_what_comes_unless_others_want_the_turn() {
-        const PATIENCE: Duration = Duration::from_millis(50);
+        const LIMIT: Duration = Duration::from_millis(50);
         let arrivals = Arrivals::default();
-        let next = async || {
-            arrivals
-                .next("one", PATIENCE)
-                .await
-                .map(|batch| tickets(Ok(batch)))
-        };
+        let next = async || arrivals.next("one", LIMIT).await.map(|batch| tickets(Ok(batch)));
         // Nothing comes.
         let began = tokio::time::Instant::now();
         assert_eq!(next().await, None);
-        assert_eq!(began.elapsed(), PATIENCE);
+        assert_eq!(began.elapsed(), LIMIT);
         // Something comes meanwhile, and before.
         let enter = async {
             tokio::task::yield_now().await;

@@ -21,7 +21,7 @@ use crate::actors::ActorError;
 /// Calls that are made at once for one turn.
 pub(super) const AT_ONCE: usize = 32;
 /// How long another instance may take to be told something.
-const TELL: Duration = Duration::from_secs(10);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it may take to create a child. Its id may be that of an instance which creates this one meanwhile: neither would
 /// end. Who asks again for the same task finds the child there.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -104,7 +104,11 @@ impl Engine {
                     "failed to invoke activity actor '{id}' to execute '{}'",
                     name(task)
                 );
-                Some((Some(task.event_id), app.is_some(), blamed(&why, app, &error)))
+                Some((
+                    Some(task.event_id),
+                    app.is_some(),
+                    failure_text(&why, app, &error),
+                ))
             }
         });
         all(started.collect()).await
@@ -126,7 +130,7 @@ impl Engine {
                     message.target
                 )
             };
-            Some((message.cause, app.is_some(), blamed(&what, app, &error)))
+            Some((message.cause, app.is_some(), failure_text(&what, app, &error)))
         });
         all(sent.collect()).await
     }
@@ -136,7 +140,7 @@ impl Engine {
         if !message.creates() {
             // The other one may wait for this instance meanwhile: a parent that creates its child a second time.
             let sent = timeout(
-                TELL,
+                EVENT_TIMEOUT,
                 self.add_event(app, &message.target, &message.event, &message.origin),
             )
             .await;
@@ -225,7 +229,7 @@ fn name(task: &HistoryEvent) -> &str {
     }
 }
 
-fn blamed(what: &str, app: Option<&str>, error: &ActorError) -> String {
+fn failure_text(what: &str, app: Option<&str>, error: &ActorError) -> String {
     match app {
         Some(app) => format!("{what} on remote app '{app}' (the app may not be available): {error}"),
         None => format!("{what}: {error}"),

@@ -69,8 +69,8 @@ pub(super) struct Engine {
     pub(super) losses: Arc<Losses>,
     /// Instances whose runs fail.
     pub(super) troubles: Arc<Troubles>,
-    /// Cancelled when the app becomes unwell.
-    unwell: Arc<Mutex<CancellationToken>>,
+    /// Cancelled when the app becomes unhealthy.
+    unhealthy: Arc<Mutex<CancellationToken>>,
     /// Largest body.
     pub(super) limit: Limit,
     /// When instances that have ended go.
@@ -115,7 +115,7 @@ impl Workflows {
             queue: Arc::clone(&self.queue),
             losses: Arc::clone(&self.losses),
             troubles: Arc::clone(&self.troubles),
-            unwell: Arc::clone(&self.unwell),
+            unhealthy: Arc::clone(&self.unhealthy),
             limit: Limit(self.with.max_message.unwrap_or_default()),
             retention: self.with.settings.retention,
             remote_results: self.with.remote_results,
@@ -133,9 +133,12 @@ impl Engine {
         self.actors.upgrade().ok_or(ActorError::Ended)
     }
 
-    /// Cancelled when the app becomes unwell next.
-    pub(super) fn unwell(&self) -> CancellationToken {
-        self.unwell.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Cancelled when the app becomes unhealthy next.
+    pub(super) fn unhealthy(&self) -> CancellationToken {
+        self.unhealthy
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The types of an app of this namespace; of this one where none is named.

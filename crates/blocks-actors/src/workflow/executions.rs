@@ -254,7 +254,7 @@ impl Drop for Running {
 
 /// Completes when no reminder has waited for a while. The table of executions has one receiver of its own.
 async fn alone(sender: &watch::Sender<Completion>) {
-    const LOOK: Duration = Duration::from_secs(1);
+    const POLL_INTERVAL: Duration = Duration::from_secs(1);
     let mut since = Instant::now();
     loop {
         if sender.receiver_count() > 1 {
@@ -262,7 +262,7 @@ async fn alone(sender: &watch::Sender<Completion>) {
         } else if since.elapsed() >= ORPHAN_TIMEOUT {
             return;
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 

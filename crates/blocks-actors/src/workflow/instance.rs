@@ -23,13 +23,13 @@ use super::kept::{Gauges, Slot, Slots};
 use super::run::RunOutcome;
 use super::store::Loaded;
 use super::watching::Watchers;
-use crate::actors::{ActorCall, Arrived, InternalActors, Watched};
+use crate::actors::{ActorCall, InternalActors, QueuedCall, Watched};
 
 /// How long an instance without a turn stays in memory: what sleeps for longer costs nothing, and is read anew.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// How long it may take to remove reminders of what was replaced.
-const FORGET: Duration = Duration::from_secs(10);
+const REMINDER_REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// All instances that live here.
 pub(super) struct Instances {
@@ -177,7 +177,11 @@ impl Held<'_> {
     /// Removes the reminders of activities that nobody waits for any more: they would be run for nothing. Other reminders of
     /// what was replaced find another execution and do nothing, and a removal that is late might take one of this execution.
     async fn forget_replaced(&self, activities: Vec<String>) {
-        let forgotten = timeout(FORGET, self.all.engine.forget_activities(activities)).await;
+        let forgotten = timeout(
+            REMINDER_REMOVAL_TIMEOUT,
+            self.all.engine.forget_activities(activities),
+        )
+        .await;
         let forgotten = forgotten.unwrap_or_else(|_| Err(retry_later("the scheduler takes long")));
         if let Err(error) = forgotten {
             let why = error.message();
@@ -318,8 +322,9 @@ impl InternalActors for Instances {
         })
     }
 
-    fn arrive<'a>(&'a self, call: &'a ActorCall) -> Option<Box<dyn Arrived + 'a>> {
-        (call.method == methods::ADD_EVENT).then(|| Box::new(Arriving::new(self, call)) as Box<dyn Arrived>)
+    fn arrive<'a>(&'a self, call: &'a ActorCall) -> Option<Box<dyn QueuedCall + 'a>> {
+        (call.method == methods::ADD_EVENT)
+            .then(|| Box::new(Arriving::new(self, call)) as Box<dyn QueuedCall>)
     }
 
     fn wait<'a>(&'a self, id: &'a str) -> Option<Box<dyn Send + 'a>> {
@@ -381,8 +386,8 @@ impl InternalActors for Instances {
     }
 
     /// Those who watch it would not hear that it moves if it were not active, nor would it be run at once elsewhere.
-    fn rest(&self, id: &str) -> bool {
-        let (is_needed, history) = self.locked().rest(id);
+    fn on_idle(&self, id: &str) -> bool {
+        let (is_needed, history) = self.locked().on_idle(id);
         // Freed when others have their turn again: it may be large.
         drop(history);
         !is_needed && !self.watchers.has(id) && !self.engine.troubles.is_put_off(id)

@@ -154,7 +154,7 @@ impl Slots {
 
     /// Ends a turn of an instance that had none for long; whether something has to stay known of it: that it is stalled, that
     /// its activities are awaited, that its events are stored alone. Its history goes.
-    pub(super) fn rest(&mut self, id: &str) -> (bool, Option<Loaded>) {
+    pub(super) fn on_idle(&mut self, id: &str) -> (bool, Option<Loaded>) {
         let mut slot = self.take(id);
         let history = slot.loaded.take();
         let is_needed = slot.is_stalled || slot.stores_alone || !slot.awaited.is_empty();
@@ -258,9 +258,9 @@ mod tests {
             },
         );
         for sleeper in 0..SLEEPERS {
-            assert!(!slots.rest(&sleeper.to_string()).0);
+            assert!(!slots.on_idle(&sleeper.to_string()).0);
         }
-        assert!(slots.rest("awaiting").0 && slots.rest("stalled").0);
+        assert!(slots.on_idle("awaiting").0 && slots.on_idle("stalled").0);
         assert_eq!((slots.by_id.len(), slots.by_turn.len(), slots.bytes), (2, 0, 0));
         assert!(
             slots.by_id.capacity() < SLEEPERS / 10,

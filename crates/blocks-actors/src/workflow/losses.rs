@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
 /// Losses from which an activity is suspected: those that are take turns, so that one that only ran beside it is done.
-const SUSPECTED: u32 = 3;
+const SUSPECT_AFTER_LOSSES: u32 = 3;
 /// How long one that is suspected waits for the others.
 const TURN: Duration = Duration::from_secs(30);
 /// Losses from which the activity's reminder has their count too, for a sidecar that starts later: one alone is any restart of
@@ -20,7 +20,7 @@ const SAVED_FROM: u32 = 2;
 /// Activities whose losses are counted, at most.
 const MAX_COUNTED: usize = 1 << 16;
 /// How long a count is kept that does not grow.
-const KEPT: Duration = Duration::from_secs(3600);
+const RETENTION: Duration = Duration::from_secs(3600);
 
 /// What the data of an activity's reminder have beside its event: sidecars of Dapr skip fields that they do not know.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -72,7 +72,7 @@ impl Losses {
 
     /// Waits for its turn, if so many losses make something suspected.
     pub(super) async fn turn_after(&self, count: u32) -> Option<SemaphorePermit<'_>> {
-        if self.limit.is_none() || count < SUSPECTED {
+        if self.limit.is_none() || count < SUSPECT_AFTER_LOSSES {
             return None;
         }
         // Its turn comes in any case: another one may just take long.
@@ -108,7 +108,7 @@ impl Losses {
         let now = Instant::now();
         let mut counts = self.locked();
         if counts.len() >= MAX_COUNTED && !counts.contains_key(activity) {
-            counts.retain(|_, (_, last)| now - *last < KEPT);
+            counts.retain(|_, (_, last)| now - *last < RETENTION);
             if counts.len() >= MAX_COUNTED {
                 return None;
             }
@@ -189,7 +189,7 @@ mod tests {
     async fn suspects_take_turns_and_others_do_not() {
         let losses = Losses::new(Some(9));
         for name in ["a", "b"] {
-            (0..SUSPECTED).for_each(|_| assert_eq!(losses.lost(name), None));
+            (0..SUSPECT_AFTER_LOSSES).for_each(|_| assert_eq!(losses.lost(name), None));
         }
         let first = losses.turn("a").await;
         assert!(first.is_some());

@@ -21,7 +21,7 @@ use crate::actors::{ActorCall, ActorError, ReminderError};
 const MAX_PURGED: usize = 100_000;
 
 /// How long one call purges at most. What is left can be purged by another: parents go last.
-const LONGEST: Duration = Duration::from_secs(300);
+const MAX_PURGE_TIME: Duration = Duration::from_secs(300);
 
 /// Keys of an instance that are looked for at once, where nothing says how many there are.
 const LOOKED_FOR: usize = 1000;
@@ -63,13 +63,13 @@ impl Progress {
 
     /// Whether there is time for another step of the purge of `id`.
     fn may_go_on(&self, id: &str) -> Result<(), ActorError> {
-        if self.began.elapsed() < LONGEST {
+        if self.began.elapsed() < MAX_PURGE_TIME {
             return Ok(());
         }
         let text = format!(
             "'{id}' and its children are not purged within {} s: {} instances are purged; repeat the call for the \
              rest",
-            LONGEST.as_secs(),
+            MAX_PURGE_TIME.as_secs(),
             self.count
         );
         Err(ActorError::Internal(Status::deadline_exceeded(text)))
@@ -189,7 +189,7 @@ impl Workflows {
                 Ok(_) => continue,
                 Err(error) if says_broken(&error) => {
                     // A removal may have left it in part; of others it cannot be told whether they have ended.
-                    let rest = self.salvaged(&member).await?;
+                    let rest = self.recover_broken(&member).await?;
                     if !force && !rest.is_completed() {
                         return Err(error);
                     }
@@ -219,7 +219,7 @@ impl Workflows {
     }
 
     /// What can be found of an instance whose stored state is broken.
-    async fn salvaged(&self, id: &str) -> Result<Instance, ActorError> {
+    async fn recover_broken(&self, id: &str) -> Result<Instance, ActorError> {
         let (actors, kind) = (&self.with.actors, &self.types.workflow);
         let metadata = actors.state(kind, id, METADATA).await?;
         let counts = metadata.and_then(|metadata| Counts::read(id, &metadata.data).ok());
@@ -259,7 +259,7 @@ impl Workflows {
         let instance = match self.load_stored(id).await {
             Ok(Some(instance)) => instance,
             Ok(None) => return Err(ActorError::Internal(Status::not_found(NO_INSTANCE))),
-            Err(error) if says_broken(&error) => self.salvaged(id).await?,
+            Err(error) if says_broken(&error) => self.recover_broken(id).await?,
             Err(error) => return Err(error),
         };
         let actors = &self.with.actors;
@@ -283,7 +283,7 @@ impl Workflows {
 
 /// Whether an error is about what is stored of an instance.
 fn says_broken(error: &ActorError) -> bool {
-    error.said().is_some_and(|(code, _)| is_broken(code))
+    error.status().is_some_and(|(code, _)| is_broken(code))
 }
 
 #[cfg(test)]
@@ -295,7 +295,7 @@ mod tests {
         let mut progress = Progress::new();
         progress.count = 7;
         assert!(progress.may_go_on("a").is_ok());
-        tokio::time::advance(LONGEST).await;
+        tokio::time::advance(MAX_PURGE_TIME).await;
         let error = progress.may_go_on("a").unwrap_err().to_string();
         assert!(
             error.contains("'a'") && error.contains("7 instances are purged"),

@@ -176,7 +176,7 @@ impl Workflows {
                 Ok(_) => return Ok(true),
                 Err(error) => error,
             };
-            let unwanted = error.said().is_some_and(|(code, _)| code == Code::NotFound);
+            let unwanted = error.status().is_some_and(|(code, _)| code == Code::NotFound);
             if began.elapsed() >= OFFER_TIMEOUT || matches!(error, ActorError::Illegal(_) | ActorError::Ended)
             {
                 return match unwanted {

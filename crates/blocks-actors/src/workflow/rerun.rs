@@ -34,7 +34,7 @@ impl Held<'_> {
         let body = state.encode_to_vec().into();
         let kind = engine.types.workflow.clone();
         let sent = engine.call(&kind, &target, methods::RERUN, http::HeaderMap::new(), body);
-        sent.await.map_err(|error| match error.said() {
+        sent.await.map_err(|error| match error.status() {
             Some((code, text)) => Status::new(code, text),
             None => plain(error),
         })

@@ -9,7 +9,7 @@ use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{ExecutionStalledEvent, OrchestrationStatus, StalledReason};
 use outrigger_workflow::event::Awaited;
 use outrigger_workflow::{
-    Answered, Begun, Change, Instance, MAX_RESTARTS, Origin, Outcome, Turn, TurnContext, names,
+    Answered, Change, Instance, MAX_RESTARTS, Origin, Outcome, Turn, TurnContext, TurnStart, names,
 };
 use prost::Message as _;
 use prost_types::Timestamp;
@@ -87,16 +87,16 @@ impl Held<'_> {
         });
         let engine = Arc::clone(&self.all.engine);
         match loaded.instance.begin(&engine.app_id, fired, at, engine.limit) {
-            Begun::Idle => {
+            TurnStart::Idle => {
                 let only_early = !loaded.instance.inbox().is_empty();
                 self.idle(loaded).await?;
                 if only_early {
                     return Ok(RunOutcome::OnlyEarly);
                 }
             }
-            Begun::Dropped(change) => self.save(loaded, change).await?,
-            Begun::Stalled(outcome) => return self.finish(loaded, *outcome, hold).await,
-            Begun::Turn(turn) => return self.turn(loaded, *turn, hold).await,
+            TurnStart::Dropped(change) => self.save(loaded, change).await?,
+            TurnStart::Stalled(outcome) => return self.finish(loaded, *outcome, hold).await,
+            TurnStart::Turn(turn) => return self.turn(loaded, *turn, hold).await,
         }
         Ok(RunOutcome::Completed)
     }

@@ -10,7 +10,7 @@ use outrigger_telemetry::metrics::Gauge;
 use tokio::time::Instant;
 
 /// Instances whose troubles are known, at most.
-const MOST_KNOWN: usize = 4096;
+const MAX_KNOWN: usize = 4096;
 /// Characters of an error that are kept.
 const MAX_TEXT: usize = 1024;
 /// The longest time between two runs of an instance that cannot go on.
@@ -113,9 +113,9 @@ impl Troubles {
     /// Whether that is news, and how many turns have lost their worker; `None` where that is not known.
     fn note(&self, id: &str, why: &str, failed: Failed) -> (bool, Option<u32>) {
         let mut all = self.locked();
-        if all.len() >= MOST_KNOWN && !all.contains_key(id) {
+        if all.len() >= MAX_KNOWN && !all.contains_key(id) {
             all.retain(|_, trouble| !trouble.is_left);
-            if all.len() >= MOST_KNOWN {
+            if all.len() >= MAX_KNOWN {
                 return (true, None);
             }
         }
@@ -365,10 +365,10 @@ mod tests {
     fn no_more_is_known_than_there_may_be() {
         let troubles = Troubles::default();
         let long = "\u{e9}".repeat(2 * MAX_TEXT);
-        for id in 0..=MOST_KNOWN {
+        for id in 0..=MAX_KNOWN {
             troubles.failed(&id.to_string(), &long);
         }
-        assert_eq!(troubles.locked().len(), MOST_KNOWN);
+        assert_eq!(troubles.locked().len(), MAX_KNOWN);
         assert_eq!(troubles.of("0").unwrap().why.chars().count(), MAX_TEXT);
         troubles.failed("0", "other");
         assert_eq!(troubles.of("0").unwrap().why, "other");

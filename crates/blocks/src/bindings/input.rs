@@ -25,7 +25,7 @@ const MAX_OPTIONS: usize = 64 * 1024;
 /// What all input bindings do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The app is not there, or unwell.
+    /// The app is not there, or unhealthy.
     Suspended,
     /// Events are read.
     Reading,

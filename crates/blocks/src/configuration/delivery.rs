@@ -47,7 +47,7 @@ impl App {
     }
 
     /// Tells of what `updates` report until they end or `stop`: of each changed key, and the whole change each time. The
-    /// changes of a key reach the app in their order. While the app is unwell they wait: nobody would tell it again later.
+    /// changes of a key reach the app in their order. While the app is unhealthy they wait: nobody would tell it again later.
     /// What it does not take in the end is logged.
     pub(super) async fn follow(
         &self,

@@ -13,7 +13,7 @@ use super::delivery::App;
 
 const LOG: &str = "dapr.runtime";
 /// Most subscriptions at once. Apps that subscribe again and again without ending any should hear of it.
-const MOST: usize = 4096;
+const MAX_SUBSCRIPTIONS: usize = 4096;
 
 /// Who is told of changes.
 pub(super) enum Receiver {
@@ -54,11 +54,11 @@ pub(super) struct Watches {
 impl Watches {
     /// Whether one more may start; if not, the text says what helps.
     pub(super) fn check_room(&self) -> Result<(), String> {
-        if self.tasks.len() < MOST {
+        if self.tasks.len() < MAX_SUBSCRIPTIONS {
             return Ok(());
         }
         Err(format!(
-            "there are {MOST} subscriptions already; end some with unsubscribe"
+            "there are {MAX_SUBSCRIPTIONS} subscriptions already; end some with unsubscribe"
         ))
     }
 

@@ -10,7 +10,7 @@ use outrigger_component::offload::offload;
 use outrigger_transport::body::BoxError;
 
 use super::CryptoError;
-use super::scheme::{LONGEST_HEADER, NAME};
+use super::scheme::{MAX_HEADER, NAME};
 use super::segments::{Direction, SegmentError, Segments};
 
 /// Most bytes of input that are taken before they are worked on, give or take a piece.
@@ -40,7 +40,7 @@ where
         if let [first, second, third] = ends[..] {
             return header(&read, first, second, third);
         }
-        if read.len() >= LONGEST_HEADER {
+        if read.len() >= MAX_HEADER {
             return Err(invalid("it is longer than 64 KiB"));
         }
         let Some(piece) = input.next().await else {
@@ -63,7 +63,7 @@ fn invalid(what: &str) -> CryptoError {
 }
 
 fn header(read: &BytesMut, first: usize, second: usize, third: usize) -> Result<Header, CryptoError> {
-    if third >= LONGEST_HEADER {
+    if third >= MAX_HEADER {
         return Err(invalid("it is longer than 64 KiB"));
     }
     let part = |from: usize, to: usize| Bytes::copy_from_slice(&read[from..to]);

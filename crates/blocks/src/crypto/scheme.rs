@@ -17,7 +17,7 @@ use super::segments::Segments;
 /// The first line of a document.
 pub(super) const NAME: &str = "dapr.io/enc/v1";
 /// Longest header, bytes.
-pub(super) const LONGEST_HEADER: usize = 64 << 10;
+pub(super) const MAX_HEADER: usize = 64 << 10;
 /// Length of a file key and of what derives from it, bytes.
 const KEY: usize = 32;
 /// Length of the part of a nonce that is the same for a whole document.

@@ -14,7 +14,7 @@ use outrigger_runtime::app::{AppChannel, AppError};
 use outrigger_runtime::call::{AppStatus, Call};
 use outrigger_runtime::delivery::{self, Inbox, OnStop};
 use outrigger_runtime::metrics::SidecarMetrics;
-use outrigger_runtime::scheduler::{Begun, Outcome, Receiver, Trigger};
+use outrigger_runtime::scheduler::{DeliveryStarted, Outcome, Receiver, Trigger};
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis};
 use outrigger_telemetry::trace::{Parent, Tracer};
 use outrigger_transport::grpc::fields;
@@ -58,7 +58,7 @@ struct Outgoing {
     name: String,
     data: Option<Any>,
     trace: Parent,
-    begun: Begun,
+    begun: DeliveryStarted,
 }
 
 type ToApp = Inbox<(), Outgoing, Reply>;

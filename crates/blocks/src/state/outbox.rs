@@ -176,7 +176,7 @@ impl Outbox {
     }
 
     /// Nobody knows what became of a transaction that begins now, until [`OutcomeGuard::resolved`].
-    pub(super) fn doubt(&self) -> OutcomeGuard<'_> {
+    pub(super) fn begin_unresolved(&self) -> OutcomeGuard<'_> {
         OutcomeGuard(Some(&self.is_in_doubt))
     }
 

@@ -137,12 +137,12 @@ impl Store {
             });
         }
         // It may have been committed, by this attempt or by one before it, where the caller does not wait for its end too.
-        let doubt = outbox.doubt();
+        let outcome = outbox.begin_unresolved();
         let done = self.execute(operations, metadata).await;
         match &done {
-            Ok(()) => doubt.resolved(),
+            Ok(()) => outcome.resolved(),
             Err(Cause::Component(error)) if error.is_etag() || error.kind() == Kind::InvalidRequest => {
-                doubt.resolved();
+                outcome.resolved();
                 running.failed();
             }
             Err(_) => {}

@@ -213,7 +213,7 @@ impl Target {
         let engine = match &self.sink {
             Sink::App(app) => engine
                 .while_healthy(app.health().clone())
-                .returning_while_unwell(needs_consumer),
+                .returning_while_unhealthy(needs_consumer),
             Sink::Stream(_) => engine,
         };
         let engine = match keeps_order {
@@ -268,8 +268,8 @@ impl Target {
         }
     }
 
-    /// What the app fails while it is unwell is nobody's verdict on the event.
-    fn is_app_unwell(&self) -> bool {
+    /// What the app fails while it is unhealthy is nobody's verdict on the event.
+    fn is_app_unhealthy(&self) -> bool {
         matches!(&self.sink, Sink::App(app) if !app.health().is_healthy())
     }
 
@@ -456,7 +456,7 @@ impl Consumer for Target {
                         };
                     }
                     // Its retries were cut short, or its app or client is gone: somebody else gets it.
-                    Ok(Handled::Failed(_)) if tokens.any_cancelled() || self.is_app_unwell() => {
+                    Ok(Handled::Failed(_)) if tokens.any_cancelled() || self.is_app_unhealthy() => {
                         return lane.release(receipt).await;
                     }
                     Err(Undelivered::Stopped | Undelivered::Revoked) => return receipt.release(false),

@@ -298,7 +298,7 @@ async fn arrive(subject: &Subject<'_>) -> Outcome {
         subject.delivered(&reading.app, &subject.text(name)).await?;
     }
     reading.end().await?;
-    // And once more, as when an app was unwell for a while.
+    // And once more, as when an app was unhealthy for a while.
     let reading = Reading::start(subject.binding);
     subject.delivered(&reading.app, &subject.text("third")).await?;
     reading.end().await

@@ -5,7 +5,7 @@ const MAX_AHEAD: usize = 32 * 1024 * 1024;
 /// How many messages it sends ahead before their size is known.
 const FIRST: usize = 16;
 /// By which factor more messages have to fit before more are asked for: asking costs round trips.
-const WORTHWHILE: usize = 4;
+const REFILL_FACTOR: usize = 4;
 
 /// How many messages to have a broker send ahead that counts them whatever their size: as many as fit into 32 MiB by the
 /// size of the largest lately, and at least one.
@@ -40,7 +40,7 @@ impl Prefetch {
         let (fitting, asked) = (usize::from(self.fitting()), usize::from(self.asked));
         let shrinks = fitting <= asked / 2;
         let all = fitting == usize::from(self.most.get());
-        let grows = fitting > asked && (fitting >= asked * WORTHWHILE || all);
+        let grows = fitting > asked && (fitting >= asked * REFILL_FACTOR || all);
         if shrinks || grows {
             self.asked = self.fitting();
         }

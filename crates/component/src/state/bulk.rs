@@ -6,7 +6,7 @@ use super::{Bounds, Delete, Get, Item, Set, StateStore};
 use crate::{Error, Result};
 
 /// At most this many calls at once where the request sets no limit.
-const MOST_AT_ONCE: usize = 64;
+const MAX_CONCURRENT_CALLS: usize = 64;
 
 /// The answer to one key of a bulk get.
 #[derive(Debug)]
@@ -90,9 +90,9 @@ pub async fn each_delete<S: StateStore + ?Sized>(
 
 fn limit(parallelism: usize) -> usize {
     if parallelism == 0 {
-        MOST_AT_ONCE
+        MAX_CONCURRENT_CALLS
     } else {
-        parallelism.min(MOST_AT_ONCE)
+        parallelism.min(MAX_CONCURRENT_CALLS)
     }
 }
 

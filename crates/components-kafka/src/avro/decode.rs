@@ -10,7 +10,7 @@ use super::{
 };
 
 /// The largest JSON, bytes: of some types a few bytes say how many thousand there are.
-const LARGEST: usize = 32 * 1024 * 1024;
+const MAX_JSON: usize = 32 * 1024 * 1024;
 
 struct Decoder<'c, 'd> {
     codec: &'c Codec,
@@ -40,14 +40,14 @@ pub(super) fn decode(codec: &Codec, data: &[u8], form: Form) -> Result<Bytes, Va
 impl<'d> Decoder<'_, 'd> {
     /// `depth`: how deep the JSON is nested so far.
     fn value(&mut self, node: usize, depth: usize) -> Result<(), ValueError> {
-        if self.out.len() > LARGEST {
+        if self.out.len() > MAX_JSON {
             return Err(ValueError::new(format!(
-                "its JSON is larger than {LARGEST} bytes"
+                "its JSON is larger than {MAX_JSON} bytes"
             )));
         }
-        if depth > DEEPEST {
+        if depth > MAX_DEPTH {
             return Err(ValueError::new(format!(
-                "it is nested deeper than {DEEPEST} levels"
+                "it is nested deeper than {MAX_DEPTH} levels"
             )));
         }
         let codec = self.codec;

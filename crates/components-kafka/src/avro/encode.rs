@@ -10,7 +10,7 @@ use super::{
 
 /// How often values are looked at for each byte of JSON: a value of a union may be tried as several types, with all there
 /// is in it.
-const MOST_TRIES: usize = 16;
+const MAX_TRIES: usize = 16;
 /// Looks at values that are free.
 const FREE: usize = 4096;
 
@@ -40,9 +40,9 @@ pub(super) fn encode(
 ) -> Result<Vec<u8>, ValueError> {
     let value: Value = serde_json::from_slice(json)
         .map_err(|error| ValueError::new(format!("it is not valid JSON: {error}")))?;
-    if !is_flat(&value, DEEPEST) {
+    if !is_flat(&value, MAX_DEPTH) {
         return Err(ValueError::new(format!(
-            "it is nested deeper than {DEEPEST} levels"
+            "it is nested deeper than {MAX_DEPTH} levels"
         )));
     }
     let mut encoder = Encoder {
@@ -58,7 +58,7 @@ pub(super) fn encode(
 
 /// Looks at values for JSON of this length.
 fn tries(json: usize) -> usize {
-    FREE.saturating_add(json.saturating_mul(MOST_TRIES))
+    FREE.saturating_add(json.saturating_mul(MAX_TRIES))
 }
 
 /// The default of a field; `most` bytes.
@@ -103,9 +103,9 @@ impl Encoder<'_> {
                 "it fits too many types of unions in part: use fewer types, or types that differ more",
             )
         })?;
-        if depth > DEEPEST {
+        if depth > MAX_DEPTH {
             return Err(ValueError::in_the_end(format!(
-                "it is nested deeper than {DEEPEST} levels"
+                "it is nested deeper than {MAX_DEPTH} levels"
             )));
         }
         let codec = self.codec;

@@ -5,9 +5,9 @@ use apache_avro::schema::{Aliases, InnerDecimalSchema, Name, RecordSchema, Schem
 use super::{encode::default_value, *};
 
 /// How deep the JSON of a schema may be nested: the parser calls itself.
-const DEEPEST_SCHEMA: usize = 64;
+const MAX_SCHEMA_DEPTH: usize = 64;
 /// Bytes of all defaults of a schema together, encoded.
-const MOST_DEFAULTS: usize = 1024 * 1024;
+const MAX_DEFAULTS: usize = 1024 * 1024;
 /// Of the parser's reasons, characters: some repeat the schema.
 const REASON: usize = 300;
 
@@ -94,8 +94,8 @@ impl Node {
 
 pub(super) fn parse(text: &str) -> Result<Codec, String> {
     let json: Value = serde_json::from_str(text).map_err(|error| format!("it is not valid JSON: {error}"))?;
-    if !is_flat(&json, DEEPEST_SCHEMA) {
-        return Err(format!("it is nested deeper than {DEEPEST_SCHEMA} levels"));
+    if !is_flat(&json, MAX_SCHEMA_DEPTH) {
+        return Err(format!("it is nested deeper than {MAX_SCHEMA_DEPTH} levels"));
     }
     let schema = Schema::parse(&json).map_err(|error| error::cut(&error.to_string(), REASON))?;
     let mut building = Building::default();
@@ -231,7 +231,7 @@ impl Building {
 
 /// Encodes the defaults of all fields: one that does not fit its field is a mistake of the schema.
 fn prepare_defaults(codec: &mut Codec) -> Result<(), String> {
-    let mut left = MOST_DEFAULTS;
+    let mut left = MAX_DEFAULTS;
     // Types within others come after them, and their defaults are ready then.
     for node in (0..codec.nodes.len()).rev() {
         let Node::Record(Record { fields, .. }) = &codec.nodes[node] else {

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 
-const MOST: usize = 1024 * 1024;
+const MAX_ENCODED: usize = 1024 * 1024;
 const LIST: &str = r#"{"type":"record","name":"a.b.List","fields":[
     {"name":"head","type":"int"},{"name":"rest","type":["null","List"],"default":null}]}"#;
 const ORDER: &str = r#"{"type":"record","name":"Order","namespace":"shop","fields":[
@@ -23,7 +23,7 @@ fn codec(schema: &str) -> Codec {
 }
 
 fn encoded(codec: &Codec, json: &str, form: Form) -> Result<Vec<u8>, String> {
-    let made = codec.encode(json.as_bytes(), form, Vec::new(), MOST);
+    let made = codec.encode(json.as_bytes(), form, Vec::new(), MAX_ENCODED);
     made.map_err(|error| error.to_string())
 }
 
@@ -336,7 +336,7 @@ fn what_does_not_fit_is_named() {
         ),
         (
             maps,
-            &deep(DEEPEST + 1),
+            &deep(MAX_DEPTH + 1),
             Form::Plain,
             "it is nested deeper than 100 levels",
         ),
@@ -347,7 +347,7 @@ fn what_does_not_fit_is_named() {
             "{schema} {json}"
         );
     }
-    assert!(encoded(&codec(maps), &deep(DEEPEST), Form::Plain).is_ok());
+    assert!(encoded(&codec(maps), &deep(MAX_DEPTH), Form::Plain).is_ok());
     let name = "x".repeat(1000);
     let error = encoded(&codec(ORDER), &format!("{{\"id\":1,\"{name}\":1}}"), Form::Plain).unwrap_err();
     assert!(error.len() < 150, "{error}");
@@ -578,9 +578,9 @@ proptest! {
         for schema in [LIST, ORDER] {
             let codec = codec(schema);
             for form in [Form::Plain, Form::Tagged] {
-                let _refused = codec.encode(text.as_bytes(), form, Vec::new(), MOST);
+                let _refused = codec.encode(text.as_bytes(), form, Vec::new(), MAX_ENCODED);
                 if let Ok(json) = codec.decode(&data, form) {
-                    let again = codec.encode(&json, form, Vec::new(), MOST);
+                    let again = codec.encode(&json, form, Vec::new(), MAX_ENCODED);
                     // JSON has no infinity.
                     prop_assert!(again.is_ok() || json.windows(5).any(|part| part == b"1e999"));
                 }

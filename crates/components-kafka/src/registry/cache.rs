@@ -7,9 +7,9 @@ use tokio::time::Instant;
 use super::{Failure, Schema};
 
 /// Schemas that are known at once, and questions without an answer.
-const MOST_KNOWN: usize = 1000;
+const MAX_KNOWN: usize = 1000;
 /// Bytes that they take together.
-const MOST_BYTES: usize = 32 * 1024 * 1024;
+const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// Beside its schema or the text of its error, bytes.
 const ENTRY: usize = 256;
 
@@ -66,8 +66,7 @@ impl Cache {
             Err(failure) => failure.text.len(),
         };
         let bytes = size + ENTRY;
-        while self.answers.len() >= MOST_KNOWN
-            || (self.bytes + bytes > MOST_BYTES && !self.answers.is_empty())
+        while self.answers.len() >= MAX_KNOWN || (self.bytes + bytes > MAX_BYTES && !self.answers.is_empty())
         {
             let oldest = self.answers.iter().min_by_key(|(_, held)| held.used);
             match oldest.map(|(key, _)| key.clone()) {
@@ -129,13 +128,13 @@ mod tests {
     #[test]
     fn what_was_not_used_for_longest_makes_room() {
         let (mut known, now) = (Cache::default(), Instant::now());
-        let most = u32::try_from(MOST_KNOWN).unwrap();
+        let most = u32::try_from(MAX_KNOWN).unwrap();
         for id in 0..most {
             known.insert(Key::Id(id), schema(id, "\"int\""), KEEP, now);
         }
         assert_eq!(found(&mut known, &Key::Id(0), now), Some(0));
         known.insert(Key::Id(most), schema(most, "\"int\""), KEEP, now);
-        assert_eq!(known.answers.len(), MOST_KNOWN);
+        assert_eq!(known.answers.len(), MAX_KNOWN);
         assert_eq!(found(&mut known, &Key::Id(0), now), Some(0), "it was used");
         assert_eq!(found(&mut known, &Key::Id(1), now), None);
     }
@@ -145,11 +144,11 @@ mod tests {
         let (mut known, now) = (Cache::default(), Instant::now());
         let large = format!(
             "{{\"type\":\"string\",\"doc\":\"{}\"}}",
-            "x".repeat(MOST_BYTES / 4)
+            "x".repeat(MAX_BYTES / 4)
         );
         for id in 0..10 {
             known.insert(Key::Id(id), schema(id, &large), KEEP, now);
-            assert!(known.bytes <= MOST_BYTES);
+            assert!(known.bytes <= MAX_BYTES);
         }
         assert_eq!(known.answers.len(), 3);
         assert_eq!(found(&mut known, &Key::Id(9), now), Some(9));

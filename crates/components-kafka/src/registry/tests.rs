@@ -180,19 +180,23 @@ async fn a_registry_that_hangs_does_not_hold_up_a_message_for_ever() {
     server.trouble(Some(Trouble::Hang));
     let registry = Arc::new(registry(&server.url(), &[]));
     // More than may ask at once: the others wait for a place, and no longer than it takes.
-    let asking: Vec<_> = (1..=MOST_AT_ONCE + 4)
+    let asking: Vec<_> = (1..=MAX_CONCURRENT_REQUESTS + 4)
         .map(|id| {
             let registry = Arc::clone(&registry);
             tokio::spawn(async move { registry.by_id(u32::try_from(id).unwrap()).await.unwrap_err() })
         })
         .collect();
-    while server.requests().len() < MOST_AT_ONCE {
+    while server.requests().len() < MAX_CONCURRENT_REQUESTS {
         tokio::task::yield_now().await;
     }
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(server.requests().len(), MOST_AT_ONCE, "the others wait");
+    assert_eq!(
+        server.requests().len(),
+        MAX_CONCURRENT_REQUESTS,
+        "the others wait"
+    );
     tokio::time::pause();
     for asked in asking {
         let failure = asked.await.unwrap();
@@ -217,7 +221,11 @@ async fn who_asks_the_same_at_once_shares_the_answer() {
     for encoded in futures::future::join_all(asking).await {
         encoded.unwrap();
     }
-    assert!(server.requests().len() <= MOST_AT_ONCE, "{:?}", server.requests());
+    assert!(
+        server.requests().len() <= MAX_CONCURRENT_REQUESTS,
+        "{:?}",
+        server.requests()
+    );
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use super::{LOG, Session, Tracked};
 use crate::{
     offsets::{Returned, TakenRecord},
     record::incoming,
-    values::{Answer, LATER, Read, is_of},
+    values::{Answer, REGISTRY_RETRY_DELAY, Read, is_of},
 };
 
 impl Session {
@@ -30,7 +30,7 @@ impl Session {
             let data = match self.values.read(&taken_record.record) {
                 Read::Done(data) => data,
                 Read::Later => {
-                    self.offsets.postponed(taken_record, now + LATER);
+                    self.offsets.postponed(taken_record, now + REGISTRY_RETRY_DELAY);
                     continue;
                 }
                 Read::Failed(why) => {

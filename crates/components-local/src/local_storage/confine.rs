@@ -10,7 +10,7 @@ use outrigger_component::{Error, Kind, Result};
 /// Where no file may be read or written: the kernel's, the boot loader's, and the credentials of a pod.
 const REFUSED: [&str; 5] = ["/proc", "/sys", "/boot", "/var/run/secrets", "/run/secrets"];
 /// Links that are followed for one name.
-const MOST_LINKS: usize = 255;
+const MAX_LINKS: usize = 255;
 
 /// A folder that names are resolved in, as if it were the root of the file system.
 pub(super) struct Root(PathBuf);
@@ -73,7 +73,7 @@ impl Root {
                 continue;
             };
             links += 1;
-            if links > MOST_LINKS {
+            if links > MAX_LINKS {
                 return Err(Error::invalid_request(format!("{name}: too many links")));
             }
             inside.pop();

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    AGAIN, BrokerInner,
+    BrokerInner, REDELIVERY_DELAY,
     filter::Filter,
     properties::{self, RETAINED},
     session::{Command, Incoming},
@@ -134,7 +134,7 @@ fn settle((offered, settlement): (Offered, Settlement), again: Option<&mut VecDe
         (Settlement::Return | Settlement::Unattempted, Some(again)) => {
             let Offered { incoming, before } = offered;
             let before = before + 1;
-            again.push_back((Instant::now() + AGAIN, Offered { incoming, before }));
+            again.push_back((Instant::now() + REDELIVERY_DELAY, Offered { incoming, before }));
         }
         (Settlement::Return | Settlement::Unattempted, None) => drop(offered.incoming),
     }

@@ -13,7 +13,7 @@ pub(super) struct InFlight {
     messages: BTreeMap<u64, Message>,
     by_packet: HashMap<u16, u64>,
     /// Those that no subscription has.
-    stray: BTreeSet<u64>,
+    unrouted: BTreeSet<u64>,
     next: u64,
     /// What all of them take in memory.
     bytes: usize,
@@ -106,24 +106,24 @@ impl InFlight {
     }
 
     /// No subscription has it any more.
-    pub(super) fn strays(&mut self, number: u64) -> Option<Arc<Received>> {
+    pub(super) fn set_unrouted(&mut self, number: u64) -> Option<Arc<Received>> {
         if self.messages.get(&number)?.received.qos == QoS::AtMostOnce {
             self.remove(number);
             return None;
         }
-        self.stray.insert(number);
+        self.unrouted.insert(number);
         let message = self.messages.get(&number);
         message.map(|message| Arc::clone(&message.received))
     }
 
-    pub(super) fn found(&mut self, number: u64) {
-        self.stray.remove(&number);
+    pub(super) fn set_routed(&mut self, number: u64) {
+        self.unrouted.remove(&number);
     }
 
     /// Those without a subscription, in order.
-    pub(super) fn stray(&self) -> Vec<(u64, Arc<Received>)> {
-        let stray = self.stray.iter();
-        stray
+    pub(super) fn unrouted(&self) -> Vec<(u64, Arc<Received>)> {
+        let unrouted = self.unrouted.iter();
+        unrouted
             .filter_map(|number| Some((*number, Arc::clone(&self.messages.get(number)?.received))))
             .collect()
     }
@@ -141,7 +141,7 @@ impl InFlight {
     }
 
     fn remove(&mut self, number: u64) -> Option<Message> {
-        self.stray.remove(&number);
+        self.unrouted.remove(&number);
         let message = self.messages.remove(&number)?;
         self.bytes -= message.received.size();
         if self.by_packet.get(&message.received.packet) == Some(&number) {
@@ -212,16 +212,16 @@ mod tests {
     }
 
     #[test]
-    fn strays_wait_in_their_order() {
+    fn unrouted_messages_wait_in_their_order() {
         let mut held = InFlight::default();
         for (packet, text) in [(1, "a"), (2, "b")] {
             held.add(received(packet, false, text), 1);
         }
-        held.strays(1);
-        held.strays(0);
-        let numbers: Vec<_> = held.stray().into_iter().map(|(number, _)| number).collect();
+        held.set_unrouted(1);
+        held.set_unrouted(0);
+        let numbers: Vec<_> = held.unrouted().into_iter().map(|(number, _)| number).collect();
         assert_eq!(numbers, [0, 1]);
-        held.found(0);
-        assert_eq!(held.stray().len(), 1);
+        held.set_routed(0);
+        assert_eq!(held.unrouted().len(), 1);
     }
 }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use outrigger_component::{Error, Pairs, Result, pubsub::Publish};
 
 use crate::{
-    client::{MOST_USER_PROPERTIES, Properties},
+    client::{MAX_USER_PROPERTIES, Properties},
     link::is_text,
 };
 
@@ -28,7 +28,7 @@ const MEANT_OTHERWISE: &[&str] = &[
     CORRELATION_BASE64,
 ];
 /// Bytes of correlation data, which has two bytes for its length.
-const LONGEST_CORRELATION: usize = 65_535;
+const MAX_CORRELATION: usize = 65_535;
 
 /// What to publish a message with.
 pub(super) fn of(message: &Publish) -> Result<Properties> {
@@ -67,9 +67,9 @@ pub(super) fn of(message: &Publish) -> Result<Properties> {
             ));
         }
     }
-    if user.len() > MOST_USER_PROPERTIES {
+    if user.len() > MAX_USER_PROPERTIES {
         let text = format!(
-            "{} metadata properties: {MOST_USER_PROPERTIES} are the most",
+            "{} metadata properties: {MAX_USER_PROPERTIES} are the most",
             user.len()
         );
         return Err(Error::invalid_request(text));
@@ -130,9 +130,9 @@ fn correlation(message: &Publish) -> Result<Option<Bytes>> {
             decoded.into()
         }
     };
-    if data.len() > LONGEST_CORRELATION {
+    if data.len() > MAX_CORRELATION {
         let text = format!(
-            "{CORRELATION} has {} bytes: {LONGEST_CORRELATION} are the most",
+            "{CORRELATION} has {} bytes: {MAX_CORRELATION} are the most",
             data.len()
         );
         return Err(Error::invalid_request(text));

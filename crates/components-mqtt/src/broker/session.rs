@@ -9,7 +9,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    MOST_BYTES, MOST_HELD,
+    MAX_HELD, MAX_HELD_BYTES,
     filter::Filter,
     in_flight::{Arrival, InFlight},
 };
@@ -17,14 +17,14 @@ use crate::{
     LOG,
     client::{Client, Event, Events, Limits, Lost, Received, Refusal, SubscribeOptions},
     link::Link,
-    publisher::goodbye,
+    publisher::disconnect,
     settings::{Connection, RECONNECT_PAUSES},
 };
 
 /// How long acknowledgements may take to be written at the end.
-const LAST: Duration = Duration::from_secs(1);
+const FLUSH_WAIT: Duration = Duration::from_secs(1);
 /// How long messages wait for a subscription before that is told: a stream that broke comes again.
-const PATIENCE: Duration = Duration::from_secs(10);
+const UNROUTED_WARNING_DELAY: Duration = Duration::from_secs(10);
 /// Topics of which it is told that their messages wait for a subscription.
 const MAX_WARNED_TOPICS: usize = 100;
 /// What nobody subscribes to: the broker's answer to the end of that subscription says that it has read all that was sent
@@ -60,7 +60,7 @@ impl Incoming {
 impl Drop for Incoming {
     fn drop(&mut self) {
         if let Some(commands) = self.commands.take() {
-            let _gone = commands.send(Command::Stray(self.number));
+            let _gone = commands.send(Command::Unrouted(self.number));
         }
     }
 }
@@ -76,7 +76,7 @@ pub(super) enum Command {
     /// The app is done with a message.
     Done(u64),
     /// A subscription ended with a message.
-    Stray(u64),
+    Unrouted(u64),
     /// Tells when what was acknowledged before has been written, or cannot be.
     Flush(oneshot::Sender<()>),
 }
@@ -168,16 +168,16 @@ impl Session {
                 self.link.send_replace(Link::Down(None));
             }
             // What is not left to the broker may take as much again.
-            let has_capacity = self.held.len() < MOST_HELD && self.held.bytes() < 2 * MOST_BYTES;
+            let has_capacity = self.held.len() < MAX_HELD && self.held.bytes() < 2 * MAX_HELD_BYTES;
             let (wait_until, look_at) = (self.wait_until, self.look_at);
             let next = async {
                 sleep_until(wait_until).await;
                 events.poll().await
             };
             tokio::select! {
-                () = stop.cancelled(), if last.is_none() => last = Some(Instant::now() + LAST),
+                () = stop.cancelled(), if last.is_none() => last = Some(Instant::now() + FLUSH_WAIT),
                 () = sleep_until(last.unwrap_or(wait_until)), if last.is_some() => break,
-                () = sleep_until(look_at.unwrap_or(wait_until)), if look_at.is_some() => self.warn_of_strays(),
+                () = sleep_until(look_at.unwrap_or(wait_until)), if look_at.is_some() => self.warn_of_unrouted(),
                 Some(command) = self.queue.recv() => self.command(command),
                 event = next, if has_capacity => match event {
                     Ok(event) => self.event(event),
@@ -186,7 +186,7 @@ impl Session {
             }
         }
         if self.is_up() {
-            goodbye(&self.client, &mut events).await;
+            disconnect(&self.client, &mut events).await;
         }
     }
 
@@ -258,9 +258,9 @@ impl Session {
     fn command(&mut self, command: Command) {
         match command {
             Command::Add(route, added) => {
-                for (number, received) in self.held.stray() {
+                for (number, received) in self.held.unrouted() {
                     if route.filter.matches(&received.topic) {
-                        self.held.found(number);
+                        self.held.set_routed(number);
                         self.deliver(&route, number, received);
                     }
                 }
@@ -277,10 +277,10 @@ impl Session {
                     self.acknowledge(&received);
                 }
             }
-            Command::Stray(number) => {
-                if let Some(received) = self.held.strays(number) {
+            Command::Unrouted(number) => {
+                if let Some(received) = self.held.set_unrouted(number) {
                     if self.route(number, &received) {
-                        self.held.found(number);
+                        self.held.set_routed(number);
                     } else {
                         self.look_later();
                     }
@@ -320,7 +320,7 @@ impl Session {
             Arrival::Done(received) => self.acknowledge(&received),
             Arrival::New(number, received) => {
                 if !self.route(number, &received) {
-                    self.held.strays(number);
+                    self.held.set_unrouted(number);
                     self.look_later();
                 }
             }
@@ -330,19 +330,19 @@ impl Session {
     /// Some messages may wait for a subscription.
     fn look_later(&mut self) {
         if self.look_at.is_none() {
-            self.look_at = Some(Instant::now() + PATIENCE);
+            self.look_at = Some(Instant::now() + UNROUTED_WARNING_DELAY);
         }
     }
 
     /// Warns of messages that wait for a subscription while others are there: those may starve.
-    fn warn_of_strays(&mut self) {
+    fn warn_of_unrouted(&mut self) {
         self.look_at = None;
         self.routes.retain(|route| !route.messages.is_closed());
         if self.routes.is_empty() {
             // The next one looks again.
             return;
         }
-        for (_, received) in self.held.stray() {
+        for (_, received) in self.held.unrouted() {
             if self.warned.len() >= MAX_WARNED_TOPICS || !self.warned.insert(Arc::clone(&received.topic)) {
                 continue;
             }
@@ -364,14 +364,14 @@ impl Session {
             return false;
         }
         let is_first = self.held.len() == 0;
-        self.skipping |= !is_first && self.held.bytes() + received.size() > MOST_BYTES;
+        self.skipping |= !is_first && self.held.bytes() + received.size() > MAX_HELD_BYTES;
         self.skipping
     }
 
     /// Whether to connect anew for what was left to the broker: there is room again, and the broker has read what was
     /// acknowledged, so that this does not come again.
     fn wants_the_rest(&mut self) -> bool {
-        let has_room = self.unsent == 0 && self.held.bytes() <= MOST_BYTES / 2;
+        let has_room = self.unsent == 0 && self.held.bytes() <= MAX_HELD_BYTES / 2;
         if !self.skipping || !has_room || !self.is_up() || self.stop.is_cancelled() {
             return false;
         }
@@ -419,7 +419,7 @@ impl Session {
             received,
             commands: Some(self.commands.clone()),
         };
-        // Dropped where nobody takes it, it becomes a stray again.
+        // Dropped where nobody takes it, it is unrouted again.
         let _gone = route.messages.send(incoming);
     }
 

@@ -10,7 +10,7 @@ use rumqttc::{
 };
 
 use super::{Event, Failure, Limits, Lost, Outgoing, Received, Refusal};
-use crate::settings::{Connection, KEEP_ALIVE, LARGEST};
+use crate::settings::{Connection, KEEP_ALIVE, MAX_MESSAGE};
 
 #[derive(Clone)]
 pub(crate) struct Client(AsyncClient);
@@ -32,7 +32,7 @@ pub(super) fn open(
             SessionMode::Persistent
         })
         .set_keep_alive(KEEP_ALIVE)
-        .set_max_packet_size(LARGEST, LARGEST)
+        .set_max_packet_size(MAX_MESSAGE, MAX_MESSAGE)
         .set_inflight(connection.ahead)
         .set_ack_mode(AckMode::Manual);
     if let Some((user, password)) = &broker.account {

@@ -16,10 +16,10 @@ use tokio::time::Instant;
 
 use self::fresh::Fresh;
 use super::{
-    Event, Failure, Limits, Lost, MOST_USER_PROPERTIES, Outgoing, Properties, Received, Refusal, Retained,
+    Event, Failure, Limits, Lost, MAX_USER_PROPERTIES, Outgoing, Properties, Received, Refusal, Retained,
     SubscribeOptions,
 };
-use crate::settings::{Connection, KEEP_ALIVE, LARGEST, Session};
+use crate::settings::{Connection, KEEP_ALIVE, MAX_MESSAGE, Session};
 
 #[derive(Clone)]
 pub(crate) struct Client {
@@ -42,7 +42,7 @@ pub(super) fn open(
         .set_keep_alive(KEEP_ALIVE)
         .set_session_expiry_interval(Some(session.expiry))
         .set_receive_maximum(Some(session.window))
-        .set_max_packet_size(u32::try_from(LARGEST).ok())
+        .set_max_packet_size(u32::try_from(MAX_MESSAGE).ok())
         .set_outgoing_inflight_upper_limit(connection.ahead)
         .set_ack_mode(AckMode::Manual)
         .set_session_store(Fresh::new(name, connection));
@@ -220,7 +220,7 @@ fn limits(answer: &ConnAck) -> Limits {
         .and_then(|size| usize::try_from(size).ok());
     let has = |available: Option<u8>| available != Some(0);
     Limits {
-        packet: packet.unwrap_or(LARGEST).min(LARGEST),
+        packet: packet.unwrap_or(MAX_MESSAGE).min(MAX_MESSAGE),
         qos: match properties.max_qos {
             Some(0) => QoS::AtMostOnce,
             Some(1) => QoS::AtLeastOnce,
@@ -266,8 +266,8 @@ fn received(publish: Publish) -> Received {
     let expires = left.and_then(|left| Instant::now().checked_add(Duration::from_secs(left.max(1).into())));
     let properties = publish.properties.map(|properties| {
         let mut user = properties.user_properties;
-        if user.len() > MOST_USER_PROPERTIES {
-            user.truncate(MOST_USER_PROPERTIES);
+        if user.len() > MAX_USER_PROPERTIES {
+            user.truncate(MAX_USER_PROPERTIES);
             user.shrink_to_fit();
         }
         let numbers = properties.subscription_identifiers.into_iter();
@@ -279,7 +279,7 @@ fn received(publish: Publish) -> Received {
             user,
             subscriptions: numbers
                 .filter_map(|number| u32::try_from(number).ok())
-                .take(MOST_USER_PROPERTIES)
+                .take(MAX_USER_PROPERTIES)
                 .collect(),
         })
     });

@@ -8,9 +8,9 @@ use super::{Connection, Session, URL, Version, v3};
 /// What the engine asks a broker for at most.
 const WINDOW: u16 = 1024;
 /// How long a broker keeps the session of a client that has a name.
-const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+const SESSION_EXPIRY: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// And that of one with a name that nobody else will have again.
-const KEPT_NAMELESS: Duration = Duration::from_secs(5 * 60);
+const SESSION_EXPIRY_NAMELESS: Duration = Duration::from_secs(5 * 60);
 
 /// The settings of a publish/subscribe component.
 pub(crate) struct PubSubSettings {
@@ -51,7 +51,14 @@ impl PubSubSettings {
         };
         let session = Session {
             clean_start: metadata.flag(&["cleanStart"], false),
-            expiry: expiry(metadata, if nameless { KEPT_NAMELESS } else { KEPT })?,
+            expiry: expiry(
+                metadata,
+                if nameless {
+                    SESSION_EXPIRY_NAMELESS
+                } else {
+                    SESSION_EXPIRY
+                },
+            )?,
             window: match metadata.number::<u16>(WINDOW_NAME)? {
                 None => WINDOW,
                 Some(0) => return Err(metadata.wrong(WINDOW_NAME, "use 1 to 65535").into()),

@@ -438,16 +438,16 @@ async fn who_is_not_let_in_over_mqtt_3_is_told_at_once() {
 /// What is too large is never sent: the broker would end the connection, and get it again over the next one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_large_for_mqtt_3_is_refused_alone() {
-    const LARGEST: usize = 64 << 20;
+    const MAX_MESSAGE: usize = 64 << 20;
     let Some(server) = Mosquitto::start() else { return };
     let broker = open("pubsub.mqtt3", &server.url(), "app", &[]).await.unwrap();
     let mut subscription = subscribe(&broker, "orders", &[]).await;
-    let large = message("orders", &"x".repeat(LARGEST), &[]);
+    let large = message("orders", &"x".repeat(MAX_MESSAGE), &[]);
     let small = message("orders", "small", &[]);
     let (refused, published) = tokio::join!(broker.publish(&large), broker.publish(&small));
     let error = refused.unwrap_err();
     assert_eq!(error.kind(), Kind::InvalidRequest, "{error}");
-    assert!(error.to_string().contains(&LARGEST.to_string()), "{error}");
+    assert!(error.to_string().contains(&MAX_MESSAGE.to_string()), "{error}");
     published.unwrap();
     let delivery = next(&mut subscription).await;
     assert_eq!(delivery.message.data, "small");

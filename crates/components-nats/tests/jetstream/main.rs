@@ -307,15 +307,15 @@ async fn what_the_server_does_not_have_is_named() {
 /// The server's own limit is 1 MiB.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_large_is_refused_alone() {
-    const LARGEST: usize = 1 << 20;
+    const MAX_PAYLOAD: usize = 1 << 20;
     let Some(server) = started().await else { return };
     let broker = open(&server.url(), "app", &[]).await.unwrap();
     let mut subscription = subscribe(&broker, "orders").await.unwrap();
     broker.publish(&message("orders", "before")).await.unwrap();
-    let large = "x".repeat(LARGEST + 1);
+    let large = "x".repeat(MAX_PAYLOAD + 1);
     let error = broker.publish(&message("orders", &large)).await.unwrap_err();
     assert_eq!(error.kind(), Kind::InvalidRequest, "{error}");
-    for part in [LARGEST, LARGEST + 1] {
+    for part in [MAX_PAYLOAD, MAX_PAYLOAD + 1] {
         assert!(error.to_string().contains(&part.to_string()), "{part}: {error}");
     }
     broker.publish(&message("orders", "after")).await.unwrap();

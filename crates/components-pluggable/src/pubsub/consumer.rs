@@ -17,13 +17,13 @@ use super::BrokerInner;
 use crate::{discovery::LOG, status};
 
 /// Acknowledgements on their way; when there are more, no messages are taken.
-const MOST_ACKS: usize = 256;
+const MAX_ACKS: usize = 256;
 /// Before the stream is opened again.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 /// What a component is told of a message that has to come again.
 const RETURNED: &str = "the message was not processed: deliver it again";
 /// How long a component may take to notice that nothing more is read.
-const FAREWELL: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Pulls the messages of one topic.
 pub(super) struct Consumer {
@@ -105,7 +105,7 @@ impl Consumer {
     /// Pulls by one stream until it ends. `Ok` = the component has nothing more to say, or nothing more is wanted.
     async fn session(&mut self, feed: &mut Feed<String>) -> Result<(), Status> {
         let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
-        let (acks, queue) = mpsc::channel(MOST_ACKS);
+        let (acks, queue) = mpsc::channel(MAX_ACKS);
         let first = PullMessagesRequest {
             topic: Some(self.topic.clone()),
             ..PullMessagesRequest::default()
@@ -146,7 +146,7 @@ impl Consumer {
                         permit.send(ack);
                     }
                 }
-                message = messages.message(), if feed.free_capacity() > 0 && owed.len() < MOST_ACKS => match message? {
+                message = messages.message(), if feed.free_capacity() > 0 && owed.len() < MAX_ACKS => match message? {
                     Some(message) => self.offer(feed, message),
                     None => return Ok(()),
                 },
@@ -159,9 +159,9 @@ impl Consumer {
                 }
             }
             drop(acks);
-            farewell(&mut messages).await;
+            drain_stream(&mut messages).await;
         };
-        let _late = timeout(FAREWELL, last).await;
+        let _late = timeout(DRAIN_TIMEOUT, last).await;
         Ok(())
     }
 
@@ -185,6 +185,6 @@ impl Consumer {
 
 /// Lets the last acks reach the component: it ends the stream when it has read them. Messages that come now are not
 /// acknowledged.
-async fn farewell(messages: &mut Streaming<PullMessagesResponse>) {
+async fn drain_stream(messages: &mut Streaming<PullMessagesResponse>) {
     while let Ok(Some(_)) = messages.message().await {}
 }

@@ -21,7 +21,7 @@ use super::{
 };
 
 /// Bytes of values that go into one statement: the server takes no message of a gibibyte.
-const MOST_AT_ONCE: usize = 64 * 1024 * 1024;
+const MAX_STATEMENT: usize = 64 * 1024 * 1024;
 
 impl PostgresState {
     /// All or nothing; and the new ETag of the key `etag_of`, where the statement can return it.
@@ -146,7 +146,7 @@ fn are_independent(changes: &[Change]) -> bool {
                 !write.first || change.etag.is_some()
             }
         };
-        fits && keys.insert(change.key.as_str()) && guards <= 1 && size <= MOST_AT_ONCE
+        fits && keys.insert(change.key.as_str()) && guards <= 1 && size <= MAX_STATEMENT
     })
 }
 

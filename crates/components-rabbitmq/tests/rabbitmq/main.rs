@@ -386,10 +386,10 @@ async fn other_properties_of_a_topic_fail_it_alone(url: &str) {
 
 /// The server ends the channel, on which others publish too.
 async fn what_is_too_large_is_refused_alone(url: &str) {
-    const LARGEST: usize = RabbitMq::LARGEST;
+    const MAX_MESSAGE: usize = RabbitMq::MAX_MESSAGE;
     let broker = open(url, "large", &LASTING).await.unwrap();
     let mut subscription = subscribe(&broker, "large", &[]).await.unwrap();
-    let large = "x".repeat(LARGEST + 1);
+    let large = "x".repeat(MAX_MESSAGE + 1);
     let large = message("large", &large, &[]);
     let small = message("large", "small", &[]);
     let (refused, one, two) = tokio::join!(
@@ -400,8 +400,8 @@ async fn what_is_too_large_is_refused_alone(url: &str) {
     let error = refused.unwrap_err();
     assert_eq!(error.kind(), Kind::InvalidRequest, "{error}");
     for part in [
-        (LARGEST + 1).to_string(),
-        LARGEST.to_string(),
+        (MAX_MESSAGE + 1).to_string(),
+        MAX_MESSAGE.to_string(),
         "max_message_size".to_owned(),
     ] {
         assert!(error.to_string().contains(&part), "{part}: {error}");

@@ -21,13 +21,13 @@ const POLL: Duration = Duration::from_millis(100);
 /// After a command that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long nobody touched what a consumer left that vanished, where `processingTimeout` does not say.
-const LEFT: Duration = Duration::from_secs(60);
+const CLAIM_AFTER: Duration = Duration::from_secs(60);
 /// The first of all pending entries.
 const FIRST: &str = "-";
 /// Of what is done again and again.
-const LEAST_PERIOD: Duration = Duration::from_millis(1);
+const MIN_PERIOD: Duration = Duration::from_millis(1);
 /// Steps of one look at pending entries.
-const MOST_STEPS: usize = 16;
+const MAX_STEPS: usize = 16;
 /// Entries named in one command.
 const BATCH: usize = 100;
 
@@ -64,7 +64,7 @@ impl Unsettled {
 }
 
 fn timer(every: Duration) -> Interval {
-    let mut timer = interval(every.max(LEAST_PERIOD));
+    let mut timer = interval(every.max(MIN_PERIOD));
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
     timer
 }
@@ -179,7 +179,7 @@ impl Consumer {
 
     /// How long nobody touched an entry before it is claimed.
     fn timeout(&self) -> Duration {
-        self.shared.options.processing_timeout.unwrap_or(LEFT)
+        self.shared.options.processing_timeout.unwrap_or(CLAIM_AFTER)
     }
 
     /// Begins a read that must not be abandoned: what it brings is pending with nobody else.
@@ -303,7 +303,7 @@ impl Consumer {
         let own: HashSet<String> = feed.unsettled().cloned().collect();
         let (group, depth) = (&self.shared.options.group, self.shared.options.queue_depth);
         let least = u64::try_from(self.timeout().as_millis()).unwrap_or(u64::MAX);
-        for _ in 0..MOST_STEPS {
+        for _ in 0..MAX_STEPS {
             let mut ask = cmd("XPENDING");
             ask.arg(&*self.topic)
                 .arg(group)

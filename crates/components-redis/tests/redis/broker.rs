@@ -430,15 +430,15 @@ async fn wrong_settings_are_named() {
 /// A server ends the connection of whom sends it more than it takes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_large_is_refused_alone() {
-    const LARGEST: usize = 1 << 20;
-    let limit = LARGEST.to_string();
+    const MAX_BULK: usize = 1 << 20;
+    let limit = MAX_BULK.to_string();
     let Some(redis) = Redis::start(&["--proto-max-bulk-len", &limit]) else {
         return;
     };
     let broker = open(&redis.host(), "app", &[]).await.unwrap();
     let mut subscription = subscribe(&broker).await;
     broker.publish(&message("before", &[])).await.unwrap();
-    let large = "x".repeat(LARGEST + 1);
+    let large = "x".repeat(MAX_BULK + 1);
     let error = broker.publish(&message(&large, &[])).await.unwrap_err();
     // The connection may be gone before its last words are read.
     let text = error.to_string();

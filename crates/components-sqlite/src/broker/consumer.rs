@@ -17,11 +17,11 @@ use super::{
 use crate::pool::failure;
 
 /// Messages leased in one transaction.
-const MOST_LEASED: usize = 256;
+const MAX_LEASED: usize = 256;
 /// How often a settlement is tried that the database does not take, while the component is closed.
 const LAST_TRIES: u32 = 3;
 /// The longest pause after a failure of the database.
-const MOST_PAUSE: Duration = Duration::from_secs(5);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// What two clocks show.
 struct Moment {
@@ -93,7 +93,7 @@ impl Consumer {
             // Heard from here on: what is published while the database is asked is not missed.
             let published = self.shared.published.notified();
             let budget = LeaseBudget {
-                messages: feed.free_capacity().min(MOST_LEASED),
+                messages: feed.free_capacity().min(MAX_LEASED),
                 bytes: feed.free_bytes(),
             };
             if !owed.is_empty() || (budget.messages > 0 && (likely || self.visible().await)) {
@@ -262,7 +262,7 @@ impl Consumer {
 
 /// How long to wait before the database is asked again: the first time where it works, longer after each failure in a row.
 fn backoff(poll: Duration) -> Backoff {
-    Backoff::new(poll, MOST_PAUSE.max(poll))
+    Backoff::new(poll, MAX_PAUSE.max(poll))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How often old messages and groups are removed.
 const SWEEP: Duration = Duration::from_secs(60);
 /// Groups say more often that they are there.
-const LEAST_RETENTION: Duration = Duration::from_secs(300);
+const MIN_RETENTION: Duration = Duration::from_secs(300);
 
 /// The properties of `pubsub.sqlite` besides those of the database.
 pub(super) struct Options {
@@ -53,7 +53,7 @@ impl Options {
             visibility: metadata.span(&["visibilityTimeout"], VISIBILITY, second)?,
             redelivery: metadata.span(&["redeliverInterval"], REDELIVERY, tick)?,
             poll: metadata.span(&["pollInterval"], POLL, tick)?,
-            retention: metadata.span(&["retention"], RETENTION, LEAST_RETENTION)?,
+            retention: metadata.span(&["retention"], RETENTION, MIN_RETENTION)?,
             sweep: SWEEP,
         })
     }

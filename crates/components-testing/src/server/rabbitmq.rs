@@ -26,7 +26,7 @@ pub struct RabbitMq {
 
 impl RabbitMq {
     /// The largest message that it takes, bytes.
-    pub const LARGEST: usize = 16 << 20;
+    pub const MAX_MESSAGE: usize = 16 << 20;
 
     /// With an empty store, and TLS for clients that show a certificate.
     pub fn start(certificates: &Certificates) -> Option<Self> {
@@ -63,7 +63,7 @@ impl RabbitMq {
             certificates.text("root.pem"),
             certificates.text("server.pem"),
             certificates.text("server.key"),
-            Self::LARGEST
+            Self::MAX_MESSAGE
         );
         fs::write(folder.path().join("rabbit.conf"), conf).unwrap();
         fs::write(folder.path().join("plugins"), "[].").unwrap();

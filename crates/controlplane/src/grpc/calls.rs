@@ -28,21 +28,21 @@ const IDLE: Duration = Duration::from_secs(600);
 /// Time in which a client reads nothing of an answer to a single request.
 const UNREAD: Duration = Duration::from_secs(300);
 /// Between two looks at the answers that nobody reads.
-const LOOK: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Bytes of requests that a connection has begun and not ended.
 const UNFINISHED: usize = 64 << 20;
 
 const WATCH_JOBS: &str = "/dapr.proto.scheduler.v1.Scheduler/WatchJobs";
 
 /// The methods of the control plane that take a stream of messages, and so may be silent for as long as they like.
-const FED: [&str; 2] = ["/dapr.proto.placement.v1.Placement/ReportDaprStatus", WATCH_JOBS];
+const CLIENT_STREAMING: [&str; 2] = ["/dapr.proto.placement.v1.Placement/ReportDaprStatus", WATCH_JOBS];
 
 /// The first message of [`WATCH_JOBS`]: what the sidecar takes is in a message of its own.
 static WATCH: Nested = Nested::of(&[(1, &FLAT)]);
 
 /// What the method at this path is called with.
 fn request_kind(path: &str) -> RequestKind {
-    match FED.contains(&path) {
+    match CLIENT_STREAMING.contains(&path) {
         true => RequestKind::Streaming,
         false => RequestKind::Unary,
     }
@@ -163,7 +163,7 @@ impl Calls {
                     0 if now.duration_since(since) < limit => since + limit,
                     0 if limit == FIRST_CALL => return CloseReason::NoCall,
                     0 => return CloseReason::Idle,
-                    _ => now + LOOK,
+                    _ => now + POLL_INTERVAL,
                 }
             };
             sleep_until(next).await;

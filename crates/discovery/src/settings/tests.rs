@@ -32,7 +32,7 @@ fn keys_match_in_any_case_and_under_aliases() {
     );
     #[cfg(any(feature = "sqlite", feature = "consul"))]
     assert!(settings.flag(&["disableWAL"]).unwrap());
-    assert!(settings.find(&["n"], Reading::Any).is_none());
+    assert!(settings.find(&["n"], PropertyType::Any).is_none());
     assert_eq!(Settings::new(&json!([1])).err(), Some(SettingsError::NotAMap));
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn hold_to_page(resolver: &str, settings: &Settings<'_>) {
     let rows = section.map(|(_, rows)| documented_by(rows)).unwrap_or_default();
     // Maps are in the names of what is in them.
     let mut read = settings.looked_up();
-    read.retain(|_, reading| *reading != Reading::Map);
+    read.retain(|_, reading| *reading != PropertyType::Map);
     let mut wrong = Vec::new();
     for (name, reading) in &read {
         match rows.get(&name.to_lowercase()) {
@@ -109,15 +109,15 @@ pub(crate) fn hold_to_page(resolver: &str, settings: &Settings<'_>) {
 }
 
 /// Whether a row says how the setting is read.
-fn is_right(row: &Documented, reading: Reading) -> bool {
+fn is_right(row: &Documented, reading: PropertyType) -> bool {
     let default = row.default.trim_matches('`');
     match reading {
-        Reading::Map | Reading::Any | Reading::Text(None) => true,
-        Reading::Text(Some(text)) => default == text,
-        Reading::Flag => row.kind == "switch" && default == "off",
-        Reading::Duration(span) => row.kind == "duration" && parse_duration(default) == Some(span),
-        Reading::Nanoseconds => row.kind == "nanoseconds",
-        Reading::Number => row.kind == "number",
+        PropertyType::Map | PropertyType::Any | PropertyType::Text(None) => true,
+        PropertyType::Text(Some(text)) => default == text,
+        PropertyType::Flag => row.kind == "switch" && default == "off",
+        PropertyType::Duration(span) => row.kind == "duration" && parse_duration(default) == Some(span),
+        PropertyType::Nanoseconds => row.kind == "nanoseconds",
+        PropertyType::Number => row.kind == "number",
     }
 }
 
@@ -127,14 +127,20 @@ fn a_row_that_says_another_type_or_default_is_found() {
         kind: kind.to_owned(),
         default: default.to_owned(),
     };
-    let second = Reading::Duration(Duration::from_secs(1));
+    let second = PropertyType::Duration(Duration::from_secs(1));
     assert!(is_right(&row("duration", "`1s`"), second));
     assert!(!is_right(&row("duration", "`2s`"), second));
     assert!(!is_right(&row("number", "`1s`"), second));
-    assert!(is_right(&row("name", "`hosts`"), Reading::Text(Some("hosts"))));
-    assert!(!is_right(&row("name", "`host`"), Reading::Text(Some("hosts"))));
-    assert!(is_right(&row("switch", "off"), Reading::Flag));
-    assert!(!is_right(&row("switch", "on"), Reading::Flag));
-    assert!(!is_right(&row("duration", "none"), Reading::Nanoseconds));
-    assert!(!is_right(&row("text", "none"), Reading::Number));
+    assert!(is_right(
+        &row("name", "`hosts`"),
+        PropertyType::Text(Some("hosts"))
+    ));
+    assert!(!is_right(
+        &row("name", "`host`"),
+        PropertyType::Text(Some("hosts"))
+    ));
+    assert!(is_right(&row("switch", "off"), PropertyType::Flag));
+    assert!(!is_right(&row("switch", "on"), PropertyType::Flag));
+    assert!(!is_right(&row("duration", "none"), PropertyType::Nanoseconds));
+    assert!(!is_right(&row("text", "none"), PropertyType::Number));
 }

@@ -39,7 +39,7 @@ const MEMORY: u64 = 48;
 /// Work of the sidecar for all of them together, with the calls between them. Generous, as for attacks.
 const WORK: Duration = Duration::from_secs(20);
 /// How long a caller waits.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const MORE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\ninjected";
@@ -177,7 +177,7 @@ async fn ask(target: &Target, path: &str) -> (Option<u16>, String, bool) {
         "GET /v1.0/invoke/hostile/method/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     );
     peer.say(request.as_bytes()).await;
-    let heard = peer.hear(PATIENCE, |_| false).await;
+    let heard = peer.hear(TIMEOUT, |_| false).await;
     let text = String::from_utf8_lossy(&heard.bytes).into_owned();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
@@ -256,7 +256,7 @@ async fn nothing_that_goes_through_a_binding_splits_a_message() {
         );
         let mut peer = target.connect().await.unwrap();
         peer.say(request.as_bytes()).await;
-        let heard = peer.hear(PATIENCE, |_| false).await;
+        let heard = peer.hear(TIMEOUT, |_| false).await;
         let text = String::from_utf8_lossy(&heard.bytes).to_ascii_lowercase();
         let (head, _) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         assert!(

@@ -68,7 +68,7 @@ const FLOOD: (u64, u64) = (32, 4_000);
 /// Ceilings of thousands of requests that are there at once, as many as one connection may have.
 const STREAMS: (u64, u64) = (128, 6_000);
 /// How long an attacker listens for the end of its connection.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const TIMEOUT: Duration = Duration::from_secs(5);
 
 const fn attack(
     name: &'static str,
@@ -119,11 +119,11 @@ impl Attack {
                 };
                 peer.say(&words(target.listener)).await;
                 let verdict = self.verdict;
-                let patience = match verdict {
-                    Verdict::Swallowed => PATIENCE / 5,
-                    _ => PATIENCE,
+                let limit = match verdict {
+                    Verdict::Swallowed => TIMEOUT / 5,
+                    _ => TIMEOUT,
                 };
-                peer.hear(patience, move |bytes| match verdict {
+                peer.hear(limit, move |bytes| match verdict {
                     Verdict::Answered => h1::is_answered(bytes),
                     Verdict::StreamRefused => h2::is_over(bytes, 1),
                     Verdict::Bounded => true,

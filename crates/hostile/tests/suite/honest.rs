@@ -9,7 +9,7 @@ use crate::peer::{Heard, Peer, Target};
 use crate::{h1, h2};
 
 /// How long an honest client waits for an answer. Generous: machines that test are busy.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two calls.
 const PAUSE: Duration = Duration::from_millis(30);
 /// Bytes of a certificate at least.
@@ -18,7 +18,7 @@ const CERTIFICATE: usize = 500;
 /// One call on a connection of its own.
 pub async fn call(target: &Target) -> Result<(), String> {
     let started = Instant::now();
-    let outcome = tokio::time::timeout(PATIENCE, exchange(target)).await;
+    let outcome = tokio::time::timeout(TIMEOUT, exchange(target)).await;
     let name = target.listener.name;
     match outcome {
         Ok(Ok(())) => Ok(()),
@@ -26,9 +26,7 @@ pub async fn call(target: &Target) -> Result<(), String> {
             "an honest client of {name}: {why}, after {:?}",
             started.elapsed()
         )),
-        Err(_) => Err(format!(
-            "an honest client of {name} had no answer in {PATIENCE:?}"
-        )),
+        Err(_) => Err(format!("an honest client of {name} had no answer in {TIMEOUT:?}")),
     }
 }
 
@@ -69,11 +67,11 @@ pub async fn ask(target: &Target, peer: &mut Peer, connection: &str) -> Heard {
     if speaks_http1(target) {
         let request = h1::request(listener, &format!("Connection: {connection}\r\n"));
         peer.say(request.as_bytes()).await;
-        return peer.hear(PATIENCE, h1::is_answered).await;
+        return peer.hear(TIMEOUT, h1::is_answered).await;
     }
     let words = [h2::hello(&[]), h2::request(listener, 1, &target.signing)].concat();
     peer.say(&words).await;
-    peer.hear(PATIENCE, |bytes| h2::is_over(bytes, 1)).await
+    peer.hear(TIMEOUT, |bytes| h2::is_over(bytes, 1)).await
 }
 
 /// Calls until told to stop, once more after that.
@@ -92,10 +90,10 @@ pub async fn keep_calling(target: Target, stop: Arc<AtomicBool>) -> Result<u32, 
     }
 }
 
-/// Waits until a server answers; `false` when it does not within `patience`.
-pub async fn is_up(target: &Target, patience: Duration) -> bool {
+/// Waits until a server answers; `false` when it does not within `limit`.
+pub async fn is_up(target: &Target, limit: Duration) -> bool {
     let started = Instant::now();
-    while started.elapsed() < patience {
+    while started.elapsed() < limit {
         if call(target).await.is_ok() {
             return true;
         }

@@ -19,7 +19,7 @@ use crate::peer::Target;
 /// RFC 6762, 3.
 const GROUP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(224, 0, 0, 251), 5353);
 /// The largest packet (RFC 6762, 17).
-const LARGEST: usize = 9_000;
+const MAX_PACKET: usize = 9_000;
 /// Packets of each kind; with the pause between them, for a second.
 const PACKETS: u16 = 250;
 const PAUSE: Duration = Duration::from_millis(4);
@@ -30,7 +30,7 @@ const MEMORY: u64 = 24;
 const WORK: Duration = Duration::from_secs(5);
 /// How long a sidecar may take to start, and an answer to come.
 const START: Duration = Duration::from_secs(20);
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The app of the sidecar, and one that it looks for.
 const OWN: &str = "hostile";
@@ -104,7 +104,7 @@ fn questions() -> Vec<u8> {
     let (first, kind) = (name(&[OWN]), [PTR, 1].map(u16::to_be_bytes).concat());
     let mut asked = [first, kind.clone()].concat();
     let mut count = 1;
-    while asked.len() + 18 < LARGEST {
+    while asked.len() + 18 < MAX_PACKET {
         asked.extend([&pointer(12)[..], &kind].concat());
         count += 1;
     }
@@ -114,7 +114,7 @@ fn questions() -> Vec<u8> {
 /// As many instances as fit, each with an address of its own; with the next packet, others.
 fn instances(number: u16) -> Vec<u8> {
     let (service, mut records, mut count) = (name(&[SOUGHT]), Vec::new(), 0);
-    while records.len() < LARGEST - 200 {
+    while records.len() < MAX_PACKET - 200 {
         let label = format!("{number}-{count}");
         let (instance, host) = (name(&[&label, SOUGHT]), name(&[&label]));
         let [high, low] = number.to_be_bytes();
@@ -133,7 +133,7 @@ fn long_names() -> Vec<u8> {
     let long = name(&[&label[..], &label, &label, &label[..60]]);
     let mut records = record(&long, PTR, &pointer(12));
     let mut count = 1;
-    while records.len() + 30 < LARGEST {
+    while records.len() + 30 < MAX_PACKET {
         records.extend(record(&pointer(12), PTR, &pointer(12)));
         count += 1;
     }
@@ -144,7 +144,7 @@ fn long_names() -> Vec<u8> {
 fn chains() -> Vec<u8> {
     let mut records = record(&name(&[SOUGHT]), PTR, &pointer(12));
     let (mut count, mut last) = (1, 12);
-    while records.len() + 30 < LARGEST {
+    while records.len() + 30 < MAX_PACKET {
         let next = 12 + records.len();
         records.extend(record(&pointer(last), PTR, &pointer(last)));
         (count, last) = (count + 1, next);
@@ -206,20 +206,20 @@ async fn keep_looking(target: Target, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Acquire) {
         if let Ok(mut peer) = target.connect().await {
             peer.say(request.as_bytes()).await;
-            peer.hear(PATIENCE, |_| false).await;
+            peer.hear(TIMEOUT, |_| false).await;
         }
     }
 }
 
 /// How many answers have come to a socket, once no more do.
 async fn answers(socket: &UdpSocket) -> usize {
-    let (mut heard, mut buffer, mut patience) = (0, vec![0; LARGEST], PATIENCE);
-    while tokio::time::timeout(patience, socket.recv(&mut buffer))
+    let (mut heard, mut buffer, mut limit) = (0, vec![0; MAX_PACKET], TIMEOUT);
+    while tokio::time::timeout(limit, socket.recv(&mut buffer))
         .await
         .is_ok()
     {
         heard += 1;
-        patience = Duration::from_millis(500);
+        limit = Duration::from_millis(500);
     }
     heard
 }
@@ -245,7 +245,7 @@ async fn floods_of_multicast_dns_are_bounded() {
         let before = usage(server.id()).unwrap();
         for number in 0..PACKETS {
             let packet = (kind.packet)(number);
-            assert!(packet.len() <= LARGEST);
+            assert!(packet.len() <= MAX_PACKET);
             attacker.send_to(&packet, GROUP).await.unwrap();
             tokio::time::sleep(PAUSE).await;
         }

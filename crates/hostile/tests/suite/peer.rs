@@ -127,17 +127,17 @@ impl Peer {
         let _cut = tokio::time::timeout(STALLED, self.speaker.0.shutdown()).await;
     }
 
-    /// Listens until the server ends the connection, until `enough` is true, or for `patience`.
-    pub async fn hear(&mut self, patience: Duration, enough: impl Fn(&[u8]) -> bool) -> Heard {
+    /// Listens until the server ends the connection, until `enough` is true, or for `limit`.
+    pub async fn hear(&mut self, limit: Duration, enough: impl Fn(&[u8]) -> bool) -> Heard {
         let mut heard = Heard::default();
         let reading = hear(&mut self.reader, &mut heard, enough);
-        let _impatient = tokio::time::timeout(patience, reading).await;
+        let _late = tokio::time::timeout(limit, reading).await;
         heard
     }
 
-    /// Says piece after piece while it listens; goes on listening for `patience` behind the last.
-    pub async fn flood(self, pieces: impl Iterator<Item = Vec<u8>>, patience: Duration) -> Heard {
-        self.speak(pieces, Duration::ZERO, patience).await
+    /// Says piece after piece while it listens; goes on listening for `limit` behind the last.
+    pub async fn flood(self, pieces: impl Iterator<Item = Vec<u8>>, limit: Duration) -> Heard {
+        self.speak(pieces, Duration::ZERO, limit).await
     }
 
     /// The same with a pause behind each piece, until the server ends the connection.
@@ -145,12 +145,7 @@ impl Peer {
         self.speak(pieces, pause, Duration::ZERO).await;
     }
 
-    async fn speak(
-        self,
-        pieces: impl Iterator<Item = Vec<u8>>,
-        pause: Duration,
-        patience: Duration,
-    ) -> Heard {
+    async fn speak(self, pieces: impl Iterator<Item = Vec<u8>>, pause: Duration, limit: Duration) -> Heard {
         let Self {
             mut reader,
             mut speaker,
@@ -169,13 +164,13 @@ impl Peer {
             all_said.cancel();
         };
         let hearing = async {
-            let impatient = async {
+            let late = async {
                 all_said.cancelled().await;
-                tokio::time::sleep(patience).await;
+                tokio::time::sleep(limit).await;
             };
             tokio::select! {
                 () = hear(&mut reader, &mut heard, |_| false) => {}
-                () = impatient => {}
+                () = late => {}
             }
         };
         tokio::join!(speaking, hearing);

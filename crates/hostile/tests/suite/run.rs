@@ -17,7 +17,7 @@ use crate::honest;
 use crate::listeners::{LISTENERS, Listener, Process};
 
 /// An attack ends within this time, or hangs.
-const LONGEST: Duration = Duration::from_secs(45);
+const ATTACK_TIMEOUT: Duration = Duration::from_secs(45);
 /// Memory that a process may have gained when all is over, MiB.
 const KEPT: u64 = 64;
 /// Within this time, a client that is silent is sent away. The limits are 10 seconds for most states and 60 for the first
@@ -116,7 +116,7 @@ async fn attack_listener(
     forget_peak(id);
     let (stop, started) = (Arc::new(AtomicBool::new(false)), Instant::now());
     let honest = tokio::spawn(honest::keep_calling(target.clone(), Arc::clone(&stop)));
-    let heard = tokio::time::timeout(LONGEST, attack.run(target.from(ATTACKER))).await;
+    let heard = tokio::time::timeout(ATTACK_TIMEOUT, attack.run(target.from(ATTACKER))).await;
     stop.store(true, Ordering::Release);
     let served = honest.await.map_err(|panic| panic.to_string())?;
     let after = usage(id).ok_or("the process has ended")?;
@@ -128,7 +128,7 @@ async fn attack_listener(
         attack.name,
         started.elapsed().as_millis()
     );
-    let heard = heard.map_err(|_| format!("not over after {LONGEST:?}"))?;
+    let heard = heard.map_err(|_| format!("not over after {ATTACK_TIMEOUT:?}"))?;
     let mut wrong = String::new();
     if let Err(why) = attack.verdict.judge(attack.needs, &heard) {
         let _infallible = write!(wrong, "{why}; ");

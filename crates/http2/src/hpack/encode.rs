@@ -13,7 +13,7 @@ use super::{OVERHEAD, integer};
 /// Entries of the dynamic table, at most.
 const ENTRIES: usize = 32;
 /// Bytes of a value that goes into it, at most.
-const LONGEST: usize = 512;
+const MAX_VALUE: usize = 512;
 
 /// How a literal begins, and the bits of its first byte that are left for the index of its name: RFC 7541 section 6.2.
 type Pattern = (u8, u32);
@@ -205,7 +205,7 @@ impl Encoder {
             (index, _) => index.into(),
         };
         let size = key.text.len() + value.len() + OVERHEAD;
-        if values < most && value.len() <= LONGEST && self.fits(size) {
+        if values < most && value.len() <= MAX_VALUE && self.fits(size) {
             literal(INCREMENTAL, index, key.text, value, out);
             let (name, value) = (key.name.cloned(), value.into());
             self.insert(Entry { name, value, size }, tags);

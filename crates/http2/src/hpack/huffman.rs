@@ -6,7 +6,7 @@
 use super::HpackError;
 
 /// Bits of the longest code.
-const LONGEST: u32 = 30;
+const MAX_CODE_BITS: u32 = 30;
 /// Symbols: each byte, and the end of the string.
 const SYMBOLS: usize = 257;
 /// The end of the string. It never stands in one, but padding begins like it.
@@ -53,7 +53,7 @@ struct Group {
 struct Code {
     short: [Short; 256],
     /// By length.
-    groups: [Group; LONGEST as usize + 1],
+    groups: [Group; MAX_CODE_BITS as usize + 1],
     /// Symbols in the order of their codes.
     ordered: [u16; SYMBOLS],
 }
@@ -67,13 +67,13 @@ impl Code {
             groups: [Group {
                 first: u32::MAX,
                 at: 0,
-            }; LONGEST as usize + 1],
+            }; MAX_CODE_BITS as usize + 1],
             ordered: [0; SYMBOLS],
         };
         // The next code, at the left end of its bits, and how many symbols have one.
         let (mut next, mut at) = (0u64, 0);
         let mut length = 1;
-        while length <= LONGEST {
+        while length <= MAX_CODE_BITS {
             code.groups[length as usize] = Group {
                 first: next as u32,
                 at,
@@ -112,7 +112,7 @@ impl Code {
     fn long(&self, window: u64) -> (u16, u32) {
         let top = (window >> 32) as u32;
         let mut length = 9;
-        while length < LONGEST && self.groups[length as usize + 1].first <= top {
+        while length < MAX_CODE_BITS && self.groups[length as usize + 1].first <= top {
             length += 1;
         }
         // Lengths without codes begin where the next one does.
@@ -171,11 +171,11 @@ pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<usize, HpackErro
     };
     loop {
         bits.refill();
-        if bits.count < LONGEST {
+        if bits.count < MAX_CODE_BITS {
             break;
         }
         // Whatever comes next is complete.
-        while bits.count >= LONGEST {
+        while bits.count >= MAX_CODE_BITS {
             let (symbol, length) = symbol(bits.buffer)?;
             bits.skip(length);
             put(&mut slots, symbol);

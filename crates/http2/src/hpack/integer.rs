@@ -5,7 +5,7 @@ use bytes::{BufMut as _, BytesMut};
 use super::HpackError;
 
 /// Bytes that may follow the first: enough for 2³⁵, far beyond every size that is allowed here.
-const MOST: usize = 5;
+const MAX_BYTES: usize = 5;
 
 /// Takes the integer at the start of `rest`, which shares its first byte with a pattern: the low `bits` are its own.
 ///
@@ -28,7 +28,7 @@ pub(super) fn read(rest: &mut &[u8], bits: u32) -> Result<usize, HpackError> {
 
 fn read_more(rest: &mut &[u8], prefix: u64) -> Result<usize, HpackError> {
     let mut value = prefix;
-    for turn in 0..MOST {
+    for turn in 0..MAX_BYTES {
         let Some((&next, after)) = rest.split_first() else {
             return Err(HpackError::Truncated);
         };

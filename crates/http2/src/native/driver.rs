@@ -18,7 +18,7 @@ use crate::native::transport::Transport;
 
 /// Bytes read at once.
 const READ: usize = 32 * 1024;
-/// Timeouts a connection reads before others have their turn.
+/// Reads of a connection before others have their turn.
 const READS: usize = 8;
 /// Bytes that wait for the peer to read them, beyond which we do not listen to it.
 const WRITE_LIMIT: usize = 512 * 1024;

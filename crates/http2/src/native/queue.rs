@@ -22,17 +22,17 @@ pub(crate) enum Piece {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     first: Option<Bytes>,
-    more: Option<Box<More>>,
+    more: Option<Box<Overflow>>,
     trailers: Option<HeaderMap>,
 }
 
 #[derive(Debug, Default)]
-struct More {
+struct Overflow {
     chunks: VecDeque<Bytes>,
     tail: BytesMut,
 }
 
-impl More {
+impl Overflow {
     fn seal(&mut self) {
         if !self.tail.is_empty() {
             self.chunks.push_back(std::mem::take(&mut self.tail).freeze());

@@ -173,7 +173,7 @@ pub(super) fn is_quantity(text: &str) -> bool {
 /// Billionths of a unit, of which Kubernetes keeps no part: it rounds up.
 const NANO: i128 = 1_000_000_000;
 /// Kubernetes has no more units than that.
-const MOST: i128 = i64::MAX as i128 * NANO;
+const MAX_AMOUNT: i128 = i64::MAX as i128 * NANO;
 
 /// An amount in billionths of its unit.
 pub(super) fn amount(text: &str) -> Option<i128> {
@@ -194,7 +194,7 @@ pub(super) fn amount(text: &str) -> Option<i128> {
     let binary = |bits: u32| {
         shifted(number, 18)
             .checked_mul(1 << bits)
-            .map_or(MOST, |all| all / NANO + i128::from(all % NANO > 0))
+            .map_or(MAX_AMOUNT, |all| all / NANO + i128::from(all % NANO > 0))
     };
     let amount = match suffix {
         "" => decimal(0),
@@ -215,7 +215,7 @@ pub(super) fn amount(text: &str) -> Option<i128> {
         "Ei" => binary(60),
         _ => decimal(suffix.strip_prefix(['e', 'E'])?.parse().ok()?),
     };
-    Some(sign * amount.min(MOST))
+    Some(sign * amount.min(MAX_AMOUNT))
 }
 
 /// A number of digits and at most one point, with the point so many places further to the right, rounded up.
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(amount("1Gi"), Some((1 << 30) * NANO));
         assert!(amount("0.700000001") > amount("700m") && amount("0.699999999") < amount("700m"));
         let long = "9".repeat(1 << 16);
-        assert_eq!(amount(&long), Some(MOST));
+        assert_eq!(amount(&long), Some(MAX_AMOUNT));
         assert_eq!(amount(&format!("0.{long}")), Some(NANO));
     }
 

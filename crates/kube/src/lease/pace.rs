@@ -22,7 +22,7 @@ pub struct Pace {
 
 impl Pace {
     /// A holder writes less than twice a minute; one that dies is followed after a minute.
-    pub const RARE: Self = Self {
+    pub const SLOW: Self = Self {
         lasts: Duration::from_secs(60),
         take: Duration::from_secs(30),
         renew: Duration::from_secs(36),
@@ -31,7 +31,7 @@ impl Pace {
         give_up: Duration::from_secs(50),
     };
     /// A holder writes 15 times a minute; one that dies is followed 12 to 14 seconds after it last did.
-    pub const BRISK: Self = Self {
+    pub const FAST: Self = Self {
         lasts: Duration::from_secs(12),
         take: Duration::from_secs(4),
         renew: Duration::from_secs(4),
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_holder_gives_up_before_others_take_over_and_tries_twice_before() {
-        for pace in [Pace::RARE, Pace::BRISK] {
+        for pace in [Pace::SLOW, Pace::FAST] {
             // Others may be faster by a tenth, which no clock is.
             assert!(pace.give_up < pace.lasts.mul_f64(0.9), "{pace:?}");
             // However the pauses are drawn, two whole attempts fit.
@@ -73,6 +73,6 @@ mod tests {
     fn the_rare_pace_asks_less_than_twice_a_minute() {
         // With the watches of an operator, of which each is opened again after half an hour at the earliest.
         let watches = 8.0 / 30.0;
-        assert!(Duration::from_secs(60).div_duration_f64(Pace::RARE.renew) + watches <= 2.0);
+        assert!(Duration::from_secs(60).div_duration_f64(Pace::SLOW.renew) + watches <= 2.0);
     }
 }

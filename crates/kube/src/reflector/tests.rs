@@ -308,7 +308,7 @@ async fn an_outage_is_over_once_a_watch_lasts_also_where_nothing_happens() {
     server.asked("LIST", PLURAL, 3).await;
     server.down(false);
     running.complete().await;
-    tokio::time::sleep(SHORT * 2).await;
+    tokio::time::sleep(STABLE_AFTER * 2).await;
     let told: Vec<_> = lines
         .take(LOG, Level::INFO)
         .iter()

@@ -292,7 +292,7 @@ fn attempts_go_on_at_the_longest_pause() {
 
 #[test]
 fn a_service_that_somebody_else_writes_too_is_made_again_less_and_less_often() {
-    let (mut disputes, mut now) = (Disputes::default(), Instant::now());
+    let (mut conflicts, mut now) = (Conflicts::default(), Instant::now());
     let meta = Meta {
         namespace: "ns".to_owned(),
         name: "cart".to_owned(),
@@ -300,7 +300,7 @@ fn a_service_that_somebody_else_writes_too_is_made_again_less_and_less_often() {
     let pauses: Vec<_> = (0..7)
         .map(|_| {
             now += Duration::from_secs(1);
-            disputes.pause(&meta, now).map(|pause| pause.as_millis())
+            conflicts.pause(&meta, now).map(|pause| pause.as_millis())
         })
         .collect();
     assert_eq!(
@@ -312,9 +312,9 @@ fn a_service_that_somebody_else_writes_too_is_made_again_less_and_less_often() {
         name: "other".to_owned(),
         ..meta.clone()
     };
-    assert_eq!(disputes.pause(&other, now), None);
-    assert_eq!(disputes.pause(&meta, now + 3 * FULL_PAUSE), None);
-    assert_eq!(disputes.0.len(), 1);
+    assert_eq!(conflicts.pause(&other, now), None);
+    assert_eq!(conflicts.pause(&meta, now + 3 * FULL_PAUSE), None);
+    assert_eq!(conflicts.0.len(), 1);
 }
 
 const ROLLOUTS: &str = "/apis/argoproj.io/v1alpha1/rollouts";

@@ -34,7 +34,7 @@ impl LeaseElection {
         let client = Client::new(kubeconfig, AGENT).await?;
         // A process that comes back is another: its predecessor may still run.
         let identity = format!("{id}_{}", uuid::Uuid::new_v4());
-        let mut election = outrigger_kube::Election::new(client, namespace, LEASE, identity, Pace::BRISK);
+        let mut election = outrigger_kube::Election::new(client, namespace, LEASE, identity, Pace::FAST);
         let begun = Instant::now();
         loop {
             match election.check().await {

@@ -168,9 +168,9 @@ fn duration(text: &str, default: Duration) -> Result<Duration, String> {
 
 /// What is wrong with a policy, all of it.
 #[derive(Default)]
-struct Wrong(Vec<String>);
+struct PolicyErrors(Vec<String>);
 
-impl Wrong {
+impl PolicyErrors {
     fn note<T>(&mut self, read: Result<T, impl ToString>) -> Option<T> {
         read.map_err(|error| self.0.push(error.to_string())).ok()
     }
@@ -181,7 +181,7 @@ impl Wrong {
 }
 
 fn read_retry(retry: &spec::Retry) -> Result<RetrySpec, String> {
-    let mut wrong = Wrong::default();
+    let mut wrong = PolicyErrors::default();
     let constant = wrong.note(duration(&retry.duration, RetrySpec::DEFAULT_DURATION));
     let max_interval = wrong.note(duration(&retry.max_interval, RetrySpec::DEFAULT_MAX_INTERVAL));
     let backoff = match retry.policy.to_ascii_lowercase().as_str() {
@@ -212,7 +212,7 @@ fn read_retry(retry: &spec::Retry) -> Result<RetrySpec, String> {
 
 fn read_breaker(name: &str, breaker: &spec::CircuitBreaker) -> Result<BreakerSpec, String> {
     let defaults = BreakerSpec::named(name);
-    let mut wrong = Wrong::default();
+    let mut wrong = PolicyErrors::default();
     let max_requests = wrong.note(u32::try_from(breaker.max_requests).map_err(|_| {
         format!(
             "maxRequests {} is not between 0 and {}",

@@ -6,7 +6,7 @@ pub type Check = fn(&str) -> Option<String>;
 /// What this crate is told of values that others use: those that mean nothing are found where they are read, with their
 /// lines. By default nothing is known, and nothing of it is wrong.
 #[derive(Debug, Clone)]
-pub struct Known {
+pub struct ValueChecks {
     /// The parts of the API, as `spec.api` may name them; none: names in it are not looked at.
     pub apis: Vec<&'static str>,
     /// The resolvers that `spec.nameResolution.component` may name; as above.
@@ -23,7 +23,7 @@ pub struct Known {
     pub path_pattern: Check,
 }
 
-impl Default for Known {
+impl Default for ValueChecks {
     fn default() -> Self {
         let any: Check = |_| None;
         Self {

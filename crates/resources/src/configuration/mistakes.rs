@@ -8,7 +8,7 @@ use std::path::Path;
 use outrigger_nearest::hint;
 
 use super::features;
-use super::known::{Check, Known};
+use super::known::{Check, ValueChecks};
 use crate::problem::Problem;
 use crate::yaml::{Kind, Node};
 
@@ -28,7 +28,7 @@ pub struct Found {
 }
 
 /// What is wrong with the values of a file.
-pub(super) fn find(file: &Path, document: &Node, known: &Known) -> Found {
+pub(super) fn find(file: &Path, document: &Node, known: &ValueChecks) -> Found {
     let mut search = Search {
         file,
         known,
@@ -47,7 +47,7 @@ pub(super) fn find(file: &Path, document: &Node, known: &Known) -> Found {
 
 struct Search<'a> {
     file: &'a Path,
-    known: &'a Known,
+    known: &'a ValueChecks,
     found: Found,
 }
 

@@ -39,7 +39,7 @@ impl SecretScope {
 }
 
 /// Something that is wrong with a scope.
-pub(super) struct Wrong {
+pub(super) struct ScopeError {
     /// Of the scope.
     index: usize,
     key: &'static str,
@@ -49,7 +49,7 @@ pub(super) struct Wrong {
 }
 
 /// Every store once, every access a known word.
-pub(super) fn check(scopes: &[SecretScope]) -> Vec<Wrong> {
+pub(super) fn check(scopes: &[SecretScope]) -> Vec<ScopeError> {
     let mut wrong = Vec::new();
     let mut seen = HashSet::new();
     for (index, scope) in scopes.iter().enumerate() {
@@ -59,7 +59,7 @@ pub(super) fn check(scopes: &[SecretScope]) -> Vec<Wrong> {
             ..
         } = scope;
         if !seen.insert(store_name) {
-            wrong.push(Wrong {
+            wrong.push(ScopeError {
                 index,
                 key: "storeName",
                 what: format!("{store_name} storeName is repeated in secrets configuration"),
@@ -68,7 +68,7 @@ pub(super) fn check(scopes: &[SecretScope]) -> Vec<Wrong> {
         }
         let is_word = |word: &&str| access.eq_ignore_ascii_case(word);
         if !access.is_empty() && !ACCESS.iter().any(is_word) {
-            wrong.push(Wrong {
+            wrong.push(ScopeError {
                 index,
                 key: "defaultAccess",
                 what: format!("defaultAccess {access} can be either allow or deny"),
@@ -87,7 +87,7 @@ pub(super) fn problems(file: &Path, document: &Node) -> Option<Vec<Problem>> {
     }
     // What cannot be decoded is told with the rest of the document.
     let scopes = yaml::decode::<Vec<SecretScope>>(list, Flavour::Text).ok()?.value;
-    let place = |wrong: Wrong| {
+    let place = |wrong: ScopeError| {
         let scope = items(Some(list)).nth(wrong.index).map(|(_, scope)| scope);
         let value = scope.and_then(|scope| scope.get(wrong.key).or(Some(scope)));
         Problem::new(

@@ -8,9 +8,9 @@ mod definition;
 mod mistakes;
 
 /// Some parts of an API, resolvers, and what else is known; values that begin with `x` are wrong.
-fn known() -> Known {
+fn known() -> ValueChecks {
     let check: Check = |value| value.starts_with('x').then(|| "it is an x".to_owned());
-    Known {
+    ValueChecks {
         apis: vec!["secrets", "state", "unlock"],
         resolvers: vec!["mdns", "sqlite"],
         zipkin_url: check,
@@ -57,7 +57,7 @@ fn spec(body: &str) -> String {
 
 #[test]
 fn no_file_means_the_defaults() {
-    let c = load::<PathBuf>(&[], &Known::default(), |_| None)
+    let c = load::<PathBuf>(&[], &ValueChecks::default(), |_| None)
         .unwrap()
         .configuration;
     assert_eq!(c, Configuration::default());

@@ -13,11 +13,11 @@ pub struct Properties {
     /// With every value in place that was found; the others stay without one.
     pub items: Vec<NameValue>,
     /// Items whose secret was not found.
-    pub(super) missing: Vec<Missing>,
+    pub(super) missing: Vec<MissingSecret>,
 }
 
 /// An item whose secret was not found.
-pub struct Missing {
+pub struct MissingSecret {
     item: String,
     cause: String,
 }
@@ -98,7 +98,7 @@ pub async fn fill_secrets(
     namespace: &str,
     named: &str,
     store: Option<&dyn SecretStore>,
-) -> Vec<Missing> {
+) -> Vec<MissingSecret> {
     let metadata = Pairs::from([("namespace".to_owned(), namespace.to_owned())]);
     let mut missing = Vec::new();
     for item in items {
@@ -108,7 +108,7 @@ pub async fn fill_secrets(
         }
         match look_up(secret, &metadata, named, store).await {
             Ok(value) => item.value = Some(value),
-            Err(cause) => missing.push(Missing {
+            Err(cause) => missing.push(MissingSecret {
                 item: item.name.clone(),
                 cause,
             }),
@@ -152,8 +152,8 @@ async fn look_up(
 }
 
 /// Says which items of a resource stay without value, and in which file and line the resource is.
-pub fn log_missing(missing: &[Missing], place: &Source, kind: &str, resource: &str) {
-    for Missing { item, cause } in missing {
+pub fn log_missing(missing: &[MissingSecret], place: &Source, kind: &str, resource: &str) {
+    for MissingSecret { item, cause } in missing {
         tracing::error!(
             target: LOG,
             "{place}: {kind} {resource}: {item} stays without the value of its secret: {cause}"

@@ -120,7 +120,7 @@ async fn what_waits_when_the_engine_stops_is_not_attempted() {
 }
 
 #[tokio::test]
-async fn nothing_is_attempted_while_the_app_is_unwell() {
+async fn nothing_is_attempted_while_the_app_is_unhealthy() {
     let metrics = metrics();
     let (set_health, health) = Health::new(false);
     let (inbox, engine) = engine::<(), _, _>(LIMITS, None, &metrics);

@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 /// body is: it should be below the smallest that anybody sets, and large enough to amortise what is around it.
 const CHUNK: usize = 32 * 1024;
 /// Room in a message beside the payload, bytes: for the framing, and in the first one for the head of a call.
-const BESIDE: usize = 64 * 1024;
+const MAX_OVERHEAD: usize = 64 * 1024;
 /// A payload up to this size is copied behind its head, so that both leave in one write.
 const INLINE: usize = 16 * 1024;
 
@@ -203,7 +203,7 @@ impl MessageStream {
     pub fn new(source: Body, direction: Direction, max_payload: usize) -> Self {
         Self {
             source,
-            frames: FrameReader::new(max_payload.saturating_add(BESIDE)),
+            frames: FrameReader::new(max_payload.saturating_add(MAX_OVERHEAD)),
             limits: Limits::default(),
             direction,
             max_payload,

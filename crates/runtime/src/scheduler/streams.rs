@@ -19,12 +19,12 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 use super::hosts::Host;
-use super::{Accepts, Begun, LOG, Outcome, Receiver, Scheduler, Trigger};
+use super::{Accepts, DeliveryStarted, LOG, Outcome, Receiver, Scheduler, Trigger};
 
 /// Before a stream is opened again.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 /// A stream that was open for so long was fine.
-const STEADY: Duration = Duration::from_secs(10);
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 /// Triggers of one stream that are handled at once; others wait on the way.
 const MAX_TRIGGERS: usize = 1024;
 /// Triggers whose streams have ended, and that the app is not done with; from here on no stream brings others.
@@ -33,7 +33,7 @@ const MAX_DETACHED: usize = 4096;
 /// what comes of them is not heard, and they come again.
 const HANDOVER: Duration = Duration::from_secs(60);
 /// How long the scheduler may take to end a stream after its last answer.
-const FAREWELL: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Keeps the streams that hosts and what is taken ask for, until no more triggers are taken.
 pub(super) async fn keep(scheduler: Arc<Scheduler>) {
@@ -84,7 +84,7 @@ pub(super) async fn keep(scheduler: Arc<Scheduler>) {
 
 /// What a stream still takes from the scheduler.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reads {
+enum Intake {
     /// All that comes.
     All,
     /// Another stream has taken its place, but the scheduler does not know, and goes on to send: while so many triggers that
@@ -102,7 +102,7 @@ struct Handling {
     /// Whose trigger it is: the same when it comes again.
     key: String,
     /// Whether the app may have it.
-    begun: Begun,
+    begun: DeliveryStarted,
     handled: BoxFuture<'static, (Outcome, bool)>,
 }
 
@@ -141,7 +141,7 @@ impl Stream {
             if self.stop.is_cancelled() {
                 return;
             }
-            if opened.elapsed() > STEADY {
+            if opened.elapsed() > STABLE_AFTER {
                 pauses.reset();
             }
             let pause = pauses.pause();
@@ -184,7 +184,7 @@ impl Stream {
         let ended = self.handle_all(&mut triggers, answers, &over, &mut running).await;
         self.detach(running);
         if ended? == Ended::Here {
-            farewell(triggers).await;
+            drain_stream(triggers).await;
         }
         Ok(())
     }
@@ -197,30 +197,30 @@ impl Stream {
         over: &CancellationToken,
         running: &mut Running,
     ) -> Result<Ended, Status> {
-        let mut reads = Reads::All;
+        let mut reads = Intake::All;
         let mut detached = self.scheduler.detached.subscribe();
         let mut given_up = std::pin::pin!(self.handed_over());
         loop {
-            if let Reads::Late { unfinished: 0 } = reads {
-                reads = Reads::Nothing;
+            if let Intake::Late { unfinished: 0 } = reads {
+                reads = Intake::Nothing;
             }
-            if reads == Reads::Nothing && running.is_empty() {
+            if reads == Intake::Nothing && running.is_empty() {
                 return Ok(Ended::Here);
             }
             let has_room = running.len() < MAX_TRIGGERS && detached.borrow_and_update().len() < MAX_DETACHED;
             tokio::select! {
-                () = self.stop.cancelled(), if reads == Reads::All => {
-                    reads = Reads::Late { unfinished: running.len() };
+                () = self.stop.cancelled(), if reads == Intake::All => {
+                    reads = Intake::Late { unfinished: running.len() };
                 }
-                () = self.scheduler.ending.cancelled(), if reads != Reads::Nothing => reads = Reads::Nothing,
+                () = self.scheduler.ending.cancelled(), if reads != Intake::Nothing => reads = Intake::Nothing,
                 Some((outcome, is_late)) = running.next(), if !running.is_empty() => match &mut reads {
-                    _ if outcome == Outcome::Undelivered => reads = Reads::Nothing,
-                    Reads::Late { unfinished } if !is_late => *unfinished -= 1,
+                    _ if outcome == Outcome::Undelivered => reads = Intake::Nothing,
+                    Intake::Late { unfinished } if !is_late => *unfinished -= 1,
                     _ => {}
                 },
-                next = triggers.message(), if reads != Reads::Nothing && has_room => {
+                next = triggers.message(), if reads != Intake::Nothing && has_room => {
                     let Some(trigger) = next? else { return Ok(Ended::There) };
-                    let is_late = reads != Reads::All;
+                    let is_late = reads != Intake::All;
                     if !is_late || self.is_taken_late(&trigger) {
                         running.push(self.answer(trigger, is_late, answers.clone(), over.clone()));
                     }
@@ -309,7 +309,7 @@ impl Stream {
     ) -> Handling {
         let key = key(&trigger);
         let scheduler = Arc::clone(&self.scheduler);
-        let begun = Begun::default();
+        let begun = DeliveryStarted::default();
         let begins = begun.clone();
         let handled = Box::pin(async move {
             let id = trigger.id;
@@ -345,7 +345,7 @@ fn key(trigger: &WatchJobsResponse) -> String {
     }
 }
 
-async fn handle(scheduler: &Scheduler, trigger: WatchJobsResponse, begun: Begun) -> Outcome {
+async fn handle(scheduler: &Scheduler, trigger: WatchJobsResponse, begun: DeliveryStarted) -> Outcome {
     let WatchJobsResponse {
         name, data, metadata, ..
     } = trigger;
@@ -380,10 +380,10 @@ async fn handle(scheduler: &Scheduler, trigger: WatchJobsResponse, begun: Begun)
 }
 
 /// Waits until the scheduler has the last answers: it ends the stream then.
-async fn farewell(mut triggers: Streaming<WatchJobsResponse>) {
+async fn drain_stream(mut triggers: Streaming<WatchJobsResponse>) {
     let ended = async { while let Ok(Some(_)) = triggers.message().await {} };
     // Without its end they may be lost, and the triggers come again.
-    let _late = timeout(FAREWELL, ended).await;
+    let _late = timeout(DRAIN_TIMEOUT, ended).await;
 }
 
 fn message(message: Message) -> WatchJobsRequest {

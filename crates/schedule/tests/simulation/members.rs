@@ -58,7 +58,7 @@ struct Rules {
     /// Nothing is sent once the lease may have ended, also where nobody has noticed yet.
     looks_at_lease: bool,
     /// Jobs are let go before another entry is written.
-    lets_go: bool,
+    releases: bool,
     /// What was not stored before others had the jobs never is.
     forgets: bool,
 }
@@ -66,7 +66,7 @@ struct Rules {
 const RULES: Rules = Rules {
     fence: Fence::Written,
     looks_at_lease: true,
-    lets_go: true,
+    releases: true,
     forgets: true,
 };
 
@@ -286,7 +286,7 @@ fn members_that_leave_out_a_rule_are_noticed() {
         (
             "no letting go",
             Rules {
-                lets_go: false,
+                releases: false,
                 ..RULES
             },
         ),

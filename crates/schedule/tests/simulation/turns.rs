@@ -58,7 +58,7 @@ fn a_member_that_lets_go_sends_nothing_and_takes_answers_until_it_has_none() {
     world.schedule(1, 0, Kind::Once(0));
     world.schedule(2, 0, Kind::Once(0));
     assert_eq!(world.under_way.len(), 2);
-    world.engine.hold();
+    world.engine.pause_dispatch();
     world.schedule(3, 0, Kind::Once(0));
     world.pass(60_000);
     assert_eq!(world.under_way.len(), 2, "nothing is sent any more");
@@ -94,7 +94,7 @@ fn versions_tell_which_job_is_meant() {
     // Told once more, it is the same job, and its trigger stays under way.
     world.put(name, stored.clone());
     assert_eq!(world.under_way.len(), 1);
-    world.engine.gone(host, trigger);
+    world.engine.discard_trigger(host, trigger);
     assert!(world.engine.is_empty(), "the store has it no more");
     world.engine.deleted("job1", stored.revision);
     assert!(world.engine.is_empty());

@@ -16,7 +16,7 @@ use crate::storage::StorageError;
 const FREE: u64 = 10;
 
 /// What was done to make room, as long as there is none.
-pub(super) struct Room {
+pub(super) struct SpaceRecovery {
     /// The most bytes that the file may have for puts to be let in.
     most: u64,
     /// Between two attempts where etcd does not say that there is room to be gained.
@@ -34,7 +34,7 @@ struct Attempts {
     defragmented: Option<(Instant, i64)>,
 }
 
-impl Room {
+impl SpaceRecovery {
     pub(super) fn new(quota: u64, every: Duration) -> Self {
         Self {
             most: quota - quota / FREE,

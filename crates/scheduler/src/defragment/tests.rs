@@ -172,7 +172,7 @@ async fn an_etcd_that_may_have_more_takes_jobs_again() {
     let asked = defragment(&etcd, QUOTA * 2);
     let mut kv = KvClient::new(channel(&etcd).await);
     assert!(fill(&mut kv, 0).await > 20);
-    let mut room = full::Room::new(QUOTA * 2, PACE.every);
+    let mut room = full::SpaceRecovery::new(QUOTA * 2, PACE.every);
     let full = status(&asked).await;
     assert!(
         full.errors.iter().any(|error| error.contains("NOSPACE")),

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{LOG, LOOK, Order, Supervised};
+use super::{LOG, Order, POLL_INTERVAL, Supervised};
 
 /// How the restarts of the members of a cluster are kept apart.
 #[derive(Debug, Clone, Copy)]
@@ -102,7 +102,7 @@ impl Trust {
         }
         // A supervisor that has given up ends the scheduler.
         while self.supervised.starts() == starts {
-            sleep(pace.look.min(LOOK)).await;
+            sleep(pace.look.min(POLL_INTERVAL)).await;
         }
     }
 

@@ -174,7 +174,7 @@ async fn send(
             let job =
                 job.filter(|_| !delivery.revoked.is_cancelled() && storage.may_trigger(delivery.tenure));
             let Some((data, metadata)) = job.as_deref().and_then(payload) else {
-                connection.gone(delivery.trigger);
+                connection.discard(delivery.trigger);
                 continue;
             };
             let trigger = WatchJobsResponse {

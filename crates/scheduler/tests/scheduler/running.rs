@@ -223,7 +223,7 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, holds: impl FnMu
 
 /// The same for what takes longer.
 pub(crate) async fn until_within<F: Future<Output = bool>>(
-    patience: Duration,
+    limit: Duration,
     what: &str,
     mut holds: impl FnMut() -> F,
 ) {
@@ -232,7 +232,7 @@ pub(crate) async fn until_within<F: Future<Output = bool>>(
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(patience, waiting)
+    tokio::time::timeout(limit, waiting)
         .await
         .unwrap_or_else(|_| panic!("{what}: not in time"));
 }

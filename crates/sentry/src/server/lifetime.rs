@@ -17,8 +17,8 @@ const UNAUTHENTICATED: Duration = Duration::from_secs(30);
 /// After a certificate was issued: a connection on which nothing is asked for this long is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Looks at whose connection it is, at a time.
-static LOOKS: Semaphore = Semaphore::const_new(1);
+/// Lookups of whose connection it is, at a time.
+static LOOKUPS: Semaphore = Semaphore::const_new(1);
 
 /// The time of one connection.
 #[derive(Debug)]
@@ -27,11 +27,11 @@ pub(crate) struct Lifetime {
     permit: Arc<Permit>,
     /// Both ends of a connection within this machine: the peer's, and ours.
     local: Option<(SocketAddr, SocketAddr)>,
-    used: Mutex<Used>,
+    used: Mutex<Usage>,
 }
 
 #[derive(Debug)]
-struct Used {
+struct Usage {
     /// Calls in flight.
     calls: u32,
     last: Instant,
@@ -54,7 +54,7 @@ impl Lifetime {
             begun,
             permit,
             local: local.filter(is_local).map(|local| (peer, local)),
-            used: Mutex::new(Used {
+            used: Mutex::new(Usage {
                 calls: 0,
                 last: begun,
                 authenticated: false,
@@ -68,7 +68,7 @@ impl Lifetime {
             return false;
         };
         // One look at a time: the system's table may be long.
-        let _turn = LOOKS.acquire().await;
+        let _turn = LOOKUPS.acquire().await;
         let looking = tokio::task::spawn_blocking(move || owner::is_own(peer, local));
         looking.await.unwrap_or(false)
     }
@@ -107,7 +107,7 @@ impl Lifetime {
         }
     }
 
-    fn used(&self) -> MutexGuard<'_, Used> {
+    fn used(&self) -> MutexGuard<'_, Usage> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -18,7 +18,7 @@ const DEFAULT_MAX_BODY: i64 = 4 << 20;
 /// Request head limit when the flag asks for the default, in bytes.
 const DEFAULT_READ_BUFFER: i64 = 4 << 10;
 /// Request head limit when the flag turns the limit off: heads stay bounded, in bytes.
-const LARGEST_READ_BUFFER: usize = 1 << 20;
+const MAX_READ_BUFFER: usize = 1 << 20;
 /// Where pluggable components put their sockets.
 const DEFAULT_SOCKETS: &str = "/tmp/dapr-components-sockets";
 
@@ -248,7 +248,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
             cors: cors(self.given.text("allowed-origins")),
             max_body_size: limit(if body == -1 { DEFAULT_MAX_BODY } else { body }),
             read_buffer_size: limit(if head == -1 { DEFAULT_READ_BUFFER } else { head })
-                .unwrap_or(LARGEST_READ_BUFFER),
+                .unwrap_or(MAX_READ_BUFFER),
             api_logging: self
                 .given
                 .given("enable-api-logging")

@@ -10,7 +10,7 @@ use super::pauses::Pauses;
 use super::{Change, LOG, Opening, described};
 
 /// A stream that was there for so long, without a word, worked: the next pause is a short one.
-const LASTED: Duration = Duration::from_secs(30);
+const STABLE_AFTER: Duration = Duration::from_secs(30);
 
 /// What a stream reports.
 pub(crate) enum Update {
@@ -90,7 +90,7 @@ impl Updates {
     }
 
     fn lost(&mut self, status: Option<&Status>) {
-        if self.since.elapsed() >= LASTED {
+        if self.since.elapsed() >= STABLE_AFTER {
             self.pauses.reset();
         }
         let (what, pause) = (self.what, self.pauses.next());
@@ -157,9 +157,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_that_lasted_is_opened_again_at_once() {
-        let times = tries(1, LASTED).await;
+        let times = tries(1, STABLE_AFTER).await;
         for pair in times.windows(2) {
-            let pause = pair[1] - pair[0] - LASTED.as_millis();
+            let pause = pair[1] - pair[0] - STABLE_AFTER.as_millis();
             assert!(pause < 1000, "{times:?}");
         }
     }

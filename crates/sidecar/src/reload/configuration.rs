@@ -173,7 +173,8 @@ mod tests {
             for (file, text) in files.iter().zip(texts) {
                 std::fs::write(file, text).unwrap();
             }
-            let loaded = configuration::load(&files, &configuration::Known::default(), |_| None).unwrap();
+            let loaded =
+                configuration::load(&files, &configuration::ValueChecks::default(), |_| None).unwrap();
             let protocol = AppProtocol::Http;
             let control = AccessControl::build(&loaded.configuration.access_control, protocol).unwrap();
             let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));

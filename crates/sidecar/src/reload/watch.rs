@@ -17,7 +17,7 @@ use super::LOG;
 /// Changes are over when there is none for this long.
 const QUIET: Duration = Duration::from_millis(100);
 /// Changes that never stop are reported this often.
-const LONGEST: Duration = Duration::from_secs(1);
+const MAX_DELAY: Duration = Duration::from_secs(1);
 /// Files behind links that are watched, and links from one to the next.
 const MAX_LINKS: usize = 1000;
 const MAX_HOPS: usize = 8;
@@ -97,7 +97,7 @@ impl Watch {
     /// Waits for a change, and until the changes that follow closely are over.
     pub(super) async fn changed(&mut self) {
         self.shared.changed.notified().await;
-        let end = Instant::now() + LONGEST;
+        let end = Instant::now() + MAX_DELAY;
         loop {
             let quiet = (Instant::now() + QUIET).min(end);
             let more = timeout_at(quiet, self.shared.changed.notified()).await;

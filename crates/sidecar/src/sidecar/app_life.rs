@@ -108,7 +108,7 @@ async fn host_while_well(
         health.until_healthy().await;
         actors.register(&settings);
         health.until_unhealthy().await;
-        workflows.app_is_unwell();
+        workflows.app_is_unhealthy();
         actors.unregister().await;
     }
 }

@@ -21,7 +21,9 @@ use outrigger_transport::listen::Versions;
 use tokio::runtime::Handle;
 
 use super::context::{SidecarContext, access_protocol};
-use super::early::{Environment, Found, Used, catalog, log_policies, prepare, resiliency, tell_mistakes};
+use super::early::{
+    AppliedConfiguration, Environment, Found, catalog, log_policies, prepare, resiliency, tell_mistakes,
+};
 use super::endpoints::EndpointResolver;
 use super::expiry::CertificateWatch;
 use super::security::service_identity;
@@ -90,7 +92,7 @@ impl Builder {
             towards_control,
             operator,
         } = environment;
-        let Used {
+        let AppliedConfiguration {
             settings,
             access,
             metrics: all_metrics,

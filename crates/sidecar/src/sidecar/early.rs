@@ -28,7 +28,7 @@ use crate::operator::{Operator, OperatorError};
 
 /// What a sidecar has before its resources are read.
 pub(super) struct Environment {
-    pub(super) used: Used,
+    pub(super) used: AppliedConfiguration,
     /// Files of the Configuration that hold no document.
     pub(super) empty: Vec<PathBuf>,
     pub(super) sockets: Sockets,
@@ -40,7 +40,7 @@ pub(super) struct Environment {
 }
 
 /// A Configuration, and what is made of it.
-pub(super) struct Used {
+pub(super) struct AppliedConfiguration {
     pub(super) settings: Configuration,
     pub(super) access: Option<AccessControl>,
     pub(super) metrics: Arc<Metrics>,
@@ -161,7 +161,7 @@ impl Found {
         control: &Handle,
         settings: Configuration,
         operator: Option<&Operator>,
-    ) -> Option<Used> {
+    ) -> Option<AppliedConfiguration> {
         let access = AccessControl::build(&settings.access_control, access_protocol(config));
         let access = self.keep(access);
         let metrics = self.keep(Metrics::new(&metrics_config(config, &settings)));
@@ -169,7 +169,7 @@ impl Found {
         let traced = self.keep(traced);
         let sources = self.keep(sources(config, &settings, operator, control));
         let (tracer, pipeline) = traced?;
-        Some(Used {
+        Some(AppliedConfiguration {
             access: access?,
             metrics: metrics?,
             tracer,

@@ -28,7 +28,7 @@ impl CertificateWatch {
             let renewed = stop.run_until_cancelled(async {
                 tokio::select! {
                     renewed = current.changed() => renewed.is_ok(),
-                    () = self.outlived(&svid) => false,
+                    () = self.watch_expiry(&svid) => false,
                 }
             });
             if renewed.await != Some(true) {
@@ -38,7 +38,7 @@ impl CertificateWatch {
     }
 
     /// Shows the end of a certificate, and says when it comes near and when it is there. Never ends by itself.
-    async fn outlived(&self, svid: &Svid) {
+    async fn watch_expiry(&self, svid: &Svid) {
         // An issuer may end before what it signs.
         let end = valid_until(svid.chain()).unwrap_or_else(|_| svid.not_after());
         self.metrics.runtime.certificate_expires(end.as_second());

@@ -1,4 +1,4 @@
-//! What the tests share: sidecars that run for the length of a test, apps, clients, and patience.
+//! What the tests share: sidecars that run for the length of a test, apps, clients, and how long to wait.
 
 pub mod app;
 pub mod client;

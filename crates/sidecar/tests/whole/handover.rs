@@ -206,7 +206,7 @@ async fn an_app_that_is_not_well_ends_its_turns_before_others_begin() {
         async move { caller.ask(post(&path, "")).await.status }
     });
     eventually(async || fleet.seen.hanging.load(Ordering::SeqCst)).await;
-    fleet.seen.unwell.lock().unwrap().insert("first".to_owned());
+    fleet.seen.unhealthy.lock().unwrap().insert("first".to_owned());
     // It is not told of their end any more.
     fleet.seen.gone("first");
     let hosted =

@@ -249,7 +249,7 @@ async fn patient() -> (Arc<AtomicBool>, App) {
     (well, app)
 }
 
-/// One late answer of a slow machine does not make the app unwell.
+/// One late answer of a slow machine does not make the app unhealthy.
 const PROBES: [&str; 4] = [
     "--enable-app-health-check",
     "--app-health-probe-interval=1",
@@ -258,7 +258,7 @@ const PROBES: [&str; 4] = [
 ];
 
 #[tokio::test]
-async fn a_blocked_shutdown_ends_when_the_app_is_unwell() {
+async fn a_blocked_shutdown_ends_when_the_app_is_unhealthy() {
     let net = Net::plain();
     let (well, app) = patient().await;
     let plan = net
@@ -278,7 +278,7 @@ async fn a_blocked_shutdown_ends_when_the_app_is_unwell() {
 }
 
 #[tokio::test]
-async fn an_unwell_app_is_not_called() {
+async fn an_unhealthy_app_is_not_called() {
     let net = Net::plain();
     let (well, app) = patient().await;
     let plan = net.sidecar("callee").app(app.port);

@@ -333,5 +333,5 @@ fn a_raised_event_that_would_stall_the_instance_is_refused_and_results_are_not()
     // The second time it is known, whatever there is room for.
     assert_eq!(instance_of.add(vec![fits], limit).added, [Ok(Added::Repeated)]);
     let turn = instance.begin("shop", None, AT, limit);
-    assert!(!matches!(turn, crate::Begun::Stalled(_)));
+    assert!(!matches!(turn, crate::TurnStart::Stalled(_)));
 }

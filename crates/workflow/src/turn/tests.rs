@@ -54,7 +54,7 @@ fn complete(id: i32, status: OrchestrationStatus) -> OrchestratorAction {
 
 fn begin(instance: &mut Instance) -> Turn {
     match instance.begin("app", None, AT, Limit(0)) {
-        Begun::Turn(turn) => *turn,
+        TurnStart::Turn(turn) => *turn,
         other => panic!("{other:?}"),
     }
 }
@@ -139,10 +139,13 @@ fn the_request_holds_the_history_and_what_is_new() {
 #[test]
 fn who_has_ended_drops_what_comes() {
     let mut instance = after(acts(vec![complete(0, OrchestrationStatus::Completed)]));
-    assert!(matches!(instance.begin("app", None, AT, Limit(0)), Begun::Idle));
+    assert!(matches!(
+        instance.begin("app", None, AT, Limit(0)),
+        TurnStart::Idle
+    ));
     instance.push(raised("x"));
     match instance.begin("app", None, AT, Limit(0)) {
-        Begun::Dropped(change) => assert_eq!(change.deletes, ["inbox-000000"]),
+        TurnStart::Dropped(change) => assert_eq!(change.deletes, ["inbox-000000"]),
         other => panic!("{other:?}"),
     }
 }
@@ -213,7 +216,7 @@ fn what_is_too_large_stalls_before_the_worker_is_asked() {
     let mut instance = Instance::new("a");
     instance.start(started());
     match instance.begin("app", None, AT, Limit(8)) {
-        Begun::Stalled(outcome) => {
+        TurnStart::Stalled(outcome) => {
             instance.commit(*outcome);
         }
         other => panic!("{other:?}"),
@@ -243,14 +246,14 @@ fn a_raised_event_makes_the_limit_of_its_wait_superfluous() {
         timer_id: 0,
     };
     let fired = event(NO_ID, AT, EventType::TimerFired(fired));
-    let Begun::Turn(turn) = instance.begin("app", Some(fired.clone()), AT, Limit(0)) else {
+    let TurnStart::Turn(turn) = instance.begin("app", Some(fired.clone()), AT, Limit(0)) else {
         panic!()
     };
     let outcome = done(answer(&instance, *turn, OrchestratorResponse::default()));
     instance.commit(outcome);
     assert!(matches!(
         instance.begin("app", Some(fired), AT, Limit(0)),
-        Begun::Idle
+        TurnStart::Idle
     ));
 }
 
@@ -359,7 +362,10 @@ fn a_result_that_comes_before_its_beginning_waits_for_it() {
     // The turn that schedules 1 and 2 was cut off after it had begun them.
     let mut instance = after(acts(vec![task(0)]));
     instance.push(result(1));
-    assert!(matches!(instance.begin("app", None, AT, Limit(0)), Begun::Idle));
+    assert!(matches!(
+        instance.begin("app", None, AT, Limit(0)),
+        TurnStart::Idle
+    ));
     instance.push(raised("go"));
     let turn = begin(&mut instance);
     assert_eq!(turn.events().len(), 2, "only the event goes to the worker");
@@ -379,7 +385,7 @@ fn a_result_that_comes_before_its_beginning_waits_for_it() {
     let fired = event(NO_ID, AT, EventType::TimerFired(TimerFiredEvent::default()));
     assert!(matches!(
         instance.begin("app", Some(fired), AT, Limit(0)),
-        Begun::Idle
+        TurnStart::Idle
     ));
 }
 
@@ -515,6 +521,6 @@ fn an_instance_that_would_have_more_entries_than_can_be_read_is_stalled() {
     instance.push(raised("y"));
     assert!(matches!(
         instance.begin("app", None, AT, Limit(0)),
-        Begun::Stalled(_)
+        TurnStart::Stalled(_)
     ));
 }

@@ -18,8 +18,8 @@ use outrigger_wire::durabletask::{
 use outrigger_workflow::event::event;
 use outrigger_workflow::names::{METADATA, timer_reminder};
 use outrigger_workflow::{
-    Additions, Answered, Arrival, Begun, Change, Counts, Creation, Instance, Limit, Message, Origin, Outcome,
-    Timer, TurnContext,
+    Additions, Answered, Arrival, Change, Counts, Creation, Instance, Limit, Message, Origin, Outcome, Timer,
+    TurnContext, TurnStart,
 };
 use prost::Message as _;
 use prost_types::Timestamp;
@@ -110,7 +110,7 @@ const ROOT: &str = "root";
 const AGAIN: &str = "again";
 const LIMIT: Limit = Limit(4 << 20);
 /// After so many crashes there is none any more.
-const MOST_CRASHES: u32 = 300;
+const MAX_CRASHES: u32 = 300;
 /// Results that come together at most.
 const TOGETHER: usize = 3;
 
@@ -175,7 +175,7 @@ impl World {
     fn may_crash(&mut self) -> Result<(), Crash> {
         match &mut self.crashing {
             // Who is to tell many would be cut off each time.
-            _ if self.crashes >= MOST_CRASHES => Ok(()),
+            _ if self.crashes >= MAX_CRASHES => Ok(()),
             Crashes::Random(random, per_cent) => match random.random_range(0..100) < *per_cent {
                 true => Err(Crash),
                 false => Ok(()),

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use outrigger_runtime::scheduler::Begun;
+use outrigger_runtime::scheduler::DeliveryStarted;
 use outrigger_telemetry::metrics::{MetricsConfig, Registry};
 use outrigger_telemetry::trace::Parent;
 use outrigger_wire::internals::v1::Reminder;
@@ -80,7 +80,7 @@ struct Answering(tokio::sync::Notify);
 
 struct Early<'a>(&'a Answering);
 
-impl Arrived for Early<'_> {
+impl QueuedCall for Early<'_> {
     fn in_turn(&self) -> BoxFuture<'_, Result<Bytes, Status>> {
         Box::pin(async move { Ok(Bytes::from_static(b"in its own turn")) })
     }
@@ -98,7 +98,7 @@ impl InternalActors for Answering {
         Box::pin(async move { Err(Status::internal("it arrives")) })
     }
 
-    fn arrive<'a>(&'a self, _: &'a ActorCall) -> Option<Box<dyn Arrived + 'a>> {
+    fn arrive<'a>(&'a self, _: &'a ActorCall) -> Option<Box<dyn QueuedCall + 'a>> {
         Some(Box::new(Early(self)))
     }
 
@@ -174,7 +174,7 @@ impl InternalActors for Needed {
         Duration::from_secs(30)
     }
 
-    fn rest(&self, _: &str) -> bool {
+    fn on_idle(&self, _: &str) -> bool {
         !self.0.load(Ordering::SeqCst)
     }
 }
@@ -201,7 +201,7 @@ async fn who_is_idle_is_asked_and_asked_again_when_as_much_time_has_passed() {
             kind.internal
                 .as_ref()
                 .unwrap()
-                .rest(id, kind.taken_turn(id, *ticket));
+                .on_idle(id, kind.taken_turn(id, *ticket));
         }
         (idle.len(), kind.count())
     };
@@ -244,7 +244,7 @@ async fn who_is_cut_off_in_a_turn_stays_only_if_there_is_something_to_stay_for()
         };
         for message in [
             Message::Call(&call),
-            Message::Due(&reminder, "", &Parent::default(), &Begun::default()),
+            Message::Due(&reminder, "", &Parent::default(), &DeliveryStarted::default()),
         ] {
             // It is dropped after it was polled once.
             assert!(

@@ -24,7 +24,7 @@ use super::super::outage::{LostStream, Outage, Unopened};
 use super::until;
 
 /// How long a sidecar that ends waits for a round, and for each step of one, in which its actors become others'.
-const LEAVE: Duration = Duration::from_secs(4);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Orders that are kept while actors end; those behind them stay with placement.
 const KEPT_ORDERS: usize = 16;
 /// How long a sidecar that ends passes calls on when its actors are others': to callers the word comes a little later.
@@ -139,13 +139,13 @@ impl Session<'_, '_> {
                     if self.leaves_alone {
                         return Ok(());
                     }
-                    self.leaving = self.leaving.map(|_| Instant::now() + LEAVE);
+                    self.leaving = self.leaving.map(|_| Instant::now() + LEAVE_TIMEOUT);
                 }
                 version = wait(self.handing) => {
                     *self.handing = None;
                     self.all_stop = false;
                     // The others are told of it from now on.
-                    self.leaving = self.leaving.map(|_| Instant::now() + LEAVE);
+                    self.leaving = self.leaving.map(|_| Instant::now() + LEAVE_TIMEOUT);
                     self.send(self.actors.answer(wire::HostOperation::Update, version)).await?;
                 }
                 () = until(deadline) => return Err("no table arrived within 5 s".to_owned().into()),
@@ -199,7 +199,7 @@ impl Session<'_, '_> {
 
     /// Says that nothing is hosted here any more: the next table gives the actors to others, and ends those here first.
     async fn leave(&mut self) -> Result<(), Unopened> {
-        self.leaving = Some(Instant::now() + LEAVE);
+        self.leaving = Some(Instant::now() + LEAVE_TIMEOUT);
         self.actors.is_connected.store(false, Ordering::Release);
         self.actors.with.scheduler.take_reminders_of(Vec::new());
         self.reported = Arc::default();

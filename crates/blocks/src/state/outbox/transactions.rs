@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 /// Events of failed transactions that are remembered.
-const MOST_FAILED: usize = 4096;
+const MAX_FAILED: usize = 4096;
 
 /// What is known of transactions by the names of their markers.
 #[derive(Default)]
@@ -59,7 +59,7 @@ impl Running {
     pub(in super::super) fn failed(self) {
         let mut known = self.transactions.known();
         known.failed.extend(self.markers.iter().cloned());
-        let surplus = known.failed.len().saturating_sub(MOST_FAILED);
+        let surplus = known.failed.len().saturating_sub(MAX_FAILED);
         known.failed.drain(..surplus);
     }
 }
@@ -88,7 +88,7 @@ mod tests {
         drop(running);
         assert!(ended.is_cancelled() && transactions.running("a").is_none());
         assert!(!transactions.has_failed("a"), "it may have been committed");
-        for number in 0..=MOST_FAILED {
+        for number in 0..=MAX_FAILED {
             transactions.begin(vec![number.to_string()]).failed();
         }
         assert!(!transactions.has_failed("0") && transactions.has_failed("1"));

@@ -76,23 +76,23 @@ async fn messages_that_wait_for_nobody_are_told_while_others_are_subscribed() {
     let (mut session, _events) = session();
     session.connected(false, Limits::default());
     session.take(received("old", 1));
-    session.warn_of_strays();
+    session.warn_of_unrouted();
     assert!(session.warned.is_empty(), "nobody else starves");
     let mut orders = add(&mut session, 1, "orders");
     assert!(session.look_at.is_some());
     session.take(received("orders", 2));
     let held = orders.try_recv().unwrap();
-    session.warn_of_strays();
+    session.warn_of_unrouted();
     assert!(session.warned.contains("old") && !session.warned.contains("orders"));
     assert_eq!(session.look_at, None);
     let _others = add(&mut session, 2, "others");
-    session.warn_of_strays();
+    session.warn_of_unrouted();
     // Its subscription ends with it.
     session.command(Command::Remove(1));
     drop((orders, held));
     let returned = session.queue.try_recv().unwrap();
     session.command(returned);
     assert!(session.look_at.is_some());
-    session.warn_of_strays();
+    session.warn_of_unrouted();
     assert!(session.warned.contains("orders"));
 }

@@ -91,7 +91,7 @@ async fn a_message_with_too_many_fields_is_refused() {
     let nested = [&[0, 0, 4, 0, 6, 0x0a, 0x82, 0x80, 0x10][..], &many].concat();
     for (path, message) in [
         (ONE, &flat),
-        (FED[0], &flat),
+        (CLIENT_STREAMING[0], &flat),
         (WATCH_JOBS, &flat),
         (WATCH_JOBS, &nested),
     ] {
@@ -107,7 +107,7 @@ async fn a_message_with_too_many_fields_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn half_a_message_is_given_up_though_pings_are_answered() {
     let (mut sender, _served) = connect().await;
-    for path in [ONE, FED[0], FED[1]] {
+    for path in [ONE, CLIENT_STREAMING[0], CLIENT_STREAMING[1]] {
         let begun = Instant::now();
         let status = status(&mut sender, path, silent(b"\0\0\0\0\x09half")).await;
         assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{path}: {status:?}");
@@ -120,7 +120,7 @@ async fn half_a_message_is_given_up_though_pings_are_answered() {
 #[tokio::test(start_paused = true)]
 async fn a_stream_may_be_silent_between_messages_and_keeps_its_connection() {
     let (mut sender, served) = connect().await;
-    for path in FED {
+    for path in CLIENT_STREAMING {
         let whole = silent(b"\0\0\0\0\x04full");
         let silence = timeout(LONG, sender.send_request(call(path, whole))).await;
         assert!(silence.is_err(), "{path}: {silence:?}");
@@ -168,12 +168,12 @@ async fn an_answer_that_nobody_reads_ends_the_connection_without_another_call() 
 async fn an_answer_that_nobody_reads_ends_its_call_and_none_beside_it() {
     let (mut sender, served) = connect().await;
     let mut beside = sender.clone();
-    let watching = beside.send_request(call(FED[1], silent(b"\0\0\0\0\x04full")));
+    let watching = beside.send_request(call(CLIENT_STREAMING[1], silent(b"\0\0\0\0\x04full")));
     let watching = tokio::spawn(watching);
     for _ in 0..3 {
         let response = sender.send_request(call("/large", nothing())).await.unwrap();
         // More than the time limit and the pause between two looks.
-        tokio::time::sleep(UNREAD + 2 * LOOK).await;
+        tokio::time::sleep(UNREAD + 2 * POLL_INTERVAL).await;
         let read = response.into_body().collect().await;
         let error = format!("{:?}", read.unwrap_err());
         assert!(error.contains("CANCEL, Remote"), "{error}");
@@ -206,7 +206,7 @@ async fn what_a_connection_has_begun_is_bounded() {
 #[test]
 fn the_methods_that_take_streams_are_those_of_the_contract() {
     let proto = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto/dapr/proto");
-    let mut fed = Vec::new();
+    let mut streaming = Vec::new();
     for service in ["operator", "placement", "scheduler", "sentry"] {
         let file = proto.join(service).join("v1").join(format!("{service}.proto"));
         let text = std::fs::read_to_string(&file).unwrap();
@@ -217,10 +217,10 @@ fn the_methods_that_take_streams_are_those_of_the_contract() {
             match words[..] {
                 ["package", given, ..] => package = given,
                 ["service", given, ..] => name = given,
-                ["rpc", method, "stream", ..] => fed.push(format!("/{package}.{name}/{method}")),
+                ["rpc", method, "stream", ..] => streaming.push(format!("/{package}.{name}/{method}")),
                 _ => {}
             }
         }
     }
-    assert_eq!(fed, FED);
+    assert_eq!(streaming, CLIENT_STREAMING);
 }

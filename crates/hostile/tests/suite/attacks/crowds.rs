@@ -216,7 +216,7 @@ async fn plain(target: Target, words: Vec<u8>) -> Heard {
         return Heard::default();
     };
     let peer = crate::peer::Peer::new(Box::new(stream));
-    peer.flood(std::iter::once(words), super::PATIENCE).await
+    peer.flood(std::iter::once(words), super::TIMEOUT).await
 }
 
 /// A handshake message of 64 KiB in records of one byte.

@@ -4,7 +4,7 @@ use futures::FutureExt;
 
 use super::Run::{Do, Say};
 use super::Verdict::{Answered, Bounded, Ends, OneAnswer, Refused, Swallowed};
-use super::{Attack, FLOOD, LITTLE, PATIENCE, attack};
+use super::{Attack, FLOOD, LITTLE, TIMEOUT, attack};
 use crate::h1::{path, request, smuggled};
 use crate::listeners::Listener;
 use crate::listeners::Protocol::Http1;
@@ -281,7 +281,7 @@ async fn half_close(target: Target) -> Heard {
     };
     peer.say(request(target.listener, "").as_bytes()).await;
     peer.finish().await;
-    peer.hear(PATIENCE, crate::h1::is_answered).await
+    peer.hear(TIMEOUT, crate::h1::is_answered).await
 }
 
 /// As many requests in one piece; their answers are awaited, for a server with much to do takes its time.
@@ -292,7 +292,7 @@ async fn pipeline(target: Target, count: usize) -> Heard {
     peer.say(request(target.listener, "").repeat(count).as_bytes())
         .await;
     let answers = |bytes: &[u8]| String::from_utf8_lossy(bytes).matches("HTTP/1.1 ").count();
-    peer.hear(PATIENCE * 2, |bytes| answers(bytes) >= count).await
+    peer.hear(TIMEOUT * 2, |bytes| answers(bytes) >= count).await
 }
 
 async fn unread_pipeline(target: Target) -> Heard {
@@ -324,7 +324,7 @@ async fn metadata(target: Target) -> Heard {
         );
         peer.say(head.as_bytes()).await;
         peer.say(&value).await;
-        peer.hear(PATIENCE, crate::h1::is_answered).await;
+        peer.hear(TIMEOUT, crate::h1::is_answered).await;
     }
     Heard::default()
 }

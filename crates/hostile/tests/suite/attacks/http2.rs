@@ -178,20 +178,20 @@ fn pour(
             return Heard::default();
         };
         let Flood { opening, pieces } = flood(target.listener);
-        let patience = match verdict {
+        let limit = match verdict {
             Verdict::Bounded => Duration::from_millis(100),
-            _ => super::PATIENCE,
+            _ => super::TIMEOUT,
         };
         let words = std::iter::once(opening).chain(pieces);
         if reads {
-            return peer.flood(words, patience).await;
+            return peer.flood(words, limit).await;
         }
         for piece in words {
             if peer.say(&piece).await != Said::All {
                 break;
             }
         }
-        tokio::time::sleep(patience).await;
+        tokio::time::sleep(limit).await;
         Heard::default()
     }
     .boxed()

@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 
 use super::Run::Do;
 use super::Verdict::Bounded;
-use super::{Attack, FLOOD, PATIENCE, attack};
+use super::{Attack, FLOOD, TIMEOUT, attack};
 use crate::h2::{END_STREAM, frame, frames, headers, hello, is_over, kind};
 use crate::listeners::Protocol::Grpc;
 use crate::peer::{Heard, Peer, Said, Target};
@@ -76,7 +76,7 @@ fn send(target: Target, message: Vec<u8>) -> BoxFuture<'static, Heard> {
 
 /// Hears more. False where nothing came.
 async fn listen(peer: &mut Peer, heard: &mut Heard) -> bool {
-    let news = peer.hear(PATIENCE, |news| !news.is_empty()).await;
+    let news = peer.hear(TIMEOUT, |news| !news.is_empty()).await;
     heard.bytes.extend_from_slice(&news.bytes);
     heard.closed = news.closed;
     !news.bytes.is_empty()

@@ -9,7 +9,7 @@ use tokio::net::TcpSocket;
 
 use super::Run::Do;
 use super::Verdict::Bounded;
-use super::{Attack, FLOOD, PATIENCE, attack};
+use super::{Attack, FLOOD, TIMEOUT, attack};
 use crate::h1;
 use crate::h2::{END_HEADERS, END_STREAM, field, fields_of, frame, hello, kind};
 use crate::listeners::Protocol::{Grpc, Http1};
@@ -75,7 +75,7 @@ fn send(target: Target) -> BoxFuture<'static, Heard> {
         };
         peer.say(&hello(&[])).await;
         let listener = target.listener;
-        peer.flood((0..NAMES).map(|number| request(listener, number)), PATIENCE)
+        peer.flood((0..NAMES).map(|number| request(listener, number)), TIMEOUT)
             .await
     }
     .boxed()

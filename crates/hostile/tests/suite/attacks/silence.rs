@@ -204,8 +204,8 @@ impl Attentive {
     }
 
     /// Hears what comes next, if anything does in that time; false once the connection is over.
-    pub(super) async fn hear(&mut self, patience: Duration) -> bool {
-        let more = self.peer.hear(patience, |bytes| !bytes.is_empty()).await;
+    pub(super) async fn hear(&mut self, limit: Duration) -> bool {
+        let more = self.peer.hear(limit, |bytes| !bytes.is_empty()).await;
         self.heard.extend(more.bytes);
         if more.closed {
             return false;

@@ -7,7 +7,7 @@ use futures::FutureExt;
 use super::Run::Do;
 use super::Verdict::Bounded;
 use super::silence::{Attentive, attentive};
-use super::{Attack, FLOOD, PATIENCE, attack};
+use super::{Attack, FLOOD, TIMEOUT, attack};
 use crate::h1;
 use crate::h2::{END_HEADERS, END_STREAM, fields_of, frame, frames, hello, kind, setting};
 use crate::listeners::Protocol::State;
@@ -98,9 +98,9 @@ async fn unread_streams_on_connections(
         peers.extend(Attentive::say(&target, &words).await);
     }
     let (mut answers, mut resets, begun) = (0, 0, Instant::now());
-    while answers < asked && begun.elapsed() < 6 * PATIENCE {
+    while answers < asked && begun.elapsed() < 6 * TIMEOUT {
         for peer in &mut peers {
-            peer.hear(PATIENCE / 50).await;
+            peer.hear(TIMEOUT / 50).await;
         }
         let seen = |which| peers.iter().map(|peer| count(&peer.heard, which)).sum();
         (answers, resets) = (seen(kind::HEADERS), seen(kind::RESET));
@@ -137,7 +137,7 @@ async fn unread_on_connections(target: Target, connections: u32, times: usize) -
     for number in 0..connections {
         let mut peer = target.connect().await.unwrap();
         peer.say(words.as_bytes()).await;
-        let mut heard = peer.hear(PATIENCE * 2, |bytes| !bytes.is_empty()).await;
+        let mut heard = peer.hear(TIMEOUT * 2, |bytes| !bytes.is_empty()).await;
         if h1::statuses(&heard) != [200] {
             heard.wrong = Some(format!("{number} was answered with {:?}", h1::statuses(&heard)));
             return heard;
@@ -145,7 +145,7 @@ async fn unread_on_connections(target: Target, connections: u32, times: usize) -
         peers.push(peer);
     }
     // Answers are sent as far as the system takes them; the rest of this one was to make room.
-    let mut heard = peers.swap_remove(0).hear(PATIENCE, |_| false).await;
+    let mut heard = peers.swap_remove(0).hear(TIMEOUT, |_| false).await;
     heard.wrong = (!heard.closed).then(|| "the first connection goes on".to_owned());
     heard
 }
@@ -176,5 +176,5 @@ fn asked(path: &str, body: &str) -> String {
 async fn post(target: &Target, path: &str, body: &str) -> Heard {
     let mut peer = target.connect().await.unwrap();
     peer.say(asked(path, body).as_bytes()).await;
-    peer.hear(PATIENCE, h1::is_answered).await
+    peer.hear(TIMEOUT, h1::is_answered).await
 }

@@ -10,7 +10,7 @@ use super::{Phase, Role, State};
 use crate::error::{Reason, StreamError};
 use crate::frame::{HEAD, Head, Kind, flag};
 use crate::hpack::Encoder;
-use crate::limits::{UNREAD, UNREAD_OF_FEW, UNREAD_STREAMS};
+use crate::limits::{MAX_UNREAD_FEW_STREAMS, UNREAD, UNREAD_STREAMS};
 use crate::native::fields::list_size;
 use crate::native::queue::Piece;
 use crate::native::stream::{RecvHead, StreamState};
@@ -127,7 +127,7 @@ impl State {
         let most = match self.role {
             Role::Client => usize::MAX,
             Role::Server if self.streams.len() > UNREAD_STREAMS => UNREAD,
-            Role::Server => UNREAD_OF_FEW,
+            Role::Server => MAX_UNREAD_FEW_STREAMS,
         };
         let Some(stream) = self.streams.get_mut(&id).filter(|s| s.accepts_data()) else {
             return false;

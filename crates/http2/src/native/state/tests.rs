@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::error::Error;
 use crate::frame::{HEAD, Head, Kind, flag};
-use crate::limits::{CROWDED_STALL, UNPRODUCTIVE_FRAMES, UNREAD, UNREAD_OF_FEW, UNREAD_STREAMS};
+use crate::limits::{CROWDED_STALL, MAX_UNREAD_FEW_STREAMS, UNPRODUCTIVE_FRAMES, UNREAD, UNREAD_STREAMS};
 use crate::settings::UnreadMemory;
 
 mod fields;
@@ -373,7 +373,7 @@ fn what_a_client_does_not_read_of_few_huge_answers_is_bounded() {
     let core = greeted(&CONFIG);
     // The largest answer to a bulk get of state.
     let answer = Bytes::from(vec![0; 64 << 20]);
-    let most = UNREAD_OF_FEW / answer.len();
+    let most = MAX_UNREAD_FEW_STREAMS / answer.len();
     assert!(most < UNREAD_STREAMS / 10);
     assert_eq!(waiting_answers(&core, &answer), most);
     // Where some is read, there is room for others.
@@ -388,8 +388,8 @@ fn what_a_client_does_not_read_of_few_huge_answers_is_bounded() {
 
 #[test]
 fn what_the_clients_of_all_connections_do_not_read_is_bounded() {
-    const MOST: usize = 8 << 20;
-    let memory: &'static UnreadMemory = Box::leak(Box::new(UnreadMemory::new(MOST)));
+    const MAX_MEMORY: usize = 8 << 20;
+    let memory: &'static UnreadMemory = Box::leak(Box::new(UnreadMemory::new(MAX_MEMORY)));
     let config = Config {
         unread_memory: Some(memory),
         ..CONFIG
@@ -405,8 +405,8 @@ fn what_the_clients_of_all_connections_do_not_read_is_bounded() {
     assert_eq!(memory.bytes(), 2 * answer.len());
     let mut state = third.state();
     // The stream that was refused is over, the others go on.
-    state.receive(&window(0, 2 * MOST as u32)).unwrap();
-    state.receive(&window(1, MOST as u32)).unwrap();
+    state.receive(&window(0, 2 * MAX_MEMORY as u32)).unwrap();
+    state.receive(&window(1, MAX_MEMORY as u32)).unwrap();
     read_all(&mut state);
     assert_eq!(memory.bytes(), answer.len());
 }

@@ -13,20 +13,20 @@ use crate::limits::{CROWDED_PROGRESS, CROWDED_STALL};
 pub(super) struct Timers {
     /// Frames and field blocks that were received complete.
     pub(super) complete: u64,
-    incoming: Stagnation,
-    outgoing: Stagnation,
-    idle: Stagnation,
-    shutdown: Stagnation,
+    incoming: StallDetector,
+    outgoing: StallDetector,
+    idle: StallDetector,
+    shutdown: StallDetector,
 }
 
 /// A count, and since when it is known to be the same.
 #[derive(Debug, Default)]
-struct Stagnation {
+struct StallDetector {
     count: u64,
     since: Option<Instant>,
 }
 
-impl Stagnation {
+impl StallDetector {
     /// True when `count` has been the same for `limit`; `due` while it should change.
     fn is_over(&mut self, count: u64, due: bool, limit: Duration, now: Instant) -> bool {
         if !due || self.count != count || self.since.is_none() {

@@ -20,7 +20,7 @@ fn candidate(server: &Server, name: &str) -> Candidate<ApiLease> {
     let pace = Pace {
         renew: Duration::from_millis(20),
         retry: Duration::from_millis(10),
-        ..Pace::RARE
+        ..Pace::SLOW
     };
     let store = ApiLease {
         client: server.client(),

@@ -184,7 +184,7 @@ fn names_of_parts_of_the_api_are_looked_at_where_they_are_known() {
         "did you mean state? write one of secrets, state, unlock"
     );
     assert_eq!(
-        Configuration::mistakes_in(json, "c", &Known::default()),
+        Configuration::mistakes_in(json, "c", &ValueChecks::default()),
         Found::default()
     );
 }

@@ -52,7 +52,7 @@ impl World {
             return;
         }
         if process.stopping {
-            self.let_go(at, Then::End);
+            self.release_assignment(at, Then::End);
             return;
         }
         let entries = self.store.entries();
@@ -60,17 +60,17 @@ impl World {
             View::Absent => {
                 // As when its lease was lost, which it learns from the store sooner.
                 if process.place.is_some() {
-                    self.lose(at);
+                    self.abort_assignment(at);
                     return;
                 }
                 let uids = entries.iter().map(|entry| entry.uid);
                 self.enter(at, GroupMembers::of(uids.chain([uid])));
             }
             View::Taken => {}
-            View::Outdated(seen) => self.let_go(at, Then::Write(seen)),
+            View::Outdated(seen) => self.release_assignment(at, Then::Write(seen)),
             View::Disagreed => {
                 if process.place.is_some() {
-                    self.let_go(at, Then::Look);
+                    self.release_assignment(at, Then::Look);
                 }
             }
             View::Agreed(shard) => self.take(at, shard),
@@ -117,7 +117,7 @@ impl World {
         let is_new = process.place.is_none();
         if process.place.is_some_and(|(place, _)| place != shard) {
             self.members[at].process = Some(process);
-            self.let_go(at, Then::Look);
+            self.release_assignment(at, Then::Look);
             return;
         }
         if is_new {

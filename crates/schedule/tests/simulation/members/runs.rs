@@ -136,11 +136,11 @@ impl World {
                     None => true,
                 };
         if is_lost {
-            self.lose(at);
+            self.abort_assignment(at);
         }
     }
 
-    pub(super) fn lose(&mut self, at: usize) {
+    pub(super) fn abort_assignment(&mut self, at: usize) {
         let now = self.now;
         if let Some(process) = &mut self.members[at].process {
             process.lease = None;
@@ -192,7 +192,7 @@ impl World {
             && looks
             && now >= process.until
         {
-            process.engine.hold();
+            process.engine.pause_dispatch();
         }
     }
 

@@ -143,7 +143,7 @@ impl World {
                 self.members[at].frozen_until = self.now + self.random.below(LEASE * 2);
             }
             // What becomes of jobs can be told no more: they are read again.
-            79 if self.random.one_in(3) && !self.is_frozen(at) => self.let_go(at, Then::Look),
+            79 if self.random.one_in(3) && !self.is_frozen(at) => self.release_assignment(at, Then::Look),
             _ => {}
         }
     }

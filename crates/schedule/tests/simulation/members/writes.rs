@@ -148,13 +148,13 @@ impl World {
         }
     }
 
-    pub(super) fn let_go(&mut self, at: usize, then: Then) {
-        let (now, lets_go) = (self.now, self.rules.lets_go);
+    pub(super) fn release_assignment(&mut self, at: usize, then: Then) {
+        let (now, releases) = (self.now, self.rules.releases);
         if let Some(process) = &mut self.members[at].process
             && matches!(process.phase, Phase::Looking)
         {
-            if process.place.take().is_some() && lets_go {
-                process.engine.hold();
+            if process.place.take().is_some() && releases {
+                process.engine.pause_dispatch();
                 process.phase = Phase::Holding {
                     until: now + DRAIN,
                     then,

@@ -26,11 +26,11 @@ const PAGES: u32 = 65_536;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unused {
     file: PathBuf,
-    what: What,
+    damage: LogDamage,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum What {
+enum LogDamage {
     /// Records behind one that is not as it was written.
     Changed {
         /// Where that one begins, in bytes.
@@ -50,15 +50,15 @@ enum What {
 impl fmt::Display for Unused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.file.display();
-        match &self.what {
-            What::Changed { at, behind } => write!(
+        match &self.damage {
+            LogDamage::Changed { at, behind } => write!(
                 f,
                 "The log {file} of the store has a record at byte {at} that is not as it was written, and {behind} behind it: none \
                  of them is used. They are of a write that a loss of power cut off, which no caller was told of, or the disk \
                  has changed them: then jobs are as they were before those writes. Where no power was lost, check the disk, and \
                  compare the jobs with what was scheduled last"
             ),
-            What::Last { at, bytes } => write!(
+            LogDamage::Last { at, bytes } => write!(
                 f,
                 "The last write in the log {file} of the store is not whole, and is discarded: {bytes} bytes from byte {at} on. \
                  It was cut off by a kill or a loss of power, and no caller was told of it, or the disk has changed it: then the \
@@ -134,15 +134,15 @@ fn unused(location: &Location) -> io::Result<Option<Unused>> {
             break;
         }
     }
-    let what = match bad {
-        Some(at) if behind > 0 => What::Changed { at, behind },
-        _ if end > written => What::Last {
+    let damage = match bad {
+        Some(at) if behind > 0 => LogDamage::Changed { at, behind },
+        _ if end > written => LogDamage::Last {
             at: written,
             bytes: end - written,
         },
         _ => return Ok(None),
     };
-    Ok(Some(Unused { file, what }))
+    Ok(Some(Unused { file, damage }))
 }
 
 /// How much of `bytes` there was enough for.

@@ -32,7 +32,7 @@ const PING_AFTER: Duration = Duration::from_secs(10);
 /// Time for the answer to that.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest answer, in bytes: a page of jobs.
-const LARGEST: usize = 256 << 20;
+const MAX_ANSWER: usize = 256 << 20;
 
 /// What etcd says of a token that it takes no longer: tokens end after some minutes, and when accounts change.
 const STALE_TOKEN: [&str; 3] = [
@@ -325,10 +325,10 @@ impl Target {
         }));
         Stubs {
             kv: KvClient::new(channel.clone())
-                .max_decoding_message_size(LARGEST)
-                .max_encoding_message_size(LARGEST),
+                .max_decoding_message_size(MAX_ANSWER)
+                .max_encoding_message_size(MAX_ANSWER),
             lease: LeaseClient::new(channel.clone()),
-            watch: WatchClient::new(channel.clone()).max_decoding_message_size(LARGEST),
+            watch: WatchClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER),
             maintenance: MaintenanceClient::new(channel.clone()),
             auth: AuthClient::new(channel),
         }

@@ -13,9 +13,9 @@ const LOG: &str = "dapr.scheduler.storage";
 /// Between two looks for leases that have ended.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Between two times that deletions are forgotten.
-const FORGET_EVERY: Duration = Duration::from_secs(60);
+const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
 /// Revisions whose deletions are kept: who follows and was away for longer reads all anew.
-const KEPT: i64 = 100_000;
+const MAX_TOMBSTONES: i64 = 100_000;
 
 /// How much faster than the own clock the server's may go between two looks. Less than the time before the end of its lease at
 /// which a scheduler lets go of its jobs.
@@ -114,7 +114,7 @@ pub(super) async fn sweep(sessions: Arc<Sessions>, clock: Arc<ServerClock>) {
             if let Some(ending) = ended(&sessions, &clock).await? {
                 end(&sessions, ending).await?;
             }
-            if forgot.elapsed() >= FORGET_EVERY {
+            if forgot.elapsed() >= PRUNE_INTERVAL {
                 forgot = Instant::now();
                 forget(&sessions).await?;
             }
@@ -163,7 +163,7 @@ async fn forget(sessions: &Sessions) -> Result<(), StorageError> {
     let transaction = session.client_mut().transaction().await?;
     let sql = "UPDATE scheduler_meta m SET value = greatest(m.value, r.value - $1) FROM scheduler_meta r
                WHERE m.name = 'forgotten' AND r.name = 'revision' RETURNING m.value";
-    let upto: i64 = transaction.query_one(sql, &[&KEPT]).await?.try_get(0)?;
+    let upto: i64 = transaction.query_one(sql, &[&MAX_TOMBSTONES]).await?.try_get(0)?;
     transaction
         .execute("DELETE FROM scheduler_gone WHERE revision <= $1", &[&upto])
         .await?;

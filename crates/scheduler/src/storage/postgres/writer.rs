@@ -181,7 +181,7 @@ async fn leases(transaction: &Transaction<'_>, asked: &[WriteRequest]) -> Result
 }
 
 async fn carry_out(transaction: &Transaction<'_>, revision: i64, plan: Plan) -> Result<(), StorageError> {
-    let mut put = [Puts::default(), Puts::default()];
+    let mut put = [PutBatch::default(), PutBatch::default()];
     let mut deleted: Vec<Vec<u8>> = Vec::new();
     for (key, last) in plan.keys {
         match last {
@@ -245,7 +245,7 @@ async fn carry_out(transaction: &Transaction<'_>, revision: i64, plan: Plan) -> 
 }
 
 #[derive(Default)]
-struct Puts {
+struct PutBatch {
     keys: Vec<Vec<u8>>,
     values: Vec<Vec<u8>>,
     leases: Vec<Option<i64>>,

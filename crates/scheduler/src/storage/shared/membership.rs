@@ -146,12 +146,12 @@ impl Membership {
         let keeping = AbortOnDropHandle::new(keeping);
         let outcome = lost.run_until_cancelled(self.member(lease)).await;
         if self.stop.is_cancelled() && !lost.is_cancelled() {
-            self.let_go().await;
+            self.release_assignment().await;
         }
         drop(keeping);
         // Before the store is asked: it may not answer, and others have the jobs before that is known.
         self.until.set(None);
-        self.lose().await;
+        self.abort_assignment().await;
         fault::point("before the lease is given back");
         // Where the store does not answer it ends by itself.
         let _ = self.backend.revoke(lease).await;
@@ -176,14 +176,14 @@ impl Membership {
             let entries: Vec<Entry> = members.iter().map(|member| member.entry.clone()).collect();
             match quorum::view(&self.own.id, self.uid, &entries) {
                 View::Absent => {
-                    self.lose().await;
+                    self.abort_assignment().await;
                     let uids = entries.iter().map(|entry| entry.uid);
                     let seen = GroupMembers::of(uids.chain([self.uid]));
                     is_bound |= self.write(lease, seen, None).await?;
                     continue;
                 }
                 View::Taken => {
-                    self.lose().await;
+                    self.abort_assignment().await;
                     if !std::mem::replace(&mut taken, true) {
                         tracing::warn!(
                             target: LOG,
@@ -195,7 +195,7 @@ impl Membership {
                     }
                 }
                 View::Outdated(seen) => {
-                    self.let_go().await;
+                    self.release_assignment().await;
                     let created = members.iter().find(|member| member.entry.id == self.own.id);
                     is_bound |= self
                         .write(lease, seen, created.map(|member| member.created))
@@ -208,7 +208,7 @@ impl Membership {
                     }
                     continue;
                 }
-                View::Disagreed => self.let_go().await,
+                View::Disagreed => self.release_assignment().await,
                 View::Agreed(shard) => self.take(lease, shard, &members).await,
             }
             match self.wait(&mut **watch).await {
@@ -226,7 +226,7 @@ impl Membership {
                 }
                 WakeReason::Unfollowed(error) => {
                     tracing::warn!(target: LOG, "reading the stored jobs again: {error}");
-                    self.let_go().await;
+                    self.release_assignment().await;
                     tokio::time::sleep(FIRST_PAUSE).await;
                 }
             }
@@ -331,7 +331,7 @@ impl Membership {
         let current = self.assignment.as_ref().map(|assignment| &assignment.shard);
         let is_new_group = current != Some(&shard);
         if is_new_group {
-            self.let_go().await;
+            self.release_assignment().await;
             let own = members.iter().find(|member| member.entry.id == self.own.id);
             let key = [LEADERSHIP, &self.own.id].concat().into_bytes();
             self.tenure += 1;
@@ -374,14 +374,14 @@ impl Membership {
     }
 
     /// Gives its jobs back: nothing new is sent, and what apps answer soon is stored.
-    async fn let_go(&mut self) {
+    async fn release_assignment(&mut self) {
         let Some(assignment) = self.assignment.take() else {
             return;
         };
         drop(assignment);
-        fault::point("jobs let go");
+        fault::point("jobs released");
         let (done, drained) = oneshot::channel();
-        if self.changes.send(Change::Hold(done)).await.is_ok() && timeout(DRAIN, drained).await.is_err() {
+        if self.changes.send(Change::Pause(done)).await.is_ok() && timeout(DRAIN, drained).await.is_err() {
             tracing::info!(
                 target: LOG,
                 "apps did not answer in time: the scheduler that takes over triggers the unanswered jobs again"
@@ -397,7 +397,7 @@ impl Membership {
     }
 
     /// Others have its jobs by now, or may have them soon: nothing is sent or stored from here on.
-    async fn lose(&mut self) {
+    async fn abort_assignment(&mut self) {
         self.advances.fence(None);
         if self.assignment.take().is_some() {
             tracing::warn!(target: LOG, "no longer a member of the group of schedulers: this one triggers no jobs");

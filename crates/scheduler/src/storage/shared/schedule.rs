@@ -13,7 +13,7 @@ use crate::stored;
 
 /// A job that is not due for so long cannot have been triggered since it was asked for: longer than an attempt takes, and clocks
 /// of members are apart.
-const FAR: Duration = Duration::from_secs(10);
+const SAFE_RETRY_HORIZON: Duration = Duration::from_secs(10);
 
 /// Stores a job; `overwrite`: in place of one of that name, whose progress is forgotten. Its bytes are like no other's: a random
 /// number is among them.
@@ -82,5 +82,5 @@ fn may_be_over(job: &[u8]) -> bool {
     let first = stored::read(job, None)
         .ok()
         .and_then(|read| read.ticks.tick(&read.progress));
-    first.is_some_and(|first| first <= Timestamp::now() + FAR)
+    first.is_some_and(|first| first <= Timestamp::now() + SAFE_RETRY_HORIZON)
 }

@@ -24,7 +24,7 @@ use crate::storage::{Full, LEADERSHIP};
 use crate::stored;
 
 /// Longest wait for something that has to happen.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What becomes of a transaction.
 enum Loss {
@@ -284,7 +284,7 @@ async fn an_entry_ends_with_the_lease_that_is_kept(store: &Arc<Unsteady>) {
         mut hosts,
     } = events;
     let taking = tokio::spawn(async move { while changes.recv().await.is_some() {} });
-    let joined = tokio::time::timeout(PATIENCE, hosts.wait_for(|hosts| !hosts.is_empty())).await;
+    let joined = tokio::time::timeout(TIMEOUT, hosts.wait_for(|hosts| !hosts.is_empty())).await;
     drop(joined.expect("it does not join").unwrap());
     let key = || [LEADERSHIP, "a"].concat().into_bytes();
     let first = store.pair(key()).await.unwrap();
@@ -301,7 +301,7 @@ async fn an_entry_ends_with_the_lease_that_is_kept(store: &Arc<Unsteady>) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let again = tokio::time::timeout(PATIENCE / 3, again).await;
+    let again = tokio::time::timeout(TIMEOUT / 3, again).await;
     again.expect("its entry is bound to the lease before");
     let leases = store.granted.lock().unwrap().clone();
     assert_eq!(leases.len(), 2);
@@ -345,13 +345,13 @@ async fn a_look_at_the_entries_that_is_lost_changes_nothing() {
         mut hosts,
     } = events;
     let taking = tokio::spawn(async move { while changes.recv().await.is_some() {} });
-    let joined = tokio::time::timeout(PATIENCE, hosts.wait_for(|hosts| !hosts.is_empty())).await;
+    let joined = tokio::time::timeout(TIMEOUT, hosts.wait_for(|hosts| !hosts.is_empty())).await;
     drop(joined.expect("it does not join").unwrap());
     let key = || [LEADERSHIP, "a"].concat().into_bytes();
     let entry = store.pair(key()).await.unwrap();
 
     look_and_fail(&store, StorageError::Unanswered("it is lost".to_owned())).await;
-    let looked = tokio::time::timeout(PATIENCE, async {
+    let looked = tokio::time::timeout(TIMEOUT, async {
         while store.failure.lock().unwrap().is_some() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -409,9 +409,9 @@ async fn late_progress_is_refused(store: &Arc<Unsteady>) {
     };
     *store.loss.lock().unwrap() = Some(Loss::Late);
     advances.advance(after(1));
-    tokio::time::timeout(PATIENCE, advances.flush()).await.unwrap();
+    tokio::time::timeout(TIMEOUT, advances.flush()).await.unwrap();
     advances.advance(after(2));
-    tokio::time::timeout(PATIENCE, advances.flush()).await.unwrap();
+    tokio::time::timeout(TIMEOUT, advances.flush()).await.unwrap();
     let stored = store.pair(counter_key("ticks")).await.expect("nothing is stored");
 
     let late = std::mem::take(&mut *store.late.lock().unwrap());
@@ -481,7 +481,7 @@ async fn ends_of_jobs_are_stored_by_a_full_etcd() {
     store.is_full.store(true, Ordering::Relaxed);
     advances.advance(advance("ticks", Some(Progress::default())));
     advances.advance(advance("over", None));
-    let ended = tokio::time::timeout(PATIENCE, async {
+    let ended = tokio::time::timeout(TIMEOUT, async {
         while store.pair(job_key("over")).await.is_some() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -489,7 +489,7 @@ async fn ends_of_jobs_are_stored_by_a_full_etcd() {
     ended.await.expect("a job that is over stays");
     assert_eq!(store.pair(counter_key("ticks")).await, None);
     store.is_full.store(false, Ordering::Relaxed);
-    tokio::time::timeout(PATIENCE, advances.flush()).await.unwrap();
+    tokio::time::timeout(TIMEOUT, advances.flush()).await.unwrap();
     assert!(store.pair(counter_key("ticks")).await.is_some());
     advances.end();
     writing.await.unwrap();
@@ -530,14 +530,14 @@ async fn a_member_that_comes_back_at_its_address_is_told_of() {
     } = events;
     let taking = tokio::spawn(async move {
         while let Some(change) = changes.recv().await {
-            if let Change::Hold(drained) = change {
+            if let Change::Pause(drained) = change {
                 let _ended = drained.send(());
             }
         }
     });
     let mut both = async |uid| {
         store.commit(&[], &[member_b(uid)]).await.unwrap();
-        let noticed = tokio::time::timeout(PATIENCE, async {
+        let noticed = tokio::time::timeout(TIMEOUT, async {
             loop {
                 hosts.changed().await.unwrap();
                 let list = Arc::clone(&hosts.borrow_and_update());

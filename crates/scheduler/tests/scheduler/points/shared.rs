@@ -31,7 +31,7 @@ const PLACES: [&str; 13] = [
     "before the lease is given back",
     "entry written",
     "given to the store",
-    "jobs let go",
+    "jobs released",
     "lease given back",
     "lease granted",
     "place taken",

@@ -49,7 +49,7 @@ pub struct Seen {
     /// Actors may be called elsewhere before they have ended, as those of a host that is given up.
     pub given_up: AtomicBool,
     /// Hosts whose app says that it is not well, where it is asked.
-    pub unwell: Mutex<HashSet<String>>,
+    pub unhealthy: Mutex<HashSet<String>>,
 }
 
 /// A turn, until it is dropped, as it is when its sidecar gives it up.
@@ -128,8 +128,8 @@ async fn host(name: &str, seen: &Arc<Seen>) -> App {
                 return app::text(200, r#"{"entities":["T"],"drainOngoingCallTimeout":"20s"}"#);
             }
             if path == "/healthz" {
-                let well = !seen.unwell.lock().unwrap().contains(&name);
-                return app::text(if well { 200 } else { 500 }, "");
+                let healthy = !seen.unhealthy.lock().unwrap().contains(&name);
+                return app::text(if healthy { 200 } else { 500 }, "");
             }
             if request.method() == Method::GET {
                 return app::text(404, "");

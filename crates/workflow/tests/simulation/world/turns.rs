@@ -88,16 +88,16 @@ impl World {
         let fired = timer.map(|(fired, _)| fired);
         let app = self.apps[id].clone();
         let mut turn = match instance.begin(&app, fired, self.at(), LIMIT) {
-            Begun::Idle => {
+            TurnStart::Idle => {
                 self.memory.insert(id.to_owned(), instance);
                 return Ok(Ran::Over);
             }
-            Begun::Dropped(change) => {
+            TurnStart::Dropped(change) => {
                 self.save(instance, change)?;
                 return Ok(Ran::Over);
             }
-            Begun::Stalled(stalled) => panic!("{stalled:?}"),
-            Begun::Turn(turn) => *turn,
+            TurnStart::Stalled(stalled) => panic!("{stalled:?}"),
+            TurnStart::Turn(turn) => *turn,
         };
         let outcome = loop {
             self.may_crash()?;

@@ -169,10 +169,10 @@ async fn a_sidecar_that_is_told_to_stop_while_it_hands_over_does_that_first() {
         ],
         "placement is told at once"
     );
-    let early = timeout(LEAVE + Duration::from_secs(1), running.as_mut()).await;
+    let early = timeout(LEAVE_TIMEOUT + Duration::from_secs(1), running.as_mut()).await;
     assert!(early.is_err(), "its actor still ends");
     lasting.may_end.add_permits(1);
-    let told = timeout(LEAVE / 2, running.as_mut()).await;
+    let told = timeout(LEAVE_TIMEOUT / 2, running.as_mut()).await;
     assert!(told.is_err(), "the others are to know");
     assert_eq!(answered(&mut answers), [(wire::HostOperation::Update, Some(1))]);
     assert!(!actors.routes.load().tables().name(HERE));
@@ -270,8 +270,8 @@ async fn a_sidecar_that_is_told_to_stop_keeps_its_stream_until_calls_have_had_th
         }
         let mut running = pin!(session.run(orders, &stop));
         // In a round placement has to go on sooner.
-        let longer = if round { LEAVE / 8 } else { drain / 2 };
-        assert!(timeout(LEAVE + longer, running.as_mut()).await.is_err());
+        let longer = if round { LEAVE_TIMEOUT / 8 } else { drain / 2 };
+        assert!(timeout(LEAVE_TIMEOUT + longer, running.as_mut()).await.is_err());
         assert!(!actors.gate.is_open(), "no other call begins");
         assert!(runs.cancelled().now_or_never().is_none());
         if !ends_by_itself {
@@ -306,7 +306,11 @@ async fn a_sidecar_that_hands_over_and_is_told_to_stop_gives_calls_their_time_wh
     assert!(running.as_mut().now_or_never().is_none());
     let runs = actors.gate.enter(0).await;
     stop.cancel();
-    assert!(timeout(LEAVE + drain / 2, running.as_mut()).await.is_err());
+    assert!(
+        timeout(LEAVE_TIMEOUT + drain / 2, running.as_mut())
+            .await
+            .is_err()
+    );
     assert!(runs.cancelled().now_or_never().is_none());
     drop(runs);
     assert!(running.now_or_never().expect("nothing runs any more").is_ok());

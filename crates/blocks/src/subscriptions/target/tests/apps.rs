@@ -1,13 +1,13 @@
-//! What a target asks of its app: nothing while that is unwell, and no more at once than it takes.
+//! What a target asks of its app: nothing while that is unhealthy, and no more at once than it takes.
 
 use outrigger_runtime::app::Health;
 
 use super::bulks::app;
 use super::*;
 
-/// Invariant: while the app is unwell no event is attempted, and none is parked for it.
+/// Invariant: while the app is unhealthy no event is attempted, and none is parked for it.
 #[tokio::test]
-async fn an_unwell_app_is_asked_nothing_and_parks_nothing() {
+async fn an_unhealthy_app_is_asked_nothing_and_parks_nothing() {
     let mut scene = Scene::new("", wanted()).await;
     let (setter, health) = Health::new(false);
     let (app, mut calls) = app(health, None).await;
@@ -19,7 +19,7 @@ async fn an_unwell_app_is_asked_nothing_and_parks_nothing() {
             assert!(steps.send(Step::Deliver(EVENT, None)).is_ok());
         }
         let early = tokio::time::timeout(Duration::from_millis(300), scene.settled.recv());
-        assert!(early.await.is_err(), "settled while the app is unwell");
+        assert!(early.await.is_err(), "settled while the app is unhealthy");
         assert!(calls.try_recv().is_err(), "the app was called");
         assert_eq!(scene.dead_letters(), []);
         setter.send_replace(true);
@@ -35,10 +35,10 @@ async fn an_unwell_app_is_asked_nothing_and_parks_nothing() {
     scene.end().await;
 }
 
-/// Invariant: where the broker drops what nobody consumes, an unwell app does not end the subscription. What comes meanwhile goes
+/// Invariant: where the broker drops what nobody consumes, an unhealthy app does not end the subscription. What comes meanwhile goes
 /// back, to whomever the broker chooses, and nothing is parked.
 #[tokio::test]
-async fn a_subscription_that_its_queue_needs_outlasts_an_unwell_app() {
+async fn a_subscription_that_its_queue_needs_outlasts_an_unhealthy_app() {
     let mut scene = Scene::new("", wanted()).await;
     let (setter, health) = Health::new(true);
     let (app, mut calls) = app(health.clone(), None).await;

@@ -25,7 +25,7 @@ async fn two(pace: Pace, seed: u64) -> (Arc<Api>, Replica, Replica) {
 #[tokio::test(start_paused = true)]
 async fn who_dies_without_a_word_is_followed_in_time() {
     for seed in 0..100 {
-        for pace in [Pace::BRISK, Pace::RARE] {
+        for pace in [Pace::FAST, Pace::SLOW] {
             let (_, one, mut two) = two(pace, seed).await;
             one.kill().await;
             let died = Instant::now();
@@ -37,13 +37,13 @@ async fn who_dies_without_a_word_is_followed_in_time() {
             );
         }
     }
-    assert!(followed(Pace::BRISK)[1] < Duration::from_secs(14));
+    assert!(followed(Pace::FAST)[1] < Duration::from_secs(14));
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_is_told_to_stop_is_followed_at_once() {
     for seed in 0..100 {
-        let (_, mut one, mut two) = two(Pace::BRISK, seed).await;
+        let (_, mut one, mut two) = two(Pace::FAST, seed).await;
         let stopped = Instant::now();
         one.stop.cancel();
         one.until(false).await;
@@ -66,9 +66,9 @@ async fn who_is_told_to_stop_is_followed_at_once() {
 async fn who_could_not_watch_at_first_leads_soon_after_another_stopped() {
     for seed in 0..100 {
         let api = Arc::new(Api::default());
-        let mut one = Replica::start(&api, "one", Pace::RARE, seed);
+        let mut one = Replica::start(&api, "one", Pace::SLOW, seed);
         assert_eq!(one.until(true).await, Leads::First);
-        let mut two = Replica::start(&api, "two", Pace::RARE, seed + 1);
+        let mut two = Replica::start(&api, "two", Pace::SLOW, seed + 1);
         two.network.send_modify(|network| network.refused = 1);
         tokio::time::sleep(Duration::from_secs(1)).await;
         one.stop.cancel();
@@ -86,7 +86,7 @@ async fn who_could_not_watch_at_first_leads_soon_after_another_stopped() {
 #[tokio::test(start_paused = true)]
 async fn who_is_cut_off_knows_it_before_another_leads() {
     for seed in 0..100 {
-        for pace in [Pace::BRISK, Pace::RARE] {
+        for pace in [Pace::FAST, Pace::SLOW] {
             let (_, mut one, mut two) = two(pace, seed).await;
             one.network.send_modify(|network| network.is_cut = true);
             let cut = Instant::now();
@@ -114,7 +114,7 @@ async fn who_is_cut_off_knows_it_before_another_leads() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_never_answered_is_followed_by_another() {
     for seed in 0..20 {
-        for pace in [Pace::BRISK, Pace::RARE] {
+        for pace in [Pace::FAST, Pace::SLOW] {
             let (_, one, two) = two(pace, seed).await;
             one.network.send_modify(|network| network.lost = 1);
             tokio::time::sleep(pace.lasts * 2).await;
@@ -127,7 +127,7 @@ async fn a_request_that_is_never_answered_is_followed_by_another() {
 #[tokio::test(start_paused = true)]
 async fn who_hears_too_late_that_it_has_the_lease_does_not_lead() {
     for seed in 0..20 {
-        let (api, one, two) = two(Pace::BRISK, seed).await;
+        let (api, one, two) = two(Pace::FAST, seed).await;
         // It takes the lease, and hears of that when a third one has it.
         two.network
             .send_modify(|network| network.late = Duration::from_secs(20));
@@ -136,7 +136,7 @@ async fn who_hears_too_late_that_it_has_the_lease_does_not_lead() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         two.network.send_modify(|network| network.is_cut = true);
-        let mut three = Replica::start(&api, "three", Pace::BRISK, seed + 2);
+        let mut three = Replica::start(&api, "three", Pace::FAST, seed + 2);
         three.until(true).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(three.leads() == Leads::Next, "{seed}");
@@ -148,9 +148,9 @@ async fn who_hears_too_late_that_it_has_the_lease_does_not_lead() {
 #[tokio::test(start_paused = true)]
 async fn a_deleted_lease_is_its_holder_s_until_it_would_have_been_over() {
     for seed in 0..100 {
-        let (api, mut one, mut two) = two(Pace::BRISK, seed).await;
+        let (api, mut one, mut two) = two(Pace::FAST, seed).await;
         api.delete();
-        tokio::time::sleep(Pace::BRISK.lasts * 3).await;
+        tokio::time::sleep(Pace::FAST.lasts * 3).await;
         assert!(
             one.leads() == Leads::First && two.leads() == Leads::No,
             "{seed}: made anew"
@@ -172,7 +172,7 @@ async fn a_deleted_lease_is_its_holder_s_until_it_would_have_been_over() {
 async fn a_namespace_that_is_not_there_is_not_asked_for_without_pause() {
     let api = Arc::new(Api::default());
     api.remove_namespace();
-    let one = Replica::start(&api, "one", Pace::BRISK, 1);
+    let one = Replica::start(&api, "one", Pace::FAST, 1);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(one.leads(), Leads::No);
     // Each time the lease is read and made.

@@ -43,7 +43,7 @@ impl World {
         let name = format!("r{}", self.started);
         let seed = self.seed * 1_000 + self.started;
         self.replicas
-            .push(Replica::start(&self.api, &name, Pace::BRISK, seed));
+            .push(Replica::start(&self.api, &name, Pace::FAST, seed));
     }
 
     /// Something happens.
@@ -125,7 +125,7 @@ async fn one_leads_at_most_whatever_happens() {
             replica.network.send_replace(super::simulated::Network::default());
         }
         world.start();
-        world.passes(Pace::BRISK.lasts * 3).await;
+        world.passes(Pace::FAST.lasts * 3).await;
         let leading = world
             .replicas
             .iter()

@@ -118,8 +118,8 @@ impl World {
         self.calls.push(call);
         let call = self.calls.len() - 1;
         if self.random.random_bool(0.05) {
-            let patience = Duration::from_millis(self.random.random_range(0..500));
-            self.after(patience, Event::GiveUp(call));
+            let limit = Duration::from_millis(self.random.random_range(0..500));
+            self.after(limit, Event::GiveUp(call));
         }
         self.visit(call);
     }

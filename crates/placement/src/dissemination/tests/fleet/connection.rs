@@ -1,6 +1,6 @@
 //! The connection of a host to placement: how it is lost, by whom, and what the host does then.
 
-use super::hosts::{Cut, LOOK_AGAIN, SILENCE_AT_PLACEMENT, WaitsFor};
+use super::hosts::{Cut, SEARCH_INTERVAL, SILENCE_AT_PLACEMENT, WaitsFor};
 use super::*;
 
 /// How long calls go on when the stream to placement is lost.
@@ -36,7 +36,7 @@ impl World {
         if steady && member.is_up && !member.leaving && nobody_leads {
             (member.stream, member.alone) = (None, true);
             let life = member.life;
-            return self.after(LOOK_AGAIN, Event::Connect(host, life));
+            return self.after(SEARCH_INTERVAL, Event::Connect(host, life));
         }
         self.close(host);
     }

@@ -12,8 +12,8 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Placement hears nothing of a host for so long before it gives its actors away.
 pub(super) const SILENCE_AT_PLACEMENT: Duration = Duration::from_secs(5);
 /// Between two looks for a leader while there was none, and the time of a look that finds nobody and nothing.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(200);
-const LOOK: Duration = Duration::from_millis(300);
+pub(super) const SEARCH_INTERVAL: Duration = Duration::from_millis(200);
+const SEARCH_TIMEOUT: Duration = Duration::from_millis(300);
 /// A host that left passes calls on for so long.
 const LINGER: Duration = Duration::from_millis(500);
 const RECONNECT: Duration = Duration::from_millis(500);
@@ -149,9 +149,9 @@ impl World {
         }
         let reaches = member.cut == Cut::Nobody;
         if member.alone && !reaches {
-            return self.after(LOOK, Event::Unreached(host, life));
+            return self.after(SEARCH_TIMEOUT, Event::Unreached(host, life));
         }
-        let pause = if member.alone { LOOK_AGAIN } else { RECONNECT };
+        let pause = if member.alone { SEARCH_INTERVAL } else { RECONNECT };
         let (now, report) = (self.now, self.report(host));
         self.next += 1;
         let stream = self.next;

@@ -13,7 +13,7 @@ pub(super) type Id = (usize, u32);
 /// Actors in a chain of calls at most.
 const CHAIN: usize = 5;
 /// How long a call waits for one that it made.
-const PATIENCE: Duration = Duration::from_secs(6);
+const CALLER_TIMEOUT: Duration = Duration::from_secs(6);
 
 impl World {
     fn id(&self, call: usize) -> Id {
@@ -161,7 +161,7 @@ impl World {
         }
         self.calls.push(call);
         (self.calls[parent].child, self.calls[parent].is_long) = (Some(number), true);
-        self.after(PATIENCE, Event::GiveUp(number));
+        self.after(CALLER_TIMEOUT, Event::GiveUp(number));
         self.visit(number);
     }
 

@@ -7,7 +7,7 @@ use crate::storage::postgres::Postgres;
 use crate::storage::shared::backend::{Backend, Write};
 
 /// Longest wait for something that has to happen.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const LIFETIME: Duration = Duration::from_secs(4);
 
 /// Has the sessions that begin from now on see a clock that can be set; the connection to set it with.
@@ -29,7 +29,7 @@ async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.expect(what);
+    tokio::time::timeout(TIMEOUT, waiting).await.expect(what);
 }
 
 /// Invariant: a clock that is set ahead ends the leases of nobody who is alive, and that of one who is not as soon as if it had

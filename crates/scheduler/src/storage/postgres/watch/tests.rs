@@ -7,7 +7,7 @@ use crate::storage::postgres::Postgres;
 use crate::storage::shared::backend::{Backend, Write};
 
 /// Longest wait for something that has to happen.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn store(server: &server::Postgres) -> (Postgres, tokio_postgres::Client) {
     let store = Postgres::new(&server.text()).unwrap();
@@ -35,7 +35,7 @@ async fn put_again(store: &Postgres, key: &str) {
         value: b"value".to_vec(),
         lease: None,
     }];
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while let Err(error) = store.commit(&[], &put).await {
         assert!(tokio::time::Instant::now() < deadline, "{error}");
         tokio::time::sleep(PAUSE).await;
@@ -43,7 +43,7 @@ async fn put_again(store: &Postgres, key: &str) {
 }
 
 async fn next(watch: &mut Box<dyn Watch>) -> Result<Vec<Event>, StorageError> {
-    let told = tokio::time::timeout(PATIENCE, watch.next()).await;
+    let told = tokio::time::timeout(TIMEOUT, watch.next()).await;
     told.expect("nothing is told")
 }
 

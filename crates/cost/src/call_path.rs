@@ -1,4 +1,4 @@
-//! The journey of a call: client, sidecar, sidecar, app, and back, or a call of state that the sidecar answers itself,
+//! The path of a call: client, sidecar, sidecar, app, and back, or a call of state that the sidecar answers itself,
 //! on one thread.
 
 use std::path::Path;
@@ -58,14 +58,14 @@ impl Kind {
     }
 }
 
-pub(crate) struct Journey {
+pub(crate) struct CallPath {
     runtime: Runtime,
     client: Client,
     /// Configuration and names; removed at the end.
     _dir: TempDir,
 }
 
-impl Journey {
+impl CallPath {
     /// Starts everything and waits until a call gets through.
     pub(crate) fn start(kind: Kind) -> Result<Self, Failure> {
         // Only one of a process can be installed, and it does not matter who did.
@@ -222,14 +222,12 @@ async fn sidecar(app_id: &str, dir: &Path, flags: &[String]) -> Result<(u16, u16
 
 #[cfg(test)]
 mod tests {
-    use super::{Journey, Kind};
+    use super::{CallPath, Kind};
 
     #[test]
     fn every_kind_of_call_gets_through() {
         for kind in Kind::ALL {
-            Journey::start(kind)
-                .and_then(|mut journey| journey.call(3))
-                .unwrap();
+            CallPath::start(kind).and_then(|mut path| path.call(3)).unwrap();
         }
     }
 }
