@@ -64,8 +64,9 @@ pub enum Request {
     Get(&'static str),
     /// `POST` to this path, of this JSON.
     Post(&'static str, &'static str),
-    /// A gRPC call with an empty message.
-    Call(&'static str),
+    /// A gRPC call with an empty message, and the `grpc-status` that answers it, one of these: many methods refuse such a
+    /// message, or the attacker's certificate.
+    Call(&'static str, &'static [u16]),
     /// A request for a certificate, which must be issued.
     Sign,
 }
@@ -86,10 +87,23 @@ pub struct Listener {
 
 use Protocol::{Http1, Http2};
 
-const METADATA: Request = Request::Call("/dapr.proto.runtime.v1.Dapr/GetMetadata");
-const CALL_LOCAL: Request = Request::Call("/dapr.proto.internals.v1.ServiceInvocation/CallLocal");
-const REPORT: Request = Request::Call("/dapr.proto.placement.v1.Placement/ReportDaprStatus");
-const LIST_JOBS: Request = Request::Call("/dapr.proto.scheduler.v1.Scheduler/ListJobs");
+const OK: &[u16] = &[0];
+const INVALID_ARGUMENT: &[u16] = &[3];
+const PERMISSION_DENIED: &[u16] = &[7];
+
+const METADATA: Request = Request::Call("/dapr.proto.runtime.v1.Dapr/GetMetadata", OK);
+// A call without the message for the app.
+const CALL_LOCAL: Request = Request::Call(
+    "/dapr.proto.internals.v1.ServiceInvocation/CallLocal",
+    INVALID_ARGUMENT,
+);
+// A host without a name. While no replica leads, the answer is another.
+const REPORT: Request = Request::Call(
+    "/dapr.proto.placement.v1.Placement/ReportDaprStatus",
+    INVALID_ARGUMENT,
+);
+// The jobs of nobody.
+const LIST_JOBS: Request = Request::Call("/dapr.proto.scheduler.v1.Scheduler/ListJobs", INVALID_ARGUMENT);
 
 /// What the Kubernetes API asks webhooks.
 const CONVERSION: &str = r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview",
@@ -233,7 +247,7 @@ pub const LISTENERS: &[Listener] = &[
         socket: None,
         security: Security::Mutual,
         speaks: &[Http2],
-        honest: Request::Call("/outrigger.placement.Raft/Ask"),
+        honest: Request::Call("/outrigger.placement.Raft/Ask", PERMISSION_DENIED),
     },
     Listener {
         name: "placement health",
@@ -269,7 +283,7 @@ pub const LISTENERS: &[Listener] = &[
         socket: None,
         security: Security::Clear,
         speaks: &[Http2],
-        honest: Request::Call("/etcdserverpb.KV/Range"),
+        honest: Request::Call("/etcdserverpb.KV/Range", OK),
     },
     Listener {
         name: "scheduler health",
@@ -314,7 +328,10 @@ pub const LISTENERS: &[Listener] = &[
         socket: None,
         security: Security::Mutual,
         speaks: &[Http2],
-        honest: Request::Call("/dapr.proto.operator.v1.Operator/ListComponents"),
+        honest: Request::Call(
+            "/dapr.proto.operator.v1.Operator/ListComponents",
+            PERMISSION_DENIED,
+        ),
     },
     Listener {
         name: "operator webhook",
@@ -378,7 +395,7 @@ impl Listener {
         match protocol {
             Protocol::Tcp => true,
             Protocol::Tls => self.security != Security::Clear,
-            Protocol::Grpc => matches!(self.honest, Request::Call(_) | Request::Sign),
+            Protocol::Grpc => matches!(self.honest, Request::Call(..) | Request::Sign),
             Protocol::State => self.process == Process::Sidecar && self.flag == "dapr-http-port",
             spoken => self.speaks.contains(&spoken),
         }

@@ -85,7 +85,7 @@ fn send(target: Target) -> BoxFuture<'static, Heard> {
 fn request(listener: &Listener, number: u32) -> Vec<u8> {
     let name = format!("{number:04}{}", "a".repeat(LENGTH));
     let fields = match listener.honest {
-        Request::Call(known) if number.is_multiple_of(2) => {
+        Request::Call(known, _) if number.is_multiple_of(2) => {
             fields_of(listener, POST, &format!("{known}{name}"))
         }
         _ => {
