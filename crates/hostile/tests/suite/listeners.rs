@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::fleet::Fleet;
+use crate::run::PROCESSES;
 
 /// Whose listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,7 +113,7 @@ const REVIEW: &str = r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionRev
     "request":{"uid":"u","kind":{"kind":"Pod"},"userInfo":{"groups":["system:masters"]},
     "object":{"metadata":{"annotations":{"dapr.io/enabled":"true","dapr.io/app-id":"a"}},"spec":{}}}}"#;
 
-/// Every listener. One that is missing here fails [`check`].
+/// Every listener that is attacked. One that is missing here and in [`TWINS`] fails the suite.
 pub const LISTENERS: &[Listener] = &[
     Listener {
         name: "sidecar HTTP API",
@@ -389,6 +390,47 @@ pub const LISTENERS: &[Listener] = &[
     },
 ];
 
+/// Attacks and silences that sidecars with the HTTP/2 of hyper and h2 do not withstand: `docs/limits.md` says why.
+pub const NOT_ON_HYPER: [&str; 2] = [
+    "an upgrade to HTTP/2, then nothing",
+    "windows that SETTINGS open and close",
+];
+
+/// A listener that nobody attacks: what serves it is what serves a row of [`LISTENERS`].
+#[derive(Debug)]
+pub struct Twin {
+    pub process: Process,
+    /// The flag that sets its port.
+    pub flag: &'static str,
+    /// The name of the row.
+    pub of: &'static str,
+}
+
+const fn twin(process: Process, flag: &'static str, of: &'static str) -> Twin {
+    Twin { process, flag, of }
+}
+
+/// Every one. mTLS changes none of those of a sidecar with it, nor do sockets those beside them; services in plain text have no
+/// other code than those with mTLS, and what would differ, their gRPC server, has a row.
+pub const TWINS: &[Twin] = &[
+    twin(Process::SecureSidecar, "dapr-http-port", "sidecar HTTP API"),
+    twin(Process::SecureSidecar, "dapr-grpc-port", "sidecar gRPC API"),
+    twin(Process::SecureSidecar, "metrics-port", "sidecar metrics"),
+    twin(
+        Process::SocketSidecar,
+        "dapr-internal-grpc-port",
+        "sidecar internal gRPC",
+    ),
+    twin(Process::SocketSidecar, "metrics-port", "sidecar metrics"),
+    // Its server is that of the gRPC port in plain text, with another service.
+    twin(Process::PlainPlacement, "initial-cluster", "placement raft"),
+    twin(Process::PlainPlacement, "healthz-port", "placement health"),
+    twin(Process::PlainPlacement, "metrics-port", "placement metrics"),
+    twin(Process::PlainScheduler, "etcd-client-port", "scheduler etcd API"),
+    twin(Process::PlainScheduler, "healthz-port", "scheduler health"),
+    twin(Process::PlainScheduler, "metrics-port", "scheduler metrics"),
+];
+
 impl Listener {
     /// Whether an attack that needs this can be tried.
     pub fn offers(&self, protocol: Protocol) -> bool {
@@ -399,6 +441,12 @@ impl Listener {
             Protocol::State => self.process == Process::Sidecar && self.flag == "dapr-http-port",
             spoken => self.speaks.contains(&spoken),
         }
+    }
+
+    /// Whether an attack is not tried here: one of [`NOT_ON_HYPER`], where sidecars have that HTTP/2.
+    pub fn is_exempt_from(&self, attack: &str) -> bool {
+        let sidecars = [Process::Sidecar, Process::SecureSidecar, Process::SocketSidecar];
+        cfg!(feature = "http2-hyper") && sidecars.contains(&self.process) && NOT_ON_HYPER.contains(&attack)
     }
 }
 
@@ -435,23 +483,35 @@ fn listening(id: u32) -> BTreeSet<u16> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_table_names_every_listener() {
     let fleet = Fleet::start().await;
-    for process in [
-        Process::Sidecar,
-        Process::Sentry,
-        Process::Placement,
-        Process::Scheduler,
-        Process::Operator,
-        Process::Injector,
-    ] {
-        let named: BTreeSet<u16> = LISTENERS
+    for process in PROCESSES {
+        let attacked = LISTENERS
             .iter()
-            .filter(|listener| listener.process == process)
+            .filter(|listener| listener.process == process && listener.socket.is_none());
+        let twins = TWINS.iter().filter(|twin| twin.process == process);
+        let named: BTreeSet<u16> = attacked
             .map(|listener| fleet.port(listener))
+            .chain(twins.map(|twin| fleet.port_of(process, twin.flag)))
             .collect();
         let found = listening(fleet.server(process).id());
         assert_eq!(
             found, named,
-            "{process:?} listens on ports that the table of listeners lacks, or the other way round"
+            "{process:?} listens on ports that the tables of listeners lack, or the other way round"
         );
+    }
+}
+
+#[test]
+fn every_twin_is_that_of_a_listener() {
+    for twin in TWINS {
+        let original = LISTENERS.iter().find(|listener| listener.name == twin.of);
+        assert_eq!(
+            original.map(|listener| listener.flag),
+            Some(twin.flag),
+            "{twin:?}"
+        );
+        let both = LISTENERS
+            .iter()
+            .any(|listener| listener.process == twin.process && listener.flag == twin.flag);
+        assert!(!both, "{twin:?} is attacked");
     }
 }
