@@ -61,12 +61,13 @@ build-hyper: ## release binaries with the HTTP/2 of hyper and h2, for the target
 	scripts/build checks
 	scripts/build http2-hyper
 
-conformance-hyper: build-hyper ## the same cases, h2spec and the Python SDK on the HTTP/2 of hyper and h2
+conformance-hyper: build-hyper ## the same cases, h2spec, the Python SDK and hostile peers on the HTTP/2 of hyper and h2
 	@scripts/need python3 venv git
 	conformance/build h2spec
 	conformance/http2 $(HYPER)
 	conformance/check $(HYPER)
 	conformance/sdk/run $(HYPER)
+	cargo test --workspace --features outrigger-hostile/http2-hyper --test suite --no-fail-fast --locked
 
 sdk: build ## Dapr's official SDKs against our binaries: Python, Go, and where they can run JavaScript and Java
 	@scripts/need python3 venv

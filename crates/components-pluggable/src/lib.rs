@@ -27,6 +27,9 @@ use tonic::Status;
 pub use self::discovery::discover;
 use self::link::{Conn, Link, LinkError};
 
+/// Of a message, beside the value in it, in bytes.
+const MAX_OVERHEAD: usize = 64 << 10;
+
 /// Where components are looked for, and what they may do.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -43,7 +46,7 @@ pub struct Options {
 impl Options {
     /// The largest message: a value, its key, ETag and metadata.
     fn max_message(&self) -> usize {
-        self.max_value.saturating_add(64 << 10)
+        self.max_value.saturating_add(MAX_OVERHEAD)
     }
 }
 

@@ -42,11 +42,13 @@ const MAX_STREAMS: u32 = 64;
 /// Silence after which a sidecar is asked whether it is still there. One that has vanished costs a place until then, and
 /// nothing waits for it.
 const PING_AFTER: Duration = Duration::from_secs(60);
+/// Time to answer that.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// What clients of the gRPC server may have.
 const GRPC: ServerLimits = ServerLimits {
     connections: CONNECTIONS,
     ping_after: PING_AFTER,
-    ping_timeout: Duration::from_secs(20),
+    ping_timeout: PING_TIMEOUT,
     streams: MAX_STREAMS,
 };
 /// Largest request, in bytes: a namespace and names.

@@ -44,6 +44,7 @@ pub(crate) fn constants(text: &str) -> impl Iterator<Item = &str> {
             "i64",
             "Duration",
             "std::time::Duration",
+            "NonZeroUsize",
         ]
         .contains(&kind);
         let declares = before.is_empty() || before.starts_with("pub");
@@ -154,6 +155,10 @@ impl Reader<'_> {
                 return self.takes(")").then_some(amount * milliseconds);
             }
         }
+        if self.takes("NonZeroUsize::new(") {
+            let amount = self.shifted()?;
+            return self.takes(").unwrap()").then_some(amount);
+        }
         if self.takes("(") {
             let amount = self.shifted()?;
             return self.takes(")").then_some(amount);
@@ -183,10 +188,11 @@ impl Reader<'_> {
 fn constants_and_amounts_are_read() {
     let file = "const A: usize = 1 << 4;\npub(super) const B: u64 = 2 * A as u64;\nconst C: (u32, u32) = (1_000, 4 * 4 + 1);\n\
                 const D: Duration = Duration::from_secs(5 * 60);\nconst E: &str = \"\";\nconst F: usize = 4 * A;\n\
+                const N: NonZeroUsize = NonZeroUsize::new(2 * A).unwrap();\n\
                 const L: Limits = Limits {\n    connections: 8,\n    per_source: 2 * A,\n};";
     assert_eq!(
         constants(file).collect::<Vec<_>>(),
-        ["A", "B", "C", "D", "F", "L"]
+        ["A", "B", "C", "D", "F", "N", "L"]
     );
     assert_eq!(value(file, "A"), Some(Amount::Count(16)));
     assert_eq!(value(file, "B"), Some(Amount::Count(32)));
@@ -194,6 +200,7 @@ fn constants_and_amounts_are_read() {
     assert_eq!(value(file, "C.1"), Some(Amount::Count(17)));
     assert_eq!(value(file, "D"), Amount::said("5 min, then more"));
     assert_eq!(value(file, "F"), Some(Amount::Count(64)));
+    assert_eq!(value(file, "N"), Some(Amount::Count(32)));
     assert_eq!(value(file, "L.per_source"), Some(Amount::Count(32)));
     assert_eq!(value(file, "G"), None);
     assert_eq!(Amount::said("16,384 bytes"), Some(Amount::Count(16_384)));

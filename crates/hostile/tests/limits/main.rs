@@ -36,6 +36,16 @@ const LIMITING: &[&str] = &[
     "DEADLINE",
     "IDLE",
     "CAP",
+    "CONNECT",
+    "DIAL",
+    "QUEUE",
+    "ATTEMPTS",
+    "FLIGHT",
+    "BUFFER",
+    "BREAKERS",
+    "TARGETS",
+    "GRACE",
+    "CALLS",
 ];
 /// Constants with such a word that bound nothing a peer or a user can make grow, and why.
 const NOT_LIMITS: &[(&str, &str, &str)] = &[
@@ -43,6 +53,16 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
         "components-rabbitmq/src/consumer.rs",
         "MAX_TAG",
         "a tag is cut to what the broker takes",
+    ),
+    (
+        "component/src/conformance/pubsub/faults.rs",
+        "IN_FLIGHT",
+        "of a test of brokers",
+    ),
+    (
+        "components-redis/src/broker/settings.rs",
+        "QUEUE_DEPTH",
+        "a component's own setting",
     ),
     ("components-redis/src/configuration.rs", "MAX_PAUSE", "a pause"),
     ("components-sqlite/src/broker/consumer.rs", "MAX_PAUSE", "a pause"),
@@ -69,6 +89,11 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
         "a number of the format",
     ),
     ("discovery/src/polled.rs", "FAILURE_PAUSE_MAX", "a pause"),
+    (
+        "discovery/src/sqlite/database.rs",
+        "SWEEP_GRACE",
+        "when an instance that is gone is removed",
+    ),
     (
         "discovery/src/sqlite/config.rs",
         "DEFAULT_TIMEOUT",
@@ -155,6 +180,8 @@ struct Row {
     line: usize,
     /// The first words of the column `default`.
     default: String,
+    /// Flags in the column `set by`.
+    flags: Vec<String>,
     file: String,
     name: String,
 }
@@ -200,11 +227,51 @@ fn rows() -> Vec<Row> {
         rows.push(Row {
             line,
             default: cells[1].to_owned(),
+            flags: flags(cells[2]),
             file: file.to_owned(),
             name: name.to_owned(),
         });
     }
     rows
+}
+
+/// The flags that a text names: `--max-body-size`.
+fn flags(text: &str) -> Vec<String> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    let flags = quoted.filter_map(|quoted| quoted.strip_prefix("--"));
+    flags
+        .filter_map(|flag| flag.split([' ', '=']).next())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The flags of every server, from the tables of them: `Flag::int("port", …)`.
+fn flags_of_servers() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for name in released() {
+        let table = crates().join(name).join("src/config/flags.rs");
+        let text = std::fs::read_to_string(table).unwrap_or_default();
+        let entries = text.split("Flag::").skip(1);
+        names.extend(entries.filter_map(|entry| entry.split('"').nth(1).map(str::to_owned)));
+    }
+    assert!(names.contains("dapr-http-port") && names.len() > 60, "{names:?}");
+    names
+}
+
+#[test]
+fn every_flag_that_sets_a_limit_is_one() {
+    let known = flags_of_servers();
+    let named = rows()
+        .into_iter()
+        .flat_map(|row| row.flags.into_iter().map(move |flag| (row.line, flag)));
+    let named: Vec<_> = named.collect();
+    assert!(named.len() > 5, "only these were understood: {named:?}");
+    let wrong: Vec<_> = named.iter().filter(|(_, flag)| !known.contains(flag)).collect();
+    assert!(
+        wrong.is_empty(),
+        "docs/limits.md names flags that no server has: {wrong:?}"
+    );
+    assert_eq!(flags("`--a-b`: twice, `x`, or `--c=nobody`"), ["a-b", "c"]);
 }
 
 #[test]

@@ -115,7 +115,7 @@ impl Attack {
             Run::Do(attack) => attack(target).await,
             Run::Say(words) => {
                 let Ok(mut peer) = target.connect().await else {
-                    return Heard::default();
+                    return Heard::not_connected();
                 };
                 peer.say(&words(target.listener)).await;
                 let verdict = self.verdict;

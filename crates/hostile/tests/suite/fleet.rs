@@ -22,7 +22,7 @@ use tempfile::TempDir;
 use crate::app::{App, GrpcApp};
 use crate::child::{Server, raise_file_limit};
 use crate::honest;
-use crate::listeners::{LISTENERS, Listener, Process, Security};
+use crate::listeners::{LISTENERS, Listener, Process, Security, TWINS};
 use crate::peer::Target;
 
 /// How long a server may take to start.
@@ -247,7 +247,12 @@ impl Fleet {
     }
 
     pub fn port(&self, listener: &Listener) -> u16 {
-        self.ports[&(listener.process, listener.flag)]
+        self.port_of(listener.process, listener.flag)
+    }
+
+    /// The port that a flag of a process sets.
+    pub fn port_of(&self, process: Process, flag: &'static str) -> u16 {
+        self.ports[&(process, flag)]
     }
 
     pub fn server(&self, process: Process) -> &Server {
@@ -332,20 +337,9 @@ async fn cluster(ports: &HashMap<(Process, &'static str), u16>) -> KubernetesApi
 
 /// A free port for each port flag of each process.
 fn free_ports() -> HashMap<(Process, &'static str), u16> {
-    let more =
-        ["dapr-http-port", "dapr-grpc-port", "metrics-port"].map(|flag| (Process::SecureSidecar, flag));
-    let beside = ["dapr-internal-grpc-port", "metrics-port"].map(|flag| (Process::SocketSidecar, flag));
-    // What services in plain text have besides is attacked where there is mTLS.
-    let named = LISTENERS.iter().flat_map(|listener| {
-        let twin = match listener.process {
-            Process::Placement => Process::PlainPlacement,
-            Process::Scheduler => Process::PlainScheduler,
-            process => process,
-        };
-        [(listener.process, listener.flag), (twin, listener.flag)]
-    });
-    let flags = named.chain(more).chain(beside);
-    flags.map(|flag| (flag, free_port())).collect()
+    let attacked = LISTENERS.iter().map(|listener| (listener.process, listener.flag));
+    let twins = TWINS.iter().map(|twin| (twin.process, twin.flag));
+    attacked.chain(twins).map(|flag| (flag, free_port())).collect()
 }
 
 fn start_sentry(folder: &TempDir, ports: &HashMap<(Process, &'static str), u16>) -> Server {

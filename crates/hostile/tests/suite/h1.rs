@@ -10,7 +10,7 @@ pub const SMUGGLED: &str = "smuggled";
 pub fn path(listener: &Listener) -> &'static str {
     match listener.honest {
         Request::Get(path) | Request::Post(path, _) => path,
-        Request::Call(_) | Request::Sign => unreachable!("{} speaks HTTP/2 only", listener.name),
+        Request::Call(..) | Request::Sign => unreachable!("{} speaks HTTP/2 only", listener.name),
     }
 }
 

@@ -1,5 +1,7 @@
 //! What is said and heard in HTTP/2, frame by frame (RFC 9113, RFC 7541).
 
+use outrigger_http2::hpack::{Decoder, Field};
+
 use crate::listeners::{Listener, Protocol, Request, Security};
 use crate::peer::Heard;
 
@@ -80,7 +82,7 @@ pub fn remembered(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 pub fn fields(listener: &Listener) -> Vec<u8> {
     match listener.honest {
         Request::Get(path) => fields_of(listener, 0x82, path),
-        Request::Call(path) => fields_of(listener, 0x83, path),
+        Request::Call(path, _) => fields_of(listener, 0x83, path),
         Request::Post(..) => unreachable!("{} does not speak HTTP/2", listener.name),
         Request::Sign => fields_of(listener, 0x83, "/dapr.proto.sentry.v1.CA/SignCertificate"),
     }
@@ -111,7 +113,7 @@ pub fn headers(listener: &Listener, stream: u32, ended: bool) -> Vec<u8> {
 pub fn request(listener: &Listener, stream: u32, message: &[u8]) -> Vec<u8> {
     let message = match listener.honest {
         Request::Get(_) => return headers(listener, stream, true),
-        Request::Call(_) | Request::Post(..) => &[],
+        Request::Call(..) | Request::Post(..) => &[],
         Request::Sign => message,
     };
     let length = u32::try_from(message.len()).unwrap().to_be_bytes();
@@ -156,6 +158,46 @@ pub fn is_sent_away(heard: &Heard) -> bool {
     frames(&heard.bytes)
         .iter()
         .any(|f| f.kind == kind::GOAWAY && f.payload.get(4..8) != Some(&[0; 4]))
+}
+
+/// Table of header compression, bytes: what a server may use that was told nothing else.
+const HEADER_TABLE: usize = 4096;
+
+/// What the head and the trailers of an answer say of how a call went.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    pub status: Option<u16>,
+    /// `grpc-status`, which is in the head where there is nothing else.
+    pub code: Option<u16>,
+}
+
+/// How the call on a stream went. Heads of other streams are decoded too, for what the connection remembers; servers
+/// neither pad nor prioritise.
+pub fn outcome(bytes: &[u8], stream: u32) -> Outcome {
+    let (mut decoder, mut block) = (Decoder::new(HEADER_TABLE), Vec::new());
+    let mut outcome = Outcome::default();
+    for frame in frames(bytes) {
+        match frame.kind {
+            kind::HEADERS => block = frame.payload.to_vec(),
+            kind::CONTINUATION => block.extend_from_slice(frame.payload),
+            _ => continue,
+        }
+        if frame.flags & END_HEADERS == 0 {
+            continue;
+        }
+        let decoded = decoder.decode(&block, usize::MAX, |field| match field {
+            _ if frame.stream != stream => {}
+            Field::Status(status) => outcome.status = Some(status.as_u16()),
+            Field::Header(name, value) if name.as_str() == "grpc-status" => {
+                outcome.code = value.to_str().ok().and_then(|code| code.parse().ok());
+            }
+            _ => {}
+        });
+        if decoded.is_err() {
+            break;
+        }
+    }
+    outcome
 }
 
 /// Whether a stream was answered with status 200.

@@ -8,6 +8,9 @@ use crate::listeners::{Protocol, Request};
 use crate::peer::{Heard, Peer, Target};
 use crate::{h1, h2};
 
+/// Statuses of gRPC with which nobody is served, whatever was asked: DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE.
+const NOT_SERVED: [u16; 3] = [4, 8, 14];
+
 /// How long an honest client waits for an answer. Generous: machines that test are busy.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two calls.
@@ -47,13 +50,32 @@ async fn exchange(target: &Target) -> Result<(), String> {
         .filter(|f| f.kind == h2::kind::DATA)
         .map(|f| f.payload.len())
         .sum::<usize>();
-    if !h2::is_ok(&heard.bytes, 1) {
-        return Err(format!("heard {:?}", h2::frames(&heard.bytes)));
+    let honest = target.listener.honest;
+    if !is_served(honest, &heard.bytes) {
+        let outcome = h2::outcome(&heard.bytes, 1);
+        return Err(format!("{outcome:?}, heard {:?}", h2::frames(&heard.bytes)));
     }
-    match target.listener.honest {
+    match honest {
         Request::Sign if data < CERTIFICATE => Err("no certificate was issued".to_owned()),
         _ => Ok(()),
     }
+}
+
+/// Whether a call on stream 1 was answered as the one who asks this has to be. That a server is overloaded, or too slow, is
+/// no such answer.
+fn is_served(honest: Request, heard: &[u8]) -> bool {
+    let h2::Outcome {
+        status: Some(200),
+        code: Some(code),
+    } = h2::outcome(heard, 1)
+    else {
+        return false;
+    };
+    let expected = match honest {
+        Request::Call(_, expected) => expected.contains(&code),
+        Request::Get(_) | Request::Post(..) | Request::Sign => code == 0,
+    };
+    expected && !NOT_SERVED.contains(&code)
 }
 
 fn speaks_http1(target: &Target) -> bool {
@@ -100,4 +122,64 @@ pub async fn is_up(target: &Target, limit: Duration) -> bool {
         tokio::time::sleep(PAUSE).await;
     }
     false
+}
+
+/// A frame of fields that ends its stream, or not.
+fn answered(block: &[u8], ended: bool) -> Vec<u8> {
+    let flags = h2::END_HEADERS | if ended { h2::END_STREAM } else { 0 };
+    h2::frame(h2::kind::HEADERS, flags, 1, block)
+}
+
+/// An answer that is trailers alone, with this status of gRPC; 0x88 is `:status 200`.
+fn trailers_only(code: &str) -> Vec<u8> {
+    let mut block = vec![0x88];
+    h2::field(&mut block, "content-type", b"application/grpc");
+    h2::field(&mut block, "grpc-status", code.as_bytes());
+    answered(&block, true)
+}
+
+#[test]
+fn a_call_is_served_with_the_status_that_its_row_says() {
+    const REFUSED: Request = Request::Call("/s/m", &[3, 4, 8, 14]);
+    const SERVED: Request = Request::Call("/s/m", &[0]);
+    assert!(is_served(REFUSED, &trailers_only("3")));
+    assert!(is_served(SERVED, &trailers_only("0")));
+    assert!(is_served(Request::Sign, &trailers_only("0")));
+    assert!(!is_served(Request::Sign, &trailers_only("3")));
+    assert!(!is_served(SERVED, &trailers_only("3")));
+    for overloaded in ["4", "8", "14"] {
+        assert!(!is_served(REFUSED, &trailers_only(overloaded)), "{overloaded}");
+    }
+    for nothing in ["", "no number"] {
+        assert!(!is_served(REFUSED, &trailers_only(nothing)), "{nothing:?}");
+    }
+}
+
+#[test]
+fn a_status_is_read_from_trailers_behind_an_answer() {
+    const SERVED: Request = Request::Call("/s/m", &[0]);
+    // The first answer has the field remembered, the second one refers to it.
+    let (mut head, mut trailers) = (vec![0x88], Vec::new());
+    h2::field(&mut head, "content-type", b"application/grpc");
+    h2::remembered(&mut trailers, "grpc-status", b"0");
+    let data = h2::frame(h2::kind::DATA, 0, 1, &[0; 5]);
+    let whole = [answered(&head, false), data.clone(), answered(&trailers, true)].concat();
+    assert!(is_served(SERVED, &whole));
+    assert!(!is_served(
+        SERVED,
+        &[answered(&head, false), data.clone()].concat()
+    ));
+    let another = h2::frame(h2::kind::HEADERS, h2::END_HEADERS, 3, &trailers);
+    let again = [another, answered(&head, false), data, answered(&[0xbe], true)].concat();
+    assert!(is_served(SERVED, &again));
+    // In two frames.
+    let halves = [
+        h2::frame(h2::kind::HEADERS, h2::END_STREAM, 1, &[0x88]),
+        h2::frame(h2::kind::CONTINUATION, h2::END_HEADERS, 1, &trailers),
+    ];
+    assert!(is_served(SERVED, &halves.concat()));
+    // 0x8d is `:status 404`.
+    let mut missing = vec![0x8d];
+    missing.extend_from_slice(&trailers);
+    assert!(!is_served(SERVED, &answered(&missing, true)));
 }

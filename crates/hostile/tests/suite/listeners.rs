@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::fleet::Fleet;
+use crate::run::PROCESSES;
 
 /// Whose listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,8 +65,9 @@ pub enum Request {
     Get(&'static str),
     /// `POST` to this path, of this JSON.
     Post(&'static str, &'static str),
-    /// A gRPC call with an empty message.
-    Call(&'static str),
+    /// A gRPC call with an empty message, and the `grpc-status` that answers it, one of these: many methods refuse such a
+    /// message, or the attacker's certificate.
+    Call(&'static str, &'static [u16]),
     /// A request for a certificate, which must be issued.
     Sign,
 }
@@ -86,10 +88,23 @@ pub struct Listener {
 
 use Protocol::{Http1, Http2};
 
-const METADATA: Request = Request::Call("/dapr.proto.runtime.v1.Dapr/GetMetadata");
-const CALL_LOCAL: Request = Request::Call("/dapr.proto.internals.v1.ServiceInvocation/CallLocal");
-const REPORT: Request = Request::Call("/dapr.proto.placement.v1.Placement/ReportDaprStatus");
-const LIST_JOBS: Request = Request::Call("/dapr.proto.scheduler.v1.Scheduler/ListJobs");
+const OK: &[u16] = &[0];
+const INVALID_ARGUMENT: &[u16] = &[3];
+const PERMISSION_DENIED: &[u16] = &[7];
+
+const METADATA: Request = Request::Call("/dapr.proto.runtime.v1.Dapr/GetMetadata", OK);
+// A call without the message for the app.
+const CALL_LOCAL: Request = Request::Call(
+    "/dapr.proto.internals.v1.ServiceInvocation/CallLocal",
+    INVALID_ARGUMENT,
+);
+// A host without a name. While no replica leads, the answer is another.
+const REPORT: Request = Request::Call(
+    "/dapr.proto.placement.v1.Placement/ReportDaprStatus",
+    INVALID_ARGUMENT,
+);
+// The jobs of nobody.
+const LIST_JOBS: Request = Request::Call("/dapr.proto.scheduler.v1.Scheduler/ListJobs", INVALID_ARGUMENT);
 
 /// What the Kubernetes API asks webhooks.
 const CONVERSION: &str = r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview",
@@ -98,7 +113,7 @@ const REVIEW: &str = r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionRev
     "request":{"uid":"u","kind":{"kind":"Pod"},"userInfo":{"groups":["system:masters"]},
     "object":{"metadata":{"annotations":{"dapr.io/enabled":"true","dapr.io/app-id":"a"}},"spec":{}}}}"#;
 
-/// Every listener. One that is missing here fails [`check`].
+/// Every listener that is attacked. One that is missing here and in [`TWINS`] fails the suite.
 pub const LISTENERS: &[Listener] = &[
     Listener {
         name: "sidecar HTTP API",
@@ -233,7 +248,7 @@ pub const LISTENERS: &[Listener] = &[
         socket: None,
         security: Security::Mutual,
         speaks: &[Http2],
-        honest: Request::Call("/outrigger.placement.Raft/Ask"),
+        honest: Request::Call("/outrigger.placement.Raft/Ask", PERMISSION_DENIED),
     },
     Listener {
         name: "placement health",
@@ -269,7 +284,7 @@ pub const LISTENERS: &[Listener] = &[
         socket: None,
         security: Security::Clear,
         speaks: &[Http2],
-        honest: Request::Call("/etcdserverpb.KV/Range"),
+        honest: Request::Call("/etcdserverpb.KV/Range", OK),
     },
     Listener {
         name: "scheduler health",
@@ -314,7 +329,10 @@ pub const LISTENERS: &[Listener] = &[
         socket: None,
         security: Security::Mutual,
         speaks: &[Http2],
-        honest: Request::Call("/dapr.proto.operator.v1.Operator/ListComponents"),
+        honest: Request::Call(
+            "/dapr.proto.operator.v1.Operator/ListComponents",
+            PERMISSION_DENIED,
+        ),
     },
     Listener {
         name: "operator webhook",
@@ -372,16 +390,63 @@ pub const LISTENERS: &[Listener] = &[
     },
 ];
 
+/// Attacks and silences that sidecars with the HTTP/2 of hyper and h2 do not withstand: `docs/limits.md` says why.
+pub const NOT_ON_HYPER: [&str; 2] = [
+    "an upgrade to HTTP/2, then nothing",
+    "windows that SETTINGS open and close",
+];
+
+/// A listener that nobody attacks: what serves it is what serves a row of [`LISTENERS`].
+#[derive(Debug)]
+pub struct Twin {
+    pub process: Process,
+    /// The flag that sets its port.
+    pub flag: &'static str,
+    /// The name of the row.
+    pub of: &'static str,
+}
+
+const fn twin(process: Process, flag: &'static str, of: &'static str) -> Twin {
+    Twin { process, flag, of }
+}
+
+/// Every one. mTLS changes none of those of a sidecar with it, nor do sockets those beside them; services in plain text have no
+/// other code than those with mTLS, and what would differ, their gRPC server, has a row.
+pub const TWINS: &[Twin] = &[
+    twin(Process::SecureSidecar, "dapr-http-port", "sidecar HTTP API"),
+    twin(Process::SecureSidecar, "dapr-grpc-port", "sidecar gRPC API"),
+    twin(Process::SecureSidecar, "metrics-port", "sidecar metrics"),
+    twin(
+        Process::SocketSidecar,
+        "dapr-internal-grpc-port",
+        "sidecar internal gRPC",
+    ),
+    twin(Process::SocketSidecar, "metrics-port", "sidecar metrics"),
+    // Its server is that of the gRPC port in plain text, with another service.
+    twin(Process::PlainPlacement, "initial-cluster", "placement raft"),
+    twin(Process::PlainPlacement, "healthz-port", "placement health"),
+    twin(Process::PlainPlacement, "metrics-port", "placement metrics"),
+    twin(Process::PlainScheduler, "etcd-client-port", "scheduler etcd API"),
+    twin(Process::PlainScheduler, "healthz-port", "scheduler health"),
+    twin(Process::PlainScheduler, "metrics-port", "scheduler metrics"),
+];
+
 impl Listener {
     /// Whether an attack that needs this can be tried.
     pub fn offers(&self, protocol: Protocol) -> bool {
         match protocol {
             Protocol::Tcp => true,
             Protocol::Tls => self.security != Security::Clear,
-            Protocol::Grpc => matches!(self.honest, Request::Call(_) | Request::Sign),
+            Protocol::Grpc => matches!(self.honest, Request::Call(..) | Request::Sign),
             Protocol::State => self.process == Process::Sidecar && self.flag == "dapr-http-port",
             spoken => self.speaks.contains(&spoken),
         }
+    }
+
+    /// Whether an attack is not tried here: one of [`NOT_ON_HYPER`], where sidecars have that HTTP/2.
+    pub fn is_exempt_from(&self, attack: &str) -> bool {
+        let sidecars = [Process::Sidecar, Process::SecureSidecar, Process::SocketSidecar];
+        cfg!(feature = "http2-hyper") && sidecars.contains(&self.process) && NOT_ON_HYPER.contains(&attack)
     }
 }
 
@@ -418,23 +483,35 @@ fn listening(id: u32) -> BTreeSet<u16> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_table_names_every_listener() {
     let fleet = Fleet::start().await;
-    for process in [
-        Process::Sidecar,
-        Process::Sentry,
-        Process::Placement,
-        Process::Scheduler,
-        Process::Operator,
-        Process::Injector,
-    ] {
-        let named: BTreeSet<u16> = LISTENERS
+    for process in PROCESSES {
+        let attacked = LISTENERS
             .iter()
-            .filter(|listener| listener.process == process)
+            .filter(|listener| listener.process == process && listener.socket.is_none());
+        let twins = TWINS.iter().filter(|twin| twin.process == process);
+        let named: BTreeSet<u16> = attacked
             .map(|listener| fleet.port(listener))
+            .chain(twins.map(|twin| fleet.port_of(process, twin.flag)))
             .collect();
         let found = listening(fleet.server(process).id());
         assert_eq!(
             found, named,
-            "{process:?} listens on ports that the table of listeners lacks, or the other way round"
+            "{process:?} listens on ports that the tables of listeners lack, or the other way round"
         );
+    }
+}
+
+#[test]
+fn every_twin_is_that_of_a_listener() {
+    for twin in TWINS {
+        let original = LISTENERS.iter().find(|listener| listener.name == twin.of);
+        assert_eq!(
+            original.map(|listener| listener.flag),
+            Some(twin.flag),
+            "{twin:?}"
+        );
+        let both = LISTENERS
+            .iter()
+            .any(|listener| listener.process == twin.process && listener.flag == twin.flag);
+        assert!(!both, "{twin:?} is attacked");
     }
 }

@@ -64,6 +64,16 @@ pub struct Heard {
     pub wrong: Option<String>,
 }
 
+impl Heard {
+    /// Of an attack that came to nothing.
+    pub fn not_connected() -> Self {
+        Self {
+            wrong: Some("not connected".to_owned()),
+            ..Self::default()
+        }
+    }
+}
+
 /// A connection.
 pub struct Peer {
     reader: ReadHalf<Box<dyn Stream>>,

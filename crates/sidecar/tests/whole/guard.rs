@@ -2,6 +2,8 @@
 
 mod heads;
 
+#[cfg(target_os = "linux")]
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -49,6 +51,31 @@ async fn the_api_token_is_required_and_goes_no_further() {
         assert_eq!(caller.ask(get(path)).await.status, 204, "{path} needs no token");
     }
     drop(callee);
+}
+
+/// Whoever is on the machine has all of 127.0.0.0/8, as other machines have the others of its addresses.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_apis_listen_where_they_are_told_to() {
+    let net = Net::plain();
+    let elsewhere = Ipv4Addr::new(127, 0, 0, 2);
+    let reaches = async |address: Ipv4Addr, port: u16| {
+        let connecting = tokio::net::TcpStream::connect((address, port));
+        connecting.await.map(drop).map_err(|error| error.kind())
+    };
+    let told = net.sidecar("told").flag("--dapr-listen-addresses=127.0.0.1");
+    let told = told.start().await;
+    for port in [told.ports.http, told.ports.grpc] {
+        assert_eq!(reaches(Ipv4Addr::LOCALHOST, port).await, Ok(()));
+        let refused = Err(std::io::ErrorKind::ConnectionRefused);
+        assert_eq!(reaches(elsewhere, port).await, refused);
+    }
+    // As without the flag.
+    let untold = net.sidecar("untold").flag("--dapr-listen-addresses=");
+    let untold = untold.start().await;
+    for port in [untold.ports.http, untold.ports.grpc] {
+        assert_eq!(reaches(elsewhere, port).await, Ok(()));
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Many connections of one attacker.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -120,10 +121,32 @@ pub(super) const ATTACKS: &[Attack] = &[
 async fn crowd(target: Target, count: u32, machines: u32, words: &'static [u8]) -> Heard {
     let held = connected(&target, count, machines, words).await;
     tokio::time::sleep(STAY).await;
-    drop(held);
-    Heard::default()
+    crowd_of(held.len(), count as usize)
 }
 
+/// What comes of a crowd, of which so many were connected: no crowd, where that is less than half.
+pub(super) fn crowd_of(connected: usize, count: usize) -> Heard {
+    Heard {
+        wrong: (2 * connected < count).then(|| format!("only {connected} of {count} connected")),
+        ..Heard::default()
+    }
+}
+
+/// Whether the server was reached, even if it ended the connection before anything could be said, to make room for others.
+pub(super) fn is_reached<T>(connecting: &std::io::Result<T>) -> bool {
+    match connecting {
+        Ok(_) => true,
+        Err(error) => matches!(
+            error.kind(),
+            ErrorKind::UnexpectedEof
+                | ErrorKind::ConnectionReset
+                | ErrorKind::ConnectionAborted
+                | ErrorKind::BrokenPipe
+        ),
+    }
+}
+
+/// Those of a crowd that are connected. The system of the server connects them, before the server sees them.
 async fn connected(target: &Target, count: u32, machines: u32, words: &'static [u8]) -> Vec<Raw> {
     let mut held = Vec::new();
     for number in 0..count {
@@ -140,13 +163,14 @@ async fn connected(target: &Target, count: u32, machines: u32, words: &'static [
     held
 }
 
-/// Somebody else is served while a crowd stays, and the server does not keep all of it.
-async fn others_are_served(target: &Target, before: u64) -> Heard {
+/// Somebody else is served while a crowd stays, of which so many were connected, and the server does not keep all of it.
+async fn others_are_served(target: &Target, before: u64, connected: usize) -> Heard {
     let others = target.from(std::net::Ipv4Addr::LOCALHOST);
     let served = tokio::time::timeout(SERVED, honest::call(&others)).await;
     let served = served.unwrap_or_else(|_| Err(format!("nobody else is served within {SERVED:?}")));
     let kept = open_files(target.process).saturating_sub(before);
-    let wrong = served.err().or_else(|| {
+    let too_few = crowd_of(connected, TOO_MANY as usize).wrong;
+    let wrong = served.err().or(too_few).or_else(|| {
         let many = kept > KEPT;
         many.then(|| format!("the server keeps {kept} connections"))
     });
@@ -160,7 +184,7 @@ async fn others_are_served(target: &Target, before: u64) -> Heard {
 async fn silent_for_long(target: Target) -> Heard {
     let before = open_files(target.process);
     let held = connected(&target, TOO_MANY, EACH, &[]).await;
-    let heard = others_are_served(&target, before).await;
+    let heard = others_are_served(&target, before, held.len()).await;
     drop(held);
     heard
 }
@@ -173,18 +197,18 @@ async fn silent_after_a_request(target: Target) -> Heard {
         let target = target.from(machine.into());
         async move { asked(&target).await }
     });
-    let held: Vec<Option<Peer>> = asking.buffer_unordered(AT_ONCE).collect().await;
-    let heard = others_are_served(&target, before).await;
+    let held: Vec<std::io::Result<Option<Peer>>> = asking.buffer_unordered(AT_ONCE).collect().await;
+    let reached = held.iter().filter(|asked| is_reached(asked)).count();
+    let heard = others_are_served(&target, before, reached).await;
     drop(held);
     heard
 }
 
-/// A connection on which there was one call.
-async fn asked(target: &Target) -> Option<Peer> {
-    let mut peer = target.connect().await.ok()?;
-    let heard = tokio::time::timeout(SERVED, honest::ask(target, &mut peer, "keep-alive"));
-    heard.await.ok()?;
-    Some(peer)
+/// A connection on which there was one call; none where the call was not over in time.
+async fn asked(target: &Target) -> std::io::Result<Option<Peer>> {
+    let mut peer = target.connect().await?;
+    let heard = tokio::time::timeout(SERVED, honest::ask(target, &mut peer, "keep-alive")).await;
+    Ok(heard.is_ok().then_some(peer))
 }
 
 /// A crowd that is larger than what the process has descriptors for.
@@ -199,21 +223,23 @@ async fn beyond_descriptors(target: Target) -> Heard {
 /// Connections that are heard out and refused, and stay.
 async fn refused(target: Target) -> Heard {
     let words = [hello(&[]), request(target.listener, 1, b"nobody")].concat();
-    let connecting = (0..SOME).map(|_| async {
-        let mut peer = target.connect().await.ok()?;
-        peer.say(&words).await;
-        Some(peer)
-    });
-    let held = join_all(connecting).await;
+    let connecting = (0..SOME).map(|_| heard_out(&target, &words));
+    let held: Vec<std::io::Result<Peer>> = join_all(connecting).await;
     tokio::time::sleep(STAY).await;
-    drop(held);
-    Heard::default()
+    crowd_of(held.iter().filter(|one| is_reached(one)).count(), SOME)
+}
+
+/// A connection on which this was said.
+async fn heard_out(target: &Target, words: &[u8]) -> std::io::Result<Peer> {
+    let mut peer = target.connect().await?;
+    peer.say(words).await;
+    Ok(peer)
 }
 
 /// Bytes that are no TLS, or not what TLS allows.
 async fn plain(target: Target, words: Vec<u8>) -> Heard {
     let Ok(stream) = target.raw().await else {
-        return Heard::default();
+        return Heard::not_connected();
     };
     let peer = crate::peer::Peer::new(Box::new(stream));
     peer.flood(std::iter::once(words), super::TIMEOUT).await

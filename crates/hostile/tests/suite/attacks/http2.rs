@@ -175,7 +175,7 @@ fn pour(
 ) -> BoxFuture<'static, Heard> {
     async move {
         let Ok(mut peer) = target.connect().await else {
-            return Heard::default();
+            return Heard::not_connected();
         };
         let Flood { opening, pieces } = flood(target.listener);
         let limit = match verdict {

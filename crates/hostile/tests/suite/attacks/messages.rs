@@ -31,7 +31,7 @@ pub(super) const ATTACKS: &[Attack] = &[attack(
 fn send(target: Target, message: Vec<u8>) -> BoxFuture<'static, Heard> {
     async move {
         let Ok(mut peer) = target.connect().await else {
-            return Heard::default();
+            return Heard::not_connected();
         };
         peer.say(&[hello(&[]), headers(target.listener, STREAM, false)].concat())
             .await;

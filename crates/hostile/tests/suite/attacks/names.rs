@@ -9,6 +9,7 @@ use tokio::net::TcpSocket;
 
 use super::Run::Do;
 use super::Verdict::Bounded;
+use super::crowds::{crowd_of, is_reached};
 use super::{Attack, FLOOD, TIMEOUT, attack};
 use crate::h1;
 use crate::h2::{END_HEADERS, END_STREAM, field, fields_of, frame, hello, kind};
@@ -42,7 +43,7 @@ pub(super) const ATTACKS: &[Attack] = &[
 /// Asks what honest clients ask, on each of many connections, and reads nothing.
 async fn unread(target: Target) -> Heard {
     let words = h1::request(target.listener, "");
-    let mut held = Vec::new();
+    let (mut held, mut reached) = (Vec::new(), 0);
     for number in 0..UNREAD {
         let target = target.from((target.source.to_bits() + number % 4).into());
         let connected = if target.tls.is_some() || target.socket.is_some() {
@@ -50,6 +51,7 @@ async fn unread(target: Target) -> Heard {
         } else {
             narrow(&target).await
         };
+        reached += usize::from(is_reached(&connected));
         if let Ok(mut peer) = connected {
             peer.say(words.as_bytes()).await;
             held.push(peer);
@@ -57,7 +59,7 @@ async fn unread(target: Target) -> Heard {
     }
     tokio::time::sleep(STAY).await;
     drop(held);
-    Heard::default()
+    crowd_of(reached, UNREAD as usize)
 }
 
 /// A connection with little room on this side.
@@ -71,7 +73,7 @@ async fn narrow(target: &Target) -> std::io::Result<Peer> {
 fn send(target: Target) -> BoxFuture<'static, Heard> {
     async move {
         let Ok(mut peer) = target.connect().await else {
-            return Heard::default();
+            return Heard::not_connected();
         };
         peer.say(&hello(&[])).await;
         let listener = target.listener;
@@ -85,7 +87,7 @@ fn send(target: Target) -> BoxFuture<'static, Heard> {
 fn request(listener: &Listener, number: u32) -> Vec<u8> {
     let name = format!("{number:04}{}", "a".repeat(LENGTH));
     let fields = match listener.honest {
-        Request::Call(known) if number.is_multiple_of(2) => {
+        Request::Call(known, _) if number.is_multiple_of(2) => {
             fields_of(listener, POST, &format!("{known}{name}"))
         }
         _ => {

@@ -128,16 +128,20 @@ pub const SILENCES: &[Silence] = &[
 
 /// Says this before any TLS, then waits for the end.
 async fn said_on_tcp(target: Target, words: &[u8]) {
-    if let Ok(stream) = target.raw().await {
-        end_of(Peer::new(Box::new(stream)), words).await;
-    }
+    let stream = target.raw().await;
+    let stream = stream.unwrap_or_else(|why| panic!("{}: not connected: {why}", target.listener.name));
+    end_of(Peer::new(Box::new(stream)), words).await;
 }
 
 /// Says this, then waits for the end.
 async fn said(target: Target, words: Vec<u8>) {
-    if let Ok(peer) = target.connect().await {
-        end_of(peer, &words).await;
-    }
+    end_of(connected(&target).await, &words).await;
+}
+
+/// A connection: who has none has not been sent away.
+async fn connected(target: &Target) -> Peer {
+    let peer = target.connect().await;
+    peer.unwrap_or_else(|why| panic!("{}: not connected: {why}", target.listener.name))
 }
 
 async fn end_of(mut peer: Peer, words: &[u8]) {
@@ -148,7 +152,7 @@ async fn end_of(mut peer: Peer, words: &[u8]) {
 
 /// Says this, then one byte after the other.
 async fn drip(target: Target, words: Vec<u8>, byte: u8) {
-    let Ok(peer) = target.connect().await else { return };
+    let peer = connected(&target).await;
     let bytes = std::iter::once(words).chain(std::iter::repeat_with(|| vec![byte]));
     peer.drip(bytes, SLOW).await;
 }
@@ -195,7 +199,7 @@ pub(super) struct Attentive {
 impl Attentive {
     /// `None` where nobody takes all of it.
     pub(super) async fn say(target: &Target, words: &[u8]) -> Option<Self> {
-        let mut peer = target.connect().await.ok()?;
+        let mut peer = connected(target).await;
         (peer.say(words).await == Said::All).then_some(Self {
             peer,
             heard: Vec::new(),
