@@ -79,7 +79,8 @@ fn codes_of_the_api() -> BTreeSet<String> {
     let mut files = vec![api.join("error.rs")];
     sources(&api.join("error"), &mut files);
     let text: String = files.iter().map(|path| code(path)).collect();
-    let letters = |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+    let letters =
+        |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
     let reason = |word: &&str| word.starts_with("DAPR_STATE_") || word.starts_with("DAPR_PUBSUB_");
     let words = text.split('"').filter(letters).filter(|word| !reason(word));
     words.map(str::to_owned).collect()

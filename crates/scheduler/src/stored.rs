@@ -373,7 +373,10 @@ mod tests {
         assert_eq!(with(end, 0).unwrap().ticks.begin, Begin::At(exact));
         for (seconds, nanos) in [(LAST_SECOND + 1, 0), (LAST_SECOND, -1), (i64::MAX, 0)] {
             let error = with(seconds, nanos).unwrap_err().to_string();
-            assert_eq!(error, "its due time is out of the supported range of dates", "{seconds} {nanos}");
+            assert_eq!(
+                error, "its due time is out of the supported range of dates",
+                "{seconds} {nanos}"
+            );
         }
     }
 

@@ -179,10 +179,7 @@ fn secrets_and_configuration() -> Vec<Made> {
     vec![
         both(SecretError::NotConfigured),
         both(SecretError::NotFound { store: x() }),
-        both(SecretError::Denied {
-            store: x(),
-            key: x(),
-        }),
+        both(SecretError::Denied { store: x(), key: x() }),
         both(SecretError::Get {
             store: x(),
             key: None,
