@@ -412,3 +412,6 @@ impl Detail {
 pub fn json_response(status: StatusCode, body: &Value) -> Response<Body> {
     bytes_response(status, JSON, body.to_string().into())
 }
+
+#[cfg(test)]
+mod tests;

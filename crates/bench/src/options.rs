@@ -18,7 +18,11 @@ const SUMMARY: &str = "usage: outrigger-bench COMMAND [FLAGS]
 
 outrigger-bench COMMAND --help lists the flags of a command.";
 
-const QUICK: Flag = Flag::boolean("quick", "false", "about two minutes instead of an hour or more");
+const QUICK: Flag = Flag::boolean(
+    "quick",
+    "false",
+    "about three minutes (state: two) instead of an hour or more",
+);
 const BIN_DIR: Flag = Flag::text(
     "bin-dir",
     "",

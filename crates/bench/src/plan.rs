@@ -225,7 +225,7 @@ impl Plan {
         }
     }
 
-    /// The same steps in about two minutes: to see that everything works, not to quote.
+    /// The same steps in about three minutes: to see that everything works, not to quote.
     pub(crate) fn quick() -> Self {
         Self {
             profile: "quick".to_owned(),

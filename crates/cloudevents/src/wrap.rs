@@ -20,7 +20,7 @@ pub struct Envelope<'a> {
     pub kind: &'a str,
     /// The attribute `topic`, as apps name it.
     pub topic: &'a str,
-    /// The component.
+    /// The attribute `pubsubname`: name of the pub/sub component.
     pub pubsub: &'a str,
     /// The media type of the payload; it decides the form that the payload has.
     pub content_type: &'a str,

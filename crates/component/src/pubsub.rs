@@ -211,7 +211,7 @@ pub trait PubSub: Send + Sync {
     /// Whether the broker answers.
     ///
     /// # Errors
-    /// It does not.
+    /// The broker cannot be reached, or refuses this component.
     async fn ping(&self) -> Result<()>;
 
     /// Ends what the component runs, its subscriptions too: what they have not settled is delivered again later.

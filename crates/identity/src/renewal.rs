@@ -1,4 +1,4 @@
-//! Renewal of the identity, at half of its life, or when the trust anchors no longer vouch for it.
+//! Renewal of the identity, at half of its life, or when no trusted root has signed it any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,7 +126,7 @@ impl Renewal {
                     // The CA was replaced: whoever trusts the new one alone refuses this process.
                     Ok(()) = anchors.changed() => {
                         if !verify::is_vouched(self.identity.anchors(), self.identity.svid().chain()) {
-                            tracing::info!("the trust anchors no longer vouch for the workload identity: renewing it");
+                            tracing::info!("the certificate of this process is not signed by any trusted root any more: renewing it");
                             due = now;
                         }
                     }

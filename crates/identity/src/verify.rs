@@ -76,7 +76,7 @@ pub enum PeerError {
     Leaf(#[from] LeafError),
     /// The chain leads to none of the trust anchors.
     #[error(
-        "{id}: no trust anchor vouches for the certificate ({cause}); both sides must be issued by the same CA, \
+        "{id}: the certificate is not signed by any trusted root ({cause}); both sides must be issued by the same CA, \
          check the trust anchors of this process"
     )]
     Untrusted {

@@ -81,7 +81,7 @@ pub struct Operator {
 /// Addresses the servers are bound to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
-    /// The service.
+    /// Address of the gRPC server that sidecars call.
     pub grpc: SocketAddr,
     /// Address of the `/healthz` server.
     pub healthz: SocketAddr,

@@ -45,7 +45,7 @@ pub struct Placement {
 /// Addresses the servers are bound to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
-    /// The service.
+    /// Address of the gRPC server that sidecars report to.
     pub grpc: SocketAddr,
     /// Where replicas elect their leader, if they do that by Raft.
     pub raft: Option<SocketAddr>,

@@ -67,7 +67,7 @@ pub struct Registered {
 #[derive(Debug, thiserror::Error)]
 #[error("process component {name} error: {}", .error.start())]
 pub struct StartError {
-    /// The component.
+    /// Name of the component.
     pub name: String,
     /// The step that failed, with its error.
     pub error: OpenError,

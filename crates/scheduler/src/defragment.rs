@@ -77,7 +77,7 @@ impl Defragment {
                 None => return,
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
-                    tracing::debug!(target: LOG, "The file of etcd could not be made smaller, it is tried again: {error}");
+                    tracing::debug!(target: LOG, "the file of etcd could not be made smaller, it is tried again: {error}");
                     next = next.max(Instant::now() + pace.alarm);
                 }
             }
@@ -100,7 +100,7 @@ impl Defragment {
         self.defragment().await?;
         tracing::info!(
             target: LOG,
-            "The file of etcd had {} bytes, of which {} were in use: it was made smaller",
+            "the file of etcd had {} bytes, of which {} were in use: it was made smaller",
             before.db_size,
             before.db_size_in_use
         );

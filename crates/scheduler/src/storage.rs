@@ -137,14 +137,14 @@ pub enum OpenError {
         /// What the operating system answered.
         cause: std::io::Error,
     },
-    /// The folder holds another product's data.
+    /// The folder holds the files of an etcd.
     #[error(
-        "the data folder {path} (--etcd-data-dir) holds the files of an etcd server, from Dapr's scheduler: this \
-         scheduler keeps its jobs in a file of its own and would not see those; give it another folder, and schedule \
-         the jobs again or copy them with the commands of `dapr scheduler export` and `import`"
+        "{path} (--etcd-data-dir) holds the files of an etcd server, and the embedded store would not see its jobs: to keep \
+         them, run `etcd --data-dir {path} --name <its name, the --id of its scheduler>` and copy them with `scheduler \
+         --migrate etcd://localhost:2379 embedded --etcd-data-dir <another folder>`; in any case go on with another folder"
     )]
     Etcd {
-        /// The file or folder.
+        /// The folder that the etcd has as its `--data-dir`.
         path: PathBuf,
     },
     /// The file is of a later version.

@@ -31,8 +31,8 @@ pub(crate) enum Unreadable {
     /// A part is missing.
     #[error("its {0} is missing")]
     Missing(&'static str),
-    /// A time outside the calendar.
-    #[error("its {0} is outside the calendar")]
+    /// A time out of the supported range of dates.
+    #[error("its {0} is out of the supported range of dates")]
     Time(&'static str),
     /// A schedule that cannot be read.
     #[error("its schedule: {0}")]
@@ -373,7 +373,10 @@ mod tests {
         assert_eq!(with(end, 0).unwrap().ticks.begin, Begin::At(exact));
         for (seconds, nanos) in [(LAST_SECOND + 1, 0), (LAST_SECOND, -1), (i64::MAX, 0)] {
             let error = with(seconds, nanos).unwrap_err().to_string();
-            assert_eq!(error, "its due time is outside the calendar", "{seconds} {nanos}");
+            assert_eq!(
+                error, "its due time is out of the supported range of dates",
+                "{seconds} {nanos}"
+            );
         }
     }
 

@@ -16,6 +16,8 @@ use crate::{
 };
 
 const LOG: &str = "dapr.sentry.ca";
+/// Where the record of the rotation is, for the log.
+const RECORD: &str = "ca-rotation.json (in Kubernetes that key of the Secret dapr-trust-bundle)";
 
 /// Everything that signs. Replaced as a whole when the files change.
 #[derive(Debug)]
@@ -240,8 +242,8 @@ fn log_advance(advanced: &Advanced, settled: bool) {
         tracing::warn!(
             target: LOG,
             "the CA has expired, peers do not trust its certificates: another one signs from now on. Restart, with \
-             the new ca.crt, every process that did not get its root before; the old key is kept in the record of \
-             the rotation for now, in case the clock of this machine is wrong. {status}"
+             the new ca.crt, every process that did not get its root before; the old key is kept in \
+             {RECORD} for now, in case the clock of this machine is wrong. {status}"
         );
     } else if advanced.step.is_some() {
         tracing::info!(target: LOG, "rotation of the CA: {status}");
@@ -251,7 +253,7 @@ fn log_advance(advanced: &Advanced, settled: bool) {
         tracing::warn!(
             target: LOG,
             "the files of the CA do not match its rotation, and are used unchanged because of --ca-rotation=off: \
-             another mode would restore the next CA. To end this rotation for good, write {{}} into its record"
+             another mode would restore the next CA. To end this rotation for good, write {{}} into {RECORD}"
         );
     }
 }

@@ -37,7 +37,7 @@ pub(super) const COMPLETE_TURN: &str = "/TaskHubSidecarService/CompleteOrchestra
 /// What a worker answers to an activity.
 pub(super) const COMPLETE_ACTIVITY: &str = "/TaskHubSidecarService/CompleteActivityTask";
 
-/// The service.
+/// The gRPC service that workers of workflows call.
 #[derive(Clone)]
 pub struct TaskHub {
     /// What it speaks for.

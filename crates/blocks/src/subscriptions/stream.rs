@@ -29,7 +29,7 @@ pub enum StreamError {
     /// The broker refuses, or the component forbids.
     #[error("failed to create subscription for {pubsub}: {cause}")]
     Refused {
-        /// The component.
+        /// Name of the pub/sub component.
         pubsub: String,
         /// The reason, for the message.
         cause: String,

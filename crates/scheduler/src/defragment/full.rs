@@ -94,7 +94,7 @@ impl SpaceRecovery {
             of.defragment().await?;
             let before = now.db_size;
             now = of.status().await?;
-            tracing::info!(target: LOG, "The file of etcd had {before} bytes and has {} now", now.db_size);
+            tracing::info!(target: LOG, "the file of etcd had {before} bytes and has {} now", now.db_size);
         }
         if bytes(now.db_size) > self.most {
             return Ok(());

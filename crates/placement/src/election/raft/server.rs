@@ -37,21 +37,6 @@ impl RaftService {
         Self { raft, identity }
     }
 
-    fn refusal(&self, request: &Request<Body>) -> Option<Status> {
-        if request.uri().path() != METHOD {
-            return Some(Status::unimplemented(
-                "this port is for replicas of the placement service",
-            ));
-        }
-        let allowed = match (&self.identity, request.extensions().get::<Caller>()) {
-            (None, Some(Caller::Anyone)) => true,
-            (Some(own), Some(Caller::Workload(caller))) => own.as_str() == caller.as_str(),
-            _ => false,
-        };
-        (!allowed)
-            .then(|| Status::permission_denied("only replicas of the placement service may call this port"))
-    }
-
     async fn answer(self, request: RaftRequest) -> Result<RaftResponse, Status> {
         let kind = request
             .kind
@@ -79,6 +64,22 @@ impl RaftService {
     }
 }
 
+/// Why a request is not answered. With `own`, the identity of this replica, others of the same are answered; without it
+/// there is no mTLS, and everybody is.
+fn refusal(own: Option<&SpiffeId>, request: &Request<Body>) -> Option<Status> {
+    if request.uri().path() != METHOD {
+        return Some(Status::unimplemented(
+            "this port is for replicas of the placement service",
+        ));
+    }
+    let allowed = match (own, request.extensions().get::<Caller>()) {
+        (None, Some(Caller::Anyone)) => true,
+        (Some(own), Some(Caller::Workload(caller))) => own.as_str() == caller.as_str(),
+        _ => false,
+    };
+    (!allowed).then(|| Status::permission_denied("only replicas of the placement service may call this port"))
+}
+
 fn unavailable(error: impl std::fmt::Display) -> Status {
     Status::unavailable(error.to_string())
 }
@@ -95,7 +96,7 @@ impl tower::Service<Request<Body>> for RaftService {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let service = self.clone();
         Box::pin(async move {
-            if let Some(status) = service.refusal(&request) {
+            if let Some(status) = refusal(service.identity.as_ref(), &request) {
                 return Ok(status.into_http());
             }
             let codec = ProstCodec::<RaftResponse, RaftRequest>::default();
@@ -118,5 +119,49 @@ impl UnaryService<RaftRequest> for RaftService {
                 .await
                 .map(tonic::Response::new)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+
+    /// What a replica of the identity `own` refuses a caller with.
+    fn refused(own: Option<&str>, caller: Option<Caller>, path: &'static str) -> Option<Code> {
+        let own: Option<SpiffeId> = own.map(|id| id.parse().unwrap());
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = http::Uri::from_static(path);
+        if let Some(caller) = caller {
+            request.extensions_mut().insert(caller);
+        }
+        refusal(own.as_ref(), &request).map(|status| status.code())
+    }
+
+    #[test]
+    fn with_mtls_only_replicas_take_part_in_elections() {
+        let own = "spiffe://cluster.local/ns/dapr-system/dapr-placement";
+        let workload = |id: &str| Some(Caller::Workload(id.parse().unwrap()));
+        assert_eq!(refused(Some(own), workload(own), METHOD), None);
+        for other in [
+            "spiffe://cluster.local/ns/dapr-system/dapr-scheduler",
+            "spiffe://cluster.local/ns/other/dapr-placement",
+            "spiffe://public/ns/dapr-system/dapr-placement",
+            "spiffe://cluster.local/ns/ns/app",
+        ] {
+            let code = refused(Some(own), workload(other), METHOD);
+            assert_eq!(code, Some(Code::PermissionDenied), "{other}");
+        }
+        for nobody in [Some(Caller::Anyone), None] {
+            assert_eq!(refused(Some(own), nobody, METHOD), Some(Code::PermissionDenied));
+        }
+        assert_eq!(refused(None, Some(Caller::Anyone), METHOD), None);
+        assert_eq!(refused(None, None, METHOD), Some(Code::PermissionDenied));
+        let sidecars = "/v1.Placement/ReportDaprStatus";
+        assert_eq!(
+            refused(Some(own), workload(own), sidecars),
+            Some(Code::Unimplemented)
+        );
     }
 }

@@ -75,13 +75,9 @@ impl Location {
         };
         fs::create_dir_all(&self.folder).map_err(cause)?;
         // Dapr's folder of an etcd beside, or an etcd's own.
-        if ["dapr-0.1/member", "member"]
-            .iter()
-            .any(|path| self.folder.join(path).is_dir())
-        {
-            return Err(OpenError::Etcd {
-                path: self.folder.clone(),
-            });
+        let folders = [self.folder.join("dapr-0.1"), self.folder.clone()];
+        if let Some(path) = folders.into_iter().find(|path| path.join("member").is_dir()) {
+            return Err(OpenError::Etcd { path });
         }
         let path = self.file();
         let connection = Connection::open(&path).map_err(|error| failure(&path, error))?;

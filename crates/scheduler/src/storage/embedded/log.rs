@@ -53,14 +53,14 @@ impl fmt::Display for Unused {
         match &self.damage {
             LogDamage::Changed { at, behind } => write!(
                 f,
-                "The log {file} of the store has a record at byte {at} that is not as it was written, and {behind} behind it: none \
+                "the log {file} of the store has a record at byte {at} that is not as it was written, and {behind} behind it: none \
                  of them is used. They are of a write that a loss of power cut off, which no caller was told of, or the disk \
                  has changed them: then jobs are as they were before those writes. Where no power was lost, check the disk, and \
                  compare the jobs with what was scheduled last"
             ),
             LogDamage::Last { at, bytes } => write!(
                 f,
-                "The last write in the log {file} of the store is not whole, and is discarded: {bytes} bytes from byte {at} on. \
+                "the last write in the log {file} of the store is not whole, and is discarded: {bytes} bytes from byte {at} on. \
                  It was cut off by a kill or a loss of power, and no caller was told of it, or the disk has changed it: then the \
                  jobs that were stored or deleted last are as they were before. Where nothing was killed and no power was \
                  lost, check the disk, and compare the jobs with what was scheduled last"

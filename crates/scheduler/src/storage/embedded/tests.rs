@@ -252,7 +252,12 @@ async fn a_folder_that_is_not_ours_is_refused() {
 
     let etcd = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(etcd.path().join("dapr-0.1/member")).unwrap();
-    assert!(refused(&location(etcd.path())).contains("the files of an etcd server"));
+    let told = refused(&location(etcd.path()));
+    let command = format!("`etcd --data-dir {} ", etcd.path().join("dapr-0.1").display());
+    assert!(
+        told.contains("the files of an etcd server") && told.contains(&command),
+        "{told}"
+    );
 
     let foreign = tempfile::tempdir().unwrap();
     let location = location(foreign.path());

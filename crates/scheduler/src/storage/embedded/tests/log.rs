@@ -86,7 +86,7 @@ async fn a_record_that_was_changed_ends_what_is_used_and_is_told() {
         assert_eq!(jobs, FILED + LOGGED - 1, "its {what}");
         let expected = match end > start {
             true => format!(
-                "The last write in the log FOLDER/jobs.db-wal of the store is not whole, and is discarded: {} bytes from byte \
+                "the last write in the log FOLDER/jobs.db-wal of the store is not whole, and is discarded: {} bytes from byte \
                  {start} on",
                 end - start
             ),
@@ -103,7 +103,7 @@ async fn a_record_that_was_changed_ends_what_is_used_and_is_told() {
         let (jobs, logged) = opened(&main, &changed(&wal, begin(middle) + inside)).await;
         assert_eq!(jobs, FILED + calls(middle) - opening, "byte {inside} of it");
         let expected = format!(
-            "The log FOLDER/jobs.db-wal of the store has a record at byte {} that is not as it was written, and {} behind it",
+            "the log FOLDER/jobs.db-wal of the store has a record at byte {} that is not as it was written, and {} behind it",
             begin(middle),
             last - middle
         );
