@@ -44,17 +44,12 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
         "LONGEST_TAG",
         "a tag is cut to what the broker takes",
     ),
-    ("components-redis/src/configuration.rs", "MOST_PAUSE", "a pause"),
     (
         "components-sqlite/src/broker/consumer.rs",
         "MOST_PAUSE",
         "a pause",
     ),
-    (
-        "components-postgres/src/configuration.rs",
-        "MOST_PAUSE",
-        "a pause",
-    ),
+    ("component/src/configuration/follow.rs", "MOST_PAUSE", "a pause"),
     (
         "components-sqlite/src/settings.rs",
         "DEFAULT_BUSY_TIMEOUT",
