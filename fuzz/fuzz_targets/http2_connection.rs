@@ -9,8 +9,10 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full};
 use libfuzzer_sys::fuzz_target;
-use outrigger_http2::frame::PREFACE;
-use outrigger_http2::{Client as _, Config, Http2, Incoming, KeepAlive, Native, Reason, Service, Timeouts};
+use outrigger_http2::PREFACE;
+use outrigger_http2::{
+    Client as _, Config, Http2, Incoming, KeepAlive, Native, Reason, RecvStream, Service, Timeouts,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 const LONG: Duration = Duration::from_secs(10);
@@ -33,10 +35,10 @@ const TIMES: Timeouts = Timeouts {
 
 struct Echo;
 
-impl Service for Echo {
+impl Service<RecvStream> for Echo {
     type Body = Full<Bytes>;
 
-    async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn call(self: Arc<Self>, request: Request<Incoming<RecvStream>>) -> Response<Full<Bytes>> {
         Response::new(Full::new(read(request.into_body()).await))
     }
 
@@ -45,7 +47,7 @@ impl Service for Echo {
     }
 }
 
-async fn read(body: Incoming) -> Bytes {
+async fn read(body: Incoming<RecvStream>) -> Bytes {
     match body {
         Incoming::Empty => Bytes::new(),
         Incoming::Full(data) => data,

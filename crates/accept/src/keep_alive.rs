@@ -12,7 +12,7 @@ const IDLE: Duration = Duration::from_secs(30);
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Probes without an answer until the connection is given up.
 const PROBES: u32 = 3;
-/// Time for sent data to be acknowledged.
+/// Time for data sent on an accepted connection to be acknowledged.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
 /// Makes the kernel end accepted connections whose peer vanished: after a minute without an answer to its probes or
@@ -23,13 +23,22 @@ pub fn keep_alive(listener: &TcpListener) {
     }
 }
 
-fn ask_for(listener: &TcpListener) -> io::Result<()> {
-    let socket = SockRef::from(listener);
+/// Makes the kernel end a connection whose peer vanished: after a minute of silence, half of it without an answer to
+/// its probes. A peer that is there and reads nothing may take its time.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn probe(socket: &SockRef<'_>) -> io::Result<()> {
     let probes = TcpKeepalive::new()
         .with_time(IDLE)
         .with_interval(INTERVAL)
         .with_retries(PROBES);
-    socket.set_tcp_keepalive(&probes)?;
+    socket.set_tcp_keepalive(&probes)
+}
+
+fn ask_for(listener: &TcpListener) -> io::Result<()> {
+    let socket = SockRef::from(listener);
+    probe(&socket)?;
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
     Ok(())

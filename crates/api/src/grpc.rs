@@ -271,12 +271,10 @@ impl GrpcApi {
         method: &str,
         started: Instant,
     ) -> (Response<Body>, Code) {
-        let (mut span, baggage) = match self.start_span(&request, method) {
-            Ok(started) => started,
+        let (mut span, baggage, received) = match self.begin(&mut request, method) {
+            Ok(begun) => begun,
             Err(status) => return (grpc::status_response(&status), status.code()),
         };
-        let received = message_length(request.body());
-        request.extensions_mut().insert(CurrentSpan(span.as_parent()));
         let database = span.is_recording().then(Database::default);
         if let Some(database) = &database {
             request.extensions_mut().insert(database.clone());
@@ -320,12 +318,10 @@ impl GrpcApi {
         method: &str,
         started: Instant,
     ) -> (Response<Body>, Code) {
-        let (mut span, baggage) = match self.start_span(&request, method) {
-            Ok(started) => started,
+        let (mut span, baggage, received) = match self.begin(&mut request, method) {
+            Ok(begun) => begun,
             Err(status) => return (grpc::status_response(&status), status.code()),
         };
-        let received = message_length(request.body());
-        request.extensions_mut().insert(CurrentSpan(span.as_parent()));
         let response = match method {
             taskhub::GET_WORK_ITEMS => {
                 let request = request.map(|body| {
@@ -381,11 +377,13 @@ impl GrpcApi {
         }
     }
 
-    fn start_span(
+    /// What a call of a service begins with: its span, which handlers find in the request, the baggage that goes back,
+    /// and the bytes of the message.
+    fn begin(
         &self,
-        request: &Request<Body>,
+        request: &mut Request<Body>,
         method: &str,
-    ) -> Result<(Span, Option<HeaderValue>), Status> {
+    ) -> Result<(Span, Option<HeaderValue>, u64), Status> {
         let headers = request.headers();
         let parent = Parent::from_grpc(headers);
         let baggage = match self.tracer.enabled() {
@@ -406,7 +404,9 @@ impl GrpcApi {
                 }
             }
         }
-        Ok((span, baggage))
+        let received = message_length(request.body());
+        request.extensions_mut().insert(CurrentSpan(span.as_parent()));
+        Ok((span, baggage, received))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Configuration stores: values that change while the app runs.
 
+mod follow;
 mod subscriptions;
 
 use std::collections::HashMap;
@@ -7,7 +8,10 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
-pub use self::subscriptions::{Subscriptions, changes};
+pub use self::{
+    follow::{Follow, Heard, follow},
+    subscriptions::{Subscriptions, changes},
+};
 use crate::{Pairs, Result};
 
 /// Which values are wanted.

@@ -1,3 +1,5 @@
+mod tls;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     str::FromStr,
@@ -285,30 +287,6 @@ impl Metadata {
     /// Whether one of `names` has a value, even if that is wrong and counts as absent: nothing else takes its place then.
     pub fn is_given(&self, names: &[&str]) -> bool {
         self.filled(names).is_some() || self.is_left_out(names)
-    }
-
-    /// As [`Metadata::filled`], for text in PEM.
-    ///
-    /// # Errors
-    /// [`MetadataError::Invalid`].
-    pub fn pem(&self, name: &str) -> Result<Option<&str>, MetadataError> {
-        match self.filled(&[name]) {
-            Some(text) if !text.contains("-----BEGIN ") => Err(self.wrong(&[name], "PEM text is expected")),
-            other => Ok(other),
-        }
-    }
-
-    /// The certificate of a client and its key, from `clientCert` and `clientKey`: both or none.
-    ///
-    /// # Errors
-    /// [`MetadataError::Invalid`].
-    pub fn client_identity(&self) -> Result<Option<(&str, &str)>, MetadataError> {
-        match (self.pem("clientCert")?, self.pem("clientKey")?) {
-            (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
-            (None, None) => Ok(None),
-            (Some(_), None) => Err(self.wrong(&["clientKey"], "clientCert needs it")),
-            (None, Some(_)) => Err(self.wrong(&["clientCert"], "clientKey needs it")),
-        }
     }
 
     /// As [`Metadata::filled`], for a property the component cannot do without.

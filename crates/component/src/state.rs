@@ -4,6 +4,7 @@ mod bounds;
 mod bulk;
 mod options;
 mod query;
+mod sweep;
 mod value;
 
 use std::str::FromStr;
@@ -16,6 +17,7 @@ pub use self::{
     bulk::{BulkError, BulkItem, each_delete, each_get, each_set},
     options::{Concurrency, Consistency, TTL, TTL_EXPIRES, ttl_seconds},
     query::{Filter, Order, Query, QueryItem, QueryPage, Sort},
+    sweep::{Sweep, sweep},
     value::Value,
 };
 use crate::{Error, Pairs, Result};

@@ -3,7 +3,7 @@
 
 use std::{
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
@@ -12,15 +12,9 @@ use krafka::{
     auth::{CredentialProvider, OAuthBearerToken},
 };
 use outrigger_component::{Metadata, MetadataError, Result};
-use outrigger_webclient::{causes, read_body, shown};
-use reqwest::Client;
-use serde::{Deserialize, Serialize};
-use url::Url;
+use outrigger_webclient::{ClientCredentials, TokenError, causes};
+use serde::Serialize;
 
-/// How long the issuer may take.
-const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// The largest answer of the issuer, bytes.
-const ANSWER: usize = 256 * 1024;
 /// How long an assertion is valid, seconds.
 const VALID: u64 = 60;
 const ASSERTION: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
@@ -30,8 +24,7 @@ const ASSERTION: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 pub(super) struct Tokens(Arc<Issuer>);
 
 struct Issuer {
-    client: Client,
-    endpoint: Url,
+    grant: ClientCredentials,
     id: String,
     credential: Credential,
     scope: String,
@@ -59,21 +52,12 @@ struct Claims<'a> {
     jti: String,
 }
 
-#[derive(Deserialize)]
-struct Answer {
-    access_token: String,
-    expires_in: Option<i64>,
-}
-
 impl Tokens {
     pub(super) fn read(metadata: &Metadata, trust: rustls::ClientConfig) -> Result<Self> {
         let endpoint = metadata.required(&["oidcTokenEndpoint"])?;
-        let endpoint = Url::parse(endpoint)
-            .ok()
-            .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
-            .ok_or_else(|| {
-                metadata.wrong(&["oidcTokenEndpoint"], "an http:// or https:// URL is expected")
-            })?;
+        let endpoint = ClientCredentials::endpoint_of(endpoint).ok_or_else(|| {
+            metadata.wrong(&["oidcTokenEndpoint"], "an http:// or https:// URL is expected")
+        })?;
         let id = metadata.required(&["oidcClientID"])?.to_owned();
         let scopes = metadata.filled(&["oidcScopes"]).unwrap_or("openid");
         let scope = scopes.split(',').collect::<Vec<_>>().join(" ");
@@ -86,13 +70,10 @@ impl Tokens {
         } else {
             Credential::Secret(metadata.required(&["oidcClientSecret"])?.to_owned())
         };
-        let client = outrigger_webclient::builder(trust)
-            .timeout(TOKEN_TIMEOUT)
-            .build()
+        let grant = ClientCredentials::new(endpoint, trust)
             .map_err(|error| metadata.wrong(&["oidcTokenEndpoint"], &causes(&error)))?;
         Ok(Self(Arc::new(Issuer {
-            client,
-            endpoint,
+            grant,
             id,
             credential,
             scope,
@@ -133,18 +114,8 @@ fn extensions(metadata: &Metadata) -> Result<Vec<(String, String)>, MetadataErro
 }
 
 impl Issuer {
-    fn failed(&self, why: &str) -> KrafkaError {
-        KrafkaError::auth(format!(
-            "the issuer of tokens at {}: {why}",
-            shown(&self.endpoint)
-        ))
-    }
-
-    fn form(&self) -> Result<Vec<(&str, String)>, KrafkaError> {
-        let mut form = vec![
-            ("grant_type", "client_credentials".to_owned()),
-            ("scope", self.scope.clone()),
-        ];
+    fn form(&self) -> Result<Vec<(&'static str, String)>, TokenError> {
+        let mut form = vec![("scope", self.scope.clone())];
         if let Credential::Assertion {
             key,
             key_id,
@@ -155,17 +126,18 @@ impl Issuer {
             let mut header = Header::new(Algorithm::RS256);
             header.kid.clone_from(key_id);
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let endpoint = self.grant.endpoint().as_str();
             let claims = Claims {
                 iss: &self.id,
                 sub: &self.id,
-                aud: audience.as_deref().unwrap_or(self.endpoint.as_str()),
+                aud: audience.as_deref().unwrap_or(endpoint),
                 iat: now.as_secs(),
                 nbf: now.as_secs(),
                 exp: now.as_secs() + VALID,
                 jti: uuid::Uuid::new_v4().to_string(),
             };
             let signed = encode(&header, &claims, key);
-            let signed = signed.map_err(|error| self.failed(&format!("the assertion: {error}")))?;
+            let signed = signed.map_err(|error| self.grant.failed(format_args!("the assertion: {error}")))?;
             form.push(("client_id", self.id.clone()));
             form.push(("client_assertion_type", ASSERTION.to_owned()));
             form.push(("client_assertion", signed));
@@ -178,42 +150,17 @@ impl Issuer {
         Ok(form)
     }
 
-    async fn token(&self) -> Result<OAuthBearerToken, KrafkaError> {
-        let body = url::form_urlencoded::Serializer::new(String::new())
-            .extend_pairs(self.form()?)
-            .finish();
-        let mut request = self
-            .client
-            .post(self.endpoint.clone())
-            .header("content-type", "application/x-www-form-urlencoded")
-            .body(body);
-        if let Credential::Secret(secret) = &self.credential {
-            // Encoded before they are joined (RFC 6749, section 2.3.1).
-            let encoded =
-                |text: &str| url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
-            request = request.basic_auth(encoded(&self.id), Some(encoded(secret)));
-        }
-        let response = request
-            .send()
-            .await
-            .map_err(|error| self.failed(&causes(&error)))?;
-        let status = response.status();
-        let body = read_body(response, ANSWER)
-            .await
-            .map_err(|error| self.failed(&error.to_string()))?;
-        if !status.is_success() {
-            return Err(self.failed(&format!("it answered {status}")));
-        }
-        let answer: Answer =
-            serde_json::from_slice(&body).map_err(|_| self.failed("its answer has no access_token"))?;
-        if answer.access_token.is_empty() {
-            return Err(self.failed("its answer has no access_token"));
-        }
-        let mut token = OAuthBearerToken::new(answer.access_token);
-        if let Some(seconds) = answer.expires_in.filter(|seconds| *seconds > 0) {
+    async fn token(&self) -> Result<OAuthBearerToken, TokenError> {
+        let account = match &self.credential {
+            Credential::Secret(secret) => Some((self.id.as_str(), secret.as_str())),
+            Credential::Assertion { .. } => None,
+        };
+        let given = self.grant.token(&self.form()?, account).await?;
+        let mut token = OAuthBearerToken::new(given.access_token);
+        if let Some(valid) = given.valid {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let now = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
-            token = token.with_lifetime_ms(now.saturating_add(seconds.saturating_mul(1000)));
+            let until = now.saturating_add(valid).as_millis();
+            token = token.with_lifetime_ms(i64::try_from(until).unwrap_or(i64::MAX));
         }
         for (name, value) in &self.extensions {
             token = token.with_extension(name, value);
@@ -224,6 +171,7 @@ impl Issuer {
 
 impl CredentialProvider<OAuthBearerToken> for Tokens {
     async fn credentials(&self) -> krafka::Result<OAuthBearerToken> {
-        self.0.token().await
+        let token = self.0.token().await;
+        token.map_err(|error| KrafkaError::auth(error.to_string()))
     }
 }

@@ -2,7 +2,6 @@
 
 use krafka::auth::{AuthConfig, TlsConfig};
 use outrigger_component::{Metadata, MetadataError, Result};
-use outrigger_tls::client_config;
 
 use super::oidc::Tokens;
 
@@ -109,13 +108,10 @@ impl Security {
 impl Tls {
     /// The client reads certificates when it connects; what is wrong with them is to be told before.
     fn check(&self, metadata: &Metadata) -> Result<()> {
-        let root = self.root.as_deref().map(str::as_bytes);
         let identity = self.identity.as_ref();
-        let identity = identity.map(|(chain, key)| (chain.as_bytes(), key.as_bytes()));
-        client_config(root, identity).map(drop).map_err(|error| {
-            let property = error.among("caCert", "clientCert", "clientKey");
-            metadata.wrong(&[property], &error.to_string()).into()
-        })
+        let identity = identity.map(|(chain, key)| (chain.as_str(), key.as_str()));
+        metadata.client_tls_of(self.root.as_deref(), identity)?;
+        Ok(())
     }
 
     fn config(&self) -> TlsConfig {
@@ -147,8 +143,7 @@ fn of_old(metadata: &Metadata, required: &str) -> Result<&'static str, MetadataE
 
 /// For the issuer of tokens.
 fn issuer_tls(metadata: &Metadata, root: Option<&str>, skip_verify: bool) -> Result<rustls::ClientConfig> {
-    let mut config = client_config(root.map(str::as_bytes), None)
-        .map_err(|error| metadata.wrong(&["caCert"], &error.to_string()))?;
+    let mut config = metadata.client_tls_of(root, None)?;
     if skip_verify {
         let provider = std::sync::Arc::clone(config.crypto_provider());
         let verifier = outrigger_tls::AnyCertificate::new(provider);

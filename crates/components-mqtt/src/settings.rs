@@ -11,8 +11,6 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use url::Url;
 
-use outrigger_tls::client_config;
-
 pub(super) use self::pubsub::PubSubSettings;
 use super::{CALL_TIMEOUT, LOG};
 
@@ -208,13 +206,7 @@ impl Broker {
 }
 
 fn tls(metadata: &Metadata, host: &str) -> Result<(TlsConnector, ServerName<'static>), MetadataError> {
-    let roots = metadata.pem("caCert")?.map(str::as_bytes);
-    let identity = metadata.client_identity()?;
-    let identity = identity.map(|(certificate, key)| (certificate.as_bytes(), key.as_bytes()));
-    let config = client_config(roots, identity).map_err(|error| {
-        let property = error.among("caCert", "clientCert", "clientKey");
-        metadata.wrong(&[property], &error.to_string())
-    })?;
+    let config = metadata.client_tls()?;
     let name = ServerName::try_from(host.to_owned())
         .map_err(|error| metadata.wrong(&["url"], &format!("the host: {error}")))?;
     Ok((TlsConnector::from(Arc::new(config)), name))

@@ -15,7 +15,7 @@ use outrigger_component::{
 };
 use time::OffsetDateTime;
 use tokio::sync::Notify;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep, timeout};
 
 use super::{
     BrokerInner, LOG,
@@ -230,23 +230,9 @@ impl Consumer {
             state,
         } = session;
         let (stream, name) = (&*stream, &**name);
-        let window = usize::try_from(*max_ack_pending).unwrap_or(0);
-        feed.set_window(if window > 0 && self.shared.settings.acknowledges() {
-            window
-        } else {
-            usize::MAX
-        });
-        let ack_wait = self.shared.settings.consumer.ack_wait;
-        let again = if ack_wait.is_zero() {
-            REDELIVERY_DELAY
-        } else {
-            ack_wait
-        };
+        feed.set_window(self.window(*max_ack_pending));
         let mut prefetched = Prefetched::default();
-        let mut renewal = interval(*renewal);
-        renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut look = interval(POLL_INTERVAL);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut renewal, mut look) = (every(*renewal), every(POLL_INTERVAL));
         let suspicion = Notify::new();
         // Beside everything else: a server that is away takes seconds not to answer.
         let mut gone = pin!(until_deleted(stream, name, &suspicion));
@@ -268,12 +254,7 @@ impl Consumer {
                     *messages = None;
                     self.release(&mut prefetched).await;
                 }
-                settled = feed.settled() => {
-                    let pause = (!feed.draining()).then_some(again);
-                    for settled in settled {
-                        self.settle(settled, pause, state).await;
-                    }
-                }
+                settled = feed.settled() => self.settle_all(settled, feed.draining(), state).await,
                 read = prefetched.read_again() => {
                     if let Some(incoming) = self.read_again(read, state).await {
                         self.offer(incoming, state, feed);
@@ -289,11 +270,8 @@ impl Consumer {
                     None => return Err(Error::new(Kind::Unavailable, "NATS: the subscription ended")),
                 },
                 _ = renewal.tick() => {
-                    let here = feed.unsettled().chain(prefetched.messages());
-                    let here = here.filter_map(|incoming| incoming.reply.as_ref());
-                    let done = state.progress.iter().flat_map(Progress::waiting);
-                    for reply in here.chain(done) {
-                        self.tell(reply, AckKind::Progress).await;
+                    for reply in in_progress(feed, &prefetched, state) {
+                        self.tell(&reply, AckKind::Progress).await;
                     }
                 }
                 _ = look.tick(), if state.progress.is_some() => self.look(stream, name, state).await,
@@ -306,6 +284,16 @@ impl Consumer {
         // An answer to this comes after what was said before.
         let _late = timeout(FLUSH, stream.consumer_info(name)).await;
         Ok(())
+    }
+
+    /// Messages that the server sends ahead, as far as it waits for acknowledgements.
+    fn window(&self, max_ack_pending: i64) -> usize {
+        let window = usize::try_from(max_ack_pending).unwrap_or(0);
+        if window > 0 && self.shared.settings.acknowledges() {
+            window
+        } else {
+            usize::MAX
+        }
     }
 
     fn offer(&self, incoming: Incoming, state: &mut SessionState, feed: &mut Feed<Incoming>) {
@@ -356,6 +344,21 @@ impl Consumer {
             self.say(incoming, AckKind::Nak(None)).await;
         }
         *prefetched = Prefetched::default();
+    }
+
+    /// What the app returned comes again after a pause, unless no more are wanted here: then at once, to another one.
+    async fn settle_all(
+        &self,
+        settled: Vec<(Incoming, Settlement)>,
+        draining: bool,
+        state: &mut SessionState,
+    ) {
+        let ack_wait = self.shared.settings.consumer.ack_wait;
+        let again = if ack_wait.is_zero() { AGAIN } else { ack_wait };
+        let pause = (!draining).then_some(again);
+        for settled in settled {
+            self.settle(settled, pause, state).await;
+        }
     }
 
     async fn settle(
@@ -502,6 +505,20 @@ impl Resume {
             },
         })
     }
+}
+
+fn every(period: Duration) -> Interval {
+    let mut every = interval(period);
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    every
+}
+
+/// Whom to tell that messages are in progress: those here, and those that are done and not acknowledged yet.
+fn in_progress(feed: &Feed<Incoming>, prefetched: &Prefetched, state: &SessionState) -> Vec<Subject> {
+    let here = feed.unsettled().chain(prefetched.messages());
+    let here = here.filter_map(|incoming| incoming.reply.as_ref());
+    let done = state.progress.iter().flat_map(Progress::waiting);
+    here.chain(done).cloned().collect()
 }
 
 /// Looks now and then, and on suspicion, whether the server still has a consumer; ends when it has not.

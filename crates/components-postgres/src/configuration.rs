@@ -1,22 +1,18 @@
 //! `configuration.postgresql`: a table the user makes, and a trigger of theirs that notifies of changes.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
-use outrigger_backoff::Backoff;
 use outrigger_component::{
     ConfigurationStore, Error, Kind, Metadata, Pairs, Result,
-    configuration::{Item, Items, Request, Subscription, Subscriptions, changes},
+    configuration::{Follow, Heard, Item, Items, Request, Subscription, Subscriptions, follow},
     go_json,
 };
 use serde_json::{Map, Value};
-use tokio::sync::mpsc;
 use tokio_postgres::types::Type;
 
 use super::{listener::Listener, pool::Pool, settings::Settings};
 
-const MIN_PAUSE: Duration = Duration::from_millis(100);
-const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// As long as an identifier of the server may be.
 const MAX_TABLE_NAME: usize = 64;
 
@@ -151,61 +147,44 @@ impl Values {
         } = &self.settings;
         Listener::open(config, tls.connector()?, channel, *timeout).await
     }
+}
 
-    /// Listens, and reads after that: what changes in between is told twice rather than never.
-    async fn resume(&self, keys: &[String], channel: &str) -> Result<(Listener, Items)> {
-        let listener = self.listen(channel).await?;
-        let items = self.select(keys).await?;
+/// What one subscription follows.
+struct Watch {
+    values: Arc<Values>,
+    /// Empty = all.
+    keys: Vec<String>,
+    channel: String,
+}
+
+#[async_trait]
+impl Follow for Watch {
+    type Listener = Listener;
+
+    async fn resume(&self) -> Result<(Listener, Items)> {
+        let listener = self.values.listen(&self.channel).await?;
+        let items = self.values.select(&self.keys).await?;
         Ok((listener, items))
     }
 
-    /// Tells of notifications, and after a lost connection of what was missed. `known` is what the app knows.
-    async fn watch(
-        &self,
-        keys: Vec<String>,
-        channel: String,
-        mut listener: Listener,
-        mut known: Items,
-        updates: mpsc::Sender<Items>,
-    ) {
-        let mut pauses = Backoff::new(MIN_PAUSE, MAX_PAUSE);
-        loop {
-            while let Some(payload) = listener.next().await {
-                pauses.reset();
-                match notified(&payload) {
-                    Ok((key, _)) if !keys.is_empty() && !keys.contains(&key) => {}
-                    Ok((key, item)) => {
-                        known.insert(key.clone(), item.clone());
-                        if updates.send(Items::from([(key, item)])).await.is_err() {
-                            return;
-                        }
-                    }
-                    Err(why) => tracing::error!(
-                        target: "dapr.contrib",
-                        "a notification on {channel} is not understood: {why}; the trigger must send \
-                         {{\"data\": ROW}}"
-                    ),
-                }
+    async fn next(&self, listener: &mut Listener) -> Option<Heard> {
+        let payload = listener.next().await?;
+        Some(match notified(&payload) {
+            Ok((key, _)) if !self.keys.is_empty() && !self.keys.contains(&key) => Heard::Nothing,
+            Ok((key, item)) => Heard::Change(key, Some(item)),
+            Err(why) => {
+                tracing::error!(
+                    target: "dapr.contrib",
+                    "a notification on {} is not understood: {why}; the trigger must send {{\"data\": ROW}}",
+                    self.channel
+                );
+                Heard::Nothing
             }
-            let current = loop {
-                tokio::time::sleep(pauses.pause()).await;
-                match self.resume(&keys, &channel).await {
-                    Ok((again, current)) => {
-                        listener = again;
-                        break current;
-                    }
-                    Err(error) if error.kind() == Kind::Closed => return,
-                    Err(error) => {
-                        tracing::warn!(target: "dapr.contrib", "cannot listen to {channel}: {error}")
-                    }
-                }
-            };
-            let missed = changes(&known, &current);
-            known = current;
-            if !missed.is_empty() && updates.send(missed).await.is_err() {
-                return;
-            }
-        }
+        })
+    }
+
+    fn failed(&self, error: &Error) {
+        tracing::warn!(target: "dapr.contrib", "cannot listen to {}: {error}", self.channel);
     }
 }
 
@@ -229,10 +208,14 @@ impl ConfigurationStore for PostgresConfiguration {
                 );
                 Error::new(Kind::InvalidRequest, text)
             })?;
-        let (listener, known) = self.values.resume(&request.keys, &channel).await?;
-        let (values, keys) = (self.values.clone(), request.keys.clone());
+        let watch = Watch {
+            values: self.values.clone(),
+            keys: request.keys.clone(),
+            channel,
+        };
+        let (listener, known) = watch.resume().await?;
         self.subscriptions
-            .open(|updates| async move { values.watch(keys, channel, listener, known, updates).await })
+            .open(|updates| async move { follow(&watch, listener, known, updates).await })
     }
 
     async fn unsubscribe(&self, id: &str) -> Result<()> {

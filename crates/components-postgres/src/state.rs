@@ -17,7 +17,7 @@ use outrigger_component::{
     Error, Kind, Metadata, Pairs, Result, StateStore,
     state::{
         Bounds, BulkItem, Concurrency, Delete, Feature, Get, Item, KeyPage, KeysLike, Query, QueryItem,
-        QueryPage, Set, TTL_EXPIRES, Transaction,
+        QueryPage, Set, TTL_EXPIRES, Transaction, sweep,
     },
 };
 use tokio_postgres::{
@@ -34,7 +34,7 @@ use super::{
     query::Select,
     session::OwnedSession,
     settings::{Settings, check_table, cleanup_interval, table},
-    sweep::Sweep,
+    sweep::Expired,
 };
 
 const V1_FEATURES: &[Feature] = &[
@@ -71,13 +71,13 @@ pub(super) async fn open(metadata: &Metadata, generation: Generation) -> Result<
     pool.bound(migrate(&pool, &bookkeeping, &key, &name, &layout.steps))
         .await?;
     let sweeper = every.map(|every| {
-        let sweep = Sweep {
+        let expired = Expired {
+            pool: pool.clone(),
             delete: layout.sweep.clone(),
             bookkeeping,
             key: format!("last-cleanup{suffix}"),
-            every,
         };
-        sweep.start(pool.clone())
+        sweep(expired, every)
     });
     Ok(PostgresState {
         pool,

@@ -6,18 +6,12 @@ use std::{
 };
 
 use outrigger_component::{Error, Kind, Metadata, MetadataError, Result};
-use outrigger_webclient::{causes, read_body, shown};
-use reqwest::Client;
+use outrigger_webclient::{ClientCredentials, Token, causes};
 use serde::Deserialize;
 use tokio::sync::Mutex;
-use url::{Url, form_urlencoded};
 
 const ENDPOINT: &[&str] = &["oauth2TokenURL"];
 const FILE: &[&str] = &["oauth2CredentialsFile"];
-/// How long the issuer may take.
-const TOKEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// The largest answer of the issuer, bytes.
-const ANSWER: usize = 256 * 1024;
 /// The largest file of a secret or of credentials, bytes.
 const MAX_FILE: usize = 64 * 1024;
 /// A token that is valid for less than this is not used any more.
@@ -32,8 +26,7 @@ pub(super) enum Credentials {
 
 /// Gives out tokens.
 pub(super) struct Issuer {
-    client: Client,
-    endpoint: Url,
+    grant: ClientCredentials,
     id: String,
     secret: String,
     form: Vec<(&'static str, String)>,
@@ -47,12 +40,6 @@ struct File {
     client_id: String,
     client_secret: String,
     issuer_url: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    access_token: String,
-    expires_in: Option<u64>,
 }
 
 impl Credentials {
@@ -71,9 +58,7 @@ impl Credentials {
                 None => Ok(Self::None),
             };
         };
-        let endpoint = Url::parse(&endpoint)
-            .ok()
-            .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+        let endpoint = ClientCredentials::endpoint_of(&endpoint)
             .ok_or_else(|| metadata.wrong(ENDPOINT, "an http:// or https:// URL is expected"))?;
         let (id, secret) = match file {
             Some(file) => (file.client_id, file.client_secret),
@@ -82,7 +67,7 @@ impl Credentials {
                 secret(metadata)?,
             ),
         };
-        let mut form = vec![("grant_type", "client_credentials".to_owned())];
+        let mut form = Vec::new();
         for audience in parts(metadata, "oauth2Audiences") {
             form.push(("audience", audience));
         }
@@ -93,13 +78,10 @@ impl Credentials {
         let root = metadata.filled(&["oauth2TokenCAPEM"]).map(str::as_bytes);
         let tls = outrigger_tls::client_config(root, None)
             .map_err(|error| metadata.wrong(&["oauth2TokenCAPEM"], &error.to_string()))?;
-        let client = outrigger_webclient::builder(tls)
-            .timeout(TOKEN_TIMEOUT)
-            .build()
+        let grant = ClientCredentials::new(endpoint, tls)
             .map_err(|error| metadata.wrong(ENDPOINT, &causes(&error)))?;
         Ok(Self::Issuer(Box::new(Issuer {
-            client,
-            endpoint,
+            grant,
             id,
             secret,
             form,
@@ -154,13 +136,6 @@ fn secret(metadata: &Metadata) -> Result<String, MetadataError> {
 }
 
 impl Issuer {
-    fn failed(&self, kind: Kind, why: &str) -> Error {
-        Error::new(
-            kind,
-            format!("the issuer of tokens at {}: {why}", shown(&self.endpoint)),
-        )
-    }
-
     async fn token(&self) -> Result<String> {
         let mut last = self.last.lock().await;
         if let Some((token, until)) = &*last
@@ -168,43 +143,25 @@ impl Issuer {
         {
             return Ok(token.clone());
         }
-        let answer = self.ask().await?;
+        let given = self.ask().await?;
         // Without a word about it, the next connection asks again.
-        let valid = Duration::from_secs(answer.expires_in.unwrap_or(0));
+        let valid = given.valid.unwrap_or_default();
         let until = Instant::now().checked_add(valid.saturating_sub(MARGIN));
-        *last = until.map(|until| (answer.access_token.clone(), until));
-        Ok(answer.access_token)
+        *last = until.map(|until| (given.access_token.clone(), until));
+        Ok(given.access_token)
     }
 
-    async fn ask(&self) -> Result<Answer> {
-        let body = form_urlencoded::Serializer::new(String::new())
-            .extend_pairs(&self.form)
-            .finish();
-        // Encoded before they are joined (RFC 6749, section 2.3.1).
-        let encoded = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
-        let request = self
-            .client
-            .post(self.endpoint.clone())
-            .header("content-type", "application/x-www-form-urlencoded")
-            .basic_auth(encoded(&self.id), Some(encoded(&self.secret)))
-            .body(body);
-        let response = request.send().await;
-        let response = response.map_err(|error| self.failed(Kind::Unavailable, &causes(&error)))?;
-        let status = response.status();
-        let body = read_body(response, ANSWER).await;
-        let body = body.map_err(|error| self.failed(Kind::Unavailable, &error.to_string()))?;
-        if !status.is_success() {
-            let kind = if status.is_server_error() {
+    async fn ask(&self) -> Result<Token> {
+        let account = (self.id.as_str(), self.secret.as_str());
+        let token = self.grant.token(&self.form, Some(account)).await;
+        token.map_err(|error| {
+            let kind = if error.is_unavailable() {
                 Kind::Unavailable
             } else {
                 Kind::Denied
             };
-            return Err(self.failed(kind, &format!("it answered {status}")));
-        }
-        let answer: Option<Answer> = serde_json::from_slice(&body).ok();
-        answer
-            .filter(|answer| !answer.access_token.is_empty())
-            .ok_or_else(|| self.failed(Kind::Denied, "its answer has no access_token"))
+            Error::new(kind, error.to_string())
+        })
     }
 }
 

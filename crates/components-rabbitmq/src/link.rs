@@ -9,7 +9,6 @@ use lapin::{
     uri::{AMQPScheme, AMQPUri},
 };
 use outrigger_component::{Error, Kind, Metadata, Result, Unit, deadline::within};
-use outrigger_tls::client_config;
 use tokio::{
     sync::Mutex,
     time::{Instant, timeout},
@@ -290,12 +289,6 @@ fn uri(metadata: &Metadata) -> Result<AMQPUri> {
 }
 
 fn tls(metadata: &Metadata, host: &str) -> Result<Tls> {
-    let roots = metadata.pem("caCert")?.map(str::as_bytes);
-    let identity = metadata.client_identity()?;
-    let identity = identity.map(|(certificate, key)| (certificate.as_bytes(), key.as_bytes()));
-    let config = client_config(roots, identity).map_err(|error| {
-        let property = error.among("caCert", "clientCert", "clientKey");
-        metadata.wrong(&[property], &error.to_string())
-    })?;
+    let config = metadata.client_tls()?;
     Tls::new(config, host).map_err(|error| metadata.wrong(&["connectionString", "hostname"], &error).into())
 }

@@ -9,12 +9,10 @@ use ::redis::{
 };
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
-use outrigger_backoff::Backoff;
 use outrigger_component::{
     ConfigurationStore, Error, Kind, Metadata, Pairs, Result,
-    configuration::{Item, Items, Request, Subscription, Subscriptions, changes},
+    configuration::{Follow, Heard, Item, Items, Request, Subscription, Subscriptions, follow},
 };
-use tokio::sync::mpsc;
 
 use super::{
     link::{Link, Repeat},
@@ -27,8 +25,6 @@ const EVENTS: &str = "Kg$xe";
 const AT_ONCE: usize = 64;
 /// How often a silent server is asked whether it is there, unless `readTimeout` says otherwise.
 const HEARTBEAT: Duration = Duration::from_secs(3);
-const MIN_PAUSE: Duration = Duration::from_millis(100);
-const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 pub(super) struct RedisConfiguration {
     values: Arc<Values>,
@@ -161,78 +157,58 @@ impl Values {
         Ok(pubsub)
     }
 
-    /// Tells of every event, and after a lost connection of what was missed. `known` is what the app knows.
-    async fn watch(
-        &self,
-        keys: Vec<String>,
-        mut pubsub: PubSub,
-        mut known: Items,
-        updates: mpsc::Sender<Items>,
-    ) {
-        let mut pauses = Backoff::new(MIN_PAUSE, MAX_PAUSE);
-        loop {
-            let (mut asking, mut messages) = pubsub.split();
-            while let Some(message) = next(&mut asking, &mut messages, self.heartbeat()).await {
-                pauses.reset();
-                let Some(key) = message.get_channel_name().strip_prefix(&self.channel_prefix()) else {
-                    continue;
-                };
-                let (key, item) = match self.one(key).await {
-                    Ok(item) => (key.to_owned(), item),
-                    // No other event may come for it: all are read again when the server answers, and compared.
-                    Err(error) if error.retryable() => {
-                        tracing::warn!(
-                            target: "dapr.contrib",
-                            "cannot read the changed key {key}: {error}; trying again"
-                        );
-                        break;
-                    }
-                    // A key of another type, for example: it must not hold up the others.
-                    Err(error) => {
-                        tracing::warn!(target: "dapr.contrib", "cannot read the changed key {key}: {error}");
-                        continue;
-                    }
-                };
-                match &item {
-                    Some(item) => known.insert(key.clone(), item.clone()),
-                    None => known.remove(&key),
-                };
-                let changed = Items::from([(key, item.unwrap_or_default())]);
-                if updates.send(changed).await.is_err() {
-                    return;
-                }
-            }
-            let current = loop {
-                tokio::time::sleep(pauses.pause()).await;
-                match self.resume(&keys).await {
-                    Ok((again, current)) => {
-                        pubsub = again;
-                        break current;
-                    }
-                    Err(error) if error.kind() == Kind::Closed => return,
-                    Err(error) => {
-                        tracing::warn!(target: "dapr.contrib", "cannot watch the configuration: {error}")
-                    }
-                }
-            };
-            let missed = changes(&known, &current);
-            known = current;
-            if !missed.is_empty() && updates.send(missed).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Listens, and reads after that: what changes in between is told twice rather than never.
-    async fn resume(&self, keys: &[String]) -> Result<(PubSub, Items)> {
-        self.enable_events().await?;
-        let pubsub = self.listen(keys).await?;
-        let items = self.read(keys).await?;
-        Ok((pubsub, items))
-    }
-
     fn heartbeat(&self) -> Duration {
         self.link.settings.read_timeout.unwrap_or(HEARTBEAT)
+    }
+}
+
+/// What one subscription follows.
+struct Watch {
+    values: Arc<Values>,
+    /// Empty = all.
+    keys: Vec<String>,
+}
+
+#[async_trait]
+impl Follow for Watch {
+    type Listener = (PubSubSink, PubSubStream);
+
+    async fn resume(&self) -> Result<(Self::Listener, Items)> {
+        self.values.enable_events().await?;
+        let pubsub = self.values.listen(&self.keys).await?;
+        let items = self.values.read(&self.keys).await?;
+        Ok((pubsub.split(), items))
+    }
+
+    async fn next(&self, listener: &mut Self::Listener) -> Option<Heard> {
+        let (asking, messages) = listener;
+        let message = next(asking, messages, self.values.heartbeat()).await?;
+        let Some(key) = message
+            .get_channel_name()
+            .strip_prefix(&self.values.channel_prefix())
+        else {
+            return Some(Heard::Nothing);
+        };
+        Some(match self.values.one(key).await {
+            Ok(item) => Heard::Change(key.to_owned(), item),
+            // No other event may come for it: all are read again when the server answers, and compared.
+            Err(error) if error.retryable() => {
+                tracing::warn!(
+                    target: "dapr.contrib",
+                    "cannot read the changed key {key}: {error}; trying again"
+                );
+                Heard::Missed
+            }
+            // A key of another type, for example: it must not hold up the others.
+            Err(error) => {
+                tracing::warn!(target: "dapr.contrib", "cannot read the changed key {key}: {error}");
+                Heard::Nothing
+            }
+        })
+    }
+
+    fn failed(&self, error: &Error) {
+        tracing::warn!(target: "dapr.contrib", "cannot watch the configuration: {error}");
     }
 }
 
@@ -258,11 +234,13 @@ impl ConfigurationStore for RedisConfiguration {
 
     async fn subscribe(&self, request: &Request) -> Result<Subscription> {
         self.subscriptions.check_open()?;
-        let keys = request.keys.clone();
-        let (pubsub, known) = self.values.resume(&keys).await?;
-        let values = self.values.clone();
+        let watch = Watch {
+            values: self.values.clone(),
+            keys: request.keys.clone(),
+        };
+        let (listener, known) = watch.resume().await?;
         self.subscriptions
-            .open(|updates| async move { values.watch(keys, pubsub, known, updates).await })
+            .open(|updates| async move { follow(&watch, listener, known, updates).await })
     }
 
     async fn unsubscribe(&self, id: &str) -> Result<()> {

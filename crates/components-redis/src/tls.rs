@@ -1,46 +1,25 @@
 use ::redis::{ClientTlsConfig, TlsCertificates};
 use outrigger_component::{Metadata, MetadataError};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
 /// What the properties say about TLS; `None` where it is off.
 pub(super) fn read(metadata: &Metadata) -> Result<Option<TlsCertificates>, MetadataError> {
     if !metadata.flag(&["enableTLS"], false) {
         return Ok(None);
     }
-    let client_tls = match (certificates(metadata, "clientCert")?, key(metadata)?) {
-        (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig {
-            client_cert,
-            client_key,
-        }),
-        _ => None,
-    };
+    let (roots, identity) = (metadata.pem("caCert")?, metadata.client_identity()?);
+    // The driver reads them when it connects, and takes a text without any certificate for a list of none; what is
+    // wrong with them is to be told before.
+    if roots.is_some() || identity.is_some() {
+        metadata.client_tls_of(roots, identity)?;
+    }
+    let owned = |text: &str| text.as_bytes().to_vec();
     Ok(Some(TlsCertificates {
-        client_tls,
-        root_cert: certificates(metadata, "caCert")?,
+        client_tls: identity.map(|(certificate, key)| ClientTlsConfig {
+            client_cert: owned(certificate),
+            client_key: owned(key),
+        }),
+        root_cert: roots.map(owned),
     }))
-}
-
-/// The driver takes a text without any certificate for a list of none.
-fn certificates(metadata: &Metadata, name: &str) -> Result<Option<Vec<u8>>, MetadataError> {
-    let Some(text) = metadata.filled(&[name]) else {
-        return Ok(None);
-    };
-    let mut found = CertificateDer::pem_slice_iter(text.as_bytes()).peekable();
-    if found.peek().is_none() || found.any(|certificate| certificate.is_err()) {
-        return Err(metadata.wrong(&[name], "it must be one or more certificates in PEM"));
-    }
-    Ok(Some(text.as_bytes().to_vec()))
-}
-
-fn key(metadata: &Metadata) -> Result<Option<Vec<u8>>, MetadataError> {
-    let name = "clientKey";
-    let Some(text) = metadata.filled(&[name]) else {
-        return Ok(None);
-    };
-    if PrivateKeyDer::from_pem_slice(text.as_bytes()).is_err() {
-        return Err(metadata.wrong(&[name], "it must be a private key in PEM"));
-    }
-    Ok(Some(text.as_bytes().to_vec()))
 }
 
 #[cfg(test)]
@@ -48,6 +27,7 @@ mod tests {
     use std::io;
 
     use ::redis::RedisError;
+    use outrigger_components_testing::tls::Certificates;
 
     use super::*;
 
@@ -71,6 +51,28 @@ mod tests {
             .unwrap()
             .unwrap();
         assert!(nothing.root_cert.is_none() && nothing.client_tls.is_none());
+    }
+
+    #[test]
+    fn a_certificate_and_its_key_belong_together() {
+        let (of, other) = (Certificates::new(), Certificates::new());
+        let on = ("enableTLS", "true");
+        let (certificate, key) = (("clientCert", &*of.client), ("clientKey", &*of.client_key));
+        let known = settings(&[on, certificate, key]).unwrap().unwrap();
+        assert!(known.client_tls.is_some() && known.root_cert.is_none());
+        for (properties, blamed, why) in [
+            (vec![on, certificate], "clientKey", "clientCert needs it"),
+            (vec![on, key], "clientCert", "clientKey needs it"),
+            (
+                vec![on, certificate, ("clientKey", &*other.client_key)],
+                "clientKey",
+                "it is not that of the client certificate",
+            ),
+        ] {
+            let error = settings(&properties).map(drop).unwrap_err();
+            assert_eq!(error.property(), blamed, "{error}");
+            assert!(error.to_string().contains(why), "{error}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use outrigger_component::{
     go_json::Html,
     state::{
         Bounds, BulkItem, Concurrency, Delete, Feature, Get, Item, KeyPage, KeysLike, Operation, Set,
-        TTL_EXPIRES, Transaction, Value,
+        TTL_EXPIRES, Transaction, Value, sweep,
     },
 };
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params, types::ValueRef};
@@ -18,7 +18,7 @@ use super::{
     migration::migrate,
     pool::{Pool, failure},
     settings::{Settings, both, identifier},
-    sweep::Sweep,
+    sweep::Expired,
 };
 
 const FEATURES: &[Feature] = &[
@@ -112,12 +112,12 @@ pub(super) async fn open(metadata: &Metadata) -> Result<SqliteState> {
     let pool = Arc::new(pool);
     let sql = Arc::new(Sql::new(&table));
     let sweeper = every.and_then(|every| every.positive()).map(|every| {
-        let sweep = Sweep {
+        let expired = Expired {
+            pool: pool.clone(),
             table,
             metadata_table,
-            every,
         };
-        sweep.start(pool.clone())
+        sweep(expired, every)
     });
     Ok(SqliteState {
         pool,

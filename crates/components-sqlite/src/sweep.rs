@@ -1,36 +1,20 @@
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use outrigger_component::Result;
-use tokio_util::task::AbortOnDropHandle;
+use async_trait::async_trait;
+use outrigger_component::{Result, state::Sweep};
 
 use super::pool::{Pool, failure};
 
-/// Tables and how often they are swept.
-pub(super) struct Sweep {
+/// Which rows are swept, by the sidecars on the file.
+pub(super) struct Expired {
+    pub(super) pool: Arc<Pool>,
     pub(super) table: String,
     pub(super) metadata_table: String,
-    pub(super) every: Duration,
 }
 
-impl Sweep {
-    /// Deletes expired rows every so often, until the handle is dropped.
-    pub(super) fn start(self, pool: Arc<Pool>) -> AbortOnDropHandle<()> {
-        AbortOnDropHandle::new(tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(self.every).await;
-                match self.once(&pool).await {
-                    Ok(Some(rows)) => tracing::info!(target: "dapr.contrib", "Removed {rows} expired rows"),
-                    Ok(None) => {}
-                    Err(error) => {
-                        tracing::error!(target: "dapr.contrib", "Error removing expired data: {error}")
-                    }
-                }
-            }
-        }))
-    }
-
-    /// One sidecar of those on the file does it per interval; `None` when it was another's turn.
-    async fn once(&self, pool: &Pool) -> Result<Option<usize>> {
+#[async_trait]
+impl Sweep for Expired {
+    async fn once(&self, least: i64) -> Result<Option<u64>> {
         let claim = format!(
             "INSERT INTO {table} (key, value) VALUES ('last-cleanup', CURRENT_TIMESTAMP)
              ON CONFLICT (key) DO UPDATE SET value = CURRENT_TIMESTAMP
@@ -41,16 +25,12 @@ impl Sweep {
             "DELETE FROM {} WHERE expiration_time IS NOT NULL AND expiration_time < CURRENT_TIMESTAMP",
             self.table
         );
-        // A little less than the interval: timers and clocks are not exact.
-        let least = i64::try_from(self.every.as_millis())
-            .unwrap_or(i64::MAX)
-            .saturating_sub(100);
-        pool.write(move |connection| {
+        let deleted = self.pool.write(move |connection| {
             if connection.execute(&claim, [least]).map_err(failure)? == 0 {
                 return Ok(None);
             }
             connection.execute(&delete, []).map(Some).map_err(failure)
-        })
-        .await
+        });
+        Ok(deleted.await?.map(|rows| rows as u64))
     }
 }

@@ -202,8 +202,7 @@ impl Settings<'_> {
     /// A truth value: `y yes true t on 1` in any case are true, all else is false.
     pub(crate) fn flag(&self, names: &[&str]) -> Result<bool, SettingsError> {
         let text = text_of(names, self.find(names, PropertyType::Flag))?.unwrap_or_default();
-        let truths = ["y", "yes", "true", "t", "on", "1"];
-        Ok(truths.iter().any(|truth| text.trim().eq_ignore_ascii_case(truth)))
+        Ok(outrigger_resources::value::truthy(&text))
     }
 }
 

@@ -10,7 +10,6 @@ use http_body::Body;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::error::{Error, Reason, StreamError};
-use crate::native::RecvStream;
 use crate::settings::{Config, PeerSettings};
 
 /// The bytes of a connection.
@@ -67,7 +66,7 @@ pub trait Http2: Sized + Send + Sync + 'static {
 pub type Connected<H, I> = Result<(<H as Http2>::Client<I>, <H as Http2>::Connection<I>), Error>;
 
 /// Answers requests; `B` is the body of one that comes in pieces.
-pub trait Service<B = RecvStream>: Send + Sync + 'static {
+pub trait Service<B>: Send + Sync + 'static {
     /// The body of an answer.
     type Body: Body<Data = Bytes> + Send + Unpin + 'static;
 
@@ -112,7 +111,7 @@ pub trait Client: Send + Sync + 'static {
 
 /// What is behind the head of a message.
 #[derive(Debug)]
-pub enum Incoming<B = RecvStream> {
+pub enum Incoming<B> {
     /// A body without bytes.
     Empty,
     /// All of it: it came together with the head.

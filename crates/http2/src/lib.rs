@@ -67,6 +67,7 @@
 
 mod boundary;
 mod error;
+// These two are public for what speaks HTTP/2 frame by frame: the load of `crates/bench`, tests and fuzz targets.
 pub mod frame;
 pub mod hpack;
 #[cfg(feature = "hyper")]
@@ -80,6 +81,7 @@ pub use boundary::{
     Client, Connected, Http2, Incoming, Io, KeepAlive, Service, Timeouts, TrySendError, Upgrade,
 };
 pub use error::{ConnectionError, Error, Reason, StreamError};
+pub use frame::PREFACE;
 #[cfg(feature = "hyper")]
 pub use hyper_h2::{HyperBody, HyperClient, HyperH2};
 pub use native::{Connection, Native, RecvStream, SendRequest};

@@ -11,8 +11,8 @@ use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use outrigger_http2::{
-    Client as _, Config, Http2, Incoming, KeepAlive, Native, Reason, SendRequest, Service, StreamError,
-    Timeouts,
+    Client as _, Config, Http2, Incoming, KeepAlive, Native, Reason, RecvStream, SendRequest, Service,
+    StreamError, Timeouts,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::timeout;
@@ -45,7 +45,7 @@ fn impossible(never: Infallible) -> Reason {
     match never {}
 }
 
-async fn whole(body: Incoming) -> Bytes {
+async fn whole(body: Incoming<RecvStream>) -> Bytes {
     match body {
         Incoming::Empty => Bytes::new(),
         Incoming::Full(data) => data,
@@ -56,10 +56,10 @@ async fn whole(body: Incoming) -> Bytes {
 /// Gives back what it gets, with trailers.
 struct Mirror;
 
-impl Service for Mirror {
+impl Service<RecvStream> for Mirror {
     type Body = UnsyncBoxBody<Bytes, StreamError>;
 
-    async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<Self::Body> {
+    async fn call(self: Arc<Self>, request: Request<Incoming<RecvStream>>) -> Response<Self::Body> {
         let trailers = async {
             let mut trailers = HeaderMap::new();
             trailers.insert("grpc-status", HeaderValue::from_static("0"));

@@ -12,7 +12,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full};
 use outrigger_http2::frame::{PREFACE, flag};
 use outrigger_http2::{
-    Client as _, Config, Error, Http2, Incoming, KeepAlive, Native, Reason, Service, Timeouts,
+    Client as _, Config, Error, Http2, Incoming, KeepAlive, Native, Reason, RecvStream, Service, Timeouts,
 };
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -36,10 +36,10 @@ const TIMES: Timeouts = Timeouts {
 
 struct Echo;
 
-impl Service for Echo {
+impl Service<RecvStream> for Echo {
     type Body = Full<Bytes>;
 
-    async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn call(self: Arc<Self>, request: Request<Incoming<RecvStream>>) -> Response<Full<Bytes>> {
         let body = match request.into_body() {
             Incoming::Empty => Bytes::from_static(b"nothing"),
             Incoming::Full(data) => data,

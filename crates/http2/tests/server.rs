@@ -12,7 +12,9 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use outrigger_http2::frame::{HEAD, Head, Kind, PREFACE, flag};
-use outrigger_http2::{Config, Error, Http2, Incoming, KeepAlive, Native, Service, StreamError, Timeouts};
+use outrigger_http2::{
+    Config, Error, Http2, Incoming, KeepAlive, Native, RecvStream, Service, StreamError, Timeouts,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
@@ -52,10 +54,10 @@ impl Drop for Counted<'_> {
     }
 }
 
-impl Service for Echo {
+impl Service<RecvStream> for Echo {
     type Body = Body;
 
-    async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+    async fn call(self: Arc<Self>, request: Request<Incoming<RecvStream>>) -> Response<Body> {
         let unfinished = Counted(&self.dropped);
         self.begun.fetch_add(1, Ordering::SeqCst);
         self.may.acquire().await.unwrap().forget();

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Empty, Full};
 use outrigger_http2::frame::{HEAD, Head, Kind, PREFACE, flag};
 use outrigger_http2::limits::{CROWDED_STALL, IDLE, STALL};
 use outrigger_http2::{
-    Client as _, Config, Error, Http2, Incoming, KeepAlive, Native, Reason, SendRequest, Service,
+    Client as _, Config, Error, Http2, Incoming, KeepAlive, Native, Reason, RecvStream, SendRequest, Service,
     StreamError, Timeouts, UnreadMemory,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
@@ -37,10 +37,10 @@ const LATE: Duration = Duration::from_secs(20);
 /// Answers with the body, or with what went wrong with it.
 struct Echo;
 
-impl Service for Echo {
+impl Service<RecvStream> for Echo {
     type Body = UnsyncBoxBody<Bytes, StreamError>;
 
-    async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<Self::Body> {
+    async fn call(self: Arc<Self>, request: Request<Incoming<RecvStream>>) -> Response<Self::Body> {
         let large = request.uri().path() == "/large";
         let body = match request.into_body() {
             _ if large => Bytes::from(vec![0; 1 << 20]),

@@ -3,17 +3,20 @@
 mod desired;
 mod known;
 mod made;
+mod queue;
 mod workload;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use outrigger_backoff::Backoff;
-use outrigger_kube::{ApiError, Change, Client, Kind, Meta, Progress, Reflector, Scope, Store, Watched};
+use outrigger_kube::{
+    ApiError, Change, Changes, Client, Kind, Meta, Progress, Reflector, Scope, Store, Watched,
+};
 use serde_json::Value;
-use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +25,7 @@ use crate::metrics::{Metrics, ServiceChange};
 use desired::{differs, reasons, service};
 use known::Workloads;
 use made::{Controller, Made};
+use queue::Queue;
 use workload::{Deployment, Owner, Rollout, StatefulSet, Workload};
 
 const LOG: &str = "dapr.operator.handlers";
@@ -137,6 +141,12 @@ fn pause(failures: u32) -> Duration {
     Backoff::new(PAUSE, FULL_PAUSE).after(failures.saturating_sub(1))
 }
 
+/// The workload, after the pause.
+async fn rest(meta: Meta, pause: Duration) -> Meta {
+    tokio::time::sleep(pause).await;
+    meta
+}
+
 /// Makes the services.
 #[derive(Debug, Clone)]
 pub(crate) struct Services {
@@ -189,95 +199,14 @@ impl Services {
         stop: CancellationToken,
     ) {
         let (store, mut progress) = (reflector.store(), reflector.progress());
-        let (mut services, mut listed) = (made.0.follow(), made.1.clone());
+        let (services, mut listed) = (made.0.follow(), made.1.clone());
         let reconciling = async {
             // What was there before leaves services to each other; who is deployed later does not.
             let complete = progress.wait_for(|progress| *progress == Progress::Complete);
             if complete.await.is_err() {
                 return;
             }
-            let mut changes = store.follow();
-            // Those to be tried now, those that failed and rest, and those under way, which are tried by one at a time.
-            let mut waiting: HashMap<Meta, Job<K>> = jobs(&store);
-            let mut resting: HashMap<Meta, Job<K>> = HashMap::new();
-            let mut busy: HashSet<Meta> = HashSet::new();
-            let (mut running, mut pauses) = (FuturesUnordered::new(), FuturesUnordered::new());
-            let mut conflicts = Conflicts::default();
-            let rest = |meta: Meta, pause| async move {
-                tokio::time::sleep(pause).await;
-                meta
-            };
-            loop {
-                while running.len() < AT_ONCE {
-                    let Some(meta) = waiting.keys().find(|meta| !busy.contains(*meta)).cloned() else {
-                        break;
-                    };
-                    if let Some(job) = waiting.remove(&meta) {
-                        busy.insert(meta.clone());
-                        running.push(self.attempt(meta, job, workloads));
-                    }
-                }
-                tokio::select! {
-                    changes = changes.recv() => match changes {
-                        // What is gone takes its service along: the cluster collects what it owned.
-                        Ok(changes) => for change in changes.iter().cloned() {
-                            resting.remove(&change.meta);
-                            match change.new {
-                                Some(workload) => drop(waiting.insert(change.meta, Job::new(workload))),
-                                None => drop(waiting.remove(&change.meta)),
-                            }
-                        },
-                        Err(RecvError::Lagged(_)) => {
-                            resting.clear();
-                            waiting = jobs(&store);
-                        }
-                        Err(RecvError::Closed) => return,
-                    },
-                    changes = services.recv() => match changes {
-                        Ok(changes) => for change in changes.iter() {
-                            if change.new.is_none()
-                                && let Some(gone) = change.old.as_ref().filter(|made| made.is_of::<K>())
-                            {
-                                self.metrics.service(&gone.app_id, ServiceChange::Deleted);
-                            }
-                            if let Some((meta, job)) = to_mend(change, &store, workloads) {
-                                match conflicts.pause(&meta, Instant::now()) {
-                                    None => {
-                                        resting.remove(&meta);
-                                        waiting.insert(meta, job);
-                                    }
-                                    Some(pause) => {
-                                        resting.insert(meta.clone(), job);
-                                        pauses.push(rest(meta, pause));
-                                    }
-                                }
-                            }
-                        },
-                        Err(RecvError::Lagged(_)) => {
-                            resting.clear();
-                            waiting = jobs(&store);
-                        }
-                        Err(RecvError::Closed) => return,
-                    },
-                    Some((meta, failed)) = running.next() => {
-                        busy.remove(&meta);
-                        // What has changed meanwhile waits already; what is gone needs nothing.
-                        let now = store.get(&meta.namespace, &meta.name);
-                        if let Some((job, pause)) = failed
-                            && now.is_some_and(|now| Arc::ptr_eq(&now, &job.workload))
-                            && !waiting.contains_key(&meta)
-                        {
-                            resting.insert(meta.clone(), job);
-                            pauses.push(rest(meta, pause));
-                        }
-                    }
-                    Some(meta) = pauses.next() => {
-                        if let Some(job) = resting.remove(&meta) {
-                            waiting.insert(meta, job);
-                        }
-                    }
-                }
-            }
+            self.reconcile(store, services, workloads).await;
         };
         // First the services, so that none is deleted unseen after it was looked at.
         let keeping = async {
@@ -288,6 +217,56 @@ impl Services {
         tokio::select! {
             () = keeping => {}
             () = reconciling => {}
+        }
+    }
+
+    /// Makes the services of all workloads in `store`, and again those that changed.
+    async fn reconcile<K: Owner>(
+        &self,
+        store: Arc<Store<Workload<K>>>,
+        mut services: Receiver<Changes<Made>>,
+        workloads: &Workloads,
+    ) {
+        let mut changes = store.follow();
+        let mut queue = Queue::of(store);
+        let (mut running, mut pauses) = (FuturesUnordered::new(), FuturesUnordered::new());
+        loop {
+            while running.len() < AT_ONCE
+                && let Some((meta, job)) = queue.take()
+            {
+                running.push(self.attempt(meta, job, workloads));
+            }
+            tokio::select! {
+                changes = changes.recv() => match changes {
+                    Ok(changes) => changes.iter().for_each(|change| queue.changed(change)),
+                    Err(RecvError::Lagged(_)) => queue.start_over(),
+                    Err(RecvError::Closed) => return,
+                },
+                changes = services.recv() => match changes {
+                    Ok(changes) => for change in changes.iter() {
+                        self.count_deleted::<K>(change);
+                        if let Some((meta, pause)) = queue.mend(change, workloads) {
+                            pauses.push(rest(meta, pause));
+                        }
+                    },
+                    Err(RecvError::Lagged(_)) => queue.start_over(),
+                    Err(RecvError::Closed) => return,
+                },
+                Some((meta, failed)) = running.next() => {
+                    if let Some((meta, pause)) = queue.ended(meta, failed) {
+                        pauses.push(rest(meta, pause));
+                    }
+                }
+                Some(meta) = pauses.next() => queue.rested(meta),
+            }
+        }
+    }
+
+    fn count_deleted<K: Owner>(&self, change: &Change<Made>) {
+        if change.new.is_none()
+            && let Some(gone) = change.old.as_ref().filter(|made| made.is_of::<K>())
+        {
+            self.metrics.service(&gone.app_id, ServiceChange::Deleted);
         }
     }
 

@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use outrigger_resources::{
     Configuration,
-    configuration::{self, Known, Mtls, TokenValidator},
+    configuration::{self, Mtls, TokenValidator, ValueChecks},
     value::go_duration,
 };
 

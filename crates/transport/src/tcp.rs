@@ -1,15 +1,10 @@
 //! Options of the TCP connections that a sidecar accepts and opens.
 
 use std::io;
-use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
+use outrigger_accept::probe;
+use socket2::SockRef;
 use tokio::net::TcpStream;
-
-/// Silence before the kernel asks a peer whether it is still there, and between two such questions.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Questions without an answer, after which a connection is closed.
-const KEEP_ALIVE_PROBES: u32 = 9;
 
 /// Makes a connection send without delay, and end when its peer has vanished.
 ///
@@ -17,11 +12,7 @@ const KEEP_ALIVE_PROBES: u32 = 9;
 /// When the kernel refuses an option.
 pub fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let keep_alive = TcpKeepalive::new()
-        .with_time(KEEP_ALIVE)
-        .with_interval(KEEP_ALIVE)
-        .with_retries(KEEP_ALIVE_PROBES);
-    SockRef::from(stream).set_tcp_keepalive(&keep_alive)
+    probe(&SockRef::from(stream))
 }
 
 #[cfg(test)]
@@ -37,7 +28,8 @@ mod tests {
         prepare(&stream).unwrap();
         let socket = SockRef::from(&stream);
         assert!(socket.keepalive().unwrap() && socket.tcp_nodelay().unwrap());
-        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEP_ALIVE);
-        assert_eq!(socket.tcp_keepalive_retries().unwrap(), KEEP_ALIVE_PROBES);
+        let [idle, interval] = [socket.tcp_keepalive_time(), socket.tcp_keepalive_interval()];
+        let until_noticed = idle.unwrap() + interval.unwrap() * socket.tcp_keepalive_retries().unwrap();
+        assert_eq!(until_noticed.as_secs(), 60);
     }
 }

@@ -3,6 +3,7 @@
 //! Requests to them carry credentials, in whatever header the server wants. Clients therefore never follow a redirect
 //! to another origin, nor from HTTPS to HTTP, and errors tell neither secrets nor the parts of a URL that may hold one.
 
+mod client_credentials;
 mod public;
 mod redirect;
 
@@ -11,6 +12,7 @@ use std::error::Error as _;
 use reqwest::{Client, ClientBuilder, Response, Url};
 use rustls::ClientConfig;
 
+pub use client_credentials::{ClientCredentials, Token, TokenError};
 pub use outrigger_redact::Secrets;
 pub use public::{SetupError, client};
 pub use redirect::{MAX_REDIRECTS, RedirectError, within};

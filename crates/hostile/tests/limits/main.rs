@@ -64,9 +64,7 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
         "QUEUE_DEPTH",
         "a component's own setting",
     ),
-    ("components-redis/src/configuration.rs", "MAX_PAUSE", "a pause"),
     ("components-sqlite/src/broker/consumer.rs", "MAX_PAUSE", "a pause"),
-    ("components-postgres/src/configuration.rs", "MAX_PAUSE", "a pause"),
     (
         "components-sqlite/src/settings.rs",
         "DEFAULT_BUSY_TIMEOUT",

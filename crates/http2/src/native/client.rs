@@ -68,7 +68,7 @@ impl<I: Io> Client for SendRequest<I> {
         &self,
         request: Request<B>,
         reason: fn(B::Error) -> Reason,
-    ) -> Result<Response<Incoming>, TrySendError<B>>
+    ) -> Result<Response<Incoming<RecvStream>>, TrySendError<B>>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
     {
@@ -136,7 +136,7 @@ impl<I> Drop for Opening<'_, I> {
 struct ResponseFuture(Option<RecvStream>);
 
 impl Future for ResponseFuture {
-    type Output = Result<Response<Incoming>, StreamError>;
+    type Output = Result<Response<Incoming<RecvStream>>, StreamError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(received) = &self.0 else {

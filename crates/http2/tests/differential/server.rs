@@ -10,7 +10,7 @@ use http_body::Body;
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
-use outrigger_http2::frame::PREFACE;
+use outrigger_http2::PREFACE;
 use outrigger_http2::{Http2, HyperH2, Incoming, Native, Reason, Service, StreamError};
 
 use super::wire::{END, Peer, Received, block, data, frame, go_away, headers, post, reset, setting, window};

@@ -2,8 +2,9 @@
 
 use outrigger_blocks_actors::workflow::WorkflowError;
 use outrigger_wire::runtime::v1::{
-    GetWorkflowRequest, GetWorkflowResponse, RaiseEventWorkflowRequest, StartWorkflowRequest,
-    StartWorkflowResponse,
+    GetWorkflowRequest, GetWorkflowResponse, PauseWorkflowRequest, PurgeWorkflowRequest,
+    RaiseEventWorkflowRequest, ResumeWorkflowRequest, StartWorkflowRequest, StartWorkflowResponse,
+    TerminateWorkflowRequest,
 };
 use tonic::{Request, Response, Status};
 
@@ -41,7 +42,113 @@ pub(super) const GROUPS: &[Group] = &[
 ];
 
 impl DaprService {
-    pub(super) async fn workflow_start(
+    pub(super) async fn start_workflow_alpha1(
+        &self,
+        request: Request<StartWorkflowRequest>,
+    ) -> Result<Response<StartWorkflowResponse>, Status> {
+        self.workflow_start(request).await
+    }
+
+    pub(super) async fn get_workflow_alpha1(
+        &self,
+        request: Request<GetWorkflowRequest>,
+    ) -> Result<Response<GetWorkflowResponse>, Status> {
+        self.workflow_get(request.into_inner()).await
+    }
+
+    pub(super) async fn raise_event_workflow_alpha1(
+        &self,
+        request: Request<RaiseEventWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.workflow_raise(request.into_inner()).await
+    }
+
+    pub(super) async fn purge_workflow_alpha1(
+        &self,
+        request: Request<PurgeWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        let id = &request.get_ref().instance_id;
+        self.workflow_done(self.workflows.manage_purge(id, false).await)
+    }
+
+    pub(super) async fn terminate_workflow_alpha1(
+        &self,
+        request: Request<TerminateWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        let id = &request.get_ref().instance_id;
+        self.workflow_done(self.workflows.manage_terminate(id).await)
+    }
+
+    pub(super) async fn pause_workflow_alpha1(
+        &self,
+        request: Request<PauseWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        let id = &request.get_ref().instance_id;
+        self.workflow_done(self.workflows.manage_pause(id).await)
+    }
+
+    pub(super) async fn resume_workflow_alpha1(
+        &self,
+        request: Request<ResumeWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        let id = &request.get_ref().instance_id;
+        self.workflow_done(self.workflows.manage_resume(id).await)
+    }
+
+    pub(super) async fn start_workflow_beta1(
+        &self,
+        request: Request<StartWorkflowRequest>,
+    ) -> Result<Response<StartWorkflowResponse>, Status> {
+        self.workflow_start(request).await
+    }
+
+    pub(super) async fn get_workflow_beta1(
+        &self,
+        request: Request<GetWorkflowRequest>,
+    ) -> Result<Response<GetWorkflowResponse>, Status> {
+        self.workflow_get(request.into_inner()).await
+    }
+
+    pub(super) async fn raise_event_workflow_beta1(
+        &self,
+        request: Request<RaiseEventWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.workflow_raise(request.into_inner()).await
+    }
+
+    pub(super) async fn purge_workflow_beta1(
+        &self,
+        request: Request<PurgeWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        let id = &request.get_ref().instance_id;
+        self.workflow_done(self.workflows.manage_purge(id, false).await)
+    }
+
+    pub(super) async fn terminate_workflow_beta1(
+        &self,
+        request: Request<TerminateWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        let id = &request.get_ref().instance_id;
+        self.workflow_done(self.workflows.manage_terminate(id).await)
+    }
+
+    pub(super) async fn pause_workflow_beta1(
+        &self,
+        request: Request<PauseWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        let id = &request.get_ref().instance_id;
+        self.workflow_done(self.workflows.manage_pause(id).await)
+    }
+
+    pub(super) async fn resume_workflow_beta1(
+        &self,
+        request: Request<ResumeWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        let id = &request.get_ref().instance_id;
+        self.workflow_done(self.workflows.manage_resume(id).await)
+    }
+
+    async fn workflow_start(
         &self,
         request: Request<StartWorkflowRequest>,
     ) -> Result<Response<StartWorkflowResponse>, Status> {
@@ -52,7 +159,7 @@ impl DaprService {
         Ok(Response::new(StartWorkflowResponse { instance_id }))
     }
 
-    pub(super) async fn workflow_get(
+    async fn workflow_get(
         &self,
         request: GetWorkflowRequest,
     ) -> Result<Response<GetWorkflowResponse>, Status> {
@@ -65,10 +172,7 @@ impl DaprService {
         })))
     }
 
-    pub(super) async fn workflow_raise(
-        &self,
-        request: RaiseEventWorkflowRequest,
-    ) -> Result<Response<()>, Status> {
+    async fn workflow_raise(&self, request: RaiseEventWorkflowRequest) -> Result<Response<()>, Status> {
         let RaiseEventWorkflowRequest {
             instance_id,
             event_name,
@@ -81,7 +185,7 @@ impl DaprService {
         self.workflow_done(raised)
     }
 
-    pub(super) fn workflow_done(&self, done: Result<(), WorkflowError>) -> Result<Response<()>, Status> {
+    fn workflow_done(&self, done: Result<(), WorkflowError>) -> Result<Response<()>, Status> {
         done.map_err(|error| self.fail(&error.into()))?;
         Ok(Response::new(()))
     }
