@@ -370,6 +370,7 @@ fn is_about_server(request: &Request<Body>) -> bool {
 fn canonical_path(request: &Request<Body>, matched: Option<&Match<'_>>) -> String {
     let path = request.uri().path();
     match matched {
+        Some(matched) if matched.endpoint.is_actor_call() => request_path::of_actor_call(path),
         Some(matched) if !matched.endpoint.is_invocation() => request_path::of_route(path),
         _ => {
             let text = |name| request.headers().get(name).and_then(|value| value.to_str().ok());

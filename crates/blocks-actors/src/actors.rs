@@ -59,6 +59,10 @@ use timers::Timers;
 
 const LOG: &str = "dapr.runtime.actor";
 
+/// Bytes of a type, an id, and a name of a reminder or a timer: an actor's are kept as long as it is active. Those of an actor
+/// that has reminders are shorter still, for the scheduler.
+const MAX_NAME: usize = 1024;
+
 /// The id that the calls of a turn share.
 pub const REENTRANCY_ID: HeaderName = HeaderName::from_static("dapr-reentrancy-id");
 /// Says that a call came through an API of a sidecar.
@@ -313,6 +317,12 @@ fn check(kind: &str, id: &str) -> Result<(), ActorError> {
 }
 
 fn check_name(what: &str, name: &str) -> Result<(), ActorError> {
+    if name.len() > MAX_NAME {
+        let length = name.len();
+        return Err(ActorError::Illegal(format!(
+            "invalid {what}: it has {length} bytes, and may have {MAX_NAME}"
+        )));
+    }
     validate_name(name).map_err(|error| ActorError::Illegal(format!("invalid {what}: {error}")))
 }
 

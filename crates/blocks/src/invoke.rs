@@ -150,7 +150,7 @@ impl InvokeError {
     pub fn http_status(&self) -> StatusCode {
         match self {
             Self::Peer(status) if status.code() == Code::PermissionDenied => StatusCode::FORBIDDEN,
-            Self::NotText => StatusCode::BAD_REQUEST,
+            Self::NotText | Self::Endpoint(EndpointError::Outside(_)) => StatusCode::BAD_REQUEST,
             Self::App(AppError::Send(error)) if error.is_too_large() => {
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
             }
@@ -435,7 +435,7 @@ fn outcome(result: &Result<Reply, InvokeError>, can_repeat: bool) -> Outcome {
             }
             _ => Outcome::Success,
         },
-        Err(InvokeError::Body(_)) => Outcome::Unsendable,
+        Err(InvokeError::Body(_) | InvokeError::Endpoint(EndpointError::Outside(_))) => Outcome::Unsendable,
         Err(InvokeError::Timeout) if can_repeat => Outcome::TimedOut,
         Err(_) if can_repeat => Outcome::Failure { code: None },
         Err(_) => Outcome::Final,

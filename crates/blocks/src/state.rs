@@ -37,7 +37,7 @@ const FAMILIES: FamilyNames = FamilyNames {
     latencies: "component_state_latencies",
 };
 
-/// Bytes of metadata of a request, counted for each of its items: each has its own.
+/// Bytes that each item of a request has once more: its metadata, or the names of its actor.
 const MAX_METADATA: usize = 64 << 20;
 
 /// Bytes of all values of a bulk get together, where the answer has no limit of its own.
@@ -390,19 +390,8 @@ impl Store {
     }
 
     /// Does the work on values that grows with them: encryption and, of what is large, the JSON.
-    async fn prepare(&self, mut values: Vec<&mut Value>, size: usize) -> Result<(), Cause> {
-        let cipher = self.cipher.clone();
-        let given: Vec<Value> = values.iter_mut().map(|value| std::mem::take(*value)).collect();
-        let prepare = move |value: Value| match &cipher {
-            Some(cipher) => cipher.seal(&value).map_err(|error| Cause::Own(error.to_string())),
-            None => value.canonical().map_err(Cause::from),
-        };
-        let work = move || given.into_iter().map(prepare).collect::<Result<Vec<_>, _>>();
-        let prepared = offload(size, work).await?;
-        for (value, prepared) in values.into_iter().zip(prepared) {
-            *value = prepared;
-        }
-        Ok(())
+    async fn prepare(&self, values: Vec<&mut Value>, size: usize) -> Result<(), Cause> {
+        prepare(self.cipher.clone(), values, size).await
     }
 
     async fn open(&self, mut item: Item) -> Result<Item, CipherError> {
@@ -413,6 +402,21 @@ impl Store {
         }
         Ok(item)
     }
+}
+
+/// As [`Store::prepare`], with this cipher or none.
+async fn prepare(cipher: Option<Arc<Cipher>>, mut values: Vec<&mut Value>, size: usize) -> Result<(), Cause> {
+    let given: Vec<Value> = values.iter_mut().map(|value| std::mem::take(*value)).collect();
+    let prepare = move |value: Value| match &cipher {
+        Some(cipher) => cipher.seal(&value).map_err(|error| Cause::Own(error.to_string())),
+        None => value.canonical().map_err(Cause::from),
+    };
+    let work = move || given.into_iter().map(prepare).collect::<Result<Vec<_>, _>>();
+    let prepared = offload(size, work).await?;
+    for (value, prepared) in values.into_iter().zip(prepared) {
+        *value = prepared;
+    }
+    Ok(())
 }
 
 /// The most that values take as they are stored that have so many bytes together: base64, with a nonce, a tag and the name of a
@@ -428,7 +432,7 @@ fn sealed_size(bytes: usize, keys: usize) -> usize {
 pub fn check_metadata(items: usize, metadata: &Pairs) -> Result<(), Error> {
     let size = |(name, value): (&String, &String)| name.len() + value.len();
     let size: usize = metadata.iter().map(size).sum();
-    if size.saturating_mul(items) <= MAX_METADATA {
+    if is_small(size, items) {
         return Ok(());
     }
     Err(Error::new(
@@ -440,9 +444,15 @@ pub fn check_metadata(items: usize, metadata: &Pairs) -> Result<(), Error> {
     ))
 }
 
+/// Whether `size` bytes may be in memory once for each of so many items.
+pub fn is_small(size: usize, items: usize) -> bool {
+    size.saturating_mul(items) <= MAX_METADATA
+}
+
 #[cfg(test)]
 mod tests {
     use outrigger_component::offload::done_at_once;
+    use outrigger_component::state::Operation as Step;
     use outrigger_component::{Metadata, Setup};
     use outrigger_policy::resiliency::Resiliency;
     use outrigger_runtime::metrics::SidecarMetrics;
@@ -485,6 +495,25 @@ mod tests {
             let (was_at_once, found) = done_at_once(getting).await;
             assert_eq!(was_at_once, at_once, "{size} bytes to decrypt");
             assert!(found.unwrap().unwrap().data == given);
+        }
+    }
+
+    #[tokio::test]
+    async fn large_json_of_actors_is_read_on_another_thread_and_stays_as_it_is() {
+        let store = store().await;
+        for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
+            let given = Bytes::from(format!("\"{}\"", "x".repeat(size - 2)));
+            let set = Set {
+                key: "k".to_owned(),
+                value: Value::Json(given.clone()),
+                ..Set::default()
+            };
+            let saving = store.transact_whole(vec![Step::Set(set)], Pairs::new(), None);
+            let (was_at_once, saved) = done_at_once(saving).await;
+            assert_eq!(was_at_once, at_once, "{size} bytes of JSON");
+            saved.unwrap();
+            let getting = store.get_whole("k".to_owned(), Consistency::Unspecified, Pairs::new());
+            assert!(getting.await.unwrap().unwrap().data == given);
         }
     }
 

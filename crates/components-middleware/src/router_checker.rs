@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use http::{Request, StatusCode};
 use outrigger_component::middleware::{Body, Next, Outcome, answer};
 use outrigger_component::{Catalog, Entry, Middleware, catalog::Version};
+use outrigger_policy::path::clean;
 use outrigger_policy::readings;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use regex::Regex;
@@ -58,9 +59,13 @@ impl RouterChecker {
         }
         let (path, query) = target.split_at(target.find('?').unwrap_or(target.len()));
         let decoded = percent_decode_str(path).decode_utf8_lossy();
-        let Some(readings) = readings::others(&decoded) else {
+        let Some(mut readings) = readings::others(&decoded) else {
             return false;
         };
+        // Of a parameter that has slashes, escaped: who decodes it may resolve them.
+        if decoded.split('/').any(|segment| segment == "..") {
+            readings.push(clean(&decoded).trim_start_matches('/').to_owned());
+        }
         let mut targets = readings
             .iter()
             .map(|reading| format!("/{}{query}", utf8_percent_encode(reading, IN_PATH)));
@@ -75,6 +80,38 @@ impl Middleware for RouterChecker {
             next.run(request).await
         } else {
             Ok(answer(StatusCode::BAD_REQUEST, Some("invalid router")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_matches_however_it_is_read() {
+        let rule = Regex::new("^/(public|https?://public|v1.0/state/s/k)").unwrap();
+        let checker = RouterChecker { rule };
+        for allowed in [
+            "/public",
+            "/public/",
+            "/public//a..b?x=/../..",
+            "/public/a/%2e%2e%2fb",
+            "/http://public/a",
+            "/v1.0/state/s/k%2F.%2Fl",
+        ] {
+            assert!(checker.allows(allowed), "{allowed}");
+        }
+        for refused in [
+            "/admin",
+            "/public%2F..%2Fadmin",
+            "/public/..%2f/admin",
+            "/public%2F%2e%2e%2Fadmin?x=1",
+            "/public/..;/admin",
+            "/public%5C..%5Cadmin",
+            "/v1.0/state/s/k%2F..%2Fl",
+        ] {
+            assert!(!checker.allows(refused), "{refused}");
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use crate::escape::{parameter_escape, path_escape, query_unescape};
-use crate::path::clean;
+use crate::path::{canonical, clean};
 use crate::target::{Invocation, Source};
 
 /// The canonical path of a request that goes to a route with parameters: repeated slashes and dot segments resolved,
@@ -23,6 +23,24 @@ pub fn of_route(path: &str) -> String {
         }
     }
     out
+}
+
+/// The canonical path of a request that calls an actor: as [`of_route`], and the last parameter is the method as the app gets
+/// it, but for a slash in front of it.
+pub fn of_actor_call(path: &str) -> String {
+    let spelled = of_route(path);
+    let Some((names, method)) = spelled.rsplit_once('/') else {
+        return spelled;
+    };
+    let decoded = query_unescape(method).ok();
+    match decoded.and_then(|decoded| canonical(&decoded).ok().map(Cow::into_owned)) {
+        Some(method) => {
+            let method = method.strip_prefix('/').unwrap_or(&method);
+            format!("{names}/{}", parameter_escape(method))
+        }
+        // What is no method is refused as it stands.
+        None => spelled,
+    }
 }
 
 /// The canonical path of a request that invokes a method, or that nothing else answers: it names the same target and
@@ -88,6 +106,24 @@ mod tests {
             ("/v1.0/state/s/%zz", "/v1.0/state/s/%zz"),
         ] {
             assert_eq!(of_route(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn calls_of_actors_have_one_spelling() {
+        for (path, expected) in [
+            ("/v1.0/actors/T/1/method/m", "m"),
+            ("/v1.0//actors/T/2/../1/method/%6d", "m"),
+            ("/v1.0/actors/T/1/method/public%2F..%2Fadmin", "admin"),
+            ("/v1.0/actors/T/1/method/x%2f%2e%2e%2fm", "m"),
+            ("/v1.0/actors/T/1/method/%2Fm%2F", "m"),
+            ("/v1.0/actors/T/1/method/a%2F%2Fb", "a%2Fb"),
+            ("/v1.0/actors/T/1/method/%2E%2E", ""),
+            ("/v1.0/actors/T/1/method/a%3Fb", "a%3Fb"),
+            ("/v1.0/actors/T/1/method/%zz", "%zz"),
+        ] {
+            let expected = format!("/v1.0/actors/T/1/method/{expected}");
+            assert_eq!(of_actor_call(path), expected, "{path}");
         }
     }
 

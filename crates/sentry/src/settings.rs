@@ -45,7 +45,7 @@ pub struct SettingsError(pub Vec<String>);
 impl Settings {
     /// Loads the Configuration file.
     pub(crate) fn load(file: &Path, env: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
-        let loaded = configuration::load(&[file], &Known::default(), env)
+        let loaded = configuration::load(&[file], &ValueChecks::default(), env)
             .map_err(|problems| SettingsError(problems.iter().map(ToString::to_string).collect()))?;
         for warning in &loaded.warnings {
             tracing::warn!(target: "dapr.sentry.config", "{warning}");

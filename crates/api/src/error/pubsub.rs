@@ -91,6 +91,16 @@ impl From<PublishError> for ApiError {
                 );
                 events(message, &pubsub, "DAPR_PUBSUB_MARSHAL_EVENTS", &app_id, cause)
             }
+            PublishError::Metadata { pubsub, cause } => about(
+                "ERR_PUBSUB_REQUEST_METADATA",
+                (StatusCode::BAD_REQUEST, Code::ResourceExhausted),
+                cause.clone(),
+            )
+            .of_pubsub(
+                &pubsub,
+                "DAPR_PUBSUB_METADATA_DESERIALIZATION",
+                [("error", cause.as_str())],
+            ),
             PublishError::Publish {
                 pubsub, topic, cause, ..
             } => {

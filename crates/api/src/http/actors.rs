@@ -25,6 +25,8 @@ const STATES: &[&str] = &["actors", "{actorType}", "{actorId}", "state"];
 const STATE: &[&str] = &["actors", "{actorType}", "{actorId}", "state", "{key}"];
 const METHOD: &[&str] = &["actors", "{actorType}", "{actorId}", "method", "{method}"];
 const TIMER: &[&str] = &["actors", "{actorType}", "{actorId}", "timers", "{name}"];
+/// The name of the route of calls.
+pub(super) const CALL: &str = "InvokeActor";
 const INVOKE: Handler = |api, context| Box::pin(api.invoke_actor(context));
 const TRANSACT: Handler = |api, context| Box::pin(api.actor_transaction(context));
 const ADD_TIMER: Handler = |api, context| Box::pin(api.register_actor_timer(context));
@@ -47,7 +49,7 @@ pub(super) static ROUTES: &[Endpoint] = &[
 ];
 
 const fn method(method: Method) -> Endpoint {
-    v1(method, METHOD, "InvokeActor", INVOKE)
+    v1(method, METHOD, CALL, INVOKE)
 }
 
 const fn v1(method: Method, path: &'static [&'static str], name: &'static str, handler: Handler) -> Endpoint {

@@ -127,6 +127,11 @@ impl Endpoint {
         self.group == invoke::GROUP
     }
 
+    /// Whether this is a call of an actor, whose method is a path.
+    pub(super) fn is_actor_call(&self) -> bool {
+        self.name == actors::CALL
+    }
+
     /// The name of the parameter at `index`, as errors call it.
     fn parameter_name(&self, index: usize) -> &'static str {
         let mut names = self.path.iter().filter(|segment| is_parameter(segment));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use outrigger_blocks::state::{SEPARATOR, Store};
+use outrigger_blocks::state::{SEPARATOR, Store, is_small};
 use outrigger_component::Pairs;
 use outrigger_component::state::{
     Concurrency, Consistency, Delete, Feature, Item, KeyPage, KeysLike, Operation, Set, Value,
@@ -68,7 +68,7 @@ impl Actors {
         }
     }
 
-    /// All changes or none.
+    /// All changes or none, for an app.
     ///
     /// # Errors
     /// [`ActorError`].
@@ -78,10 +78,25 @@ impl Actors {
         id: &str,
         operations: Vec<StateOperation>,
     ) -> Result<(), ActorError> {
+        check(kind, id)?;
+        check_size(&self.partition(kind, id), operations.len())?;
+        self.change_own_state(kind, id, operations).await
+    }
+
+    /// The same for this sidecar's own actors, whose operations are as many as they are.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn change_own_state(
+        &self,
+        kind: &str,
+        id: &str,
+        operations: Vec<StateOperation>,
+    ) -> Result<(), ActorError> {
         self.change(kind, id, operations, None).await.map(drop)
     }
 
-    /// As [`Actors::change_state`], and the ETag that `key` has afterwards, one of the keys that are written. A store that
+    /// As [`Actors::change_own_state`], and the ETag that `key` has afterwards, one of the keys that are written. A store that
     /// cannot tell is asked for it.
     ///
     /// # Errors
@@ -338,5 +353,32 @@ impl Actors {
             "actors: state store does not exist or incorrectly configured: {name} has no ETags or no transactions, \
              which actors need"
         )))
+    }
+}
+
+/// # Errors
+/// [`ActorError::Illegal`], where the names of an actor would take too much memory in each of so many operations, which have
+/// them in their key and in their metadata.
+fn check_size(partition: &str, operations: usize) -> Result<(), ActorError> {
+    if is_small(2 * partition.len(), operations) {
+        return Ok(());
+    }
+    Err(ActorError::Illegal(format!(
+        "the transaction has {operations} operations, too many for an actor whose app id, type and id have {} bytes: send \
+         them in several transactions",
+        partition.len()
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_an_actor_count_for_each_operation_twice() {
+        let partition = "x".repeat(512);
+        assert!(check_size(&partition, 64 << 10).is_ok());
+        let refused = check_size(&partition, (64 << 10) + 1).unwrap_err();
+        assert!(matches!(refused, ActorError::Illegal(_)), "{refused}");
     }
 }

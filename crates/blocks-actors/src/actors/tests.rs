@@ -229,16 +229,20 @@ async fn who_waits_to_read_state_is_told_that_the_sidecar_ends() {
 }
 
 #[test]
-fn only_ids_of_executors_may_be_made_of_two_names() {
+fn ids_are_short_and_only_those_of_executors_may_be_made_of_two_names() {
     const EXECUTOR: &str = "dapr.internal.default.shop.executor";
     const WORKFLOW: &str = "dapr.internal.default.shop.workflow";
     assert!(check(WORKFLOW, "a").is_ok() && check(EXECUTOR, "a").is_ok());
     assert!(check(EXECUTOR, "a/3").is_ok());
+    assert!(check("cart", &"a".repeat(MAX_NAME)).is_ok());
     for (kind, id) in [
         (WORKFLOW, "a/3"),
         ("cart", "a/3"),
         (EXECUTOR, "../3"),
         (EXECUTOR, "b/a/3"),
+        (WORKFLOW, &"a".repeat(MAX_NAME + 1)),
+        (EXECUTOR, &format!("{}/3", "a".repeat(MAX_NAME + 1))),
+        (&"a".repeat(MAX_NAME + 1), "a"),
     ] {
         assert!(check(kind, id).is_err(), "{kind} {id}");
     }

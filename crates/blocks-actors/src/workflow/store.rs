@@ -131,7 +131,7 @@ impl Engine {
                 let etag = actors.change_state_etag(kind, id, operations, METADATA).await;
                 loaded.etag = etag.map_err(|error| failed(&error))?;
             } else {
-                let removed = actors.change_state(kind, id, operations).await;
+                let removed = actors.change_own_state(kind, id, operations).await;
                 removed.map_err(|error| failed(&error))?;
             }
         }

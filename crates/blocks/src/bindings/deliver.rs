@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use futures::{StreamExt, stream};
 use http::Method;
 use outrigger_component::bindings::{Event, EventHandler, Invoke};
 use outrigger_component::go_json::{Html, canonical};
@@ -19,6 +20,7 @@ use outrigger_telemetry::trace::{Parent, TraceContext};
 use outrigger_transport::headers;
 use outrigger_wire::runtime::v1::binding_event_response::BindingEventConcurrency;
 use outrigger_wire::runtime::v1::{BindingEventRequest, BindingEventResponse};
+use tokio::sync::Semaphore;
 
 use super::input::Input;
 use super::{Bindings, LOG};
@@ -28,6 +30,10 @@ const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnBindingEvent";
 const MAX_IN_FLIGHT: usize = 128;
 /// The same, with those that wait for their next attempt.
 const MAX_HELD: usize = 1024;
+/// Answers of the app to events of one binding whose output bindings are being called while the next events come.
+pub(super) const MAX_FOLLOWED: usize = 128;
+/// Output bindings that are called at once for one answer.
+const MAX_AT_ONCE: usize = 64;
 pub(super) const LIMITS: Limits = Limits {
     in_flight: MAX_IN_FLIGHT,
     held: MAX_HELD,
@@ -58,6 +64,8 @@ pub(super) struct Delivery {
     pub(super) inbox: Inbox<(), Outgoing, Reply>,
     /// Whether the app speaks gRPC.
     pub(super) grpc: bool,
+    /// Permits for [`MAX_FOLLOWED`] answers.
+    pub(super) followed: Arc<Semaphore>,
 }
 
 impl EventHandler for Delivery {
@@ -133,7 +141,14 @@ impl Delivery {
 
     /// Calls the output bindings that the answer names; what goes wrong with them is logged.
     async fn follow(&self, answer: BindingEventResponse) -> Bytes {
-        if !answer.states.is_empty() {
+        let parallel = answer.concurrency() == BindingEventConcurrency::Parallel;
+        let BindingEventResponse {
+            states,
+            to,
+            data: answered,
+            ..
+        } = answer;
+        if !states.is_empty() {
             tracing::warn!(
                 target: LOG,
                 "the app's answer to an event of the binding {} has states, which are not saved: save them with the \
@@ -141,30 +156,45 @@ impl Delivery {
                 self.input.name
             );
         }
-        if answer.to.is_empty() {
-            return answer.data;
+        drop(states);
+        if to.is_empty() {
+            return answered;
         }
-        let data = passed_on(answer.data.clone()).await;
-        let call = |data: &Bytes| Invoke {
+        let call = Arc::new(Invoke {
             operation: "create".to_owned(),
-            data: data.clone(),
+            data: passed_on(answered.clone()).await,
             metadata: Pairs::new(),
-        };
-        let parallel = answer.concurrency() == BindingEventConcurrency::Parallel;
-        for name in answer.to {
-            let (bindings, call) = (Arc::clone(&self.bindings), call(&data));
-            if parallel {
-                self.bindings.tasks.spawn(async move {
-                    if let Err(error) = bindings.invoke(&name, &call).await {
-                        tracing::error!(target: LOG, "error invoking output binding {name}: {error}");
-                    }
-                });
-            } else if let Err(error) = bindings.invoke(&name, &call).await {
+        });
+        if parallel {
+            self.call_all(to, call).await;
+            return answered;
+        }
+        for name in to {
+            if let Err(error) = self.bindings.invoke(&name, &call).await {
                 tracing::error!(target: LOG, "error executing app response: {error}");
                 break;
             }
         }
-        answer.data
+        answered
+    }
+
+    /// Has output bindings called, some at once, and does not wait for what comes of it.
+    async fn call_all(&self, names: Vec<String>, call: Arc<Invoke>) {
+        // The semaphore is never closed, so there is always a permit in the end.
+        let permit = Arc::clone(&self.followed).acquire_owned().await.ok();
+        let bindings = Arc::clone(&self.bindings);
+        let calling = stream::iter(names).for_each_concurrent(MAX_AT_ONCE, move |name| {
+            let (bindings, call) = (Arc::clone(&bindings), Arc::clone(&call));
+            async move {
+                if let Err(error) = bindings.invoke(&name, &call).await {
+                    tracing::error!(target: LOG, "error invoking output binding {name}: {error}");
+                }
+            }
+        });
+        self.bindings.tasks.spawn(async move {
+            calling.await;
+            drop(permit);
+        });
     }
 }
 

@@ -12,7 +12,7 @@ use outrigger_telemetry::metrics::{Counter, Histogram, Millis};
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::body::Body;
 use outrigger_wire::runtime::v1::ListInputBindingsResponse;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::deliver::{self, Delivery};
@@ -275,6 +275,7 @@ async fn read(bindings: &Arc<Bindings>, input: &Arc<Input>, phases: &Phases) -> 
         input: Arc::clone(input),
         inbox,
         grpc: app.is_grpc(),
+        followed: Arc::new(Semaphore::new(deliver::MAX_FOLLOWED)),
     });
     // Events that were read are delivered, whatever the binding does with its handler.
     let read = CancellationToken::new();

@@ -16,7 +16,8 @@ use outrigger_runtime::middleware::Middlewares;
 use outrigger_transport::body::{Body, BoxError};
 use outrigger_transport::conn::{MAX_FIELDS, tell_framing};
 use outrigger_transport::stall::Due;
-use reqwest::{ClientBuilder, redirect};
+use outrigger_webclient::within;
+use reqwest::{ClientBuilder, Url, redirect};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
@@ -63,6 +64,12 @@ pub enum EndpointError {
     /// The call has no verb.
     #[error("invalid HTTP verb")]
     InvalidVerb,
+    /// The method leads out of the base URL of the endpoint, whose headers and certificate are for what is below it.
+    #[error(
+        "the method leads out of the baseUrl of http endpoint {0}, or a server may read it so: leave out ..;, backslashes \
+         and escapes of escapes"
+    )]
+    Outside(String),
     /// Connection trouble.
     #[error("{0}")]
     Send(String),
@@ -71,6 +78,8 @@ pub enum EndpointError {
 struct Endpoint {
     spec: EndpointSpec,
     base_url: String,
+    /// The same, if it is a URL.
+    base: Option<Url>,
     headers: HeaderMap,
     client: reqwest::Client,
     permits: Option<Arc<Semaphore>>,
@@ -177,10 +186,16 @@ impl Endpoints {
         let Endpoint {
             client,
             base_url,
+            base,
             headers,
             permits,
             ..
         } = &*endpoint;
+        if let Some(base) = base
+            && Url::parse(&below(base_url, &call)).is_ok_and(|url| !within(base, &url))
+        {
+            return Err(EndpointError::Outside(name.to_owned()));
+        }
         self.call(client, base_url, call, Some(headers), permits.as_ref())
             .await
     }
@@ -325,8 +340,10 @@ fn endpoint(spec: EndpointSpec, permits: Option<Arc<Semaphore>>) -> Result<Endpo
         .map_err(|e| EndpointError::ClientCertificate(spec.name.clone(), e.to_string()))?
         .redirect(redirect::Policy::custom(redirected))
         .build();
+    let base_url = spec.base_url.trim_end_matches('/').to_owned();
     Ok(Endpoint {
-        base_url: spec.base_url.trim_end_matches('/').to_owned(),
+        base: Url::parse(&base_url).ok(),
+        base_url,
         headers,
         client: client.map_err(|e| EndpointError::Client(spec.name.clone(), e.to_string()))?,
         permits,

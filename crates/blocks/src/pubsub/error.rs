@@ -57,6 +57,13 @@ pub enum PublishError {
         /// App id of the publisher.
         app_id: String,
     },
+    /// The metadata of a bulk are too many for each of its entries to have them.
+    Metadata {
+        /// Name of the pub/sub component.
+        pubsub: String,
+        /// The reason, for the message.
+        cause: String,
+    },
     /// The broker does not have it, or nobody knows.
     Publish {
         /// Name of the pub/sub component.
@@ -78,7 +85,7 @@ impl fmt::Display for PublishError {
             Self::NotFound { pubsub, .. } => write!(f, "pubsub {pubsub} is not found"),
             Self::NoTopic { pubsub } => write!(f, "topic is empty in pubsub {pubsub}"),
             Self::RawPayload { value, .. } => write!(f, "rawPayload must be true or false, not '{value}'"),
-            Self::Malformed { cause, .. } => f.write_str(cause),
+            Self::Malformed { cause, .. } | Self::Metadata { cause, .. } => f.write_str(cause),
             Self::Forbidden {
                 pubsub,
                 topic,

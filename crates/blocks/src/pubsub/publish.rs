@@ -18,9 +18,12 @@ use super::codes::code;
 use super::envelope::Sender;
 use super::{Broker, Payload, PubSubs, PublishError};
 use crate::outbound::Cause;
+use crate::state::check_metadata;
 
 /// In request metadata: the payload gets no envelope.
 const RAW_PAYLOAD: &str = "rawPayload";
+/// Bytes of an event for which the work of an entry of a bulk counts, whatever is in it: that of its envelope.
+const ENVELOPE: usize = 512;
 
 /// How a request came: policies know the codes of its protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,6 +211,11 @@ impl Target<'_> {
             });
         }
         drop(ids);
+        let inheriting = entries.iter().filter(|entry| entry.inherits).count();
+        check_metadata(inheriting, metadata).map_err(|error| PublishError::Metadata {
+            pubsub: self.broker.name().to_string(),
+            cause: error.to_string(),
+        })?;
         for entry in entries.iter_mut().filter(|entry| entry.inherits) {
             for (name, value) in metadata {
                 let own = &mut entry.payload.metadata;
@@ -269,7 +277,10 @@ impl Target<'_> {
                 sender
             })
             .collect();
-        let size = entries.iter().map(|entry| entry.payload.data.len()).sum();
+        let size = entries
+            .iter()
+            .map(|entry| ENVELOPE + entry.payload.data.len())
+            .sum();
         let wrap = move || {
             let both = senders.into_iter().zip(entries);
             both.map(|(sender, BulkPayload { id, payload, .. })| {
@@ -436,35 +447,79 @@ mod tests {
         pubsubs
     }
 
-    #[tokio::test]
-    async fn large_events_get_their_envelopes_on_another_thread() {
-        let pubsubs = pubsubs().await;
-        let request = || RequestContext {
+    fn request() -> RequestContext {
+        RequestContext {
             protocol: Protocol::Http,
             trace: Parent::default(),
             baggage: None,
-        };
+        }
+    }
+
+    fn entry(id: usize, payload: Payload) -> BulkPayload {
+        BulkPayload {
+            id: id.to_string(),
+            payload,
+            inherits: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn large_events_get_their_envelopes_on_another_thread() {
+        let pubsubs = pubsubs().await;
         for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
             let payload = Payload {
                 data: vec![b'x'; size].into(),
                 ..Payload::default()
             };
             let target = || pubsubs.target("broker", "orders", &Pairs::new()).unwrap();
-            let publishing = target().publish(payload.clone(), request());
+            let publishing = target().publish(payload, request());
             let (was_at_once, published) = done_at_once(publishing).await;
             assert_eq!(was_at_once, at_once, "{size}");
             published.unwrap();
 
-            let entry = BulkPayload {
-                id: "1".to_owned(),
-                payload,
-                inherits: false,
+            let payload = Payload {
+                data: vec![b'x'; size - ENVELOPE].into(),
+                ..Payload::default()
             };
+            let bulk = vec![entry(1, payload)];
             let metadata = Pairs::new();
-            let publishing = target().publish_bulk(vec![entry], &metadata, request(), "bulk");
+            let publishing = target().publish_bulk(bulk, &metadata, request(), "bulk");
             let (was_at_once, published) = done_at_once(publishing).await;
             assert_eq!(was_at_once, at_once, "a bulk of {size}");
             published.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn so_do_many_events_of_a_bulk_that_have_nothing_in_them() {
+        let pubsubs = pubsubs().await;
+        let most = INLINE / ENVELOPE;
+        for (count, at_once) in [(most, true), (most + 1, false)] {
+            let target = pubsubs.target("broker", "orders", &Pairs::new()).unwrap();
+            let bulk = (0..count).map(|id| entry(id, Payload::default())).collect();
+            let metadata = Pairs::new();
+            let publishing = target.publish_bulk(bulk, &metadata, request(), "bulk");
+            let (was_at_once, published) = done_at_once(publishing).await;
+            assert_eq!(was_at_once, at_once, "{count} entries");
+            published.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn metadata_of_a_bulk_count_for_each_entry_that_has_them() {
+        let pubsubs = pubsubs().await;
+        let metadata = Pairs::from([("a".to_owned(), "x".repeat((8 << 20) - 1))]);
+        for (inheriting, is_refused) in [(8, false), (9, true)] {
+            let target = pubsubs.target("broker", "orders", &Pairs::new()).unwrap();
+            let bulk = (0..100).map(|id| BulkPayload {
+                inherits: id < inheriting,
+                ..entry(id, Payload::default())
+            });
+            let published = target
+                .publish_bulk(bulk.collect(), &metadata, request(), "bulk")
+                .await;
+            let refused = matches!(published, Err(PublishError::Metadata { .. }));
+            assert_eq!(refused, is_refused, "{inheriting}: {published:?}");
         }
     }
 }

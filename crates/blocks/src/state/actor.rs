@@ -1,11 +1,12 @@
 //! The store as that of actors: whole keys, and values as they are.
 
 use outrigger_component::Pairs;
+use outrigger_component::offload::INLINE;
 use outrigger_component::state::{
-    Bounds, Consistency, Feature, Get, Item, KeyPage, KeysLike, Operation as Step, Transaction,
+    Bounds, Consistency, Feature, Get, Item, KeyPage, KeysLike, Operation as Step, Transaction, Value,
 };
 
-use super::Store;
+use super::{Store, prepare};
 use crate::outbound::Cause;
 
 impl Store {
@@ -76,7 +77,7 @@ impl Store {
     /// [`Cause`].
     pub async fn transact_whole(
         &self,
-        operations: Vec<Step>,
+        mut operations: Vec<Step>,
         metadata: Pairs,
         etag_of: Option<&str>,
     ) -> Result<Option<String>, Cause> {
@@ -90,6 +91,7 @@ impl Store {
                 "the transaction contains more operations than supported by the state store".to_owned(),
             ));
         }
+        prepare_json(&mut operations).await?;
         let transaction = &Transaction { operations, metadata };
         let attempt = || async {
             match etag_of {
@@ -98,5 +100,19 @@ impl Store {
             }
         };
         self.outbound.run(&self.operations.transaction, attempt).await
+    }
+}
+
+/// Does the work on JSON that grows with it, where there is much: else the store does it.
+async fn prepare_json(operations: &mut [Step]) -> Result<(), Cause> {
+    let json = operations.iter_mut().filter_map(|operation| match operation {
+        Step::Set(set) => Some(&mut set.value).filter(|value| matches!(value, Value::Json(_))),
+        Step::Delete(_) => None,
+    });
+    let json: Vec<&mut Value> = json.collect();
+    let size: usize = json.iter().map(|value| value.size()).sum();
+    match size {
+        ..=INLINE => Ok(()),
+        _ => prepare(None, json, size).await,
     }
 }

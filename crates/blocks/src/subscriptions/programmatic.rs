@@ -1,5 +1,7 @@
 //! What the app says it wants: `GET /dapr/subscribe`, or `ListTopicSubscriptions`.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,7 +19,8 @@ use outrigger_telemetry::trace::Parent;
 use outrigger_transport::body::Body;
 use outrigger_transport::headers::names;
 use outrigger_wire::runtime::v1::{ListTopicSubscriptionsResponse, TopicSubscription};
-use serde::de::MapAccess;
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tonic::Code;
 
 use super::spec::SubscriptionSpec;
@@ -81,8 +84,7 @@ fn usable(said: Vec<SubscriptionSpec>) -> Vec<AppSubscription> {
     if said.len() > MAX_SUBSCRIPTIONS {
         tracing::error!(
             target: LOG,
-            "the app has {} subscriptions: those above {MAX_SUBSCRIPTIONS} are ignored",
-            said.len()
+            "the app has more than {MAX_SUBSCRIPTIONS} subscriptions: the rest are ignored"
         );
     }
     let mut usable = Vec::with_capacity(said.len().min(MAX_SUBSCRIPTIONS));
@@ -132,11 +134,42 @@ async fn over_http(app: &AppChannel, app_id: &str) -> AttemptResult {
 
 /// The list of an app that speaks HTTP.
 fn read(body: &[u8]) -> Result<Vec<SubscriptionSpec>, serde_json::Error> {
-    let forms: Option<Vec<JsonObject<HttpForm>>> = first_from_slice(body)?;
-    let forms = forms.unwrap_or_default().into_iter();
+    let forms: Option<First<JsonObject<HttpForm>>> = first_from_slice(body)?;
+    let forms = forms.map_or_else(Vec::new, |First(forms)| forms).into_iter();
     Ok(forms
         .map(|JsonObject(form)| SubscriptionSpec::from(form))
         .collect())
+}
+
+/// The first elements of a list, one more than [`MAX_SUBSCRIPTIONS`]; the rest is not kept.
+struct First<T>(Vec<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for First<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Elements<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Elements<T> {
+            type Value = First<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a sequence")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<First<T>, A::Error> {
+                let mut first = Vec::new();
+                while let Some(element) = elements.next_element()? {
+                    first.push(element);
+                    if first.len() > MAX_SUBSCRIPTIONS {
+                        while elements.next_element::<IgnoredAny>()?.is_some() {}
+                        break;
+                    }
+                }
+                Ok(First(first))
+            }
+        }
+
+        deserializer.deserialize_seq(Elements(PhantomData))
+    }
 }
 
 async fn get(app: &AppChannel, app_id: &str) -> Result<(u16, Bytes), AppError> {
@@ -342,6 +375,15 @@ mod tests {
         for wrong in ["", "{}", "[1]", r#"[{"topic":5}]"#] {
             assert!(read(wrong.as_bytes()).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn of_too_many_subscriptions_the_first_are_kept() {
+        let list = |count| read(format!("[{}]", vec!["{}"; count].join(",")).as_bytes()).unwrap();
+        assert_eq!(list(MAX_SUBSCRIPTIONS).len(), MAX_SUBSCRIPTIONS);
+        assert_eq!(list(10 * MAX_SUBSCRIPTIONS).len(), MAX_SUBSCRIPTIONS + 1);
+        let rest_is_cut_off = format!("[{}{{", "{},".repeat(MAX_SUBSCRIPTIONS + 1));
+        assert!(read(rest_is_cut_off.as_bytes()).is_err());
     }
 
     #[test]

@@ -138,6 +138,9 @@ impl Fleet {
         let store = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: store\nspec:\n  type: \
                      state.in-memory\n  version: v1\n";
         std::fs::write(resources.join("store.yaml"), store).unwrap();
+        let broker = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: broker\nspec:\n  type: \
+                      pubsub.in-memory\n  version: v1\n";
+        std::fs::write(resources.join("broker.yaml"), broker).unwrap();
         let mut arguments = vec![
             "--app-id=hostile".to_owned(),
             format!("--resources-path={}", resources.display()),

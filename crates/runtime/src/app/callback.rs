@@ -2,14 +2,20 @@
 
 use std::time::Instant;
 
+use bytes::Bytes;
 use http::HeaderMap;
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::grpc;
+use outrigger_transport::grpc::fields::{self, FLAT, Nested};
 use outrigger_transport::headers::{internal_to_grpc, names};
 use prost::Message;
 use tonic::{Code, Status};
 
 use super::{AppChannel, Transport, Turn};
+
+static SUBSCRIPTIONS: Nested = Nested::of(&[(1, &SUBSCRIPTION)]);
+/// With its rules.
+static SUBSCRIPTION: Nested = Nested::of(&[(5, &FLAT)]);
 
 impl AppChannel {
     /// Calls `path`, `/package.Service/Method`, as a child of `trace`.
@@ -73,12 +79,74 @@ impl AppChannel {
         let received = result.as_ref().map_or(0, |a| a.message.len() as u64);
         self.metrics
             .grpc_client(path, code, started.elapsed(), sent, received);
-        let answer = result.map_err(|failed| failed.status)?;
-        R::decode(answer.message)
-            .map_err(|error| Status::internal(format!("the app's answer to {path} cannot be read: {error}")))
+        read(path, result.map_err(|failed| failed.status)?.message)
+    }
+}
+
+/// The app's answer, if it has no more fields than a request may have.
+fn read<R: Message + Default>(path: &str, answer: Bytes) -> Result<R, Status> {
+    let unreadable = |error: &dyn std::fmt::Display| {
+        Status::internal(format!("the app's answer to {path} cannot be read: {error}"))
+    };
+    fields::check(&answer, nested(path)).map_err(|error| unreadable(&error))?;
+    R::decode(answer).map_err(|error| unreadable(&error))
+}
+
+/// The messages that count in an answer.
+fn nested(path: &str) -> &'static Nested {
+    if path.ends_with("/ListTopicSubscriptions") {
+        &SUBSCRIPTIONS
+    } else {
+        &FLAT
     }
 }
 
 fn no_grpc() -> Status {
     Status::unavailable("the app does not speak gRPC (see --app-protocol)")
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_transport::grpc::fields::MAX_FIELDS;
+    use outrigger_wire::common::v1::StateItem;
+    use outrigger_wire::runtime::v1::{
+        BindingEventResponse, ListTopicSubscriptionsResponse, TopicRoutes, TopicRule, TopicSubscription,
+    };
+
+    use super::*;
+
+    fn is_read<R: Message + Default>(method: &str, answer: &R) -> bool {
+        let path = format!("/dapr.proto.runtime.v1.AppCallback/{method}");
+        match read::<R>(&path, answer.encode_to_vec().into()) {
+            Ok(_) => true,
+            Err(status) => {
+                assert!(status.message().contains("cannot be read"), "{status:?}");
+                false
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_has_no_more_fields_than_a_request_may_have() {
+        let states = |count| BindingEventResponse {
+            states: vec![StateItem::default(); count],
+            ..BindingEventResponse::default()
+        };
+        assert!(is_read("OnBindingEvent", &states(MAX_FIELDS)));
+        assert!(!is_read("OnBindingEvent", &states(MAX_FIELDS + 1)));
+        let list = |count, rules| ListTopicSubscriptionsResponse {
+            subscriptions: vec![
+                TopicSubscription {
+                    routes: Some(TopicRoutes {
+                        rules: vec![TopicRule::default(); rules],
+                        ..TopicRoutes::default()
+                    }),
+                    ..TopicSubscription::default()
+                };
+                count
+            ],
+        };
+        assert!(is_read("ListTopicSubscriptions", &list(2, MAX_FIELDS / 2 - 2)));
+        assert!(!is_read("ListTopicSubscriptions", &list(2, MAX_FIELDS / 2)));
+    }
 }

@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use http::Method;
 use http_body_util::BodyExt;
+use outrigger_wire::common::v1::StateItem;
+use outrigger_wire::runtime::v1::binding_event_response::BindingEventConcurrency;
 use outrigger_wire::runtime::v1::{
     BindingEventRequest, BindingEventResponse, InvokeBindingRequest, InvokeBindingResponse,
     ListInputBindingsResponse,
 };
 use prost::Message;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tonic::Code;
 
 use crate::common::worker::{self, ACTOR_STORE};
@@ -318,6 +320,77 @@ async fn events_reach_a_grpc_app_and_its_answers_go_on() {
             .iter()
             .all(|event| event.name == "tick" && event.metadata.contains_key("readTimeUTC"))
     );
+}
+
+#[tokio::test]
+async fn an_answer_with_too_many_fields_is_none() {
+    let answer = BindingEventResponse {
+        states: vec![StateItem::default(); (128 << 10) + 1],
+        ..BindingEventResponse::default()
+    };
+    let app = grpc_app(answer, Arc::default()).await;
+    let node = Net::plain()
+        .sidecar("me")
+        .app(app.port)
+        .flag("--app-protocol=grpc")
+        .resource(&clock("tick", &[]))
+        .start()
+        .await;
+    let count = async |success: &'static str| {
+        let labels = ["component=\"tick\"", success];
+        node.metric("dapr_component_input_binding_count", &labels).await
+    };
+    eventually(async || count("success=\"false\"").await >= Some(1.0)).await;
+    assert!(count("success=\"true\"").await < Some(1.0));
+}
+
+#[tokio::test]
+async fn of_many_bindings_that_an_answer_names_a_few_are_called_at_once() {
+    let running = Arc::new(AtomicUsize::new(0));
+    let most = Arc::new(AtomicUsize::new(0));
+    let gate = Arc::new(Semaphore::new(0));
+    let (now, seen, passed) = (Arc::clone(&running), Arc::clone(&most), Arc::clone(&gate));
+    let target = App::start(move |_| {
+        let (now, seen, passed) = (Arc::clone(&now), Arc::clone(&seen), Arc::clone(&passed));
+        async move {
+            seen.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            passed.acquire().await.unwrap().forget();
+            now.fetch_sub(1, Ordering::SeqCst);
+            app::text(200, "")
+        }
+    })
+    .await;
+    let is_first = Arc::new(AtomicBool::new(true));
+    let app = App::start(move |request| {
+        let is_first = Arc::clone(&is_first);
+        async move {
+            if request.uri().path() == LIST {
+                return grpc::ok(&ListInputBindingsResponse {
+                    bindings: vec!["tick".to_owned()],
+                });
+            }
+            let mut answer = BindingEventResponse::default();
+            if is_first.swap(false, Ordering::SeqCst) {
+                answer.to = vec!["web".to_owned(); 200];
+                answer.set_concurrency(BindingEventConcurrency::Parallel);
+            }
+            grpc::ok(&answer)
+        }
+    })
+    .await;
+    let url = format!("http://127.0.0.1:{}", target.port);
+    let _node = Net::plain()
+        .sidecar("me")
+        .app(app.port)
+        .flag("--app-protocol=grpc")
+        .resource(&clock("tick", &[]))
+        .resource(&component("web", "bindings.http", &[("url", &url)]))
+        .start()
+        .await;
+    eventually(async || running.load(Ordering::SeqCst) == 64).await;
+    gate.add_permits(200);
+    eventually(async || gate.available_permits() == 0).await;
+    assert_eq!(most.load(Ordering::SeqCst), 64);
 }
 
 #[tokio::test]

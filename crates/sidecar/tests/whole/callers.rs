@@ -1,13 +1,15 @@
 //! Who calls is who the certificate says, whatever is claimed.
 
 use outrigger_wire::common::v1::http_extension::Verb;
-use outrigger_wire::internals::v1::{Actor, InternalInvokeRequest, InternalInvokeResponse, ListStringValue};
+use outrigger_wire::internals::v1::{
+    Actor, InternalInvokeRequest, InternalInvokeResponse, ListStringValue, Reminder,
+};
 use outrigger_wire::runtime::v1::{InvokeActorRequest, InvokeActorResponse};
 use tonic::Code;
 
 use crate::common::client::peer_client;
 use crate::common::worker::ACTOR_STORE;
-use crate::common::{App, Net, Node, Placement, app, eventually, grpc, request};
+use crate::common::{App, Net, Node, Placement, app, eventually, get, grpc, post, request};
 
 const CALL_LOCAL: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallLocal";
 const CALL_ACTOR: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActor";
@@ -178,6 +180,56 @@ async fn actors_are_not_called_from_other_namespaces() {
         assert_eq!(outcome.status.message(), expected, "{path}");
     }
     assert_eq!(app.calls(), before);
+}
+
+#[tokio::test]
+async fn an_actor_whose_id_is_too_long_is_never_active() {
+    let net = Net::secure().await;
+    let (_placement, app, host, _client) = actors(&net).await;
+    let before = app.calls();
+    let id = "i".repeat(1025);
+    let expected = "invalid request: invalid actorId: it has 1025 bytes, and may have 1024";
+    let path = format!("/v1.0/actors/T/{id}/method/m");
+    let message = host.ask(post(&path, "")).await.error(400, "ERR_BAD_REQUEST");
+    assert_eq!(message, expected);
+    let message = InvokeActorRequest {
+        actor_type: "T".to_owned(),
+        actor_id: id.clone(),
+        method: "m".to_owned(),
+        ..InvokeActorRequest::default()
+    };
+    let outcome = grpc::unary(host.ports.grpc, INVOKE_ACTOR, &[], &message).await;
+    let mut outcomes = vec![(INVOKE_ACTOR, outcome)];
+    let identity = net.identity("a").await;
+    let mut peer = peer_client(&identity, "host", host.ports.internal).await;
+    let call = InternalInvokeRequest {
+        actor: Some(Actor {
+            actor_type: "T".to_owned(),
+            actor_id: id.clone(),
+        }),
+        ..local_call("m", &[])
+    };
+    let outcome = grpc::unary_over(&mut peer, CALL_ACTOR, &[], &call).await;
+    outcomes.push((CALL_ACTOR, outcome));
+    let reminder = Reminder {
+        actor_type: "T".to_owned(),
+        actor_id: id,
+        name: "r".to_owned(),
+        ..Reminder::default()
+    };
+    let outcome = grpc::unary_over(&mut peer, CALL_ACTOR_REMINDER, &[], &reminder).await;
+    outcomes.push((CALL_ACTOR_REMINDER, outcome));
+    for (path, outcome) in outcomes {
+        assert_eq!(outcome.status.code(), Code::InvalidArgument, "{path}");
+        assert!(
+            outcome.status.message().contains(expected),
+            "{path}: {:?}",
+            outcome.status
+        );
+    }
+    assert_eq!(app.calls(), before);
+    let runtime = host.ask(get("/v1.0/metadata")).await.json()["actorRuntime"].clone();
+    assert_eq!(runtime["activeActors"], serde_json::json!([{"type": "T"}]));
 }
 
 #[tokio::test]

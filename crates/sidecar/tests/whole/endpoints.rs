@@ -149,6 +149,49 @@ async fn a_method_that_is_no_text_goes_where_http_carries_it() {
 }
 
 #[tokio::test]
+async fn no_method_leads_out_of_an_endpoint() {
+    let net = Net::plain();
+    let app = App::start(outside).await;
+    let spec = format!(
+        "  baseUrl: http://127.0.0.1:{}/base/v1\n  headers:\n  - name: x-key\n    value: from the resource",
+        app.port
+    );
+    let node = net.sidecar("me").resource(&resource("shop", &spec)).start().await;
+    for method in [
+        "..;/admin",
+        "..%3b/admin",
+        "..%5Cadmin",
+        "a/..;x/..;/admin",
+        "%252e%252e/admin",
+        "%252e%252e%252fadmin",
+        "%25252e%25252e/admin",
+    ] {
+        let answer = node.ask(get(&format!("/v1.0/invoke/shop/method/{method}"))).await;
+        let message = answer.error(400, "ERR_DIRECT_INVOKE");
+        assert!(
+            message.contains("leads out of the baseUrl of http endpoint shop"),
+            "{message}"
+        );
+    }
+    assert_eq!(app.calls(), 0);
+    for (method, target) in [
+        ("x/../items?x=../..", "/base/v1/items?x=../.."),
+        ("a%2F..a;b/c..", "/base/v1/a/..a;b/c.."),
+        ("100%25/...", "/base/v1/100%25/..."),
+    ] {
+        let answer = node.ask(get(&format!("/v1.0/invoke/shop/method/{method}"))).await;
+        assert_eq!(answer.status, 200, "{method}: {}", answer.text());
+        assert_eq!(app.last().target, target);
+    }
+    // Whoever names a URL has no headers of an endpoint to lose.
+    let url = format!("http://127.0.0.1:{}/base/v1", app.port);
+    let answer = node
+        .ask(get(&format!("/v1.0/invoke/{url}/method/..;/admin")))
+        .await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+#[tokio::test]
 async fn an_endpoint_is_called_by_url() {
     let net = Net::plain();
     let app = App::start(outside).await;

@@ -257,6 +257,12 @@ async fn requests_are_limited_by_client_and_path() {
     assert_eq!(refused.status, 429);
     assert_eq!(refused.text(), "You have reached maximum request limit.");
     assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
+    let call = |method: &str| get(&format!("/v1.0/actors/T/1/method/{method}"));
+    let answer = node.ask(call("m")).await;
+    answer.error(400, "ERR_ACTOR_NO_PLACEMENT");
+    for method in ["m", "x1%2F..%2Fm", "%2Fm", "%6D"] {
+        assert_eq!(node.ask(call(method)).await.status, 429, "{method}");
+    }
     // Whoever may claim to be somebody else has no limit: addresses count from configured proxies only.
     let other = request("GET", "/v1.0/metadata", &["x-forwarded-for: 10.0.0.1"], "");
     assert_eq!(node.ask(other).await.status, 429);
@@ -298,7 +304,12 @@ async fn ruled(net: &Net, app: &App, rule: &str) -> Node {
 async fn no_spelling_of_a_path_gets_around_middleware() {
     let net = Net::plain();
     let app = telling().await;
-    let node = ruled(&net, &app, "^/v1.0/(healthz|invoke/me/method/public)").await;
+    let node = ruled(
+        &net,
+        &app,
+        "^/v1.0/(healthz|(invoke/me|actors/T/[^/]+)/method/public)",
+    )
+    .await;
     for path in [
         "/v1.0/metadata",
         "//v1.0/metadata",
@@ -310,6 +321,9 @@ async fn no_spelling_of_a_path_gets_around_middleware() {
         "/v1.0/invoke/me/method/public/%2e%2e/admin",
         "/v1.0/invoke/me/method//admin",
         "/v1.0/healthz/../invoke/me/method/admin",
+        "/v1.0/actors/T/1/method/admin",
+        "/v1.0/actors/T/1/method/public%2F..%2Fadmin",
+        "/v1.0/actors/T/1/method/public%2f%2e%2e%2fadmin",
     ] {
         let refused = node.ask(get(path)).await;
         assert_eq!(
@@ -335,6 +349,10 @@ async fn no_spelling_of_a_path_gets_around_middleware() {
         );
     }
     assert_eq!(node.ask(get("//v1.0/healthz")).await.status, 204);
+    for method in ["public", "x%2F..%2Fpublic", "%70ublic"] {
+        let answer = node.ask(get(&format!("/v1.0/actors/T/1/method/{method}"))).await;
+        answer.error(400, "ERR_ACTOR_NO_PLACEMENT");
+    }
 }
 
 #[tokio::test]

@@ -212,6 +212,40 @@ async fn bulks_that_are_none_are_refused_as_a_whole() {
 }
 
 #[tokio::test]
+async fn metadata_that_all_entries_of_a_bulk_would_have_are_bounded() {
+    let net = Net::plain();
+    let node = net.sidecar("me").resource(MEMORY).start().await;
+    let entry = |id: usize| json!({"entryId": id.to_string(), "event": "", "contentType": "text/plain", "metadata": {}});
+    let path = format!("/v1.0/publish/bulk/broker/a?metadata.a={}", "x".repeat(3000));
+    let entries = (0..25_000).map(entry).collect::<Value>().to_string();
+    let message = node
+        .ask(post(&path, entries))
+        .await
+        .error(400, "ERR_PUBSUB_REQUEST_METADATA");
+    let words = "the metadata of the request have 3001 bytes, which for 25000 items is more";
+    assert!(message.starts_with(words), "{message}");
+    let entry = |id: usize| BulkPublishRequestEntry {
+        entry_id: id.to_string(),
+        metadata: [(String::new(), String::new())].into(),
+        ..BulkPublishRequestEntry::default()
+    };
+    let bulk = BulkPublishRequest {
+        pubsub_name: "broker".to_owned(),
+        topic: "a".to_owned(),
+        entries: (0..1000).map(entry).collect(),
+        metadata: [("a".to_owned(), "x".repeat(100_000))].into(),
+    };
+    let method = format!("{DAPR}/BulkPublishEvent");
+    let outcome = grpc::unary(node.ports.grpc, &method, &[], &bulk).await;
+    assert_eq!(outcome.status.code(), Code::ResourceExhausted);
+    assert!(
+        outcome.status.message().contains("for 1000 items is more"),
+        "{:?}",
+        outcome.status
+    );
+}
+
+#[tokio::test]
 async fn a_payload_gets_an_envelope_that_the_caller_can_say_more_of() {
     let net = Net::plain();
     let (app, got) = keeping().await;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use outrigger_blocks::subscriptions::{AppSubscription, Opened, Stream, StreamError, Subscriptions};
@@ -12,6 +13,7 @@ use outrigger_wire::runtime::v1::{
     SubscribeTopicEventsResponseAlpha1, SubscribeTopicEventsResponseInitialAlpha1, TopicEventRequest,
 };
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tonic::codegen::BoxStream;
 use tonic::{Code, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -26,6 +28,9 @@ pub(super) const GROUPS: &[Group] = &[Group::of(
     &["SubscribeTopicEventsAlpha1"],
 )];
 
+/// Time for the first message of a stream.
+const FIRST_MESSAGE: Duration = Duration::from_secs(10);
+
 impl DaprService {
     /// The first message of the client says what it wants; it gets events, and says what came of each by its id.
     pub(super) async fn topic_events(
@@ -34,7 +39,7 @@ impl DaprService {
     ) -> Result<Response<BoxStream<SubscribeTopicEventsResponseAlpha1>>, Status> {
         let subscriptions = Arc::clone(&self.blocks.subscriptions);
         let first = tokio::select! {
-            first = said.message() => first?,
+            first = in_time(said.message()) => first?,
             () = subscriptions.until_ended() => return Err(closed()),
         };
         let Some(first) = first else {
@@ -55,6 +60,16 @@ impl DaprService {
         let events = stream::unfold(session, Session::next);
         let all = stream::iter([Ok(response(began))]).chain(events);
         Ok(Response::new(Box::pin(all)))
+    }
+}
+
+/// What the stream begins with: until then it counts as none, so that there could be any number.
+async fn in_time<T>(message: impl Future<Output = Result<Option<T>, Status>>) -> Result<Option<T>, Status> {
+    match timeout(FIRST_MESSAGE, message).await {
+        Ok(first) => first,
+        Err(_) => Err(Status::deadline_exceeded(format!(
+            "the first message of the stream, the initial request, did not arrive within {FIRST_MESSAGE:?}"
+        ))),
     }
 }
 
@@ -162,5 +177,25 @@ impl Session {
         let status = processed.status.unwrap_or_default().status;
         self.open.stream.answered(&processed.id, status);
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_says_nothing_is_given_up() {
+        let begin = Instant::now();
+        let refused = in_time::<()>(pending()).await.unwrap_err();
+        assert_eq!(refused.code(), Code::DeadlineExceeded, "{refused:?}");
+        assert!(begin.elapsed() >= FIRST_MESSAGE);
+        for said in [Some(1), None] {
+            assert_eq!(in_time(ready(Ok(said))).await.unwrap(), said);
+        }
     }
 }

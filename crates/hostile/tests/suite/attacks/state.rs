@@ -1,4 +1,5 @@
-//! The API of state: answers that are many times larger than what asks for them.
+//! The API of state: answers that are many times larger than what asks for them. And a bulk of events, which would be many times
+//! larger than its request.
 
 use std::time::Instant;
 
@@ -17,6 +18,9 @@ use crate::peer::{Heard, Target};
 const VALUE: usize = 1 << 20;
 /// How often a bulk get has its key.
 const MANY: usize = 10_000;
+/// Events of a bulk, and bytes of metadata that they would all have: a head may have 4 KiB.
+const EVENTS: usize = 25_000;
+const INHERITED: usize = 3_000;
 const STORE: &str = "/v1.0/state/store";
 /// The number of the method in the static table.
 const POST: u8 = 0x83;
@@ -56,6 +60,13 @@ pub(super) const ATTACKS: &[Attack] = &[
         "a bulk get that has one key many times",
         State,
         Do(|target| repeated(target).boxed()),
+        Bounded,
+        FLOOD,
+    ),
+    attack(
+        "a bulk of events that all have the metadata of the request",
+        State,
+        Do(|target| inherited(target).boxed()),
         Bounded,
         FLOOD,
     ),
@@ -154,6 +165,19 @@ async fn unread_on_connections(target: Target, connections: u32, times: usize) -
 async fn repeated(target: Target) -> Heard {
     save(&target).await;
     let mut heard = post(&target, &format!("{STORE}/bulk"), &bulk(MANY)).await;
+    if h1::statuses(&heard) != [400] {
+        heard.wrong = Some(format!("answered with {:?}", h1::statuses(&heard)));
+    }
+    heard
+}
+
+/// Publishes events without content, each of which would have the metadata of the request beside its own.
+async fn inherited(target: Target) -> Heard {
+    let event =
+        |id: usize| format!(r#"{{"entryId":"{id}","event":"","contentType":"text/plain","metadata":{{}}}}"#);
+    let events: Vec<_> = (0..EVENTS).map(event).collect();
+    let path = format!("/v1.0/publish/bulk/broker/t?metadata.a={}", "x".repeat(INHERITED));
+    let mut heard = post(&target, &path, &format!("[{}]", events.join(","))).await;
     if h1::statuses(&heard) != [400] {
         heard.wrong = Some(format!("answered with {:?}", h1::statuses(&heard)));
     }
