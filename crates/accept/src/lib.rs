@@ -18,6 +18,7 @@ mod listen;
 pub mod messages;
 mod texts;
 mod throttle;
+pub mod unfinished;
 
 use std::fmt::Debug;
 use std::future::Future;

@@ -9,6 +9,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::fields::{Counter, FLAT, Nested, TooManyFields};
+use crate::unfinished::UnfinishedRequest;
 
 /// Time without a byte of a message that has begun, or of a request that is one message and has not ended.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -42,6 +43,8 @@ pub struct Messages<B> {
     /// Since when nothing came; there is none before the first wait.
     timer: Option<Pin<Box<Sleep>>>,
     waiting: bool,
+    /// Where what is unfinished is counted.
+    held: Option<UnfinishedRequest>,
 }
 
 impl<B> Messages<B> {
@@ -53,6 +56,7 @@ impl<B> Messages<B> {
             place: Progress::new(Some(&FLAT)),
             timer: None,
             waiting: false,
+            held: None,
         }
     }
 
@@ -70,8 +74,16 @@ impl<B> Messages<B> {
         self
     }
 
+    /// Whoever reads these messages holds them until they are whole: what is unfinished is counted there, and the body fails with
+    /// [`TooMuchUnfinished`](crate::unfinished::TooMuchUnfinished) where there is no room for it.
+    #[must_use]
+    pub fn held_in(mut self, held: Option<UnfinishedRequest>) -> Self {
+        self.held = held;
+        self
+    }
+
     /// Bytes of the message that has begun; of a request of one message all that came.
-    pub fn unfinished(&self) -> usize {
+    fn unfinished(&self) -> usize {
         match self.kind {
             RequestKind::Unary => self.place.all,
             RequestKind::Streaming => self.place.of_message,
@@ -113,6 +125,12 @@ where
             && let Some(data) = frame.data_ref()
         {
             self.place.pass(data)?;
+            let unfinished = self.unfinished();
+            if let Some(held) = &mut self.held {
+                held.hold(unfinished)?;
+            }
+        } else if !matches!(frame, Some(Ok(_))) {
+            self.held = None;
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
@@ -190,11 +208,13 @@ impl Progress {
 mod tests {
     use std::collections::VecDeque;
     use std::convert::Infallible;
+    use std::sync::Arc;
 
     use http_body_util::{BodyExt, Full};
 
     use super::*;
     use crate::fields::MAX_FIELDS;
+    use crate::unfinished::{Bounds, TooMuchUnfinished, Unfinished, UnfinishedMemory};
 
     /// Pieces, each after its pause; then silence, or the end.
     struct Slow {
@@ -312,6 +332,26 @@ mod tests {
             for count in counts {
                 let _piece = body.frame().await.unwrap().unwrap();
                 assert_eq!(body.unfinished(), count);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_unfinished_has_a_bound_and_counts_until_the_end() {
+        static MEMORY: UnfinishedMemory = UnfinishedMemory::new();
+        let bounds = Bounds {
+            connection: 13,
+            process: 1000,
+        };
+        let connection = Unfinished::new(bounds, &MEMORY);
+        let pieces = [(0, WHOLE), (0, &WHOLE[..6]), (0, &WHOLE[6..])];
+        for _ in 0..2 {
+            for (kind, outcome) in [(RequestKind::Streaming, Ok(())), (RequestKind::Unary, Err(true))] {
+                let held = Arc::clone(&connection).begin();
+                let body = Messages::new(slow(&pieces, true), kind).held_in(Some(held));
+                let read = body.collect().await.map(|_| ());
+                let read = read.map_err(|error| error.is::<TooMuchUnfinished>());
+                assert_eq!(read, outcome, "{kind:?}");
             }
         }
     }

@@ -17,7 +17,7 @@ use std::borrow::Cow;
 
 use http::{HeaderValue, Response, StatusCode};
 use outrigger_component::ApiStatus;
-use outrigger_transport::body::Body;
+use outrigger_transport::body::{Body, TooMuchUnfinished};
 use outrigger_transport::response::{bytes_response, text_response};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -247,6 +247,15 @@ impl ApiError {
             Code::InvalidArgument,
             format!("failed to read request body: {cause}"),
         )
+    }
+
+    /// A body that was given up before it was whole: too much of others waits for the rest, too.
+    pub fn too_much_unfinished(cause: TooMuchUnfinished) -> Self {
+        Self {
+            http: StatusCode::SERVICE_UNAVAILABLE,
+            grpc: Code::ResourceExhausted,
+            ..Self::body_read(&cause.to_string())
+        }
     }
 
     /// Adds a detail, making the error a rich one.

@@ -23,7 +23,7 @@ use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_telemetry::apilog::ApiLog;
 use outrigger_telemetry::trace::{Parent, Span, SpanKind, Status as SpanStatus, Tracer};
 use outrigger_transport::body::Body;
-use outrigger_transport::grpc::{self, Messages, RequestKind};
+use outrigger_transport::grpc::{self, RequestKind};
 use outrigger_transport::headers::names;
 use outrigger_transport::listen::{Client, Handler};
 use outrigger_wire::durabletask::task_hub_sidecar_service_server::TaskHubSidecarServiceServer;
@@ -226,7 +226,7 @@ where
     let path = request.uri().path();
     let (kind, nested) = (request_kind(path), fields::nested(path));
     let request = request.map(|body| {
-        let body = Messages::new(body, kind).counting(nested);
+        let body = grpc::decoded_messages(body, kind).counting(nested);
         TonicBody::new(body.map_err(|e| grpc::body_status(&e)))
     });
     let response = match server.oneshot(request).await {

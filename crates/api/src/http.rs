@@ -17,6 +17,7 @@ mod route;
 mod secrets;
 mod state;
 mod subtle;
+mod unread;
 mod verb;
 mod workflow;
 

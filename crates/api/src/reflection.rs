@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use outrigger_transport::body::Body;
-use outrigger_transport::grpc::{self, Messages, RequestKind};
+use outrigger_transport::grpc::{self, RequestKind};
 use tonic::body::Body as TonicBody;
 use tonic::service::Routes;
 use tower::ServiceExt;
@@ -37,7 +37,7 @@ impl Reflection {
             Err(error) => return grpc::status_response(&tonic::Status::internal(error)),
         };
         let request = request.map(|body| {
-            let body = Messages::new(body, RequestKind::Streaming);
+            let body = grpc::decoded_messages(body, RequestKind::Streaming);
             TonicBody::new(body.map_err(|e| grpc::body_status(&e)))
         });
         match routes.oneshot(request).await {

@@ -151,6 +151,7 @@ impl InvokeError {
         match self {
             Self::Peer(status) if status.code() == Code::PermissionDenied => StatusCode::FORBIDDEN,
             Self::NotText | Self::Endpoint(EndpointError::Outside(_)) => StatusCode::BAD_REQUEST,
+            Self::App(AppError::Unfinished(_)) => StatusCode::SERVICE_UNAVAILABLE,
             Self::App(AppError::Send(error)) if error.is_too_large() => {
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
             }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::http::{HeaderValue, Request, Response};
-use outrigger_transport::body::Body;
+use outrigger_transport::body::{Body, TooMuchUnfinished};
 use outrigger_transport::conn::{Dialer, H1Pool, H2Pool, KeepAlive, SendError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Code, Status};
@@ -70,6 +70,9 @@ pub enum AppError {
     /// The request body could not be read.
     #[error("reading the request body: {0}")]
     Body(String),
+    /// The request body was given up before it was whole.
+    #[error("reading the request body: {0}")]
+    Unfinished(TooMuchUnfinished),
 }
 
 impl AppError {
@@ -79,6 +82,7 @@ impl AppError {
             Self::NoChannel | Self::Unhealthy => Status::internal(self.to_string()),
             Self::InvalidVerb => Status::invalid_argument(self.to_string()),
             Self::Send(error) if error.is_too_large() => Status::resource_exhausted(self.to_string()),
+            Self::Unfinished(_) => Status::resource_exhausted(self.to_string()),
             _ => Status::internal(format!("error invoking app channel: {self}")),
         }
     }

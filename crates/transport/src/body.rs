@@ -1,6 +1,7 @@
 //! The body type that travels through the data path: one concrete enum instead of a boxed trait object per hop,
 //! plus the replay buffer that makes a call repeatable.
 
+mod counted;
 mod failure;
 mod guarded;
 mod inspect;
@@ -16,9 +17,13 @@ use http_body_util::BodyExt;
 use outrigger_http2::{Incoming, Reason, StreamError};
 use tokio::sync::OwnedSemaphorePermit;
 
+pub use counted::Counted;
 pub use failure::Failure;
 pub use guarded::Guarded;
 pub use inspect::Next;
+pub use outrigger_accept::unfinished::{
+    Bounds as UnfinishedBounds, TooMuchUnfinished, Unfinished, UnfinishedMemory, UnfinishedRequest,
+};
 
 use crate::conn::PooledBody;
 use crate::http2::RecvStream;
@@ -42,6 +47,8 @@ pub enum Body {
     Http2(RecvStream),
     /// From a pooled HTTP/1.1 connection.
     Pooled(Box<PooledBody>),
+    /// Of a request that is not here whole, with where is counted what is kept of it.
+    Counted(Box<Counted>),
     /// With what must live until the last byte is delivered.
     Guarded(Box<Guarded<Guard>>),
     /// Repeatable up to [`REPLAY_LIMIT`].
@@ -83,7 +90,8 @@ impl Body {
 
     /// This behind a frame that was taken out of it.
     pub fn after(self, first: Option<Result<Frame<Bytes>, BoxError>>) -> Self {
-        Self::Stream(Box::pin(Peeked { first, body: self }))
+        let (body, connection) = self.uncounted();
+        Self::Stream(Box::pin(Peeked { first, body })).counted(connection)
     }
 
     /// The exact length where it is known.
@@ -117,10 +125,11 @@ impl Body {
         Reason::INTERNAL_ERROR
     }
 
-    /// Reads everything, up to `limit` bytes.
+    /// Reads everything, up to `limit` bytes. Of a request, what is here before the rest counts for its connection.
     ///
     /// # Errors
-    /// [`TooLarge`] past the limit, else what the source reports.
+    /// [`TooLarge`] past the limit, [`TooMuchUnfinished`] where that and what is here of other requests is too much, else what the
+    /// source reports.
     pub async fn collect_up_to(self, limit: usize) -> Result<Bytes, BoxError> {
         match self {
             Self::Empty => Ok(Bytes::new()),
@@ -130,13 +139,19 @@ impl Body {
     }
 }
 
-async fn collect(mut body: Body, limit: usize) -> Result<Bytes, BoxError> {
+async fn collect(body: Body, limit: usize) -> Result<Bytes, BoxError> {
+    let (mut body, connection) = body.uncounted();
+    let mut held = connection.map(Unfinished::begin);
     let mut first = Bytes::new();
     let mut rest = bytes::BytesMut::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else { continue };
-        if first.len() + rest.len() + data.len() > limit {
+        let all = first.len() + rest.len() + data.len();
+        if all > limit {
             return Err(Box::new(TooLarge { limit }));
+        }
+        if let Some(held) = &mut held {
+            held.hold(all)?;
         }
         if first.is_empty() && rest.is_empty() {
             first = data;
@@ -208,6 +223,7 @@ impl HttpBody for Body {
             Self::Http1(received) => Pin::new(received).poll_frame(cx).map_err(Into::into),
             Self::Http2(received) => Pin::new(received).poll_frame(cx).map_err(Into::into),
             Self::Pooled(pooled) => Pin::new(pooled).poll_frame(cx),
+            Self::Counted(counted) => Pin::new(counted).poll_frame(cx),
             Self::Guarded(guarded) => Pin::new(guarded).poll_frame(cx),
             Self::Replay(replay) => Pin::new(replay).poll_frame(cx),
             Self::Stream(stream) => stream.as_mut().poll_frame(cx),
@@ -223,6 +239,7 @@ impl HttpBody for Body {
             Self::Http1(received) => received.is_end_stream(),
             Self::Http2(received) => received.is_end_stream(),
             Self::Pooled(pooled) => pooled.is_end_stream(),
+            Self::Counted(counted) => counted.is_end_stream(),
             Self::Guarded(guarded) => guarded.is_end_stream(),
             Self::Replay(replay) => replay.is_end_stream(),
             Self::Stream(stream) => stream.is_end_stream(),
@@ -238,6 +255,7 @@ impl HttpBody for Body {
             Self::Http1(received) => received.size_hint(),
             Self::Http2(received) => received.size_hint(),
             Self::Pooled(pooled) => pooled.size_hint(),
+            Self::Counted(counted) => counted.size_hint(),
             Self::Guarded(guarded) => guarded.size_hint(),
             Self::Replay(replay) => replay.size_hint(),
             Self::Stream(stream) => stream.size_hint(),
@@ -340,6 +358,7 @@ pub struct Replay(Arc<Mutex<ReplayState>>);
 
 struct ReplayState {
     source: Option<Body>,
+    connection: Option<Arc<Unfinished>>,
     kept: Vec<Frame<Bytes>>,
     kept_bytes: usize,
     ended: bool,
@@ -352,8 +371,10 @@ impl Replay {
     #[inline]
     pub fn new(body: Body) -> Self {
         let hint = body.size_hint();
+        let (body, connection) = body.uncounted();
         Self(Arc::new(Mutex::new(ReplayState {
             source: Some(body),
+            connection,
             kept: Vec::new(),
             kept_bytes: 0,
             ended: false,
@@ -369,11 +390,13 @@ impl Replay {
         if state.lost {
             return None;
         }
+        let connection = state.connection.clone();
         drop(state);
-        Some(Body::Replay(ReplayBody {
+        let body = Body::Replay(ReplayBody {
             shared: Arc::clone(&self.0),
             next: 0,
-        }))
+        });
+        Some(body.counted(connection))
     }
 
     /// Whether another attempt is possible.

@@ -11,6 +11,7 @@ pub use outrigger_accept::fields;
 use outrigger_accept::fields::TooManyFields;
 use outrigger_accept::messages::MessageTimeout;
 pub use outrigger_accept::messages::{Messages, RequestKind};
+use outrigger_accept::unfinished::{TooMuchUnfinished, Unfinished};
 use outrigger_policy::path::grpc_method;
 use outrigger_telemetry::trace::Baggage;
 use prost::Message;
@@ -189,8 +190,14 @@ pub fn raw_code(headers: &HeaderMap) -> Option<i32> {
 pub fn one_message(body: Body) -> Body {
     match body {
         Body::Empty | Body::Full(_) => body,
-        body => Body::stream(Messages::new(body, RequestKind::Unary)),
+        body => Body::stream(decoded_messages(body, RequestKind::Unary)),
     }
+}
+
+/// The messages of a request, for whoever decodes them: what is here of one before the rest counts for the connection.
+pub fn decoded_messages(body: Body, kind: RequestKind) -> Messages<Body> {
+    let (body, connection) = body.uncounted();
+    Messages::new(body, kind).held_in(connection.map(Unfinished::begin))
 }
 
 /// The body of a request whose messages are passed on, however many: given up when one stops half-way.
@@ -221,7 +228,9 @@ pub fn body_status(error: &BoxError) -> Status {
     if error.downcast_ref::<MessageTimeout>().is_some() {
         return Status::deadline_exceeded(error.to_string());
     }
-    if error.is::<crate::body::TooLarge>() || error.is::<TooManyFields>() {
+    let too_much =
+        error.is::<crate::body::TooLarge>() || error.is::<TooManyFields>() || error.is::<TooMuchUnfinished>();
+    if too_much {
         return Status::resource_exhausted(error.to_string());
     }
     if let Some(failed) = error.downcast_ref::<outrigger_http2::StreamError>()

@@ -5,6 +5,7 @@ mod h2c;
 mod held;
 mod http1;
 mod http2;
+mod unfinished;
 
 use std::future::Future;
 use std::io;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response};
+use outrigger_accept::unfinished::Bounds;
 use outrigger_accept::{Accept, Accepted, Admission, Limits, Permit};
 use outrigger_identity::{SpiffeId, expiry};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -29,6 +31,7 @@ pub use held::HeldAnswers;
 pub use http1::Received;
 #[cfg(feature = "fuzzing")]
 pub use http1::{fuzz_body_end, fuzz_head};
+pub use unfinished::unfinished_bounds;
 
 const LOG: &str = "dapr.runtime.listen";
 /// Connections waiting to be accepted.
@@ -292,6 +295,8 @@ pub struct Options {
     pub connections: Limits,
     /// What their clients on HTTP/1.1 may leave unread.
     pub held: HeldAnswers,
+    /// How much of requests is kept that have begun and not ended: [`unfinished_bounds`].
+    pub unfinished: Bounds,
 }
 
 /// Versions of HTTP a server speaks.

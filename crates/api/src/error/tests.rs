@@ -162,6 +162,10 @@ fn publishing() -> Vec<Made> {
             topic,
             app_id,
         }),
+        both(PublishError::Metadata {
+            pubsub: x(),
+            cause: x(),
+        }),
         both(PublishError::Publish {
             pubsub: x(),
             topic: x(),

@@ -106,7 +106,8 @@ struct Resumed {
 
 fn resumed(frames: VecDeque<Frame<Bytes>>, body: Body) -> Body {
     let frames = frames.into_iter().map(Ok).collect();
-    Body::stream(Resumed { frames, body })
+    let (body, connection) = body.uncounted();
+    Body::stream(Resumed { frames, body }).counted(connection)
 }
 
 fn body_failed(frames: VecDeque<Frame<Bytes>>, error: BoxError) -> Body {

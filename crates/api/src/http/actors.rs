@@ -17,6 +17,7 @@ use outrigger_transport::response::{bytes_response, empty_response};
 pub(super) use reminders::ROUTES as REMINDERS;
 
 use super::route::{Endpoint, Handler, HandlerResult};
+use super::unread::body_read;
 use super::{Context, HttpApi, json};
 use crate::error::{ApiError, JSON};
 
@@ -66,7 +67,7 @@ impl HttpApi {
         span.actor_method(&kind, &id, &method);
         let (head, body) = request.into_parts();
         let body = body.collect_up_to(usize::MAX).await;
-        let body = body.map_err(|error| ApiError::body_read(&error.to_string()))?;
+        let body = body.map_err(|error| body_read(&error))?;
         let content_type = head.headers.get(CONTENT_TYPE).cloned();
         let mut metadata = head.headers;
         strip_hop_by_hop(&mut metadata);
@@ -164,7 +165,7 @@ fn three(context: &Context<'_>) -> Result<(String, String, String), ApiError> {
 async fn whole(context: Context<'_>) -> Result<Bytes, ApiError> {
     // The limit of the API is around the body already.
     let body = context.request.into_body().collect_up_to(usize::MAX).await;
-    body.map_err(|error| ApiError::body_read(&error.to_string()))
+    body.map_err(|error| body_read(&error))
 }
 
 /// An actor's reply as it came.

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 
 use super::json::{JsonObject, Object, parse, read, undecoded, value};
 use super::route::{Endpoint, HandlerResult};
+use super::unread::unread;
 use super::{Context, HttpApi};
 use crate::error::{ApiError, JSON};
 
@@ -69,7 +70,7 @@ impl HttpApi {
             .map_err(|error| ApiError::malformed(error.to_string()))?;
         // The limit of the API is around the body already.
         let body = context.request.into_body().collect_up_to(usize::MAX).await;
-        let body = body.map_err(|error| ApiError::malformed(error.to_string()))?;
+        let body = body.map_err(|error| unread(&error, ApiError::malformed))?;
         let mut call = read(body, call).await.map_err(undecoded)?;
         attach_trace(&mut call.metadata, &context.span.as_parent(), true);
         if let Some(baggage) = baggage.as_ref().and_then(|value| value.to_str().ok()) {

@@ -6,6 +6,7 @@ use serde::de::{Error as _, MapAccess};
 use serde_json::{Value, json};
 
 use super::route::{Endpoint, HandlerResult};
+use super::unread::body_read;
 use super::{Context, HttpApi, json};
 use crate::error::{ApiError, json_response};
 
@@ -58,7 +59,7 @@ async fn lock_request<const EXPIRES: bool>(
     let store = context.parameter(0)?;
     // The limit of the API is around the body already.
     let body = context.request.into_body().collect_up_to(usize::MAX).await;
-    let body: Bytes = body.map_err(|error| ApiError::body_read(&error.to_string()))?;
+    let body: Bytes = body.map_err(|error| body_read(&error))?;
     if body.is_empty() {
         return Ok((store, Lease::default()));
     }

@@ -11,6 +11,7 @@ use prost::Message;
 
 use super::HttpApi;
 use super::route::HandlerResult;
+use super::unread::body_read;
 use crate::error::{ApiError, JSON};
 
 /// How much more work a byte is here than where messages are read and written directly.
@@ -42,7 +43,7 @@ impl HttpApi {
     ) -> Result<M, ApiError> {
         let limit = self.max_body.unwrap_or(usize::MAX);
         let body = request.into_body().collect_up_to(limit).await;
-        let body = body.map_err(|error| ApiError::body_read(&error.to_string()))?;
+        let body = body.map_err(|error| body_read(&error))?;
         let decoded = decoded(name, body).await;
         decoded.map_err(|cause| ApiError::malformed_message(&cause))
     }

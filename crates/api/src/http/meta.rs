@@ -8,6 +8,7 @@ use outrigger_transport::body::TooLarge;
 use outrigger_transport::response::empty_response;
 
 use super::route::{Endpoint, HandlerResult};
+use super::unread::unread;
 use super::{Context, HttpApi};
 use crate::error::{ApiError, json_response};
 use crate::metadata::{MAX_VALUE, MetadataError};
@@ -70,7 +71,7 @@ impl HttpApi {
                 if matches!(error.downcast_ref(), Some(TooLarge { limit }) if *limit == MAX_VALUE) {
                     text = MetadataError::Value.to_string();
                 }
-                return Err(ApiError::body_read(&text));
+                return Err(unread(&error, |_| ApiError::body_read(&text)));
             }
         };
         self.metadata

@@ -12,7 +12,7 @@ use outrigger_cloudevents::content_type::{is_cloud_event, is_json, is_octets, is
 use outrigger_component::Pairs;
 use outrigger_component::go_json::{Strings, from_slice};
 use outrigger_policy::path::clean_escaped_path;
-use outrigger_transport::body::Body;
+use outrigger_transport::body::{Body, BoxError};
 use outrigger_transport::response::empty_response;
 use serde::de::{IgnoredAny, MapAccess};
 use serde_json::json;
@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 
 use super::json::{JsonObject, List, Object, parse, read, value};
 use super::route::{Endpoint, Handler, HandlerResult};
-use super::{Context, HttpApi};
+use super::{Context, HttpApi, unread as unread_body};
 use crate::error::{ApiError, json_response};
 
 const GROUP: &str = "publish";
@@ -135,6 +135,11 @@ pub fn fuzz_bulk(body: &Bytes) {
     }
 }
 
+/// A body that cannot be read.
+fn unread_event(error: &BoxError, pubsub: &str, topic: &str) -> ApiError {
+    unread_body::unread(error, |cause| ApiError::unread_event(pubsub, topic, cause))
+}
+
 /// What is wrong with a bulk that cannot be read, where tools match the text as the contract has it.
 fn unread(body: &[u8], error: &serde_json::Error) -> String {
     match body.trim_ascii().first() {
@@ -164,7 +169,7 @@ impl HttpApi {
         let content_type = content_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         // The limit of the API is around the body already.
         let data = body.collect_up_to(usize::MAX).await;
-        let data = data.map_err(|error| ApiError::unread_event(&pubsub, &topic, error.to_string()))?;
+        let data = data.map_err(|error| unread_event(&error, &pubsub, &topic))?;
         let payload = Payload {
             data,
             content_type: content_type.unwrap_or_default(),
@@ -182,7 +187,7 @@ impl HttpApi {
         let caller = request_context(&context);
         let path = clean_escaped_path(context.request.uri().path()).into_owned();
         let body = context.request.into_body().collect_up_to(usize::MAX).await;
-        let body = body.map_err(|error| ApiError::unread_event(&pubsub, &topic, error.to_string()))?;
+        let body = body.map_err(|error| unread_event(&error, &pubsub, &topic))?;
         let entries = read(body.clone(), entries)
             .await
             .map_err(|error| ApiError::unread_bulk(&pubsub, &topic, &self.app_id, &unread(&body, &error)))?;

@@ -19,6 +19,7 @@ use outrigger_transport::body::Body;
 use outrigger_transport::response::{bytes_response, empty_response};
 
 use super::route::{Endpoint, Handler, HandlerResult};
+use super::unread::unread;
 use super::{Context, HttpApi, json};
 use crate::error::{ApiError, JSON};
 
@@ -152,7 +153,7 @@ impl HttpApi {
     async fn store_and_body(
         &self,
         mut context: Context<'_>,
-        unread: impl Fn(String) -> ApiError,
+        of_route: impl Fn(String) -> ApiError,
     ) -> Result<(Arc<Store>, Query, Bytes), ApiError> {
         let store = self.blocks.state.store(&context.parameter(0)?);
         let store = store.map_err(|error| self.state_error(error))?;
@@ -160,7 +161,7 @@ impl HttpApi {
         let query = Query::parse(context.request.uri().query());
         // The limit of the API is around the body already.
         let body = context.request.into_body().collect_up_to(usize::MAX).await;
-        let body = body.map_err(|error| unread(error.to_string()))?;
+        let body = body.map_err(|error| unread(&error, of_route))?;
         Ok((store, query, body))
     }
 

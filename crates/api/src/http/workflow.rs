@@ -7,6 +7,7 @@ use outrigger_wire::runtime::v1::{StartWorkflowRequest, StartWorkflowResponse};
 use serde_json::json;
 
 use super::route::{ALPHA1, BETA1, Endpoint, Handler, HandlerResult, V1};
+use super::unread::body_read;
 use super::{Context, HttpApi};
 use crate::error::{ApiError, json_response};
 
@@ -123,7 +124,7 @@ impl HttpApi {
         let instance_id = id.map(|(_, id)| id.into_owned()).unwrap_or_default();
         let parent = context.span.as_parent();
         let input = context.request.into_body().collect_up_to(usize::MAX).await;
-        let input = input.map_err(|error| ApiError::body_read(&error.to_string()))?;
+        let input = input.map_err(|error| body_read(&error))?;
         let request = StartWorkflowRequest {
             instance_id,
             workflow_name,
@@ -199,7 +200,7 @@ impl HttpApi {
     async fn raise_event_workflow(&self, context: Context<'_>) -> HandlerResult {
         let (id, event) = (context.parameter(1)?, context.parameter(2)?);
         let data = context.request.into_body().collect_up_to(usize::MAX).await;
-        let data = data.map_err(|error| ApiError::body_read(&error.to_string()))?;
+        let data = data.map_err(|error| body_read(&error))?;
         accepted(self.workflows.manage_raise(&id, &event, Some(&data)).await)
     }
 }

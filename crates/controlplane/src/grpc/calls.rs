@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -15,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::rt::Executor;
 use outrigger_accept::fields::{FLAT, Nested, TooManyFields};
 use outrigger_accept::messages::{MessageTimeout, Messages, RequestKind};
+use outrigger_accept::unfinished::{Bounds, TooMuchUnfinished, Unfinished, UnfinishedMemory};
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
@@ -31,6 +31,11 @@ const UNREAD: Duration = Duration::from_secs(300);
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Bytes of requests that a connection has begun and not ended.
 const UNFINISHED: usize = 64 << 20;
+/// The same, of all connections of a process.
+const MAX_UNFINISHED: usize = 512 << 20;
+
+/// What all connections of the process have begun and not ended.
+static UNFINISHED_MEMORY: UnfinishedMemory = UnfinishedMemory::new();
 
 const WATCH_JOBS: &str = "/dapr.proto.scheduler.v1.Scheduler/WatchJobs";
 
@@ -65,8 +70,7 @@ fn nested(path: &str) -> &'static Nested {
 #[derive(Debug)]
 pub(super) struct Calls {
     state: Mutex<State>,
-    /// Bytes of requests that have begun and not ended.
-    unfinished: AtomicUsize,
+    unfinished: Arc<Unfinished>,
 }
 
 #[derive(Debug)]
@@ -121,6 +125,10 @@ pub(super) enum CloseReason {
 
 impl Calls {
     pub(super) fn new() -> Arc<Self> {
+        let bounds = Bounds {
+            connection: UNFINISHED,
+            process: MAX_UNFINISHED,
+        };
         Arc::new(Self {
             state: Mutex::new(State {
                 open: 0,
@@ -128,7 +136,7 @@ impl Calls {
                 waiting: HashMap::new(),
                 next: 0,
             }),
-            unfinished: AtomicUsize::new(0),
+            unfinished: Unfinished::new(bounds, &UNFINISHED_MEMORY),
         })
     }
 
@@ -210,11 +218,12 @@ pub(super) struct Call {
 impl Call {
     /// What the service reads of the request.
     pub(super) fn request(&self, body: Incoming) -> Body {
-        Body::new(RequestBody {
-            body: Messages::new(body, self.kind).counting(self.nested),
-            calls: Arc::clone(&self.calls),
-            counted: 0,
-        })
+        let held = Arc::clone(&self.calls.unfinished).begin();
+        Body::new(RequestBody(
+            Messages::new(body, self.kind)
+                .counting(self.nested)
+                .held_in(Some(held)),
+        ))
     }
 
     /// What the client is sent.
@@ -256,27 +265,8 @@ impl Drop for Call {
     }
 }
 
-struct RequestBody {
-    body: Messages<Incoming>,
-    calls: Arc<Calls>,
-    /// Its part of [`Calls::unfinished`].
-    counted: usize,
-}
-
-impl RequestBody {
-    /// Counts what is unfinished.
-    fn count(&mut self, bytes: usize) -> Result<(), Status> {
-        let before = std::mem::replace(&mut self.counted, bytes);
-        let all = self.calls.unfinished.fetch_sub(before, Ordering::Relaxed) - before;
-        self.calls.unfinished.fetch_add(bytes, Ordering::Relaxed);
-        match all + bytes {
-            ..=UNFINISHED => Ok(()),
-            _ => Err(Status::resource_exhausted(format!(
-                "the connection has more than {UNFINISHED} bytes of unfinished requests"
-            ))),
-        }
-    }
-}
+/// What is wrong with a request, as a status.
+struct RequestBody(Messages<Incoming>);
 
 impl http_body::Body for RequestBody {
     type Data = Bytes;
@@ -286,15 +276,12 @@ impl http_body::Body for RequestBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let frame = ready!(Pin::new(&mut self.0).poll_frame(cx));
         Poll::Ready(match frame {
-            Some(Ok(frame)) => {
-                let unfinished = self.body.unfinished();
-                Some(self.count(unfinished).map(|()| frame))
-            }
+            Some(Ok(frame)) => Some(Ok(frame)),
             Some(Err(error)) => Some(Err(if error.is::<MessageTimeout>() {
                 Status::deadline_exceeded(error.to_string())
-            } else if error.is::<TooManyFields>() {
+            } else if error.is::<TooManyFields>() || error.is::<TooMuchUnfinished>() {
                 Status::resource_exhausted(error.to_string())
             } else {
                 Status::from_error(error)
@@ -304,17 +291,11 @@ impl http_body::Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.0.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for RequestBody {
-    fn drop(&mut self) {
-        self.calls.unfinished.fetch_sub(self.counted, Ordering::Relaxed);
+        self.0.size_hint()
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http::HeaderValue;
+use outrigger_transport::body::TooMuchUnfinished;
 use outrigger_transport::conn::H2Pool;
 use outrigger_transport::grpc::{self, Failed, Unary};
 use outrigger_transport::headers::{grpc_to_internal, internal_to_grpc, names};
@@ -21,7 +22,10 @@ const ON_INVOKE: &str = "/dapr.proto.runtime.v1.AppCallback/OnInvoke";
 
 pub(super) async fn on_invoke(channel: &AppChannel, pool: &H2Pool, call: Call) -> Result<Reply, AppError> {
     let data = call.body.collect_up_to(channel.max_body).await;
-    let data = data.map_err(|e| AppError::Body(e.to_string()))?;
+    let data = data.map_err(|error| match error.downcast_ref::<TooMuchUnfinished>() {
+        Some(cause) => AppError::Unfinished(*cause),
+        None => AppError::Body(error.to_string()),
+    })?;
     let content_type = call
         .content_type
         .as_ref()

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, HeaderName};
 use http_body::{Body as HttpBody, Frame};
-use outrigger_transport::body::{Body, BoxError};
+use outrigger_transport::body::{Body, BoxError, Unfinished, UnfinishedRequest};
 use outrigger_transport::grpc::ok_trailers;
 use outrigger_transport::stall::{StallTimer, UNREAD_TIMEOUT};
 use outrigger_wire::invoke::{self, Chunk, FrameReader, Limits, Payload};
@@ -196,11 +197,14 @@ pub struct MessageStream {
     /// Bytes of payload that the head has announced and that are still to come.
     announced: u64,
     stall: StallTimer,
+    /// Where is counted what is here of a request before the rest.
+    held: Option<UnfinishedRequest>,
 }
 
 impl MessageStream {
     /// Reads `source`; at most `max_payload` bytes of the body per message.
     pub fn new(source: Body, direction: Direction, max_payload: usize) -> Self {
+        let (source, connection) = source.uncounted();
         Self {
             source,
             frames: FrameReader::new(max_payload.saturating_add(MAX_OVERHEAD)),
@@ -213,6 +217,7 @@ impl MessageStream {
             ended: false,
             announced: 0,
             stall: StallTimer::default(),
+            held: connection.map(Unfinished::begin),
         }
     }
 
@@ -237,6 +242,7 @@ impl MessageStream {
                 .frames
                 .next()
                 .map_err(|e| Status::invalid_argument(e.to_string()))?;
+            self.count()?;
             if next.is_some() || self.ended {
                 self.begun = true;
                 return Poll::Ready(Ok(next));
@@ -267,6 +273,20 @@ impl MessageStream {
                 }
             }
         }
+    }
+
+    /// Counts what is here: of a message that is not whole, and of the payload that nobody has taken.
+    fn count(&mut self) -> Result<(), Status> {
+        let Some(held) = &mut self.held else { return Ok(()) };
+        let ready = self.ready.iter().flatten().map(Bytes::len).sum::<usize>();
+        held.hold(self.frames.buffered() + ready)
+            .map_err(|error| Status::resource_exhausted(error.to_string()))
+    }
+
+    /// This as a body; who keeps it counts that where this counts.
+    fn boxed(self) -> Body {
+        let connection = self.held.as_ref().map(|held| Arc::clone(held.connection()));
+        Body::Stream(Box::pin(self)).counted(connection)
     }
 
     /// A request has to begin, and what has begun has to go on. Before an answer, and between messages where the length
@@ -390,7 +410,7 @@ impl MessageStream {
         // Whoever reads the body polls again with its own waker.
         let mut cx = Context::from_waker(std::task::Waker::noop());
         match self.poll_payload(&mut cx) {
-            Poll::Pending => Ok(Body::Stream(Box::pin(self))),
+            Poll::Pending => Ok(self.boxed()),
             Poll::Ready(None) => Ok(Body::Empty),
             Poll::Ready(Some(Err(status))) => Err(status),
             Poll::Ready(Some(Ok(first))) => {
@@ -402,7 +422,8 @@ impl MessageStream {
                 if let Poll::Ready(Some(second)) = second {
                     self.ready.push_back(second);
                 }
-                Ok(Body::Stream(Box::pin(self)))
+                self.count()?;
+                Ok(self.boxed())
             }
         }
     }

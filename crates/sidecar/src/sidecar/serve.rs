@@ -63,6 +63,7 @@ impl Servers {
             header_list_limit: head_limit.saturating_add(4096),
             connections: listen::api_connections(),
             held: HeldAnswers::default(),
+            unfinished: listen::unfinished_bounds(self.http.max_body),
         };
         let grpc = Options {
             header_list_limit: grpc_header_list(head_limit),

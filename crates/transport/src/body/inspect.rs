@@ -20,7 +20,8 @@ struct Inspected<F> {
 impl Body {
     /// `see` is given what the body says, and returns what its reader gets. It is dropped with the body.
     pub fn inspect(self, see: impl FnMut(Next) -> Next + Send + Unpin + 'static) -> Self {
-        Self::Stream(Box::pin(Inspected { body: self, see }))
+        let (body, connection) = self.uncounted();
+        Self::Stream(Box::pin(Inspected { body, see })).counted(connection)
     }
 }
 

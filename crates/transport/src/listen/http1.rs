@@ -37,6 +37,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use outrigger_accept::unfinished::Unfinished;
 use outrigger_http2::Upgrade;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
@@ -48,6 +49,7 @@ use body::Unread;
 pub use fuzzing::{fuzz_body_end, fuzz_head};
 use requests::{Calling, Exchange, Framing, Requests, Times};
 
+use super::unfinished::unfinished;
 use super::{Client, HEAD_TIMEOUT, Handler, Options, Versions, h2c, http2};
 use crate::body::{Body, BoxError};
 use crate::response::text_response;
@@ -129,6 +131,7 @@ where
         handler: Arc::clone(&handler),
         client: Arc::new(client.clone()),
         exchange,
+        unfinished: unfinished(options),
         upgrade: (options.versions == Versions::Both).then(Arc::default),
     };
     let upgrade = calls.upgrade.clone();
@@ -202,6 +205,7 @@ struct Calls<H> {
     handler: Arc<H>,
     client: Arc<Client>,
     exchange: Arc<Exchange>,
+    unfinished: Arc<Unfinished>,
     /// Where upgrades are allowed: the request that becomes the first stream of HTTP/2.
     upgrade: Option<Arc<Mutex<Option<Upgrade>>>>,
 }
@@ -231,8 +235,9 @@ impl<H: Handler> Calls<H> {
             let request = request.map(|_| Body::Empty);
             return Box::pin(async move { Ok(calling.answer(handler.handle(client, request).await)) });
         }
+        let coming = (!at_hand).then(|| Arc::clone(&self.unfinished));
         Box::pin(async move {
-            let answer = with_body(handler, client, request, at_hand).await;
+            let answer = with_body(handler, client, request, coming).await;
             Ok(calling.answer(answer))
         })
     }
@@ -246,15 +251,16 @@ impl Calling {
     }
 }
 
+/// `coming` is where what is here counts until the rest is; `None` for a body that was read with its head.
 async fn with_body<H: Handler>(
     handler: Arc<H>,
     client: Arc<Client>,
     request: Request<Incoming>,
-    at_hand: bool,
+    coming: Option<Arc<Unfinished>>,
 ) -> Response<Body> {
     let (head, incoming) = request.into_parts();
     let waits = head.headers.contains_key(EXPECT);
-    if at_hand && !waits {
+    if coming.is_none() && !waits {
         // All of it was read with the head: this does not wait for the client.
         let body = match incoming.collect().await {
             Ok(whole) => whole.to_bytes().into(),
@@ -263,7 +269,7 @@ async fn with_body<H: Handler>(
         return handler.handle(client, Request::from_parts(head, body)).await;
     }
     let unread = Unread::default();
-    let body = Body::Http1(Received::new(incoming, unread.clone()));
+    let body = Body::Http1(Received::new(incoming, unread.clone())).counted(coming);
     let mut response = handler.handle(client, Request::from_parts(head, body)).await;
     if (waits && unread.is_left()) || !unread.discard().await {
         response

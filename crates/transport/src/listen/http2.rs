@@ -4,11 +4,13 @@ use std::future::Future;
 use std::sync::Arc;
 
 use http::{Request, Response};
+use outrigger_accept::unfinished::Unfinished;
 use outrigger_http2::limits::HEADER_MEMORY;
 use outrigger_http2::{Config, Error, Http2, Incoming, KeepAlive, Reason, Service, Timeouts, Upgrade};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
+use super::unfinished::unfinished;
 use super::{Client, HANDSHAKE_TIMEOUT, Handler, MAX_STREAMS, Options, PING, SEND_BUFFER, Versions, WINDOWS};
 use crate::body::{Body, BoxError};
 use crate::http2::{
@@ -58,6 +60,7 @@ where
     let calls = Arc::new(Calls {
         handler,
         client: Arc::new(client),
+        unfinished: unfinished(options),
     });
     Implementation::serve(io, upgrade, calls, &config, TIMEOUTS, drain.cancelled()).await
 }
@@ -66,6 +69,7 @@ where
 struct Calls<H> {
     handler: Arc<H>,
     client: Arc<Client>,
+    unfinished: Arc<Unfinished>,
 }
 
 impl<H: Handler> Service<RecvStream> for Calls<H> {
@@ -76,7 +80,10 @@ impl<H: Handler> Service<RecvStream> for Calls<H> {
         request: Request<Incoming<RecvStream>>,
     ) -> impl Future<Output = Response<Body>> + Send + 'static {
         self.client.prove();
-        let request = request.map(Body::from);
+        let request = request.map(|body| match Body::from(body) {
+            whole @ (Body::Empty | Body::Full(_)) => whole,
+            body => body.counted(Some(Arc::clone(&self.unfinished))),
+        });
         Arc::clone(&self.handler).handle(Arc::clone(&self.client), request)
     }
 

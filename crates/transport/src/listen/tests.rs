@@ -59,6 +59,7 @@ fn start(listener: Listener) -> (Arc<Answers>, CancellationToken) {
         header_list_limit: 64 * 1024,
         connections: LIMITS,
         held: HeldAnswers::default(),
+        unfinished: unfinished_bounds(None),
     };
     let server = serve(
         listener,

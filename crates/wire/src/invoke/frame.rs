@@ -73,9 +73,14 @@ impl FrameReader {
         !self.partial.is_empty() || !self.chunk.is_empty()
     }
 
+    /// Bytes that are here and not taken yet.
+    pub fn buffered(&self) -> usize {
+        self.partial.len() + self.chunk.len()
+    }
+
     /// To be called at the end of the stream: an error if it came within a frame.
     pub fn finish(&self) -> Result<(), FrameError> {
-        match self.partial.len() + self.chunk.len() {
+        match self.buffered() {
             0 => Ok(()),
             have => Err(FrameError::Truncated { have }),
         }

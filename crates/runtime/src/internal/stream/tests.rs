@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use http_body_util::{BodyExt, StreamBody};
+use outrigger_transport::body::{UnfinishedBounds, UnfinishedMemory};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -121,4 +122,48 @@ fn a_message_may_have_as_much_of_a_body_as_the_limit() {
     let refused = stream().take_payload(payload(101)).unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
     assert!(refused.message().contains("limit of 100 (see --max-body-size)"));
+}
+
+#[tokio::test]
+async fn what_is_here_of_a_request_before_the_rest_counts_for_its_connection() {
+    static MEMORY: UnfinishedMemory = UnfinishedMemory::new();
+    let bounds = UnfinishedBounds {
+        connection: 100,
+        process: 1000,
+    };
+    let connection = Unfinished::new(bounds, &MEMORY);
+    let begun = || {
+        let (pieces, received): (Pieces, _) = mpsc::channel(2);
+        let body = Body::stream(StreamBody::new(ReceiverStream::new(received)));
+        let body = body.counted(Some(Arc::clone(&connection)));
+        (pieces, MessageStream::new(body, Direction::Request, 1 << 20))
+    };
+    let half = || -> Result<Frame<Bytes>, BoxError> {
+        let part: Vec<u8> = [&[0, 0, 0, 1, 0][..], &[0; 55]].concat();
+        Ok(Frame::data(part.into()))
+    };
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    let (pieces, mut one) = begun();
+    pieces.send(half()).await.unwrap();
+    assert!(one.poll_message(&mut cx).is_pending());
+    let (others, mut other) = begun();
+    others.send(half()).await.unwrap();
+    let Poll::Ready(Err(refused)) = other.poll_message(&mut cx) else {
+        panic!("there is no room for both");
+    };
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    drop(one);
+    let (others, mut other) = begun();
+    others.send(half()).await.unwrap();
+    assert!(other.poll_message(&mut cx).is_pending());
+    // So does a message that is whole and that nobody takes.
+    drop(other);
+    let mut message = BytesMut::new();
+    invoke::encode_chunk(Chunk { seq: 0, len: 101 }, &mut message).unwrap();
+    message.extend_from_slice(&[b'x'; 101]);
+    let (others, mut other) = begun();
+    others.send(Ok(Frame::data(message.freeze()))).await.unwrap();
+    other.wait_first().await;
+    let refused = other.into_body().err().unwrap();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
 }

@@ -97,6 +97,7 @@ impl Client {
             header_list_limit: 64 * 1024,
             connections: crate::listen::api_connections(),
             held: held.clone(),
+            unfinished: crate::listen::unfinished_bounds(None),
         };
         let served = tokio::spawn(async move {
             let handler = Arc::new(Answers(answer));

@@ -1,0 +1,64 @@
+//! Bodies of requests that cannot be read.
+
+use outrigger_transport::body::{BoxError, TooMuchUnfinished};
+
+use crate::error::ApiError;
+
+/// The error for a body that cannot be read: `of_route`, but where it is given up because too much of it and others waits for the
+/// rest, which is no fault of the request.
+pub(super) fn unread(error: &BoxError, of_route: impl FnOnce(String) -> ApiError) -> ApiError {
+    match error.downcast_ref::<TooMuchUnfinished>() {
+        Some(cause) => ApiError::too_much_unfinished(*cause),
+        None => of_route(error.to_string()),
+    }
+}
+
+/// The same, where a route has no words of its own.
+pub(super) fn body_read(error: &BoxError) -> ApiError {
+    unread(error, |cause| ApiError::body_read(&cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use futures::stream;
+    use http::StatusCode;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+    use outrigger_transport::body::{Body, Unfinished, UnfinishedBounds, UnfinishedMemory};
+    use tonic::Code;
+
+    use super::*;
+
+    static MEMORY: UnfinishedMemory = UnfinishedMemory::new();
+
+    fn pieces(connection: &Arc<Unfinished>, count: usize) -> Body {
+        let pieces = (0..count).map(|_| Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"piece"))));
+        let body = Body::stream(StreamBody::new(stream::iter(pieces.collect::<Vec<_>>())));
+        body.counted(Some(Arc::clone(connection)))
+    }
+
+    #[tokio::test]
+    async fn what_finds_no_room_until_it_is_whole_is_no_fault_of_the_request() {
+        let bounds = UnfinishedBounds {
+            connection: 12,
+            process: 100,
+        };
+        let connection = Unfinished::new(bounds, &MEMORY);
+        for _ in 0..3 {
+            let whole = pieces(&connection, 2).collect_up_to(100).await.unwrap();
+            assert_eq!(whole, "piecepiece");
+            let error = pieces(&connection, 3).collect_up_to(100).await.unwrap_err();
+            let refused = unread(&error, ApiError::malformed);
+            assert_eq!(
+                (refused.http, refused.grpc),
+                (StatusCode::SERVICE_UNAVAILABLE, Code::ResourceExhausted)
+            );
+            assert!(refused.message.contains("12 bytes"), "{}", refused.message);
+        }
+        let too_large = pieces(&connection, 2).collect_up_to(9).await.unwrap_err();
+        assert_eq!(body_read(&too_large).http, StatusCode::BAD_REQUEST);
+    }
+}

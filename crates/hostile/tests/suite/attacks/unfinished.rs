@@ -1,0 +1,284 @@
+//! Requests that are nearly whole and never end, so many that a server cannot keep them all. Sent as its windows allow: what is
+//! taken off a connection to wait for the rest gives its room back.
+
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use futures::future::join_all;
+
+use super::Run::Do;
+use super::Verdict::Bounded;
+use super::{Attack, PATIENCE, attack};
+use crate::h1;
+use crate::h2::{ACK, END_HEADERS, END_STREAM, fields_of, frame, frames, headers, hello, kind};
+use crate::listeners::Protocol::{Grpc, State};
+use crate::peer::{Heard, Peer, Said, Target};
+
+/// What requests say that they have, nearly the largest that servers take, and what they send of it.
+const SIZE: usize = (4 << 20) - 4096;
+const SENT: usize = SIZE - (100 << 10);
+/// Windows before anything was said about them (RFC 9113, section 6.9.2), and the number of their setting.
+const WINDOW: usize = 65_535;
+const INITIAL_WINDOW: u16 = 4;
+const PIECE: usize = 16_384;
+/// How long nothing is heard before the server has taken what it takes.
+const QUIET: Duration = Duration::from_secs(1);
+/// How long an attack sends at most.
+const LONG: Duration = Duration::from_secs(25);
+const STORE: &str = "/v1.0/state/store";
+/// The number of the method in the static table.
+const POST: u8 = 0x83;
+
+pub(super) const ATTACKS: &[Attack] = &[
+    attack(
+        "calls that are never whole on one connection",
+        Grpc,
+        Do(|target| calls(target, 1, 400).boxed()),
+        Bounded,
+        (600, 30_000),
+    ),
+    attack(
+        "calls that are never whole on many connections",
+        Grpc,
+        Do(|target| calls(target, 24, 16).boxed()),
+        Bounded,
+        (700, 40_000),
+    ),
+    attack(
+        "bodies that are never whole on streams of one connection",
+        State,
+        Do(|target| bodies(target, 400).boxed()),
+        Bounded,
+        (600, 30_000),
+    ),
+    attack(
+        "bodies that are never whole on many connections",
+        State,
+        Do(|target| bodies_on_connections(target, 300).boxed()),
+        Bounded,
+        (600, 30_000),
+    ),
+];
+
+/// What honest clients call, on so many streams of each of so many connections.
+async fn calls(target: Target, connections: usize, streams: u32) -> Heard {
+    let (listener, opening) = (target.listener, opening());
+    let open = |stream| headers(listener, stream, false);
+    let all: Vec<_> = (0..connections)
+        .map(|_| send(&target, streams, &opening, open))
+        .collect();
+    refused(join_all(all).await.into_iter().sum())
+}
+
+/// The beginning of a message that is one field, of which no service knows anything.
+fn opening() -> Vec<u8> {
+    // Its key and its length take five bytes.
+    let (mut length, mut field) = (SIZE - 5, vec![(15 << 3) | 2]);
+    while length >= 0x80 {
+        field.push(u8::try_from(length % 0x80).unwrap() | 0x80);
+        length /= 0x80;
+    }
+    field.push(u8::try_from(length).unwrap());
+    let message = u32::try_from(SIZE).unwrap().to_be_bytes();
+    [&[0], &message[..], &field].concat()
+}
+
+/// States to be saved, on so many streams.
+async fn bodies(target: Target, streams: u32) -> Heard {
+    let fields = fields_of(target.listener, POST, STORE);
+    let open = |stream| frame(kind::HEADERS, END_HEADERS, stream, &fields);
+    refused(send(&target, streams, b"[", open).await)
+}
+
+/// A server that refuses none of them keeps more than it may.
+fn refused(streams: usize) -> Heard {
+    Heard {
+        wrong: (streams == 0).then(|| "no request was refused".to_owned()),
+        ..Heard::default()
+    }
+}
+
+/// Opens streams, and sends nearly all of a body on each, a piece of each in turn. How many of them the server has ended.
+async fn send(target: &Target, streams: u32, opening: &[u8], open: impl Fn(u32) -> Vec<u8>) -> usize {
+    let Ok(mut peer) = target.connect().await else {
+        return 0;
+    };
+    let mut words = hello(&[]);
+    let mut sending = Sending::default();
+    for number in 0..streams {
+        let id = 1 + 2 * number;
+        words.extend(open(id));
+        words.extend(frame(kind::DATA, 0, id, opening));
+        sending.sent(id, opening.len());
+    }
+    if peer.say(&words).await != Said::All {
+        return 0;
+    }
+    let (begun, mut heard) = (Instant::now(), Instant::now());
+    while begun.elapsed() < LONG && heard.elapsed() < QUIET {
+        let words = sending.pieces();
+        let patience = match words.is_empty() {
+            true => QUIET / 4,
+            false => Duration::from_millis(1),
+        };
+        if peer.say(&words).await != Said::All {
+            break;
+        }
+        match sending.hear(&mut peer, patience).await {
+            Some(0) if words.is_empty() => {}
+            Some(_) => heard = Instant::now(),
+            None => break,
+        }
+    }
+    sending.over()
+}
+
+/// The streams of a connection, and how much may be sent.
+struct Sending {
+    /// Of a frame that is not whole.
+    rest: Vec<u8>,
+    /// Room on the connection, and that of a stream at first.
+    room: usize,
+    initial: usize,
+    streams: Vec<Stream>,
+}
+
+#[derive(Default)]
+struct Stream {
+    id: u32,
+    sent: usize,
+    /// Beyond the window that it had at first.
+    allowed: usize,
+    over: bool,
+}
+
+impl Default for Sending {
+    fn default() -> Self {
+        Self {
+            rest: Vec::new(),
+            room: WINDOW,
+            initial: WINDOW,
+            streams: Vec::new(),
+        }
+    }
+}
+
+impl Sending {
+    /// A stream on which something was sent already.
+    fn sent(&mut self, id: u32, sent: usize) {
+        self.room -= sent;
+        self.streams.push(Stream {
+            id,
+            sent,
+            ..Stream::default()
+        });
+    }
+
+    /// The next piece of each stream that has room for one.
+    fn pieces(&mut self) -> Vec<u8> {
+        let mut words = Vec::new();
+        for stream in self.streams.iter_mut().filter(|stream| !stream.over) {
+            let allowed = (self.initial + stream.allowed).min(SENT);
+            let piece = allowed.saturating_sub(stream.sent).min(PIECE).min(self.room);
+            if piece > 0 {
+                words.extend(frame(kind::DATA, 0, stream.id, &[b' '; PIECE][..piece]));
+                stream.sent += piece;
+                self.room -= piece;
+            }
+        }
+        words
+    }
+
+    /// Hears what the server says, if it does in that time, and answers what has to be answered. How many bytes that was; `None`
+    /// once the connection is over.
+    async fn hear(&mut self, peer: &mut Peer, patience: Duration) -> Option<usize> {
+        let news = peer.hear(patience, |news| !news.is_empty()).await;
+        self.rest.extend_from_slice(&news.bytes);
+        let answers = self.take();
+        if news.closed || peer.say(&answers).await != Said::All {
+            return None;
+        }
+        Some(news.bytes.len())
+    }
+
+    /// Takes the whole frames of what was heard; returns what they are answered with.
+    fn take(&mut self) -> Vec<u8> {
+        let rest = std::mem::take(&mut self.rest);
+        let (mut read, mut answers) = (0, Vec::new());
+        for heard in frames(&rest) {
+            read += 9 + heard.payload.len();
+            match heard.kind {
+                kind::WINDOW if heard.stream == 0 => self.room += number(heard.payload),
+                kind::WINDOW => {
+                    if let Some(stream) = self.stream(heard.stream) {
+                        stream.allowed += number(heard.payload);
+                    }
+                }
+                kind::SETTINGS if heard.flags & ACK == 0 => {
+                    let mut settings = heard.payload.chunks_exact(6);
+                    if let Some(window) =
+                        settings.find(|setting| setting[..2] == INITIAL_WINDOW.to_be_bytes())
+                    {
+                        self.initial = number(&window[2..]);
+                    }
+                    answers.extend(frame(kind::SETTINGS, ACK, 0, &[]));
+                }
+                kind::PING if heard.flags & ACK == 0 => {
+                    answers.extend(frame(kind::PING, ACK, 0, heard.payload));
+                }
+                kind::RESET => self.end(heard.stream),
+                kind::HEADERS | kind::DATA if heard.flags & END_STREAM != 0 => self.end(heard.stream),
+                _ => {}
+            }
+        }
+        self.rest = rest[read..].to_vec();
+        answers
+    }
+
+    fn stream(&mut self, id: u32) -> Option<&mut Stream> {
+        self.streams.iter_mut().find(|stream| stream.id == id)
+    }
+
+    fn end(&mut self, id: u32) {
+        if let Some(stream) = self.stream(id) {
+            stream.over = true;
+        }
+    }
+
+    /// Streams that the server has ended.
+    fn over(&self) -> usize {
+        self.streams.iter().filter(|stream| stream.over).count()
+    }
+}
+
+fn number(payload: &[u8]) -> usize {
+    payload
+        .try_into()
+        .map_or(0, |number| u32::from_be_bytes(number) as usize)
+}
+
+/// States to be saved, one on each of so many connections of HTTP/1.1. The last finds no room.
+async fn bodies_on_connections(target: Target, connections: usize) -> Heard {
+    let head = format!("POST {STORE} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {SIZE}\r\n\r\n[");
+    let words = [head.as_bytes(), &vec![b' '; SENT]].concat();
+    let mut peers = Vec::new();
+    for _ in 0..connections {
+        let Ok(mut peer) = target.connect().await else {
+            continue;
+        };
+        // One that is refused is cut off.
+        let _taken = peer.say(&words).await;
+        peers.push(peer);
+    }
+    let Some(mut last) = peers.pop() else {
+        return refused(0);
+    };
+    let mut heard = last.hear(PATIENCE, h1::is_answered).await;
+    if h1::statuses(&heard) != [503] {
+        heard.wrong = Some(format!(
+            "the last of them was answered with {:?}",
+            h1::statuses(&heard)
+        ));
+    }
+    heard
+}

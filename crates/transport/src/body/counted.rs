@@ -1,0 +1,85 @@
+//! Bodies of requests that are not here whole: whoever keeps them until they are counts what it has.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use outrigger_accept::unfinished::Unfinished;
+
+use super::{Body, BoxError};
+
+/// A body, and where is counted what is kept of it. What is passed on is not.
+pub struct Counted {
+    body: Body,
+    connection: Arc<Unfinished>,
+}
+
+impl Body {
+    /// Counts what is kept of this body on that connection, if there is one. A body in memory is whole, and counts for nothing.
+    #[inline]
+    #[must_use]
+    pub fn counted(self, connection: Option<Arc<Unfinished>>) -> Self {
+        match connection {
+            Some(connection) if !self.is_whole() => Self::Counted(Box::new(Counted {
+                body: self,
+                connection,
+            })),
+            _ => self,
+        }
+    }
+
+    /// The connection whose memory what is kept of this body takes.
+    #[inline]
+    pub fn connection(&self) -> Option<&Arc<Unfinished>> {
+        match self {
+            Self::Counted(counted) => Some(&counted.connection),
+            Self::Guarded(guarded) => guarded.body().connection(),
+            _ => None,
+        }
+    }
+
+    /// The body itself, and its connection: whoever takes both counts what it keeps.
+    #[inline]
+    pub fn uncounted(self) -> (Self, Option<Arc<Unfinished>>) {
+        match self {
+            Self::Counted(counted) => {
+                let Counted { body, connection } = *counted;
+                (body, Some(connection))
+            }
+            other => {
+                let connection = other.connection().cloned();
+                (other, connection)
+            }
+        }
+    }
+
+    #[inline]
+    fn is_whole(&self) -> bool {
+        matches!(self, Self::Empty | Self::Full(_) | Self::Trailed(_))
+    }
+}
+
+impl HttpBody for Counted {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    #[inline]
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    #[inline]
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    #[inline]
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
