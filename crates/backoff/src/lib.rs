@@ -108,7 +108,8 @@ mod tests {
         for count in [31, 32, 33, u32::MAX] {
             assert_eq!(pauses.after(count), LONGEST);
         }
-        assert_eq!(pauses.clone().pause(), FIRST, "nothing was taken");
+        let mut pauses = pauses;
+        assert_eq!(pauses.pause(), FIRST, "nothing was taken");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::known::Workloads;
 use super::made::Made;
 use super::workload::{Owner, Workload};
-use super::{Disputes, Job, jobs, to_mend};
+use super::{Conflicts, Job, jobs, to_mend};
 
 /// Workloads of a kind whose services are to be made.
 pub(super) struct Queue<K> {
@@ -21,7 +21,7 @@ pub(super) struct Queue<K> {
     resting: HashMap<Meta, Job<K>>,
     /// Under way: one of them at a time.
     busy: HashSet<Meta>,
-    disputes: Disputes,
+    conflicts: Conflicts,
 }
 
 impl<K: Owner> Queue<K> {
@@ -31,7 +31,7 @@ impl<K: Owner> Queue<K> {
             waiting: jobs(&store),
             resting: HashMap::new(),
             busy: HashSet::new(),
-            disputes: Disputes::default(),
+            conflicts: Conflicts::default(),
             store,
         }
     }
@@ -68,7 +68,7 @@ impl<K: Owner> Queue<K> {
     /// A service changed. What rests for it, and for how long, where it is not to be made again at once.
     pub(super) fn mend(&mut self, change: &Change<Made>, workloads: &Workloads) -> Option<(Meta, Duration)> {
         let (meta, job) = to_mend(change, &self.store, workloads)?;
-        let Some(pause) = self.disputes.pause(&meta, Instant::now()) else {
+        let Some(pause) = self.conflicts.pause(&meta, Instant::now()) else {
             self.resting.remove(&meta);
             self.waiting.insert(meta, job);
             return None;
