@@ -74,8 +74,7 @@ impl Config {
         // Before the level of the log decides: what is wrong with them is told beside it.
         let grpc = reader.listen("listen-address", "port");
         let healthz = reader.listen("healthz-listen-address", "healthz-port");
-        let webhook =
-            webhooks.then(|| reader.listen("webhook-server-listen-address", "webhook-server-port"));
+        let webhook = webhooks.then(|| reader.listen("webhook-server-listen-address", "webhook-server-port"));
         let watchdog = watchdog(&mut reader);
         let config = log.map(|log| Self {
             configuration: flags.text("config").to_owned(),
