@@ -8,6 +8,7 @@ mod messages;
 mod names;
 mod silence;
 mod state;
+mod webhooks;
 
 use std::time::Duration;
 
@@ -95,6 +96,7 @@ pub fn all() -> impl Iterator<Item = &'static Attack> {
         http2::ATTACKS,
         messages::ATTACKS,
         state::ATTACKS,
+        webhooks::ATTACKS,
         crowds::ATTACKS,
         // Last: the series that it leaves behind make each scrape larger, and the ceilings of the others do not count them.
         names::ATTACKS,
