@@ -15,7 +15,7 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::Value;
 
 pub use repair::{out_of_range, repaired, whole};
-pub use shape::{MAX_DEPTH, MAX_VALUES, Shape, check_values};
+pub use shape::{MAX_DEPTH, MAX_VALUES, Shape, check_values, has_more_values};
 
 use crate::Pairs;
 

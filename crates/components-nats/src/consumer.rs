@@ -354,7 +354,11 @@ impl Consumer {
         state: &mut SessionState,
     ) {
         let ack_wait = self.shared.settings.consumer.ack_wait;
-        let again = if ack_wait.is_zero() { REDELIVERY_DELAY } else { ack_wait };
+        let again = if ack_wait.is_zero() {
+            REDELIVERY_DELAY
+        } else {
+            ack_wait
+        };
         let pause = (!draining).then_some(again);
         for settled in settled {
             self.settle(settled, pause, state).await;

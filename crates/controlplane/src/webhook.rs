@@ -1,24 +1,32 @@
 //! Serving webhooks of the Kubernetes API: HTTPS with the identity of this process. Clients show no certificate; they
 //! know this server by the trust anchors and its DNS name.
 
+mod answer;
+mod review;
+
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use answer::{Answer, FREE, Unread, take};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use outrigger_accept::{Accepted, Admission, Limits, Permit, Server, keep_alive};
+pub use outrigger_component::offload::offload;
 use outrigger_identity::Identity;
+pub use review::{MAX_SHOWN, MAX_VALUES, check_values, cut, shown};
 use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+const LOG: &str = "dapr.webhook";
 /// Time for the head of a request.
 const HEAD: Duration = Duration::from_secs(10);
 /// Time for its body.
@@ -35,9 +43,18 @@ pub struct ServerLimits {
     pub connections: Limits,
     /// Body of a request, in bytes.
     pub body: usize,
-    /// All bodies in flight, in bytes: what has arrived of them, until they are answered.
+    /// All bodies in flight, in bytes: what has arrived of them, until they are answered, then their answers, until they are
+    /// sent. The first 64 KiB of each do not count.
     pub bodies: usize,
 }
+
+/// Why a request is not handled.
+type Refusal = (StatusCode, &'static str);
+
+const BUSY: Refusal = (
+    StatusCode::SERVICE_UNAVAILABLE,
+    "too many bodies are in flight; try again",
+);
 
 /// Serves `handle` until told to stop.
 pub async fn serve<H, F>(
@@ -48,14 +65,18 @@ pub async fn serve<H, F>(
     handle: H,
 ) where
     H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+    F: Future<Output = Response<Bytes>> + Send + 'static,
 {
     let mut tls = ServerConfig::clone(&identity.server_config_no_client_auth());
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let tls = Arc::new(tls);
-    let budget = Arc::new(Semaphore::new(limits.bodies));
+    let webhook = Webhook {
+        handle,
+        limit: limits.body,
+        budget: Arc::new(Semaphore::new(limits.bodies)),
+    };
     let connection = move |accepted: Accepted| {
-        let (tls, handle, budget) = (Arc::clone(&tls), handle.clone(), Arc::clone(&budget));
+        let (tls, webhook) = (Arc::clone(&tls), webhook.clone());
         async move {
             let Accepted {
                 stream,
@@ -66,18 +87,7 @@ pub async fn serve<H, F>(
             let Some(stream) = outrigger_accept::handshake(stream, tls, &drain).await else {
                 return;
             };
-            let service = service_fn(move |request| {
-                let (handle, permit, budget) = (handle.clone(), Arc::clone(&permit), Arc::clone(&budget));
-                async move { Ok::<_, Infallible>(answer(request, limits.body, &budget, &permit, handle).await) }
-            });
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD)
-                // Who has said everything may close its side, and still wants the answer.
-                .half_close(true)
-                .max_buf_size(MAX_HEAD)
-                .serve_connection(TokioIo::new(stream), service);
-            outrigger_accept::finish(Box::pin(connection), drain.cancelled()).await;
+            webhook.converse(stream, permit, drain).await;
         }
     };
     keep_alive(&server.listener);
@@ -85,33 +95,87 @@ pub async fn serve<H, F>(
     outrigger_accept::serve(server.listener, admission, drain, connection).await;
 }
 
-async fn answer<H, F>(
-    request: Request<Incoming>,
-    limit: usize,
-    budget: &Arc<Semaphore>,
-    permit: &Permit,
+/// What the connections of a server have in common.
+#[derive(Clone)]
+struct Webhook<H> {
     handle: H,
-) -> Response<Full<Bytes>>
+    /// Largest body, in bytes.
+    limit: usize,
+    /// Room for bodies and answers.
+    budget: Arc<Semaphore>,
+}
+
+impl<H, F> Webhook<H>
 where
-    H: Fn(Request<Bytes>) -> F,
-    F: Future<Output = Response<Full<Bytes>>>,
+    H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response<Bytes>> + Send + 'static,
 {
-    let (head, body) = request.into_parts();
-    // What stands between may have read the other one.
-    if head.headers.get_all(header::HOST).iter().count() > 1 {
-        let mut response = text(StatusCode::BAD_REQUEST, "the request has several Host fields");
-        let close = HeaderValue::from_static("close");
-        response.headers_mut().insert(header::CONNECTION, close);
-        return response;
+    /// Serves a connection to its end.
+    async fn converse<I>(self, io: I, permit: Arc<Permit>, drain: CancellationToken)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let unread = Arc::new(Unread::default());
+        let answers = Arc::clone(&unread);
+        let service = service_fn(move |request| {
+            let (webhook, permit, answers) = (self.clone(), Arc::clone(&permit), Arc::clone(&answers));
+            async move {
+                answers.asked();
+                let answer = webhook.answer(request, &permit).await;
+                answers.answered();
+                Ok::<_, Infallible>(answer)
+            }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD)
+            // Who has said everything may close its side, and still wants the answer.
+            .half_close(true)
+            .max_buf_size(MAX_HEAD)
+            .serve_connection(TokioIo::new(io), service);
+        let end = async {
+            tokio::select! {
+                () = drain.cancelled() => {}
+                () = unread.late() => {
+                    tracing::debug!(target: LOG, "closed a connection whose client does not read its answer");
+                }
+            }
+        };
+        outrigger_accept::finish(Box::pin(connection), end).await;
     }
-    // It is given back once the request is answered.
-    let (body, _taken) = match tokio::time::timeout(BODY, receive(body, limit, budget)).await {
-        Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
-        Ok(Err((status, why))) => return text(status, why),
-        Ok(Ok(received)) => received,
-    };
-    permit.prove();
-    handle(Request::from_parts(head, body)).await
+
+    async fn answer(&self, request: Request<Incoming>, permit: &Permit) -> Response<Answer> {
+        // What stands between may have read the other one.
+        if request.headers().get_all(header::HOST).iter().count() > 1 {
+            let mut response = text(StatusCode::BAD_REQUEST, "the request has several Host fields");
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+            return response.map(Answer::short);
+        }
+        match self.handled(request, permit).await {
+            Ok(response) => response,
+            Err((status, why)) => text(status, why).map(Answer::short),
+        }
+    }
+
+    async fn handled(
+        &self,
+        request: Request<Incoming>,
+        permit: &Permit,
+    ) -> Result<Response<Answer>, Refusal> {
+        let (head, body) = request.into_parts();
+        let received = tokio::time::timeout(BODY, receive(body, self.limit, &self.budget)).await;
+        let (body, room) = received.unwrap_or(Err((
+            StatusCode::REQUEST_TIMEOUT,
+            "the body did not arrive in time",
+        )))?;
+        permit.prove();
+        let response = (self.handle)(Request::from_parts(head, body)).await;
+        let (head, bytes) = response.into_parts();
+        // Of the request nothing is left: its room is that of the answer.
+        let answer = Answer::new(bytes, room, &self.budget).ok_or(BUSY)?;
+        Ok(Response::from_parts(head, answer))
+    }
 }
 
 /// A body, and the room it takes. Room is taken for what has arrived: what is only announced costs nothing.
@@ -119,8 +183,8 @@ async fn receive<B: Body<Data = Bytes> + Unpin>(
     mut body: B,
     limit: usize,
     budget: &Arc<Semaphore>,
-) -> Result<(Bytes, Option<OwnedSemaphorePermit>), (StatusCode, &'static str)> {
-    const LARGE: (StatusCode, &str) = (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large");
+) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Refusal> {
+    const LARGE: Refusal = (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large");
     if body.size_hint().lower() > limit as u64 {
         return Err(LARGE);
     }
@@ -131,47 +195,27 @@ async fn receive<B: Body<Data = Bytes> + Unpin>(
         if data.len() > limit - received.len() {
             return Err(LARGE);
         }
-        let more = u32::try_from(data.len()).map_err(|_| LARGE)?;
-        let more = Arc::clone(budget).try_acquire_many_owned(more).map_err(|_| {
-            let why = "too many bodies are in flight; try again";
-            (StatusCode::SERVICE_UNAVAILABLE, why)
-        })?;
+        let before = received.len().saturating_sub(FREE);
+        received.extend_from_slice(&data);
+        let more = received.len().saturating_sub(FREE) - before;
+        if more == 0 {
+            continue;
+        }
+        let more = take(budget, more).ok_or(BUSY)?;
         match &mut taken {
             None => taken = Some(more),
             Some(taken) => taken.merge(more),
         }
-        received.extend_from_slice(&data);
     }
     Ok((received.freeze(), taken))
 }
 
 /// An answer in plain text.
-pub fn text(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(format!("{text}\n"))));
+pub fn text(status: StatusCode, text: &str) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(format!("{text}\n")));
     *response.status_mut() = status;
     response
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn bodies_in_flight_have_so_much_room_together() {
-        let budget = Arc::new(Semaphore::new(10));
-        let body = |length| Full::new(Bytes::from(vec![b'x'; length]));
-        let (first, taken) = receive(body(6), 8, &budget).await.unwrap();
-        assert_eq!(first.len(), 6);
-        let refused = receive(body(6), 8, &budget).await.unwrap_err();
-        assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(
-            receive(body(4), 8, &budget).await.is_ok(),
-            "what was refused keeps no room"
-        );
-        drop(taken);
-        assert!(receive(body(6), 8, &budget).await.is_ok());
-        let large = receive(body(9), 8, &budget).await.unwrap_err();
-        assert_eq!(large.0, StatusCode::PAYLOAD_TOO_LARGE);
-        assert_eq!(budget.available_permits(), 10);
-    }
-}
+mod tests;

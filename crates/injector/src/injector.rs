@@ -19,7 +19,7 @@ use crate::error::InjectorError;
 use crate::metrics::Metrics;
 use crate::mtls::Mtls;
 use crate::registration;
-use crate::review::Reviewer;
+use crate::review::{Lists, Reviewer};
 
 const LOG: &str = "dapr.injector";
 /// App id of the injector in its SPIFFE id.
@@ -105,13 +105,14 @@ impl Injector {
         let (identity, renewal) = obtain(&tls, APP_ID, &config.settings.namespace, env, &drain).await?;
         let mtls = Mtls::new(client.clone(), &config.settings.namespace, &config.configuration);
         let reviewer = Reviewer {
-            settings: config.settings,
+            settings: Arc::new(config.settings),
             callers,
             anchors: identity.anchors().clone(),
             token: tokio::fs::try_exists(Path::new(TOKEN)).await.unwrap_or(false),
             client: client.clone(),
             mtls,
             metrics: Arc::default(),
+            lists: Lists::default(),
         };
         Ok(Self {
             webhook,

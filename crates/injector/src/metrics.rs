@@ -5,10 +5,13 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use outrigger_controlplane::webhook::cut;
 use outrigger_telemetry::metrics::push_escaped;
 
 /// Apps that are told apart; the others are counted together, under an empty id.
 const MAX_APPS: usize = 10_000;
+/// Characters of an app id that tell it apart: one that is longer is none.
+const MAX_APP_ID: usize = 63;
 const PREFIX: &str = "dapr_injector_sidecar_injection";
 
 /// Why a pod got no sidecar.
@@ -58,7 +61,7 @@ impl Metrics {
     fn count(&self, app_id: &str, reason: &'static str) {
         let mut outcomes = self.outcomes();
         let full = outcomes.len() >= MAX_APPS;
-        let mut key = (app_id.to_owned(), reason);
+        let mut key = (cut(app_id, MAX_APP_ID).to_owned(), reason);
         if full && !outcomes.contains_key(&key) {
             key.0.clear();
         }
@@ -134,5 +137,13 @@ mod tests {
             metrics.succeeded(&format!("app{number}"));
         }
         assert!(metrics.outcomes().len() <= MAX_APPS + 1);
+    }
+
+    #[test]
+    fn of_what_is_too_long_for_an_app_id_the_beginning_is_kept() {
+        let metrics = Metrics::default();
+        metrics.failed(&"a".repeat(1 << 20), Reason::Patch);
+        let ids = metrics.outcomes().keys().map(|(id, _)| id.len()).max();
+        assert_eq!(ids, Some(MAX_APP_ID));
     }
 }

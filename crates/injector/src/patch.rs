@@ -21,6 +21,10 @@ use crate::config::Settings;
 
 /// How long the sidecar goes on after it was told to stop.
 const BLOCK_SHUTDOWN: &str = "dapr.io/block-shutdown-duration";
+/// All annotations of a pod, in bytes: the API server takes no more.
+const MAX_ANNOTATIONS: usize = 256 << 10;
+/// Containers of a pod that gets a sidecar: each is told of it.
+const MAX_CONTAINERS: usize = 1000;
 
 /// What is known beside the pod and the settings.
 #[derive(Debug, Clone)]
@@ -112,6 +116,27 @@ impl Pod {
             .text(APP_ID)
             .filter(|id| !id.is_empty());
         given.or(self.metadata.name.as_deref()).unwrap_or_default()
+    }
+
+    /// Whether it has no more of what its patch grows with than a pod can have.
+    ///
+    /// # Errors
+    /// Of what it has too much.
+    pub(crate) fn check_amounts(&self) -> Result<(), String> {
+        let annotations = self.annotations().iter();
+        let bytes: usize = annotations.map(|(name, value)| name.len() + value.len()).sum();
+        let containers = self.containers().len();
+        if bytes > MAX_ANNOTATIONS {
+            return Err(format!(
+                "its annotations have {bytes} bytes, and API servers take no more than {MAX_ANNOTATIONS}"
+            ));
+        }
+        if containers > MAX_CONTAINERS {
+            return Err(format!(
+                "it has {containers} containers, more than {MAX_CONTAINERS}"
+            ));
+        }
+        Ok(())
     }
 
     /// Whether it wants containers of components.

@@ -7,13 +7,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
-use http_body_util::Full;
-use outrigger_controlplane::webhook::text;
+use outrigger_controlplane::webhook::{check_values, offload, shown, text};
 use outrigger_identity::TrustAnchors;
 use outrigger_kube::annotations::{ENABLED, enables_sidecar};
 use outrigger_kube::{Client, Kind, is_object_name};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
 use crate::callers::{Callers, User};
 use crate::config::Settings;
@@ -33,11 +34,13 @@ const KIND: &str = "AdmissionReview";
 /// For the list of components: the API server waits 10 s for a review, the Configuration takes some of that, and whoever creates
 /// the pod is told why it is refused.
 const COMPONENTS_TIMEOUT: Duration = Duration::from_secs(6);
+/// Reviews that list components at once, or have such a list: whoever asks for a review need not be the API server.
+const LISTS: usize = 16;
 
 /// Reviews pods.
 #[derive(Debug)]
 pub(crate) struct Reviewer {
-    pub(crate) settings: Settings,
+    pub(crate) settings: Arc<Settings>,
     pub(crate) callers: Callers,
     pub(crate) anchors: TrustAnchors,
     /// Whether sidecars prove who they are with a token of their own.
@@ -45,7 +48,23 @@ pub(crate) struct Reviewer {
     pub(crate) client: Client,
     pub(crate) mtls: Mtls,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) lists: Lists,
 }
+
+/// Turns to list components.
+#[derive(Debug, Clone)]
+pub(crate) struct Lists(Arc<Semaphore>);
+
+impl Default for Lists {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(LISTS)))
+    }
+}
+
+/// The components of a namespace, and the turn in which they are there.
+type Listed = (Vec<Value>, Option<OwnedSemaphorePermit>);
+/// What is known beside a pod, and the same turn.
+type Known = (PatchContext, Option<OwnedSemaphorePermit>);
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -61,8 +80,10 @@ impl Review {
         let Self {
             api_version, kind, ..
         } = self;
-        (api_version != VERSION || kind != KIND)
-            .then(|| format!("cannot review a {kind} of {api_version}: send an {KIND} of {VERSION}"))
+        (api_version != VERSION || kind != KIND).then(|| {
+            let (kind, version) = (shown(kind), shown(api_version));
+            format!("cannot review a {kind} of {version}: send an {KIND} of {VERSION}")
+        })
     }
 }
 
@@ -96,9 +117,21 @@ pub(crate) struct Verdict {
     pub(crate) warnings: Vec<String>,
 }
 
+/// What is to be done about a review.
+enum Step {
+    /// This is the answer to it.
+    Answered(Response<Bytes>),
+    /// The pod gets a sidecar, which needs to know more.
+    Patch {
+        namespace: String,
+        wants_components: bool,
+    },
+}
+
 impl Reviewer {
-    /// Answers a request.
-    pub(crate) async fn respond(&self, request: Request<Bytes>) -> Response<Full<Bytes>> {
+    /// Answers a request. While it waits for what the API of the cluster says, nothing but the body is kept of it: decoded, that
+    /// may be much larger.
+    pub(crate) async fn respond(self: &Arc<Self>, request: Request<Bytes>) -> Response<Bytes> {
         if request.uri().path() != PATH {
             return text(StatusCode::NOT_FOUND, "pods are reviewed at /mutate");
         }
@@ -116,72 +149,111 @@ impl Reviewer {
                 "invalid Content-Type, expect `application/json`",
             );
         }
-        let body = match serde_json::from_slice::<Review>(request.body()) {
-            Ok(review) => {
-                let verdict = match review.foreign() {
-                    Some(problem) => {
-                        tracing::error!(target: LOG, "{problem}");
-                        Verdict {
-                            refused: Some(problem),
-                            ..Verdict::default()
-                        }
-                    }
-                    None => self.review(&review.request).await,
-                };
-                answer(&review, verdict)
-            }
-            Err(error) => {
-                tracing::error!(target: LOG, "cannot read a review: {error}");
-                let status = json!({"message": format!("cannot read the AdmissionReview: {error}")});
-                json!({"apiVersion": VERSION, "kind": KIND,
-                    "response": {"uid": "", "allowed": false, "status": status}})
-            }
+        let body = request.into_body();
+        let (reviewer, read) = (Arc::clone(self), body.clone());
+        let step = offload(body.len(), move || reviewer.begin(&read)).await;
+        let (namespace, wants_components) = match step {
+            Step::Answered(response) => return response,
+            Step::Patch {
+                namespace,
+                wants_components,
+            } => (namespace, wants_components),
         };
-        let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
-        response
-            .headers_mut()
-            .insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
-        response
+        let context = self.patch_context(namespace, wants_components).await;
+        let reviewer = Arc::clone(self);
+        offload(body.len(), move || reviewer.end(&body, context)).await
     }
 
-    async fn review(&self, asked: &AdmissionRequest) -> Verdict {
+    /// What can be told of a review by itself.
+    fn begin(&self, body: &[u8]) -> Step {
+        if let Err(problem) = check_values(body) {
+            tracing::error!(target: LOG, "cannot read a review: it has {problem}");
+            let problem = format!("cannot read the AdmissionReview: it has {problem}");
+            return Step::Answered(text(StatusCode::PAYLOAD_TOO_LARGE, &problem));
+        }
+        let review = match serde_json::from_slice::<Review>(body) {
+            Ok(review) => review,
+            Err(error) => return Step::Answered(unreadable(&error)),
+        };
+        if let Some(problem) = review.foreign() {
+            tracing::error!(target: LOG, "{problem}");
+            let verdict = Verdict {
+                refused: Some(problem),
+                ..Verdict::default()
+            };
+            return Step::Answered(respond(&answer(&review, verdict)));
+        }
+        match self.pod(&review.request) {
+            Ok(pod) => Step::Patch {
+                wants_components: pod.wants_components(),
+                namespace: review.request.namespace,
+            },
+            Err(verdict) => Step::Answered(respond(&answer(&review, verdict))),
+        }
+    }
+
+    /// The answer to a review whose pod gets a sidecar.
+    fn end(&self, body: &[u8], context: Result<Known, String>) -> Response<Bytes> {
+        let review = match serde_json::from_slice::<Review>(body) {
+            Ok(review) => review,
+            Err(error) => return unreadable(&error),
+        };
+        let verdict = match Pod::deserialize(&review.request.object) {
+            Ok(pod) => match &context {
+                Ok((context, _turn)) => self.patched(&review.request, &pod, context),
+                Err(error) => self.refuse(pod.app_id(), error.clone()),
+            },
+            Err(error) => self.refuse("", format!("cannot read the pod: {error}")),
+        };
+        respond(&answer(&review, verdict))
+    }
+
+    /// The pod, if it may get a sidecar; otherwise the verdict.
+    fn pod(&self, asked: &AdmissionRequest) -> Result<Pod, Verdict> {
         if asked.kind.kind != "Pod" {
-            tracing::error!(target: LOG, "asked to review {:?}: only pods get a sidecar", asked.kind.kind);
+            let kind = shown(&asked.kind.kind);
+            tracing::error!(target: LOG, "asked to review {kind:?}: only pods get a sidecar");
             self.metrics.failed("", Reason::PodPatch);
-            return Verdict::default();
+            return Err(Verdict::default());
         }
         if !is_wanted(&asked.object) {
-            return Verdict::default();
+            return Err(Verdict::default());
         }
         let pod = match Pod::deserialize(&asked.object) {
             Ok(pod) => pod,
-            Err(error) => return self.refuse("", format!("cannot read the pod: {error}")),
+            Err(error) => return Err(self.refuse("", format!("cannot read the pod: {error}"))),
         };
         let app_id = pod.app_id();
         if !self.callers.may(&asked.user_info) {
-            let User { username, .. } = &asked.user_info;
+            let (shown_id, namespace) = (shown(app_id), shown(&asked.namespace));
+            let username = shown(&asked.user_info.username);
             tracing::error!(
                 target: LOG,
-                "the pod of app {app_id:?} in {} gets no sidecar: {username:?} may not create such pods; add its service \
-                 account to dapr_sidecar_injector.allowedServiceAccounts", asked.namespace
+                "the pod of app {shown_id:?} in {namespace} gets no sidecar: {username:?} may not create such pods; add its \
+                 service account to dapr_sidecar_injector.allowedServiceAccounts"
             );
             self.metrics.failed(app_id, Reason::PodPatch);
-            return Verdict::default();
+            return Err(Verdict::default());
         }
-        let context = match self.patch_context(&asked.namespace, &pod).await {
-            Ok(context) => context,
-            Err(error) => return self.refuse(app_id, error),
-        };
-        let operations = match patch::operations(&pod, &self.settings, &context) {
+        if let Err(error) = pod.check_amounts() {
+            return Err(self.refuse(app_id, error));
+        }
+        Ok(pod)
+    }
+
+    fn patched(&self, asked: &AdmissionRequest, pod: &Pod, context: &PatchContext) -> Verdict {
+        let app_id = pod.app_id();
+        let operations = match patch::operations(pod, &self.settings, context) {
             Ok(operations) => operations,
             Err(error) => return self.refuse(app_id, error),
         };
         if operations.is_empty() {
             return Verdict::default();
         }
-        let warnings = patch::warnings(&pod, &self.settings);
+        let warnings = patch::warnings(pod, &self.settings);
+        let (shown_id, namespace) = (shown(app_id), shown(&asked.namespace));
         for warning in &warnings {
-            tracing::warn!(target: LOG, "pod of app {app_id:?} in {}: {warning}", asked.namespace);
+            tracing::warn!(target: LOG, "pod of app {shown_id:?} in {namespace}: {warning}");
         }
         // A trial changes nothing, so nothing is counted.
         if asked.dry_run != Some(true) {
@@ -195,7 +267,8 @@ impl Reviewer {
     }
 
     fn refuse(&self, app_id: &str, reason: String) -> Verdict {
-        tracing::error!(target: LOG, "the pod of app {app_id:?} gets no sidecar: {reason}");
+        let (shown_id, why) = (shown(app_id), shown(&reason));
+        tracing::error!(target: LOG, "the pod of app {shown_id:?} gets no sidecar: {why}");
         self.metrics.failed(app_id, Reason::Patch);
         Verdict {
             refused: Some(reason),
@@ -203,35 +276,64 @@ impl Reviewer {
         }
     }
 
-    async fn patch_context(&self, namespace: &str, pod: &Pod) -> Result<PatchContext, String> {
-        let components = match pod.wants_components() {
-            false => Vec::new(),
-            true if !is_object_name(namespace) => {
+    /// What is known beside the pod; the turn lasts as long as the components are kept.
+    async fn patch_context(&self, namespace: String, wants_components: bool) -> Result<Known, String> {
+        let (components, turn) = match wants_components {
+            false => (Vec::new(), None),
+            true if !is_object_name(&namespace) => {
+                let namespace = shown(&namespace);
                 return Err(format!("{namespace:?} is not a valid name of a namespace"));
             }
-            true => self.components(namespace).await?,
+            true => self.components(&namespace).await?,
         };
-        Ok(PatchContext {
-            namespace: namespace.to_owned(),
+        let context = PatchContext {
+            namespace,
             trust_anchors: self.anchors.current().pem().to_owned(),
             mtls: self.mtls.is_on().await,
             token: self.token,
             components,
-        })
+        };
+        Ok((context, turn))
     }
 
-    async fn components(&self, namespace: &str) -> Result<Vec<Value>, String> {
-        let listed = self.client.all(Kind::COMPONENTS, Some(namespace), "");
-        let cause = match tokio::time::timeout(COMPONENTS_TIMEOUT, listed).await {
-            Ok(Ok(components)) => return Ok(components),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!(
-                "the Kubernetes API did not list them within {} s",
-                COMPONENTS_TIMEOUT.as_secs()
-            ),
+    async fn components(&self, namespace: &str) -> Result<Listed, String> {
+        let deadline = Instant::now() + COMPONENTS_TIMEOUT;
+        let late = |what: &str| {
+            let limit = COMPONENTS_TIMEOUT.as_secs();
+            format!("error when fetching components: {what} within {limit} s")
         };
-        Err(format!("error when fetching components: {cause}"))
+        let turn = timeout_at(deadline, Arc::clone(&self.lists.0).acquire_owned()).await;
+        // It is never closed.
+        let Ok(Ok(turn)) = turn else {
+            return Err(late(
+                "too many pods that want them are reviewed at once, this one had no turn",
+            ));
+        };
+        let listed = self.client.all(Kind::COMPONENTS, Some(namespace), "");
+        match timeout_at(deadline, listed).await {
+            Ok(Ok(components)) => Ok((components, Some(turn))),
+            Ok(Err(error)) => Err(format!("error when fetching components: {error}")),
+            Err(_) => Err(late("the Kubernetes API did not list them")),
+        }
     }
+}
+
+fn respond(body: &Value) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(body.to_string()));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
+    response
+}
+
+/// The answer to what is no review.
+fn unreadable(error: &serde_json::Error) -> Response<Bytes> {
+    let error = error.to_string();
+    let error = shown(&error);
+    tracing::error!(target: LOG, "cannot read a review: {error}");
+    let status = json!({"message": format!("cannot read the AdmissionReview: {error}")});
+    respond(&json!({"apiVersion": VERSION, "kind": KIND,
+        "response": {"uid": "", "allowed": false, "status": status}}))
 }
 
 /// Whether a pod says that it wants a sidecar: with the one word for it. What cannot be read is looked at more closely.

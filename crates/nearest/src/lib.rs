@@ -22,6 +22,10 @@ pub fn nearest<'a>(wrong: &str, right: impl IntoIterator<Item = &'a str>) -> Opt
         if letters > 1 && lower.starts_with(&wrong) {
             return Some((0, lower.len(), name));
         }
+        // As many letters differ as one has more than the other: where those are many, the rest is not looked at.
+        if letters.abs_diff(lower.chars().count()) > FAR {
+            return None;
+        }
         let differ = distance(&wrong, &lower);
         (differ <= EDIT_DISTANCE && differ * 2 <= letters).then_some((1, differ, name))
     });

@@ -71,17 +71,22 @@ impl Config {
         let log = reader.log();
         let webhooks = env(WEBHOOKS_VARIABLE).is_none_or(|text| text.is_empty() || is_truthy(&text));
         let metrics = reader.metrics();
+        // Before the level of the log decides: what is wrong with them is told beside it.
+        let grpc = reader.listen("listen-address", "port");
+        let healthz = reader.listen("healthz-listen-address", "healthz-port");
+        let webhook = webhooks.then(|| reader.listen("webhook-server-listen-address", "webhook-server-port"));
+        let watchdog = watchdog(&mut reader);
         let config = log.map(|log| Self {
             configuration: flags.text("config").to_owned(),
             namespace: namespace(&env),
             kubeconfig: reader.given("kubeconfig").map(PathBuf::from),
             watch_namespace: reader.given("watch-namespace"),
             anchors: flags.text("trust-anchors-file").into(),
-            grpc: reader.listen("listen-address", "port"),
-            healthz: reader.listen("healthz-listen-address", "healthz-port"),
+            grpc,
+            healthz,
             metrics,
-            webhook: webhooks.then(|| reader.listen("webhook-server-listen-address", "webhook-server-port")),
-            watchdog: watchdog(&mut reader),
+            webhook,
+            watchdog,
             elects: !flags.boolean("disable-leader-election"),
             services: !flags.boolean("disable-service-reconciler"),
             rollouts: flags.boolean("enable-argo-rollout-service-reconciler"),
@@ -211,6 +216,19 @@ mod tests {
         ] {
             let problems = config(&[arg]).unwrap_err().to_string();
             assert!(problems.contains(text), "{arg}: {problems}");
+        }
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_named_at_once() {
+        let ConfigError(problems) =
+            config(&["--log-level=loud", "--port=70000", "--watch-interval=often"]).unwrap_err();
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        for (problem, text) in problems
+            .iter()
+            .zip(["--log-level", "--port 70000", "--watch-interval: "])
+        {
+            assert!(problem.contains(text), "{problems:?}");
         }
     }
 }

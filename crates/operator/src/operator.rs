@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Request;
 use outrigger_accept::{ENDPOINT_LIMITS, Limits, Ports, Server, health::Part};
 use outrigger_controlplane::grpc::{self, ServerLimits};
 use outrigger_controlplane::{Monitoring, TlsConfig, fine, host_name, obtain, webhook};
@@ -220,8 +219,7 @@ async fn conversions(server: Server, identity: &Identity, stop: CancellationToke
         body: MAX_REVIEW,
         bodies: MAX_REVIEWS,
     };
-    let handle = |request: Request<_>| async move { convert::respond(&request) };
-    webhook::serve(server, limits, identity, stop, handle).await;
+    webhook::serve(server, limits, identity, stop, convert::respond).await;
 }
 
 /// Whom to ask for a certificate, as the control plane's Configuration says.

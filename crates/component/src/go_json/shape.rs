@@ -48,12 +48,18 @@ impl Shape {
 /// # Errors
 /// That it has, for whoever sent it.
 pub fn check_values(json: &[u8]) -> Result<(), String> {
-    if json.len() > MAX_VALUES && Shape::of(json).values > MAX_VALUES {
+    if has_more_values(json, MAX_VALUES) {
         return Err(format!(
             "it has more than {MAX_VALUES} values and names of members: send less, or large data as a string"
         ));
     }
     Ok(())
+}
+
+/// Whether a text has more values and names of members than `most`.
+pub fn has_more_values(json: &[u8], most: usize) -> bool {
+    // Each takes a byte of it at least.
+    json.len() > most && Shape::of(json).values > most
 }
 
 #[cfg(test)]

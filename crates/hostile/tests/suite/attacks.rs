@@ -9,6 +9,7 @@ mod names;
 mod silence;
 mod state;
 mod unfinished;
+mod webhooks;
 
 use std::time::Duration;
 
@@ -97,6 +98,7 @@ pub fn all() -> impl Iterator<Item = &'static Attack> {
         messages::ATTACKS,
         state::ATTACKS,
         unfinished::ATTACKS,
+        webhooks::ATTACKS,
         crowds::ATTACKS,
         // Last: the series that it leaves behind make each scrape larger, and the ceilings of the others do not count them.
         names::ATTACKS,

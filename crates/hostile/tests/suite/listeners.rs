@@ -56,6 +56,8 @@ pub enum Protocol {
     Grpc,
     /// The HTTP API of a sidecar, with a state store.
     State,
+    /// What the Kubernetes API asks.
+    Webhook,
 }
 
 /// A request of an honest client.
@@ -439,6 +441,7 @@ impl Listener {
             Protocol::Tls => self.security != Security::Clear,
             Protocol::Grpc => matches!(self.honest, Request::Call(..) | Request::Sign),
             Protocol::State => self.process == Process::Sidecar && self.flag == "dapr-http-port",
+            Protocol::Webhook => self.security == Security::Webhook,
             spoken => self.speaks.contains(&spoken),
         }
     }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use outrigger_controlplane::webhook::cut;
 use outrigger_kube::annotations::{Annotations, ENABLE_METRICS};
 
 use super::environment::{is_key, is_name, pairs, secrets};
@@ -101,6 +102,7 @@ const KNOWN: &[(&str, AnnotationKind)] = &[
 pub(crate) fn warnings(annotations: &BTreeMap<String, String>) -> Vec<String> {
     let mut all: Vec<String> = used(annotations)
         .filter_map(|(name, value)| warning(name, value))
+        .take(MAX_WARNINGS)
         .collect();
     all.extend(late_probe(annotations).then(|| {
         format!(
@@ -294,11 +296,6 @@ fn wrong(name: &str, value: &str) -> Option<(AnnotationKind, Problem)> {
 
 /// What comes of a list of which a part is wrong.
 const PARTLY: &str = "entries of another form are ignored";
-
-fn cut(text: &str, most: usize) -> &str {
-    let end = text.char_indices().nth(most).map_or(text.len(), |(end, _)| end);
-    &text[..end]
-}
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,9 @@
-use http_body_util::BodyExt;
+use outrigger_controlplane::webhook::{MAX_SHOWN, MAX_VALUES};
 use outrigger_identity::TrustBundle;
 use outrigger_identity::testing::{Algorithm, Authority};
 use outrigger_kube::testing::{Server, apply_patch};
+use outrigger_log_lines::Lines;
+use tracing::Level;
 
 use super::*;
 
@@ -10,7 +12,7 @@ const SYSTEM: &str = "/apis/dapr.io/v1alpha1/namespaces/dapr-system/configuratio
 
 struct Webhook {
     server: Server,
-    reviewer: Reviewer,
+    reviewer: Arc<Reviewer>,
     pem: String,
 }
 
@@ -20,7 +22,7 @@ impl Webhook {
         let pem = Authority::new("cluster.local", Algorithm::P256).root_pem();
         let bundle = TrustBundle::from_pem(pem.as_bytes()).unwrap();
         let reviewer = Reviewer {
-            settings: crate::config::Settings {
+            settings: Arc::new(crate::config::Settings {
                 namespace: "dapr-system".to_owned(),
                 trust_domain: "cluster.local".to_owned(),
                 sentry_id: "spiffe://cluster.local/ns/dapr-system/dapr-sentry".to_owned(),
@@ -39,7 +41,7 @@ impl Webhook {
                 downward: false,
                 native: false,
                 sockets_folder: "/s".to_owned(),
-            },
+            }),
             callers: Callers {
                 uids: ["u1".to_owned()].into(),
                 ..Callers::default()
@@ -49,10 +51,11 @@ impl Webhook {
             client: server.client(),
             mtls: Mtls::new(server.client(), "dapr-system", "daprsystem"),
             metrics: Arc::default(),
+            lists: Lists::default(),
         };
         Self {
             server,
-            reviewer,
+            reviewer: Arc::new(reviewer),
             pem,
         }
     }
@@ -63,8 +66,10 @@ impl Webhook {
             .body(Bytes::from(body.to_owned()));
         let response = self.reviewer.respond(request.unwrap()).await;
         let status = response.status();
-        let bytes = response.into_body().collect().await.unwrap().to_bytes();
-        (status, serde_json::from_slice(&bytes).unwrap_or_default())
+        (
+            status,
+            serde_json::from_slice(response.body()).unwrap_or_default(),
+        )
     }
 
     /// The answer to a review of a pod.
@@ -278,4 +283,94 @@ async fn reviews_of_other_kinds_and_versions_are_refused() {
         let refused = json!({"uid": "r1", "allowed": false, "status": {"message": message}});
         assert_eq!((status, &answer["response"]), (StatusCode::OK, &refused));
     }
+}
+
+#[tokio::test]
+async fn of_many_reviews_that_want_components_few_list_them_at_once() {
+    let webhook = Webhook::start().await;
+    let components = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart",
+        "dapr.io/inject-pluggable-components": "true"}));
+    webhook.server.silent(true);
+    let reviews = futures::future::join_all((0..200).map(|_| webhook.review("u1", "Pod", &components)));
+    let waits = async {
+        webhook.server.asked("LIST", "components", LISTS).await;
+        // More would have come by the time that something else is answered.
+        webhook.server.silent(false);
+        webhook
+            .server
+            .client()
+            .all(Kind::SERVICE_ACCOUNTS, None, "")
+            .await
+            .unwrap();
+        let lists = webhook.server.requests("LIST", "components").len();
+        tokio::time::pause();
+        lists
+    };
+    let (responses, lists) = futures::future::join(reviews, waits).await;
+    assert_eq!(lists, LISTS);
+    let messages: Vec<_> = responses
+        .iter()
+        .filter_map(|response| response["status"]["message"].as_str())
+        .collect();
+    assert!(
+        messages.len() >= LISTS && messages.iter().all(|message| message.ends_with("within 6 s")),
+        "{messages:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_logged_of_a_review_is_cut() {
+    let webhook = Webhook::start().await;
+    let lines = Lines::new();
+    let long = "x".repeat(50_000);
+    let review = |kind: &str, version: &str, namespace: &str, user: &Value, object: &Value| {
+        json!({"apiVersion": version, "kind": "AdmissionReview", "request": {"uid": "r", "kind": {"kind": kind},
+            "namespace": namespace, "userInfo": user, "object": object}})
+        .to_string()
+    };
+    let allowed = json!({"uid": "u1"});
+    let wrong = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": long}));
+    let mut odd = enabled();
+    odd["spec"]["containers"] = long.clone().into();
+    for body in [
+        review(&long, VERSION, "shop", &allowed, &enabled()),
+        review("Pod", &long, "shop", &allowed, &enabled()),
+        review("Pod", VERSION, &long, &json!({"username": "y"}), &enabled()),
+        review("Pod", VERSION, "shop", &json!({"username": long}), &enabled()),
+        review("Pod", VERSION, "shop", &allowed, &wrong),
+        review("Pod", VERSION, "shop", &allowed, &odd),
+        json!({"apiVersion": VERSION, "kind": "AdmissionReview", "request": long}).to_string(),
+    ] {
+        webhook.send(JSON, &body).await;
+        let logged = lines.take(LOG, Level::WARN);
+        assert!(!logged.is_empty(), "{}", &body[..200]);
+        for line in logged {
+            assert!(line.message.len() < 3 * MAX_SHOWN, "{} bytes", line.message.len());
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_no_pod_can_be_is_refused_before_it_is_decoded_or_patched() {
+    let webhook = Webhook::start().await;
+    let mut huge = enabled();
+    huge["spec"]["tolerations"] = vec![json!({"": 0}); MAX_VALUES / 3].into();
+    let review =
+        json!({"apiVersion": VERSION, "kind": "AdmissionReview", "request": {"uid": "r", "object": huge}});
+    let (status, _) = webhook.send(JSON, &review.to_string()).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+
+    let mut crowded = enabled();
+    crowded["spec"]["containers"] = vec![json!({"name": "app"}); 1001].into();
+    let annotated = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart",
+        "dapr.io/env": "a=b,".repeat(64 << 10)}));
+    for (pod, why) in [(crowded, "1001 containers"), (annotated, "its annotations have ")] {
+        let response = webhook.review("u1", "Pod", &pod).await;
+        let message = response["status"]["message"].as_str().unwrap();
+        assert!(message.contains(why), "{message}");
+    }
+    let mut large = enabled();
+    large["spec"]["containers"] = vec![json!({"name": "app"}); 1000].into();
+    let patched = patched(&webhook.review("u1", "Pod", &large).await, large);
+    assert_eq!(patched["spec"]["containers"][1000]["name"], "daprd");
 }

@@ -1,0 +1,51 @@
+//! What reviews of the API server may hold.
+
+use outrigger_component::go_json::has_more_values;
+
+/// Values and names of members of what is decoded whole, a pod or another object. Objects that the API server stores have
+/// thousands of them; decoded, each takes up to some hundred bytes, whatever it takes in the text.
+pub const MAX_VALUES: usize = 256 << 10;
+/// Characters of a text of a client that the log, or an error, shows.
+pub const MAX_SHOWN: usize = 1000;
+
+/// Whether a text has more than [`MAX_VALUES`].
+///
+/// # Errors
+/// That it has, for whoever sent it.
+pub fn check_values(json: &[u8]) -> Result<(), String> {
+    match has_more_values(json, MAX_VALUES) {
+        true => Err(format!("more than {MAX_VALUES} values and names of members")),
+        false => Ok(()),
+    }
+}
+
+/// A text, or so many characters of it.
+pub fn cut(text: &str, most: usize) -> &str {
+    let end = text.char_indices().nth(most).map_or(text.len(), |(end, _)| end);
+    &text[..end]
+}
+
+/// What is shown of a text of a client.
+pub fn shown(text: &str) -> &str {
+    cut(text, MAX_SHOWN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_between_characters() {
+        assert_eq!((cut("äöü", 2), cut("äöü", 3), cut("", 1)), ("äö", "äöü", ""));
+        assert_eq!(shown(&"ä".repeat(2 * MAX_SHOWN)), "ä".repeat(MAX_SHOWN));
+    }
+
+    #[test]
+    fn values_have_a_limit_and_the_size_of_strings_has_none() {
+        let list = |values: usize| format!("[0{}]", ",0".repeat(values - 2));
+        assert!(check_values(list(MAX_VALUES).as_bytes()).is_ok());
+        assert!(check_values(list(MAX_VALUES + 1).as_bytes()).is_err());
+        let text = format!("[\"{}\"]", ",".repeat(2 * MAX_VALUES));
+        assert!(check_values(text.as_bytes()).is_ok());
+    }
+}

@@ -1,0 +1,115 @@
+//! Webhooks, whose clients show no certificate: reviews that are small as a text and large in memory, and answers that nobody
+//! reads.
+
+use futures::FutureExt;
+
+use super::Run::Do;
+use super::Verdict::Bounded;
+use super::{Attack, PATIENCE, attack};
+use crate::h1;
+use crate::listeners::Process;
+use crate::listeners::Protocol::Webhook;
+use crate::peer::{Heard, Peer, Said, Target};
+
+const MIB: usize = 1 << 20;
+/// What is said at once: each has a time limit.
+const PIECE: usize = MIB;
+/// Reviews whose answers nobody reads.
+const MANY: usize = 22;
+
+pub(super) const ATTACKS: &[Attack] = &[
+    attack(
+        "a large review of nothing but small values",
+        Webhook,
+        Do(|target| small_values(target).boxed()),
+        Bounded,
+        (192, 40_000),
+    ),
+    attack(
+        "large reviews whose answers nobody reads",
+        Webhook,
+        Do(|target| unread(target).boxed()),
+        Bounded,
+        (400, 40_000),
+    ),
+];
+
+/// A review of an object with this in it.
+fn review(target: &Target, inside: &str) -> String {
+    match target.listener.process {
+        Process::Operator => format!(
+            r#"{{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview","request":{{"uid":"u",
+            "desiredAPIVersion":"dapr.io/v2alpha1","objects":[{{"apiVersion":"dapr.io/v2alpha1","kind":"Subscription",
+            "spec":{{"metadata":{inside}}}}}]}}}}"#
+        ),
+        _ => format!(
+            r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{{"uid":"u","kind":{{"kind":"Pod"}},
+            "userInfo":{{"groups":["system:masters"]}},"object":{{"metadata":{{"annotations":{{"dapr.io/enabled":"true",
+            "dapr.io/app-id":"a"}}}},"spec":{{"tolerations":[{inside}]}}}}}}}}"#
+        ),
+    }
+}
+
+/// An object with a member takes 7 bytes here, and a hundred times as much decoded.
+async fn small_values(target: Target) -> Heard {
+    let size = match target.listener.process {
+        // Half of the largest: it has to arrive in time on a busy machine.
+        Process::Operator => 32 * MIB,
+        _ => 7 * MIB,
+    };
+    let values = format!("[{}0]", r#"{"":0},"#.repeat(size / 7));
+    let Some(mut peer) = post(&target, &review(&target, &values)).await else {
+        return Heard {
+            wrong: Some("the review was not taken".to_owned()),
+            ..Heard::default()
+        };
+    };
+    let mut heard = peer.hear(4 * PATIENCE, h1::is_answered).await;
+    if h1::statuses(&heard) != [413] {
+        heard.wrong = Some(format!("answered with {:?}", h1::statuses(&heard)));
+    }
+    heard
+}
+
+/// Answers of the operator are as large as what it is sent.
+async fn unread(target: Target) -> Heard {
+    let size = match target.listener.process {
+        Process::Operator => 20 * MIB,
+        _ => 4 * MIB,
+    };
+    let review = review(&target, &format!("\"{}\"", "v".repeat(size)));
+    let (mut peers, mut last) = (Vec::new(), Heard::default());
+    for number in 0..MANY {
+        // A refusal may come before all of the review was sent.
+        let Some(mut peer) = post(&target, &review).await else {
+            continue;
+        };
+        last = peer.hear(2 * PATIENCE, |bytes| !bytes.is_empty()).await;
+        let statuses = h1::statuses(&last);
+        if statuses != [200] && statuses != [503] {
+            last.wrong = Some(format!("{number} was answered with {statuses:?}"));
+            return last;
+        }
+        peers.push(peer);
+    }
+    if peers.is_empty() {
+        last.wrong = Some("no review was answered".to_owned());
+    }
+    last
+}
+
+/// A connection on which a review was posted, if all of it was taken.
+async fn post(target: &Target, body: &str) -> Option<Peer> {
+    let mut peer = target.connect().await.ok()?;
+    let (path, length) = (h1::path(target.listener), body.len());
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    );
+    let pieces = body.as_bytes().chunks(PIECE);
+    for piece in std::iter::once(head.as_bytes()).chain(pieces) {
+        if peer.say(piece).await != Said::All {
+            return None;
+        }
+    }
+    Some(peer)
+}
