@@ -23,7 +23,7 @@ pub fn nearest<'a>(wrong: &str, right: impl IntoIterator<Item = &'a str>) -> Opt
             return Some((0, lower.len(), name));
         }
         // As many letters differ as one has more than the other: where those are many, the rest is not looked at.
-        if letters.abs_diff(lower.chars().count()) > FAR {
+        if letters.abs_diff(lower.chars().count()) > EDIT_DISTANCE {
             return None;
         }
         let differ = distance(&wrong, &lower);

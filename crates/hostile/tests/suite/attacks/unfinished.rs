@@ -8,7 +8,7 @@ use futures::future::join_all;
 
 use super::Run::Do;
 use super::Verdict::Bounded;
-use super::{Attack, PATIENCE, attack};
+use super::{Attack, TIMEOUT, attack};
 use crate::h1;
 use crate::h2::{ACK, END_HEADERS, END_STREAM, fields_of, frame, frames, headers, hello, kind};
 use crate::listeners::Protocol::{Grpc, State};
@@ -273,7 +273,7 @@ async fn bodies_on_connections(target: Target, connections: usize) -> Heard {
     let Some(mut last) = peers.pop() else {
         return refused(0);
     };
-    let mut heard = last.hear(PATIENCE, h1::is_answered).await;
+    let mut heard = last.hear(TIMEOUT, h1::is_answered).await;
     if h1::statuses(&heard) != [503] {
         heard.wrong = Some(format!(
             "the last of them was answered with {:?}",

@@ -5,7 +5,7 @@ use futures::FutureExt;
 
 use super::Run::Do;
 use super::Verdict::Bounded;
-use super::{Attack, PATIENCE, attack};
+use super::{Attack, TIMEOUT, attack};
 use crate::h1;
 use crate::listeners::Process;
 use crate::listeners::Protocol::Webhook;
@@ -64,7 +64,7 @@ async fn small_values(target: Target) -> Heard {
             ..Heard::default()
         };
     };
-    let mut heard = peer.hear(4 * PATIENCE, h1::is_answered).await;
+    let mut heard = peer.hear(4 * TIMEOUT, h1::is_answered).await;
     if h1::statuses(&heard) != [413] {
         heard.wrong = Some(format!("answered with {:?}", h1::statuses(&heard)));
     }
@@ -84,7 +84,7 @@ async fn unread(target: Target) -> Heard {
         let Some(mut peer) = post(&target, &review).await else {
             continue;
         };
-        last = peer.hear(2 * PATIENCE, |bytes| !bytes.is_empty()).await;
+        last = peer.hear(2 * TIMEOUT, |bytes| !bytes.is_empty()).await;
         let statuses = h1::statuses(&last);
         if statuses != [200] && statuses != [503] {
             last.wrong = Some(format!("{number} was answered with {statuses:?}"));
