@@ -51,7 +51,7 @@ fn block() -> (Conversations, Arc<Mutex<Vec<Request>>>) {
     let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
     let block = Conversations::new(Arc::new(Resilience::new(policies, metrics)));
     let asked = Arc::new(Mutex::default());
-    let _placed = block.insert("llm", Arc::new(Asked(Arc::clone(&asked))));
+    let _placed = block.insert("llm", Arc::new(Asked(Arc::clone(&asked))), Secrets::default());
     (block, asked)
 }
 
