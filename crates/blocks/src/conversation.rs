@@ -159,7 +159,8 @@ impl Model {
         }
         let inputs = request.inputs;
         let wanted = inputs.iter().filter(|input| input.scrub_pii.unwrap_or_default());
-        let size = SCRUBBING * wanted.map(|input| input.content.len()).sum::<usize>();
+        let scrubbing = SCRUBBING * wanted.map(|input| input.content.len()).sum::<usize>();
+        let size = scrubbing + inputs.len() * size_of::<Message>();
         let read = |input: proto::ConversationInput| {
             let role = role_named(input.role());
             let text = scrubbed(input.scrub_pii.unwrap_or_default(), input.content);
@@ -198,11 +199,8 @@ impl Model {
             .inputs
             .iter()
             .any(|input| input.scrub_pii.unwrap_or_default());
-        let size = if scrubs {
-            SCRUBBING * request.encoded_len()
-        } else {
-            0
-        };
+        let times = if scrubs { SCRUBBING } else { 1 };
+        let size = times * request.encoded_len();
         let question = offload(size, move || messages::question(request)).await;
         let question = question.map_err(|what| ConversationError::InvalidParameters {
             component: self.name.clone(),

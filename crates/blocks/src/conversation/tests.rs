@@ -292,6 +292,11 @@ async fn much_text_is_scrubbed_on_another_thread() {
         assert_eq!(was_at_once, at_once, "{length} bytes to the second version");
         answer.unwrap();
 
+        let as_it_is = user(&"x".repeat(SCRUBBING * length));
+        let (was_at_once, answer) = done_at_once(block.alpha2(request(vec![as_it_is]))).await;
+        assert_eq!(was_at_once, at_once, "to the second version, as it is");
+        answer.unwrap();
+
         let said = Response {
             choices: vec![Choice {
                 content: text.clone(),
