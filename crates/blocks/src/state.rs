@@ -41,7 +41,7 @@ const FAMILIES: FamilyNames = FamilyNames {
 /// Bytes of metadata of a request, counted for each of its items: each has its own.
 const MAX_METADATA: usize = 64 << 20;
 
-/// Bytes of all values of a bulk get together, where the answer has no limit of its own.
+/// Bytes of all values of a bulk get together, where the answer has no limit of its own, and of a query.
 pub const MAX_BULK: usize = 64 << 20;
 
 /// Every state store of the sidecar.
@@ -360,7 +360,11 @@ impl Store {
         }
         let query = &query::read(text).await.map_err(failed)?;
         let component = &self.component;
-        let attempt = || component.query(query, metadata);
+        let bounds = Bounds {
+            bytes: MAX_BULK,
+            ..Bounds::default()
+        };
+        let attempt = || component.query(query, metadata, bounds);
         let mut page = self
             .outbound
             .run(&self.operations.query, attempt)
