@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use outrigger_component::bindings::{Invoke, Invoked};
 use outrigger_component::{InputBinding, OutputBinding, Pairs};
+use outrigger_redact::Secrets;
 use outrigger_runtime::app::{AppChannel, Health};
 use outrigger_runtime::registry::{Registration, Registry};
 use outrigger_runtime::resilience::Resilience;
@@ -73,8 +74,8 @@ impl Bindings {
     }
 
     /// Adds an output binding, in the place of one with its name.
-    fn insert_output(&self, name: &str, component: Arc<dyn OutputBinding>) -> Registration {
-        let output = Output::new(name, component, &self.dependencies.resilience);
+    fn insert_output(&self, name: &str, component: Arc<dyn OutputBinding>, hidden: Secrets) -> Registration {
+        let output = Output::new(name, component, &self.dependencies.resilience, hidden);
         self.outputs.insert(name, output)
     }
 

@@ -10,6 +10,7 @@ use futures::future::BoxFuture;
 use outrigger_component::configuration::{Items, Request};
 use outrigger_component::{ConfigurationStore, Pairs};
 use outrigger_policy::resiliency::{ComponentKind, Direction};
+use outrigger_redact::Secrets;
 use outrigger_runtime::app::{AppChannel, Health};
 use outrigger_runtime::components::{Category, OpenError, Opened, Opening};
 use outrigger_runtime::registry::{Registration, Registry};
@@ -111,14 +112,14 @@ impl Configurations {
     }
 
     /// Adds a store, in the place of one with this name. When it is taken out, its subscriptions end.
-    fn insert(&self, name: &str, component: Arc<dyn ConfigurationStore>) -> Registration {
+    fn insert(&self, name: &str, component: Arc<dyn ConfigurationStore>, hidden: Secrets) -> Registration {
         let registry = &self.resilience.metrics.all().registry;
         let operation = |operation| Operation::new(registry, FAMILIES, name, operation);
         let kind = ComponentKind::Configuration;
         let store = Store {
             name: name.to_owned(),
             component,
-            outbound: Outbound::new(name, kind, &self.resilience),
+            outbound: Outbound::new(name, kind, &self.resilience, hidden),
             inbound: self.resilience.policies.component(name, kind, Direction::Inbound),
             get: operation("get"),
             subscribe: operation("subscribe"),
@@ -282,8 +283,9 @@ impl Category for Configurations {
         Box::pin(async move {
             let component = opening.start(&opening.catalog().configuration).await?;
             let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
+            let hidden = opening.hidden();
             Ok(
-                Opened::new(Vec::new()).part(move || self.insert(&name, component), async move {
+                Opened::new(Vec::new()).part(move || self.insert(&name, component, hidden), async move {
                     closing.close().await
                 }),
             )

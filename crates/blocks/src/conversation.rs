@@ -10,6 +10,7 @@ use outrigger_component::Conversation;
 use outrigger_component::conversation::{Choice, Message, Request, Response, Role};
 use outrigger_component::offload::offload;
 use outrigger_policy::resiliency::ComponentKind;
+use outrigger_redact::Secrets;
 use outrigger_runtime::components::{Category, OpenError, Opened, Opening};
 use outrigger_runtime::registry::{Registration, Registry};
 use outrigger_runtime::resilience::Resilience;
@@ -65,9 +66,9 @@ impl Conversations {
     }
 
     /// Adds a model, in the place of one with this name.
-    fn insert(&self, name: &str, component: Arc<dyn Conversation>) -> Registration {
+    fn insert(&self, name: &str, component: Arc<dyn Conversation>, hidden: Secrets) -> Registration {
         self.models
-            .insert(name, Model::new(name, component, &self.resilience))
+            .insert(name, Model::new(name, component, &self.resilience, hidden))
     }
 
     /// The first version of the API: texts in, texts out.
@@ -107,8 +108,9 @@ impl Category for Conversations {
         Box::pin(async move {
             let component = opening.start(&opening.catalog().conversation).await?;
             let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
+            let hidden = opening.hidden();
             Ok(
-                Opened::new(Vec::new()).part(move || self.insert(&name, component), async move {
+                Opened::new(Vec::new()).part(move || self.insert(&name, component, hidden), async move {
                     closing.close().await
                 }),
             )
@@ -125,12 +127,12 @@ struct Model {
 }
 
 impl Model {
-    fn new(name: &str, component: Arc<dyn Conversation>, resilience: &Resilience) -> Self {
+    fn new(name: &str, component: Arc<dyn Conversation>, resilience: &Resilience, hidden: Secrets) -> Self {
         let registry = &resilience.metrics.all().registry;
         Self {
             name: name.to_owned(),
             component,
-            outbound: Outbound::new(name, ComponentKind::Conversation, resilience),
+            outbound: Outbound::new(name, ComponentKind::Conversation, resilience, hidden),
             operation: Operation::single(registry, FAMILIES, name),
         }
     }
@@ -157,7 +159,8 @@ impl Model {
         }
         let inputs = request.inputs;
         let wanted = inputs.iter().filter(|input| input.scrub_pii.unwrap_or_default());
-        let size = SCRUBBING * wanted.map(|input| input.content.len()).sum::<usize>();
+        let scrubbing = SCRUBBING * wanted.map(|input| input.content.len()).sum::<usize>();
+        let size = scrubbing + inputs.len() * size_of::<Message>();
         let read = |input: proto::ConversationInput| {
             let role = role_named(input.role());
             let text = scrubbed(input.scrub_pii.unwrap_or_default(), input.content);
@@ -196,11 +199,8 @@ impl Model {
             .inputs
             .iter()
             .any(|input| input.scrub_pii.unwrap_or_default());
-        let size = if scrubs {
-            SCRUBBING * request.encoded_len()
-        } else {
-            0
-        };
+        let times = if scrubs { SCRUBBING } else { 1 };
+        let size = times * request.encoded_len();
         let question = offload(size, move || messages::question(request)).await;
         let question = question.map_err(|what| ConversationError::InvalidParameters {
             component: self.name.clone(),

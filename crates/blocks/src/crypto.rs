@@ -16,6 +16,7 @@ use futures::stream::Stream;
 use outrigger_component::crypto::{Parameters, Sealed};
 use outrigger_component::{CryptoProvider, Error};
 use outrigger_policy::resiliency::ComponentKind;
+use outrigger_redact::Secrets;
 use outrigger_runtime::components::{Category, OpenError, Opened, Opening};
 use outrigger_runtime::registry::{Registration, Registry};
 use outrigger_runtime::resilience::Resilience;
@@ -102,8 +103,8 @@ impl Crypto {
     }
 
     /// Adds a provider, in the place of one with this name.
-    fn insert(&self, name: &str, component: Arc<dyn CryptoProvider>) -> Registration {
-        let provider = Provider::new(name, component, &self.resilience);
+    fn insert(&self, name: &str, component: Arc<dyn CryptoProvider>, hidden: Secrets) -> Registration {
+        let provider = Provider::new(name, component, &self.resilience, hidden);
         self.providers.insert(name, provider)
     }
 
@@ -132,8 +133,9 @@ impl Category for Crypto {
         Box::pin(async move {
             let component = opening.start(&opening.catalog().crypto).await?;
             let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
+            let hidden = opening.hidden();
             Ok(
-                Opened::new(Vec::new()).part(move || self.insert(&name, component), async move {
+                Opened::new(Vec::new()).part(move || self.insert(&name, component, hidden), async move {
                     closing.close().await
                 }),
             )
@@ -150,12 +152,12 @@ pub struct Provider {
 }
 
 impl Provider {
-    fn new(name: &str, component: Arc<dyn CryptoProvider>, resilience: &Resilience) -> Self {
+    fn new(name: &str, component: Arc<dyn CryptoProvider>, resilience: &Resilience, hidden: Secrets) -> Self {
         let registry = &resilience.metrics.all().registry;
         let operation = |operation| Operation::new(registry, FAMILIES, name, operation);
         Self {
             component,
-            outbound: Outbound::new(name, ComponentKind::Crypto, resilience),
+            outbound: Outbound::new(name, ComponentKind::Crypto, resilience, hidden),
             get: operation("get"),
             operation: operation("crypto_op"),
         }

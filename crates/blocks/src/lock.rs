@@ -7,6 +7,7 @@ use futures::future::BoxFuture;
 use outrigger_component::LockStore;
 use outrigger_component::lock::Unlocked;
 use outrigger_policy::resiliency::ComponentKind;
+use outrigger_redact::Secrets;
 use outrigger_runtime::components::{Category, OpenError, Opened, Opening};
 use outrigger_runtime::registry::{Registration, Registry};
 use outrigger_runtime::resilience::Resilience;
@@ -106,11 +107,17 @@ impl Locks {
     }
 
     /// Adds a store, in the place of one with this name.
-    fn insert(&self, name: &str, component: Arc<dyn LockStore>, keys: LockKeys) -> Registration {
+    fn insert(
+        &self,
+        name: &str,
+        component: Arc<dyn LockStore>,
+        keys: LockKeys,
+        hidden: Secrets,
+    ) -> Registration {
         let store = Store {
             component,
             keys,
-            outbound: Outbound::new(name, ComponentKind::Lock, &self.resilience),
+            outbound: Outbound::new(name, ComponentKind::Lock, &self.resilience, hidden),
         };
         self.stores.insert(name, store)
     }
@@ -184,9 +191,9 @@ impl Category for Locks {
             let keys = LockKeys::parse(prefix, opening.name(), opening.app_id())
                 .map_err(|error| opening.bad_key_prefix(error))?;
             let (name, store) = (opening.name().to_owned(), opening.build(&entry, setup).await?);
-            let closing = Arc::clone(&store);
+            let (closing, hidden) = (Arc::clone(&store), opening.hidden());
             Ok(
-                Opened::new(Vec::new()).part(move || self.insert(&name, store, keys), async move {
+                Opened::new(Vec::new()).part(move || self.insert(&name, store, keys, hidden), async move {
                     closing.close().await
                 }),
             )

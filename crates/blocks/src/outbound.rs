@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use outrigger_component::state::BulkError;
 use outrigger_component::{ApiStatus, Error, Kind};
 use outrigger_policy::resiliency::{ComponentKind, Direction, Key, Outcome, Policy};
+use outrigger_redact::Secrets;
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::resilience::{Attempts, BreakerOpen, ComponentPolicy, Resilience};
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis, Registry};
@@ -81,15 +82,22 @@ impl From<Error> for Cause {
 pub struct Outbound {
     policy: ComponentPolicy,
     metrics: Arc<SidecarMetrics>,
+    hidden: Secrets,
 }
 
 impl Outbound {
-    /// For the component `name`; its policy follows the resources.
-    pub fn new(name: &str, kind: ComponentKind, resilience: &Resilience) -> Self {
+    /// For the component `name`; its policy follows the resources. Its errors do not show what is `hidden`.
+    pub fn new(name: &str, kind: ComponentKind, resilience: &Resilience, hidden: Secrets) -> Self {
         Self {
             policy: resilience.policies.component(name, kind, Direction::Outbound),
             metrics: Arc::clone(&resilience.metrics),
+            hidden,
         }
+    }
+
+    /// An error of the component as it may be told.
+    pub fn cleared(&self, error: Error) -> Error {
+        error.without(&self.hidden)
     }
 
     /// Attempts under the policy, for operations that change from one to the next.
@@ -131,7 +139,9 @@ impl Outbound {
         F: Future<Output = Result<T, Error>>,
     {
         match self.policy.current() {
-            None => attempt().await.map_err(Cause::Component),
+            None => attempt()
+                .await
+                .map_err(|error| Cause::Component(self.cleared(error))),
             policy => self.repeat(policy, attempt, code).await,
         }
     }
@@ -150,7 +160,7 @@ impl Outbound {
             let attempt = attempt();
             async move {
                 let result = match limit.within(pin!(attempt)).await {
-                    Some(result) => result.map_err(Cause::Component),
+                    Some(result) => result.map_err(|error| Cause::Component(self.cleared(error))),
                     None => Err(Cause::Timeout),
                 };
                 let outcome = outcome(&result, code);
@@ -235,4 +245,33 @@ pub struct FamilyNames {
     pub count: &'static str,
     /// Name of the histogram of their durations, in milliseconds.
     pub latencies: &'static str,
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_policy::resiliency::Resiliency;
+    use outrigger_telemetry::metrics::Metrics;
+
+    use super::*;
+
+    /// Servers repeat in their errors what they were shown.
+    #[tokio::test]
+    async fn errors_of_components_do_not_show_secrets() {
+        let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
+        let resilience = Resilience::new(Resiliency::none(), metrics);
+        let hidden = Secrets::new(["a-token"]);
+        let outbound = Outbound::new("broker", ComponentKind::Pubsub, &resilience, hidden);
+        let echo = || async {
+            let error = Error::new(Kind::Denied, "the broker answered: no a-token here");
+            Err::<(), _>(error.because("because of a-token"))
+        };
+        let cause = outbound.run_uncounted(echo).await.unwrap_err();
+        assert_eq!(
+            cause.to_string(),
+            "the broker answered: no *** here: because of ***"
+        );
+        assert_eq!(cause.kind(), Some(Kind::Denied));
+        let again = outbound.repeat(None, echo, |_| None).await.unwrap_err();
+        assert_eq!(again.to_string(), cause.to_string());
+    }
 }

@@ -11,6 +11,7 @@ mod topics;
 use std::sync::Arc;
 
 use outrigger_component::PubSub;
+use outrigger_redact::Secrets;
 use outrigger_runtime::registry::{Registration, Registry};
 use outrigger_runtime::resilience::Resilience;
 use outrigger_telemetry::trace::Tracer;
@@ -76,8 +77,9 @@ impl PubSubs {
         component: Arc<dyn PubSub>,
         topics: Topics,
         prefix: String,
+        hidden: Secrets,
     ) -> Registration {
-        let broker = Broker::new(name, component, topics, prefix, &self.resilience);
+        let broker = Broker::new(name, component, topics, prefix, &self.resilience, hidden);
         let registration = self.brokers.insert(name, broker);
         self.changes.send_replace(());
         let changes = Arc::clone(&self.changes);

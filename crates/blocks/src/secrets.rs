@@ -74,14 +74,19 @@ impl Secrets {
     }
 
     /// Adds a store, in the place of one with this name.
-    fn insert(&self, name: &str, component: Arc<dyn SecretStore>) -> Registration {
+    fn insert(
+        &self,
+        name: &str,
+        component: Arc<dyn SecretStore>,
+        hidden: outrigger_redact::Secrets,
+    ) -> Registration {
         let registry = &self.resilience.metrics.all().registry;
         let operation = |operation| Operation::new(registry, FAMILIES, name, operation);
         let scope = self.scopes.iter().find(|scope| scope.store_name == name);
         let store = Store {
             component,
             scope: scope.cloned(),
-            outbound: Outbound::new(name, ComponentKind::Secretstore, &self.resilience),
+            outbound: Outbound::new(name, ComponentKind::Secretstore, &self.resilience, hidden),
             get: operation("get"),
             bulk_get: operation("bulk_get"),
         };
@@ -162,8 +167,9 @@ impl Category for Secrets {
             let features = component.features().iter().copied();
             let capabilities = features.map(Feature::name).collect();
             let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
+            let hidden = opening.hidden();
             Ok(
-                Opened::new(capabilities).part(move || self.insert(&name, component), async move {
+                Opened::new(capabilities).part(move || self.insert(&name, component, hidden), async move {
                     closing.close().await
                 }),
             )

@@ -18,6 +18,7 @@ use outrigger_component::offload::{INLINE, offload};
 use outrigger_component::state::{Bounds, Consistency, Delete, Get, Item, QueryPage, Set, Value};
 use outrigger_component::{Error, Kind, Pairs, StateStore};
 use outrigger_policy::resiliency::ComponentKind;
+use outrigger_redact::Secrets;
 use outrigger_runtime::registry::{Registration, Registry};
 use outrigger_runtime::resilience::Resilience;
 
@@ -40,7 +41,7 @@ const FAMILIES: FamilyNames = FamilyNames {
 /// Bytes that each item of a request has once more: its metadata, or the names of its actor.
 const MAX_METADATA: usize = 64 << 20;
 
-/// Bytes of all values of a bulk get together, where the answer has no limit of its own.
+/// Bytes of all values of a bulk get together, where the answer has no limit of its own, and of a query.
 pub const MAX_BULK: usize = 64 << 20;
 
 /// Every state store of the sidecar.
@@ -73,6 +74,7 @@ impl State {
         keys: Keys,
         cipher: Option<Cipher>,
         outbox: Option<Settings>,
+        hidden: Secrets,
     ) -> Registration {
         let has_outbox = outbox.is_some();
         let outbox = outbox.map(|settings| {
@@ -82,7 +84,7 @@ impl State {
         });
         let store = Store {
             outbox,
-            ..Store::new(name, component, keys, cipher, &self.resilience)
+            ..Store::new(name, component, keys, cipher, &self.resilience, hidden)
         };
         let registration = self.stores.insert(name, store);
         if !has_outbox {
@@ -148,6 +150,7 @@ impl Store {
         keys: Keys,
         cipher: Option<Cipher>,
         resilience: &Resilience,
+        hidden: Secrets,
     ) -> Self {
         let registry = &resilience.metrics.all().registry;
         let operation = |operation| Operation::new(registry, FAMILIES, name, operation);
@@ -161,7 +164,7 @@ impl Store {
                 bulk_get: operation("bulk_get"),
                 bulk_delete: operation("bulk_delete"),
             },
-            outbound: Outbound::new(name, ComponentKind::Statestore, resilience),
+            outbound: Outbound::new(name, ComponentKind::Statestore, resilience, hidden),
             name: name.to_owned(),
             component,
             keys,
@@ -258,7 +261,7 @@ impl Store {
             let item = match item.item {
                 Ok(Some(item)) => self.open(item).await.map(Some).map_err(|error| error.to_string()),
                 Ok(None) => Ok(None),
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(self.outbound.cleared(error).to_string()),
             };
             if let Ok(Some(item)) = &item {
                 let counted = opened.count(item.data.len());
@@ -357,7 +360,11 @@ impl Store {
         }
         let query = &query::read(text).await.map_err(failed)?;
         let component = &self.component;
-        let attempt = || component.query(query, metadata);
+        let bounds = Bounds {
+            bytes: MAX_BULK,
+            ..Bounds::default()
+        };
+        let attempt = || component.query(query, metadata, bounds);
         let mut page = self
             .outbound
             .run(&self.operations.query, attempt)
@@ -474,7 +481,7 @@ mod tests {
         let keys = Keys::parse(None, "store", "app", None).unwrap();
         let key = NamedKey::parse("key", &"0f".repeat(32)).unwrap();
         let cipher = Some(Cipher::new(key, None));
-        Store::new("store", component, keys, cipher, &resilience)
+        Store::new("store", component, keys, cipher, &resilience, Secrets::default())
     }
 
     #[tokio::test]

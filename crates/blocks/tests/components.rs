@@ -12,6 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outrigger_blocks::Blocks;
 use outrigger_blocks::bindings::Dependencies;
+use outrigger_blocks::secrets::SecretError;
 use outrigger_component::catalog::{Entry, Version};
 use outrigger_component::{Catalog, Error, Kind, Pairs, Result, SecretStore, Setup, secrets::Feature};
 use outrigger_policy::resiliency::Resiliency;
@@ -25,7 +26,7 @@ use outrigger_runtime::scheduler::{self, Scheduler};
 use outrigger_telemetry::metrics::Metrics;
 use outrigger_telemetry::trace::Tracer;
 
-/// Has one secret, `token`, whose value is the store's own property `value`.
+/// Has one secret, `token`, whose value is the store's own property `value`; of others its error shows that.
 struct Vault(String);
 
 #[async_trait]
@@ -37,7 +38,10 @@ impl SecretStore for Vault {
     async fn get(&self, name: &str, _metadata: &Pairs) -> Result<Pairs> {
         match name {
             "token" => Ok(Pairs::from([("token".to_owned(), self.0.clone())])),
-            _ => Err(Error::new(Kind::NotFound, "no such secret")),
+            _ => Err(Error::new(
+                Kind::NotFound,
+                format!("{} has no such secret", self.0),
+            )),
         }
     }
 
@@ -256,6 +260,22 @@ async fn a_binding_that_does_not_start_shows_no_secret() {
     let error = result.err().unwrap().to_string();
     assert!(
         error.contains("no host ***") && !error.contains("hush-hush"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_component_that_works_shows_no_secret_either() {
+    let (components, blocks) = with_blocks(&Arc::default());
+    let all = [dependent("second", "first", "token"), vault("first", "hush-hush")];
+    components.start(&all).await.unwrap();
+    let asked = blocks.secrets.get("second", "missing", &Pairs::new()).await;
+    let Err(SecretError::Get { cause, .. }) = asked else {
+        panic!("{asked:?}");
+    };
+    let error = cause.to_string();
+    assert!(
+        error.contains("*** has no such secret") && !error.contains("hush-hush"),
         "{error}"
     );
 }

@@ -1,5 +1,7 @@
 use std::{error::Error as StdError, fmt, sync::Arc};
 
+use outrigger_redact::Secrets;
+
 use crate::{MetadataError, Pairs};
 
 /// What went wrong, as far as an API answer or a retry depends on it.
@@ -137,6 +139,28 @@ impl Error {
     #[must_use]
     pub fn with_api_status(mut self, api_status: ApiStatus) -> Self {
         self.0.api_status = Some(api_status);
+        self
+    }
+
+    /// The same with `***` in place of each secret: outside systems repeat what they were shown.
+    #[must_use]
+    pub fn without(mut self, secrets: &Secrets) -> Self {
+        let inner = &mut self.0;
+        let clear = |text: &mut String| *text = secrets.redact(text);
+        if let Some(source) = &inner.source {
+            let source = source.to_string();
+            let cleared = secrets.redact(&source);
+            if cleared != source {
+                inner.source = Some(cleared.into());
+            }
+        }
+        clear(&mut inner.message);
+        inner.metadata.values_mut().for_each(clear);
+        if let Some(status) = &mut inner.api_status {
+            clear(&mut status.message);
+        }
+        let others = std::mem::take(&mut inner.others);
+        inner.others = others.into_iter().map(|other| other.without(secrets)).collect();
         self
     }
 
@@ -294,6 +318,28 @@ mod tests {
             Error::invalid_etag("not a number").to_string(),
             "invalid etag value: not a number"
         );
+    }
+
+    #[test]
+    fn secrets_go_wherever_they_stand() {
+        let status = ApiStatus {
+            grpc: 13,
+            http: 500,
+            message: "status a-token".to_owned(),
+            tag: String::new(),
+            reason: String::new(),
+            domain: String::new(),
+        };
+        let error = Error::new(Kind::Denied, "message a-token")
+            .because("cause a-token")
+            .with_metadata(Pairs::from([("x".to_owned(), "value a-token".to_owned())]))
+            .with_api_status(status)
+            .and(Error::new(Kind::Internal, "other a-token"));
+        let error = error.without(&Secrets::new(["a-token"]));
+        assert_eq!(error.to_string(), "message ***: cause ***; other ***");
+        assert_eq!(error.metadata()["x"], "value ***");
+        assert_eq!(error.api_status().unwrap().message, "status ***");
+        assert_eq!(error.kind(), Kind::Denied);
     }
 
     #[test]

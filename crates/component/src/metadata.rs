@@ -198,8 +198,13 @@ impl Metadata {
 
     /// `text` with `***` in place of each value that came from a secret store.
     pub fn redact(&self, text: &str) -> String {
+        self.secrets().redact(text)
+    }
+
+    /// The values that came from a secret store.
+    pub fn secrets(&self) -> Secrets {
         let found = self.secret.iter().filter_map(|name| self.properties.get(name));
-        Secrets::new(found.map(|(_, value)| value.as_str())).redact(text)
+        Secrets::new(found.map(|(_, value)| value.as_str()))
     }
 
     /// The name of the component.

@@ -248,6 +248,19 @@ pub async fn publish_each(
     Ok(failed)
 }
 
+impl Message {
+    /// What it takes in memory, bytes: payload, metadata, media type and key. Its topic is not counted, which messages share.
+    pub fn size(&self) -> usize {
+        let pairs = self.metadata.iter();
+        let metadata: usize = pairs
+            .map(|(name, value)| size_of::<(String, String)>() + name.len() + value.len())
+            .sum();
+        let key = self.lane.as_ref().and_then(|lane| lane.key.as_ref());
+        let content_type = self.content_type.as_ref();
+        self.data.len() + metadata + key.map_or(0, Bytes::len) + content_type.map_or(0, String::len)
+    }
+}
+
 impl BulkPublish {
     /// An entry as a message of its own: its metadata wins over the request's.
     pub fn message(&self, entry: &BulkEntry) -> Publish {
@@ -345,6 +358,29 @@ mod tests {
             assert!(error.to_string().contains(text), "{error}");
         }
         assert_eq!(publish("ttlInSeconds", "").ttl().unwrap(), None);
+    }
+
+    #[test]
+    fn the_size_of_a_message_is_not_its_payload_alone() {
+        let bare = Message {
+            topic: "orders".into(),
+            data: Bytes::from_static(b"12345"),
+            content_type: None,
+            metadata: Pairs::new(),
+            lane: None,
+            redelivered: None,
+        };
+        assert_eq!(bare.size(), 5);
+        let full = Message {
+            content_type: Some("text/plain".to_owned()),
+            metadata: Pairs::from([("x".to_owned(), "y".repeat(1000))]),
+            lane: Some(Lane {
+                partition: None,
+                key: Some(Bytes::from_static(b"key")),
+            }),
+            ..bare
+        };
+        assert_eq!(full.size(), 5 + 10 + size_of::<(String, String)>() + 1001 + 3);
     }
 
     #[test]

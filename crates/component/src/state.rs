@@ -310,8 +310,8 @@ pub trait StateStore: Send + Sync {
         self.features().contains(&Feature::Query)
     }
 
-    /// Values that match.
-    async fn query(&self, _query: &Query, _metadata: &Pairs) -> Result<QueryPage> {
+    /// Values that match; [`Kind::TooLarge`](crate::Kind::TooLarge) where they are more than the bounds let be.
+    async fn query(&self, _query: &Query, _metadata: &Pairs, _bounds: Bounds) -> Result<QueryPage> {
         Err(Error::unsupported("state store does not support querying"))
     }
 

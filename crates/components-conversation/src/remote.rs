@@ -5,7 +5,7 @@ use std::{borrow::Cow, env, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use outrigger_component::{
     Conversation, Error, Kind, Metadata, Result, Unit,
-    conversation::{Message, Request, Response, ToolChoice},
+    conversation::{Message, Request, Response, Tool, ToolChoice},
     offload::offload,
 };
 use outrigger_webclient::{BodyError, Secrets, causes, read_body};
@@ -13,7 +13,7 @@ use reqwest::{
     Client, StatusCode, Url,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue},
 };
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::cache::{Cache, Key};
 
@@ -21,6 +21,8 @@ use super::cache::{Cache, Key};
 const MAX_ANSWER: usize = 16 << 20;
 /// The longest wait for an answer, to its end.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(600);
+/// What a message, a part of it and a value of JSON count for besides their texts, bytes.
+const PART: usize = 16;
 /// The longest part of a provider's error text that is shown, bytes.
 const SHOWN: usize = 1024;
 
@@ -141,14 +143,37 @@ fn unreachable(error: &reqwest::Error) -> Error {
     Error::new(kind, format!("the model's provider: {}", causes(error)))
 }
 
-/// How much a request says, bytes.
+/// How much a request says, bytes: all of it is written.
 fn size(request: &Request) -> usize {
     let said = |message: &Message| {
-        let texts: usize = message.content.iter().map(String::len).sum();
-        let calls: usize = message.calls.iter().map(|call| call.arguments.len()).sum();
-        texts + calls
+        let texts: usize = message.content.iter().map(|text| PART + text.len()).sum();
+        let calls = message.calls.iter();
+        let calls: usize = calls
+            .map(|call| PART + call.id.len() + call.name.len() + call.arguments.len())
+            .sum();
+        PART + texts + calls + message.tool_id.len() + message.tool.len()
     };
-    request.messages.iter().map(said).sum()
+    let offered = |tool: &Tool| tool.name.len() + tool.description.len() + object_size(&tool.parameters);
+    let messages: usize = request.messages.iter().map(said).sum();
+    let tools: usize = request.tools.iter().map(offered).sum();
+    messages + tools + request.response_format.as_ref().map_or(0, object_size)
+}
+
+fn object_size(object: &Map<String, Value>) -> usize {
+    let members = object.iter();
+    members
+        .map(|(name, value)| name.len() + value_size(value))
+        .sum::<usize>()
+        + PART
+}
+
+fn value_size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => PART + text.len(),
+        Value::Array(values) => values.iter().map(value_size).sum::<usize>() + PART,
+        Value::Object(object) => object_size(object),
+        Value::Null | Value::Bool(_) | Value::Number(_) => PART,
+    }
 }
 
 /// An answer that is none; both protocols put the text in `error.message`.
@@ -270,8 +295,7 @@ mod tests {
             &metadata(&[]),
         );
         let remote = remote.unwrap();
-        // An answer has quotation marks around its text.
-        for (length, at_once) in [(INLINE - 2, true), (INLINE + 1, false)] {
+        for (length, at_once) in [(INLINE - 2 * PART, true), (INLINE + 1, false)] {
             let text = "x".repeat(length);
             let request = Request {
                 messages: vec![Message::new(Role::User, vec![text.clone()])],
@@ -282,6 +306,30 @@ mod tests {
             let (was_at_once, read) = done_at_once(remote.read(written.unwrap().0)).await;
             assert_eq!(was_at_once, at_once, "an answer of {length} bytes");
             assert!(read.unwrap().model == text);
+        }
+        let schema = || Map::from_iter([("description".to_owned(), Value::from("x".repeat(INLINE)))]);
+        let tool = Tool {
+            name: "f".to_owned(),
+            description: String::new(),
+            parameters: schema(),
+        };
+        let small = Request {
+            messages: vec![Message::new(Role::User, vec!["x".to_owned()])],
+            ..Request::default()
+        };
+        for large in [
+            Request {
+                tools: vec![tool],
+                ..small.clone()
+            },
+            Request {
+                response_format: Some(schema()),
+                ..small.clone()
+            },
+        ] {
+            let (was_at_once, written) = done_at_once(remote.written(&large)).await;
+            assert!(!was_at_once);
+            written.unwrap();
         }
     }
 

@@ -100,16 +100,18 @@ impl Key {
 impl<S: KeySource> Local<S> {
     async fn seal(&self, operation: &str, plaintext: &[u8], with: Parameters<'_>) -> Result<Sealed> {
         let key = self.key_for(operation, with.key, with.algorithm).await?;
-        if plaintext.len() <= INLINE {
+        // What is authenticated alone takes as long as what is encrypted.
+        let size = plaintext.len() + with.associated_data.len();
+        if size <= INLINE {
             return key.seal(plaintext, with);
         }
         let (plaintext, with) = (Secret::new(plaintext.to_vec()), Owned::of(with));
-        offload(plaintext.len(), move || key.seal(&plaintext, with.borrowed())).await
+        offload(size, move || key.seal(&plaintext, with.borrowed())).await
     }
 
     async fn open(&self, operation: &str, message: &Sealed, with: Parameters<'_>) -> Result<Secret> {
         let key = self.key_for(operation, with.key, with.algorithm).await?;
-        let size = key.cost(message.ciphertext.len());
+        let size = key.cost(message.ciphertext.len() + with.associated_data.len());
         if size <= INLINE {
             return key.open(message, with);
         }

@@ -204,6 +204,18 @@ async fn what_takes_long_is_done_on_another_thread() {
         assert_eq!(was_at_once, at_once, "{length} bytes to decrypt");
         assert!(opened.unwrap()[..] == plain);
     }
+    for (length, at_once) in [(INLINE - 1, true), (INLINE, false)] {
+        let associated_data = &vec![7; length][..];
+        let with = Parameters {
+            associated_data,
+            ..with
+        };
+        let (was_at_once, sealed) = done_at_once(provider.encrypt(b"1", with)).await;
+        assert_eq!(was_at_once, at_once, "{length} bytes beside what is encrypted");
+        let (was_at_once, opened) = done_at_once(provider.decrypt(&sealed.unwrap(), with)).await;
+        assert_eq!(was_at_once, at_once, "{length} bytes beside what is decrypted");
+        assert!(opened.unwrap()[..] == *b"1");
+    }
 }
 
 #[tokio::test]

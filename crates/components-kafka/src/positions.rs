@@ -66,6 +66,31 @@ pub(super) fn lasting(error: &KrafkaError) -> bool {
     !error.is_retriable() && !matches!(error, KrafkaError::Wakeup)
 }
 
+/// A batch that the client cannot read, which stands in the way of its partition.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Undecodable {
+    pub(super) partition: i32,
+    pub(super) offset: i64,
+    pub(super) why: String,
+}
+
+/// The batch of `topic` that an error of polling is about, if it is one. The client tells it by the text alone.
+pub(super) fn undecodable(error: &KrafkaError, topic: &str) -> Option<Undecodable> {
+    let KrafkaError::Protocol { message, .. } = error else {
+        return None;
+    };
+    let place = message.strip_prefix("undecodable record batch at ")?;
+    let place = place.strip_prefix(topic)?.strip_prefix('-')?;
+    let (partition, rest) = place.split_once(" offset ")?;
+    let offset = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    let why = rest.split_once("Underlying error: ").map_or("", |(_, why)| why);
+    Some(Undecodable {
+        partition: partition.parse().ok()?,
+        offset: offset.parse().ok()?,
+        why: why.to_owned(),
+    })
+}
+
 /// Commits positions, however often that is tried.
 pub(super) fn committing(consumer: &Arc<Consumer>, topic: &Arc<str>, positions: Vec<Position>) -> Committing {
     let (consumer, topic) = (Arc::clone(consumer), Arc::clone(topic));
@@ -111,5 +136,28 @@ pub(super) async fn known(settings: &Settings, consumer: &Arc<Consumer>, topic: 
             return Err(settings.failure_of(topic, &error));
         }
         sleep(RETRY_PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use krafka::ProtocolErrorKind;
+
+    use super::*;
+
+    /// As the client writes it: the test on a server would tell of another text.
+    #[test]
+    fn a_batch_that_cannot_be_read_is_found_in_the_text_of_the_client() {
+        let told = |text: &str| KrafkaError::protocol_kind(ProtocolErrorKind::Malformed, text);
+        let error = told(
+            "undecodable record batch at a-b-3 offset 17 (2 partitions affected in this poll); the partition cannot \
+             advance. Underlying error: compression error: too much",
+        );
+        let found = undecodable(&error, "a-b").unwrap();
+        assert_eq!((found.partition, found.offset), (3, 17));
+        assert_eq!(found.why, "compression error: too much");
+        assert_eq!(undecodable(&error, "a"), None);
+        assert_eq!(undecodable(&told("a batch"), "a-b"), None);
+        assert_eq!(undecodable(&KrafkaError::timeout("a-b"), "a-b"), None);
     }
 }

@@ -6,7 +6,7 @@
 mod hand_out;
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -28,7 +28,7 @@ use tokio_util::task::TaskTracker;
 use super::{
     BrokerInner, CALL_TIMEOUT, LOG,
     offsets::{Offsets, Position, TakenRecord},
-    positions::{Committing, begin, committed, committing, count, known, lasting},
+    positions::{Committing, begin, committed, committing, count, known, lasting, undecodable},
     rebalance::{Change, Listener, PartitionChange},
     settings::Settings,
     values::{Reader, Values},
@@ -45,6 +45,10 @@ const POLL: Duration = Duration::from_millis(500);
 const PAUSED: Duration = Duration::from_millis(20);
 /// Records that are taken from the client at once.
 const BATCH: usize = 500;
+/// Most bytes of a compressed batch once it is unpacked; the client unpacks it as a whole.
+const MAX_UNPACKED: usize = 32 * 1024 * 1024;
+/// Before a batch that cannot be read is read again.
+const UNREADABLE_PAUSE: Duration = Duration::from_secs(10);
 /// How long joining the group may take: its other members have to notice.
 const JOIN: Duration = Duration::from_secs(60);
 /// How long settlements are gathered until they are committed.
@@ -68,6 +72,8 @@ pub(super) struct Session {
     offsets: Offsets<ConsumerRecord>,
     values: Reader,
     paused: BTreeSet<i32>,
+    /// Partitions that stand still, and when they are read again.
+    stuck: BTreeMap<i32, Instant>,
     /// Of the topic, when the group was joined.
     partitions: usize,
     /// Of the topic, when the subscription began.
@@ -116,6 +122,7 @@ async fn consumer(settings: &Settings, in_flight: usize, changes: mpsc::Sender<C
         .fetch_max_bytes(wanted.fetch_most)
         .max_poll_records(batch)
         .max_buffered_records(wanted.buffer)
+        .max_decompressed_size(MAX_UNPACKED)
         .idle_poll_backoff(PAUSED)
         .metrics_push(false)
         .rebalance_listener(Listener(changes))
@@ -181,6 +188,7 @@ impl Session {
             offsets: Offsets::new(settings.consumer.retry.clone(), settings.consumer.returns_lanes),
             values: Reader::new(values),
             paused: BTreeSet::new(),
+            stuck: BTreeMap::new(),
             partitions,
             first_partitions: before.unwrap_or(partitions),
             failures: 0,
@@ -294,13 +302,15 @@ impl Session {
         }
     }
 
-    /// Reads of those partitions alone for whose records there is room.
+    /// Reads of those partitions alone for whose records there is room, and which do not stand still.
     async fn pause(&mut self, draining: bool) {
         let all = draining || !self.ahead.is_empty();
+        let now = Instant::now();
+        let stands = |partition: &i32| self.stuck.get(partition).is_some_and(|until| *until > now);
         let wanted: BTreeSet<i32> = self
             .offsets
             .assigned()
-            .filter(|partition| all || self.offsets.is_full(*partition))
+            .filter(|partition| all || self.offsets.is_full(*partition) || stands(partition))
             .collect();
         if wanted == self.paused {
             return;
@@ -323,8 +333,16 @@ impl Session {
         match polled {
             Ok(records) => {
                 self.failures = 0;
+                for record in &records {
+                    self.stuck.remove(&record.partition);
+                }
                 self.ahead.extend(records);
                 self.polling = poll(&self.consumer.client, &self.resumed);
+            }
+            Err(error) if undecodable(&error, &self.topic).is_some() => {
+                self.stands_still(&error);
+                let pause = self.shared.settings.consumer.rejoin;
+                self.polling = poll_after(pause, &self.consumer.client, &self.resumed);
             }
             Err(error) if lasting(&error) => return Err(self.shared.settings.failure(&error)),
             Err(error) => {
@@ -506,6 +524,7 @@ impl Session {
         for partition in &gone {
             self.offsets.revoke(*partition);
             self.paused.remove(partition);
+            self.stuck.remove(partition);
         }
     }
 

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Messages that wait for one subscription.
 const MAX_WAITING: usize = 65_536;
-/// Their payloads, bytes.
+/// What they take, bytes: payloads, metadata, keys and topics.
 const MAX_BYTES: usize = 256 << 20;
 
 pub(crate) fn add(catalog: &mut Catalog) {
@@ -56,6 +56,11 @@ impl Subscriber {
     }
 }
 
+/// Each message has its topic for itself here.
+fn size(message: &Message) -> usize {
+    message.size() + message.topic.len()
+}
+
 impl Broker {
     fn new(metadata: &Metadata) -> Self {
         Self {
@@ -90,11 +95,21 @@ impl PubSub for Broker {
         let wanted = subscribers
             .iter()
             .filter(|subscriber| subscriber.wants(&message.topic));
+        let lane = message.partition_key().map(|key| Lane {
+            partition: None,
+            key: Some(Bytes::copy_from_slice(key.as_bytes())),
+        });
+        let message = Message {
+            topic: message.topic.as_str().into(),
+            data: message.data.clone(),
+            content_type: message.content_type.clone(),
+            metadata: message.metadata.clone(),
+            lane,
+            redelivered: Some(0),
+        };
+        let size = size(&message);
         // To all or to none: a message that is published again must not come twice.
-        if let Some(full) = wanted
-            .clone()
-            .find(|subscriber| !subscriber.has_room(message.data.len()))
-        {
+        if let Some(full) = wanted.clone().find(|subscriber| !subscriber.has_room(size)) {
             let text = format!(
                 "the subscription to {} has {MAX_WAITING} messages or {MAX_BYTES} bytes waiting; publish again when \
                  the app has handled some",
@@ -102,25 +117,10 @@ impl PubSub for Broker {
             );
             return Err(Error::new(Kind::Unavailable, text).of(&self.component));
         }
-        let topic: Arc<str> = message.topic.as_str().into();
-        let key = message
-            .partition_key()
-            .map(|key| Bytes::copy_from_slice(key.as_bytes()));
         for subscriber in wanted {
-            subscriber.bytes.fetch_add(message.data.len(), Ordering::Relaxed);
-            let lane = key.clone().map(|key| Lane {
-                partition: None,
-                key: Some(key),
-            });
+            subscriber.bytes.fetch_add(size, Ordering::Relaxed);
             // There is room, and only this side fills it.
-            let _ = subscriber.queue.try_send(Message {
-                topic: Arc::clone(&topic),
-                data: message.data.clone(),
-                content_type: message.content_type.clone(),
-                metadata: message.metadata.clone(),
-                lane,
-                redelivered: Some(0),
-            });
+            let _ = subscriber.queue.try_send(message.clone());
         }
         Ok(())
     }
@@ -172,7 +172,7 @@ async fn deliver(
             message = messages.recv(), if feed.free_capacity() > 0 => match message {
                 None => return Ok(()),
                 Some(message) => {
-                    bytes.fetch_sub(message.data.len(), Ordering::Relaxed);
+                    bytes.fetch_sub(size(&message), Ordering::Relaxed);
                     feed.offer((), message);
                 }
             },

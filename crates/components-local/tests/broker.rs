@@ -66,12 +66,21 @@ async fn every_subscription_gets_everything_once() {
 
 #[tokio::test]
 async fn what_nobody_takes_is_bounded() {
-    let broker = open().await;
-    let subscription = broker.subscribe(request("orders")).await.unwrap();
-    let large = Publish {
+    nobody_takes(Publish {
         data: vec![0; 64 << 20].into(),
         ..message("orders", "")
-    };
+    })
+    .await;
+    nobody_takes(Publish {
+        metadata: [("x".to_owned(), "y".repeat(64 << 20))].into(),
+        ..message("orders", "1")
+    })
+    .await;
+}
+
+async fn nobody_takes(large: Publish) {
+    let broker = open().await;
+    let subscription = broker.subscribe(request("orders")).await.unwrap();
     let mut refused = None;
     for _ in 0..8 {
         if let Err(error) = broker.publish(&large).await {

@@ -4,15 +4,22 @@
 
 use std::{collections::VecDeque, future::pending};
 
-use async_nats::jetstream::{
-    Message as Incoming,
-    stream::{RawMessageErrorKind, Stream},
+use async_nats::{
+    HeaderMap, Message,
+    header::NATS_MESSAGE_ID,
+    jetstream::{
+        Message as Incoming,
+        stream::{RawMessageErrorKind, Stream},
+    },
 };
 use bytes::Bytes;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Messages that wait here; beyond it the connection's own buffer fills, and what it drops the server sends again.
 const MAX_WAITING: usize = 8192;
+
+/// The longest id of a message that is kept, bytes.
+const MAX_ID: usize = 1024;
 
 /// Messages in the order they came.
 #[derive(Default)]
@@ -53,6 +60,7 @@ impl Prefetched {
 
     /// Takes a message; `limit` is how many bytes all that wait here may have.
     pub(super) fn push(&mut self, mut incoming: Incoming, limit: usize) {
+        lighten(&mut incoming.message);
         let size = incoming.payload.len();
         let whole = size == 0 || self.bytes + size <= limit;
         if whole {
@@ -109,6 +117,24 @@ impl Prefetched {
     }
 }
 
+/// Lets go of headers, of which the id of the message is all that is used here. Where they were most of the message, its payload
+/// is copied, so that it does not keep all that was read with it.
+fn lighten(message: &mut Message) {
+    let Some(headers) = message.headers.take() else {
+        return;
+    };
+    if let Some(id) = headers.get(NATS_MESSAGE_ID)
+        && id.as_str().len() <= MAX_ID
+    {
+        let mut kept = HeaderMap::new();
+        kept.insert(NATS_MESSAGE_ID, id.clone());
+        message.headers = Some(kept);
+    }
+    if message.length > 2 * message.payload.len() {
+        message.payload = Bytes::copy_from_slice(&message.payload);
+    }
+}
+
 pub(super) async fn read(stream: &Stream, sequence: u64) -> Payload {
     match stream.get_raw_message(sequence).await {
         Ok(message) => Ok(message.payload),
@@ -116,5 +142,43 @@ pub(super) async fn read(stream: &Stream, sequence: u64) -> Payload {
             RawMessageErrorKind::NoMessageFound => Lost::Deleted,
             _ => Lost::Unread(error.to_string()),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_headers(headers: HeaderMap) -> Message {
+        Message {
+            subject: "orders".into(),
+            reply: None,
+            payload: Bytes::from_static(b"1"),
+            headers: Some(headers),
+            status: None,
+            description: None,
+            length: 1 << 20,
+        }
+    }
+
+    #[test]
+    fn headers_do_not_wait_with_their_message() {
+        let mut headers = HeaderMap::new();
+        headers.insert("X-Large", "y".repeat(1 << 20).as_str());
+        headers.insert(NATS_MESSAGE_ID, "an id");
+        let mut message = with_headers(headers);
+        let before = message.payload.as_ptr();
+        lighten(&mut message);
+        let kept = message.headers.unwrap();
+        assert_eq!(kept.len(), 1);
+        assert_eq!(kept.get(NATS_MESSAGE_ID).map(|id| id.as_str()), Some("an id"));
+        assert_eq!(message.payload, "1");
+        assert_ne!(message.payload.as_ptr(), before, "it is a copy");
+
+        let mut headers = HeaderMap::new();
+        headers.insert(NATS_MESSAGE_ID, "y".repeat(MAX_ID + 1).as_str());
+        let mut message = with_headers(headers);
+        lighten(&mut message);
+        assert!(message.headers.is_none());
     }
 }

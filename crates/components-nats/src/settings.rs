@@ -61,11 +61,14 @@ impl Settings {
         let consumer = consumer(metadata)?;
         // Last: without it nothing more could be read, and all that is wrong is told together.
         let url = addresses(metadata, servers)?;
-        if !secure && url.iter().any(ServerAddr::tls_required) {
+        let tls = url.iter().any(ServerAddr::tls_required);
+        if !secure && tls {
             let config = client_config(None, None);
             let config = config.map_err(|error| metadata.wrong(URL, &error.to_string()))?;
             options = options.tls_client_config(config);
         }
+        // Of every server: those that the first one names have no scheme, and would be told who this is in the clear.
+        options = options.require_tls(secure || tls);
         let settings = Self {
             url,
             stream,

@@ -214,7 +214,7 @@ impl StateStore for Store {
         true
     }
 
-    async fn query(&self, query: &Query, metadata: &Pairs) -> Result<QueryPage> {
+    async fn query(&self, query: &Query, metadata: &Pairs, bounds: Bounds) -> Result<QueryPage> {
         let request = QueryRequest {
             query: Some(messages::query(query)),
             metadata: metadata.clone(),
@@ -223,7 +223,9 @@ impl StateStore for Store {
             .max_decoding_message_size(self.limit);
         let answer = client.query(request).await;
         let answer = answer.map_err(|status| status::read_error(&status))?.into_inner();
-        Ok(messages::page(answer))
+        let (page, tally) = (messages::page(answer), bounds.query_tally());
+        page.items.iter().try_for_each(|item| tally.matched(item))?;
+        Ok(page)
     }
 
     async fn ping(&self) -> Result<()> {

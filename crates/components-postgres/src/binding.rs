@@ -2,15 +2,17 @@
 
 use std::{
     future::Future,
+    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
 use bytes::BytesMut;
+use futures::TryStreamExt;
 use jiff::Timestamp;
 use outrigger_component::{
-    Error, Metadata, OutputBinding, Pairs, Result,
+    Error, Kind, Metadata, OutputBinding, Pairs, Result,
     bindings::{Invoke, Invoked},
     go_json::{check_values, from_slice},
     offload::{INLINE, offload},
@@ -31,6 +33,8 @@ use super::{
 
 const SQL: &str = "sql";
 const PARAMETERS: &str = "params";
+/// Largest answer to a query, bytes of JSON.
+const MAX_ANSWER: usize = 100 << 20;
 
 pub(super) struct PostgresBinding {
     pool: Pool,
@@ -180,43 +184,67 @@ impl PostgresBinding {
                 };
                 return touched.map_err(failure);
             }
-            let messages = client.simple_query(sql).await.map_err(failure)?;
-            let counts = messages.iter().filter_map(|message| match message {
-                SimpleQueryMessage::CommandComplete(count) => Some(*count),
-                _ => None,
-            });
-            Ok(counts.last().unwrap_or(0))
-        })
-        .await
-    }
-
-    async fn rows(&self, sql: &str, arguments: &[Argument]) -> Result<Vec<Row>> {
-        self.on_session(sql, |session| async move {
-            let client = session.client()?;
-            let parameters = parameters(arguments);
-            let rows = if self.pool.prepares() {
-                let statement = client.prepare(sql).await.map_err(failure)?;
-                client.query(&statement, &values(&parameters)).await
-            } else {
-                client.query_typed(sql, &parameters).await
-            };
-            rows.map_err(failure)
+            // Rows, as of a SELECT, are not kept.
+            let mut messages = pin!(client.simple_query_raw(sql).await.map_err(failure)?);
+            let mut last = 0;
+            while let Some(message) = messages.try_next().await.map_err(failure)? {
+                if let SimpleQueryMessage::CommandComplete(count) = message {
+                    last = count;
+                }
+            }
+            Ok(last)
         })
         .await
     }
 
     /// The rows as a JSON array of arrays.
     async fn query(&self, sql: &str, arguments: &[Argument]) -> Result<String> {
-        let mut out = String::from("[");
-        for (index, row) in self.rows(sql, arguments).await?.iter().enumerate() {
-            if index > 0 {
-                out.push(',');
+        self.on_session(sql, |session| async move {
+            let client = session.client()?;
+            let parameters = parameters(arguments);
+            let rows = if self.pool.prepares() {
+                let statement = client.prepare(sql).await.map_err(failure)?;
+                client.query_raw(&statement, values(&parameters)).await
+            } else {
+                client.query_typed_raw(sql, parameters).await
+            };
+            let mut rows = pin!(rows.map_err(failure)?);
+            let mut out = String::from("[");
+            while let Some(row) = rows.try_next().await.map_err(failure)? {
+                let written = append(row, out).await;
+                out = written.inspect_err(|_| session.leave_unread())?;
             }
-            cell::write_row(row, &mut out)?;
-        }
-        out.push(']');
-        Ok(out)
+            out.push(']');
+            Ok(out)
+        })
+        .await
     }
+}
+
+/// Writes a row behind the others. A large one is written on a thread for heavy work.
+async fn append(row: Row, mut out: String) -> Result<String> {
+    let size = row.raw_size_bytes();
+    if size > MAX_ANSWER.saturating_sub(out.len()) {
+        return Err(too_large());
+    }
+    let write = move || -> Result<String> {
+        if out.len() > 1 {
+            out.push(',');
+        }
+        cell::write_row(&row, &mut out)?;
+        Ok(out)
+    };
+    let out = offload(size, write).await?;
+    if out.len() > MAX_ANSWER {
+        return Err(too_large());
+    }
+    Ok(out)
+}
+
+fn too_large() -> Error {
+    let text =
+        format!("the rows have more than {MAX_ANSWER} bytes together, which is the limit: select fewer");
+    Error::new(Kind::TooLarge, text)
 }
 
 fn context(error: Error) -> Error {

@@ -187,15 +187,6 @@ impl Pool {
             .await
     }
 
-    /// As [`Pool::read`], for statements of so many forms that none is kept prepared.
-    pub(super) async fn read_once(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
-        self.repeated(|session| async move {
-            let rows = session.client()?.query_typed(sql, parameters).await;
-            rows.map_err(failure)
-        })
-        .await
-    }
-
     /// As [`Pool::read`] for a write that may happen twice.
     pub(super) async fn repeated<T, F>(
         &self,

@@ -35,6 +35,7 @@ impl AsSession for Transaction<'_> {
 pub(super) struct OwnedSession {
     object: Option<Object>,
     settled: AtomicBool,
+    unread: AtomicBool,
     tls: MakeRustlsConnect,
 }
 
@@ -43,6 +44,7 @@ impl OwnedSession {
         Self {
             object: Some(object),
             settled: AtomicBool::new(false),
+            unread: AtomicBool::new(false),
             tls,
         }
     }
@@ -58,6 +60,11 @@ impl OwnedSession {
     /// Every statement was answered, well or with an error.
     pub(super) fn settle(&self) {
         self.settled.store(true, Ordering::Relaxed);
+    }
+
+    /// The answer to a statement is not read to its end: the connection is closed, settled or not.
+    pub(super) fn leave_unread(&self) {
+        self.unread.store(true, Ordering::Relaxed);
     }
 
     /// Closes the connection, with what its session holds.
@@ -76,7 +83,7 @@ impl AsSession for OwnedSession {
 
 impl Drop for OwnedSession {
     fn drop(&mut self) {
-        if self.settled.load(Ordering::Relaxed) {
+        if self.settled.load(Ordering::Relaxed) && !self.unread.load(Ordering::Relaxed) {
             return;
         }
         let Some(client) = self.object.take().map(Object::take) else {

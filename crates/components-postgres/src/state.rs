@@ -159,6 +159,29 @@ impl PostgresState {
     }
 }
 
+/// What a query selects, no more of it than the bounds let be. Queries have so many forms that none is kept prepared.
+async fn matching(
+    session: &OwnedSession,
+    sql: &str,
+    parameters: &[Parameter<'_>],
+    bounds: Bounds,
+) -> Result<Vec<QueryItem>> {
+    let rows = session.client()?.query_typed_raw(sql, parameters.to_vec()).await;
+    let mut rows = pin!(rows.map_err(failure)?);
+    let (tally, mut items) = (bounds.query_tally(), Vec::new());
+    while let Some(row) = rows.try_next().await.map_err(failure)? {
+        let item = QueryItem {
+            key: row.get(0),
+            data: Bytes::from(row.get::<_, String>(1)),
+            etag: row.get(2),
+            error: None,
+        };
+        tally.matched(&item)?;
+        items.push(item);
+    }
+    Ok(items)
+}
+
 fn check_key(key: &str) -> Result<()> {
     if key.is_empty() {
         return Err(Error::invalid_request("missing key in get operation"));
@@ -229,7 +252,7 @@ impl StateStore for PostgresState {
         self.change(transaction, Some(key)).await
     }
 
-    async fn query(&self, query: &Query, _metadata: &Pairs) -> Result<QueryPage> {
+    async fn query(&self, query: &Query, _metadata: &Pairs, bounds: Bounds) -> Result<QueryPage> {
         if self.generation == Generation::V2 {
             return Err(Error::unsupported("state store does not support querying"));
         }
@@ -239,14 +262,10 @@ impl StateStore for PostgresState {
             .iter()
             .map(|(value, kind)| (value.as_ref() as &(dyn ToSql + Sync), kind.clone()))
             .collect();
-        let rows = self.pool.read_once(&select.sql, &parameters).await?;
-        let items = rows.iter().map(|row| QueryItem {
-            key: row.get(0),
-            data: Bytes::from(row.get::<_, String>(1)),
-            etag: row.get(2),
-            error: None,
-        });
-        let items: Vec<_> = items.collect();
+        let (sql, parameters) = (select.sql.as_str(), parameters.as_slice());
+        let matching =
+            |session: Arc<OwnedSession>| async move { matching(&session, sql, parameters, bounds).await };
+        let items = self.pool.repeated(matching).await?;
         // The last page has a token too; the one after it is empty.
         let token = match query.limit {
             0 => String::new(),

@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 use tokio_util::codec::{Decoder, Encoder, Framed};
 use url::Url;
 
-use super::{command, settings::Settings};
+use super::{command, lookup::TLS, settings::Settings};
 
 /// How long any call waits for a broker.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -240,7 +240,7 @@ impl Connection {
 }
 
 async fn connect(settings: &Settings, url: &Url) -> Result<Box<dyn Stream>> {
-    let is_tls = url.scheme() == "pulsar+ssl";
+    let is_tls = url.scheme() == TLS;
     let host = url.host_str().unwrap_or_default();
     // An IPv6 address has brackets in a URL.
     let host = host.trim_start_matches('[').trim_end_matches(']');

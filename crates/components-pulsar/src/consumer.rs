@@ -185,14 +185,15 @@ impl Member {
             return;
         }
         for part in entry.parts {
-            self.prefetch.received(part.data.len());
-            self.partitions[partition].waiting += 1;
             let index = part.index;
+            let message = self.message(id, part, entry.redelivered);
+            self.prefetch.received(message.size());
+            self.partitions[partition].waiting += 1;
             self.ready.push_back(Incoming {
                 id,
                 index,
                 is_alone: !entry.is_batch,
-                message: self.message(id, part, entry.redelivered),
+                message,
             });
         }
     }

@@ -1,7 +1,7 @@
 //! What a broker keeps and sends at a time: a message, or a batch of them.
 
 use bytes::Bytes;
-use outrigger_component::Pairs;
+use outrigger_component::{Pairs, offload::offload};
 use prost::Message as _;
 use pulsar::{
     message::Payload,
@@ -50,10 +50,31 @@ pub(super) fn permits(payload: &Payload) -> u32 {
     u32::try_from(count).unwrap_or(1).max(1)
 }
 
+/// Bytes that reading it looks at: as it came, and decompressed.
+fn size(payload: &Payload) -> usize {
+    let unpacked = payload.metadata.uncompressed_size.unwrap_or(0);
+    let unpacked = usize::try_from(unpacked).unwrap_or(usize::MAX);
+    payload.data.len().saturating_add(unpacked)
+}
+
 impl Entry {
+    /// What came with `command`, or why nothing can be done with it here. Away from the threads that serve calls where there is
+    /// much of it.
+    pub(super) async fn read(
+        command: CommandMessage,
+        payload: Payload,
+    ) -> (CommandMessage, Result<Self, String>) {
+        let size = size(&payload);
+        let work = move || {
+            let entry = Self::of(&command, payload);
+            (command, entry)
+        };
+        offload(size, work).await
+    }
+
     /// # Errors
     /// Why nothing can be done with it here.
-    pub(super) fn of(command: &CommandMessage, payload: Payload) -> Result<Self, String> {
+    fn of(command: &CommandMessage, payload: Payload) -> Result<Self, String> {
         let Payload { metadata, data } = payload;
         if !metadata.encryption_keys.is_empty() {
             return Err("it is encrypted from end to end, which is not supported".to_owned());
@@ -154,6 +175,7 @@ fn together(count: i32, data: &Bytes) -> Result<Vec<Part>, String> {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_component::offload::{INLINE, done_at_once};
     use pulsar::proto::{EncryptionKeys, MessageIdData};
 
     use super::*;
@@ -209,6 +231,20 @@ mod tests {
         let all = [(0, "a".to_owned()), (1, String::new()), (2, "c".to_owned())];
         assert_eq!(texts(&entry), all);
         assert_eq!(entry.parts[2].key.as_deref(), Some(&b"key of c"[..]));
+    }
+
+    #[tokio::test]
+    async fn large_entries_are_read_on_another_thread() {
+        for (size, expected) in [(INLINE / 2, true), (INLINE, false)] {
+            let mut payload = batch(&[]);
+            payload.metadata.num_messages_in_batch = None;
+            payload.metadata.compression = Some(CompressionType::Zstd as i32);
+            payload.metadata.uncompressed_size = u32::try_from(size).ok();
+            payload.data = zstd::bulk::compress(&vec![b'x'; size], 3).unwrap();
+            let (at_once, (_, entry)) = done_at_once(Entry::read(command(Vec::new()), payload)).await;
+            assert_eq!(at_once, expected, "{size}");
+            assert_eq!(entry.unwrap().parts[0].data.len(), size);
+        }
     }
 
     #[test]

@@ -11,6 +11,8 @@ use url::Url;
 
 use super::{command, connection::Connection, settings::Settings};
 
+/// The scheme of addresses with TLS.
+pub(super) const TLS: &str = "pulsar+ssl";
 /// How often brokers may send on to another one.
 const REDIRECTS: u32 = 20;
 /// Most partitions of a topic: each is a connection.
@@ -61,14 +63,11 @@ pub(super) async fn open(settings: &Arc<Settings>, topic: &str) -> Result<Connec
             return Err(command::refused(&what, found.error.unwrap_or_default(), &text));
         }
         let text = match entrance.scheme() {
-            "pulsar+ssl" => found.broker_service_url_tls,
+            TLS => found.broker_service_url_tls,
             _ => found.broker_service_url,
         };
         let text = text.unwrap_or_default();
-        let url = Url::parse(&text).map_err(|_| {
-            let text = format!("{what}: its broker has no address for {}://", entrance.scheme());
-            Error::new(Kind::Unavailable, text)
-        })?;
+        let url = address(&what, &entrance, &text)?;
         let through = found.proxy_through_service_url.unwrap_or(false);
         match kind {
             Some(LookupType::Connect) if through => {
@@ -88,6 +87,43 @@ pub(super) async fn open(settings: &Arc<Settings>, topic: &str) -> Result<Connec
     Err(Error::new(Kind::Unavailable, text))
 }
 
+/// Where a broker says that the topic is. Who came in by TLS shows nobody its token without.
+fn address(what: &str, entrance: &Url, text: &str) -> Result<Url> {
+    let scheme = entrance.scheme();
+    match Url::parse(text) {
+        Ok(url) if scheme == TLS && url.scheme() != TLS => {
+            let text = format!("{what}: its broker is said to be at {url}, and {scheme}:// is expected");
+            Err(Error::new(Kind::Unavailable, text))
+        }
+        Ok(url) => Ok(url),
+        Err(_) => {
+            let text = format!("{what}: its broker has no address for {scheme}://");
+            Err(Error::new(Kind::Unavailable, text))
+        }
+    }
+}
+
 fn is_same(one: &Url, other: &Url) -> bool {
     (one.host_str(), one.port()) == (other.host_str(), other.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_came_in_by_tls_is_not_sent_on_without() {
+        let entrance = |url: &str| Url::parse(url).unwrap();
+        let tls = entrance("pulsar+ssl://broker:6651");
+        let found = address("topic a", &tls, "pulsar+ssl://other:6651").unwrap();
+        assert_eq!(found.host_str(), Some("other"));
+        for text in ["pulsar://other:6650", "http://other", "other:6650", ""] {
+            let error = address("topic a", &tls, text).unwrap_err();
+            assert_eq!(error.kind(), Kind::Unavailable, "{text}");
+            assert!(error.to_string().contains("pulsar+ssl://"), "{error}");
+        }
+        let plain = entrance("pulsar://broker:6650");
+        address("topic a", &plain, "pulsar://other:6650").unwrap();
+        address("topic a", &plain, "").unwrap_err();
+    }
 }

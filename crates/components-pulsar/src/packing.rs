@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 
 use flate2::{read::ZlibDecoder, write::ZlibEncoder};
-use outrigger_component::{Metadata, MetadataError};
+use outrigger_component::{Metadata, MetadataError, offload::offload};
 use pulsar::proto::CompressionType;
 
 /// How payloads go out.
@@ -45,9 +45,17 @@ impl Compression {
         }
     }
 
+    /// [`Compression::pack`], away from the threads that serve calls where there is much.
+    ///
     /// # Errors
     /// Those of the libraries.
-    pub(super) fn pack(self, data: Vec<u8>) -> io::Result<Vec<u8>> {
+    pub(super) async fn pack_aside(self, data: Vec<u8>) -> io::Result<Vec<u8>> {
+        offload(data.len(), move || self.pack(data)).await
+    }
+
+    /// # Errors
+    /// Those of the libraries.
+    fn pack(self, data: Vec<u8>) -> io::Result<Vec<u8>> {
         Ok(match self {
             Self::None => data,
             Self::Lz4 => lz4_flex::block::compress(&data),
@@ -91,7 +99,19 @@ pub(super) fn unpack(kind: i32, data: &[u8], size: usize) -> Result<Vec<u8>, Str
 
 #[cfg(test)]
 mod tests {
+    use outrigger_component::offload::{INLINE, done_at_once};
+
     use super::*;
+
+    #[tokio::test]
+    async fn large_payloads_are_packed_on_another_thread() {
+        for (size, expected) in [(INLINE, true), (INLINE + 1, false)] {
+            let (at_once, packed) = done_at_once(Compression::Zlib(9).pack_aside(vec![b'x'; size])).await;
+            assert_eq!(at_once, expected, "{size}");
+            let number = CompressionType::Zlib as i32;
+            assert_eq!(unpack(number, &packed.unwrap(), size).unwrap().len(), size);
+        }
+    }
 
     fn read(properties: &[(&str, &str)]) -> Result<Compression, MetadataError> {
         let owned = properties

@@ -254,7 +254,11 @@ impl Work {
             kind => {
                 metadata.uncompressed_size = u32::try_from(data.len()).ok();
                 metadata.compression = Some(kind as i32);
-                let packed = compression.pack(data);
+                let packed = compression.pack_aside(data).await;
+                // It may have waited for its turn.
+                if let Some(sent) = self.sent.back_mut() {
+                    sent.since = Instant::now();
+                }
                 packed.map_err(|error| Error::new(Kind::Internal, format!("compression: {error}")))?
             }
         };

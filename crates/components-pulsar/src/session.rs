@@ -158,7 +158,7 @@ impl Session {
                         return Ok(());
                     }
                 },
-                message = connection.next() => self.on_message(message?)?,
+                message = connection.next() => self.on_message(message?).await?,
             }
         }
     }
@@ -168,7 +168,7 @@ impl Session {
         let _ = self.news.send((self.number, news));
     }
 
-    fn on_message(&self, message: Box<Message>) -> Result<()> {
+    async fn on_message(&self, message: Box<Message>) -> Result<()> {
         if message.command.close_consumer.is_some() {
             let text = format!("the broker no longer serves {}", self.topic);
             return Err(Error::new(Kind::Unavailable, text));
@@ -177,7 +177,8 @@ impl Session {
             return Ok(());
         };
         let taken = permits(&payload);
-        match Entry::of(&command, payload) {
+        let (command, entry) = Entry::read(command, payload).await;
+        match entry {
             Ok(entry) => self.notify(SessionEvent::Entry(Box::new(entry), taken)),
             Err(why) => {
                 let id = &command.message_id;

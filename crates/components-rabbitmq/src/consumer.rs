@@ -236,7 +236,7 @@ impl Consumer {
                 delivery = stream.deliveries.next(), if !over => match delivery {
                     Some(Ok(delivery)) if draining => self.give_back(&delivery.acker, true).await?,
                     Some(Ok(delivery)) => {
-                        let refit = stream.prefetch.received(delivery.data.len());
+                        let refit = stream.prefetch.received(size(&delivery));
                         waiting.add(delivery);
                         if refit && !self.queue.has_one_consumer() {
                             self.refit(&mut stream, &mut waiting).await?;
@@ -371,6 +371,31 @@ fn returned(properties: &BasicProperties) -> u32 {
     counted.and_then(|count| u32::try_from(count).ok()).unwrap_or(0)
 }
 
+/// What a message takes in memory, bytes: payload and headers.
+fn size(delivery: &Delivery) -> usize {
+    let headers = delivery.properties.headers().as_ref();
+    delivery.data.len() + headers.map_or(0, table_size)
+}
+
+fn table_size(table: &FieldTable) -> usize {
+    let pairs = table.inner().iter();
+    pairs
+        .map(|(name, value)| name.as_str().len() + value_size(value))
+        .sum()
+}
+
+fn value_size(value: &AMQPValue) -> usize {
+    let more = match value {
+        AMQPValue::ShortString(text) => text.as_str().len(),
+        AMQPValue::LongString(text) => text.len(),
+        AMQPValue::ByteArray(bytes) => bytes.len(),
+        AMQPValue::FieldArray(values) => values.as_slice().iter().map(value_size).sum(),
+        AMQPValue::FieldTable(table) => table_size(table),
+        _ => 0,
+    };
+    size_of::<AMQPValue>() + more
+}
+
 /// The value of a header as text.
 fn shown(value: &AMQPValue) -> String {
     match value {
@@ -387,6 +412,18 @@ fn shown(value: &AMQPValue) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headers_count_as_payloads_do() {
+        let long = || AMQPValue::LongString("x".repeat(1000).into());
+        let mut inner = FieldTable::default();
+        inner.insert("inner".into(), long());
+        let mut headers = FieldTable::default();
+        headers.insert("outer".into(), AMQPValue::FieldTable(inner));
+        headers.insert("array".into(), AMQPValue::FieldArray(vec![long(), long()].into()));
+        let size = table_size(&headers);
+        assert!((3015..4000).contains(&size), "{size}");
+    }
 
     #[test]
     fn of_messages_that_are_dropped_soon_it_is_told_once() {

@@ -5,7 +5,7 @@ mod change;
 mod open;
 mod properties;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -340,6 +340,7 @@ impl Components {
                 component,
                 secrets: secrets.as_deref(),
                 context: &self.context,
+                hidden: OnceLock::new(),
             };
             open::open(&opening, &self.categories).await
         });

@@ -8,14 +8,17 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use outrigger_controlplane::actor_types::is_of_another_app;
 use outrigger_controlplane::grpc::Caller;
+use outrigger_wire::durabletask::HistoryEvent;
+use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::scheduler::v1::{
     DeleteByMetadataRequest, DeleteByMetadataResponse, DeleteByNamePrefixRequest, DeleteByNamePrefixResponse,
-    DeleteJobRequest, DeleteJobResponse, GetJobRequest, GetJobResponse, JobMetadata, ListJobsRequest,
-    ListJobsResponse, NamedJob, ScheduleJobRequest, ScheduleJobResponse, WatchHostsRequest,
+    DeleteJobRequest, DeleteJobResponse, GetJobRequest, GetJobResponse, Job as AskedJob, JobMetadata,
+    ListJobsRequest, ListJobsResponse, NamedJob, ScheduleJobRequest, ScheduleJobResponse, WatchHostsRequest,
     WatchHostsResponse, WatchJobsRequest, WatchJobsResponse, job_target_metadata::Type,
     scheduler_server::Scheduler,
 };
 use prost::Message;
+use prost_types::Any;
 use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -32,6 +35,8 @@ use crate::triggers::Triggers;
 /// What the names of reminders begin with by which a sidecar hands the result of an activity to a workflow of another app
 /// (Dapr's feature `WorkflowsRemoteActivityReminder`).
 const ACTIVITY_RESULT: &str = "activity-result-";
+/// How the actor types end that take them.
+const WORKFLOW: &str = ".workflow";
 
 /// Largest list of jobs, in bytes.
 const MAX_LIST: usize = 1 << 30;
@@ -59,7 +64,7 @@ impl Scheduler for Service {
         let (caller, request) = called(request)?;
         let metadata = request.metadata.unwrap_or_default();
         check(&caller, &metadata.namespace, &metadata.app_id)?;
-        if !request.name.starts_with(ACTIVITY_RESULT) {
+        if !hands_over_result(&request.name, &metadata, request.job.as_ref()) {
             check_target(&caller, &metadata)?;
         }
         let name = names::compose(&metadata, &request.name)?;
@@ -205,6 +210,26 @@ fn check_target(caller: &Caller, metadata: &JobMetadata) -> Result<(), Status> {
     }
 }
 
+/// Whether a job hands the result of an activity to a workflow, which may be one of another app. Its name has nothing in it
+/// that separates the parts of names, so that it arrives as it was checked here.
+fn hands_over_result(name: &str, metadata: &JobMetadata, job: Option<&AskedJob>) -> bool {
+    let target = metadata.target.as_ref().and_then(|target| target.r#type.as_ref());
+    let to_workflow = matches!(target, Some(Type::Actor(actor)) if actor.r#type.ends_with(WORKFLOW));
+    to_workflow
+        && name.starts_with(ACTIVITY_RESULT)
+        && !name.contains('|')
+        && job.and_then(|job| job.data.as_ref()).is_some_and(is_result)
+}
+
+/// Whether it is the event that an activity has completed, or failed.
+fn is_result(data: &Any) -> bool {
+    let event = HistoryEvent::decode(data.value.as_slice()).ok();
+    matches!(
+        event.and_then(|event| event.event_type),
+        Some(EventType::TaskCompleted(_) | EventType::TaskFailed(_))
+    )
+}
+
 /// Whether what only begins like the target may be meant. Not types of actors that begin with another type's name, and
 /// not apps that begin with the name of the one that calls.
 fn may_leave_target(caller: &Caller, metadata: &JobMetadata) -> bool {
@@ -276,9 +301,12 @@ impl From<StorageError> for Status {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_wire::durabletask::{TaskCompletedEvent, TaskFailedEvent, TaskScheduledEvent};
     use outrigger_wire::scheduler::v1::{JobTargetMetadata, TargetActorReminder, TargetJob};
 
     use super::*;
+    use crate::storage::embedded::{Embedded, Location};
+    use crate::triggers;
 
     #[test]
     fn callers_speak_for_themselves_only() {
@@ -324,6 +352,100 @@ mod tests {
             assert_eq!(error.code(), tonic::Code::PermissionDenied, "{error}");
             assert!(allowed(&Caller::Anyone, metadata(other)).is_ok());
         }
+    }
+
+    /// What `a` schedules for an actor of an app of its namespace.
+    fn scheduled_by_a(
+        name: &str,
+        actor_type: &str,
+        id: &str,
+        event: EventType,
+    ) -> Request<ScheduleJobRequest> {
+        let event = HistoryEvent {
+            event_type: Some(event),
+            ..HistoryEvent::default()
+        };
+        let mut value = event.encode_to_vec();
+        // An unknown field, as that in which sidecars say for which execution a result is.
+        value.extend([0xd2, 0x3e, 0x01, b'x']);
+        let target = Type::Actor(TargetActorReminder {
+            r#type: actor_type.to_owned(),
+            id: id.to_owned(),
+        });
+        let mut request = Request::new(ScheduleJobRequest {
+            name: name.to_owned(),
+            job: Some(AskedJob {
+                due_time: Some("0s".to_owned()),
+                data: Some(Any {
+                    type_url: "type.googleapis.com/HistoryEvent".to_owned(),
+                    value,
+                }),
+                ..AskedJob::default()
+            }),
+            metadata: Some(JobMetadata {
+                app_id: "a".to_owned(),
+                namespace: "ns".to_owned(),
+                target: Some(JobTargetMetadata { r#type: Some(target) }),
+            }),
+            overwrite: true,
+        });
+        let caller = "spiffe://localhost/ns/ns/a".parse().unwrap();
+        request.extensions_mut().insert(Caller::Workload(caller));
+        request
+    }
+
+    #[tokio::test]
+    async fn of_another_app_workflows_alone_take_reminders_and_results_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let location = Location {
+            folder: folder.path().to_owned(),
+            id: "s".to_owned(),
+            quota: i64::MAX,
+        };
+        let (storage, changes) = Embedded::open(&location).unwrap();
+        let storage: Arc<dyn Storage> = storage;
+        let metrics = Arc::new(Metrics::default());
+        // Nothing is triggered: the driver does not run.
+        let (triggers, _driver) = Triggers::new(
+            Arc::clone(&storage),
+            changes,
+            Arc::clone(&metrics),
+            triggers::limits(1),
+        );
+        let (_known, hosts) = tokio::sync::watch::channel(Hosts::from([]));
+        let service = Service {
+            storage: Arc::clone(&storage),
+            triggers,
+            metrics,
+            hosts,
+            over: CancellationToken::new(),
+            streams: TaskTracker::new(),
+        };
+        let completed = || EventType::TaskCompleted(TaskCompletedEvent::default());
+        let begins = || EventType::TaskScheduled(TaskScheduledEvent::default());
+        let (workflow, result) = ("dapr.internal.ns.b.workflow", "activity-result-x");
+        for (name, actor_type, id, event) in [
+            (result, "dapr.internal.ns.b.activity", "i::0::0", begins()),
+            (result, "dapr.internal.ns.b.activity", "i::0::0", completed()),
+            (result, "dapr.internal.ns.b.retentioner", "i", completed()),
+            ("activity-result-||rerun-x", workflow, "i", completed()),
+            (result, workflow, "i", begins()),
+            ("new-event-x", workflow, "i", completed()),
+        ] {
+            let refused = service
+                .schedule_job(scheduled_by_a(name, actor_type, id, event))
+                .await;
+            let code = refused.map(drop).unwrap_err().code();
+            assert_eq!(code, tonic::Code::PermissionDenied, "{name} {actor_type}");
+        }
+        let failed = EventType::TaskFailed(TaskFailedEvent::default());
+        for (name, event) in [(result, completed()), ("activity-result-y_-Z", failed)] {
+            let real = scheduled_by_a(name, workflow, "i", event);
+            service.schedule_job(real).await.unwrap();
+        }
+        let own = scheduled_by_a("run-activity", "dapr.internal.ns.a.activity", "i::0::0", begins());
+        service.schedule_job(own).await.unwrap();
+        storage.close().await;
     }
 
     #[test]

@@ -100,7 +100,8 @@ impl Bindings {
         }
         if let Some(component) = output {
             let (name, closing) = (name.to_owned(), Arc::clone(&component));
-            opened = opened.part(move || self.insert_output(&name, component), async move {
+            let hidden = opening.hidden();
+            opened = opened.part(move || self.insert_output(&name, component, hidden), async move {
                 closing.close().await;
             });
         }

@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 use outrigger_component::bindings::{Invoke, Invoked};
 use outrigger_component::{OutputBinding, Pairs};
 use outrigger_policy::resiliency::ComponentKind;
+use outrigger_redact::Secrets;
 use outrigger_runtime::resilience::Resilience;
 
 use crate::outbound::{Cause, FamilyNames, Operation, Outbound};
@@ -75,7 +76,12 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub(super) fn new(name: &str, component: Arc<dyn OutputBinding>, resilience: &Resilience) -> Self {
+    pub(super) fn new(
+        name: &str,
+        component: Arc<dyn OutputBinding>,
+        resilience: &Resilience,
+        hidden: Secrets,
+    ) -> Self {
         let registry = &resilience.metrics.all().registry;
         let operations = component.operations().into_iter().map(|operation| {
             let counted = Operation::new(registry, FAMILIES, name, operation);
@@ -84,7 +90,7 @@ impl Output {
         let operations = operations.collect();
         Self {
             component,
-            outbound: Outbound::new(name, ComponentKind::Binding, resilience),
+            outbound: Outbound::new(name, ComponentKind::Binding, resilience, hidden),
             operations,
         }
     }

@@ -51,7 +51,7 @@ fn block() -> (Conversations, Arc<Mutex<Vec<Request>>>) {
     let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
     let block = Conversations::new(Arc::new(Resilience::new(policies, metrics)));
     let asked = Arc::new(Mutex::default());
-    let _placed = block.insert("llm", Arc::new(Asked(Arc::clone(&asked))));
+    let _placed = block.insert("llm", Arc::new(Asked(Arc::clone(&asked))), Secrets::default());
     (block, asked)
 }
 
@@ -290,6 +290,11 @@ async fn much_text_is_scrubbed_on_another_thread() {
         input.scrub_pii = Some(true);
         let (was_at_once, answer) = done_at_once(block.alpha2(request(vec![input]))).await;
         assert_eq!(was_at_once, at_once, "{length} bytes to the second version");
+        answer.unwrap();
+
+        let as_it_is = user(&"x".repeat(SCRUBBING * length));
+        let (was_at_once, answer) = done_at_once(block.alpha2(request(vec![as_it_is]))).await;
+        assert_eq!(was_at_once, at_once, "to the second version, as it is");
         answer.unwrap();
 
         let said = Response {

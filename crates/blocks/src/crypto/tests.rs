@@ -31,7 +31,7 @@ async fn block() -> Crypto {
     };
     let catalog = outrigger_components::builtin();
     let entry = catalog.crypto.find("crypto.dapr.jwks", "v1").unwrap();
-    let _placed = block.insert("keys", entry.build(setup).await.unwrap());
+    let _placed = block.insert("keys", entry.build(setup).await.unwrap(), Secrets::default());
     block
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use outrigger_component::PubSub;
 use outrigger_component::pubsub::Features;
 use outrigger_policy::resiliency::ComponentKind;
+use outrigger_redact::Secrets;
 use outrigger_runtime::resilience::Resilience;
 use outrigger_telemetry::metrics::{Registry, Remembered};
 
@@ -43,6 +44,7 @@ impl Broker {
         topics: Topics,
         prefix: String,
         resilience: &Resilience,
+        hidden: Secrets,
     ) -> Self {
         Self {
             name: name.into(),
@@ -50,7 +52,7 @@ impl Broker {
             component,
             topics,
             prefix,
-            outbound: Outbound::new(name, ComponentKind::Pubsub, resilience),
+            outbound: Outbound::new(name, ComponentKind::Pubsub, resilience, hidden),
             registry: resilience.metrics.all().registry.clone(),
             published: Remembered::default(),
             published_bulk: Remembered::default(),

@@ -28,9 +28,10 @@ impl Category for PubSubs {
             let prefix = prefix(opening);
             let component = opening.build(&entry, setup).await?;
             let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
+            let hidden = opening.hidden();
             let capabilities = component.features().names();
             Ok(Opened::new(capabilities).part(
-                move || self.insert(&name, component, topics, prefix),
+                move || self.insert(&name, component, topics, prefix, hidden),
                 async move { closing.close().await },
             ))
         })

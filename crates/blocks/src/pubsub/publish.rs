@@ -383,7 +383,7 @@ impl Broker {
                     Some(Err(error)) => {
                         let code = code(&error, protocol);
                         (
-                            Some(Unsent::All(Cause::Component(error))),
+                            Some(Unsent::All(Cause::Component(self.outbound.cleared(error)))),
                             Outcome::Failure { code },
                         )
                     }
@@ -404,7 +404,7 @@ impl Broker {
             Unsent::Some(failed) => {
                 let failed: Vec<_> = failed
                     .into_iter()
-                    .map(|failed| (failed.id, failed.error.to_string()))
+                    .map(|failed| (failed.id, self.outbound.cleared(failed.error).to_string()))
                     .collect();
                 let text = failed.iter().map(|(id, error)| format!("{id}: {error}"));
                 (Cause::Own(text.collect::<Vec<_>>().join("; ")), failed)
@@ -424,6 +424,7 @@ mod tests {
     use outrigger_component::offload::{INLINE, done_at_once};
     use outrigger_component::{Metadata, Setup};
     use outrigger_policy::resiliency::Resiliency;
+    use outrigger_redact::Secrets;
     use outrigger_runtime::metrics::SidecarMetrics;
     use outrigger_runtime::resilience::Resilience;
     use outrigger_telemetry::metrics::Metrics;
@@ -443,7 +444,13 @@ mod tests {
         let catalog = outrigger_components::builtin();
         let entry = catalog.pubsub.find("pubsub.in-memory", "v1").unwrap();
         let broker = entry.build(setup).await.unwrap();
-        let _placed = pubsubs.insert("broker", broker, Topics::default(), String::new());
+        let _placed = pubsubs.insert(
+            "broker",
+            broker,
+            Topics::default(),
+            String::new(),
+            Secrets::default(),
+        );
         pubsubs
     }
 

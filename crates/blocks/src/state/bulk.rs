@@ -41,8 +41,10 @@ impl Store {
                     Some(Ok(())) => (None, Outcome::Success),
                     None => (Some(Cause::Timeout), Outcome::TimedOut),
                     Some(Err(error)) => {
+                        let failures = error.failures.into_iter();
+                        let failures = failures.map(|(index, error)| (index, self.outbound.cleared(error)));
                         let (etag, other): (Vec<_>, Vec<_>) =
-                            error.failures.into_iter().partition(|(_, error)| error.is_etag());
+                            failures.partition(|(_, error)| error.is_etag());
                         lost.extend(etag);
                         let left: Vec<usize> = other.iter().map(|(index, _)| *index).collect();
                         if left.is_empty() {

@@ -49,9 +49,9 @@ impl Category for State {
                      half stored: {why}"
                 );
             }
-            let closing = Arc::clone(&store);
+            let (closing, hidden) = (Arc::clone(&store), opening.hidden());
             Ok(Opened::new(capabilities(store.features())).part(
-                move || self.insert(&name, store, keys, cipher, outbox),
+                move || self.insert(&name, store, keys, cipher, outbox, hidden),
                 async move { closing.close().await },
             ))
         })

@@ -230,7 +230,7 @@ impl<T> Feed<T> {
         let id = self.next;
         self.next += 1;
         self.unsettled.insert(id, name);
-        let size = message.data.len();
+        let size = message.size();
         self.sizes.insert(id, size);
         self.bytes += size;
         // One that is very large must not keep small ones out.
@@ -449,6 +449,26 @@ mod tests {
         assert_eq!(rooms(four, 8).await, (0, 8));
         assert_eq!(rooms(MAX_BYTES / 2 + 1, 1).await, (3, 8), "small ones may follow");
         assert_eq!(rooms(2 * MAX_BYTES, 1).await, (0, 8), "one passes, however large");
+    }
+
+    #[tokio::test]
+    async fn metadata_take_room_as_payloads_do() {
+        let (report, room) = oneshot::channel();
+        let _subscription = Subscription::start(&request(1024), |mut feed: Feed<usize>| async move {
+            for number in 0..9 {
+                let metadata = crate::Pairs::from([("x".to_owned(), "y".repeat(MAX_BYTES / 8))]);
+                feed.offer(
+                    number,
+                    Message {
+                        metadata,
+                        ..message("")
+                    },
+                );
+            }
+            let _ = report.send((feed.free_capacity(), feed.free_bytes()));
+            Ok(())
+        });
+        assert_eq!(room.await.unwrap(), (0, 0));
     }
 
     #[tokio::test]

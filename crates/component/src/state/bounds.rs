@@ -1,9 +1,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{BulkItem, Item};
+use super::{BulkItem, Item, QueryItem};
 use crate::{Error, Kind, Result};
 
-/// What a bulk get may take.
+/// What a bulk get or a query may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// At most so many calls at once, 0 = the store's choice.
@@ -23,23 +23,44 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// Counts the values of one call.
+    /// Counts the values of one bulk get.
     pub fn tally(self) -> Tally {
+        self.tally_of("of the bulk get", "ask for fewer keys at once")
+    }
+
+    /// Counts the values of one query.
+    pub fn query_tally(self) -> Tally {
+        self.tally_of("that match the query", "ask for pages, with a smaller page.limit")
+    }
+
+    fn tally_of(self, what: &'static str, remedy: &'static str) -> Tally {
         Tally {
             limit: self.bytes,
             left: AtomicUsize::new(self.bytes),
+            what,
+            remedy,
         }
     }
 }
 
-/// The bytes of the values that a bulk get has collected. Keys that are read at once share it.
+/// The bytes of the values that a bulk get or a query has collected. Keys that are read at once share it.
 #[derive(Debug)]
 pub struct Tally {
     limit: usize,
     left: AtomicUsize,
+    what: &'static str,
+    remedy: &'static str,
 }
 
 impl Tally {
+    /// Counts what matches a query: however small, there may be any number of it.
+    ///
+    /// # Errors
+    /// [`Kind::TooLarge`], with which the query fails: nothing more is to be read.
+    pub fn matched(&self, item: &QueryItem) -> Result<()> {
+        self.count(size_of::<QueryItem>() + item.key.len() + item.data.len())
+    }
+
     /// The answer to `key`, once its value is counted.
     ///
     /// # Errors
@@ -65,8 +86,8 @@ impl Tally {
             Err(_) => Err(Error::new(
                 Kind::TooLarge,
                 format!(
-                    "the values of the bulk get have more than {} bytes together, which is the limit: ask for fewer keys at once",
-                    self.limit
+                    "the values {} have more than {} bytes together, which is the limit: {}",
+                    self.what, self.limit, self.remedy
                 ),
             )),
         }

@@ -1,12 +1,13 @@
 //! How records get to the engine, and what becomes of those that cannot be read or come back.
 
-use krafka::ConsumerRecord;
+use krafka::{ConsumerRecord, KrafkaError};
 use outrigger_component::pubsub::Feed;
 use tokio::time::Instant;
 
-use super::{LOG, Session, Tracked};
+use super::{LOG, Session, Tracked, UNREADABLE_PAUSE};
 use crate::{
     offsets::{Returned, TakenRecord},
+    positions::undecodable,
     record::incoming,
     values::{Answer, REGISTRY_RETRY_DELAY, Read, is_of},
 };
@@ -66,6 +67,28 @@ impl Session {
             Returned::Gone => {}
         }
         self.commit_soon(now);
+    }
+
+    /// Leaves the partition out for a while whose next batch the client cannot read. Nothing of it is lost: it goes on behind
+    /// the batch when somebody moves the group there, or when the batch is gone.
+    pub(super) fn stands_still(&mut self, error: &KrafkaError) {
+        let Some(place) = undecodable(error, &self.topic) else {
+            return;
+        };
+        let until = Instant::now() + UNREADABLE_PAUSE;
+        if self.stuck.insert(place.partition, until).is_none() {
+            tracing::error!(
+                target: LOG,
+                "component {}: topic {}: partition {} stands still at offset {}, whose batch cannot be read: {}; it is \
+                 tried again every {UNREADABLE_PAUSE:?}: to go on behind it, move the offset of the group {:?}",
+                self.shared.component,
+                self.topic,
+                place.partition,
+                place.offset,
+                place.why,
+                self.shared.settings.group
+            );
+        }
     }
 
     /// Records that waited for it go on.

@@ -5,8 +5,8 @@ use std::{
     sync::Mutex,
 };
 
-use krafka::KrafkaError;
 use krafka::admin::{AdminClient, CreatePartitionsOptions, ListConsumerGroupOffsetsOptions};
+use krafka::{Compression, KrafkaError};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -34,7 +34,11 @@ async fn until_position(address: &str, group: &str, topic: &str, partition: i32,
 
 /// A broker tells of a partition a moment after it has made it, and a producer has what it was told first.
 async fn produce(address: &str, topic: &str, records: &[(i32, &str)]) {
-    let made = async || client(address).await.producer().build().await.unwrap();
+    let made = async || {
+        let producer = client(address).await.producer();
+        let producer = producer.compression(Compression::Gzip).buffer_memory(128 << 20);
+        producer.build().await.unwrap()
+    };
     let mut producer = made().await;
     let sending = async {
         for (partition, text) in records {
@@ -117,6 +121,39 @@ pub(super) async fn poison_holds_back_its_key_alone(address: &str) {
     assert_ne!(came[4], "beside", "it does not wait for the poison: {came:?}");
     subscription.ended().await.unwrap();
     assert_eq!(positions(address, "poison", "poison").await[&0], 3);
+    broker.close().await;
+}
+
+/// A batch of some kilobytes may be gigabytes of zeros.
+pub(super) async fn a_batch_that_is_too_large_holds_back_its_partition_alone(
+    address: &str,
+    admin: &AdminClient,
+) {
+    const MAX_UNPACKED: usize = 32 << 20;
+    make_topic(admin, "unpacked", 2).await;
+    let (fits, large) = ("0".repeat(MAX_UNPACKED / 2), "0".repeat(MAX_UNPACKED));
+    let oldest = [("initialOffset", "oldest")];
+    let broker = open(address, "unpacked", &oldest).await.unwrap();
+    produce(
+        address,
+        "unpacked",
+        &[(0, fits.as_str()), (0, large.as_str()), (0, "behind")],
+    )
+    .await;
+    let mut subscription = subscribe(&broker, "unpacked", 8).await;
+    let delivery = next(&mut subscription).await;
+    assert_eq!(delivery.message.data.len(), fits.len());
+    delivery.receipt.acknowledge();
+    for text in ["a", "b", "c"] {
+        produce(address, "unpacked", &[(1, text)]).await;
+        let delivery = next(&mut subscription).await;
+        assert_eq!(delivery.message.data, text);
+        delivery.receipt.acknowledge();
+    }
+    quiet(&mut subscription).await;
+    subscription.ended().await.unwrap();
+    let positions = positions(address, "unpacked", "unpacked").await;
+    assert_eq!((positions.get(&0), positions.get(&1)), (Some(&1), Some(&3)));
     broker.close().await;
 }
 

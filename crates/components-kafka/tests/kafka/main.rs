@@ -152,6 +152,7 @@ async fn kafka_keeps_the_rules() {
     group::positions_are_committed_when_the_app_is_done(&address, &admin).await;
     group::poison_holds_back_its_key_alone(&address).await;
     group::what_fails_too_often_is_passed_over(&address).await;
+    group::a_batch_that_is_too_large_holds_back_its_partition_alone(&address, &admin).await;
     group::a_rebalance_loses_and_repeats_nothing(&address, &admin).await;
     group::a_rebalance_does_not_wait_for_a_retry(&address, &admin).await;
     group::a_topic_may_get_more_partitions(&address, &admin).await;

@@ -131,7 +131,19 @@ async fn discover(issuer: &str) -> Result<String, Error> {
             found.issuer
         )));
     }
+    check_scheme(&url, &found.jwks_uri).map_err(failed)?;
     Ok(found.jwks_uri)
+}
+
+/// An issuer that is asked over TLS does not send on to where anyone on the way could give keys of their own.
+pub(super) fn check_scheme(issuer: &Url, jwks_uri: &str) -> Result<(), String> {
+    let is_https = |url: &Url| url.scheme() == "https";
+    if is_https(issuer) && Url::parse(jwks_uri).is_ok_and(|url| !is_https(&url)) {
+        return Err(format!(
+            "the OpenID Configuration document of an https issuer has a 'jwks_uri' that is not https: '{jwks_uri}'"
+        ));
+    }
+    Ok(())
 }
 
 async fn fetch(client: &Client, url: &Url) -> Result<Keys, Error> {

@@ -289,3 +289,19 @@ async fn keys_are_found_through_the_issuer() {
         assert!(error.contains(cause), "{error}");
     }
 }
+
+/// The check alone: an issuer with TLS needs a certificate that the system trusts.
+#[test]
+fn keys_of_an_https_issuer_come_over_https() {
+    let issuer = |url: &str| url.parse::<Url>().unwrap();
+    let https = issuer("https://issuer/.well-known/openid-configuration");
+    keys::check_scheme(&https, "https://elsewhere/keys").unwrap();
+    for uri in ["http://issuer/keys", "HTTP://issuer/keys", "ftp://issuer/keys"] {
+        let error = keys::check_scheme(&https, uri).unwrap_err();
+        assert!(error.contains("not https") && error.contains(uri), "{error}");
+    }
+    let http = issuer("http://issuer/.well-known/openid-configuration");
+    for uri in ["http://issuer/keys", "https://issuer/keys"] {
+        keys::check_scheme(&http, uri).unwrap();
+    }
+}

@@ -14,7 +14,11 @@ use outrigger_component::{
     conformance::{self, Link, PubSubRules},
     pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
 };
-use outrigger_components_testing::{Components, proxy::Proxy, server::Nats};
+use outrigger_components_testing::{Components, proxy::Proxy, server::Nats, tls::Certificates};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
 
 const RULES: PubSubRules = PubSubRules {
     groups: true,
@@ -342,6 +346,37 @@ async fn credentials_that_are_refused_are_told() {
         .unwrap_err();
     assert_eq!(error.kind(), Kind::Denied, "{error}");
     assert!(error.to_string().contains("127.0.0.1"), "{error}");
+}
+
+/// As one that the first server names, which has no scheme: nobody is told who this is before there is TLS.
+#[tokio::test]
+async fn a_server_without_tls_is_told_nothing_where_there_has_to_be_tls() {
+    let certificates = Certificates::new();
+    let (certificate, key) = (certificates.text("client.pem"), certificates.text("client.key"));
+    let mutual = [
+        ("tls_client_cert", certificate.as_str()),
+        ("tls_client_key", key.as_str()),
+    ];
+    for (others, more) in [
+        (",tls://127.0.0.1:1", &[("token", "secret")][..]),
+        ("", &mutual[..]),
+    ] {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("nats://{}{others}", listener.local_addr().unwrap());
+        let serving = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let info = b"INFO {\"server_id\":\"a\",\"version\":\"2.10.0\",\"max_payload\":1048576}\r\n";
+            stream.write_all(info).await.unwrap();
+            let mut told = [0; 7];
+            // Where the connection ends before, nothing was told.
+            let _ended = stream.read_exact(&mut told).await;
+            told
+        });
+        let opened = open(&url, "app", more).await;
+        assert!(opened.is_err(), "{url}");
+        let told = serving.await.unwrap();
+        assert_ne!(&told, b"CONNECT", "{url}");
+    }
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use outrigger_component::{
     Catalog, Error, Kind, Metadata, Pairs, Result, Setup, StateStore,
     bindings::{Event, EventHandler, Invoke},
     conformance::{self, ExpectedSecrets, StateRules},
-    state::{Feature, Filter, Get, Operation, Query, Set, Transaction, Value},
+    state::{Bounds, Feature, Filter, Get, Operation, Query, Set, Transaction, Value},
 };
 use outrigger_components_pluggable::{Options, discover};
 use outrigger_wire::components::v1::ReadResponse;
@@ -309,12 +309,22 @@ async fn queries_need_no_feature() {
         token: "next".to_owned(),
         ..Query::default()
     };
-    let page = within(store.query(&query, &Pairs::new())).await.unwrap();
+    let page = within(store.query(&query, &Pairs::new(), Bounds::default()))
+        .await
+        .unwrap();
     assert_eq!(
         (page.items[0].key.as_str(), page.token.as_str()),
         ("app||found", "next")
     );
     assert_eq!(*ship.desk.queries.lock().unwrap(), [r#"EQ {"state":"CA"}"#]);
+    let bounds = Bounds {
+        bytes: 1,
+        ..Bounds::default()
+    };
+    let error = within(store.query(&query, &Pairs::new(), bounds))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::TooLarge, "{error}");
 }
 
 #[tokio::test]

@@ -24,6 +24,7 @@ async fn postgres_keeps_the_rules() {
     types(&server).await;
     transactions_end_with_their_call(&server).await;
     given_up_calls_hold_nobody_up(&server).await;
+    answers_are_bounded(&server).await;
     conformance::output_binding_outlives(&open().await, &sample, &mut server).await;
 }
 
@@ -128,6 +129,31 @@ async fn given_up_calls_hold_nobody_up(server: &Postgres) {
         }
     };
     tokio::time::timeout(Duration::from_secs(10), all_awake)
+        .await
+        .unwrap();
+}
+
+/// What is too large is not read to its end, and the server does not go on with it.
+async fn answers_are_bounded(server: &Postgres) {
+    let [binding, other] = one_connection(server).await;
+    let rows = |count: usize| format!("SELECT repeat('x', 1000000) FROM generate_series(1, {count})");
+    let run = async |operation: &str, sql: &str| binding.invoke(&call(operation, &[("sql", sql)], "")).await;
+    assert!(text(run("query", &rows(20)).await.unwrap()).len() > 20_000_000);
+    let error = run("query", &rows(1_000_000)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::TooLarge, "{error}");
+    assert!(error.to_string().contains("104857600 bytes"), "{error}");
+    assert_eq!(text(run("query", "SELECT 1").await.unwrap()), "[[1]]");
+    // Of a statement whose rows nobody wants none is kept.
+    let touched = run("exec", &rows(20)).await.unwrap().unwrap();
+    assert_eq!(touched.metadata["rows-affected"], "20");
+    let sql = "SELECT count(*)::int FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%series(1, 1000000)'";
+    let active = call("query", &[("sql", sql)], "");
+    let none_active = async {
+        while text(other.invoke(&active).await.unwrap()) != "[[0]]" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), none_active)
         .await
         .unwrap();
 }

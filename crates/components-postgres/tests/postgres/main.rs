@@ -12,7 +12,7 @@ use outrigger_component::{
     Kind, Pairs, StateStore,
     configuration::{Item, Request},
     conformance::{self, StateRules, Writer},
-    state::{Feature, Filter, Get, Order, Query, Set, Sort, TTL, Value},
+    state::{Bounds, Feature, Filter, Get, Order, Query, QueryItem, Set, Sort, TTL, Value},
 };
 use outrigger_components_testing::{Components, proxy::Proxy, server::Postgres, tls::Certificates};
 use serde_json::json;

@@ -46,7 +46,10 @@ async fn the_first_generation_answers_queries() {
             sort,
             ..Query::default()
         };
-        let page = store.query(&query, &Pairs::new()).await.unwrap();
+        let page = store
+            .query(&query, &Pairs::new(), Bounds::default())
+            .await
+            .unwrap();
         let keys: Vec<_> = page.items.iter().map(|item| item.key.as_str()).collect();
         let expected: Vec<_> = expected.iter().map(|key| format!("app||{key}")).collect();
         assert_eq!(keys, expected, "{filter:?}");
@@ -58,7 +61,10 @@ async fn the_first_generation_answers_queries() {
     };
     let mut seen = Vec::new();
     for (count, token) in [(3, "3"), (2, "5"), (0, "5")] {
-        let page = store.query(&query, &Pairs::new()).await.unwrap();
+        let page = store
+            .query(&query, &Pairs::new(), Bounds::default())
+            .await
+            .unwrap();
         assert_eq!((page.items.len(), page.token.as_str()), (count, token));
         seen.extend(page.items.into_iter().map(|item| item.key));
         query.token = page.token;
@@ -71,12 +77,26 @@ async fn the_first_generation_answers_queries() {
         filter: Some(Filter::Eq("city".to_owned(), json!("Portland"))),
         ..Query::default()
     };
-    let page = store.query(&first, &Pairs::new()).await.unwrap();
+    let page = store
+        .query(&first, &Pairs::new(), Bounds::default())
+        .await
+        .unwrap();
     let item = store.get(&Get::key("app||2")).await.unwrap().unwrap();
     assert_eq!(
         (&page.items[0].data, &page.items[0].etag),
         (&item.data, &item.etag)
     );
+    // Two of five fit, and what comes after them is not read.
+    let bounds = Bounds {
+        bytes: 2 * size_of::<QueryItem>() + 2 * item.data.len(),
+        ..Bounds::default()
+    };
+    let all = Query::default();
+    let error = store.query(&all, &Pairs::new(), bounds).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::TooLarge, "{error}");
+    assert!(error.to_string().contains("page.limit"), "{error}");
+    let some = store.query(&first, &Pairs::new(), bounds).await.unwrap();
+    assert_eq!(some.items.len(), 1);
 
     let properties = [("connectionString", text.as_str()), ("tablePrefix", "second_")];
     let v2 = components()

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use outrigger_component::{
     Catalog, Entry, Error, Kind, Metadata, SecretStore, Section, Setup, Unused, catalog::LookupError,
 };
+use outrigger_redact::Secrets;
 use outrigger_resources::value::format_go_duration;
 use outrigger_resources::{Component, NameValue};
 
@@ -163,6 +164,7 @@ pub struct Opening<'a> {
     pub component: &'a Component,
     pub(super) secrets: Option<&'a dyn SecretStore>,
     pub(super) context: &'a Context,
+    pub(super) hidden: OnceLock<Secrets>,
 }
 
 /// Starts a component in its category.
@@ -288,10 +290,18 @@ impl Opening<'_> {
         let secret: Vec<String> = secret.map(|item| item.name.clone()).collect();
         let metadata = Metadata::new(self.name(), last_of_each(properties.items));
         let metadata = metadata.map_err(|error| OpenError::init(self.component, &error.into()))?;
+        let metadata = metadata.with_secrets(secret.iter().map(String::as_str));
+        // Of a component that is set up twice they are the same.
+        let _first = self.hidden.set(metadata.secrets());
         Ok(Setup {
-            metadata: metadata.with_secrets(secret.iter().map(String::as_str)),
+            metadata,
             app_id: self.context.app_id.clone(),
         })
+    }
+
+    /// What errors of the component must not show: properties that came from a secret store. None before [`Opening::setup`].
+    pub fn hidden(&self) -> Secrets {
+        self.hidden.get().cloned().unwrap_or_default()
     }
 
     /// Waits for the component as long as its `initTimeout` says.

@@ -12,6 +12,7 @@ use outrigger_component::pubsub::{Features, Lane, Settlement};
 use outrigger_component::{Error, Kind, PubSub, Result as ComponentResult};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_policy::routing::Routes;
+use outrigger_redact::Secrets;
 use outrigger_resources::load::text;
 use outrigger_resources::subscription::{Routes as Rules, Rule};
 use outrigger_runtime::metrics::SidecarMetrics;
@@ -170,7 +171,13 @@ impl Scene {
             window,
         });
         let component: Arc<dyn PubSub> = fake.clone();
-        let registration = pubsubs.insert("broker", component, Topics::default(), String::new());
+        let registration = pubsubs.insert(
+            "broker",
+            component,
+            Topics::default(),
+            String::new(),
+            Secrets::default(),
+        );
         let subscriptions = Subscriptions::new(Dependencies {
             app_id: "app".into(),
             pubsubs: Arc::new(pubsubs),

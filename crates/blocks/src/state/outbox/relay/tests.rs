@@ -7,6 +7,7 @@ use outrigger_component::pubsub::{Features, Publish, Settlement};
 use outrigger_component::state::{Feature, Get, Item, Operation, Set, Transaction, Value};
 use outrigger_component::{Error, Kind, PubSub, Result, StateStore};
 use outrigger_policy::resiliency::Resiliency;
+use outrigger_redact::Secrets;
 use outrigger_resources::NameValue;
 use outrigger_runtime::components::Properties;
 use outrigger_runtime::metrics::SidecarMetrics;
@@ -189,7 +190,13 @@ impl World {
         let pubsubs = Arc::new(PubSubs::new("app".into(), Arc::clone(&resilience), Tracer::off()));
         let queues = Arc::new(Queues::default());
         let queue = Arc::new(Queue(Arc::clone(&queues)));
-        let registered = pubsubs.insert("broker", queue, Topics::default(), String::new());
+        let registered = pubsubs.insert(
+            "broker",
+            queue,
+            Topics::default(),
+            String::new(),
+            Secrets::default(),
+        );
         let items = [
             ("outboxPublishPubsub", "broker"),
             ("outboxPublishTopic", "orders"),
@@ -202,7 +209,7 @@ impl World {
         let keys = Keys::parse(Some("none"), "store", "app", None).unwrap();
         let slow = Arc::new(Slow::default());
         let component = Arc::clone(&slow) as Arc<dyn StateStore>;
-        let store = state.insert("store", component, keys, None, settings);
+        let store = state.insert("store", component, keys, None, settings, Secrets::default());
         Self {
             queues,
             slow,
