@@ -399,6 +399,8 @@ impl Plan<'_> {
         let threads = Threads::start();
         let shutdown = Shutdown::default();
         let (control, asked) = (threads.control().handle().clone(), shutdown.clone());
+        // All sidecars of the tests are in this process.
+        outrigger_accept::raise_descriptors();
         let built = threads
             .data()
             .spawn(async move { Sidecar::build(config, env, control, asked).await });
