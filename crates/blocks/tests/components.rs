@@ -506,7 +506,7 @@ async fn a_store_without_its_encryption_key_is_not_started() {
                 &hex,
                 "vault",
                 "nosuch",
-                "error getting secret nosuch from vault: no such secret",
+                "error getting secret nosuch from vault: 000102030405060708090a0b0c0d0e0f has no such secret",
             ),
             (
                 &vault("vault", ""),

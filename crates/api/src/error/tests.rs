@@ -52,6 +52,7 @@ fn any_call() -> Vec<Made> {
         both(ApiError::metadata(&MetadataError::TooMany)),
         both(ApiError::metadata(&MetadataError::Key)),
         both(ApiError::body_read("")),
+        both(ApiError::too_much_unfinished(TooMuchUnfinished::InProcess(1))),
         both(ApiError::malformed_response("")),
         both(ApiError::method_not_implemented("BREW")),
         both(ApiError::not_ready(&[])),
