@@ -143,8 +143,13 @@ async fn a_chain_reads_nothing_between_its_steps() {
     assert_eq!(output(&node, "a").await, "40");
     let [reads, histories, transactions] = cost_of_chain(&node, before, 0.0).await;
     assert!(transactions <= 8.0, "{transactions}");
+    // A result that came too late to be stored with its turn, and its run, may find the instance no longer in memory.
+    let late = transactions - 5.0;
     // To see that there is none yet; and by who waits for the end, where that comes first.
-    assert!(reads <= 2.0 && histories <= 1.0, "{reads} {histories}");
+    assert!(
+        reads <= 2.0 + late && histories <= 1.0 + 2.0 * late,
+        "{reads} {histories} {transactions}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
