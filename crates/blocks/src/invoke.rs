@@ -17,7 +17,7 @@ use outrigger_runtime::call::{AppStatus, Call, Reply};
 use outrigger_runtime::internal::{OpenRequest, RemoteError, call_remote, open_request};
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::resilience::{Attempts, BreakerOpen, Resilience};
-use outrigger_transport::body::{Body, Failure, REPLAY_LIMIT};
+use outrigger_transport::body::{Body, BoxError, Failure, REPLAY_LIMIT, TooMuchUnfinished};
 use outrigger_transport::conn::mostly_has_body;
 use outrigger_transport::headers::{names, strip_identities};
 use outrigger_transport::peer::{CallError, Failed, Peers};
@@ -436,7 +436,11 @@ fn outcome(result: &Result<Reply, InvokeError>, can_repeat: bool) -> Outcome {
             }
             _ => Outcome::Success,
         },
-        Err(InvokeError::Body(_) | InvokeError::Endpoint(EndpointError::Outside(_))) => Outcome::Unsendable,
+        Err(
+            InvokeError::Body(_)
+            | InvokeError::App(AppError::Unfinished(_))
+            | InvokeError::Endpoint(EndpointError::Outside(_)),
+        ) => Outcome::Unsendable,
         Err(InvokeError::Timeout) if can_repeat => Outcome::TimedOut,
         Err(_) if can_repeat => Outcome::Failure { code: None },
         Err(_) => Outcome::Final,
@@ -448,12 +452,20 @@ async fn buffer_small(body: &mut Body) -> Result<(), InvokeError> {
     match body.known_length() {
         Some(length) if length > 0 && length <= REPLAY_LIMIT as u64 => {
             let whole = std::mem::take(body).collect_up_to(REPLAY_LIMIT).await;
-            *body = whole.map_err(|e| InvokeError::Body(e.to_string()))?.into();
+            *body = whole.map_err(|error| unread(&error))?.into();
         }
         Some(0) => *body = Body::Empty,
         _ => {}
     }
     Ok(())
+}
+
+/// A body that was not read whole, because it broke off or too much of others waits for the rest, too.
+fn unread(error: &BoxError) -> InvokeError {
+    match error.downcast_ref::<TooMuchUnfinished>() {
+        Some(too_much) => InvokeError::App(AppError::Unfinished(*too_much)),
+        None => InvokeError::Body(error.to_string()),
+    }
 }
 
 /// Time in which a client sends the beginning of a body, mostly.

@@ -5,6 +5,7 @@ use std::{fmt, time::Duration};
 use reqwest::{Client, Url};
 use rustls::ClientConfig;
 use serde::Deserialize;
+use serde_json::Value;
 use url::form_urlencoded::{Serializer, byte_serialize};
 
 use crate::{builder, causes, read_body, shown};
@@ -40,8 +41,21 @@ pub struct TokenError {
 
 #[derive(Deserialize)]
 struct Answer {
+    #[serde(default)]
     access_token: String,
-    expires_in: Option<i64>,
+    /// A number of seconds; some issuers write it as a string.
+    #[serde(default)]
+    expires_in: Value,
+}
+
+impl Answer {
+    fn valid(&self) -> Option<Duration> {
+        let seconds = match &self.expires_in {
+            Value::String(text) => text.trim().parse().ok(),
+            other => other.as_u64(),
+        };
+        seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs)
+    }
 }
 
 impl TokenError {
@@ -123,13 +137,14 @@ impl ClientCredentials {
         if !status.is_success() {
             return Err(self.failed(format_args!("it answered {status}")));
         }
-        let answer: Option<Answer> = serde_json::from_slice(&body).ok();
-        let answer = answer.filter(|answer| !answer.access_token.is_empty());
-        let answer = answer.ok_or_else(|| self.failed("its answer has no access_token"))?;
-        let seconds = answer.expires_in.and_then(|seconds| u64::try_from(seconds).ok());
+        let answer: Answer = serde_json::from_slice(&body)
+            .map_err(|_| self.failed("its answer is no JSON object with an access_token"))?;
+        if answer.access_token.is_empty() {
+            return Err(self.failed("its answer has no access_token"));
+        }
         Ok(Token {
+            valid: answer.valid(),
             access_token: answer.access_token,
-            valid: seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs),
         })
     }
 }

@@ -46,10 +46,15 @@ async fn a_token_comes_with_its_validity() {
         request.contains("authorization: Basic bWUlM0E6cyUyNg=="),
         "{request}"
     );
+    // As Azure AD writes it.
+    let text = r#"{"access_token":"t","expires_in":"3599"}"#;
+    let valid = ask(200, text).await.0.map(|token| token.valid);
+    assert_eq!(valid.ok(), Some(Some(Duration::from_secs(3599))));
     for forever in [
         r#"{"access_token":"t"}"#,
         r#"{"access_token":"t","expires_in":0}"#,
         r#"{"access_token":"t","expires_in":-1}"#,
+        r#"{"access_token":"t","expires_in":"soon"}"#,
     ] {
         let token = ask(200, forever).await.0;
         assert_eq!(token.map(|token| token.valid).ok(), Some(None), "{forever}");
@@ -67,7 +72,12 @@ async fn an_issuer_that_fails_is_told_from_one_that_refuses() {
             false,
             "its answer has no access_token",
         ),
-        (200, "hidden", false, "its answer has no access_token"),
+        (
+            200,
+            "hidden",
+            false,
+            "its answer is no JSON object with an access_token",
+        ),
     ] {
         let error = ask(status, answer).await.0.map(drop).unwrap_err();
         assert_eq!(error.is_unavailable(), unavailable, "{error}");

@@ -1,6 +1,6 @@
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -21,6 +21,7 @@ use outrigger_transport::headers;
 use outrigger_wire::runtime::v1::binding_event_response::BindingEventConcurrency;
 use outrigger_wire::runtime::v1::{BindingEventRequest, BindingEventResponse};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::input::Input;
 use super::{Bindings, LOG};
@@ -32,6 +33,8 @@ const MAX_IN_FLIGHT: usize = 128;
 const MAX_HELD: usize = 1024;
 /// Answers of the app to events of one binding whose output bindings are being called while the next events come.
 pub(super) const MAX_FOLLOWED: usize = 128;
+/// How long the next answer waits until those of another have been called.
+const FOLLOW_TIMEOUT: Duration = Duration::from_secs(10);
 /// Output bindings that are called at once for one answer.
 const MAX_AT_ONCE: usize = 64;
 pub(super) const LIMITS: Limits = Limits {
@@ -180,8 +183,18 @@ impl Delivery {
 
     /// Has output bindings called, some at once, and does not wait for what comes of it.
     async fn call_all(&self, names: Vec<String>, call: Arc<Invoke>) {
-        // The semaphore is never closed, so there is always a permit in the end.
-        let permit = Arc::clone(&self.followed).acquire_owned().await.ok();
+        // The event was handled: it must not wait for long, nor hold up those behind it or the end of the input.
+        let permit = timeout(FOLLOW_TIMEOUT, Arc::clone(&self.followed).acquire_owned()).await;
+        let Ok(Ok(permit)) = permit else {
+            tracing::error!(
+                target: LOG,
+                "the {} output bindings of the app's answer to an event of {} are not called: those of {MAX_FOLLOWED} answers \
+                 before it have not answered yet; give them a timeout",
+                names.len(),
+                self.input.name
+            );
+            return;
+        };
         let bindings = Arc::clone(&self.bindings);
         let calling = stream::iter(names).for_each_concurrent(MAX_AT_ONCE, move |name| {
             let (bindings, call) = (Arc::clone(&bindings), Arc::clone(&call));

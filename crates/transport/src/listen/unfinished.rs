@@ -6,11 +6,11 @@ use outrigger_accept::unfinished::{Bounds, Unfinished, UnfinishedMemory};
 
 use super::Options;
 
-/// Bytes of requests that have begun and not ended, on one connection. A sidecar has 128 calls on one to another, which may be
-/// messages of some megabytes.
-const MAX_UNFINISHED_OF_CONNECTION: usize = 256 << 20;
+/// Bytes of requests that have begun and not ended, on one connection: a sidecar has 100 calls on one to another, an SDK all of an
+/// app's, and each may be as large as a message usually can be.
+const MAX_UNFINISHED_OF_CONNECTION: usize = 512 << 20;
 /// The same, on all connections of a process.
-const MAX_UNFINISHED: usize = 512 << 20;
+const MAX_UNFINISHED: usize = 1 << 30;
 
 /// What all connections of the process keep.
 static MEMORY: UnfinishedMemory = UnfinishedMemory::new();
@@ -40,7 +40,7 @@ mod tests {
             let Bounds { connection, process } = unfinished_bounds(max_body);
             (connection, process)
         };
-        assert_eq!(bounds(Some(4 << 20)), (256 << 20, 512 << 20));
+        assert_eq!(bounds(Some(4 << 20)), (512 << 20, 1 << 30));
         assert_eq!(bounds(Some(1 << 30)), (2 << 30, 4 << 30));
         assert_eq!(bounds(None), (usize::MAX, usize::MAX));
     }

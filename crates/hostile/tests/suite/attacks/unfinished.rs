@@ -35,28 +35,28 @@ pub(super) const ATTACKS: &[Attack] = &[
         Grpc,
         Do(|target| calls(target, 1, 400).boxed()),
         Bounded,
-        (600, 30_000),
+        (700, 30_000),
     ),
     attack(
         "calls that are never whole on many connections",
         Grpc,
         Do(|target| calls(target, 24, 16).boxed()),
         Bounded,
-        (700, 40_000),
+        (1_300, 40_000),
     ),
     attack(
         "bodies that are never whole on streams of one connection",
         State,
         Do(|target| bodies(target, 400).boxed()),
         Bounded,
-        (600, 30_000),
+        (700, 30_000),
     ),
     attack(
         "bodies that are never whole on many connections",
         State,
         Do(|target| bodies_on_connections(target, 300).boxed()),
         Bounded,
-        (600, 30_000),
+        (1_300, 30_000),
     ),
 ];
 
