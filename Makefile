@@ -122,7 +122,7 @@ bench: ## the report, in one run with Dapr, Envoy and nginx where they are (two 
 
 benchstate: ## get and save of state, in one run with Dapr where it is (45 minutes; BENCH=--quick: 2 minutes)
 	@scripts/need cargo cc make
-	@{ command -v redis-server && command -v postgres; } >/dev/null || echo "stores that are not installed are left out: apt-get update && apt-get install redis-server postgresql"
+	@{ command -v redis-server && ls $$(command -v postgres) /usr/lib/postgresql/*/bin/postgres; } >/dev/null 2>&1 || echo "stores that are not installed are left out: apt-get update && apt-get install redis-server postgresql"
 	@scripts/dist
 	$(DIST)/outrigger-bench state --reference $(PEER_BIN) $(BENCH)
 

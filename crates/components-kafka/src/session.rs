@@ -122,12 +122,17 @@ async fn consumer(settings: &Settings, in_flight: usize, changes: mpsc::Sender<C
         .fetch_max_bytes(wanted.fetch_most)
         .max_poll_records(batch)
         .max_buffered_records(wanted.buffer)
-        .max_decompressed_size(MAX_UNPACKED)
+        .max_decompressed_size(max_unpacked(settings))
         .idle_poll_backoff(PAUSED)
         .metrics_push(false)
         .rebalance_listener(Listener(changes))
         .build();
     building.await.map_err(|error| settings.failure(&error))
+}
+
+/// What may be published can be read, in a batch with others.
+fn max_unpacked(settings: &Settings) -> usize {
+    MAX_UNPACKED.max(settings.max_message.saturating_mul(2))
 }
 
 /// `resumed`: partitions that were paused are read again.
@@ -341,8 +346,8 @@ impl Session {
             }
             Err(error) if undecodable(&error, &self.topic).is_some() => {
                 self.stands_still(&error);
-                let pause = self.shared.settings.consumer.rejoin;
-                self.polling = poll_after(pause, &self.consumer.client, &self.resumed);
+                // The others are not to wait for it.
+                self.polling = poll_after(PAUSED, &self.consumer.client, &self.resumed);
             }
             Err(error) if lasting(&error) => return Err(self.shared.settings.failure(&error)),
             Err(error) => {

@@ -186,6 +186,8 @@ impl Connection {
             }
             let limit = self.heard + if self.asked { SILENCE * 2 } else { SILENCE };
             let message = tokio::select! {
+                // What is here already was heard, however late it is looked at.
+                biased;
                 message = self.frames.next() => match message {
                     Some(Ok(message)) => message,
                     Some(Err(error)) => return Err(self.lost(&error)),

@@ -67,14 +67,15 @@ pub(super) async fn open(settings: &Arc<Settings>, topic: &str) -> Result<Connec
             _ => found.broker_service_url,
         };
         let text = text.unwrap_or_default();
-        let url = address(&what, &entrance, &text)?;
         let through = found.proxy_through_service_url.unwrap_or(false);
+        if kind == Some(LookupType::Connect) && through {
+            // A proxy names the broker behind it as it reaches that itself, which may be without TLS.
+            let broker = text.split_once("://").map_or(text.as_str(), |(_, broker)| broker);
+            let broker = broker.trim_end_matches('/').to_owned();
+            return Connection::to(settings, &entrance, Some(broker)).await;
+        }
+        let url = address(&what, &entrance, &text)?;
         match kind {
-            Some(LookupType::Connect) if through => {
-                let broker = text.split_once("://").map_or(text.as_str(), |(_, broker)| broker);
-                let broker = broker.trim_end_matches('/').to_owned();
-                return Connection::to(settings, &entrance, Some(broker)).await;
-            }
             Some(LookupType::Connect) if is_same(connection.url(), &url) => return Ok(connection),
             Some(LookupType::Connect) => return Connection::to(settings, &url, None).await,
             _ => {

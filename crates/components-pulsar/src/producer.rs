@@ -254,11 +254,11 @@ impl Work {
             kind => {
                 metadata.uncompressed_size = u32::try_from(data.len()).ok();
                 metadata.compression = Some(kind as i32);
+                let begun = Instant::now();
                 let packed = compression.pack_aside(data).await;
-                // It may have waited for its turn.
-                if let Some(sent) = self.sent.back_mut() {
-                    sent.since = Instant::now();
-                }
+                // It may have waited for its turn, and no confirmation was read meanwhile.
+                let waited = begun.elapsed();
+                self.sent.iter_mut().for_each(|sent| sent.since += waited);
                 packed.map_err(|error| Error::new(Kind::Internal, format!("compression: {error}")))?
             }
         };

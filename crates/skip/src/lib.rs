@@ -4,7 +4,8 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 
-/// A file that gets a line for each test that was skipped; `scripts/test` counts and prints them.
+/// A file that gets a line for each reason why a test was skipped, with the process and the name of the test; `scripts/test` counts
+/// those and prints the reasons.
 const SKIPPED: &str = "OUTRIGGER_SKIPPED";
 
 /// Notes that a test was skipped for want of something that every machine of CI has.
@@ -26,8 +27,8 @@ pub fn skip_optional(why: &str) {
 
 fn note(why: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    let line = format!("{test}: {why}\n");
-    eprint!("skipped: {line}");
+    eprintln!("skipped: {test}: {why}");
+    let line = format!("{} {test}: {why}\n", std::process::id());
     if let Some(path) = std::env::var_os(SKIPPED) {
         // One write: test binaries run beside each other.
         let file = OpenOptions::new().create(true).append(true).open(&path);

@@ -68,14 +68,13 @@ impl End {
 
     /// All that is complete in it.
     async fn pairs(&self) -> Pairs {
-        match self {
-            Self::Shared(store) => {
-                let mut pairs = store.pairs().await;
-                pairs.retain(|key, _| !key.starts_with("dapr/leadership/"));
-                pairs
-            }
+        let mut pairs = match self {
+            Self::Shared(store) => store.pairs().await,
             Self::Embedded(folder) => in_file(&own(folder.path()).join("jobs.db")),
-        }
+        };
+        // What a scheduler writes that was started on it.
+        pairs.retain(|key, _| !key.starts_with("dapr/leadership/"));
+        pairs
     }
 }
 
