@@ -21,6 +21,8 @@ const SENT: usize = SIZE - (100 << 10);
 const WINDOW: usize = 65_535;
 const INITIAL_WINDOW: u16 = 4;
 const PIECE: usize = 16_384;
+/// What no server keeps of requests that have begun.
+const KEPT_BY_NONE: usize = 1100 << 20;
 /// How long nothing is heard before the server has taken what it takes.
 const QUIET: Duration = Duration::from_secs(1);
 /// How long an attack sends at most.
@@ -67,7 +69,11 @@ async fn calls(target: Target, connections: usize, streams: u32) -> Heard {
     let all: Vec<_> = (0..connections)
         .map(|_| send(&target, streams, &opening, open))
         .collect();
-    refused(join_all(all).await.into_iter().sum())
+    let all = join_all(all).await;
+    refused(
+        all.iter().map(|one| one.0).sum(),
+        all.iter().map(|one| one.1).sum(),
+    )
 }
 
 /// The beginning of a message that is one field, of which no service knows anything.
@@ -87,21 +93,29 @@ fn opening() -> Vec<u8> {
 async fn bodies(target: Target, streams: u32) -> Heard {
     let fields = fields_of(target.listener, POST, STORE);
     let open = |stream| frame(kind::HEADERS, END_HEADERS, stream, &fields);
-    refused(send(&target, streams, b"[", open).await)
+    let (ended, sent) = send(&target, streams, b"[", open).await;
+    refused(ended, sent)
 }
 
-/// A server that refuses none of them keeps more than it may.
-fn refused(streams: usize) -> Heard {
+/// A server that took so many bytes of them and ended none keeps more than it may. One that takes them slowly is held to its
+/// ceiling alone.
+fn refused(ended: usize, sent: usize) -> Heard {
     Heard {
-        wrong: (streams == 0).then(|| "no request was refused".to_owned()),
+        wrong: (ended == 0 && sent > KEPT_BY_NONE).then(|| "no request was refused".to_owned()),
         ..Heard::default()
     }
 }
 
-/// Opens streams, and sends nearly all of a body on each, a piece of each in turn. How many of them the server has ended.
-async fn send(target: &Target, streams: u32, opening: &[u8], open: impl Fn(u32) -> Vec<u8>) -> usize {
+/// Opens streams, and sends nearly all of a body on each, a piece of each in turn. How many of them the server has ended, and the
+/// bytes of all.
+async fn send(
+    target: &Target,
+    streams: u32,
+    opening: &[u8],
+    open: impl Fn(u32) -> Vec<u8>,
+) -> (usize, usize) {
     let Ok(mut peer) = target.connect().await else {
-        return 0;
+        return (0, 0);
     };
     let mut words = hello(&[]);
     let mut sending = Sending::default();
@@ -112,7 +126,7 @@ async fn send(target: &Target, streams: u32, opening: &[u8], open: impl Fn(u32) 
         sending.sent(id, opening.len());
     }
     if peer.say(&words).await != Said::All {
-        return 0;
+        return (0, 0);
     }
     let (begun, mut heard) = (Instant::now(), Instant::now());
     while begun.elapsed() < LONG && heard.elapsed() < QUIET {
@@ -130,7 +144,10 @@ async fn send(target: &Target, streams: u32, opening: &[u8], open: impl Fn(u32) 
             None => break,
         }
     }
-    sending.over()
+    (
+        sending.over(),
+        sending.streams.iter().map(|stream| stream.sent).sum(),
+    )
 }
 
 /// The streams of a connection, and how much may be sent.
@@ -271,7 +288,10 @@ async fn bodies_on_connections(target: Target, connections: usize) -> Heard {
         peers.push(peer);
     }
     let Some(mut last) = peers.pop() else {
-        return refused(0);
+        return Heard {
+            wrong: Some("not connected".to_owned()),
+            ..Heard::default()
+        };
     };
     let mut heard = last.hear(TIMEOUT, h1::is_answered).await;
     if h1::statuses(&heard) != [503] {
