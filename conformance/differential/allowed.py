@@ -362,7 +362,7 @@ ALLOWED = (
     Allowed("binding-path", rf"{ANSWER}|outside \d+", None, None, "bindings: .*path beyond.*"),
     Allowed("empty-value", ANSWER, "200 ", "204", "state: memory: gRPC value nothing"),
     Allowed("first-write", ANSWER, "409 .*", "500 .*", "state: redis: first write.*"),
-    Allowed("step-key", ANSWER, r'400 .*"key\\" is a required field.*', "204", "state: .*: transaction of no (key|request)"),
+    Allowed("step-key", ANSWER, r'400 .*"key\\" is a required field.*', "204", r"state: .*: transaction of no (key|request)|random \d+"),
     Allowed("bulk-json", rf"{ANSWER}: body", ".*the stored value is not JSON.*", "", "random .*"),
     Allowed("empty-value", ANSWER, "200 ", "204", "random .*"),
     Allowed("json-spelling", rf"{ANSWER}: header.content-length", r"\d+", r"\d+", "invoke: random .*"),
