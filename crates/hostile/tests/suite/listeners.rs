@@ -393,8 +393,12 @@ pub const LISTENERS: &[Listener] = &[
 ];
 
 /// Attacks and silences that sidecars with the HTTP/2 of hyper and h2 do not withstand: `docs/limits.md` says why.
-pub const NOT_ON_HYPER: [&str; 2] = [
+pub const NOT_ON_HYPER: [&str; 6] = [
     "an upgrade to HTTP/2, then nothing",
+    "half a message, pings answered",
+    "huge answers that few streams have no room for",
+    "huge answers that streams of some connections have no room for",
+    "large answers that many streams have no room for",
     "windows that SETTINGS open and close",
 ];
 

@@ -37,7 +37,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         Grpc,
         Do(|target| calls(target, 1, 400).boxed()),
         Bounded,
-        (700, 30_000),
+        (1_100, 30_000),
     ),
     attack(
         "calls that are never whole on many connections",
@@ -51,7 +51,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         State,
         Do(|target| bodies(target, 400).boxed()),
         Bounded,
-        (700, 30_000),
+        (1_100, 30_000),
     ),
     attack(
         "bodies that are never whole on many connections",
