@@ -88,6 +88,7 @@ impl AuthoritySource {
     /// files exist it is not, because what they signed would be worth nothing. The flag tells whether anything was
     /// generated. Blocking.
     pub(crate) fn load_or_generate(&self) -> Result<(Authority, bool), AuthorityError> {
+        self.paths.recover()?;
         self.load_or_generate_on(&self.paths)
     }
 
@@ -176,11 +177,13 @@ impl AuthoritySource {
             material::folder(&self.paths.root).display()
         );
         let pem = x509::generate(&self.sentry, span(self.skew), OffsetDateTime::now_utc())?;
-        store.create(File::IssuerKey, &pem.key)?;
-        store.create(File::Issuer, &pem.issuer)?;
-        // Before the CA is whole: one that is not recorded is never rotated.
-        store.replace(File::Rotation, &Rotation::begin(&pem.issuer))?;
-        store.create(File::Root, &pem.root)?;
+        // The root last: whoever waits for it finds the rest.
+        store.create(&[
+            (File::IssuerKey, &pem.key),
+            (File::Issuer, &pem.issuer),
+            (File::Rotation, &Rotation::begin(&pem.issuer)),
+            (File::Root, &pem.root),
+        ])?;
         Ok(())
     }
 
@@ -222,8 +225,7 @@ impl AuthoritySource {
     ) -> Result<JwtFiles, AuthorityError> {
         tracing::info!(target: LOG, "Generating JWT signing key and persisting to store");
         let files = jwt::generate(key_id).map_err(|_: TokenError| AuthorityError::GenerateJwt)?;
-        store.create(File::JwtKey, &files.key)?;
-        store.create(File::Jwks, &files.jwks)?;
+        store.create(&[(File::JwtKey, &files.key), (File::Jwks, &files.jwks)])?;
         Ok(files)
     }
 

@@ -105,8 +105,10 @@ impl MaterialStore for MemoryStore {
         Ok(self.lock().get(file).map(<[u8]>::to_vec))
     }
 
-    fn create(&self, file: File, contents: &[u8]) -> Result<(), MaterialError> {
-        self.replace(file, contents)
+    fn create(&self, files: &[(File, &[u8])]) -> Result<(), MaterialError> {
+        files
+            .iter()
+            .try_for_each(|(file, contents)| self.replace(*file, contents))
     }
 
     fn replace(&self, file: File, contents: &[u8]) -> Result<(), MaterialError> {

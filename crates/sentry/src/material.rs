@@ -1,10 +1,14 @@
 //! The files of the authority: reading, writing, and saying what is wrong with them.
 
+mod staged;
+
 use std::{
     fmt::Display,
     io::{self, Write},
     path::{Path, PathBuf},
 };
+
+use serde::{Deserialize, Serialize};
 
 /// Largest credential file that is read, in bytes.
 const MAX_FILE: usize = 4 << 20;
@@ -27,6 +31,14 @@ pub struct Paths {
 }
 
 impl Paths {
+    /// Finishes the files that an earlier start was killed in, and removes its drafts. Blocking.
+    ///
+    /// # Errors
+    /// [`MaterialError`].
+    pub(crate) fn recover(&self) -> Result<(), MaterialError> {
+        staged::recover(self)
+    }
+
     /// The path of one file.
     pub fn of(&self, file: File) -> &Path {
         match file {
@@ -49,7 +61,7 @@ pub(crate) fn folder(path: &Path) -> PathBuf {
 }
 
 /// One of the authority's files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum File {
     /// Root certificates.
     Root,
@@ -191,8 +203,9 @@ fn shown(paths: &[PathBuf]) -> String {
 pub(crate) trait MaterialStore {
     /// A file; `None` when there is none.
     fn read(&self, file: File) -> Result<Option<Vec<u8>>, MaterialError>;
-    /// Keeps a new file. Nothing that exists is ever replaced.
-    fn create(&self, file: File, contents: &[u8]) -> Result<(), MaterialError>;
+    /// Keeps new files that belong together, all or none of them, in this order. Nothing that exists is ever replaced,
+    /// except for the record.
+    fn create(&self, files: &[(File, &[u8])]) -> Result<(), MaterialError>;
     /// Keeps a file, in the place of the one that there is.
     fn replace(&self, file: File, contents: &[u8]) -> Result<(), MaterialError>;
 }
@@ -202,24 +215,25 @@ impl MaterialStore for Paths {
         read(self, file)
     }
 
-    fn create(&self, file: File, contents: &[u8]) -> Result<(), MaterialError> {
-        // Unlike a renamed file, a link does not take the place of another.
-        write(self, file, contents, |draft, path| {
-            std::fs::hard_link(draft, path)?;
-            std::fs::remove_file(draft)
-        })
+    fn create(&self, files: &[(File, &[u8])]) -> Result<(), MaterialError> {
+        staged::create(self, files)
     }
 
     fn replace(&self, file: File, contents: &[u8]) -> Result<(), MaterialError> {
-        write(self, file, contents, |draft, path| std::fs::rename(draft, path))
+        write(file.title(), self.of(file), contents, |draft, path| {
+            std::fs::rename(draft, path)
+        })
     }
 }
 
 /// Reads a file; `None` when it does not exist.
 fn read(paths: &Paths, file: File) -> Result<Option<Vec<u8>>, MaterialError> {
-    let path = paths.of(file);
+    read_at(file.title(), paths.of(file))
+}
+
+fn read_at(title: &'static str, path: &Path) -> Result<Option<Vec<u8>>, MaterialError> {
     let fail = |source| MaterialError::Read {
-        title: file.title(),
+        title,
         path: path.to_owned(),
         source,
     };
@@ -229,18 +243,28 @@ fn read(paths: &Paths, file: File) -> Result<Option<Vec<u8>>, MaterialError> {
     }
 }
 
-/// Writes a file as a whole, readable by its owner only; `place` takes the draft to its name.
-fn write(
-    paths: &Paths,
-    file: File,
-    contents: &[u8],
-    place: impl Fn(&Path, &Path) -> io::Result<()>,
-) -> Result<(), MaterialError> {
-    let path = paths.of(file);
+/// Where a file is written before it gets its name.
+fn draft(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(".new");
-    let draft = folder(path).join(name);
+    folder(path).join(name)
+}
+
+/// Gives a draft its name. Unlike a renamed file, a link does not take the place of another.
+fn link(draft: &Path, path: &Path) -> io::Result<()> {
+    std::fs::hard_link(draft, path)?;
+    std::fs::remove_file(draft)
+}
+
+/// Writes a file as a whole, readable by its owner only; `place` takes the draft to its name.
+fn write(
+    title: &'static str,
+    path: &Path,
+    contents: &[u8],
+    place: impl Fn(&Path, &Path) -> io::Result<()>,
+) -> Result<(), MaterialError> {
+    let draft = draft(path);
     let written = || {
         let mut handle = private_file(&draft)?;
         handle.write_all(contents)?;
@@ -253,7 +277,7 @@ fn write(
         // Best effort: the draft may not exist.
         let _ = std::fs::remove_file(&draft);
         MaterialError::Write {
-            title: file.title(),
+            title,
             path: path.to_owned(),
             source,
         }
