@@ -10,6 +10,7 @@ mod unfinished;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -222,7 +223,7 @@ fn claim(address: SocketAddr, dual_stack: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Claims a Unix socket; a file that an ended process left behind is removed.
+/// Claims a Unix socket; a socket that an ended process left behind is removed, and no other file.
 ///
 /// # Errors
 /// [`BindError`] naming the path.
@@ -231,12 +232,20 @@ pub fn bind_unix(path: &Path) -> Result<Bound, BindError> {
         what: path.display().to_string(),
         source,
     };
-    if path.exists() {
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            let source = io::Error::new(io::ErrorKind::AddrInUse, "another process listens here");
-            return Err(failed(source));
+    let refused = |kind, text| Err(failed(io::Error::new(kind, text)));
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+        Ok(found) if !found.file_type().is_socket() => {
+            return refused(
+                io::ErrorKind::AlreadyExists,
+                "a file that is not a socket has this name",
+            );
         }
-        std::fs::remove_file(path).map_err(failed)?;
+        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+            return refused(io::ErrorKind::AddrInUse, "another process listens here");
+        }
+        Ok(_) => std::fs::remove_file(path).map_err(failed)?,
     }
     Ok(Bound::Unix(path.to_owned()))
 }

@@ -127,6 +127,7 @@ impl Claimed {
 impl Flags {
     fn refused(self, error: &BindError) -> String {
         let (flag, remedy) = match error.kind() {
+            ErrorKind::AlreadyExists => (self.port, "give another folder, or move the file away"),
             _ if self.port == SOCKETS => (
                 SOCKETS,
                 "give another folder, or end the process that has the socket",

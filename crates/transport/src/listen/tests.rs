@@ -176,6 +176,29 @@ async fn crowds_on_a_unix_socket_keep_nobody_out_and_cut_no_call_off() {
     crowds_are_survived(listener, Address::Unix(path)).await;
 }
 
+#[test]
+fn no_file_but_a_stale_socket_makes_way_for_a_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("file"), "text").unwrap();
+    std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
+    std::os::unix::fs::symlink(path("nothing"), path("dangling")).unwrap();
+    std::fs::create_dir(path("folder")).unwrap();
+    let pipe = std::process::Command::new("mkfifo").arg(path("pipe")).status();
+    assert!(pipe.unwrap().success());
+    for name in ["file", "link", "dangling", "folder", "pipe"] {
+        let error = bind_unix(&path(name)).err().unwrap().to_string();
+        let named = error.starts_with(&path(name).display().to_string());
+        assert!(named && error.contains("is not a socket"), "{error}");
+        assert!(path(name).symlink_metadata().is_ok(), "{name} is removed");
+    }
+    let live = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+    assert!(bind_unix(&path("socket")).is_err());
+    drop(live);
+    bind_unix(&path("socket")).unwrap();
+    assert!(!path("socket").exists());
+}
+
 #[tokio::test]
 async fn a_call_in_flight_on_http2_keeps_its_connection() {
     let bound = bind(&["127.0.0.1".to_owned()], 0).unwrap().remove(0);
