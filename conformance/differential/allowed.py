@@ -382,6 +382,13 @@ ALLOWED = (
     # Events, jobs, actors, workflows.
     Allowed("trace", rf"{HUB}: (header|metadata)\.trace(id|state|parent)", r"00-fresh-fresh-00|\(absent\)", r"\(absent\)|", "events?.*"),
     Allowed("binary-events", rf"{HUB}: (body|messages)", None, None, r"events: 'image/png' .*"),
+    Allowed(
+        "bulk-metadata",
+        rf"{HUB}: (body|messages)",
+        r".*(\btype\W.*\bx\b|\bsubject\W.*\bs\b|rawPayload).*",
+        None,
+        r"events: bulk (without metadata|raw in bulk|gRPC with metadata, traced, to .*)",
+    ),
     Allowed("event-trace", rf"{HUB}: (header|metadata)\.tracestate", "a=1|c=3|d=4", rf"{NOTHING}|", "events: .*trace.*"),
     Allowed("event-trace", rf"{HUB}: (body|messages)", r".*\b(baggage|tracestate\W.*a=1)\b.*", None, "events: .*traced.*", alike.without_state),
     Allowed("error-texts", rf"{ANSWER}: body", r".*ERR_PUBSUB_EVENTS_SER.*", r".*ERR_PUBSUB_EVENTS_SER.*", "events: bulk .*", alike.code),

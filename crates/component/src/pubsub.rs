@@ -13,7 +13,7 @@ mod lanes;
 mod prefetch;
 mod receipt;
 
-use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{collections::HashSet, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -32,6 +32,8 @@ use crate::{Error, Pairs, Result};
 pub const PARTITION_KEY: &str = "partitionKey";
 /// Entries of a bulk that are under way at once where the broker has no bulk of its own.
 const BULK_AT_ONCE: usize = 64;
+/// The names of the time to live in request metadata.
+const TTL: [&str; 2] = ["ttlInSeconds", "ttl"];
 
 /// What a broker can do; the sidecar does what it can of the rest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -86,7 +88,7 @@ pub struct BulkPublish {
     pub topic: String,
     /// The entries, published in this order.
     pub entries: Vec<BulkEntry>,
-    /// Metadata of the request, which entries inherit.
+    /// Metadata of the request. Entries [have it already](inherit).
     pub metadata: Pairs,
 }
 
@@ -99,7 +101,7 @@ pub struct BulkEntry {
     pub data: Bytes,
     /// Media type of the payload, where it is known.
     pub content_type: Option<String>,
-    /// Metadata of the entry.
+    /// Metadata of the entry, with that of the request.
     pub metadata: Pairs,
 }
 
@@ -262,16 +264,14 @@ impl Message {
 }
 
 impl BulkPublish {
-    /// An entry as a message of its own: its metadata wins over the request's.
+    /// An entry as a message of its own.
     pub fn message(&self, entry: &BulkEntry) -> Publish {
-        let mut metadata = self.metadata.clone();
-        metadata.extend(entry.metadata.clone());
         Publish {
             topic: self.topic.clone(),
             data: entry.data.clone(),
             content_type: entry.content_type.clone(),
             declared: entry.content_type.clone(),
-            metadata,
+            metadata: entry.metadata.clone(),
         }
     }
 }
@@ -296,12 +296,30 @@ impl Publish {
     }
 }
 
+/// Adds metadata of a request to those of one of its entries. What the entry says itself wins, in any case and under either
+/// name of the time to live.
+pub fn inherit(own: &mut Pairs, request: &Pairs) {
+    if own.is_empty() {
+        own.clone_from(request);
+        return;
+    }
+    let mut said: HashSet<String> = own.keys().map(|name| name.to_ascii_lowercase()).collect();
+    let ttl = TTL.map(str::to_ascii_lowercase);
+    if ttl.iter().any(|name| said.contains(name)) {
+        said.extend(ttl);
+    }
+    let missing = request
+        .iter()
+        .filter(|(name, _)| !said.contains(&name.to_ascii_lowercase()));
+    own.extend(missing.map(|(name, value)| (name.clone(), value.clone())));
+}
+
 /// The time to live in request metadata: `ttlInSeconds` or `ttl`, seconds or a duration of Go.
 ///
 /// # Errors
 /// `InvalidRequest` for another text, and for no time at all.
 pub fn time_to_live(metadata: &Pairs) -> Result<Option<Duration>> {
-    let Some((name, text)) = ["ttlInSeconds", "ttl"]
+    let Some((name, text)) = TTL
         .iter()
         .find_map(|name| Some((name, property(metadata, name)?)))
     else {
@@ -385,22 +403,25 @@ mod tests {
 
     #[test]
     fn entries_inherit_what_they_do_not_say() {
-        let bulk = BulkPublish {
-            topic: "orders".to_owned(),
-            metadata: [("a", "1"), ("b", "1")]
-                .map(|(n, v)| (n.to_owned(), v.to_owned()))
-                .into(),
-            entries: Vec::new(),
+        let pairs = |given: &[(&str, &str)]| -> Pairs {
+            let owned = given.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
+            owned.collect()
         };
-        let entry = BulkEntry {
-            metadata: [("b".to_owned(), "2".to_owned())].into(),
-            ..BulkEntry::default()
-        };
-        let message = bulk.message(&entry);
-        assert_eq!(
-            (message.property("A"), message.property("b")),
-            (Some("1"), Some("2"))
-        );
-        assert_eq!(message.topic, "orders");
+        let request = pairs(&[("a", "1"), ("b", "1"), ("ttlInSeconds", "60")]);
+        for (own, expected) in [
+            (pairs(&[]), request.clone()),
+            (
+                pairs(&[("B", "2")]),
+                pairs(&[("B", "2"), ("a", "1"), ("ttlInSeconds", "60")]),
+            ),
+            (
+                pairs(&[("TTL", "5"), ("b", "")]),
+                pairs(&[("TTL", "5"), ("a", "1"), ("b", "")]),
+            ),
+        ] {
+            let mut inherited = own;
+            inherit(&mut inherited, &request);
+            assert_eq!(inherited, expected);
+        }
     }
 }

@@ -261,12 +261,13 @@ async fn a_backlog_behind_poison_takes_no_time_of_other_keys() {
         let entry = |number: usize| BulkEntry {
             id: number.to_string(),
             data: format!("{key}{number}").into(),
+            metadata: [("partitionKey".to_owned(), key.to_owned())].into(),
             ..BulkEntry::default()
         };
         let request = BulkPublish {
             topic: "orders".to_owned(),
             entries: (0..count).map(entry).collect(),
-            metadata: [("partitionKey".to_owned(), key.to_owned())].into(),
+            ..BulkPublish::default()
         };
         assert!(broker.publish_bulk(&request).await.unwrap().is_empty());
     };

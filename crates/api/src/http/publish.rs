@@ -75,7 +75,6 @@ impl Entry<'_> {
         let data = self.data(body)?;
         Ok(BulkPayload {
             id: self.id,
-            inherits: self.metadata.is_some(),
             payload: Payload {
                 data,
                 content_type: self.content_type,
@@ -266,7 +265,6 @@ mod tests {
         let entry = r#"{"entryId":"1","event":"","contentType":"text/plain","metadata":{"a":null,"b":"x"}}"#;
         let entry = read_one(entry).unwrap();
         let expected = [("a", ""), ("b", "x")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert!(entry.inherits);
         assert_eq!(entry.payload.metadata, expected.into());
     }
 
@@ -288,11 +286,7 @@ mod tests {
                 r#"{{"entryId":"1","event":{event},"contentType":"{kind}"}}"#
             ));
             let entry = entry.unwrap();
-            assert_eq!(
-                (&*entry.payload.data, entry.inherits),
-                (data.as_bytes(), false),
-                "{kind}"
-            );
+            assert_eq!(&*entry.payload.data, data.as_bytes(), "{kind}");
         }
         for (kind, event) in [
             ("text/plain", "{}"),
@@ -312,10 +306,8 @@ mod tests {
     fn names_are_read_in_any_case_and_null_is_nothing() {
         let entry =
             read_one(r#"{"EntryID":"7","metadata":{"a":"b"},"contenttype":"application/json"}"#).unwrap();
-        assert_eq!(
-            (&*entry.id, &*entry.payload.data, entry.inherits),
-            ("7", &b"null"[..], true)
-        );
+        assert_eq!((&*entry.id, &*entry.payload.data), ("7", &b"null"[..]));
+        assert_eq!(entry.payload.metadata.len(), 1);
         let none = Bytes::from_static(b" null");
         assert!(entries(&none).unwrap().unwrap().is_empty());
     }

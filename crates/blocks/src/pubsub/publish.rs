@@ -8,7 +8,7 @@ use std::time::Instant;
 use outrigger_cloudevents::Malformed;
 use outrigger_cloudevents::content_type::CLOUD_EVENT;
 use outrigger_component::offload::offload;
-use outrigger_component::pubsub::{BulkEntry, BulkPublish, Failed, Publish};
+use outrigger_component::pubsub::{BulkEntry, BulkPublish, Failed, Publish, inherit};
 use outrigger_component::{Error, Pairs};
 use outrigger_flags::parse_bool;
 use outrigger_policy::resiliency::Outcome;
@@ -50,10 +50,8 @@ pub struct RequestContext {
 pub struct BulkPayload {
     /// Unique in its bulk.
     pub id: String,
-    /// The event, and its media type.
+    /// The event, its media type and its own metadata.
     pub payload: Payload,
-    /// Whether it has the metadata of the request too.
-    pub inherits: bool,
 }
 
 /// Where a request publishes, once it is known to be there.
@@ -187,8 +185,7 @@ impl Target<'_> {
         result
     }
 
-    /// Publishes several events. As in Dapr, an entry has the metadata of the request only where it has some of its own.
-    /// `span`: the name of the spans of entries.
+    /// Publishes several events. Each [inherits](inherit) the metadata of the request. `span`: the name of the spans of entries.
     ///
     /// # Errors
     /// [`PublishError`]; entries that are not named in it were published.
@@ -211,23 +208,19 @@ impl Target<'_> {
             });
         }
         drop(ids);
-        let inheriting = entries.iter().filter(|entry| entry.inherits).count();
-        check_metadata(inheriting, metadata).map_err(|error| PublishError::Metadata {
+        check_metadata(entries.len(), metadata).map_err(|error| PublishError::Metadata {
             pubsub: self.broker.name().to_string(),
             cause: error.to_string(),
         })?;
-        for entry in entries.iter_mut().filter(|entry| entry.inherits) {
-            for (name, value) in metadata {
-                let own = &mut entry.payload.metadata;
-                own.entry(name.clone()).or_insert_with(|| value.clone());
-            }
+        for entry in &mut entries {
+            inherit(&mut entry.payload.metadata, metadata);
         }
         let protocol = request.protocol;
         let (entries, spans) = self.wrap_all(entries, request, span).await?;
         let bulk = BulkPublish {
             topic: self.broker.stored_topic(&self.topic).into_owned(),
             entries,
-            metadata: Pairs::new(),
+            metadata: metadata.clone(),
         };
         let started = Instant::now();
         let result = match self.check_allowed() {
@@ -253,7 +246,7 @@ impl Target<'_> {
     ) -> Result<(Vec<BulkEntry>, Vec<Span>), PublishError> {
         if self.is_raw {
             let sender = self.sender(request.trace, None);
-            let raw = entries.into_iter().map(|BulkPayload { id, mut payload, .. }| {
+            let raw = entries.into_iter().map(|BulkPayload { id, mut payload }| {
                 sender.raw(&mut payload.metadata, false);
                 BulkEntry {
                     id,
@@ -283,7 +276,7 @@ impl Target<'_> {
             .sum();
         let wrap = move || {
             let both = senders.into_iter().zip(entries);
-            both.map(|(sender, BulkPayload { id, payload, .. })| {
+            both.map(|(sender, BulkPayload { id, payload })| {
                 let data = sender.envelope(&payload)?;
                 Ok(BulkEntry {
                     id,
@@ -421,7 +414,10 @@ enum Unsent {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
     use outrigger_component::offload::{INLINE, done_at_once};
+    use outrigger_component::pubsub::{Event, Subscribe};
     use outrigger_component::{Metadata, Setup};
     use outrigger_policy::resiliency::Resiliency;
     use outrigger_redact::Secrets;
@@ -466,7 +462,6 @@ mod tests {
         BulkPayload {
             id: id.to_string(),
             payload,
-            inherits: false,
         }
     }
 
@@ -513,20 +508,49 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn metadata_of_a_bulk_count_for_each_entry_that_has_them() {
+    async fn metadata_of_a_bulk_count_for_each_entry() {
         let pubsubs = pubsubs().await;
         let metadata = Pairs::from([("a".to_owned(), "x".repeat((8 << 20) - 1))]);
-        for (inheriting, is_refused) in [(8, false), (9, true)] {
+        for (count, is_refused) in [(8, false), (9, true)] {
             let target = pubsubs.target("broker", "orders", &Pairs::new()).unwrap();
-            let bulk = (0..100).map(|id| BulkPayload {
-                inherits: id < inheriting,
-                ..entry(id, Payload::default())
-            });
-            let published = target
-                .publish_bulk(bulk.collect(), &metadata, request(), "bulk")
-                .await;
+            let bulk = (0..count).map(|id| entry(id, Payload::default())).collect();
+            let published = target.publish_bulk(bulk, &metadata, request(), "bulk").await;
             let refused = matches!(published, Err(PublishError::Metadata { .. }));
-            assert_eq!(refused, is_refused, "{inheriting}: {published:?}");
+            assert_eq!(refused, is_refused, "{count}: {published:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn metadata_of_a_bulk_reach_each_entry_whose_own_win() {
+        let pubsubs = pubsubs().await;
+        let subscribe = Subscribe {
+            topic: "orders".to_owned(),
+            metadata: Pairs::new(),
+            in_flight: NonZeroUsize::MIN.saturating_add(1),
+        };
+        let component = pubsubs.broker("broker").unwrap().component().clone();
+        let mut subscription = component.subscribe(subscribe).await.unwrap();
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let metadata = Pairs::from([pair("cloudevent.type", "all"), pair("ttlInSeconds", "60")]);
+        let bare = entry(1, Payload::default());
+        let own = Payload {
+            metadata: Pairs::from([pair("CloudEvent.Type", "own")]),
+            ..Payload::default()
+        };
+        let target = pubsubs.target("broker", "orders", &Pairs::new()).unwrap();
+        let bulk = vec![bare, entry(2, own)];
+        target
+            .publish_bulk(bulk, &metadata, request(), "bulk")
+            .await
+            .unwrap();
+        for kind in ["all", "own"] {
+            let Some(Event::Message(delivery)) = subscription.next().await else {
+                panic!("no message")
+            };
+            let event: serde_json::Value = serde_json::from_slice(&delivery.message.data).unwrap();
+            assert_eq!(event["type"], kind);
+            assert!(event["expiration"].is_string(), "{event}");
+            delivery.receipt.acknowledge();
         }
     }
 }

@@ -54,7 +54,6 @@ impl DaprService {
         let message = request.into_inner();
         let entries = message.entries.into_iter().map(|entry| BulkPayload {
             id: entry.entry_id,
-            inherits: !entry.metadata.is_empty(),
             payload: Payload {
                 data: entry.event,
                 content_type: entry.content_type,
