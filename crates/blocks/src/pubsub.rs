@@ -18,6 +18,7 @@ use outrigger_telemetry::trace::Tracer;
 use tokio::sync::watch;
 
 pub use broker::Broker;
+pub(crate) use envelope::apply_overrides;
 pub use envelope::{Payload, event_time};
 pub use error::PublishError;
 pub use publish::{BulkPayload, Protocol, RequestContext, Target};

@@ -136,6 +136,41 @@ impl Sender {
     }
 }
 
+/// Takes request metadata that stand in an event as members, `cloudevent.type` and the like, and puts them where they would
+/// stand in the envelope of a published event.
+pub(crate) fn apply_overrides(event: &mut Event<'_>) {
+    let is_override = |name: &str| {
+        let start = name.get(..OVERRIDE.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(OVERRIDE))
+    };
+    let given: Pairs = event
+        .members()
+        .filter(|(name, _)| is_override(name))
+        .map(|(name, _)| {
+            let value = event.text(name).unwrap_or_default();
+            (name.to_owned(), value.into_owned())
+        })
+        .collect();
+    for name in given.keys() {
+        event.remove(name);
+    }
+    let given = Overrides::read(&given);
+    let parent = given.trace_parent.or(given.trace_id);
+    for (name, value) in [
+        (member::ID, given.id),
+        (member::SOURCE, given.source),
+        (member::TYPE, given.kind),
+        (member::SUBJECT, given.subject),
+        (member::TRACE_PARENT, parent),
+        (member::TRACE_ID, parent),
+        (member::TRACE_STATE, given.trace_state),
+    ] {
+        if let Some(value) = value {
+            event.set(name, value);
+        }
+    }
+}
+
 /// What the request metadata says about the envelope; names in any case.
 #[derive(Default)]
 struct Overrides<'a> {
@@ -291,6 +326,18 @@ mod tests {
         ] {
             assert_eq!(event[name], value, "{name}");
         }
+    }
+
+    #[test]
+    fn members_named_as_overrides_become_attributes() {
+        let text =
+            br#"{"id":"1","type":"t","CloudEvent.Type":"own","cloudevent.id":"2","cloudevent.traceid":"p",
+            "cloudevent.subject":"","cloudevent.other":"x","cloud":1}"#;
+        let mut event = Event::parse(text).unwrap();
+        apply_overrides(&mut event);
+        let event: Value = serde_json::from_slice(&event.to_bytes()).unwrap();
+        let expected = json!({"id": "2", "type": "own", "traceid": "p", "traceparent": "p", "cloud": 1});
+        assert_eq!(event, expected);
     }
 
     #[test]

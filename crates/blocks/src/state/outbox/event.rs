@@ -55,7 +55,7 @@ impl RequestContext<'_> {
     /// The event of a value: `payload` is `set` itself or what is published in its place. The metadata of `set` stand in
     /// the envelope, over what would stand there.
     pub(super) fn event(&self, marker: &str, set: &Set, payload: &Set) -> Bytes {
-        let content_type = content_type(payload);
+        let content_type = content_type(set, payload);
         let parent = self.trace.context.map(|context| context.traceparent());
         let parent = parent.as_ref().map_or("", |parent| parent.as_str());
         let envelope = Envelope {
@@ -87,10 +87,19 @@ impl RequestContext<'_> {
     }
 }
 
-fn content_type(set: &Set) -> &str {
-    let own = set.content_type.as_deref();
-    let said = own.or_else(|| set.metadata.get(CONTENT_TYPE).map(String::as_str));
-    said.filter(|kind| !kind.is_empty()).unwrap_or(TEXT)
+/// The media type of the payload; without one, that which the metadata put into the envelope.
+fn content_type<'a>(set: &'a Set, payload: &'a Set) -> &'a str {
+    let of = |set: &'a Set, name: &str| set.metadata.get(name).map(String::as_str);
+    let said = [
+        payload
+            .content_type
+            .as_deref()
+            .or_else(|| of(payload, CONTENT_TYPE)),
+        of(set, member::DATA_CONTENT_TYPE),
+        of(payload, member::DATA_CONTENT_TYPE),
+    ];
+    let mut said = said.into_iter().flatten();
+    said.find(|kind| !kind.is_empty()).unwrap_or(TEXT)
 }
 
 /// The payload: a JSON text that is not meant as JSON is its content.

@@ -22,7 +22,7 @@ use super::super::{State, Store};
 use super::relays::InternalTopic;
 use super::{LOG, event};
 use crate::outbound::Cause;
-use crate::pubsub::Broker;
+use crate::pubsub::{Broker, apply_overrides};
 
 /// Events that are looked at at once, unless the component says how many are to be handled at once.
 const MAX_IN_FLIGHT: usize = 128;
@@ -242,6 +242,8 @@ impl Relay {
             Ok(event) => event,
             Err(error) => return RelayOutcome::Failed(error.to_string()),
         };
+        // Not before: until here the id is the marker's name.
+        apply_overrides(&mut event);
         event.set(member::TOPIC, &settings.topic);
         event.set(member::PUBSUB, &settings.pubsub);
         let said = event.text(member::DATA_CONTENT_TYPE).unwrap_or_default();

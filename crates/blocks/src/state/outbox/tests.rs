@@ -139,6 +139,11 @@ fn the_content_type_says_what_a_value_is() {
             vec![Step::Set(set("k", value, &[("contentType", content_type)]))],
         );
         assert_eq!(said["data"], data, "{value}");
+        let said = event(
+            &outbox,
+            vec![Step::Set(set("k", value, &[("datacontenttype", content_type)]))],
+        );
+        assert_eq!(said["data"], data, "{value}");
     }
     let mut bytes = set("k", "", &[("contentType", "application/octet-stream")]);
     bytes.value = Value::Bytes(Bytes::from_static(b"\xff"));
@@ -152,6 +157,7 @@ fn metadata_stand_over_the_envelope_but_not_over_payload_and_id() {
         ("data", "a"),
         ("id", "b"),
         ("type", "order.created"),
+        // Takes effect where the event is sent on.
         ("cloudevent.type", "x"),
         ("subject", "s"),
     ];
@@ -185,6 +191,10 @@ fn a_projection_is_published_in_the_place_of_its_key() {
         (&said["type"], &said["datacontenttype"]),
         (&json!("t"), &json!("application/json"))
     );
+    let projection = set("k", r#"{"public":true}"#, &[("outbox.projection", "true")]);
+    let stored = set("k", "1", &[("datacontenttype", "application/json")]);
+    let said = event(&outbox, vec![Step::Set(projection), Step::Set(stored)]);
+    assert_eq!(said["data"], json!({"public": true}));
     let kept = set("k", "1", &[("outbox.projection", "false")]);
     assert_eq!(
         self::prepared(&outbox, vec![Step::Set(kept)], &Parent::default())

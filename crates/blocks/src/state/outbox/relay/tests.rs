@@ -235,9 +235,15 @@ impl World {
     }
 
     async fn transact(&self) -> Result<(), StateError> {
+        self.transact_with(Pairs::new()).await
+    }
+
+    /// With these metadata of the value.
+    async fn transact_with(&self, metadata: Pairs) -> Result<(), StateError> {
         let step = Operation::Set(Set {
             key: "k".to_owned(),
             value: Value::Json(Bytes::from_static(b"1")),
+            metadata,
             ..Set::default()
         });
         let store = self.state.store("store").unwrap();
@@ -262,6 +268,27 @@ async fn an_event_is_not_dropped_while_its_transaction_is_under_way() {
     let keys = || world.slow.keys.lock().unwrap().len();
     eventually(|| world.queues.in_topic("orders") == 1 && keys() == 1).await;
     assert_eq!(world.queues.failed.load(Ordering::SeqCst), 0);
+    relaying.abort();
+}
+
+#[tokio::test]
+async fn metadata_say_what_stands_in_the_envelope_as_of_a_published_event() {
+    let world = World::new();
+    let relay = world.relay();
+    let (stop, asked) = (CancellationToken::new(), CancellationToken::new());
+    let relaying = tokio::spawn(async move { relay.run(&stop, &asked).await });
+    world.slow.go_on.notify_one();
+    let metadata = [("cloudevent.type", "created"), ("cloudevent.id", "mine")];
+    let metadata = metadata.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    world.transact_with(metadata.into()).await.unwrap();
+    eventually(|| world.queues.in_topic("orders") == 1).await;
+    let data = world.queues.topics.lock().unwrap()["orders"][0].clone();
+    let event: serde_json::Value = serde_json::from_slice(&data).unwrap();
+    assert_eq!(
+        (&event["type"], &event["id"]),
+        (&"created".into(), &"mine".into())
+    );
+    assert!(event.get("cloudevent.type").is_none(), "{event}");
     relaying.abort();
 }
 
