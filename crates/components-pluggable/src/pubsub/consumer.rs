@@ -22,6 +22,9 @@ const MAX_ACKS: usize = 256;
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 /// What a component is told of a message that has to come again.
 const RETURNED: &str = "the message was not processed: deliver it again";
+/// How long the stream stays open after the last ack: the component may not have read that yet, and what it sends meanwhile
+/// must not wait for the next stream.
+const SETTLE_TIME: Duration = Duration::from_millis(400);
 /// How long a component may take to notice that nothing more is read.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -36,18 +39,21 @@ pub(super) struct Consumer {
     pauses: Backoff,
 }
 
-fn ack(id: String, settlement: Settlement) -> PullMessagesRequest {
+/// The answer to a component about a message; `ending`: the stream ends. A message that was not attempted gets no answer then: the
+/// component delivers it again once the stream is gone, while a refusal might make a dead letter of it.
+fn answer(id: String, settlement: Settlement, ending: bool) -> Option<PullMessagesRequest> {
     let error = match settlement {
         Settlement::Acknowledge => None,
+        Settlement::Unattempted if ending => return None,
         Settlement::Return | Settlement::Unattempted => Some(AckMessageError {
             message: RETURNED.to_owned(),
         }),
     };
-    PullMessagesRequest {
+    Some(PullMessagesRequest {
         topic: None,
         ack_message_id: id,
         ack_error: error,
-    }
+    })
 }
 
 impl Consumer {
@@ -126,19 +132,23 @@ impl Consumer {
             let _late = begun.send(Ok(()));
         }
         let mut owed = VecDeque::new();
+        let mut was_busy = false;
         loop {
-            if feed.draining() && feed.is_settled() && owed.is_empty() {
+            let is_busy = !feed.is_settled() || !owed.is_empty();
+            if feed.draining() && !is_busy {
                 break;
             }
+            was_busy = is_busy;
             tokio::select! {
                 () = closed.cancelled() => {
                     let settled = feed.settled().now_or_never().unwrap_or_default();
-                    owed.extend(settled.into_iter().map(|(id, settlement)| ack(id, settlement)));
+                    owed.extend(settled.into_iter().filter_map(|(id, settlement)| answer(id, settlement, true)));
                     break;
                 }
                 () = drain.cancelled(), if !feed.draining() => {}
                 settled = feed.settled() => {
-                    owed.extend(settled.into_iter().map(|(id, settlement)| ack(id, settlement)));
+                    let ending = feed.draining();
+                    owed.extend(settled.into_iter().filter_map(|(id, settlement)| answer(id, settlement, ending)));
                 }
                 () = acks.closed() => return Err(Status::unavailable("the stream broke")),
                 permit = acks.reserve(), if !owed.is_empty() => {
@@ -157,6 +167,9 @@ impl Consumer {
                 if acks.send(ack).await.is_err() {
                     break;
                 }
+            }
+            if was_busy {
+                let _open = timeout(SETTLE_TIME, drain_stream(&mut messages)).await;
             }
             drop(acks);
             drain_stream(&mut messages).await;

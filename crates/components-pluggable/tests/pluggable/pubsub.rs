@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use outrigger_component::{
     Kind, Metadata, PubSub, Result, Setup,
     conformance::{self, Link, PubSubRules},
-    pubsub::{Event, Publish, Subscribe},
+    pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
 };
 use tonic::Status;
 
@@ -68,6 +68,58 @@ fn request() -> Subscribe {
         metadata: Default::default(),
         in_flight: std::num::NonZeroUsize::MIN,
     }
+}
+
+/// A broker, and a subscription with so many messages.
+async fn delivered(ship: &Ship, count: usize) -> (Arc<dyn PubSub>, Subscription, Vec<Delivery>) {
+    let broker = ship.broker("app").await.unwrap();
+    let request = Subscribe {
+        in_flight: count.try_into().unwrap(),
+        ..request()
+    };
+    let mut subscription = within(broker.subscribe(request)).await.unwrap();
+    let message = Publish {
+        topic: "orders".to_owned(),
+        data: "x".into(),
+        ..Publish::default()
+    };
+    let mut deliveries = Vec::new();
+    for _ in 0..count {
+        within(broker.publish(&message)).await.unwrap();
+        let Some(Event::Message(delivery)) = within(subscription.next()).await else {
+            panic!("no message");
+        };
+        deliveries.push(delivery);
+    }
+    (broker, subscription, deliveries)
+}
+
+/// A refusal could make a dead letter of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_were_not_attempted_get_no_answer_at_the_end() {
+    let ship = Ship::new().await;
+    let (_broker, subscription, deliveries) = delivered(&ship, 3).await;
+    subscription.drain();
+    let [done, waiting, failed] = <[Delivery; 3]>::try_from(deliveries).unwrap();
+    waiting.receipt.release(false);
+    failed.receipt.give_back();
+    done.receipt.acknowledge();
+    within(subscription.ended()).await.unwrap();
+    let mut answers = ship.desk.answers.lock().unwrap().clone();
+    answers.sort();
+    assert_eq!(answers, [("0".to_owned(), false), ("2".to_owned(), true)]);
+}
+
+/// What the component sends behind the last acknowledgement comes by the stream that ends, without an answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_stream_stays_open_for_a_while_after_the_last_answer() {
+    let ship = Ship::new().await;
+    let (_broker, subscription, mut deliveries) = delivered(&ship, 1).await;
+    subscription.drain();
+    deliveries.remove(0).receipt.acknowledge();
+    let acknowledged = std::time::Instant::now();
+    within(subscription.ended()).await.unwrap();
+    assert!(acknowledged.elapsed() >= Duration::from_millis(400));
 }
 
 /// What a component refuses is told to whoever publishes or subscribes; a subscription that began goes on.

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming, async_trait, codegen::BoxStream};
 
-use super::{Answer, Services, instance};
+use super::{Answer, Desk, Services, instance};
 
 /// What one stream holds: few, so that two of them share.
 const IN_FLIGHT: usize = 8;
@@ -145,7 +145,7 @@ impl PubSub for Services {
         });
         let subscription = subscription.await.map_err(internal)?;
         let (messages, stream) = mpsc::channel(IN_FLIGHT);
-        tokio::spawn(pull(subscription, acks, messages));
+        tokio::spawn(pull(Arc::clone(&self.desk), subscription, acks, messages));
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
@@ -164,6 +164,7 @@ impl PubSub for Services {
 
 /// Sends messages and hears acks, until the sidecar says no more; what it did not acknowledge is returned.
 async fn pull(
+    desk: Arc<Desk>,
     mut subscription: Subscription,
     mut acks: Streaming<PullMessagesRequest>,
     messages: mpsc::Sender<Result<PullMessagesResponse, Status>>,
@@ -173,6 +174,8 @@ async fn pull(
         tokio::select! {
             ack = acks.message() => match ack {
                 Ok(Some(ack)) => {
+                    let answer = (ack.ack_message_id.clone(), ack.ack_error.is_some());
+                    desk.answers.lock().unwrap().push(answer);
                     let Some(receipt) = held.remove(&ack.ack_message_id) else { continue };
                     match ack.ack_error {
                         None => receipt.acknowledge(),
