@@ -432,5 +432,5 @@ ALLOWED = (
     Allowed("status-details", rf"{ANSWER}: details", None, None, "(publish errors|events): .*gRPC.*", alike.status),
     Allowed("job-without-data", ANSWER, "200 .*", r"500 .*none of the oneof fields is set.*", "scheduled jobs: .*"),
     Allowed("job-without-data", rf"{ANSWER}|{HUB}", None, rf"0 received|{NOTHING}", "scheduled jobs: (triggered without data|refused .*-1h.*)"),
-    Allowed("job-names", ANSWER, "20[0-9] .*|20[0-9]", "500 .*job name is invalid.*", r"scheduled jobs: name .*|workflows: id .*%C3%BC"),
+    Allowed("job-names", ANSWER, "20[0-9] .*|20[0-9]", "500 .*job name is invalid.*|400 .*JOB_NAME_EMPTY.*", r"scheduled jobs: name .*|workflows: id .*%C3%BC"),
 )

@@ -424,8 +424,7 @@ def jobs():
         "x",
     ):
         yield f"{body}", (post(path, body),)
-    for name in ("%20", "a%7Cb"):
-        yield f"name {name}", (post(f"/v1.0-alpha1/jobs/{name}", {"dueTime": "1h"}),)
+    yield "name %20", (post("/v1.0-alpha1/jobs/%20", {"dueTime": "1h"}),)
     yield "read and delete", (get(path), get(path, method="DELETE"), get(path, method="PUT"))
     job = {"name": "one", "dueTime": "1h"}
     yield (
@@ -433,7 +432,6 @@ def jobs():
         (
             Grpc("bare", "ScheduleJobAlpha1", ({},)),
             Grpc("bare", "ScheduleJobAlpha1", ({"job": {}},)),
-            Grpc("bare", "ScheduleJobAlpha1", ({"job": {"name": "a|b", "dueTime": "1h"}},)),
             Grpc("bare", "ScheduleJobAlpha1", ({"job": {"name": "one"}},)),
             Grpc("bare", "ScheduleJobAlpha1", ({"job": job},)),
             Grpc("bare", "GetJobAlpha1", ({},)),

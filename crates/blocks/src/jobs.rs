@@ -25,9 +25,6 @@ pub enum Cause {
     /// A part of the request is missing: `Job`, `Name` or `Schedule`.
     #[error("{0} is empty")]
     Empty(&'static str),
-    /// The name has what separates the parts of a job's key.
-    #[error("Name '{0}' has a '|': the name of a job must not be empty and must not have a '|'")]
-    Name(String),
     /// The name is in the path and in the body.
     #[error("Set the job name in the url only")]
     NameTwice,
@@ -135,7 +132,7 @@ impl Jobs {
     /// [`JobsError`].
     pub async fn schedule(&self, job: Option<Job>, overwrite: bool) -> Result<(), JobsError> {
         let job = job.ok_or_else(|| self.failed(Cause::Empty("Job")))?;
-        name_of_new(&job.name).map_err(|cause| self.failed(cause))?;
+        self.named(&job.name)?;
         if job.schedule.is_none() && job.due_time.is_none() {
             return Err(self.failed(Cause::Empty("Schedule")));
         }
@@ -251,15 +248,6 @@ impl Jobs {
     }
 }
 
-/// Checks the name of a job that is to be scheduled.
-fn name_of_new(name: &str) -> Result<(), Cause> {
-    match name {
-        "" => Err(Cause::Empty("Name")),
-        _ if name.contains('|') => Err(Cause::Name(name.to_owned())),
-        _ => Ok(()),
-    }
-}
-
 fn with_name(name: String, job: scheduled::Job) -> Job {
     let scheduled::Job {
         schedule,
@@ -307,15 +295,5 @@ mod tests {
             assert_eq!((was_at_once, result), (at_once, Ok(())), "{length}");
             assert_eq!(data.value.len(), length);
         }
-    }
-
-    #[test]
-    fn a_name_that_is_refused_is_told_why() {
-        let text = |name| name_of_new(name).map_err(|cause| cause.to_string());
-        assert_eq!(text("a"), Ok(()));
-        // Programs look for this one.
-        assert_eq!(text(""), Err("Name is empty".to_owned()));
-        let expected = "Name 'a|b' has a '|': the name of a job must not be empty and must not have a '|'";
-        assert_eq!(text("a|b"), Err(expected.to_owned()));
     }
 }

@@ -117,9 +117,11 @@ pub(crate) fn open_prefix(metadata: &JobMetadata) -> Result<String, NameError> {
     Ok(prefix)
 }
 
-/// What the caller called the job.
-pub(crate) fn own(name: &str) -> &str {
-    name.rsplit(SEPARATOR).next().unwrap_or(name)
+/// What the caller called the job with this whole name; `metadata` are the job's. Actor ids and names may have the separator in
+/// them.
+pub(crate) fn own<'n>(name: &'n str, metadata: &JobMetadata) -> &'n str {
+    let prefix = prefix(metadata).unwrap_or_default();
+    name.strip_prefix(&prefix).unwrap_or(name)
 }
 
 /// To whom its ticks go; `None` where the metadata names no target.
@@ -182,8 +184,18 @@ mod tests {
             "actorreminder||ns||type||7||n"
         );
         assert_eq!(prefix(&actor("")).unwrap(), "actorreminder||ns||type||");
-        assert_eq!(own("actorreminder||ns||type||7||n"), "n");
         assert_eq!(Kind::of("actorreminder||ns||type||7||n"), Kind::Actor);
+    }
+
+    #[test]
+    fn ids_and_names_may_have_separators() {
+        let job = metadata(Some(Type::Job(TargetJob {})));
+        for metadata in [job, actor("7"), actor("7||8"), actor("||")] {
+            for name in ["n", "a|b", "a||b", "||a", "a||", "|", "a@b c%"] {
+                let whole = compose(&metadata, name).unwrap();
+                assert_eq!(own(&whole, &metadata), name, "{whole}");
+            }
+        }
     }
 
     #[test]

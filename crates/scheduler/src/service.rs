@@ -137,13 +137,14 @@ impl Scheduler for Service {
         let (caller, request) = called(request)?;
         let metadata = allowed(&caller, request.metadata)?;
         let prefix = names::prefix(&metadata)?;
-        let listed = self.storage.list(prefix.clone(), MAX_LIST).await?;
+        let listed = self.storage.list(prefix, MAX_LIST).await?;
         let mut jobs = Vec::with_capacity(listed.len());
         for (name, job) in listed {
             let job = decode(&job)?;
+            let of = stored::metadata(&job).ok();
             jobs.push(NamedJob {
-                name: name[prefix.len()..].to_owned(),
-                metadata: stored::metadata(&job).ok(),
+                name: names::own(&name, of.as_ref().unwrap_or(&metadata)).to_owned(),
+                metadata: of,
                 job: stored::asked(job),
             });
         }

@@ -13,7 +13,7 @@ impl From<JobsError> for ApiError {
         let internal = (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal);
         let (code, (http, grpc)) = match &error.cause {
             Cause::Empty("Job") => ("DAPR_SCHEDULER_EMPTY", bad),
-            Cause::Empty("Name") | Cause::Name(_) => ("DAPR_SCHEDULER_JOB_NAME_EMPTY", bad),
+            Cause::Empty("Name") => ("DAPR_SCHEDULER_JOB_NAME_EMPTY", bad),
             Cause::Empty(_) => ("DAPR_SCHEDULER_SCHEDULE_EMPTY", bad),
             Cause::NameTwice => ("DAPR_SCHEDULER_JOB_NAME", bad),
             Cause::Data(..) => ("DAPR_SCHEDULER_SCHEDULE_JOB", bad),

@@ -178,7 +178,7 @@ async fn send(
                 continue;
             };
             let trigger = WatchJobsResponse {
-                name: names::own(&delivery.name).to_owned(),
+                name: names::own(&delivery.name, &metadata).to_owned(),
                 id: delivery.trigger,
                 data,
                 metadata: Some(metadata),

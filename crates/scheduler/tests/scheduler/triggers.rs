@@ -9,7 +9,7 @@ use outrigger_wire::common::v1::{
 };
 use outrigger_wire::scheduler::v1::{
     DeleteByMetadataRequest, DeleteByNamePrefixRequest, DeleteJobRequest, GetJobRequest, Job,
-    ListJobsRequest, WatchHostsRequest,
+    ListJobsRequest, ScheduleJobRequest, WatchHostsRequest,
 };
 use tonic::Code;
 
@@ -95,6 +95,42 @@ async fn repeats_come_one_after_the_other_and_end() {
         jobs(&running, "app").await.is_empty()
     })
     .await;
+}
+
+#[tokio::test]
+async fn names_with_separators_arrive_whole() {
+    let running = start().await;
+    let mut client = running.client().await;
+    let mut sidecar = Sidecar::connect(&mut client, "app", &["Ferry"]).await;
+    for metadata in [app("app"), actor("app", "Ferry", "7||8")] {
+        for name in ["a|b", "a||b", "a@b||"] {
+            let job = due("1h");
+            let kept = schedule(name, metadata.clone(), job);
+            client.schedule_job(kept).await.unwrap();
+            let request = ListJobsRequest {
+                metadata: metadata.clone(),
+            };
+            let listed = client.list_jobs(request).await.unwrap().into_inner().jobs;
+            let names: Vec<_> = listed.iter().map(|job| job.name.as_str()).collect();
+            assert_eq!(names, [name]);
+            let now = ScheduleJobRequest {
+                overwrite: true,
+                ..schedule(name, metadata.clone(), due("0s"))
+            };
+            client.schedule_job(now).await.unwrap();
+            let trigger = sidecar.next().await;
+            assert_eq!(trigger.name, name);
+            sidecar.succeed(trigger.id);
+            until("the job is deleted", || async {
+                let request = ListJobsRequest {
+                    metadata: metadata.clone(),
+                };
+                let listed = client.clone().list_jobs(request).await.unwrap();
+                listed.into_inner().jobs.is_empty()
+            })
+            .await;
+        }
+    }
 }
 
 #[tokio::test]
