@@ -17,6 +17,7 @@ mod target;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use outrigger_nearest::hint;
 use outrigger_resources::Subscription;
@@ -35,6 +36,8 @@ pub use self::spec::{AppSubscription, SubscriptionType};
 pub use self::stream::{Opened, Stream, StreamError};
 
 const LOG: &str = "dapr.runtime.processor.subscription";
+/// How long a broker may take to pause.
+const PAUSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What deliveries use.
 pub struct Dependencies {
@@ -379,6 +382,32 @@ impl Subscriptions {
             ended.cancel();
         });
         running
+    }
+
+    /// Lets the brokers of all subscriptions fetch no more messages, where they can: before [`Subscriptions::end_reading`] at
+    /// a shutdown that leaves the app time.
+    pub async fn pause(&self) {
+        let mut brokers: Vec<Arc<Broker>> = {
+            let state = self.state();
+            let running = state.running.values();
+            running.filter_map(|running| running.broker.upgrade()).collect()
+        };
+        brokers.sort_by_key(Arc::as_ptr);
+        brokers.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        let pausing = brokers.into_iter().map(|broker| async move {
+            let paused = tokio::time::timeout(PAUSE_TIMEOUT, broker.component().pause()).await;
+            let failed = match paused {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!("no answer within {PAUSE_TIMEOUT:?}"),
+            };
+            tracing::warn!(
+                target: LOG,
+                "failed to pause the subscriptions of pubsub {}: {failed}; they end all the same",
+                broker.name()
+            );
+        });
+        futures::future::join_all(pausing).await;
     }
 
     /// Takes no messages any more, for good. Those that the app is handling are finished.

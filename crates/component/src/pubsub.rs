@@ -210,6 +210,15 @@ pub trait PubSub: Send + Sync {
     /// What makes subscribing impossible.
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription>;
 
+    /// Fetches no more messages for any subscription, for good. Those that were fetched still come, and can be settled. A broker
+    /// that cannot do so changes nothing.
+    ///
+    /// # Errors
+    /// The broker failed to pause.
+    async fn pause(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether the broker answers.
     ///
     /// # Errors

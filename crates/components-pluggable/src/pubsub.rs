@@ -10,8 +10,8 @@ use outrigger_component::{
     pubsub::{BulkEntry, BulkPublish, Failed, Features, Publish, Subscribe, Subscription},
 };
 use outrigger_wire::components::v1::{
-    BulkMessageEntry, BulkPublishRequest, FeaturesRequest, PingRequest, PubSubInitRequest, PublishRequest,
-    pub_sub_client::PubSubClient,
+    BulkMessageEntry, BulkPublishRequest, FeaturesRequest, PauseRequest, PingRequest, PubSubInitRequest,
+    PublishRequest, pub_sub_client::PubSubClient,
 };
 use tokio::{sync::oneshot, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -159,6 +159,13 @@ impl PubSub for Broker {
         match timeout(BEGUN, beginning).await {
             Ok(Ok(Err(status))) => Err(status::error(&status)),
             _ => Ok(subscription),
+        }
+    }
+
+    async fn pause(&self) -> Result<()> {
+        match self.shared.client().pause(PauseRequest {}).await {
+            Err(status) if status.code() != Code::Unimplemented => Err(status::error(&status)),
+            _ => Ok(()),
         }
     }
 

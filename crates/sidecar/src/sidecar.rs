@@ -275,8 +275,14 @@ impl Sidecar {
         let handled = async move { handling.drained().await };
         lifecycle.add(Stage::Events, "events of input bindings", || {}, handled);
         let (reading, handling) = (Arc::clone(&self.subscriptions), Arc::clone(&self.subscriptions));
-        let reading = move || reading.end_reading();
-        lifecycle.add(Stage::Reading, "subscriptions", reading, async {});
+        let blocks = self.config.shutdown.block.is_some();
+        let reading = async move {
+            if blocks {
+                reading.pause().await;
+            }
+            reading.end_reading();
+        };
+        lifecycle.add(Stage::Reading, "subscriptions", || {}, reading);
         let handled = async move { handling.drained().await };
         lifecycle.add(Stage::Events, "events of subscriptions", || {}, handled);
         let (ending, ended) = (Arc::clone(&self.workflows), Arc::clone(&self.workflows));

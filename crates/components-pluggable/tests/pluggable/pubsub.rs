@@ -122,6 +122,17 @@ async fn the_stream_stays_open_for_a_while_after_the_last_answer() {
     assert!(acknowledged.elapsed() >= Duration::from_millis(400));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_cannot_pause_changes_nothing() {
+    let ship = Ship::new().await;
+    let broker = ship.broker("app").await.unwrap();
+    within(broker.pause()).await.unwrap();
+    ship.desk.faulty(Some(Fault::Answer(Status::internal("no"))));
+    let error = within(broker.pause()).await.unwrap_err();
+    assert!(error.to_string().contains("no"), "{error}");
+    assert_eq!(*ship.desk.pauses.lock().unwrap(), 2);
+}
+
 /// What a component refuses is told to whoever publishes or subscribes; a subscription that began goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_broker_refuses_is_told() {

@@ -8,11 +8,12 @@ use outrigger_wire::runtime::v1::{GetStateRequest, QueryStateRequest, SaveStateR
 use prost::Message;
 use serde_json::json;
 use tempfile::TempDir;
+use tokio::sync::watch;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::common::grpc::Outcome;
-use crate::common::{Net, Node, eventually, get, grpc, post, request};
+use crate::common::{App, Net, Node, app, eventually, get, grpc, post, request};
 use crate::process::{Desk, Fault, Process};
 
 const QUERY: &str = r#"{"filter":{"EQ":{"state":"CA"}}}"#;
@@ -216,6 +217,49 @@ async fn a_component_can_say_what_callers_are_told() {
             ("THE_REASON", "the.domain")
         );
     }
+}
+
+#[tokio::test]
+async fn a_blocked_shutdown_pauses_the_broker_and_finishes_what_is_in_flight() {
+    let (folder, desk) = (tempfile::tempdir().unwrap(), Desk::new());
+    let _process = Process::start(folder.path(), "ship", &desk);
+    let (go, gate) = watch::channel(false);
+    let app = App::start(move |request| {
+        let mut gate = gate.clone();
+        async move {
+            if request.uri().path() == "/a" {
+                gate.wait_for(|open| *open).await.unwrap();
+            }
+            app::text(200, "")
+        }
+    })
+    .await;
+    let net = Net::plain();
+    let node = net
+        .sidecar("me")
+        .app(app.port)
+        .env("DAPR_COMPONENTS_SOCKETS_FOLDER", folder.path().to_str().unwrap())
+        .flag("--dapr-block-shutdown-duration=1s")
+        .resource(
+            "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: broker\nspec:\n  type: pubsub.ship\n  \
+             version: v1\n  metadata:\n  - name: consumerID\n    value: me\n",
+        )
+        .resource(
+            "apiVersion: dapr.io/v2alpha1\nkind: Subscription\nmetadata:\n  name: to-a\nspec:\n  pubsubname: broker\n  \
+             topic: a\n  routes: {default: /a}\n",
+        )
+        .start()
+        .await;
+    let published = node.ask(post("/v1.0/publish/broker/a", "x")).await;
+    assert_eq!(published.status, 204, "{}", published.text());
+    let at_app = || app.seen().iter().any(|seen| seen.target == "/a");
+    eventually(async || at_app()).await;
+    node.shutdown.begin();
+    eventually(async || *desk.pauses.lock().unwrap() == 1).await;
+    assert!(desk.answers.lock().unwrap().is_empty());
+    go.send(true).unwrap();
+    node.ended().await.unwrap();
+    assert_eq!(*desk.answers.lock().unwrap(), [("0".to_owned(), false)]);
 }
 
 #[tokio::test]

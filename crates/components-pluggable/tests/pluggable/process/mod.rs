@@ -51,6 +51,8 @@ pub struct Desk {
     pub published: Mutex<Vec<Vec<String>>>,
     /// How often entries of bulks are still refused, by their ids.
     pub refused: Mutex<HashMap<String, u32>>,
+    /// Calls of Pause.
+    pub pauses: Mutex<usize>,
     /// What became of pulled messages: their ids, and whether they were refused.
     pub answers: Mutex<Vec<(String, bool)>>,
     /// What the input binding has said and heard.

@@ -150,6 +150,8 @@ impl PubSub for Services {
     }
 
     async fn pause(&self, _request: Request<PauseRequest>) -> Answer<PauseResponse> {
+        *self.desk.pauses.lock().unwrap() += 1;
+        self.desk.fault().await?;
         Err(Status::unimplemented("it does not pause"))
     }
 
