@@ -4,16 +4,18 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use http_body::Frame;
 use http_body_util::BodyExt;
 use outrigger_identity::SpiffeId;
 use outrigger_policy::resiliency::{Key, Outcome, Policy};
 use outrigger_policy::target::Target;
 use outrigger_runtime::app::AppChannel;
 use outrigger_runtime::metrics::SidecarMetrics;
-use outrigger_runtime::resilience::{Attempts, Resilience, grpc_outcome};
+use outrigger_runtime::resilience::{Attempts, Deadline, Resilience, grpc_outcome};
 use outrigger_telemetry::trace::{Parent, Span, SpanKind, Tracer};
-use outrigger_transport::body::{Body, Failure, Next, Replay};
+use outrigger_transport::body::{Body, BoxError, Failure, Next, REPLAY_LIMIT, Replay};
 use outrigger_transport::grpc;
 use outrigger_transport::headers::{names, put_identities, strip_hop_by_hop, strip_identities};
 use outrigger_transport::peer::{CallError, Failed, Instance, PeerError, Peers};
@@ -211,18 +213,29 @@ impl Proxy {
         let attempts = Attempts::new(policy, Key::app(id, method), self.metrics.as_ref());
         let (head, replay, failure) = (&head, &replay, &failure);
         let called = attempts.run(|limit| async move {
-            let attempt = self.attempt(app_id, namespace, head, replay, failure);
-            let result = match limit.within(pin!(attempt)).await {
-                Some(result) => result,
-                None => Err(Status::deadline_exceeded("context deadline exceeded")),
+            // A stream takes as long as it likes; of any other call the whole answer is due.
+            let deadline = if long_lived {
+                Deadline::NONE
+            } else {
+                limit.deadline()
             };
-            let (result, code) = known_code(result, repeat).await;
+            let wait = repeat || !deadline.is_none();
+            let attempt = async {
+                let result = self.attempt(app_id, namespace, head, replay, failure).await;
+                known_code(result, wait).await
+            };
+            let (is_late, (result, code)) = match deadline.within(pin!(attempt)).await {
+                Some(known) => (false, known),
+                None => (true, (Err(late()), Code::DeadlineExceeded as i32)),
+            };
             let can_repeat = repeat && replay.can_repeat();
             let outcome = match grpc_outcome(code) {
                 Outcome::Failure { .. } if failure.reason().is_some() => Outcome::Unsendable,
                 Outcome::Failure { .. } if !can_repeat => Outcome::Final,
+                Outcome::Failure { .. } if is_late => Outcome::TimedOut,
                 other => other,
             };
+            let result = result.map(|response| response.map(|body| deadline.bound(body, late_trailers)));
             ((result, code), outcome)
         });
         let (result, code) = called
@@ -273,8 +286,8 @@ impl Proxy {
     }
 }
 
-/// The status number of an attempt as far as it is known: from the head, or, where a retry depends on it, from
-/// trailers that follow without a message. 0 while the call goes on.
+/// The status number of an attempt as far as it is known: from the head, or, where an attempt has to `wait`, from
+/// trailers that follow without a whole message. 0 while the call goes on.
 async fn known_code(
     result: Result<Response<Body>, Status>,
     wait: bool,
@@ -293,15 +306,58 @@ async fn known_code(
     if !wait {
         return (Ok(response), 0);
     }
-    let (head, mut body) = response.into_parts();
-    let first = body.frame().await;
-    let code = match &first {
-        Some(Ok(frame)) => frame.trailers_ref().and_then(grpc::raw_code).unwrap_or(0),
-        Some(Err(_)) => Code::Unavailable as i32,
-        None => Code::Unknown as i32,
-    };
-    let body = body.after(first);
+    let (head, body) = response.into_parts();
+    let (body, code) = begun(body).await;
     (Ok(Response::from_parts(head, body)), code)
+}
+
+/// The body of an answer that has begun, and the status number in trailers that came before.
+async fn begun(mut body: Body) -> (Body, i32) {
+    let (mut first, mut joined) = (Bytes::new(), BytesMut::new());
+    let (rest, code) = loop {
+        match body.frame().await {
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) => {
+                    if first.is_empty() && joined.is_empty() {
+                        first = data;
+                    } else {
+                        joined.extend_from_slice(&std::mem::take(&mut first));
+                        joined.extend_from_slice(&data);
+                    }
+                    if is_begun(&first) || is_begun(&joined) {
+                        break (body, 0);
+                    }
+                }
+                Err(frame) => {
+                    let code = frame.trailers_ref().and_then(grpc::raw_code).unwrap_or(0);
+                    break (Body::Empty.after(Some(Ok(frame))), code);
+                }
+            },
+            Some(Err(error)) => break (Body::Empty.after(Some(Err(error))), Code::Unavailable as i32),
+            None => break (Body::Empty, Code::Unknown as i32),
+        }
+    };
+    let held = if joined.is_empty() { first } else { joined.freeze() };
+    if held.is_empty() {
+        return (rest, code);
+    }
+    (rest.after(Some(Ok(Frame::data(held)))), code)
+}
+
+/// Whether so much of an answer is here that it is passed on: a message, or more than is held.
+fn is_begun(held: &[u8]) -> bool {
+    held.len() > REPLAY_LIMIT || grpc::has_message(held)
+}
+
+fn late() -> Status {
+    Status::deadline_exceeded("context deadline exceeded")
+}
+
+/// How a call ends whose answer had begun before its time was up.
+fn late_trailers() -> Result<Frame<Bytes>, BoxError> {
+    let mut trailers = HeaderMap::new();
+    grpc::put_status(&late(), &mut trailers);
+    Ok(Frame::trailers(trailers))
 }
 
 fn peer_status(error: &PeerError) -> Status {

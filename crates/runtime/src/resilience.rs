@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use outrigger_policy::resiliency::{Event, Execution, Key, Next, Outcome, Policy, PolicyRef, Resiliency};
 use outrigger_resources::value::format_go_duration;
+use outrigger_transport::body::{Body, Late};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::SidecarMetrics;
@@ -63,12 +64,46 @@ impl Attempt {
         Self { number, timeout }
     }
 
+    /// When an attempt that begins now has to be over.
+    #[inline]
+    pub fn deadline(&self) -> Deadline {
+        Deadline(self.timeout.map(|limit| tokio::time::Instant::now() + limit))
+    }
+
     /// Waits for `work` as long as the policy lets an attempt take; `None` when it took longer. Pinned, as a future by
     /// value takes its room twice, and is copied once more.
     pub async fn within<T>(&self, work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
-        match self.timeout {
-            Some(limit) => tokio::time::timeout(limit, work).await.ok(),
+        self.deadline().within(work).await
+    }
+}
+
+/// When an attempt has to be over, if its policy has a timeout.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline(Option<tokio::time::Instant>);
+
+impl Deadline {
+    /// That of an attempt without a timeout.
+    pub const NONE: Self = Self(None);
+
+    /// Waits for `work` until then; `None` when it took longer.
+    pub async fn within<T>(self, work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match self.0 {
+            Some(at) => tokio::time::timeout_at(at, work).await.ok(),
             None => Some(work.await),
+        }
+    }
+
+    /// Whether the attempt may take as long as it likes.
+    #[inline]
+    pub fn is_none(self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Bounds an answer that is passed on: its reader gets `late` in the place of what has not come by then.
+    pub fn bound(self, body: Body, late: Late) -> Body {
+        match self.0 {
+            Some(at) => body.until(at, late),
+            None => body,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! plus the replay buffer that makes a call repeatable.
 
 mod counted;
+mod deadline;
 mod failure;
 mod guarded;
 mod inspect;
@@ -18,6 +19,7 @@ use outrigger_http2::{Incoming, Reason, StreamError};
 use tokio::sync::OwnedSemaphorePermit;
 
 pub use counted::Counted;
+pub use deadline::Late;
 pub use failure::Failure;
 pub use guarded::Guarded;
 pub use inspect::Next;
@@ -280,6 +282,22 @@ impl HttpBody for Peeked {
         match self.first.take() {
             Some(first) => Poll::Ready(Some(first)),
             None => Pin::new(&mut self.body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let first = match &self.first {
+            None => Some(0),
+            Some(Ok(frame)) => frame.data_ref().map(Bytes::len),
+            Some(Err(_)) => None,
+        };
+        match (first, self.body.size_hint().exact()) {
+            (Some(first), Some(rest)) => SizeHint::with_exact(first as u64 + rest),
+            _ => SizeHint::new(),
         }
     }
 }

@@ -93,6 +93,16 @@ pub fn unframe(mut body: Bytes) -> Result<Bytes, Status> {
     Ok(body)
 }
 
+/// Whether these bytes, the first of a body, hold a whole message.
+#[inline]
+pub fn has_message(mut bytes: &[u8]) -> bool {
+    if bytes.len() < PREFIX {
+        return false;
+    }
+    bytes.advance(1);
+    bytes.get_u32() as usize <= bytes.len()
+}
+
 /// A gRPC request to `path` (`/package.Service/Method`), with the headers every call carries.
 #[inline]
 pub fn request(path: &'static str, body: Body) -> Request<Body> {

@@ -56,6 +56,7 @@ mod secrets;
 mod start_errors;
 mod state;
 mod subscriptions;
+mod time_limits;
 mod tracing;
 mod workflow;
 mod workflow_api;

@@ -10,14 +10,14 @@ use tonic::{Code, Status};
 use crate::common::{App, Net, Node, app, eventually, fed, get, grpc, post, within};
 
 /// A Resiliency resource for the app `callee`.
-fn policies(policies: &str, target: &str) -> String {
+pub fn policies(policies: &str, target: &str) -> String {
     format!(
         "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: test\nspec:\n  policies:\n{policies}\n  \
          targets:\n    apps:\n      callee: {target}\n"
     )
 }
 
-const RETRY: &str = "    retries:\n      few: {policy: constant, duration: 10ms, maxRetries: 3}";
+pub const RETRY: &str = "    retries:\n      few: {policy: constant, duration: 10ms, maxRetries: 3}";
 
 async fn pair(net: &Net, app: &App, resource: &str) -> (Node, Node) {
     let callee = net.sidecar("callee").app(app.port).start().await;

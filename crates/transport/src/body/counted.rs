@@ -55,8 +55,9 @@ impl Body {
         }
     }
 
+    /// Whether all of it is in memory.
     #[inline]
-    fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         matches!(self, Self::Empty | Self::Full(_) | Self::Trailed(_))
     }
 }
