@@ -16,11 +16,12 @@ use outrigger_runtime::app::{AppChannel, AppError};
 use outrigger_runtime::call::{AppStatus, Call, Reply};
 use outrigger_runtime::internal::{OpenRequest, RemoteError, call_remote, open_request};
 use outrigger_runtime::metrics::SidecarMetrics;
-use outrigger_runtime::resilience::{Attempts, BreakerOpen, Resilience};
+use outrigger_runtime::resilience::{Attempts, BreakerOpen, Deadline, Resilience};
 use outrigger_transport::body::{Body, BoxError, Failure, REPLAY_LIMIT, TooMuchUnfinished};
 use outrigger_transport::conn::mostly_has_body;
 use outrigger_transport::headers::{names, strip_identities};
 use outrigger_transport::peer::{CallError, Failed, Peers};
+use outrigger_transport::stall::is_of_events;
 use tonic::{Code, Status};
 
 pub use endpoint::{Common as EndpointCommon, EndpointError, EndpointSpec, Endpoints};
@@ -304,8 +305,12 @@ impl Invoker {
         let mut request = open_request(call, true).map_err(InvokeError::Peer)?;
         let attempts = Attempts::new(terms.policy, terms.key, &self.metrics);
         let called = attempts.run_with(&mut request, |request, limit| async move {
-            let attempt = self.remote_attempts(id, namespace, &mut *request, terms);
-            let result = limit
+            let deadline = limit.deadline();
+            let attempt = async {
+                let reply = self.remote_attempts(id, namespace, &mut *request, terms).await?;
+                Ok(begun(reply, deadline).await)
+            };
+            let result = deadline
                 .within(pin!(attempt))
                 .await
                 .unwrap_or(Err(InvokeError::Timeout));
@@ -389,8 +394,15 @@ impl Invoker {
         let mut call = Repeatable::new(call, terms.policy.is_some_and(Policy::may_retry));
         let attempts = Attempts::new(terms.policy, terms.key, &self.metrics);
         let called = attempts.run_with(&mut call, |call, limit| async move {
+            let deadline = limit.deadline();
             let attempt = match call.attempt() {
-                Some(call) => limit.within(pin!(self.direct_once(route, call))).await,
+                Some(call) => {
+                    let attempt = async {
+                        let reply = self.direct_once(route, call).await?;
+                        Ok(begun(reply, deadline).await)
+                    };
+                    deadline.within(pin!(attempt)).await
+                }
                 None => Some(Err(InvokeError::Peer(Status::internal(
                     "the body of the request was sent already and cannot be sent again",
                 )))),
@@ -419,6 +431,25 @@ enum Route<'a> {
     Remote { id: &'a str, namespace: &'a str },
     Endpoint(&'a str),
     Url(&'a str),
+}
+
+/// A reply as far as an attempt waits for it: its head, and under a deadline the first bytes of its body too, of which the
+/// rest has to come in time as well. A stream of events has no deadline once it has begun.
+async fn begun(mut reply: Reply, deadline: Deadline) -> Reply {
+    let is_of_events = reply.content_type.as_ref().is_some_and(is_of_events);
+    if deadline.is_none() || reply.body.is_whole() || is_of_events {
+        return reply;
+    }
+    let first = reply.body.frame().await;
+    reply.body = match first {
+        None => Body::Empty,
+        first => deadline.bound(reply.body.after(first), || Err(Box::new(late()))),
+    };
+    reply
+}
+
+fn late() -> Status {
+    Status::deadline_exceeded(InvokeError::Timeout.to_string())
 }
 
 /// What a policy sees: app failures by their HTTP status, everything else without a code.

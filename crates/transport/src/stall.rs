@@ -6,8 +6,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderMap;
 use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -76,7 +76,7 @@ impl<B> Due<B> {
     pub fn new(body: B, headers: &HeaderMap) -> Self {
         Self {
             body,
-            events: is_of_events(headers),
+            events: headers.get(CONTENT_TYPE).is_some_and(is_of_events),
             reading: StallTimer::default(),
         }
     }
@@ -93,11 +93,10 @@ const EVENTS: [&str; 7] = [
     "text/event-stream",
 ];
 
-fn is_of_events(headers: &HeaderMap) -> bool {
-    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let kind = value
-        .and_then(|value| value.split(';').next())
-        .unwrap_or_default();
+/// Whether a `Content-Type` is that of a stream of events.
+pub fn is_of_events(content_type: &HeaderValue) -> bool {
+    let value = content_type.to_str().unwrap_or_default();
+    let kind = value.split(';').next().unwrap_or_default();
     EVENTS
         .iter()
         .any(|events| kind.trim().eq_ignore_ascii_case(events))

@@ -10,7 +10,7 @@ use outrigger_transport::body::Body;
 use tonic::Code;
 
 use crate::common::grpc::{self, Outcome, framed};
-use crate::common::{App, Net, Node, fed};
+use crate::common::{App, Net, Node, app, fed, get, within};
 use crate::resiliency::{RETRY, policies};
 
 const BRIEF: Duration = Duration::from_millis(400);
@@ -136,4 +136,57 @@ async fn the_timeout_covers_the_whole_answer_of_a_unary_call() {
     }
     let outcome = grpc::call(port, "/shop.v1.Orders/Quick", &target, &[b"x"]).await;
     assert_eq!(outcome.messages, ["at once"], "{:?}", outcome.status);
+}
+
+async fn slow(request: Request<Incoming>) -> Response<Body> {
+    let mut response = match request.uri().path() {
+        "/stuck" | "/chunked" => Response::new(unfinished(b"")),
+        "/half" => Response::new(unfinished(b"half")),
+        "/events" => {
+            let mut response = Response::new(late("data: 1\n\n".into()));
+            let kind = "text/event-stream".parse().unwrap();
+            response.headers_mut().insert("content-type", kind);
+            response
+        }
+        _ => app::text(200, "at once"),
+    };
+    if matches!(request.uri().path(), "/stuck" | "/half") {
+        response.headers_mut().insert("content-length", 8.into());
+    }
+    response
+}
+
+#[tokio::test]
+async fn the_timeout_covers_the_whole_answer_of_an_http_call() {
+    let net = Net::plain();
+    let app = App::start(slow).await;
+    let rules = policies(&format!("{TIMEOUTS}{RETRY}"), "{timeout: brief, retry: few}");
+    let endpoint = format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: HTTPEndpoint\nmetadata:\n  name: callee\nspec:\n  \
+         baseUrl: http://127.0.0.1:{}\n",
+        app.port
+    );
+    let callee = net.sidecar("callee").app(app.port).resource(&rules).start().await;
+    let remote = net.sidecar("remote").resource(&rules).start().await;
+    let other = net.sidecar("other").resource(&rules).resource(&endpoint);
+    let other = other.start().await;
+    for (node, way) in [(&remote, "remote"), (&callee, "own"), (&other, "endpoint")] {
+        let ask = |method: &str| node.ask(get(&format!("/v1.0/invoke/callee/method/{method}")));
+        for method in ["stuck", "chunked"] {
+            let (started, calls) = (Instant::now(), app.calls());
+            let message = ask(method).await.error(500, "ERR_DIRECT_INVOKE");
+            assert!(message.ends_with("context deadline exceeded"), "{way}: {message}");
+            assert!(started.elapsed() >= BRIEF * 4, "{way} {method}");
+            assert!((1..=4).contains(&(app.calls() - calls)), "{way} {method}");
+        }
+        // What has begun is broken off, and a stream of events goes on.
+        let (started, calls) = (Instant::now(), app.calls());
+        let response = node.send(get("/v1.0/invoke/callee/method/half")).await;
+        assert_eq!(response.status(), 200, "{way}");
+        let broken = within(response.into_body().collect()).await;
+        assert!(broken.is_err() && started.elapsed() >= BRIEF, "{way}");
+        assert_eq!(app.calls() - calls, 1, "{way}");
+        assert_eq!(ask("events").await.text(), "data: 1\n\n", "{way}");
+        assert_eq!(ask("quick").await.text(), "at once", "{way}");
+    }
 }
