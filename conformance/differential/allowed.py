@@ -338,7 +338,7 @@ ALLOWED = (
     Allowed(
         "canonical-path",
         ANSWER,
-        "(500|INTERNAL) .*invalid method: method contains (forbidden|control) character.*",
+        "(400|500|INTERNAL) .*invalid method: method contains (forbidden|control) character.*",
         "(200|OK) .*|403 .*method normalization.*",
         rf"invoke: (.*{REFUSED}|written: a fragment).*",
     ),

@@ -57,7 +57,11 @@ impl HttpApi {
             }
             Err(error) => {
                 let id = error.target().unwrap_or_default();
-                return Err(ApiError::invoke(id, failed, &error.to_string()));
+                let http = match error {
+                    TargetError::Method { .. } => StatusCode::BAD_REQUEST,
+                    _ => failed,
+                };
+                return Err(ApiError::invoke(id, http, &error.to_string()));
             }
         };
         let (id, method) = (id.into_owned(), method.into_owned());

@@ -123,7 +123,7 @@ async fn unknown_and_malformed_targets_are_refused_by_name() {
     let message = caller
         .ask(get("/v1.0/invoke/callee/method/x%3Fy"))
         .await
-        .error(500, "ERR_DIRECT_INVOKE");
+        .error(400, "ERR_DIRECT_INVOKE");
     assert!(message.contains("invalid method"), "{message}");
 }
 
@@ -153,6 +153,51 @@ async fn paths_arrive_in_canonical_form() {
     }
     let bad = caller.ask(get("/v1.0/invoke/callee/method/%zz")).await;
     assert_eq!(bad.status, 400, "{}", bad.text());
+}
+
+#[tokio::test]
+async fn escapes_in_a_method_mean_the_same_to_every_target() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let (caller, callee) = net.pair(app.port).await;
+    let url = format!("http://127.0.0.1:{}", app.port);
+    let endpoint = format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: HTTPEndpoint\nmetadata:\n  name: outside\nspec:\n  baseUrl: {url}\n"
+    );
+    let other = net.sidecar("other").resource(&endpoint).start().await;
+    for (node, id) in [
+        (&caller, "callee"),
+        (&callee, "callee"),
+        (&other, "outside"),
+        (&other, &*url),
+    ] {
+        let ask = async |method: &str| {
+            let by_path = node.ask(get(&format!("/v1.0/invoke/{id}/method/{method}"))).await;
+            let header = format!("dapr-app-id: {id}");
+            let by_header = request("GET", &format!("/{method}"), &[&header], Body::Empty);
+            [by_path, node.ask(by_header).await]
+        };
+        for (method, seen) in [
+            ("a%2Fb", "/a/b"),
+            ("a%2fb%2F%2Fc", "/a/b/c"),
+            ("a%2F..%2Fb", "/b"),
+            ("a%252Fb", "/a%252Fb"),
+            ("100%25", "/100%25"),
+        ] {
+            for answer in ask(method).await {
+                assert_eq!(answer.status, 200, "{id} {method}: {}", answer.text());
+                assert_eq!(app.last().target, seen, "{id} {method}");
+            }
+        }
+        let calls = app.calls();
+        for method in ["a%3Fb", "a%23b", "%3F", "a%00", "a%0Ab", "%1f", "a%7Fb"] {
+            for answer in ask(method).await {
+                let message = answer.error(400, "ERR_DIRECT_INVOKE");
+                assert!(message.contains("invalid method: "), "{id} {method}: {message}");
+            }
+        }
+        assert_eq!(app.calls(), calls, "{id}");
+    }
 }
 
 #[tokio::test]
@@ -409,7 +454,7 @@ async fn a_target_that_cannot_be_one_is_named_and_no_other_is_called() {
         assert!(message.starts_with(&expected), "{message}");
     }
     let answer = caller.ask(get("/v1.0/invoke/callee/method/x%3Fy")).await;
-    let message = answer.error(500, "ERR_DIRECT_INVOKE");
+    let message = answer.error(400, "ERR_DIRECT_INVOKE");
     assert!(
         message.starts_with("failed to invoke, id: callee, err: invalid method"),
         "{message}"
