@@ -17,7 +17,7 @@ use outrigger_runtime::call::{AppStatus, Call, Reply};
 use outrigger_runtime::internal::{OpenRequest, RemoteError, call_remote, open_request};
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::resilience::{Attempts, BreakerOpen, Deadline, Resilience};
-use outrigger_transport::body::{Body, BoxError, Failure, REPLAY_LIMIT, TooMuchUnfinished};
+use outrigger_transport::body::{Body, BoxError, Failure, REPLAY_LIMIT, Reason, TooMuchUnfinished};
 use outrigger_transport::conn::mostly_has_body;
 use outrigger_transport::headers::{names, strip_identities};
 use outrigger_transport::peer::{CallError, Failed, Peers};
@@ -132,7 +132,7 @@ pub enum InvokeError {
     Refused(String),
     /// The body of the request could not be read, or is over the limit.
     #[error("the body of the request cannot be sent: {0}")]
-    Body(String),
+    Body(Reason),
     /// The method has bytes that only HTTP can carry.
     #[error(
         "the method is not UTF-8: it can be sent only to this sidecar's own app over HTTP, and to HTTP endpoints"
@@ -152,6 +152,7 @@ impl InvokeError {
         match self {
             Self::Peer(status) if status.code() == Code::PermissionDenied => StatusCode::FORBIDDEN,
             Self::NotText | Self::Endpoint(EndpointError::Outside(_)) => StatusCode::BAD_REQUEST,
+            Self::Body(reason) if reason.is_malformed() => StatusCode::BAD_REQUEST,
             Self::App(AppError::Unfinished(_)) => StatusCode::SERVICE_UNAVAILABLE,
             Self::App(AppError::Send(error)) if error.is_too_large() => {
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
@@ -184,7 +185,7 @@ impl CallSettings<'_> {
         let RemoteError { status, connection } = error;
         if let Some(reason) = self.failure.reason() {
             return Failed {
-                error: InvokeError::Body(reason.to_owned()),
+                error: InvokeError::Body(reason.clone()),
                 connection: false,
                 repeatable: false,
             };
@@ -199,7 +200,7 @@ impl CallSettings<'_> {
     /// A call that failed by its own body says so, and not what became of the connection.
     fn judged(&self, result: Result<Reply, InvokeError>) -> Result<Reply, InvokeError> {
         match self.failure.reason() {
-            Some(reason) if result.is_err() => Err(InvokeError::Body(reason.to_owned())),
+            Some(reason) if result.is_err() => Err(InvokeError::Body(reason.clone())),
             _ => result,
         }
     }
@@ -495,7 +496,7 @@ async fn buffer_small(body: &mut Body) -> Result<(), InvokeError> {
 fn unread(error: &BoxError) -> InvokeError {
     match error.downcast_ref::<TooMuchUnfinished>() {
         Some(too_much) => InvokeError::App(AppError::Unfinished(*too_much)),
-        None => InvokeError::Body(error.to_string()),
+        None => InvokeError::Body(Reason::of(error)),
     }
 }
 

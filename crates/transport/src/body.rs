@@ -15,12 +15,12 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
-use outrigger_http2::{Incoming, Reason, StreamError};
+use outrigger_http2::{Incoming, StreamError};
 use tokio::sync::OwnedSemaphorePermit;
 
 pub use counted::Counted;
 pub use deadline::Late;
-pub use failure::Failure;
+pub use failure::{Failure, Reason};
 pub use guarded::Guarded;
 pub use inspect::Next;
 pub use outrigger_accept::unfinished::{
@@ -115,7 +115,7 @@ impl Body {
 
     /// What a peer is told when the body that it is being sent fails: the reason that the failure came with, to pass it
     /// on.
-    pub fn reset_reason(error: BoxError) -> Reason {
+    pub fn reset_reason(error: BoxError) -> outrigger_http2::Reason {
         tracing::debug!(target: "dapr.runtime.conn", "a body that was being sent failed: {error}");
         let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error.as_ref());
         while let Some(error) = next {
@@ -124,7 +124,7 @@ impl Body {
             }
             next = error.source();
         }
-        Reason::INTERNAL_ERROR
+        outrigger_http2::Reason::INTERNAL_ERROR
     }
 
     /// Reads everything, up to `limit` bytes. Of a request, what is here before the rest counts for its connection.

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt::Write;
+use std::io;
 
 /// An error and its causes on one line, skipping causes whose text the line holds already.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
@@ -15,4 +16,17 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Whether an error of a body says that its bytes are not what the protocol allows.
+pub fn is_malformed(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            let kind = error.kind();
+            return matches!(kind, io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput);
+        }
+        next = error.source();
+    }
+    false
 }

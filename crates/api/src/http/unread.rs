@@ -1,15 +1,26 @@
 //! Bodies of requests that cannot be read.
 
+use http::StatusCode;
 use outrigger_transport::body::{BoxError, TooMuchUnfinished};
+use outrigger_transport::error::is_malformed;
+use tonic::Code;
 
 use crate::error::ApiError;
 
 /// The error for a body that cannot be read: `of_route`, but where it is given up because too much of it and others waits for the
-/// rest, which is no fault of the request.
+/// rest, which is no fault of the request. A body that is malformed is, whatever the route says.
 pub(super) fn unread(error: &BoxError, of_route: impl FnOnce(String) -> ApiError) -> ApiError {
-    match error.downcast_ref::<TooMuchUnfinished>() {
-        Some(cause) => ApiError::too_much_unfinished(*cause),
-        None => of_route(error.to_string()),
+    if let Some(cause) = error.downcast_ref::<TooMuchUnfinished>() {
+        return ApiError::too_much_unfinished(*cause);
+    }
+    let refused = of_route(error.to_string());
+    if !is_malformed(error.as_ref()) {
+        return refused;
+    }
+    ApiError {
+        http: StatusCode::BAD_REQUEST,
+        grpc: Code::InvalidArgument,
+        ..refused
     }
 }
 
@@ -20,15 +31,14 @@ pub(super) fn body_read(error: &BoxError) -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
     use std::sync::Arc;
 
     use bytes::Bytes;
     use futures::stream;
-    use http::StatusCode;
     use http_body::Frame;
     use http_body_util::StreamBody;
     use outrigger_transport::body::{Body, Unfinished, UnfinishedBounds, UnfinishedMemory};
-    use tonic::Code;
 
     use super::*;
 
@@ -60,5 +70,18 @@ mod tests {
         }
         let too_large = pieces(&connection, 2).collect_up_to(9).await.unwrap_err();
         assert_eq!(body_read(&too_large).http, StatusCode::BAD_REQUEST);
+    }
+
+    #[test]
+    fn what_is_malformed_is_the_fault_of_the_request() {
+        let failed = |kind| BoxError::from(std::io::Error::new(kind, "a cause"));
+        let of_route = |cause: String| ApiError::invoke("a", StatusCode::INTERNAL_SERVER_ERROR, &cause);
+        for (kind, http) in [
+            (ErrorKind::InvalidData, StatusCode::BAD_REQUEST),
+            (ErrorKind::InvalidInput, StatusCode::BAD_REQUEST),
+            (ErrorKind::TimedOut, StatusCode::INTERNAL_SERVER_ERROR),
+        ] {
+            assert_eq!(unread(&failed(kind), of_route).http, http, "{kind}");
+        }
     }
 }

@@ -166,6 +166,36 @@ async fn lengths_are_kept_on_every_way_to_the_app() {
 }
 
 #[tokio::test]
+async fn a_malformed_body_is_the_fault_of_the_request() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let (caller, callee) = net.pair(app.port).await;
+    let other = net
+        .sidecar("other")
+        .resource(&endpoint("outside", app.port))
+        .start()
+        .await;
+    for (node, path) in [
+        (&caller, "/v1.0/invoke/callee/method/m"),
+        (&callee, "/v1.0/invoke/callee/method/m"),
+        (&other, "/v1.0/invoke/outside/method/m"),
+        (&callee, "/v1.0/actors/T/1/method/m"),
+    ] {
+        for end in ["0\r\n\n", "0\r\nx: y\n\r\n", "2\r\nabc\r\n0\r\n\r\n", "x\r\n"] {
+            let mut stream = TcpStream::connect(("127.0.0.1", node.ports.http)).await.unwrap();
+            let head = format!("POST {path} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            stream.write_all(b"1\r\na\r\n").await.unwrap();
+            stream.write_all(end.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            // The rest of what was sent may make the kernel take the connection back.
+            let _closed = within(stream.read_to_string(&mut answer)).await;
+            assert!(answer.starts_with("HTTP/1.1 400"), "{path} {end:?}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_client_may_close_its_half_behind_the_request() {
     const INTERIM: &str = "HTTP/1.1 100 Continue\r\n\r\n";
     let net = Net::plain();
