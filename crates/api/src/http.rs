@@ -46,7 +46,7 @@ use outrigger_telemetry::trace::{
 use outrigger_transport::body::{self, Body, BoxError};
 use outrigger_transport::headers::names;
 use outrigger_transport::listen::{Client, Handler};
-use outrigger_transport::response::{empty_response, text_response};
+use outrigger_transport::response::text_response;
 
 pub use cors::Cors;
 #[cfg(feature = "fuzzing")]
@@ -142,7 +142,7 @@ impl Handler for HttpApi {
             return self.early(request.headers(), answer);
         }
         if is_about_server(&request) {
-            return self.early(request.headers(), empty_response(StatusCode::OK));
+            return self.early(request.headers(), not_found());
         }
         self.serve(&client, &mut request).await
     }
@@ -154,7 +154,7 @@ impl Handler for PublicApi {
             return self.0.error(ApiError::method_not_implemented(&other));
         }
         if is_about_server(&request) {
-            return empty_response(StatusCode::OK);
+            return not_found();
         }
         let path = clean_escaped_path(request.uri().path()).into_owned();
         match self.0.routes.find(request.method(), &path) {
@@ -166,7 +166,7 @@ impl Handler for PublicApi {
                 };
                 self.0.dispatch(request.take(matched)).await
             }
-            _ => text_response(StatusCode::NOT_FOUND, "404 page not found"),
+            _ => not_found(),
         }
     }
 }
@@ -341,7 +341,7 @@ impl HttpApi {
                 endpoint: &invoke::ROUTE,
                 parameters: Parameters::default(),
             },
-            None => return text_response(StatusCode::NOT_FOUND, "404 page not found"),
+            None => return not_found(),
         };
         self.dispatch(context.take(matched)).await
     }
@@ -362,7 +362,12 @@ impl HttpApi {
     }
 }
 
-/// Whether a client asks what the server itself can do, and for nothing that it has (RFC 9110 section 9.3.7).
+fn not_found() -> Response<Body> {
+    text_response(StatusCode::NOT_FOUND, "404 page not found")
+}
+
+/// Whether a client asks what the server itself can do, and for nothing that it has (RFC 9110 section 9.3.7). No app is
+/// called for it.
 fn is_about_server(request: &Request<Body>) -> bool {
     request.method() == Method::OPTIONS && request.uri().path() == "*"
 }

@@ -402,17 +402,15 @@ async fn an_answer_without_its_body_tells_how_long_it_would_be() {
 }
 
 #[tokio::test]
-async fn what_a_server_can_do_is_answered_by_the_sidecar_itself() {
+async fn what_a_server_can_do_is_not_asked_of_an_app() {
     let net = Net::plain();
     let app = App::echo().await;
     let node = net.sidecar("me").app(app.port).start().await;
-    let answer = raw(
-        node.ports.http,
-        b"OPTIONS * HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
-    )
-    .await;
-    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-    assert!(answer.ends_with("\r\n\r\n"), "{answer}");
+    for field in ["", "dapr-app-id: me\r\n"] {
+        let asked = format!("OPTIONS * HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{field}\r\n");
+        let answer = raw(node.ports.http, asked.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 404 Not Found\r\n"), "{answer}");
+    }
     assert_eq!(app.calls(), 0);
 }
 
