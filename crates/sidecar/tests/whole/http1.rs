@@ -196,6 +196,39 @@ async fn a_malformed_body_is_the_fault_of_the_request() {
 }
 
 #[tokio::test]
+async fn an_answer_that_is_malformed_is_broken_off_behind_its_head() {
+    let net = Net::plain();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(stream.read_u8().await?);
+                }
+                let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nabcd\r\n0\r\n\r\n";
+                stream.write_all(answer.as_bytes()).await
+            });
+        }
+    });
+    let (caller, callee) = net.pair(port).await;
+    let other = net
+        .sidecar("other")
+        .resource(&endpoint("outside", port))
+        .start()
+        .await;
+    for (node, id) in [(&caller, "callee"), (&callee, "callee"), (&other, "outside")] {
+        let answer = written(node, &format!("GET /v1.0/invoke/{id}/method/m HTTP/1.1")).await;
+        let is_broken_off = answer.starts_with("HTTP/1.1 200") && !answer.ends_with("0\r\n\r\n");
+        assert!(
+            is_broken_off || answer.starts_with("HTTP/1.1 500"),
+            "{id}: {answer}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_client_may_close_its_half_behind_the_request() {
     const INTERIM: &str = "HTTP/1.1 100 Continue\r\n\r\n";
     let net = Net::plain();

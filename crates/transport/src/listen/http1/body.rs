@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::requests::Calling;
-use crate::body::Guarded;
+use crate::body::{self, BoxError, Guarded};
 
 /// Bytes of a body that nobody wanted that are read all the same, so that the connection can be used again.
 const UNWANTED: usize = 256 * 1024;
@@ -106,4 +106,53 @@ impl Body for Received {
 }
 
 /// The body of an answer. When hyper has taken all of it, the call is over.
-pub(super) type ResponseBody = Guarded<Calling>;
+///
+/// A failure is told a turn later than it comes: hyper drops what it has not written when a body fails, which can be the
+/// head of the answer.
+pub(super) struct ResponseBody {
+    body: Guarded<Calling>,
+    failure: Option<BoxError>,
+}
+
+impl ResponseBody {
+    #[inline]
+    pub(super) fn new(body: body::Body, calling: Calling) -> Self {
+        Self {
+            body: Guarded::new(body, calling),
+            failure: None,
+        }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    #[inline]
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(failure) = self.failure.take() {
+            return Poll::Ready(Some(Err(failure)));
+        }
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(Some(Err(failure))) => {
+                self.failure = Some(failure);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            next => next,
+        }
+    }
+
+    #[inline]
+    fn is_end_stream(&self) -> bool {
+        self.failure.is_none() && self.body.is_end_stream()
+    }
+
+    #[inline]
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

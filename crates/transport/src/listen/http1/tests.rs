@@ -4,8 +4,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::BodyExt;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -251,6 +253,25 @@ async fn chunks_end_as_they_must() {
             "{end:?}: {heard}"
         );
         assert!(!heard.contains("smuggled"), "{end:?}: {heard}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_whose_body_fails_is_broken_off_behind_its_head() {
+    let fails = |before: Option<&'static str>| {
+        let word = before.map(|word| Ok(Frame::data(Bytes::from_static(word.as_bytes()))));
+        let failure = Err(BoxError::from("no more"));
+        Response::new(Body::stream(StreamBody::new(futures::stream::iter(
+            word.into_iter().chain([failure]),
+        ))))
+    };
+    for (word, heard) in [(None, ""), (Some("word"), "4\r\nword\r\n")] {
+        let mut client = Client::connect(PATIENT, move |_| std::future::ready(fails(word)));
+        client.say(&post("/", "", "")).await;
+        let rest = client.rest().await;
+        let (head, body) = rest.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{rest}");
+        assert_eq!(body, heard);
     }
 }
 
