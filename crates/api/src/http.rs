@@ -420,19 +420,18 @@ fn baggage(headers: &HeaderMap) -> Result<Option<HeaderValue>, BaggageError> {
     Ok(found.and_then(|(text, _)| HeaderValue::try_from(text).ok()))
 }
 
+/// A target as spans name it: that of a call can be a URL.
+fn without_query(target: &str) -> &str {
+    target.split_once('?').map_or(target, |(target, _)| target)
+}
+
 fn describe(span: &mut Span, client: &Client, request: &Request<Body>, path: &str) {
     let method = request.method().as_str();
     span.set("dapr.protocol", "http");
     span.set("dapr.api", format!("{method} {path}"));
     span.set("http.request.method", method.to_owned());
-    span.set(
-        "url.full",
-        request
-            .uri()
-            .path_and_query()
-            .map_or("", |p| p.as_str())
-            .to_owned(),
-    );
+    // Queries hold keys and tokens, which are not for whoever reads traces.
+    span.set("url.full", request.uri().path().to_owned());
     if let Some(address) = client.address {
         span.set("server.address", address.ip().to_string());
         span.set("server.port", address.port().to_string());
@@ -442,6 +441,11 @@ fn describe(span: &mut Span, client: &Client, request: &Request<Body>, path: &st
             && *name != names::API_TOKEN
             && let Ok(value) = value.to_str()
         {
+            let value = if *name == names::APP_ID {
+                without_query(value)
+            } else {
+                value
+            };
             span.set_default(name.as_str().to_owned(), value.to_owned());
         }
     }

@@ -305,7 +305,16 @@ async fn transmit(
         Body::Full(bytes) => request.body(bytes),
         other => request.body(reqwest::Body::wrap_stream(BodyDataStream::new(other))),
     };
-    Ok(watched(request.send().await?))
+    let response = request.send().await.map_err(without_query);
+    Ok(watched(response?))
+}
+
+/// Errors are told to callers, and kept in logs and traces.
+fn without_query(mut error: reqwest::Error) -> reqwest::Error {
+    if let Some(url) = error.url_mut() {
+        url.set_query(None);
+    }
+    error
 }
 
 fn watched(response: reqwest::Response) -> Response<Body> {
