@@ -305,6 +305,14 @@ impl Actors {
     }
 }
 
+/// Checks the names of an actor that an app asks for.
+fn check_for_app(kind: &str, id: &str) -> Result<(), ActorError> {
+    if internal::is_reserved(kind) {
+        return Err(ActorError::Reserved(kind.to_owned()));
+    }
+    check(kind, id)
+}
+
 /// Checks the names of an actor, which become parts of a path. Ids of executors, which no path has, may be made of two.
 fn check(kind: &str, id: &str) -> Result<(), ActorError> {
     check_name("actorType", kind)?;

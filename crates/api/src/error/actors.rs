@@ -30,6 +30,11 @@ impl From<ActorError> for ApiError {
             ActorError::Illegal(_) => {
                 return Self::bad_request(message);
             }
+            ActorError::Reserved(_) => (
+                "ERR_ACTOR_TYPE_RESERVED",
+                (StatusCode::FORBIDDEN, Code::PermissionDenied),
+                message,
+            ),
             ActorError::TooDeep(_) => (
                 "ERR_ACTOR_STACK_DEPTH",
                 (StatusCode::INTERNAL_SERVER_ERROR, Code::ResourceExhausted),

@@ -269,6 +269,7 @@ fn actors() -> Vec<Made> {
         ActorError::NoNamespace,
         ActorError::Ended,
         ActorError::Illegal(x()),
+        ActorError::Reserved(x()),
         ActorError::TooDeep(TooDeep),
         ActorError::NotActive,
         ActorError::NoStore,

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::gate::Claim;
 use super::host::{Hosted, TurnRequest};
 use super::internal::is_reserved;
-use super::{ActorError, Actors, REENTRANCY_ID, check};
+use super::{ActorError, Actors, REENTRANCY_ID, check, check_for_app};
 
 /// How long a call of another sidecar waits here while calls may not begin: longer than it takes to elect another leader of
 /// placement. A host that is cut off from placement learns last that the actor is another's by now; the other sidecar
@@ -108,7 +108,7 @@ impl Actors {
     /// # Errors
     /// [`ActorError`].
     pub async fn invoke(&self, call: &ActorCall) -> Result<Reply, ActorError> {
-        check(&call.kind, &call.id)?;
+        check_for_app(&call.kind, &call.id)?;
         self.known(&call.kind).await?;
         let resilience = &self.with.resilience;
         let rules = resilience.policies.load().actor(&call.kind);

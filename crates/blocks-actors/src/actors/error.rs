@@ -20,6 +20,11 @@ pub enum ActorError {
     /// A type, id or name that cannot be one; the text names it.
     #[error("invalid request: {0}")]
     Illegal(String),
+    /// A type of the sidecar's own, which apps do not use. The text is Dapr's, which clients compare.
+    #[error(
+        "actor type {0:?} is reserved for the Dapr workflow runtime; direct actor API access is not permitted"
+    )]
+    Reserved(String),
     /// Nobody hosts the type. The text is Dapr's, which clients compare; what helps is in `docs/actors.md`.
     #[error(
         "failed to lookup actor: api error: code = FailedPrecondition desc = did not find address for actor '{kind}/{id}'"

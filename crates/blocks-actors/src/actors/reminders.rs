@@ -14,7 +14,7 @@ use tonic::Code;
 
 use super::app::{BYTES_VALUE, json};
 use super::call::Message;
-use super::{ActorError, Actors, check, check_name, spans};
+use super::{ActorError, Actors, check_for_app, check_name, spans};
 
 const LOG: &str = "dapr.runtime.actors.reminders";
 
@@ -104,7 +104,7 @@ impl Actors {
     /// # Errors
     /// [`ActorError`].
     pub async fn register_reminder(&self, request: ReminderRequest) -> Result<(), ActorError> {
-        check(&request.kind, &request.id)?;
+        check_for_app(&request.kind, &request.id)?;
         check_name("name", &request.name)?;
         self.check_hosted(&request.kind).await?;
         let job = job(&request).map_err(|error| ReminderError::Create(error.to_string()))?;
@@ -124,7 +124,7 @@ impl Actors {
     /// # Errors
     /// [`ActorError`].
     pub async fn reminder(&self, kind: &str, id: &str, name: &str) -> Result<KnownReminder, ActorError> {
-        check(kind, id)?;
+        check_for_app(kind, id)?;
         check_name("name", name)?;
         self.check_hosted(kind).await?;
         let scheduler = &self.with.scheduler;
@@ -149,7 +149,7 @@ impl Actors {
     /// # Errors
     /// [`ActorError`].
     pub async fn unregister_reminder(&self, kind: &str, id: &str, name: &str) -> Result<(), ActorError> {
-        check(kind, id)?;
+        check_for_app(kind, id)?;
         check_name("name", name)?;
         self.check_hosted(kind).await?;
         let scheduler = &self.with.scheduler;
@@ -162,7 +162,7 @@ impl Actors {
     /// # Errors
     /// [`ActorError`].
     pub async fn reminders(&self, kind: &str, id: Option<&str>) -> Result<Vec<KnownReminder>, ActorError> {
-        check(kind, id.unwrap_or_default())?;
+        check_for_app(kind, id.unwrap_or_default())?;
         self.check_hosted(kind).await?;
         let scheduler = &self.with.scheduler;
         let listed = scheduler
@@ -177,7 +177,7 @@ impl Actors {
     /// # Errors
     /// [`ActorError`].
     pub async fn unregister_reminders(&self, kind: &str, id: Option<&str>) -> Result<(), ActorError> {
-        check(kind, id.unwrap_or_default())?;
+        check_for_app(kind, id.unwrap_or_default())?;
         self.check_hosted(kind).await?;
         let scheduler = &self.with.scheduler;
         let whose = scheduler.of_actor(kind, id.unwrap_or_default());

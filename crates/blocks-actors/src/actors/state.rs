@@ -10,7 +10,7 @@ use outrigger_component::state::{
     Concurrency, Consistency, Delete, Feature, Item, KeyPage, KeysLike, Operation, Set, Value,
 };
 
-use super::{ActorError, Actors, check};
+use super::{ActorError, Actors, check, check_for_app};
 
 /// Values that are asked of a store at once.
 const READ_AT_ONCE: usize = 1000;
@@ -44,11 +44,20 @@ pub enum StateStep {
 }
 
 impl Actors {
-    /// A value, or `None` when absent.
+    /// A value, or `None` when absent, for an app.
     ///
     /// # Errors
     /// [`ActorError`].
     pub async fn state(&self, kind: &str, id: &str, key: &str) -> Result<Option<Item>, ActorError> {
+        check_for_app(kind, id)?;
+        self.own_state(kind, id, key).await
+    }
+
+    /// The same for this sidecar's own actors.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn own_state(&self, kind: &str, id: &str, key: &str) -> Result<Option<Item>, ActorError> {
         check(kind, id)?;
         let hosted = self.known(kind).await?;
         // Calls that run may need their state until they end.
@@ -78,7 +87,7 @@ impl Actors {
         id: &str,
         operations: Vec<StateOperation>,
     ) -> Result<(), ActorError> {
-        check(kind, id)?;
+        check_for_app(kind, id)?;
         check_size(&self.partition(kind, id), operations.len())?;
         self.change_own_state(kind, id, operations).await
     }
@@ -111,7 +120,7 @@ impl Actors {
         if let Some(etag) = self.change(kind, id, operations, Some(key)).await? {
             return Ok(Some(etag));
         }
-        let stored = self.state(kind, id, key).await?;
+        let stored = self.own_state(kind, id, key).await?;
         Ok(stored.and_then(|stored| stored.etag))
     }
 

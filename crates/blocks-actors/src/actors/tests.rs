@@ -24,6 +24,8 @@ use super::serve::status;
 use super::*;
 
 pub(super) const KIND: &str = "dapr.internal.default.shop.workflow";
+/// A type whose name an app may use.
+pub(super) const OPEN_KIND: &str = "cart";
 pub(super) const HERE: &str = "10.0.0.1:50002";
 pub(super) const THERE: &str = "10.0.0.2:50002";
 
@@ -66,7 +68,8 @@ fn tables(address: &str) -> Tables {
         address: address.into(),
         app_id: "shop".into(),
     };
-    Tables::new([(KIND.to_owned(), vec![host])], 10).unwrap()
+    let kinds = [KIND, OPEN_KIND].map(|kind| (kind.to_owned(), vec![host.clone()]));
+    Tables::new(kinds, 10).unwrap()
 }
 
 /// Of a sidecar without an app, whose own all actors are.
@@ -222,7 +225,7 @@ async fn who_waits_for_a_turn_of_an_actor_whose_calls_are_cut_off_waits_for_its_
 async fn who_waits_to_read_state_is_told_that_the_sidecar_ends() {
     let actors = actors();
     actors.gate.close();
-    let mut read = std::pin::pin!(actors.state(KIND, "a", "k"));
+    let mut read = std::pin::pin!(actors.own_state(KIND, "a", "k"));
     assert!(read.as_mut().now_or_never().is_none());
     actors.ended.cancel();
     assert!(matches!(read.now_or_never(), Some(Err(ActorError::Ended))));
@@ -246,6 +249,48 @@ fn ids_are_short_and_only_those_of_executors_may_be_made_of_two_names() {
     ] {
         assert!(check(kind, id).is_err(), "{kind} {id}");
     }
+}
+
+#[tokio::test]
+async fn an_app_cannot_use_types_of_the_sidecar() {
+    let actors = Arc::new(actors());
+    actors.host_internal([(KIND.to_owned(), lasting() as Arc<dyn InternalActors>)]);
+    let call = ActorCall {
+        kind: KIND.to_owned(),
+        id: "a".to_owned(),
+        ..ActorCall::default()
+    };
+    let timer = TimerRequest {
+        kind: KIND.to_owned(),
+        id: "a".to_owned(),
+        name: "n".to_owned(),
+        ..TimerRequest::default()
+    };
+    let reminder = ReminderRequest {
+        kind: KIND.to_owned(),
+        id: "a".to_owned(),
+        name: "n".to_owned(),
+        ..ReminderRequest::default()
+    };
+    let results = [
+        actors.invoke(&call).await.map(drop),
+        actors.state(KIND, "a", "k").await.map(drop),
+        actors.change_state(KIND, "a", Vec::new()).await,
+        actors.register_timer(timer).await,
+        actors.unregister_timer(KIND, "a", "n").await,
+        actors.register_reminder(reminder).await,
+        actors.reminder(KIND, "a", "n").await.map(drop),
+        actors.unregister_reminder(KIND, "a", "n").await,
+        actors.reminders(KIND, None).await.map(drop),
+        actors.unregister_reminders(KIND, None).await,
+    ];
+    for (index, result) in results.into_iter().enumerate() {
+        let refused = matches!(&result, Err(ActorError::Reserved(kind)) if kind == KIND);
+        assert!(refused, "{index}: {result:?}");
+    }
+    assert!(actors.invoke_plain(&call).await.is_ok());
+    let read = actors.own_state(KIND, "a", "k").await;
+    assert!(matches!(read, Err(ActorError::NoStore)), "{read:?}");
 }
 
 /// A call whose actor nobody has by the table of now, and what became of it after which time.

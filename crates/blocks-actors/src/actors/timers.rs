@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::call::Message;
 use super::reminders::data;
-use super::{ActorError, Actors, LOG, check, check_name, spans};
+use super::{ActorError, Actors, LOG, check_for_app, check_name, spans};
 
 /// Timers of one sidecar at most.
 const MAX_TIMERS: usize = 1 << 18;
@@ -104,7 +104,7 @@ impl Actors {
     /// # Errors
     /// [`ActorError`].
     pub async fn register_timer(self: &Arc<Self>, request: TimerRequest) -> Result<(), ActorError> {
-        check(&request.kind, &request.id)?;
+        check_for_app(&request.kind, &request.id)?;
         check_name("name", &request.name)?;
         let hosted = self.known(&request.kind).await?;
         let Some(kind) = hosted.get(&request.kind) else {
@@ -144,7 +144,7 @@ impl Actors {
     /// # Errors
     /// [`ActorError`].
     pub async fn unregister_timer(&self, kind: &str, id: &str, name: &str) -> Result<(), ActorError> {
-        check(kind, id)?;
+        check_for_app(kind, id)?;
         check_name("name", name)?;
         let hosted = self.known(kind).await?;
         let key = (kind.to_owned(), id.to_owned(), name.to_owned());
@@ -222,7 +222,7 @@ mod tests {
     use tonic::Status;
 
     use super::*;
-    use crate::actors::tests::{KIND, actors};
+    use crate::actors::tests::{OPEN_KIND, actors};
     use crate::actors::{ActorCall, InternalActors};
 
     /// Actors whose timer ends in the turn of its first tick: it is unregistered, or registered anew to be due once more.
@@ -235,7 +235,7 @@ mod tests {
 
     fn once(id: &str, name: &str) -> TimerRequest {
         TimerRequest {
-            kind: KIND.to_owned(),
+            kind: OPEN_KIND.to_owned(),
             id: id.to_owned(),
             name: name.to_owned(),
             due_time: "0s".to_owned(),
@@ -264,7 +264,7 @@ mod tests {
                     let actors = self.actors.get().and_then(Weak::upgrade).unwrap();
                     let ended = match self.is_renewed {
                         true => actors.register_timer(once(id, name)).await,
-                        false => actors.unregister_timer(KIND, id, name).await,
+                        false => actors.unregister_timer(OPEN_KIND, id, name).await,
                     };
                     ended.unwrap();
                 }
@@ -290,7 +290,8 @@ mod tests {
             begun: AtomicUsize::new(0),
             answered: AtomicUsize::new(0),
         });
-        actors.host_internal([(KIND.to_owned(), ticking.clone() as Arc<dyn InternalActors>)]);
+        actors.app_known.send_replace(true);
+        actors.host_internal([(OPEN_KIND.to_owned(), ticking.clone() as Arc<dyn InternalActors>)]);
         ticking
     }
 
@@ -318,14 +319,14 @@ mod tests {
         let actors = Arc::new(actors());
         let ticking = ticking(&actors, false);
         let call = ActorCall {
-            kind: KIND.to_owned(),
+            kind: OPEN_KIND.to_owned(),
             id: "a".to_owned(),
             ..ActorCall::default()
         };
         let unregistering = async {
             actors.register_timer(once("a", "t")).await.unwrap();
             tokio::time::sleep(Duration::from_millis(100)).await;
-            actors.unregister_timer(KIND, "a", "t").await.unwrap();
+            actors.unregister_timer(OPEN_KIND, "a", "t").await.unwrap();
         };
         let (called, ()) = futures::join!(actors.invoke_plain(&call), unregistering);
         called.map(drop).unwrap();

@@ -176,6 +176,23 @@ async fn failures_of_actors_have_the_codes_of_the_contract() {
     let message = node.ask(post("/v1.0/actors/T/a%2Fb/method/m", "")).await;
     assert!(message.error(400, "ERR_BAD_REQUEST").contains("actorId"));
     assert_eq!(app.calls(), calls);
+    let internal = "/v1.0/actors/dapr.internal.default.far.workflow/1/method/PurgeWorkflowState";
+    let message = node
+        .ask(post(internal, ""))
+        .await
+        .error(403, "ERR_ACTOR_TYPE_RESERVED");
+    assert!(
+        message.contains("is reserved for the Dapr workflow runtime"),
+        "{message}"
+    );
+    let reserved = InvokeActorRequest {
+        actor_type: "dapr.internal.default.far.workflow".to_owned(),
+        actor_id: "1".to_owned(),
+        method: "PurgeWorkflowState".to_owned(),
+        ..InvokeActorRequest::default()
+    };
+    let outcome = call(&node, "InvokeActor", &reserved).await;
+    assert_eq!(outcome.status.code(), Code::PermissionDenied);
     let bare = net.sidecar("bare").start().await;
     let message = invoke(&bare, "1", "m").await.error(400, "ERR_ACTOR_NO_PLACEMENT");
     assert_eq!(
