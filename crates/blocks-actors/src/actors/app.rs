@@ -149,8 +149,8 @@ async fn request(message: &Message<'_>, reentry: Option<&str>) -> Result<Call, A
                 trace: call.trace.clone(),
             }
         }
-        Message::Due(reminder, callback, trace, _) => {
-            let mut call = Box::pin(due_call(reminder, callback)).await?;
+        Message::Due(reminder, trace, _) => {
+            let mut call = Box::pin(due_call(reminder)).await?;
             call.trace = (*trace).clone();
             call
         }
@@ -162,22 +162,23 @@ async fn request(message: &Message<'_>, reentry: Option<&str>) -> Result<Call, A
 }
 
 /// The call of the app for a timer or reminder that is due; large data are decoded on threads for heavy work.
-async fn due_call(reminder: &Reminder, callback: &str) -> Result<Call, ActorError> {
+async fn due_call(reminder: &Reminder) -> Result<Call, ActorError> {
     let size = reminder.data.as_ref().map_or(0, |data| data.value.len());
     if size <= INLINE {
-        return due(reminder, callback);
+        return due(reminder);
     }
-    let (reminder, callback) = (reminder.clone(), callback.to_owned());
-    offload(size, move || due(&reminder, &callback)).await
+    let reminder = reminder.clone();
+    offload(size, move || due(&reminder)).await
 }
 
-fn due(reminder: &Reminder, callback: &str) -> Result<Call, ActorError> {
+fn due(reminder: &Reminder) -> Result<Call, ActorError> {
     let Reminder {
         actor_type,
         actor_id,
         name,
         period,
         due_time,
+        callback,
         ..
     } = reminder;
     let unreadable = |error: &dyn std::fmt::Display| {
@@ -247,7 +248,7 @@ mod tests {
                 }),
                 ..Reminder::default()
             };
-            let (was_at_once, call) = done_at_once(due_call(&reminder, "")).await;
+            let (was_at_once, call) = done_at_once(due_call(&reminder)).await;
             assert_eq!(was_at_once, at_once, "{size}");
             let body = call.unwrap().body.collect_up_to(usize::MAX).await.unwrap();
             assert!(String::from_utf8_lossy(&body).contains(&json));

@@ -53,9 +53,8 @@ pub struct ActorCall {
 /// Something for an actor.
 pub(super) enum Message<'a> {
     Call(&'a ActorCall),
-    /// A timer or a reminder is due, in this span; a timer also has the name of what it calls. Whether the actor may have
-    /// begun with it.
-    Due(&'a Reminder, &'a str, &'a Parent, &'a DeliveryStarted),
+    /// A timer or a reminder is due, in this span. Whether the actor may have begun with it.
+    Due(&'a Reminder, &'a Parent, &'a DeliveryStarted),
 }
 
 impl Message<'_> {

@@ -253,7 +253,7 @@ impl Receiver for ReminderReceiver {
             let mut span = spans::due(&actors.with.tracer, &reminder);
             let trace = span.as_parent();
             let sent = actors
-                .send(&Message::Due(&reminder, "", &trace, &trigger.begun))
+                .send(&Message::Due(&reminder, &trace, &trigger.begun))
                 .await;
             spans::note(&mut span, &sent);
             drop(span);

@@ -59,7 +59,7 @@ impl Actors {
     ) -> Result<Reply, ActorError> {
         let trace = match message {
             Message::Call(call) => call.trace.clone(),
-            Message::Due(_, _, trace, _) => (*trace).clone(),
+            Message::Due(_, trace, _) => (*trace).clone(),
         };
         message.begins();
         let (path, frame) = match message {

@@ -66,7 +66,7 @@ impl Actors {
         let mut span = spans::passed_on(served.tracer, &reminder, &Parent::from_grpc(served.headers));
         let trace = span.as_parent();
         let begun = DeliveryStarted::default();
-        let due = Message::Due(&reminder, "", &trace, &begun);
+        let due = Message::Due(&reminder, &trace, &begun);
         let reply = self.received(&due, origin).await;
         spans::note(&mut span, &reply);
         match reply.map_err(|error| status(&error))? {

@@ -166,6 +166,7 @@ impl Actors {
             data: data(&request.data),
             period: request.period.clone(),
             due_time: request.due_time.clone(),
+            callback: request.callback.clone(),
             is_timer: true,
             ..Reminder::default()
         };
@@ -179,7 +180,7 @@ impl Actors {
             let mut span = spans::due(&self.with.tracer, &reminder);
             let trace = span.as_parent();
             let begun = DeliveryStarted::default();
-            let due = Message::Due(&reminder, &request.callback, &trace, &begun);
+            let due = Message::Due(&reminder, &trace, &begun);
             let mut sent = pin!(self.send(&due));
             let fired = tokio::select! {
                 biased;

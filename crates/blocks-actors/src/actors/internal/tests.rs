@@ -244,7 +244,7 @@ async fn who_is_cut_off_in_a_turn_stays_only_if_there_is_something_to_stay_for()
         };
         for message in [
             Message::Call(&call),
-            Message::Due(&reminder, "", &Parent::default(), &DeliveryStarted::default()),
+            Message::Due(&reminder, &Parent::default(), &DeliveryStarted::default()),
         ] {
             // It is dropped after it was polled once.
             assert!(
