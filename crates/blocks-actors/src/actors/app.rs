@@ -81,11 +81,21 @@ impl Actors {
 
     /// The app's reply, its body whole; anything but success is an error.
     async fn app_reply(&self, call: Call) -> Result<Reply, ActorError> {
+        let method = call.method.clone();
+        let reply = self.app_head(call).await?;
+        self.success(reply, method).await
+    }
+
+    /// The app's reply as soon as its head is here.
+    async fn app_head(&self, call: Call) -> Result<Reply, ActorError> {
         let app = self.with.app.as_ref();
         let app = app.ok_or_else(|| ActorError::Invoke(AppError::NoChannel.to_string()))?;
-        let method = call.method.clone();
         let reply = app.invoke(call).await;
-        let mut reply = reply.map_err(|error| ActorError::Invoke(error.to_string()))?;
+        reply.map_err(|error| ActorError::Invoke(error.to_string()))
+    }
+
+    /// Reads the body of a reply that says success.
+    async fn success(&self, mut reply: Reply, method: String) -> Result<Reply, ActorError> {
         let body = std::mem::take(&mut reply.body);
         let body = body.collect_up_to(self.with.max_message).await;
         let body =
@@ -121,7 +131,13 @@ impl Actors {
             Parent::default(),
         );
         call.content_type = Some(HeaderValue::from_static("application/x-protobuf"));
-        self.app_reply(call).await.map(|_| ())
+        let method = call.method.clone();
+        let reply = self.app_head(call).await?;
+        // The head says it all: an app that does not end the body does not hold up the end of the actor.
+        match reply.status {
+            AppStatus::Http(200) => Ok(()),
+            _ => self.success(reply, method).await.map(|_| ()),
+        }
     }
 }
 

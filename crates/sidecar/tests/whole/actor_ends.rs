@@ -1,13 +1,17 @@
 //! How actors, their turns and their timers end where something takes long.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderValue, Method, Request};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use outrigger_transport::body::Body;
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -20,7 +24,7 @@ use crate::common::{Answer, App, Control, Net, Node, Placement, app, eventually,
 type Asked = Arc<Mutex<BTreeMap<String, usize>>>;
 
 /// An app that hosts actors of type `T`. The method `hang` of any, and the `DELETE` of actors whose ids begin with `stuck`, are
-/// never answered; timers are due once.
+/// never answered, that of actors whose ids begin with `endless` has a body that does not end; timers are due once.
 async fn host(settings: serde_json::Value, asked: &Asked) -> App {
     let (settings, asked) = (settings.to_string(), Arc::clone(asked));
     App::start(move |request: Request<Incoming>| {
@@ -38,7 +42,15 @@ async fn host(settings: serde_json::Value, asked: &Asked) -> App {
                 pending::<()>().await;
             }
             let mut answer = app::text(200, "");
+            if line.starts_with("DELETE /actors/T/endless") {
+                let endless = futures::stream::pending::<Result<Frame<Bytes>, Infallible>>();
+                *answer.body_mut() = Body::stream(StreamBody::new(endless));
+            }
             if path.contains("/timer/") {
+                let due = request.into_body().collect().await.unwrap().to_bytes();
+                let due: serde_json::Value = serde_json::from_slice(&due).unwrap();
+                let called = format!("callback {}", due["callback"]);
+                *asked.lock().unwrap().entry(called).or_default() += 1;
                 let cancel = HeaderValue::from_static("true");
                 answer.headers_mut().insert("x-daprremindercancel", cancel);
             }
@@ -247,7 +259,23 @@ async fn idle_actors_that_are_not_being_ended_yet_can_be_called() {
     assert_eq!(ids.iter().filter(is_ending).count(), 64);
 }
 
-/// Invariant: a timer whose actor lives elsewhere is cancelled by its answer like any other.
+/// Invariant: an app that answers when it is told of an actor's end, and does not end the answer, does not hold up the sidecar.
+#[tokio::test]
+async fn a_sidecar_ends_in_time_although_the_app_does_not_end_its_answers() {
+    for protocol in ["http", "h2c"] {
+        let (net, placement, asked) = (Net::plain(), Placement::start().await, Asked::default());
+        let app = host(json!({"entities": ["T"]}), &asked).await;
+        let plan = net.sidecar("host").app(app.port).resource(ACTOR_STORE);
+        let plan = plan.flag(&format!("--app-protocol={protocol}"));
+        let node = plan.flag(&placement.flag()).start().await;
+        eventually(async || placement.has("T", 1)).await;
+        assert_eq!(invoke(&node, "endless", "m").await.status, 200);
+        node.stop().await.unwrap();
+        assert_eq!(times(&asked, "DELETE /actors/T/endless"), 1, "{protocol}");
+    }
+}
+
+/// Invariant: a timer whose actor lives elsewhere has its callback, and is cancelled by its answer like any other.
 #[tokio::test]
 async fn a_timer_whose_actor_has_moved_is_cancelled_by_its_answer() {
     let (net, placement) = (Net::plain(), Placement::start().await);
@@ -267,11 +295,12 @@ async fn a_timer_whose_actor_has_moved_is_cancelled_by_its_answer() {
             break id;
         }
     };
-    let timer = json!({"dueTime": "0s", "period": "50ms"}).to_string();
+    let timer = json!({"dueTime": "0s", "period": "50ms", "callback": "c"}).to_string();
     let path = format!("/v1.0/actors/T/{id}/timers/t");
     assert_eq!(first.ask(post(&path, timer)).await.status, 204);
     let fired = format!("PUT /actors/T/{id}/method/timer/t");
     eventually(async || times(&there, &fired) > 0).await;
+    assert_eq!(times(&there, r#"callback "c""#), 1, "{there:?}");
     sleep(Duration::from_secs(1)).await;
     assert_eq!(times(&there, &fired), 1);
 }
