@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use outrigger_resources::json::{JsonObject, Object, list, parse, value};
-use outrigger_resources::value::go_duration;
+use outrigger_resources::value::{format_go_duration, go_duration};
 use serde::de::MapAccess;
 
 use crate::round::ROUND_TIMEOUT;
@@ -190,10 +190,12 @@ impl Settings {
             "drainOngoingCallTimeout",
             DRAIN,
         )?;
+        let mut warnings = Vec::new();
+        let drain = bounded(drain, &names, &mut warnings);
         let mut settings = Self {
             types: names.into_iter().map(|name| (name, all)).collect(),
-            drain: bounded(drain),
-            warnings: Vec::new(),
+            drain,
+            warnings,
         };
         if answer.reminders_storage_partitions != 0 {
             let text = "remindersStoragePartitions has no effect: reminders are kept by the scheduler";
@@ -220,8 +222,8 @@ impl Settings {
             reentrancy: common.reentrancy.depth(),
         };
         let mut used = false;
-        for name in entry.entities {
-            match self.types.get_mut(&name) {
+        for name in &entry.entities {
+            match self.types.get_mut(name) {
                 Some(settings) => (*settings, used) = (own, true),
                 None => self.warnings.push(format!(
                     "entitiesConfig names the actor type {name:?}, which is not among the entities: it is ignored"
@@ -230,18 +232,26 @@ impl Settings {
         }
         if used {
             let drain = given(&common.drain_ongoing_call_timeout, DRAIN);
-            self.drain = self.drain.max(bounded(drain));
+            let drain = bounded(drain, &entry.entities, &mut self.warnings);
+            self.drain = self.drain.max(drain);
         }
     }
 }
 
-/// Placement does not wait longer than `ROUND_TIMEOUT`.
-fn bounded(drain: Duration) -> Duration {
-    if drain >= ROUND_TIMEOUT {
-        (ROUND_TIMEOUT * 4 / 5).max(DRAIN)
-    } else {
-        drain
+/// Calls that run longer than `ROUND_TIMEOUT` would have this sidecar give up the round.
+fn bounded(drain: Duration, entities: &[String], warnings: &mut Vec<String>) -> Duration {
+    if drain < ROUND_TIMEOUT {
+        return drain;
     }
+    let clamped = (ROUND_TIMEOUT * 4 / 5).max(DRAIN);
+    warnings.push(format!(
+        "drainOngoingCallTimeout ({}) for entities={} meets or exceeds the dissemination timeout ({}): calls have {}",
+        format_go_duration(drain),
+        entities.join(","),
+        format_go_duration(ROUND_TIMEOUT),
+        format_go_duration(clamped),
+    ));
+    clamped
 }
 
 #[cfg(test)]
@@ -326,6 +336,19 @@ mod tests {
             drain(r#"{"drainOngoingCallTimeout": "4999ms"}"#),
             Duration::from_millis(4999)
         );
+        for json in [
+            r#"{"entities": ["a", "b"], "drainOngoingCallTimeout": "60s"}"#,
+            r#"{"entities": ["a", "b"], "entitiesConfig": [{"entities": ["a", "b"], "drainOngoingCallTimeout": "60s"}]}"#,
+        ] {
+            let settings = parse(json);
+            assert_eq!(settings.drain, seconds(4), "{json}");
+            let expected = "drainOngoingCallTimeout (1m0s) for entities=a,b meets or exceeds the dissemination timeout (5s)";
+            assert!(
+                settings.warnings[0].starts_with(expected),
+                "{:?}",
+                settings.warnings
+            );
+        }
         let none = r#"{"drainOngoingCallTimeout": "60s", "drainRebalancedActors": false}"#;
         assert_eq!(drain(none), Duration::ZERO);
     }
