@@ -299,7 +299,7 @@ mod tests {
     fn a_second_execution_is_of_the_next_generation_and_leaves_nothing_of_the_first() {
         let mut instance = Instance::new("a");
         assert_eq!(instance.start(started(None)).upserts.len(), 2);
-        assert_eq!(instance.generation, 0);
+        assert_eq!(instance.generation, 1);
         for event in std::mem::take(&mut instance.inbox) {
             instance.append(&event);
         }
@@ -310,7 +310,7 @@ mod tests {
         ));
         instance.change();
         let change = instance.start(started(None));
-        assert_eq!(instance.generation, 1);
+        assert_eq!(instance.generation, 2);
         assert_eq!(change.deletes, ["history-000000", "history-000001"]);
         assert_eq!(instance.status(), OrchestrationStatus::Pending);
     }

@@ -17,12 +17,15 @@ use crate::origin::{Arrival, Origin};
 use crate::payload::Limit;
 use crate::stored::{Change, Counts, MAX_ENTRIES};
 
+/// The generation of an instance that is created.
+pub(crate) const FIRST_GENERATION: u64 = 1;
+
 /// A workflow instance as it is stored, between two turns.
 #[derive(Clone, Debug, Default)]
 pub struct Instance {
     /// Id of the instance, unique for its app.
     pub id: String,
-    /// How often it began anew: by continuing as new, or by being created again.
+    /// The number of its execution: 1, and one more each time that it continues as new or is created again.
     pub generation: u64,
     /// What the workflow says of itself.
     pub custom_status: Option<String>,
@@ -103,6 +106,7 @@ impl Instance {
     pub fn new(id: impl Into<String>) -> Self {
         Self {
             id: id.into(),
+            generation: FIRST_GENERATION,
             ..Self::default()
         }
     }

@@ -14,7 +14,7 @@ use crate::actions::{Parent, creation, timer};
 use crate::error::RerunError;
 use crate::event::{Awaited, ends, other_app};
 use crate::facts::{Facts, is_terminal};
-use crate::instance::Instance;
+use crate::instance::{FIRST_GENERATION, Instance};
 use crate::names::child_id;
 use crate::stored::{Change, Counts};
 use crate::turn::{Message, Timer};
@@ -108,7 +108,7 @@ impl Instance {
             inbox,
             history,
             custom_status: None,
-            generation: 0,
+            generation: FIRST_GENERATION,
         })
     }
 

@@ -119,7 +119,7 @@ pub struct Counts {
     pub inbox: usize,
     /// Entries of the history.
     pub history: usize,
-    /// How often it began anew.
+    /// The number of its execution.
     pub generation: u64,
     /// How far entries may reach that nothing counts: a change in several transactions was cut off.
     pub reach: Reach,

@@ -96,7 +96,7 @@ async fn a_start_that_replaces_leaves_the_old_run_whole_or_the_new_one() {
     let activities = KIND.replace(".workflow", ".activity");
     let has = |names: Vec<String>, wanted: &str| names.iter().any(|name| name.ends_with(wanted));
     assert!(has(names(&world, KIND, "a").await, "timer-0"));
-    assert!(has(names(&world, &activities, "a::1::0").await, "run-activity"));
+    assert!(has(names(&world, &activities, "a::1::1").await, "run-activity"));
     assert_eq!(status(&node).await, "RUNNING");
 
     database
@@ -105,7 +105,7 @@ async fn a_start_that_replaces_leaves_the_old_run_whole_or_the_new_one() {
     let at = SystemTime::now() + Duration::from_secs(3);
     let replaced = replace(&node, at).await;
     assert_eq!(replaced.status.code(), Code::Ok, "{:?}", replaced.status);
-    assert_eq!(names(&world, &activities, "a::1::0").await, [""; 0]);
+    assert_eq!(names(&world, &activities, "a::1::1").await, [""; 0]);
     // What was left of the old run: a reminder of an event, and the result of its activity.
     let left = ScheduleJobRequest {
         name: "new-event-er-left".to_owned(),

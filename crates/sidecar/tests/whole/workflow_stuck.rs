@@ -274,7 +274,7 @@ async fn an_activity_that_ends_its_workers_is_parked_though_the_sidecar_starts_a
     assert!(is_activity(worker.item().await));
     let activity = KIND.replace(".workflow", ".activity");
     let data = async || {
-        let jobs = reminders(&world, &activity, "a::0::0").await;
+        let jobs = reminders(&world, &activity, "a::0::1").await;
         let data = jobs.into_iter().find_map(|job| job.data);
         data.map_or(0, |data| data.value.len())
     };

@@ -408,7 +408,7 @@ fn a_loop_without_end_gives_way_after_twenty_rounds_and_keeps_what_it_did() {
     instance.commit(*outcome);
     assert_eq!(
         (instance.generation, instance.inbox().len(), instance.facts().len),
-        (1, 1, 0)
+        (2, 1, 0)
     );
 }
 
