@@ -34,6 +34,8 @@ pub struct Instance {
     pub(crate) inbox: Vec<HistoryEvent>,
     /// What is stored, if anything is.
     pub(crate) stored: Option<Counts>,
+    /// Keys of [`Counts::keys`] that the store did not have when the instance was read: there is nothing to delete.
+    pub(crate) absent: BTreeSet<String>,
 }
 
 /// What becomes of an event that is added.

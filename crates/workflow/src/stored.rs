@@ -244,9 +244,9 @@ impl Counts {
         self.inbox == 0 && self.history == 0 && self.reach != Reach::default()
     }
 
-    /// The keys that belong to the instance, those of the history first, then those of the inbox.
+    /// The keys that may belong to the instance, those of the history first, then those of the inbox.
     pub fn keys(&self) -> impl Iterator<Item = String> + use<> {
-        let Self { inbox, history, .. } = *self;
+        let Reach { inbox, history } = self.reaches();
         let entries = (0..history).map(history_key).chain((0..inbox).map(inbox_key));
         entries.chain([CUSTOM_STATUS.to_owned()])
     }
@@ -260,10 +260,11 @@ impl Instance {
     pub fn read(
         id: &str,
         counts: Counts,
-        mut value: impl FnMut(&str) -> Option<Bytes>,
+        value: impl FnMut(&str) -> Option<Bytes>,
     ) -> Result<Self, StoredError> {
+        let mut values = Values::new(value);
         let mut entry = |key: String| {
-            let encoded = value(&key).ok_or_else(|| StoredError::Missing {
+            let encoded = values.get(&key).ok_or_else(|| StoredError::Missing {
                 instance: id.to_owned(),
                 key: key.clone(),
             })?;
@@ -284,24 +285,37 @@ impl Instance {
         for index in 0..counts.inbox {
             instance.inbox.push(entry(inbox_key(index))?.0);
         }
-        instance.custom_status = value(CUSTOM_STATUS)
+        instance.custom_status = values
+            .get(CUSTOM_STATUS)
             .and_then(|status| custom_status(id, &status).transpose())
             .transpose()?;
+        let Reach { inbox, history } = counts.reaches();
+        let uncounted = (counts.history..history).map(history_key);
+        let uncounted = uncounted.chain((counts.inbox..inbox).map(inbox_key));
+        uncounted.for_each(|key| drop(values.get(&key)));
+        instance.absent = values.absent;
         instance.stored = Some(counts);
         Ok(instance)
     }
 
     /// Of one whose stored state is broken: as much as is needed to remove it, from the entries that can be read.
     #[must_use]
-    pub fn salvage(id: &str, counts: Counts, mut value: impl FnMut(&str) -> Option<Bytes>) -> Self {
+    pub fn salvage(id: &str, counts: Counts, value: impl FnMut(&str) -> Option<Bytes>) -> Self {
+        let mut values = Values::new(value);
         let mut instance = Self::new(id);
         instance.generation = counts.generation;
-        for key in (0..counts.history).map(history_key) {
-            match value(&key).and_then(|encoded| HistoryEvent::decode(encoded).ok()) {
+        let mut keys = counts.keys();
+        for key in keys.by_ref().take(counts.history) {
+            match values
+                .get(&key)
+                .and_then(|encoded| HistoryEvent::decode(encoded).ok())
+            {
                 Some(event) => drop(instance.facts.add(&event)),
                 None => instance.facts.len += 1,
             }
         }
+        keys.for_each(|key| drop(values.get(&key)));
+        instance.absent = values.absent;
         instance.stored = Some(counts);
         instance
     }
@@ -337,12 +351,15 @@ impl Instance {
                 .push((CUSTOM_STATUS.to_owned(), status.encode_to_vec().into()));
         }
         let reach = self.stored().reaches();
-        change
-            .deletes
-            .extend((self.history.len()..reach.history).map(history_key));
-        change
-            .deletes
-            .extend((self.inbox.len()..reach.inbox).map(inbox_key));
+        let surplus = (self.history.len()..reach.history).map(history_key);
+        let surplus = surplus.chain((self.inbox.len()..reach.inbox).map(inbox_key));
+        change.deletes = surplus.filter(|key| !self.absent.contains(key)).collect();
+        // Behind this change the store has all other keys that are counted.
+        let has_status = new_history || (self.stored.is_some() && !self.absent.contains(CUSTOM_STATUS));
+        self.absent.clear();
+        if !has_status {
+            self.absent.insert(CUSTOM_STATUS.to_owned());
+        }
         let counts = Counts {
             inbox: self.inbox.len(),
             history: self.history.len(),
@@ -374,22 +391,38 @@ impl Instance {
         self.stored().is_left_over()
     }
 
-    /// Removes everything that is stored, [`METADATA`] last.
+    /// Removes everything that is stored, [`METADATA`] last. Some stores refuse to delete a key that they do not have.
     #[must_use]
     pub fn removal(&self) -> Change {
         let stored = self.stored();
-        let reach = stored.reaches();
-        let all = Counts {
-            inbox: reach.inbox,
-            history: reach.history,
-            ..stored
-        };
+        let keys = stored.keys().filter(|key| !self.absent.contains(key));
         let end = self.facts.completed.as_ref().map(|completed| completed.entry);
         Change {
             before: Some(stored),
             end: end.map(history_key),
-            ..Change::of(Vec::new(), all.keys().chain([METADATA.to_owned()]).collect())
+            ..Change::of(Vec::new(), keys.chain([METADATA.to_owned()]).collect())
         }
+    }
+}
+
+/// What the store has, and the keys that were asked for and that it does not have.
+struct Values<F> {
+    value: F,
+    absent: BTreeSet<String>,
+}
+
+impl<F: FnMut(&str) -> Option<Bytes>> Values<F> {
+    fn new(value: F) -> Self {
+        let absent = BTreeSet::new();
+        Self { value, absent }
+    }
+
+    fn get(&mut self, key: &str) -> Option<Bytes> {
+        let found = (self.value)(key);
+        if found.is_none() {
+            self.absent.insert(key.to_owned());
+        }
+        found
     }
 }
 

@@ -250,10 +250,9 @@ impl Held<'_> {
     }
 
     async fn purge(&mut self, by_retention: bool) -> Result<(), Status> {
-        let loaded = match self.slot.loaded.take() {
-            Some(loaded) => Some(loaded),
-            None => self.all.engine.load_rest(self.id).await?,
-        };
+        // What is removed is what the store has now.
+        self.slot.loaded = None;
+        let loaded = self.all.engine.load_rest(self.id).await?;
         let instance = loaded.as_ref().map(|loaded| &loaded.instance);
         let purged = instance.map_or(Err(outrigger_workflow::error::PurgeError::Unknown), |instance| {
             instance.purge()
