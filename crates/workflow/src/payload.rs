@@ -77,8 +77,8 @@ impl Limit {
         (size.saturating_mul(100) > limit.saturating_mul(PER_CENT)).then(|| ExecutionStalledEvent {
             reason: StalledReason::PayloadSizeExceeded.into(),
             description: Some(format!(
-                "Payload size exceeded: {what} has {size} bytes, {per_cent}% of the {limit} bytes of the largest body; \
-                 at most {PER_CENT}% may be used. Raise --max-body-size, or pass less data."
+                "Payload size exceeded: {what} has {size} bytes, {per_cent}% of the {limit} bytes of the largest body, \
+                 which exceeds the {PER_CENT}% that may be used; increase daprd --max-body-size, or pass less data."
             )),
         })
     }
@@ -107,7 +107,13 @@ mod tests {
         assert_eq!(stalled.reason(), StalledReason::PayloadSizeExceeded);
         let text = stalled.description.unwrap();
         assert!(
-            text.contains("1951 bytes, 195% of the 1000 bytes") && text.contains("--max-body-size"),
+            [
+                "1951 bytes, 195% of the 1000 bytes",
+                "exceeds the 95%",
+                "increase daprd --max-body-size"
+            ]
+            .iter()
+            .all(|part| text.contains(part)),
             "{text}"
         );
         let start = HistoryEvent {

@@ -33,8 +33,8 @@ impl Workflows {
         let is_told = self.queue.turn_refused(&answer.instance, &answer.token, why);
         tracing::warn!(
             target: LOG,
-            "CompleteOrchestratorTask for workflow '{}' is refused: it has {size} bytes, more than the {limit} bytes of \
-             --max-body-size; raise that, or pass less data{}",
+            "CompleteOrchestratorTask for workflow '{}' is refused: it has {size} bytes, which exceeds the {limit} bytes \
+             of a message; increase daprd --max-body-size, or pass less data{}",
             answer.instance,
             if is_told { "" } else { " (nobody waits for it here)" }
         );
@@ -50,8 +50,8 @@ impl Workflows {
         let status = refused(&answer);
         let task_id = answer.task.unwrap_or_default();
         let error_message = format!(
-            "the worker's answer to activity {task_id} has {size} bytes, more than the {limit} bytes that a message may have; \
-             raise --max-body-size, or return less, such as a key by which the data are found"
+            "the worker's answer to activity {task_id} has {size} bytes, which exceeds the {limit} bytes that a message may \
+             have; increase daprd --max-body-size, or return less, such as a key by which the data are found"
         );
         tracing::warn!(
             target: LOG,

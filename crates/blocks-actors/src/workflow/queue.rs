@@ -40,8 +40,8 @@ pub enum Cancelled {
     TooMuch,
     /// The worker's answer was larger than a message may be.
     #[error(
-        "the worker's answer has {size} bytes, more than the {limit} bytes that a message may have; raise --max-body-size, \
-         or pass less data"
+        "the worker's answer has {size} bytes, which exceeds the {limit} bytes that a message may have; increase daprd \
+         --max-body-size, or pass less data"
     )]
     TooLarge {
         /// Bytes of the answer.

@@ -95,7 +95,14 @@ impl Held<'_> {
                 }
             }
             TurnStart::Dropped(change) => self.save(loaded, change).await?,
-            TurnStart::Stalled(outcome) => return self.finish(loaded, *outcome, hold).await,
+            TurnStart::Stalled(outcome) => {
+                let started = loaded.instance.start_event();
+                engine.count_size(
+                    started.map_or("", |started| started.name.as_str()),
+                    &loaded.instance,
+                );
+                return self.finish(loaded, *outcome, hold).await;
+            }
             TurnStart::Turn(turn) => return self.turn(loaded, *turn, hold).await,
         }
         Ok(RunOutcome::Completed)
@@ -160,9 +167,7 @@ impl Held<'_> {
         if turn.begins_execution() {
             engine.count_begun(&turn);
         }
-        if let Some(ratio) = engine.limit.ratio(loaded.instance.size()) {
-            engine.metrics.payload(&workflow, ratio);
-        }
+        engine.count_size(&workflow, &loaded.instance);
         loop {
             let request = turn.request(&loaded.instance);
             let response = match engine.orchestrate(self.id, request).await {
@@ -405,9 +410,16 @@ impl Engine {
         self.metrics.execution(workflow, ended, elapsed);
     }
 
-    /// Counts how large the activities are that a turn schedules.
+    /// Counts how large an instance is that a worker is to be sent, also where it is too large.
+    fn count_size(&self, workflow: &str, instance: &Instance) {
+        if let Some(ratio) = self.limit.ratio(instance.size()) {
+            self.metrics.payload(workflow, ratio);
+        }
+    }
+
+    /// Counts how large the activities are that a turn schedules, those that are too large too.
     fn count_tasks(&self, workflow: &str, outcome: &Outcome) {
-        for event in &outcome.tasks {
+        for event in outcome.tasks.iter().chain(&outcome.refused) {
             if let Some(EventType::TaskScheduled(task)) = &event.event_type
                 && let Some(ratio) = self.limit.ratio(event.encoded_len())
             {

@@ -65,7 +65,7 @@ async fn an_answer_to_a_turn_that_is_too_large_is_told_and_the_instance_takes_it
         "{:?}",
         refused.status
     );
-    eventually(async || whys(&node).await.contains("raise --max-body-size")).await;
+    eventually(async || whys(&node).await.contains("increase daprd --max-body-size")).await;
     let terminate = node.ask(post("/v1.0/workflows/dapr/a/terminate", "")).await;
     assert_eq!(terminate.status, 202, "{}", terminate.text());
     loop {

@@ -71,6 +71,7 @@ impl Turn {
             .tasks
             .iter()
             .find_map(|task| outside.limit.stalls_task(task));
+        let is_oversized = oversized.is_some();
         // Also one of another app, whose limit is not known here: the input stays in the parent's own history, which its
         // worker is sent.
         let child = effects
@@ -94,6 +95,9 @@ impl Turn {
         if let Some(stalled) = stalled {
             let mut outcome = before.hold(instance);
             outcome.stall(stalled, self.stalled_before.as_ref(), outside.at);
+            if is_oversized {
+                outcome.refused = effects.tasks;
+            }
             return Ok(Answered::Done(Box::new(outcome)));
         }
         Ok(Answered::Done(Box::new(self.finish(
@@ -142,6 +146,7 @@ impl Turn {
             messages,
             generation: instance.generation + u64::from(self.restarts > 0),
             stalled: None,
+            refused: Vec::new(),
             runs_again: false,
             restarted: self.restarts > 0,
             facts: self.facts,

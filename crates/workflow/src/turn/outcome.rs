@@ -58,6 +58,8 @@ pub struct Outcome {
     pub generation: u64,
     /// Why the instance cannot go on; nothing else is to be done then.
     pub stalled: Option<ExecutionStalledEvent>,
+    /// Activities that are not started, because one of them is too large: `TaskScheduled` events.
+    pub refused: Vec<HistoryEvent>,
     /// Results that came early can be taken now: it has to be run again after it is stored.
     pub wakes: bool,
     /// It continued as new more often than [`MAX_RESTARTS`] in a row: it has to be run again after it is stored, and others

@@ -225,6 +225,24 @@ fn what_is_too_large_stalls_before_the_worker_is_asked() {
 }
 
 #[test]
+fn an_activity_that_is_too_large_is_refused_and_told_with_those_beside_it() {
+    let mut instance = Instance::new("a");
+    instance.start(started());
+    let turn = begin(&mut instance);
+    let large = ScheduleTaskAction {
+        input: Some("x".repeat(2000)),
+        ..ScheduleTaskAction::default()
+    };
+    let acts = acts(vec![task(0), action(1, Act::ScheduleTask(large))]);
+    let outcome = done(answer_within(2000, &instance, turn, acts));
+    assert!(outcome.tasks.is_empty(), "none is started");
+    let refused: Vec<_> = outcome.refused.iter().map(|task| task.event_id).collect();
+    assert_eq!(refused, [0, 1]);
+    let why = outcome.stalled.unwrap().description.unwrap();
+    assert!(why.contains("activity 1") && why.contains("exceeds"), "{why}");
+}
+
+#[test]
 fn a_raised_event_makes_the_limit_of_its_wait_superfluous() {
     let limit = CreateTimerAction {
         fire_at: Some(AT),
