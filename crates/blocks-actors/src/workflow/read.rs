@@ -61,8 +61,10 @@ impl Workflows {
             .actors
             .actor_ids_with(&self.types.workflow, prefix, METADATA, token, size);
         let mut page = page.await?;
-        let id = |key: &String| key.split(SEPARATOR).nth(2).map(str::to_owned);
-        // Patterns of some stores take capitals for small letters.
+        // An id may have the separator in it. Patterns of some stores take capitals for small letters.
+        let before = [&*self.with.app_id, &self.types.workflow, ""].join(SEPARATOR);
+        let after = ["", METADATA].join(SEPARATOR);
+        let id = |key: &String| Some(key.strip_prefix(&before)?.strip_suffix(&after)?.to_owned());
         let ids = page.keys.iter().filter_map(id);
         page.keys = ids.filter(|id| id.starts_with(prefix)).collect();
         Ok(page)

@@ -420,3 +420,27 @@ async fn an_instance_is_reached_through_a_sidecar_that_does_not_host_it() {
         raised.status
     );
 }
+
+/// Invariant: an instance whose id has what separates the parts of stored keys is listed with its whole id.
+#[tokio::test]
+async fn an_instance_with_a_separator_in_its_id_is_listed() {
+    const ID: &str = "a||b||metadata";
+    let world = World::new().await;
+    let node = world.sidecar().await;
+    let _worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    let in_an_hour = std::time::SystemTime::now() + std::time::Duration::from_secs(3600);
+    let start = CreateInstanceRequest {
+        instance_id: ID.to_owned(),
+        name: "order".to_owned(),
+        scheduled_start_timestamp: Some(in_an_hour.into()),
+        ..CreateInstanceRequest::default()
+    };
+    let started = hub(node.ports.grpc, "StartInstance", &start).await;
+    assert_eq!(started.status.code(), Code::Ok, "{:?}", started.status);
+    let all = ListInstanceIDsRequest::default();
+    let listed = hub(node.ports.grpc, "ListInstanceIDs", &all).await;
+    assert_eq!(listed.message::<ListInstanceIDsResponse>().instance_ids, [ID]);
+    let listed = node.ask(get("/v1.0-alpha1/workflows/dapr?instanceIDPrefix=a%7C%7Cb")).await;
+    assert!(listed.text().contains(ID), "{}", listed.text());
+}
