@@ -47,7 +47,9 @@ impl From<ActorError> for ApiError {
             ),
             ActorError::NoStore => ("ERR_ACTOR_RUNTIME_NOT_FOUND", INTERNAL, message),
             ActorError::StateGet(_) => ("ERR_ACTOR_STATE_GET", INTERNAL, message),
-            ActorError::StateSave(_) => ("ERR_ACTOR_STATE_TRANSACTION_SAVE", INTERNAL, message),
+            ActorError::StateSave(_) | ActorError::StateChanged(_) => {
+                ("ERR_ACTOR_STATE_TRANSACTION_SAVE", INTERNAL, message)
+            }
             ActorError::Timer(_) => ("ERR_ACTOR_TIMER_CREATE", INTERNAL, message),
             ActorError::Reminder(error) => {
                 let (code, (http, grpc)) = of_reminder(&error);

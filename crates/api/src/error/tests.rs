@@ -275,6 +275,7 @@ fn actors() -> Vec<Made> {
         ActorError::NoStore,
         ActorError::StateGet(x()),
         ActorError::StateSave(x()),
+        ActorError::StateChanged(x()),
         ActorError::Timer(x()),
         ActorError::Reminder(ReminderError::NotHosted),
         ActorError::Reminder(ReminderError::Exists(x())),

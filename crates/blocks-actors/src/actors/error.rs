@@ -77,6 +77,9 @@ pub enum ActorError {
     /// State could not be written.
     #[error("error saving actor transaction state: {0}")]
     StateSave(String),
+    /// State was not written: the store has another version than the ETag names.
+    #[error("error saving actor transaction state: {0}")]
+    StateChanged(String),
     /// A reminder or timer that the request describes wrongly.
     #[error(transparent)]
     Reminder(#[from] ReminderError),

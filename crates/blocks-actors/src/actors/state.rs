@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use outrigger_blocks::state::{SEPARATOR, Store, is_small};
-use outrigger_component::Pairs;
 use outrigger_component::state::{
     Concurrency, Consistency, Delete, Feature, Item, KeyPage, KeysLike, Operation, Set, Value,
 };
+use outrigger_component::{Kind, Pairs};
 
 use super::{ActorError, Actors, check, check_for_app};
 
@@ -155,7 +155,10 @@ impl Actors {
             () = claim.cancelled_or(|| !is_told && active.is_evicted(id)) => {
                 Err(ActorError::StateSave(ActorError::Disseminating.to_string()))
             }
-            saved = saved => saved.map_err(|cause| ActorError::StateSave(cause.to_string())),
+            saved = saved => saved.map_err(|cause| match cause.kind() {
+                Some(Kind::EtagMismatch) => ActorError::StateChanged(cause.to_string()),
+                _ => ActorError::StateSave(cause.to_string()),
+            }),
         }
     }
 

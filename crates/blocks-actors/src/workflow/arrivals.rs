@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tonic::Status;
 
-use super::engine::arrival;
+use super::engine::{arrival, is_state_changed, repeat_on_change};
 use super::instance::Instances;
 use crate::actors::{ActorCall, QueuedCall};
 
@@ -291,6 +291,10 @@ impl<'a> Arriving<'a> {
     }
 
     async fn take_in(&self, batch: Batch) -> Result<(), Status> {
+        repeat_on_change(self.instance, || self.try_take_in(batch.clone())).await
+    }
+
+    async fn try_take_in(&self, batch: Batch) -> Result<(), Status> {
         let mut held = self.instances.hold(self.instance);
         held.check_stalled()?;
         let Decoded {
@@ -305,6 +309,7 @@ impl<'a> Arriving<'a> {
         let are_many = events.len() > 1;
         match (held.add_events(events).await, own) {
             (Ok(taken), _) => answers.extend(tickets.into_iter().zip(taken)),
+            (Err(error), _) if is_state_changed(&error) => return Err(error),
             // What the store did not take may be another's event: that must not keep this one out.
             (Err(_), Some(own)) if are_many => {
                 let alone = held.add_events(vec![own]).await?;

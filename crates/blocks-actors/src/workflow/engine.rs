@@ -17,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Code, Status};
 
-use super::Workflows;
 use super::activity::Activities;
 use super::executor::Executors;
 use super::instance::Instances;
@@ -26,6 +25,7 @@ use super::metrics::WorkflowMetrics;
 use super::queue::WorkQueue;
 use super::retention::Retentioners;
 use super::troubles::Troubles;
+use super::{LOG, Workflows};
 use crate::actors::internal::PROTOBUF;
 use crate::actors::{ActorCall, ActorError, Actors, InternalActors};
 
@@ -249,6 +249,44 @@ pub(super) fn broken(error: &StoredError) -> Status {
 /// Whether that is what an error says.
 pub(super) fn is_broken(code: Code) -> bool {
     code == Code::DataLoss
+}
+
+/// How often a step is repeated at once because the stored state of its instance has changed. Behind that its reminder or
+/// its sender repeats it.
+const MAX_REPEATS: usize = 3;
+
+/// The store has another state of an instance than the one that was read: another sidecar has written it, or it was restored.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the stored state has changed")]
+struct StateChanged;
+
+/// The status of a step that found the stored state changed.
+pub(super) fn state_changed(error: impl std::fmt::Display) -> Status {
+    let mut status = retry_later(error);
+    status.set_source(Arc::new(StateChanged));
+    status
+}
+
+/// Whether that is what a status says.
+pub(super) fn is_state_changed(status: &Status) -> bool {
+    std::error::Error::source(status).is_some_and(<dyn std::error::Error>::is::<StateChanged>)
+}
+
+/// Repeats a step of an instance at once where the stored state has changed: it reads the instance anew.
+pub(super) async fn repeat_on_change<T, F>(id: &str, mut step: impl FnMut() -> F) -> Result<T, Status>
+where
+    F: Future<Output = Result<T, Status>>,
+{
+    for _ in 0..MAX_REPEATS {
+        match step().await {
+            Err(error) if is_state_changed(&error) => {
+                let why = error.message();
+                tracing::info!(target: LOG, "workflow '{id}' is read again, its stored state has changed: {why}");
+            }
+            done => return done,
+        }
+    }
+    step().await
 }
 
 /// An error that passes: the scheduler triggers the reminder again.

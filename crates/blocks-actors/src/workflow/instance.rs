@@ -18,7 +18,9 @@ use tonic::{Code, Status};
 
 use super::LOG;
 use super::arrivals::{Arrivals, Arriving};
-use super::engine::{Engine, RETENTION_CALL, arrival, decode, is_broken, methods, now, plain, retry_later};
+use super::engine::{
+    Engine, RETENTION_CALL, arrival, decode, is_broken, methods, now, plain, repeat_on_change, retry_later,
+};
 use super::kept::{Gauges, Slot, Slots};
 use super::run::RunOutcome;
 use super::store::Loaded;
@@ -90,21 +92,21 @@ impl Held<'_> {
     /// As [`Held::take`], but what is in memory is read anew where it is not what is stored any more: an instance that was
     /// purged by force is not in the way of another.
     pub(super) async fn take_current(&mut self) -> Result<Option<Loaded>, Status> {
-        let Some(loaded) = self.slot.loaded.take() else {
-            return self.take().await;
-        };
-        let engine = Arc::clone(&self.all.engine);
-        match engine.find(self.id).await? {
-            Some(found) if loaded.is(&found) => Ok(Some(loaded)),
-            Some(found) => {
-                self.slot = Slot::default();
-                engine.read(self.id, found).await.map(Some)
-            }
-            None => {
-                self.slot = Slot::default();
-                Ok(None)
-            }
+        if self.slot.loaded.is_some() {
+            self.forget_if_changed().await?;
         }
+        self.take().await
+    }
+
+    /// Whether the store has another state than the one in memory, which is dropped then.
+    pub(super) async fn forget_if_changed(&mut self) -> Result<bool, Status> {
+        let found = self.all.engine.find(self.id).await?;
+        let known = self.slot.loaded.as_ref().zip(found.as_ref());
+        let is_current = known.is_some_and(|(loaded, found)| loaded.is(found));
+        if !is_current {
+            self.slot = Slot::default();
+        }
+        Ok(!is_current)
     }
 
     pub(super) fn keep(&mut self, loaded: Loaded) {
@@ -304,19 +306,7 @@ impl Engine {
 impl InternalActors for Instances {
     fn invoke<'a>(&'a self, call: &'a ActorCall) -> BoxFuture<'a, Result<Bytes, Status>> {
         Box::pin(async move {
-            let mut held = self.hold(&call.id);
-            match call.method.as_str() {
-                methods::CREATE => held.create(&call.body).await?,
-                methods::PURGE => {
-                    held.check_stalled()?;
-                    let of_retention = call.metadata.get(RETENTION_CALL);
-                    held.purge(of_retention.is_some_and(|value| value == "true"))
-                        .await?;
-                }
-                methods::FORK => held.fork(&call.body).await?,
-                methods::RERUN => held.rerun(&call.body).await?,
-                other => return Err(Status::unimplemented(format!("no such method: {other}"))),
-            }
+            repeat_on_change(&call.id, || self.invoked(call)).await?;
             Ok(Bytes::new())
         })
     }
@@ -337,7 +327,7 @@ impl InternalActors for Instances {
         data: Option<&'a Any>,
     ) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            match self.reminded(id, name, data).await {
+            match repeat_on_change(id, || self.reminded(id, name, data)).await {
                 Ok(()) => Ok(()),
                 Err(why) => self.engine.put_off(id, name, data, why).await,
             }
@@ -394,6 +384,23 @@ impl InternalActors for Instances {
 }
 
 impl Instances {
+    /// A method is called.
+    async fn invoked(&self, call: &ActorCall) -> Result<(), Status> {
+        let mut held = self.hold(&call.id);
+        match call.method.as_str() {
+            methods::CREATE => held.create(&call.body).await,
+            methods::PURGE => {
+                held.check_stalled()?;
+                let of_retention = call.metadata.get(RETENTION_CALL);
+                held.purge(of_retention.is_some_and(|value| value == "true"))
+                    .await
+            }
+            methods::FORK => held.fork(&call.body).await,
+            methods::RERUN => held.rerun(&call.body).await,
+            other => Err(Status::unimplemented(format!("no such method: {other}"))),
+        }
+    }
+
     /// A reminder is due.
     async fn reminded(&self, id: &str, name: &str, data: Option<&Any>) -> Result<(), Status> {
         let mut held = self.hold(id);

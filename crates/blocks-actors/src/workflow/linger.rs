@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::arrivals::{Batch, Decoded};
+use super::engine::is_state_changed;
 use super::instance::{Held, answer};
 use super::run::RunOutcome;
 use super::store::Loaded;
@@ -85,7 +86,10 @@ impl Held<'_> {
         // an event decides whether to raise it again.
         self.slot.stores_alone = true;
         if let Err(error) = self.save(loaded, change).await {
-            answers.extend(raised.into_iter().map(|ticket| (ticket, Err(error.clone()))));
+            // Nothing was stored where the state has changed: all that came waits for the step that is repeated.
+            if !is_state_changed(&error) {
+                answers.extend(raised.into_iter().map(|ticket| (ticket, Err(error.clone()))));
+            }
             self.all.arrivals.answer(self.id, answers);
             return Err(error);
         }

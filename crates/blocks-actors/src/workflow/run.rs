@@ -29,6 +29,8 @@ use super::store::Loaded;
 pub(super) enum RunOutcome {
     /// What it was for.
     Completed,
+    /// Nothing waits.
+    Nothing,
     /// Its turn was stored with events that came meanwhile. They wait for a run, and have no reminder but the one that this
     /// is for.
     EventsLeft,
@@ -53,7 +55,40 @@ impl Held<'_> {
         Ok(RunOutcome::Completed)
     }
 
+    /// One turn. Where there is nothing to do for what is in memory, the store is asked whether it has another state: somebody
+    /// else may have written it.
     async fn run_once(
+        &mut self,
+        timer: Option<DurableTimer>,
+        of: &Origin,
+        hold: &Hold,
+    ) -> Result<RunOutcome, Status> {
+        let is_cached = self.slot.loaded.is_some();
+        let outcome = self.begin(timer.clone(), of, hold).await?;
+        let is_idle = matches!(outcome, RunOutcome::Nothing | RunOutcome::OnlyEarly);
+        if is_cached && is_idle && self.forget_if_changed().await? {
+            return self.begin(timer, of, hold).await;
+        }
+        if outcome == RunOutcome::Nothing {
+            self.release();
+        }
+        Ok(outcome)
+    }
+
+    /// What waits for timers and events alone may wait for long: it need not stay in memory until then.
+    fn release(&mut self) {
+        let waits_alone = |loaded: &Loaded| {
+            let facts = loaded.instance.facts();
+            let is_under_way = |awaited| facts.open(awaited).next().is_some();
+            !is_under_way(Awaited::Task) && !is_under_way(Awaited::Child)
+        };
+        let is_needed = self.all.watchers.has(self.id) || self.all.engine.troubles.is_put_off(self.id);
+        if !is_needed && self.slot.loaded.as_ref().is_some_and(waits_alone) {
+            self.slot.loaded = None;
+        }
+    }
+
+    async fn begin(
         &mut self,
         timer: Option<DurableTimer>,
         of: &Origin,
@@ -70,7 +105,7 @@ impl Held<'_> {
             |timer: &DurableTimer| timer.generation < loaded.instance.generation || of.is_of_another(own);
         if timer.as_ref().is_some_and(is_old) {
             self.keep(loaded);
-            return Ok(RunOutcome::Completed);
+            return Ok(RunOutcome::Nothing);
         }
         let at = now();
         // Its own reminder has it begin, whatever the time is here.
@@ -90,9 +125,10 @@ impl Held<'_> {
             TurnStart::Idle => {
                 let only_early = !loaded.instance.inbox().is_empty();
                 self.idle(loaded).await?;
-                if only_early {
-                    return Ok(RunOutcome::OnlyEarly);
-                }
+                return Ok(match only_early {
+                    true => RunOutcome::OnlyEarly,
+                    false => RunOutcome::Nothing,
+                });
             }
             TurnStart::Dropped(change) => self.save(loaded, change).await?,
             TurnStart::Stalled(outcome) => {

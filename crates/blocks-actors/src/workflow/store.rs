@@ -7,7 +7,7 @@ use outrigger_workflow::names::{METADATA, history_key};
 use outrigger_workflow::{Change, Counts, Instance};
 use tonic::Status;
 
-use super::engine::{Engine, broken, decode, is_broken, retry_later};
+use super::engine::{Engine, broken, decode, is_broken, retry_later, state_changed};
 use crate::actors::{ActorError, StateOperation, StateStep};
 
 /// An instance that is in memory.
@@ -168,6 +168,9 @@ impl Engine {
 /// A store that cannot be asked because actors are spread anew is one to be asked again at once.
 fn failed(error: &ActorError) -> Status {
     let text = error.to_string();
+    if matches!(error, ActorError::StateChanged(_)) {
+        return state_changed(text);
+    }
     if error.is_about_place() || text.ends_with(&ActorError::Disseminating.to_string()) {
         return Status::unavailable(text);
     }

@@ -60,6 +60,7 @@ mod time_limits;
 mod tracing;
 mod workflow;
 mod workflow_api;
+mod workflow_changed;
 mod workflow_large;
 mod workflow_replaced;
 mod workflow_stuck;

@@ -1,0 +1,202 @@
+//! Instances whose stored state is changed by others while a sidecar has them in memory.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use outrigger_wire::durabletask::backend::v1::WorkflowStateMetadata;
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Do;
+use outrigger_wire::durabletask::{
+    CompleteOrchestrationAction, EventRaisedEvent, HistoryEvent, OrchestrationStatus, OrchestratorAction,
+    OrchestratorRequest,
+};
+use outrigger_wire::scheduler::v1::{Job, ScheduleJobRequest};
+use prost::Message;
+use prost_types::Timestamp;
+use tonic::Code;
+
+use crate::common::{Node, eventually, get, grpc, post};
+use crate::workflow_api::{KIND, Worker, World};
+use crate::workflow_stuck::{begun, target};
+
+fn key(name: &str) -> String {
+    format!("shop||{KIND}||a||{name}")
+}
+
+fn metadata(world: &World) -> WorkflowStateMetadata {
+    let sql = "SELECT value FROM state WHERE key = ?1";
+    let value = world
+        .database()
+        .query_row(sql, [key("metadata")], |row| row.get::<_, String>(0));
+    let value = STANDARD.decode(value.unwrap()).unwrap();
+    WorkflowStateMetadata::decode(&value[..]).unwrap()
+}
+
+/// Writes a value as another sidecar does.
+fn write(world: &World, name: &str, value: &impl Message) {
+    let sql = "INSERT OR REPLACE INTO state (key, value, is_binary, etag) VALUES (?1, ?2, 1, ?3)";
+    let etag = uuid::Uuid::new_v4().to_string();
+    let value = STANDARD.encode(value.encode_to_vec());
+    let written = world.database().execute(sql, [key(name), value, etag]);
+    assert_eq!(written.unwrap(), 1, "{name}");
+}
+
+fn raised(number: usize) -> HistoryEvent {
+    let raised = EventRaisedEvent {
+        name: "e".to_owned(),
+        input: Some(number.to_string()),
+    };
+    HistoryEvent {
+        event_id: -1,
+        timestamp: Some(Timestamp {
+            seconds: 1_700_000_000,
+            nanos: i32::try_from(number).unwrap(),
+        }),
+        event_type: Some(EventType::EventRaised(raised)),
+        ..HistoryEvent::default()
+    }
+}
+
+/// The events from outside that a turn brings.
+fn events(turn: &OrchestratorRequest) -> Vec<HistoryEvent> {
+    let is_raised = |event: &&HistoryEvent| matches!(event.event_type, Some(EventType::EventRaised(_)));
+    turn.new_events.iter().filter(is_raised).cloned().collect()
+}
+
+fn input(event: &HistoryEvent) -> &str {
+    match &event.event_type {
+        Some(EventType::EventRaised(raised)) => raised.input.as_deref().unwrap_or_default(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn status(node: &Node) -> serde_json::Value {
+    let about = node.ask(get("/v1.0/workflows/dapr/a")).await;
+    about.json()["runtimeStatus"].clone()
+}
+
+/// Has the instance run.
+async fn remind(world: &World) {
+    let request = ScheduleJobRequest {
+        name: "new-event-batch".to_owned(),
+        job: Some(Job {
+            due_time: Some("0s".to_owned()),
+            ..Job::default()
+        }),
+        metadata: Some(target(KIND, "a")),
+        overwrite: true,
+    };
+    let path = "/dapr.proto.scheduler.v1.Scheduler/ScheduleJob";
+    let scheduled = grpc::unary(world.control.scheduler.port(), path, &[], &request).await;
+    assert_eq!(scheduled.status.code(), Code::Ok, "{:?}", scheduled.status);
+}
+
+/// Takes one event each time that it continues as new, until there is none; what it took.
+async fn take_one_by_one(worker: &mut Worker, wanted: usize) -> Vec<String> {
+    let mut taken = Vec::new();
+    loop {
+        let (turn, token) = worker.turn().await;
+        let mut came = events(&turn).into_iter();
+        let Some(first) = came.next() else {
+            if taken.len() == wanted {
+                worker.complete("a", &token, "1").await;
+                return taken;
+            }
+            worker.answer("a", &token, Vec::new()).await;
+            continue;
+        };
+        taken.push(input(&first).to_owned());
+        let again = CompleteOrchestrationAction {
+            orchestration_status: OrchestrationStatus::ContinuedAsNew.into(),
+            carryover_events: came.collect(),
+            ..CompleteOrchestrationAction::default()
+        };
+        let action = OrchestratorAction {
+            orchestrator_action_type: Some(Do::CompleteOrchestration(again)),
+            ..OrchestratorAction::default()
+        };
+        worker.answer("a", &token, vec![action]).await;
+    }
+}
+
+/// Invariant: events that were stored behind the back of the sidecar are each taken once, in their order, although the workflow
+/// continues as new with each of them. Each execution has the next generation.
+#[tokio::test]
+async fn events_that_others_have_stored_are_taken_once_and_in_order() {
+    const EVENTS: usize = 25;
+    let world = World::new().await;
+    let node = world.sidecar().await;
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    begun(&node).await;
+    let (_, token) = worker.turn().await;
+    worker.answer("a", &token, Vec::new()).await;
+    eventually(async || status(&node).await == "RUNNING").await;
+    let mut counts = metadata(&world);
+    assert_eq!(counts.generation, 1);
+    (0..EVENTS).for_each(|number| write(&world, &format!("inbox-{number:06}"), &raised(number)));
+    counts.inbox_length = EVENTS as u64;
+    write(&world, "metadata", &counts);
+    remind(&world).await;
+    let taken = take_one_by_one(&mut worker, EVENTS).await;
+    let expected: Vec<_> = (0..EVENTS).map(|number| number.to_string()).collect();
+    assert_eq!(taken, expected);
+    eventually(async || status(&node).await == "COMPLETED").await;
+    assert!(metadata(&world).generation > 1);
+}
+
+/// Invariant: a step that finds the stored state changed is repeated at once with what is stored: its caller sees nothing.
+#[tokio::test]
+async fn a_step_that_finds_the_stored_state_changed_is_repeated_at_once() {
+    let world = World::new().await;
+    let node = world.sidecar().await;
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    begun(&node).await;
+    let (_, token) = worker.turn().await;
+    worker.answer("a", &token, Vec::new()).await;
+    eventually(async || status(&node).await == "RUNNING").await;
+    let change = || write(&world, "metadata", &metadata(&world));
+    change();
+    let raise = post("/v1.0/workflows/dapr/a/raiseEvent/e", "7");
+    let answer = node.ask(raise).await;
+    assert_eq!(answer.status, 202, "{}", answer.text());
+    for again in [true, false] {
+        let (turn, token) = worker.turn().await;
+        let came = events(&turn);
+        assert_eq!(came.iter().map(input).collect::<Vec<_>>(), ["7"]);
+        if again {
+            change();
+        }
+        worker.complete("a", &token, "1").await;
+    }
+    eventually(async || status(&node).await == "COMPLETED").await;
+    let failed = [r#"success="false""#];
+    let failed = node
+        .metric("dapr_runtime_actor_reminders_fired_total", &failed)
+        .await;
+    assert_eq!(failed, None, "the scheduler repeats nothing");
+}
+
+/// Invariant: an instance that waits for events alone leaves memory when a reminder finds nothing to do.
+#[tokio::test]
+async fn an_instance_that_waits_for_events_alone_leaves_memory_when_nothing_is_to_be_done() {
+    let world = World::new().await;
+    let node = world.sidecar().await;
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    begun(&node).await;
+    let (_, token) = worker.turn().await;
+    worker.answer("a", &token, Vec::new()).await;
+    eventually(async || status(&node).await == "RUNNING").await;
+    let active = async || {
+        let metadata = node.ask(get("/v1.0/metadata")).await.json();
+        let types = metadata["actorRuntime"]["activeActors"].as_array().cloned();
+        let of_instances = types.into_iter().flatten().find(|kind| kind["type"] == KIND);
+        of_instances
+            .and_then(|kind| kind["count"].as_u64())
+            .unwrap_or_default()
+    };
+    assert_eq!(active().await, 1);
+    remind(&world).await;
+    eventually(async || active().await == 0).await;
+}
