@@ -358,7 +358,9 @@ impl Store {
         if self.encrypts() {
             return Err(failed(Cause::Own("cannot query encrypted store".to_owned())));
         }
-        let query = &query::read(text).await.map_err(failed)?;
+        let mut query = query::read(text).await.map_err(failed)?;
+        self.keys.prefix().clone_into(&mut query.prefix);
+        let query = &query;
         let component = &self.component;
         let bounds = Bounds {
             bytes: MAX_BULK,
@@ -370,9 +372,11 @@ impl Store {
             .run(&self.operations.query, attempt)
             .await
             .map_err(failed)?;
-        for item in &mut page.items {
-            item.key = original(&item.key).to_owned();
-        }
+        // Pluggable stores are not told the prefix.
+        page.items.retain_mut(|item| {
+            let own = query.own_key(&item.key).map(str::to_owned);
+            own.map(|key| item.key = key).is_some()
+        });
         Ok(page)
     }
 

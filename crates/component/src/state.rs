@@ -16,7 +16,7 @@ pub use self::{
     bounds::{Bounds, Tally},
     bulk::{BulkError, BulkItem, each_delete, each_get, each_set},
     options::{Concurrency, Consistency, TTL, TTL_EXPIRES, ttl_seconds},
-    query::{Filter, Order, Query, QueryItem, QueryPage, Sort},
+    query::{Filter, Order, Query, QueryItem, QueryPage, SEPARATOR, Sort},
     sweep::{Sweep, sweep},
     value::Value,
 };

@@ -2,7 +2,7 @@
 
 use outrigger_component::{
     Error, Result,
-    state::{Filter, Order, Query},
+    state::{Filter, Order, Query, SEPARATOR},
 };
 use serde_json::Value;
 use tokio_postgres::types::{ToSql, Type};
@@ -29,9 +29,12 @@ impl Select {
             parameters: Vec::new(),
             offset: offset(&query.token)?,
         };
+        let prefix = select.text(query.prefix.as_str())?;
+        let separator = select.text(SEPARATOR)?;
         let mut sql = format!(
             "SELECT key, value::text, xmin::text FROM {table}
-             WHERE (expiredate IS NULL OR expiredate >= CURRENT_TIMESTAMP)"
+             WHERE (expiredate IS NULL OR expiredate >= CURRENT_TIMESTAMP)
+                AND starts_with(key, {prefix}) AND strpos(substr(key, length({prefix}) + 1), {separator}) = 0"
         );
         if let Some(filter) = &query.filter {
             sql.push_str(" AND ");
@@ -203,7 +206,7 @@ mod tests {
             "{}",
             select.sql
         );
-        assert_eq!(select.parameters.len(), 9);
+        assert_eq!(select.parameters.len(), 11);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Which key of a store belongs to which key of the app.
 
-/// Stands between the prefix and the app's key, and therefore in neither.
-pub const SEPARATOR: &str = "||";
+pub use outrigger_component::state::SEPARATOR;
 
 /// How a store's keys are prefixed, so that apps sharing a store do not meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +50,11 @@ impl Keys {
         Ok(Self {
             prefix: prefix + SEPARATOR,
         })
+    }
+
+    /// What all keys in the store begin with.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
     }
 
     /// The key in the store.

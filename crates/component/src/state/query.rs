@@ -40,9 +40,14 @@ pub struct Sort {
     pub order: Order,
 }
 
+/// Divides a stored key into the prefix of its store and the app's key, which has none in it.
+pub const SEPARATOR: &str = "||";
+
 /// A query: filter, order and page.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Query {
+    /// What the stored keys of all matches begin with; no [`SEPARATOR`] follows it.
+    pub prefix: String,
     /// `None` = everything.
     pub filter: Option<Filter>,
     /// Most significant first.
@@ -51,6 +56,14 @@ pub struct Query {
     pub limit: u64,
     /// The token of the previous page; empty for the first page.
     pub token: String,
+}
+
+impl Query {
+    /// The app's key of a stored one; `None` for a key of another app or component, or of an actor.
+    pub fn own_key<'k>(&self, stored: &'k str) -> Option<&'k str> {
+        let key = stored.strip_prefix(self.prefix.as_str())?;
+        (!key.contains(SEPARATOR)).then_some(key)
+    }
 }
 
 /// A match.
@@ -75,4 +88,30 @@ pub struct QueryPage {
     pub token: String,
     /// Response metadata.
     pub metadata: crate::Pairs,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_belongs_to_one_prefix() {
+        let own = |prefix: &str, stored: &str| {
+            let query = Query {
+                prefix: prefix.to_owned(),
+                ..Query::default()
+            };
+            query.own_key(stored).map(str::to_owned)
+        };
+        for (prefix, stored, expected) in [
+            ("app||", "app||k", Some("k")),
+            ("app||", "app||type||id||k", None),
+            ("app||", "app2||k", None),
+            ("app||", "k", None),
+            ("", "k", Some("k")),
+            ("", "app||k", None),
+        ] {
+            assert_eq!(own(prefix, stored).as_deref(), expected, "{prefix} {stored}");
+        }
+    }
 }

@@ -248,6 +248,7 @@ mod tests {
             }],
             limit: 3,
             token: "t".to_owned(),
+            ..Query::default()
         };
         let sent = query(&given);
         let operand: Json = serde_json::from_slice(&sent.filter["OR"].value).unwrap();

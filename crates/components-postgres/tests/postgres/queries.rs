@@ -38,13 +38,18 @@ async fn the_first_generation_answers_queries() {
         .set(&set("app||bytes", Value::Bytes("Seattle".into())))
         .await
         .unwrap();
+    // Of other apps, of an actor of this one, and of a component without a prefix.
+    for key in ["app2||1", "my-app||1", "APP||1", "app||type||id||key", "1"] {
+        let value = Value::Json(r#"{"city":"Seattle"}"#.into());
+        store.set(&set(key, value)).await.unwrap();
+    }
     tokio::time::sleep(Duration::from_millis(1100)).await;
 
     for (filter, sort, expected) in queries() {
         let query = Query {
             filter: Some(filter.clone()),
             sort,
-            ..Query::default()
+            ..of_app()
         };
         let page = store
             .query(&query, &Pairs::new(), Bounds::default())
@@ -55,10 +60,7 @@ async fn the_first_generation_answers_queries() {
         assert_eq!(keys, expected, "{filter:?}");
         assert_eq!(page.token, "");
     }
-    let mut query = Query {
-        limit: 3,
-        ..Query::default()
-    };
+    let mut query = Query { limit: 3, ..of_app() };
     let mut seen = Vec::new();
     for (count, token) in [(3, "3"), (2, "5"), (0, "5")] {
         let page = store
@@ -75,7 +77,7 @@ async fn the_first_generation_answers_queries() {
     let first = Query {
         limit: 1,
         filter: Some(Filter::Eq("city".to_owned(), json!("Portland"))),
-        ..Query::default()
+        ..of_app()
     };
     let page = store
         .query(&first, &Pairs::new(), Bounds::default())
@@ -91,12 +93,19 @@ async fn the_first_generation_answers_queries() {
         bytes: 2 * size_of::<QueryItem>() + 2 * item.data.len(),
         ..Bounds::default()
     };
-    let all = Query::default();
+    let all = of_app();
     let error = store.query(&all, &Pairs::new(), bounds).await.unwrap_err();
     assert_eq!(error.kind(), Kind::TooLarge, "{error}");
     assert!(error.to_string().contains("page.limit"), "{error}");
     let some = store.query(&first, &Pairs::new(), bounds).await.unwrap();
     assert_eq!(some.items.len(), 1);
+
+    let unprefixed = store
+        .query(&Query::default(), &Pairs::new(), Bounds::default())
+        .await
+        .unwrap();
+    let keys: Vec<_> = unprefixed.items.iter().map(|item| item.key.as_str()).collect();
+    assert_eq!(keys, ["1"]);
 
     let properties = [("connectionString", text.as_str()), ("tablePrefix", "second_")];
     let v2 = components()
@@ -104,6 +113,13 @@ async fn the_first_generation_answers_queries() {
         .await
         .unwrap();
     assert!(!v2.features().contains(&Feature::Query));
+}
+
+fn of_app() -> Query {
+    Query {
+        prefix: "app||".to_owned(),
+        ..Query::default()
+    }
 }
 
 /// Filter, sort, and the keys that match in their order.
