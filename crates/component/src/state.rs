@@ -116,7 +116,8 @@ pub struct Set {
     pub etag: Option<String>,
     /// What happens when somebody else wrote.
     pub concurrency: Concurrency,
-    /// With [`Concurrency::FirstWrite`] and no ETag: nothing may be there, in a store too that takes that for less.
+    /// With [`Concurrency::FirstWrite`] and no ETag: the sidecar asks for it, not the app. Pluggable stores are not asked, for
+    /// they may refuse a first write without an ETag.
     pub only_new: bool,
     /// When the write counts as done.
     pub consistency: Consistency,

@@ -166,9 +166,13 @@ impl Etcd {
         let key = self.key(key);
         match (etag, concurrency) {
             (Some(etag), _) => {
-                let revision = etag.parse().map_err(|error| {
+                let revision: i64 = etag.parse().map_err(|error| {
                     Error::new(Kind::InvalidEtag, format!("{etag:?} is not an ETag of etcd")).because(error)
                 })?;
+                // etcd compares an absent key as one of revision 0.
+                if revision == 0 {
+                    return Err(Error::etag_mismatch());
+                }
                 Ok(Some(Compare {
                     target: Target::Mod.into(),
                     key,

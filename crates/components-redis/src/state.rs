@@ -37,23 +37,24 @@ const FEATURES: &[Feature] = &[
 /// Keys of a cluster are on many servers, and only one is asked.
 const CLUSTER_FEATURES: &[Feature] = &[Feature::Etag, Feature::Transactional, Feature::Ttl];
 
-/// Per key five arguments: `s`et or `d`elete, the expected version (`0` = any), the value, `0` for first-write,
-/// the TTL (empty = leave it). Answers the number of the first operation that must not happen; or 0, and for each
-/// operation the new version of its key, 0 where it removes it.
+/// Per key five arguments: `s`et or `d`elete; the expected version (empty = any, `-` = no key at all, else `=VERSION`); the
+/// value; `0` for first-write; the TTL (0 = none). Answers the number of the first operation that must not happen; or 0,
+/// and for each operation the new version of its key, 0 where it removes it.
 const OPERATE: &str = r#"
 local function version_of(key)
   local version = redis.pcall("HGET", key, "version")
   if not version or type(version) == "table" or version == "" then return nil end
   return version
 end
+local function is_free(key, action, expected)
+  if expected == "-" then return redis.call("EXISTS", key) == 0 end
+  local version = version_of(key)
+  if expected ~= "" then return version ~= nil and expected == "=" .. version end
+  return action == "d" or not version or not redis.call("HGET", key, "first-write")
+end
 for i, key in ipairs(KEYS) do
   local at = (i - 1) * 5
-  local version, expected = version_of(key), ARGV[at + 2]
-  if version and version ~= expected then
-    local free = expected == "0"
-    if free and ARGV[at + 1] == "s" then free = not redis.call("HGET", key, "first-write") end
-    if not free then return {i} end
-  end
+  if not is_free(key, ARGV[at + 1], ARGV[at + 2]) then return {i} end
 end
 local answer = {0}
 for i, key in ipairs(KEYS) do
@@ -68,16 +69,14 @@ for i, key in ipairs(KEYS) do
     if ARGV[at + 4] == "0" then redis.call("HSET", key, "first-write", 0) end
     answer[i + 1] = redis.call("HINCRBY", key, "version", 1)
     local ttl = ARGV[at + 5]
-    if ttl ~= "" then
-      if tonumber(ttl) > 0 then redis.call("EXPIRE", key, ttl) else redis.call("PERSIST", key) end
-    end
+    if tonumber(ttl) > 0 then redis.call("EXPIRE", key, ttl) else redis.call("PERSIST", key) end
   end
 end
 return answer
 "#;
 
-/// What no key has: only one that is not there can be written so.
-const NO_VERSION: i64 = -1;
+/// The expected version of a key that must not exist.
+const ABSENT: &str = "-";
 
 pub(super) struct RedisState {
     link: Link,
@@ -132,7 +131,8 @@ fn ttl_seconds(metadata: &Pairs) -> Result<Option<i64>> {
 struct Step<'a> {
     key: &'a str,
     action: &'static [u8],
-    version: String,
+    /// As the script reads it.
+    expected: String,
     value: Cow<'a, [u8]>,
     first: &'static [u8],
     ttl: String,
@@ -142,12 +142,15 @@ impl<'a> Step<'a> {
     fn set(set: &'a Set, default_ttl: Option<i64>) -> Result<Self> {
         set.check()?;
         let ttl = ttl_seconds(&set.metadata)?.or(default_ttl);
-        let version = match set.etag() {
-            Some(etag) if set.concurrency != Concurrency::LastWrite => etag
-                .parse::<i64>()
-                .map_err(|error| Error::invalid_etag(format!("{etag:?} is not a number: {error}")))?,
-            None if set.only_new && set.concurrency == Concurrency::FirstWrite => NO_VERSION,
-            _ => 0,
+        let expected = match set.etag() {
+            Some(etag) if set.concurrency != Concurrency::LastWrite => {
+                let version = etag.parse::<i64>();
+                version
+                    .map(|version| format!("={version}"))
+                    .map_err(|error| Error::invalid_etag(format!("{etag:?} is not a number: {error}")))?
+            }
+            None if set.concurrency == Concurrency::FirstWrite => ABSENT.to_owned(),
+            _ => String::new(),
         };
         let value = match set.value.stored(Html::Keep)? {
             Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[..]),
@@ -156,14 +159,14 @@ impl<'a> Step<'a> {
         Ok(Self {
             key: &set.key,
             action: b"s",
-            version: version.to_string(),
+            expected,
             value,
             first: if set.concurrency == Concurrency::FirstWrite {
                 b"0"
             } else {
                 b"1"
             },
-            ttl: ttl.map_or_else(String::new, |ttl| ttl.to_string()),
+            ttl: ttl.unwrap_or(0).to_string(),
         })
     }
 
@@ -172,7 +175,7 @@ impl<'a> Step<'a> {
         Ok(Self {
             key: &delete.key,
             action: b"d",
-            version: delete.etag().unwrap_or("0").to_owned(),
+            expected: delete.etag().map_or_else(String::new, |etag| format!("={etag}")),
             value: Cow::Borrowed(b""),
             first: b"1",
             ttl: String::new(),
@@ -202,14 +205,16 @@ impl RedisState {
         for step in steps {
             arguments.extend([
                 step.action,
-                step.version.as_bytes(),
+                step.expected.as_bytes(),
                 &step.value,
                 step.first,
                 step.ttl.as_bytes(),
             ]);
         }
         // Running twice is harmless unless the first run changes what the second one finds.
-        let unguarded = steps.iter().all(|step| step.version == "0" && step.first == b"1");
+        let unguarded = steps
+            .iter()
+            .all(|step| step.expected.is_empty() && step.first == b"1");
         let repeat = if unguarded { Repeat::Yes } else { Repeat::No };
         let mut answer: Vec<i64> = self.operate.run(link, &keys, &arguments, repeat).await?;
         let versions = answer.split_off(answer.len().min(1));

@@ -20,10 +20,6 @@ use crate::{
 pub struct StateRules {
     /// What a text that cannot be an ETag of the store leads to when writing.
     pub alien_etag: Kind,
-    /// Whether an ETag for a key that does not exist is refused. (Redis lets it pass.)
-    pub etag_needs_value: bool,
-    /// Whether a first-write over a value that was written without that option is refused. (Redis lets it pass.)
-    pub first_write_sees_all: bool,
     /// Whether `ttlExpireTime` is reported.
     pub reports_expiry: bool,
     /// Whether JSON's `null` is a value.
@@ -38,8 +34,6 @@ impl Default for StateRules {
     fn default() -> Self {
         Self {
             alien_etag: Kind::EtagMismatch,
-            etag_needs_value: true,
-            first_write_sees_all: true,
             reports_expiry: true,
             takes_null: true,
             bulk_fails_whole: false,

@@ -24,8 +24,6 @@ fn components() -> Components {
 
 const V1: StateRules = StateRules {
     alien_etag: Kind::InvalidEtag,
-    etag_needs_value: true,
-    first_write_sees_all: true,
     reports_expiry: true,
     takes_null: true,
     bulk_fails_whole: false,

@@ -30,8 +30,6 @@ fn components() -> Components {
 
 const RULES: StateRules = StateRules {
     alien_etag: Kind::InvalidEtag,
-    etag_needs_value: false,
-    first_write_sees_all: false,
     reports_expiry: false,
     takes_null: true,
     bulk_fails_whole: false,

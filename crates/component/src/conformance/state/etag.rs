@@ -31,14 +31,14 @@ pub(super) async fn a_write_needs_the_current_etag(subject: &Subject<'_>) -> Out
     let mut empty = subject.write("other", "2");
     empty.etag = Some(String::new());
     subject.store.set(&empty).await.step("an empty etag")?;
-    if subject.rules.etag_needs_value {
-        let mut absent = subject.write("absent", "1");
-        absent.etag = Some(stale);
-        refused(
-            "an etag of nothing",
-            subject.store.set(&absent).await,
-            Kind::EtagMismatch,
-        )?;
+    let mut absent = subject.write("absent", "1");
+    for etag in [stale.as_str(), "0", "-1"] {
+        absent.etag = Some(etag.to_owned());
+        let result = subject.store.set(&absent).await;
+        ensure!(
+            result.as_ref().is_err_and(|error| error.is_etag()),
+            "writing an absent key with the etag {etag:?} led to {result:?}"
+        );
         subject.holds("absent", None).await?;
     }
     Ok(())
@@ -59,11 +59,8 @@ pub(super) async fn a_delete_needs_the_current_etag(subject: &Subject<'_>) -> Ou
         .await
         .step("the current etag")?;
     subject.holds("key", None).await?;
-    if subject.rules.etag_needs_value {
-        let result = subject.store.delete(&delete(&current)).await;
-        refused("an etag of nothing", result, Kind::EtagMismatch)?;
-    }
-    Ok(())
+    let result = subject.store.delete(&delete(&current)).await;
+    refused("an etag of nothing", result, Kind::EtagMismatch)
 }
 
 pub(super) async fn an_alien_etag_is_refused(subject: &Subject<'_>) -> Outcome {
@@ -97,19 +94,17 @@ pub(super) async fn first_write_wins(subject: &Subject<'_>) -> Outcome {
         concurrency: Concurrency::FirstWrite,
         ..subject.write("key", value)
     };
-    if subject.rules.first_write_sees_all {
-        subject.put("plain", "1").await?;
-        let over = Set {
-            key: subject.key("plain"),
-            ..first("2")
-        };
-        refused(
-            "a first write over a value",
-            subject.store.set(&over).await,
-            Kind::EtagMismatch,
-        )?;
-        subject.holds("plain", Some("1")).await?;
-    }
+    subject.put("plain", "1").await?;
+    let over = Set {
+        key: subject.key("plain"),
+        ..first("2")
+    };
+    refused(
+        "a first write over a value",
+        subject.store.set(&over).await,
+        Kind::EtagMismatch,
+    )?;
+    subject.holds("plain", Some("1")).await?;
     subject.store.set(&first("1")).await.step("the first")?;
     let second = subject.store.set(&first("2")).await;
     ensure!(

@@ -182,9 +182,12 @@ pub(super) async fn values_expire(subject: &Subject<'_>) -> Outcome {
     if !subject.has(Feature::Ttl) {
         return Ok(());
     }
+    let had_ttl = expiring(subject, "kept", "1");
+    subject.store.set(&had_ttl).await.step("set")?;
     let transaction = of(vec![
         Operation::Set(expiring(subject, "short", "2")),
         Operation::Set(subject.write("long", "1")),
+        Operation::Set(subject.write("kept", "2")),
     ]);
     subject.store.transact(&transaction).await.step("transact")?;
     subject.holds("short", Some("value")).await?;
@@ -192,7 +195,8 @@ pub(super) async fn values_expire(subject: &Subject<'_>) -> Outcome {
         Ok(subject.item("short").await?.is_none())
     })
     .await?;
-    subject.holds("long", Some("1")).await
+    subject.holds("long", Some("1")).await?;
+    subject.holds("kept", Some("2")).await
 }
 
 pub(super) async fn readers_see_all_or_nothing(subject: &Subject<'_>) -> Outcome {

@@ -48,17 +48,17 @@ pub(super) async fn values_expire(subject: &Subject<'_>) -> Outcome {
 }
 
 pub(super) async fn a_write_without_ttl_stays(subject: &Subject<'_>) -> Outcome {
-    for (name, ttl) in [("never", "-1"), ("zero", "0")] {
+    for (name, ttl) in [("never", Some("-1")), ("zero", Some("0")), ("plain", None)] {
         subject
             .store
             .set(&expiring(subject, name, "1"))
             .await
             .step("set")?;
-        subject
-            .store
-            .set(&expiring(subject, name, ttl))
-            .await
-            .step("set again")?;
+        let again = match ttl {
+            Some(ttl) => expiring(subject, name, ttl),
+            None => subject.write(name, "value"),
+        };
+        subject.store.set(&again).await.step("set again")?;
     }
     // What expires in the same second shows that the second has passed.
     subject
@@ -68,7 +68,8 @@ pub(super) async fn a_write_without_ttl_stays(subject: &Subject<'_>) -> Outcome 
         .step("set")?;
     gone(subject, "clock").await?;
     subject.holds("never", Some("value")).await?;
-    subject.holds("zero", Some("value")).await
+    subject.holds("zero", Some("value")).await?;
+    subject.holds("plain", Some("value")).await
 }
 
 pub(super) async fn an_expired_value_is_gone_for_etags(subject: &Subject<'_>) -> Outcome {
@@ -80,13 +81,11 @@ pub(super) async fn an_expired_value_is_gone_for_etags(subject: &Subject<'_>) ->
     let mut set = subject.write("key", "new");
     set.etag = subject.item("key").await?.ok_or("it is gone at once")?.etag;
     gone(subject, "key").await?;
-    if subject.rules.etag_needs_value {
-        refused(
-            "the etag of an expired value",
-            subject.store.set(&set).await,
-            Kind::EtagMismatch,
-        )?;
-    }
+    refused(
+        "the etag of an expired value",
+        subject.store.set(&set).await,
+        Kind::EtagMismatch,
+    )?;
     set.etag = None;
     set.concurrency = Concurrency::FirstWrite;
     subject
