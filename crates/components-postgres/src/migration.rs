@@ -1,22 +1,66 @@
 use deadpool_postgres::Object;
 use outrigger_component::{Error, Kind, Result};
-use tokio_postgres::{Transaction, error::SqlState, types::Type};
+use tokio_postgres::{GenericClient, Transaction, error::SqlState, types::Type};
 
 use super::{
     layout::Step,
-    pool::{Pool, failure},
+    pool::{Parameter, Pool, failure},
 };
 
-/// Brings `table` up to date: `steps` from the number on that `bookkeeping` has under `key`. Sidecars that start
+/// Where the level of a table stands.
+pub(super) struct Record {
+    /// The table with the levels of other tables.
+    pub(super) bookkeeping: String,
+    /// The row of this table.
+    pub(super) key: String,
+    /// The row that all tables of the generation have in common, where Dapr has no other. It has the highest of their levels.
+    pub(super) common: Option<&'static str>,
+}
+
+impl Record {
+    async fn level(&self, client: &Object, key: &str) -> Result<Option<usize>> {
+        let table = &self.bookkeeping;
+        let found = client
+            .query_typed_opt(
+                &format!("SELECT value FROM {table} WHERE key = $1"),
+                &[(&key, Type::TEXT)],
+            )
+            .await
+            .map_err(failure)?;
+        let text = found.map(|row| row.get::<_, String>(0));
+        let number = text.filter(|text| !text.is_empty()).map(|text| {
+            text.parse().map_err(|_| {
+                let what = format!("PostgreSQL: table {table} has {key} = {text:?}, which is not a number");
+                Error::new(Kind::Configuration, what)
+            })
+        });
+        number.transpose()
+    }
+
+    async fn set(&self, client: &impl GenericClient, key: &str, level: usize) -> Result<()> {
+        let sql = format!(
+            "INSERT INTO {} (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            self.bookkeeping
+        );
+        let level = level.to_string();
+        let values: [Parameter<'_>; 2] = [(&key, Type::TEXT), (&level, Type::TEXT)];
+        let set = client.execute_typed(&sql, &values).await;
+        set.map(drop).map_err(failure)
+    }
+}
+
+async fn exists(client: &Object, table: &str) -> Result<bool> {
+    let found = client
+        .query_typed_one("SELECT to_regclass($1) IS NOT NULL", &[(&table, Type::TEXT)])
+        .await;
+    found.map(|row| row.get(0)).map_err(failure)
+}
+
+/// Brings `table` up to date: `steps` from the number on that its level has. Sidecars that start
 /// together take turns by a lock on a row, as Dapr's do; each step and its number are written together. No statement
 /// is prepared under a name: poolers in between may forbid it.
-pub(super) async fn migrate(
-    pool: &Pool,
-    bookkeeping: &str,
-    key: &str,
-    table: &str,
-    steps: &[Step],
-) -> Result<()> {
+pub(super) async fn migrate(pool: &Pool, record: &Record, table: &str, steps: &[Step]) -> Result<()> {
+    let bookkeeping = &record.bookkeeping;
     let mut holding = pool.session().await?;
     let holder = holding.client_mut()?;
     create_bookkeeping(holder, bookkeeping).await?;
@@ -36,20 +80,18 @@ pub(super) async fn migrate(
     .map_err(failure)?;
     let mut working = pool.session().await?;
     let worker = working.client_mut()?;
-    let level = worker
-        .query_typed_opt(
-            &format!("SELECT value FROM {bookkeeping} WHERE key = $1"),
-            &[(&key, Type::TEXT)],
-        )
-        .await
-        .map_err(failure)?;
-    let level: String = level.map_or_else(String::new, |row| row.get(0));
-    let done: usize = match level.as_str() {
-        "" => 0,
-        text => text.parse().map_err(|_| {
-            let what = format!("PostgreSQL: table {bookkeeping} has {key} = {text:?}, which is not a number");
-            Error::new(Kind::Configuration, what)
-        })?,
+    let common = match record.common {
+        Some(key) => record.level(worker, key).await?.unwrap_or(0),
+        None => 0,
+    };
+    let done = match record.level(worker, &record.key).await? {
+        Some(own) => own,
+        // Dapr and earlier releases have the common row only.
+        None if common > 0 && exists(worker, table).await? => {
+            record.set(&***worker, &record.key, common).await?;
+            common
+        }
+        None => 0,
     };
     // A database of a newer release has more steps than are known here: it is used as it is.
     for (index, step) in steps.iter().enumerate().skip(done) {
@@ -58,17 +100,11 @@ pub(super) async fn migrate(
             Step::Sql(sql) => transaction.batch_execute(sql).await.map_err(failure)?,
             Step::RowId { ordered_by } => add_row_id(&transaction, table, ordered_by).await?,
         }
-        let number = (index + 1).to_string();
-        transaction
-            .execute_typed(
-                &format!(
-                    "INSERT INTO {bookkeeping} (key, value) VALUES ($1, $2)
-                     ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-                ),
-                &[(&key, Type::TEXT), (&number, Type::TEXT)],
-            )
-            .await
-            .map_err(failure)?;
+        let level = index + 1;
+        record.set(&*transaction, &record.key, level).await?;
+        if let Some(key) = record.common.filter(|_| common < level) {
+            record.set(&*transaction, key, level).await?;
+        }
         transaction.commit().await.map_err(failure)?;
     }
     turn.rollback().await.map_err(failure)?;

@@ -29,13 +29,16 @@ use tokio_util::task::AbortOnDropHandle;
 use self::call::{Call, Change};
 use super::{
     layout::{Generation, Layout},
-    migration::migrate,
+    migration::{Record, migrate},
     pool::{Parameter, Pool, failure},
     query::Select,
     session::OwnedSession,
     settings::{Settings, check_table, cleanup_interval, table},
     sweep::Expired,
 };
+
+/// Of the first generation.
+const DEFAULT_TABLE: &str = "state";
 
 const V1_FEATURES: &[Feature] = &[
     Feature::Etag,
@@ -57,25 +60,36 @@ pub(super) async fn open(metadata: &Metadata, generation: Generation) -> Result<
     let settings = Settings::read(metadata)?;
     let bookkeeping = table(metadata, "metadataTableName", "dapr_metadata")?;
     let prefix = metadata.filled(&["tablePrefix"]).unwrap_or_default();
-    let (name, suffix) = match generation {
-        Generation::V1 => (table(metadata, "tableName", "state")?, String::new()),
+    // What is behind the names of the table's rows in the bookkeeping. Dapr's first generation has none for any table.
+    let (name, suffix, common) = match generation {
+        Generation::V1 => {
+            let name = table(metadata, "tableName", DEFAULT_TABLE)?;
+            let suffix = format!(":{name}");
+            (name, suffix, Some("migrations"))
+        }
         Generation::V2 => {
             check_table(metadata, "tablePrefix", prefix)?;
-            (format!("{prefix}state"), format!("-state-v2-{prefix}"))
+            (format!("{prefix}state"), format!("-state-v2-{prefix}"), None)
         }
     };
     let every = cleanup_interval(metadata)?;
     let layout = Layout::new(generation, &name);
     let pool = Arc::new(Pool::open(metadata, &settings).await?);
-    let key = format!("migrations{suffix}");
-    pool.bound(migrate(&pool, &bookkeeping, &key, &name, &layout.steps))
-        .await?;
+    let record = Record {
+        bookkeeping,
+        key: format!("migrations{suffix}"),
+        common,
+    };
+    pool.bound(migrate(&pool, &record, &name, &layout.steps)).await?;
     let sweeper = every.map(|every| {
         let expired = Expired {
             pool: pool.clone(),
             delete: layout.sweep.clone(),
-            bookkeeping,
-            key: format!("last-cleanup{suffix}"),
+            bookkeeping: record.bookkeeping,
+            key: match (generation, name.as_str()) {
+                (Generation::V1, DEFAULT_TABLE) => "last-cleanup".to_owned(),
+                _ => format!("last-cleanup{suffix}"),
+            },
         };
         sweep(expired, every)
     });

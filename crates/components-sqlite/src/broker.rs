@@ -25,7 +25,7 @@ use self::{
     tables::{Outgoing, Tables},
 };
 use super::{
-    migration::migrate,
+    migration::{Record, migrate},
     pool::{Pool, failure},
     settings::{Settings, both},
 };
@@ -47,10 +47,15 @@ pub(super) struct SqliteBroker(Arc<BrokerInner>);
 pub(super) async fn open(setup: &Setup) -> Result<SqliteBroker> {
     let (settings, options) = both(Settings::read(&setup.metadata), Options::read(setup))?;
     let tables = Tables::new(&options.table);
-    let (create, bookkeeping) = (tables.create(), options.metadata_table.clone());
+    let create = tables.create();
+    let record = Record {
+        bookkeeping: options.metadata_table.clone(),
+        common: "migrations-pubsub",
+        table: tables.messages(),
+    };
     let component = setup.metadata.component();
     let pool = Pool::open(settings, 1, component, move |connection| {
-        migrate(connection, &bookkeeping, "migrations-pubsub", &create)
+        migrate(connection, &record, &create)
     });
     let shared = BrokerInner {
         pool: pool.await?,

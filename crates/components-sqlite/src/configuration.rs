@@ -13,7 +13,7 @@ use rusqlite::Connection;
 use tokio::sync::mpsc;
 
 use super::{
-    migration::migrate,
+    migration::{Record, migrate},
     pool::{Pool, failure},
     settings::{Settings, both, identifier},
 };
@@ -53,8 +53,13 @@ pub(super) async fn open(metadata: &Metadata) -> Result<SqliteConfiguration> {
             metadata TEXT
         ) WITHOUT ROWID"
     );
+    let record = Record {
+        bookkeeping,
+        common: "migrations-configuration",
+        table: table.clone(),
+    };
     let pool = Pool::open(settings, 1, metadata.component(), move |connection| {
-        migrate(connection, &bookkeeping, "migrations-configuration", &[create])
+        migrate(connection, &record, &[create])
     })
     .await?;
     Ok(SqliteConfiguration {

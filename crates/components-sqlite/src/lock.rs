@@ -7,7 +7,7 @@ use outrigger_component::{LockStore, Metadata, Result, lock::Unlocked};
 use rusqlite::{OptionalExtension, params};
 
 use super::{
-    migration::migrate,
+    migration::{Record, migrate},
     pool::{Pool, failure},
     settings::{Settings, both, identifier},
 };
@@ -32,8 +32,13 @@ pub(super) async fn open(metadata: &Metadata) -> Result<SqliteLock> {
             expires_at_ms INTEGER NOT NULL
         ) WITHOUT ROWID"
     );
+    let record = Record {
+        bookkeeping,
+        common: "migrations-lock",
+        table: table.clone(),
+    };
     let pool = Pool::open(settings, 0, metadata.component(), move |connection| {
-        migrate(connection, &bookkeeping, "migrations-lock", &[create])
+        migrate(connection, &record, &[create])
     })
     .await?;
     Ok(SqliteLock {

@@ -3,48 +3,76 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::pool::failure;
 
-/// Brings tables up to date: `steps` from the number on that `metadata_table` has under `key`.
-/// Exclusive, so that sidecars that start together do it once. The bookkeeping is Dapr's.
-pub(super) fn migrate(
-    connection: &mut Connection,
-    metadata_table: &str,
-    key: &str,
-    steps: &[String],
-) -> Result<()> {
+/// Where the level of a table stands.
+pub(super) struct Record {
+    /// The table with the levels of other tables.
+    pub(super) bookkeeping: String,
+    /// The row that tables of this kind have in common: Dapr's, in its layout. It has the highest of their levels.
+    pub(super) common: &'static str,
+    /// The table. Its own row is named after it.
+    pub(super) table: String,
+}
+
+impl Record {
+    fn level(&self, connection: &Connection, key: &str) -> Result<Option<usize>> {
+        let table = &self.bookkeeping;
+        let sql = format!("SELECT value FROM {table} WHERE key = ?1");
+        let found = connection.query_row(&sql, [key], |row| row.get(0)).optional();
+        let text: Option<String> = found.map_err(failure)?;
+        let number = text.filter(|text| !text.is_empty()).map(|text| {
+            text.parse().map_err(|_| {
+                let what = format!("SQLite: table {table} has {key} = {text:?}, which is not a number");
+                Error::new(Kind::Configuration, what)
+            })
+        });
+        number.transpose()
+    }
+
+    fn set(&self, connection: &Connection, key: &str, level: usize) -> Result<()> {
+        let sql = format!("REPLACE INTO {} (key, value) VALUES (?1, ?2)", self.bookkeeping);
+        let set = connection.execute(&sql, [key, &level.to_string()]);
+        set.map(drop).map_err(failure)
+    }
+
+    fn table_exists(&self, connection: &Connection) -> Result<bool> {
+        let sql = "SELECT count(*) > 0 FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE";
+        connection
+            .query_row(sql, [&self.table], |row| row.get(0))
+            .map_err(failure)
+    }
+}
+
+/// Brings a table up to date: `steps` from the number on that its level has. Exclusive, so that sidecars that start
+/// together do it once.
+pub(super) fn migrate(connection: &mut Connection, record: &Record, steps: &[String]) -> Result<()> {
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Exclusive)
         .map_err(failure)?;
     transaction
         .execute_batch(&format!(
-            "CREATE TABLE IF NOT EXISTS {metadata_table} (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL)"
+            "CREATE TABLE IF NOT EXISTS {} (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL)",
+            record.bookkeeping
         ))
         .map_err(failure)?;
-    let level: Option<String> = transaction
-        .query_row(
-            &format!("SELECT value FROM {metadata_table} WHERE key = ?1"),
-            [key],
-            |row| row.get(0),
-        )
-        .optional()
-        .map_err(failure)?;
-    let done: usize = match level.as_deref() {
-        None | Some("") => 0,
-        Some(text) => text.parse().map_err(|_| {
-            Error::new(
-                Kind::Configuration,
-                format!("SQLite: table {metadata_table} has {key} = {text:?}, which is not a number"),
-            )
-        })?,
+    let key = format!("{}:{}", record.common, record.table);
+    let common = record.level(&transaction, record.common)?.unwrap_or(0);
+    let own = record.level(&transaction, &key)?;
+    let done = match own {
+        Some(own) => own,
+        // Dapr and earlier releases have the common row only.
+        None if record.table_exists(&transaction)? => common,
+        None => 0,
     };
     // A database of a newer release has more steps than are known here: it is used as it is.
-    for (index, step) in steps.iter().enumerate().skip(done) {
+    for step in steps.iter().skip(done) {
         transaction.execute_batch(step).map_err(failure)?;
-        transaction
-            .execute(
-                &format!("REPLACE INTO {metadata_table} (key, value) VALUES (?1, ?2)"),
-                [key, &(index + 1).to_string()],
-            )
-            .map_err(failure)?;
+    }
+    let done = done.max(steps.len());
+    if own != Some(done) {
+        record.set(&transaction, &key, done)?;
+    }
+    if common < done {
+        record.set(&transaction, record.common, done)?;
     }
     transaction.commit().map_err(failure)
 }

@@ -15,7 +15,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params, type
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    migration::migrate,
+    migration::{Record, migrate},
     pool::{Pool, failure},
     settings::{Settings, both, identifier},
     sweep::Expired,
@@ -27,6 +27,8 @@ const FEATURES: &[Feature] = &[
     Feature::Ttl,
     Feature::KeysLike,
 ];
+
+const DEFAULT_TABLE: &str = "state";
 
 /// Threads that read while another writes.
 const READERS: usize = 2;
@@ -100,13 +102,18 @@ fn steps(table: &str) -> Vec<String> {
 pub(super) async fn open(metadata: &Metadata) -> Result<SqliteState> {
     let every = metadata.duration(&["cleanupInterval", "cleanupIntervalInSeconds"], Unit::Seconds)?;
     let names = both(
-        identifier(metadata, "tableName", "state"),
+        identifier(metadata, "tableName", DEFAULT_TABLE),
         identifier(metadata, "metadataTableName", "metadata"),
     );
     let (settings, (table, metadata_table)) = both(Settings::read(metadata), names)?;
-    let (steps, bookkeeping) = (steps(&table), metadata_table.clone());
+    let steps = steps(&table);
+    let record = Record {
+        bookkeeping: metadata_table.clone(),
+        common: "migrations",
+        table: table.clone(),
+    };
     let pool = Pool::open(settings, READERS, metadata.component(), move |connection| {
-        migrate(connection, &bookkeeping, "migrations", &steps)
+        migrate(connection, &record, &steps)
     })
     .await?;
     let pool = Arc::new(pool);
@@ -114,6 +121,11 @@ pub(super) async fn open(metadata: &Metadata) -> Result<SqliteState> {
     let sweeper = every.and_then(|every| every.positive()).map(|every| {
         let expired = Expired {
             pool: pool.clone(),
+            // Dapr's row, where its table may be meant.
+            key: match table.as_str() {
+                DEFAULT_TABLE => "last-cleanup".to_owned(),
+                other => format!("last-cleanup:{other}"),
+            },
             table,
             metadata_table,
         };

@@ -102,6 +102,83 @@ async fn sidecars_share_a_file() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_share_their_bookkeeping() {
+    let file = File::new();
+    let text = ("connectionString", file.text());
+    // What Dapr and earlier releases leave: the level of one table.
+    drop(components().state("state.sqlite", "v1", &[text]).await.unwrap());
+    let database = Connection::open(&file.path).unwrap();
+    let forget = "DELETE FROM metadata WHERE key = 'migrations:state'";
+    assert_eq!(database.execute(forget, []).unwrap(), 1);
+    for table in ["orders", "lock", "state", "orders"] {
+        let properties = [text, ("tableName", table), ("cleanupInterval", "10ms")];
+        let store = components()
+            .state("state.sqlite", "v1", &properties)
+            .await
+            .unwrap();
+        store.set(&set("k", Value::Bytes("v".into()))).await.unwrap();
+        assert!(store.get(&Get::key("k")).await.unwrap().is_some());
+        // Each table has its own turns at being swept.
+        let expired = format!("UPDATE {table} SET expiration_time = datetime('now', '-1 hour')");
+        database.execute(&expired, []).unwrap();
+        let left = format!("SELECT count(*) FROM {table}");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while database.query_row(&left, [], |row| row.get::<_, i64>(0)).unwrap() > 0 {
+            assert!(Instant::now() < deadline, "{table} is not swept");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        store.close().await;
+    }
+    for table in ["mine", "yours"] {
+        let properties = [text, ("tableName", table)];
+        let lock = components().lock("lock.sqlite", "v1", &properties).await.unwrap();
+        assert!(lock.try_lock("r", "me", Duration::from_secs(60)).await.unwrap());
+        let table = format!("{table}_items");
+        let properties = [text, ("tableName", table.as_str())];
+        let values = components().configuration("configuration.sqlite", "v1", &properties);
+        values.await.unwrap().get(&Default::default()).await.unwrap();
+        let broker = components()
+            .pubsub("pubsub.sqlite", "v1", &properties)
+            .await
+            .unwrap();
+        broker.publish(&Default::default()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn files_are_for_their_owner_unless_they_exist() {
+    use std::os::unix::fs::PermissionsExt;
+    for (kind, given) in [
+        ("state", None),
+        ("lock", None),
+        ("configuration", None),
+        ("pubsub", None),
+        ("state", Some(0o660)),
+        ("pubsub", Some(0o640)),
+    ] {
+        let file = File::new();
+        if let Some(mode) = given {
+            std::fs::write(&file.path, "").unwrap();
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(&file.path, permissions).unwrap();
+        }
+        let (from, properties) = (components(), [("connectionString", file.text())]);
+        let kind_name = format!("{kind}.sqlite");
+        let _open: Box<dyn std::any::Any> = match kind {
+            "state" => Box::new(from.state(&kind_name, "v1", &properties).await.unwrap()),
+            "lock" => Box::new(from.lock(&kind_name, "v1", &properties).await.unwrap()),
+            "configuration" => Box::new(from.configuration(&kind_name, "v1", &properties).await.unwrap()),
+            _ => Box::new(from.pubsub(&kind_name, "v1", &properties).await.unwrap()),
+        };
+        for end in ["", "-wal", "-shm"] {
+            let path = format!("{}{end}", file.text());
+            let mode = std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, given.unwrap_or(0o600), "{kind}: {path}");
+        }
+    }
+}
+
 /// What Dapr's store writes, read with SQL.
 #[tokio::test]
 async fn the_layout_is_daprs() {

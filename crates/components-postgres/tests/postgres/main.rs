@@ -272,8 +272,63 @@ async fn the_layouts_are_daprs() {
     let levels = "SELECT string_agg(key || '=' || value, ' ' ORDER BY key) FROM dapr_metadata";
     assert_eq!(
         cell(&client, levels).await.as_deref(),
-        Some("lock=lock migrations=3 migrations-state-v2-new_=2")
+        Some("lock=lock migrations=3 migrations-state-v2-new_=2 migrations:state=3")
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_share_their_bookkeeping() {
+    let Some(server) = Postgres::start() else { return };
+    let text = server.text();
+    let client = sql(&server).await;
+    // What Dapr leaves: the level of its one table.
+    let first = [("connectionString", text.as_str())];
+    let dapr = components().state("state.postgresql", "v1", &first).await;
+    drop(dapr.unwrap());
+    let forget = "DELETE FROM dapr_metadata WHERE key = 'migrations:state'";
+    client.batch_execute(forget).await.unwrap();
+    for table in ["orders", "invoices", "state", "orders"] {
+        let properties = [
+            ("connectionString", text.as_str()),
+            ("tableName", table),
+            ("cleanupInterval", "50ms"),
+        ];
+        let store = components()
+            .state("state.postgresql", "v1", &properties)
+            .await
+            .unwrap();
+        let key = format!("{table}-key");
+        store.set(&set(&key, Value::Bytes("v".into()))).await.unwrap();
+        assert!(store.get(&Get::key(key)).await.unwrap().is_some());
+        // Each table has its own turns at being swept.
+        let expired = format!("UPDATE {table} SET expiredate = now() - interval '1 hour' RETURNING key");
+        client.batch_execute(&expired).await.unwrap();
+        let left = format!("SELECT max(key) FROM {table}");
+        let swept = async {
+            while cell(&client, &left).await.is_some() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), swept)
+            .await
+            .unwrap();
+    }
+    let levels = "SELECT string_agg(key || '=' || value, ' ' ORDER BY key) FROM dapr_metadata
+        WHERE key LIKE 'migrations%'";
+    assert_eq!(
+        cell(&client, levels).await.as_deref(),
+        Some("migrations=3 migrations:invoices=3 migrations:orders=3 migrations:state=3")
+    );
+    // A table that lags behind the others catches up.
+    let older = "ALTER TABLE orders DROP COLUMN row_id;
+        UPDATE dapr_metadata SET value = '2' WHERE key = 'migrations:orders'";
+    client.batch_execute(older).await.unwrap();
+    let properties = [("connectionString", text.as_str()), ("tableName", "orders")];
+    let store = components().state("state.postgresql", "v1", &properties);
+    store.await.unwrap();
+    let column = "SELECT count(*)::text FROM information_schema.columns
+        WHERE table_name = 'orders' AND column_name = 'row_id'";
+    assert_eq!(cell(&client, column).await.as_deref(), Some("1"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -152,6 +152,11 @@ impl Tables {
         }
     }
 
+    /// The name of the table with the messages.
+    pub(super) fn messages(&self) -> String {
+        format!("{}_messages", self.table)
+    }
+
     /// The steps that make the tables.
     pub(super) fn create(&self) -> [String; 1] {
         let table = &self.table;

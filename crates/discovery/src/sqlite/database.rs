@@ -234,8 +234,18 @@ fn migrate(connection: &Connection, config: &Config) -> Result<(), SqliteError> 
         None => 0,
         Some(text) => text.parse().map_err(|_| SqliteError::MigrationLevel(text))?,
     };
-    if level < MIGRATION_LEVEL {
+    // The level is that of any table of hosts: other components may have tables of their own in the file.
+    let exists: bool = transaction
+        .query_row(
+            "SELECT count(*) > 0 FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE",
+            [table],
+            |row| row.get(0),
+        )
+        .map_err(failed)?;
+    if !exists {
         transaction.execute_batch(&hosts_table(table)).map_err(failed)?;
+    }
+    if level < MIGRATION_LEVEL {
         transaction
             .execute(
                 &format!("REPLACE INTO {metadata} (key, value) VALUES (?1, ?2)"),

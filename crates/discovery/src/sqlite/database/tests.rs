@@ -86,6 +86,16 @@ fn a_migrated_file_is_used_as_it_is_and_a_newer_one_too() {
 }
 
 #[test]
+fn tables_share_their_bookkeeping() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(&folder, "orders", 1));
+    let mut config = config(&folder, "orders", 2);
+    config.table = "others".to_owned();
+    let database = Database::open(config).unwrap();
+    assert_eq!(hosts(&database, "orders"), ["10.0.0.1:2"]);
+}
+
+#[test]
 fn sidecars_starting_together_on_a_new_file_all_register() {
     let folder = tempfile::tempdir().unwrap();
     std::thread::scope(|scope| {
