@@ -77,8 +77,15 @@ fn text(value: Value) -> String {
     }
 }
 
-/// The row in the `data` of a notification; names in any case.
-fn notified(payload: &str) -> Result<(String, Item), String> {
+/// A row that was told of.
+struct Notified {
+    key: String,
+    /// As it is now; `None` where only the table can tell, as of a row that was deleted.
+    item: Option<Item>,
+}
+
+/// The row in the `data` of a notification; names of its columns in any case.
+fn notified(payload: &str) -> Result<Notified, String> {
     let mut payload: Map<String, Value> =
         go_json::from_slice(payload.as_bytes()).map_err(|error| error.to_string())?;
     let Some(Value::Object(row)) = payload.remove("data") else {
@@ -98,7 +105,12 @@ fn notified(payload: &str) -> Result<(String, Item), String> {
         version: take("version").map(text).unwrap_or_default(),
         metadata: pairs(take("metadata")),
     };
-    Ok((key, item))
+    let action = payload.get("action").and_then(Value::as_str);
+    let is_written = action.is_some_and(|action| ["INSERT", "UPDATE"].contains(&action));
+    Ok(Notified {
+        key,
+        item: is_written.then_some(item),
+    })
 }
 
 impl Values {
@@ -157,6 +169,23 @@ struct Watch {
     channel: String,
 }
 
+impl Watch {
+    /// The item of a key of which a row was deleted: another version of it may be left.
+    async fn read_again(&self, key: String) -> Heard {
+        match self.values.select(std::slice::from_ref(&key)).await {
+            Ok(mut items) => {
+                let item = items.remove(&key);
+                Heard::Change(key, item)
+            }
+            Err(error) if error.retryable() => Heard::Missed,
+            Err(error) => {
+                tracing::warn!(target: "dapr.contrib", "cannot read the changed key {key}: {error}");
+                Heard::Nothing
+            }
+        }
+    }
+}
+
 #[async_trait]
 impl Follow for Watch {
     type Listener = Listener;
@@ -170,8 +199,9 @@ impl Follow for Watch {
     async fn next(&self, listener: &mut Listener) -> Option<Heard> {
         let payload = listener.next().await?;
         Some(match notified(&payload) {
-            Ok((key, _)) if !self.keys.is_empty() && !self.keys.contains(&key) => Heard::Nothing,
-            Ok((key, item)) => Heard::Change(key, Some(item)),
+            Ok(row) if !self.keys.is_empty() && !self.keys.contains(&row.key) => Heard::Nothing,
+            Ok(Notified { key, item: None }) => self.read_again(key).await,
+            Ok(Notified { key, item }) => Heard::Change(key, item),
             Err(why) => {
                 tracing::error!(
                     target: "dapr.contrib",
@@ -234,12 +264,13 @@ impl ConfigurationStore for PostgresConfiguration {
 
 #[cfg(test)]
 mod tests {
-    use super::notified;
+    use super::{Notified, notified};
 
     #[test]
     fn notifications_carry_a_row() {
         let payload = r#"{"table":"c","action":"UPDATE","data":{"KEY":"k","value":"v","version":2,"metadata":{"a":"b"}}}"#;
-        let (key, item) = notified(payload).unwrap();
+        let Notified { key, item } = notified(payload).unwrap();
+        let item = item.unwrap();
         assert_eq!(
             (key.as_str(), item.value.as_str(), item.version.as_str()),
             ("k", "v", "2")

@@ -22,11 +22,6 @@ pub trait Writer: Send + Sync {
     fn metadata(&self) -> Pairs {
         Pairs::new()
     }
-
-    /// Whether a removal is told to subscribers.
-    fn tells_removals(&self) -> bool {
-        true
-    }
 }
 
 struct Subject<'a> {
@@ -125,11 +120,9 @@ async fn updates(subject: &Subject<'_>) -> Outcome {
     subject.put("a", "3", "3").await;
     let third = change(&mut subscription, &key, Some(&second)).await?;
     ensure!(third.value == "3", "told {third:?}");
-    if subject.writer.tells_removals() {
-        subject.writer.remove(&key).await;
-        let removed = change(&mut subscription, &key, Some(&third)).await?;
-        ensure!(removed == Item::default(), "told {removed:?} of a removal");
-    }
+    subject.writer.remove(&key).await;
+    let removed = change(&mut subscription, &key, Some(&third)).await?;
+    ensure!(removed == Item::default(), "told {removed:?} of a removal");
     subject
         .store
         .unsubscribe(&subscription.id)

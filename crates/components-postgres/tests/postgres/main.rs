@@ -471,10 +471,11 @@ const CONFIGURATION: &str = "
     CREATE TABLE configtable (key varchar NOT NULL, value varchar NOT NULL, version varchar NOT NULL, metadata json);
     CREATE FUNCTION tell() RETURNS trigger AS $$
     BEGIN
-        PERFORM pg_notify('config', json_build_object('table', TG_TABLE_NAME, 'data', row_to_json(NEW))::text);
+        PERFORM pg_notify('config', json_build_object('table', TG_TABLE_NAME, 'action', TG_OP,
+            'data', CASE TG_OP WHEN 'DELETE' THEN row_to_json(OLD) ELSE row_to_json(NEW) END)::text);
         RETURN NULL;
     END $$ LANGUAGE plpgsql;
-    CREATE TRIGGER tell AFTER INSERT OR UPDATE ON configtable FOR EACH ROW EXECUTE FUNCTION tell()";
+    CREATE TRIGGER tell AFTER INSERT OR UPDATE OR DELETE ON configtable FOR EACH ROW EXECUTE FUNCTION tell()";
 
 /// The rows of the server that a text leads to, over its restarts too.
 struct Rows(String);
@@ -507,10 +508,6 @@ impl Writer for Rows {
 
     fn metadata(&self) -> Pairs {
         Pairs::from([("pgNotifyChannel".to_owned(), "Config".to_owned())])
-    }
-
-    fn tells_removals(&self) -> bool {
-        false
     }
 }
 
