@@ -90,6 +90,11 @@ impl Pool {
         readers: usize,
         prepare: impl FnOnce(&mut Connection) -> Result<()>,
     ) -> Result<(Queues, Vec<JoinHandle<()>>)> {
+        if let Some(path) = &settings.creates {
+            // Payloads are for the owner alone, unless the file is there with other permissions, which the log and its
+            // index get too. What cannot be made SQLite tells better.
+            let _ = outrigger_files::create_private(path);
+        }
         let mut writer = connect(settings)?;
         prepare(&mut writer)?;
         let (writes, queue) = mpsc::channel(QUEUE);

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use outrigger_component::{Error, Kind, Metadata, Result, Unit};
 use outrigger_sqlite::ConnectionString;
@@ -10,6 +10,8 @@ pub(super) struct Settings {
     pub(super) property: &'static str,
     /// `file:` URI for SQLite.
     pub(super) uri: String,
+    /// The file that is made where there is none.
+    pub(super) creates: Option<PathBuf>,
     /// Lives in memory: exactly one connection sees it.
     pub(super) memory: bool,
     /// Statements for each new connection.
@@ -58,6 +60,7 @@ impl Settings {
             property: given.copied().unwrap_or_default(),
             // A shared cache would join databases of several components.
             uri: connection.uri(None),
+            creates: connection.creates(),
             memory: connection.memory,
             journal_mode: connection.journal(metadata.flag(&["disableWAL"], false)),
             pragmas: connection.pragmas,

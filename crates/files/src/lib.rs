@@ -3,10 +3,12 @@
 //! A path can lead to anything: a named pipe that nobody writes to, a terminal, a device without end, a network file
 //! system that does not answer. Only regular files are read (symbolic links are followed, mounted secrets are links),
 //! up to a size, and nobody waits for longer than [`DEADLINE`].
+//!
+//! And making files that only their owner may read: those with payloads or keys.
 
-use std::fs::{File, FileType, Metadata};
+use std::fs::{DirBuilder, File, FileType, Metadata, Permissions};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
@@ -73,6 +75,42 @@ pub async fn read_async(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
 /// As [`read_text`].
 pub async fn read_text_async(path: &Path, limit: usize) -> io::Result<String> {
     text(read_async(path, limit).await?)
+}
+
+/// Creates a folder, and those above it that are missing, which only their owner may enter (0700).
+///
+/// # Errors
+/// What the system says; nothing where the folder exists.
+pub fn create_private_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Creates an empty file that only its owner may read and write (0600).
+///
+/// # Errors
+/// What the system says; nothing where the file exists.
+pub fn create_private(path: &Path) -> io::Result<()> {
+    let mut options = File::options();
+    match options.write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Takes the permissions of everybody but the owner from a file or a folder, where it exists.
+///
+/// # Errors
+/// What the system says, such as for a file of another user.
+pub fn make_private(path: &Path) -> io::Result<()> {
+    let mode = match std::fs::metadata(path) {
+        Ok(found) => found.permissions().mode(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    match mode & 0o077 {
+        0 => Ok(()),
+        _ => std::fs::set_permissions(path, Permissions::from_mode(mode & 0o700)),
+    }
 }
 
 fn read_whole(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
@@ -179,6 +217,25 @@ mod tests {
             read(folder.path(), 10).unwrap_err().kind(),
             ErrorKind::IsADirectory
         );
+    }
+
+    #[test]
+    fn private_files_are_for_their_owner() {
+        let (folder, file) = folder();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let inner = folder.path().join("a/b");
+        create_private_folder(&inner).unwrap();
+        create_private(&inner.join("new")).unwrap();
+        assert_eq!(mode(&inner), 0o700);
+        assert_eq!(mode(&folder.path().join("a")), 0o700);
+        assert_eq!(mode(&inner.join("new")), 0o600);
+        // What exists keeps its contents, and its permissions until they are taken.
+        std::fs::set_permissions(&file, Permissions::from_mode(0o664)).unwrap();
+        create_private(&file).unwrap();
+        assert_eq!((mode(&file), read(&file, 4).unwrap().len()), (0o664, 4));
+        make_private(&file).unwrap();
+        assert_eq!(mode(&file), 0o600);
+        make_private(&file.with_extension("missing")).unwrap();
     }
 
     #[test]

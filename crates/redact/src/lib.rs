@@ -1,9 +1,70 @@
 //! Secrets that are cut out of texts before somebody reads them: servers repeat in their errors what they were shown,
 //! and clients repeat the address that they could not reach.
 
+use std::ops::Range;
+
+use percent_encoding::percent_decode_str;
+
 /// The shortest text that is taken for a secret, bytes: shorter ones would tear holes into ordinary words.
 const SHORTEST: usize = 4;
 const REPLACEMENT: &str = "***";
+
+/// The user part of each address in `text`: a URL, or a list of addresses with or without a scheme.
+fn user_parts(text: &str) -> Vec<Range<usize>> {
+    let is_break = |c: char| c == ',' || c.is_whitespace();
+    let (mut parts, mut from) = (Vec::new(), 0);
+    while let Some(found) = text[from..].find('@') {
+        let mut at = from + found;
+        let before = &text[from..at];
+        let scheme = before.rfind("://").map(|scheme| scheme + 3);
+        let start = scheme.or_else(|| before.rfind(is_break).map(|end| end + 1));
+        // A password may have an @ of its own.
+        let host_end = text[at..].find(|c| is_break(c) || "/?#".contains(c));
+        let host_end = host_end.map_or(text.len(), |end| at + end);
+        at += text[at..host_end].rfind('@').unwrap_or(0);
+        parts.push(from + start.unwrap_or(0)..at);
+        from = at + 1;
+    }
+    parts
+}
+
+/// `text` with `***` in place of the user part of each address in it.
+///
+/// ```
+/// let list = "etcd://me:hush@a:2379,b:2379";
+/// assert_eq!(outrigger_redact::addresses(list), "etcd://***@a:2379,b:2379");
+/// ```
+pub fn addresses(text: &str) -> String {
+    let mut shown = text.to_owned();
+    for part in user_parts(text).into_iter().rev() {
+        shown.replace_range(part, REPLACEMENT);
+    }
+    shown
+}
+
+/// The passwords in the user parts of the addresses in `text`, as they are written and decoded.
+pub fn passwords(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for part in user_parts(text) {
+        let Some((_, password)) = text[part].split_once(':') else {
+            continue;
+        };
+        if password.is_empty() || password.contains(char::is_whitespace) {
+            continue;
+        }
+        if password.len() < SHORTEST {
+            // Too short to stand for itself.
+            found.push(format!(":{password}@"));
+            continue;
+        }
+        let decoded = percent_decode_str(password).decode_utf8_lossy();
+        if decoded != password {
+            found.push(decoded.into_owned());
+        }
+        found.push(password.to_owned());
+    }
+    found
+}
 
 /// Texts that nobody may read: what a server was shown and may show again in its errors, or a property from a secret
 /// store.
@@ -46,6 +107,34 @@ impl std::fmt::Debug for Secrets {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn user_parts_of_addresses_go() {
+        for (text, expected, hidden) in [
+            ("redis://me:hush@h:1", "redis://***@h:1", &["hush"][..]),
+            ("me:hush@h:1,you:quiet@i:2", "***@h:1,***@i:2", &["hush", "quiet"]),
+            ("http://me:hush@h:1,i:2", "http://***@h:1,i:2", &["hush"]),
+            ("h:1,me:hush@i:2", "h:1,***@i:2", &["hush"]),
+            (
+                "postgres://me:a,b,c@h/x?y=@",
+                "postgres://***@h/x?y=@",
+                &["a,b,c"],
+            ),
+            ("me:p@ssword@h:1", "***@h:1", &["p@ssword"]),
+            ("http://me:p%40ss@h", "http://***@h", &["p@ss", "p%40ss"]),
+            ("http://me:pw@h", "http://***@h", &[":pw@"]),
+            ("nats://token@h", "nats://***@h", &[]),
+            ("http://h/path", "http://h/path", &[]),
+            ("h:1,i:2", "h:1,i:2", &[]),
+            ("from: me@h", "from: ***@h", &[]),
+        ] {
+            if !text.ends_with('@') {
+                assert_eq!(addresses(text), expected);
+            }
+            let found = passwords(text);
+            assert_eq!(&found[..hidden.len()], hidden, "{text}: {found:?}");
+        }
+    }
 
     #[test]
     fn secrets_go_and_the_rest_stays() {

@@ -10,6 +10,10 @@
 //! assert_eq!(read.journal(false), "DELETE");
 //! ```
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
 use percent_encoding::percent_decode_str;
 
 /// Pragmas that settings of their own decide, and what to do instead.
@@ -101,6 +105,23 @@ impl ConnectionString {
         format!("{}{question}{}", self.path, options.join("&"))
     }
 
+    /// The file that SQLite makes where there is none; `None` for a database in memory, and where none is made.
+    pub fn creates(&self) -> Option<PathBuf> {
+        let only_existing = self.options.iter().any(|option| option == "mode=rw");
+        if self.memory || self.read_only || only_existing {
+            return None;
+        }
+        let path = self.path.get("file:".len()..)?;
+        // As SQLite reads URIs.
+        let path = match path.strip_prefix("//") {
+            Some(rest) => &rest[rest.find('/')?..],
+            None => path,
+        };
+        let path = path.split('#').next().filter(|path| !path.is_empty())?;
+        let decoded: Vec<u8> = percent_decode_str(path).collect();
+        Some(PathBuf::from(OsString::from_vec(decoded)))
+    }
+
     /// The journal mode that the database needs, `without_wal` being the user's wish.
     pub fn journal(&self, without_wal: bool) -> &'static str {
         if self.memory {
@@ -154,6 +175,24 @@ mod tests {
         assert_eq!(read.pragmas, ["PRAGMA synchronous = 1"]);
         assert_eq!(read.txlock.as_deref(), Some("deferred"));
         assert_eq!(read.cache.as_deref(), Some("private"));
+    }
+
+    #[test]
+    fn the_file_is_where_sqlite_makes_it() {
+        for (text, file) in [
+            ("x.db?_txlock=immediate", Some("x.db")),
+            ("FILE:a%20b.db", Some("a b.db")),
+            ("file:///var/x.db#y", Some("/var/x.db")),
+            ("file://localhost/x.db?mode=rwc", Some("/x.db")),
+            ("file://host", None),
+            ("file:x.db?mode=rw", None),
+            ("x.db?mode=ro", None),
+            (":memory:", None),
+            ("file:x?mode=memory", None),
+            ("file:", None),
+        ] {
+            assert_eq!(read(text).creates(), file.map(Into::into), "{text}");
+        }
     }
 
     #[test]

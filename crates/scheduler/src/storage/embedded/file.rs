@@ -1,6 +1,7 @@
 //! The file of the embedded store: its folder, its format, its checks, its copies.
 
 use std::fs::{self, File, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -73,13 +74,14 @@ impl Location {
             path: self.folder.clone(),
             cause,
         };
-        fs::create_dir_all(&self.folder).map_err(cause)?;
+        self.keep_private().map_err(cause)?;
         // Dapr's folder of an etcd beside, or an etcd's own.
         let folders = [self.folder.join("dapr-0.1"), self.folder.clone()];
         if let Some(path) = folders.into_iter().find(|path| path.join("member").is_dir()) {
             return Err(OpenError::Etcd { path });
         }
         let path = self.file();
+        outrigger_files::create_private(&path).map_err(cause)?;
         let connection = Connection::open(&path).map_err(|error| failure(&path, error))?;
         self.prepare(&connection).map_err(|error| match error {
             Prepare::Open(error) => error,
@@ -88,14 +90,34 @@ impl Location {
         Ok(connection)
     }
 
+    /// Jobs have payloads: the folder and the files in it are for the owner of this process alone. SQLite gives a log and
+    /// its index the permissions of their database. Those of earlier releases could be read by everybody.
+    fn keep_private(&self) -> io::Result<()> {
+        outrigger_files::create_private_folder(&self.folder)?;
+        // One of another user, such as the root of a volume, stays as it is.
+        let _ = outrigger_files::make_private(&self.folder);
+        for end in ["", "-wal", "-shm"] {
+            let path = self.folder.join(format!("{FILE}{end}"));
+            if let Err(error) = outrigger_files::make_private(&path) {
+                tracing::warn!(
+                    "other users may read {}: {error}; restrict it to its owner",
+                    path.display()
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// Takes the folder for this process, until what is returned is dropped.
     pub(crate) fn lock(&self) -> Result<FolderLock, OpenError> {
         let cause = |cause| OpenError::Folder {
             path: self.folder.clone(),
             cause,
         };
-        fs::create_dir_all(&self.folder).map_err(cause)?;
-        let file = File::create(self.folder.join(LOCK)).map_err(cause)?;
+        outrigger_files::create_private_folder(&self.folder).map_err(cause)?;
+        let path = self.folder.join(LOCK);
+        outrigger_files::create_private(&path).map_err(cause)?;
+        let file = File::create(path).map_err(cause)?;
         match file.try_lock() {
             Ok(()) => Ok(FolderLock(file)),
             Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: self.file() }),
@@ -214,10 +236,15 @@ impl Location {
         }
         let connection = self.reader()?;
         let name = to.to_string_lossy();
-        connection
-            .execute("VACUUM INTO ?1", [name.as_ref()])
-            .map_err(|error| failure(&self.file(), error))?;
-        let checked = self.check_copy(to);
+        // SQLite takes an empty file for none.
+        outrigger_files::create_private(to).map_err(|cause| OpenError::Folder {
+            path: to.to_owned(),
+            cause,
+        })?;
+        let copied = connection.execute("VACUUM INTO ?1", [name.as_ref()]);
+        let checked = copied
+            .map_err(|error| failure(&self.file(), error))
+            .and_then(|_| self.check_copy(to));
         if checked.is_err() {
             // Whoever finds it there would take it for one.
             let _ = fs::remove_file(to);
@@ -249,10 +276,9 @@ impl Location {
             path: self.folder.clone(),
             cause,
         };
-        fs::create_dir_all(&self.folder).map_err(cause)?;
         // Checked under another name: a copy that broke off is none.
         let part = self.folder.join(RESTORING);
-        fs::create_dir_all(&part).map_err(cause)?;
+        outrigger_files::create_private_folder(&part).map_err(cause)?;
         let location = Self {
             folder: part.clone(),
             ..self.clone()

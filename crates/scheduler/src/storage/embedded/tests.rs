@@ -65,6 +65,46 @@ async fn put(changes: &mut mpsc::Receiver<Change>) -> (Name, Version) {
 }
 
 #[tokio::test]
+async fn files_are_for_their_owner() {
+    use std::os::unix::fs::PermissionsExt;
+    let base = tempfile::tempdir().unwrap();
+    let (folder, copy) = (base.path().join("data/ns-0"), base.path().join("copy.db"));
+    let location = location(&folder);
+    let all = || {
+        let inside = std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let mut modes: Vec<_> = [folder.clone(), copy.clone()]
+            .into_iter()
+            .chain(inside)
+            .map(|path| {
+                let mode = std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+                (path.file_name().unwrap().to_string_lossy().into_owned(), mode)
+            })
+            .collect();
+        modes.sort();
+        modes
+    };
+    let named = ["copy.db", "jobs.db", "jobs.db-shm", "jobs.db-wal", "lock", "ns-0"];
+    let expected = named.map(|name| (name.to_owned(), if name == "ns-0" { 0o700 } else { 0o600 }));
+    let (store, mut changes) = Embedded::open(&location).unwrap();
+    loaded(&mut changes).await;
+    location.snapshot(&copy).unwrap();
+    assert_eq!(all(), expected);
+    store.close().await;
+    drop((store, changes));
+    // Those of earlier releases.
+    let open = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(&folder, 0o755);
+    open(&location.file(), 0o644);
+    let (_store, mut changes) = Embedded::open(&location).unwrap();
+    loaded(&mut changes).await;
+    assert_eq!(all(), expected);
+}
+
+#[tokio::test]
 async fn what_was_stored_is_there_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let (store, mut changes) = Embedded::open(&location(folder.path())).unwrap();
