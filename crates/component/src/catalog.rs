@@ -82,6 +82,12 @@ impl<T: ?Sized> Entry<T> {
     /// ends the reading, the properties are read once more without it. What is missing, or not possible, without a value
     /// that is wrong is not told.
     pub async fn build(&self, setup: Setup) -> Result<Arc<T>> {
+        let secrets = setup.metadata.secrets();
+        let built = self.build_or_tell_all(setup).await;
+        built.map_err(|error| error.without(&secrets))
+    }
+
+    async fn build_or_tell_all(&self, setup: Setup) -> Result<Arc<T>> {
         let metadata = setup.metadata.clone();
         metadata.collect();
         let (built, waited) = self.try_build(&setup).await;

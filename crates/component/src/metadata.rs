@@ -8,8 +8,10 @@ use std::{
 };
 
 use outrigger_nearest::nearest;
-use outrigger_redact::Secrets;
+use outrigger_redact::{Secrets, passwords};
 use outrigger_resources::value::{ParseDurationError, go_nanos, truthy};
+
+use crate::answer::MAX_ANSWER;
 
 /// A property that is missing or wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -201,10 +203,13 @@ impl Metadata {
         self.secrets().redact(text)
     }
 
-    /// The values that came from a secret store.
+    /// The values that came from a secret store, and the passwords in the user parts of addresses.
     pub fn secrets(&self) -> Secrets {
-        let found = self.secret.iter().filter_map(|name| self.properties.get(name));
-        Secrets::new(found.map(|(_, value)| value.as_str()))
+        let stored = self.secret.iter().filter_map(|name| self.properties.get(name));
+        let stored = stored.map(|(_, value)| value.as_str());
+        let values = self.properties.values();
+        let passwords: Vec<String> = values.flat_map(|(_, value)| passwords(value)).collect();
+        Secrets::new(stored.chain(passwords.iter().map(String::as_str)))
     }
 
     /// The name of the component.
@@ -439,7 +444,8 @@ impl Metadata {
             || ["password", "connectionstring", "key", "secret", "token"]
                 .into_iter()
                 .any(has)
-            || (has("url") && may_hold_credentials(value));
+            || (has("url") && may_hold_credentials(value))
+            || !passwords(value).is_empty();
         MetadataError::Invalid {
             component: self.component.to_string(),
             property: property.to_owned(),

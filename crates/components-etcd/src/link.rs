@@ -72,6 +72,8 @@ impl Members {
                 .split_once("://")
                 .map_or(text, |(_, rest)| rest)
                 .trim_end_matches('/');
+            // As in Dapr, a user and a password in it have no effect.
+            let address = address.rsplit_once('@').map_or(address, |(_, host)| host);
             let member = address
                 .rsplit_once(':')
                 .filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
@@ -219,6 +221,17 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use outrigger_components_testing::{Components, named, tls::Certificates};
+
+    #[tokio::test]
+    async fn an_account_in_an_address_is_neither_used_nor_shown() {
+        let endpoints = "http://me:hush@127.0.0.1:1,me:p@ss@[::1]:2/";
+        let setup = outrigger_components_testing::setup(&[("endpoints", endpoints)]);
+        let members = super::Members::read(&setup.metadata).unwrap();
+        let addresses: Vec<_> = members.addresses.iter().map(|member| &member.address).collect();
+        assert_eq!(addresses, ["127.0.0.1:1", "[::1]:2"]);
+        let link = super::Link::new(&setup.metadata).unwrap();
+        assert_eq!(link.at, "127.0.0.1:1,[::1]:2");
+    }
 
     async fn told(properties: &[(&str, &str)]) -> Vec<String> {
         let opened = Components::of(crate::add).state("state.etcd", "v2", properties);

@@ -55,12 +55,14 @@ impl Settings {
 
     /// An error of the client.
     pub(super) fn failure(&self, error: &KrafkaError) -> Error {
-        Error::new(kind(error), format!("Kafka at {}: {error}", self.brokers))
+        let brokers = outrigger_redact::addresses(&self.brokers);
+        Error::new(kind(error), format!("Kafka at {brokers}: {error}"))
     }
 
     /// An error of the client about a topic.
     pub(super) fn failure_of(&self, topic: &str, error: &KrafkaError) -> Error {
-        let text = format!("Kafka at {}: topic {topic:?}: {error}", self.brokers);
+        let brokers = outrigger_redact::addresses(&self.brokers);
+        let text = format!("Kafka at {brokers}: topic {topic:?}: {error}");
         Error::new(kind(error), text)
     }
 }

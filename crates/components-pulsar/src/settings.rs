@@ -232,7 +232,9 @@ fn hosts(metadata: &Metadata, servers: &str) -> Result<Vec<Url>, MetadataError> 
             Some(_) => host.to_owned(),
         };
         let wrong = |why: &str| metadata.wrong(HOST, why);
-        let url = Url::parse(&text).map_err(|error| wrong(&error.to_string()))?;
+        let mut url = Url::parse(&text).map_err(|error| wrong(&error.to_string()))?;
+        // An account in it has no effect, and addresses are shown.
+        let _ = (url.set_username(""), url.set_password(None));
         scheme = match url.scheme() {
             "pulsar" => "pulsar",
             "pulsar+ssl" => "pulsar+ssl",
@@ -344,6 +346,8 @@ mod tests {
     fn hosts_have_one_scheme_and_may_be_several() {
         let settings = read(&[("host", "a")]).unwrap();
         assert_eq!(hosts(&settings), ["pulsar://a"]);
+        let settings = read(&[("host", "pulsar://me:hush@a:1")]).unwrap();
+        assert_eq!(hosts(&settings), ["pulsar://a:1"]);
         let settings = read(&[("host", "pulsar+ssl://a:1, b:2")]).unwrap();
         assert_eq!(hosts(&settings), ["pulsar+ssl://a:1", "pulsar+ssl://b:2"]);
     }

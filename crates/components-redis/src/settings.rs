@@ -196,6 +196,11 @@ fn hosts(metadata: &Metadata, servers: &str) -> Result<Vec<(String, u16)>, Metad
     let mut hosts = Vec::new();
     for address in servers.split(',') {
         let address = address.trim();
+        if address.contains('@') || address.contains("://") {
+            let expected = "it must be HOST:PORT, without a scheme; a user and a password belong in \
+                redisUsername and redisPassword";
+            return Err(metadata.wrong(&["redisHost"], expected));
+        }
         // An IPv6 address has colons of its own; with a port it stands in brackets.
         let (host, own) = match address.rsplit_once(':') {
             Some((host, own)) if !host.contains(':') || host.ends_with(']') => (host, Some(own)),
@@ -360,6 +365,21 @@ mod tests {
         assert_eq!(read.read_timeout, None);
         assert_eq!(read.least_pause, Duration::from_millis(100));
         assert_eq!(read.retries, 0);
+    }
+
+    #[test]
+    fn an_account_in_an_address_is_refused_and_not_shown() {
+        for host in [
+            "me:hush@redis:6379",
+            "redis://:hush@redis:6379/0",
+            "a:1,rediss://me:hush@b",
+        ] {
+            let error = settings(&[("redisHost", host)]).unwrap_err().to_string();
+            assert!(
+                error.contains("redisPassword") && !error.contains("hush"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

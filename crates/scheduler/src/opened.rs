@@ -36,7 +36,7 @@ impl Opened {
         match &config.store {
             Store::Embedded => Self::embedded(config, address).await,
             Store::Etcd(access) => {
-                let at = format!("the etcd at {}", access.endpoints.join(","));
+                let at = format!("the etcd at {}", access.shown());
                 let etcd = Etcd::new(Client::new(access)?);
                 Ok(Self::shared(config, address, Arc::new(etcd), at))
             }

@@ -35,6 +35,22 @@ fn what_came_from_a_secret_store_is_not_shown() {
 }
 
 #[test]
+fn passwords_in_addresses_are_secrets() {
+    let metadata = metadata(&[
+        ("endpoints", "http://me:hush-1@a:1,http://me:hush%202@b:2"),
+        ("schedule", "@every 5s"),
+    ]);
+    let text = "http://me:hush-1@a:1: no, hush 2 and hush%202: no; @every 5s";
+    let expected = "http://me:***@a:1: no, *** and ***: no; @every 5s";
+    assert_eq!(metadata.redact(text), expected);
+    for names in [["endpoints"], ["schedule"]] {
+        let error = metadata.wrong(&names, "no").to_string();
+        assert!(!error.contains("hush"), "{error}");
+        assert_eq!(error.contains("@every"), names == ["schedule"], "{error}");
+    }
+}
+
+#[test]
 fn what_nobody_looks_up_is_unused_and_near_what_was_looked_up_in_vain() {
     let metadata = metadata(&[
         ("redisHots", "a"),

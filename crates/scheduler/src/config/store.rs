@@ -43,9 +43,16 @@ impl std::fmt::Debug for EtcdAccess {
         // Passwords are not for logs.
         formatter
             .debug_struct("EtcdAccess")
-            .field("endpoints", &self.endpoints)
+            .field("endpoints", &self.shown())
             .field("username", &self.username)
             .finish_non_exhaustive()
+    }
+}
+
+impl EtcdAccess {
+    /// The endpoints, for messages.
+    pub(crate) fn shown(&self) -> String {
+        outrigger_redact::addresses(&self.endpoints.join(","))
     }
 }
 

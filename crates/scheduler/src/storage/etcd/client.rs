@@ -85,7 +85,7 @@ impl Client {
             .map(|endpoint| Target::read(endpoint).map(Target::stubs));
         Ok(Self {
             members: members.collect::<Result<_, _>>()?,
-            at: settings.endpoints.join(","),
+            at: settings.shown(),
             full: Full::Etcd,
             turn: AtomicUsize::new(0),
             account: (!settings.username.is_empty()).then(|| AuthenticateRequest {
@@ -272,7 +272,7 @@ struct Target {
 impl Target {
     fn read(endpoint: &str) -> Result<Self, EndpointError> {
         let wrong = |why: &str| EndpointError {
-            endpoint: endpoint.to_owned(),
+            endpoint: outrigger_redact::addresses(endpoint),
             why: why.to_owned(),
         };
         let (scheme, address) = endpoint.split_once("://").unwrap_or(("http", endpoint));
@@ -378,6 +378,8 @@ mod tests {
                 .unwrap_or_default();
             assert!(error.contains(&format!("{bad:?}")), "{bad}: {error}");
         }
+        let error = client(&["http://me:hush@host"]).unwrap_err().to_string();
+        assert!(error.contains("***@host") && !error.contains("hush"), "{error}");
     }
 
     #[tokio::test]
