@@ -11,6 +11,7 @@
 //! * [`Catalog`]: types and versions to factories, built explicitly.
 //! * `conformance` (feature): the rules each implementation must keep, runnable on any of them.
 
+pub mod answer;
 pub mod bindings;
 pub mod catalog;
 pub mod configuration;

@@ -125,6 +125,8 @@ pub struct Metadata {
     properties: HashMap<String, (String, String)>,
     /// Of the properties whose values came from a secret store, by lower-cased name.
     secret: BTreeSet<String>,
+    /// Bytes that an answer of the outside system may have.
+    max_answer: usize,
     /// What was looked up, here and in copies of this.
     wanted: Arc<Mutex<LookedUp>>,
 }
@@ -175,6 +177,7 @@ impl Metadata {
             component: component.into(),
             properties: HashMap::new(),
             secret: BTreeSet::new(),
+            max_answer: MAX_ANSWER,
             wanted: Arc::default(),
         };
         for (name, value) in properties {
@@ -198,7 +201,19 @@ impl Metadata {
         self
     }
 
-    /// `text` with `***` in place of each value that came from a secret store.
+    /// With another bound of what the outside system may answer.
+    #[must_use]
+    pub fn with_max_answer(mut self, bytes: usize) -> Self {
+        self.max_answer = bytes;
+        self
+    }
+
+    /// Bytes that an answer of the outside system may have: one value, one message, or all values of a call.
+    pub fn max_answer(&self) -> usize {
+        self.max_answer
+    }
+
+    /// `text` with `***` in place of each of the [`Metadata::secrets`].
     pub fn redact(&self, text: &str) -> String {
         self.secrets().redact(text)
     }

@@ -34,12 +34,11 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const PING_AFTER: Duration = Duration::from_secs(10);
 /// How long the answer to that may take. Then another member is connected to.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// The largest answer, bytes; the server's own limit of a request is 1.5 MiB by default.
-const MAX_ANSWER: usize = 64 << 20;
 
 pub(super) struct Link {
     channel: Channel,
     at: String,
+    max_answer: usize,
     closed: AtomicBool,
 }
 
@@ -170,6 +169,7 @@ impl Link {
         Ok(Self {
             channel,
             at,
+            max_answer: metadata.max_answer(),
             closed: AtomicBool::new(false),
         })
     }
@@ -183,7 +183,7 @@ impl Link {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::closed());
         }
-        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER);
+        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(self.max_answer);
         let calling = async {
             grpc.ready()
                 .await

@@ -26,15 +26,13 @@ use tokio_postgres::{
 
 use super::{
     cell,
-    pool::{Parameter, Pool, failure},
+    pool::{Parameter, Pool, failure, too_large},
     session::OwnedSession,
     settings::Settings,
 };
 
 const SQL: &str = "sql";
 const PARAMETERS: &str = "params";
-/// Largest answer to a query, bytes of JSON.
-const MAX_ANSWER: usize = 100 << 20;
 
 pub(super) struct PostgresBinding {
     pool: Pool,
@@ -161,6 +159,9 @@ impl PostgresBinding {
     {
         let session = Arc::new(self.pool.session().await?);
         let result = work(session.clone()).await;
+        if matches!(&result, Err(error) if error.kind() == Kind::TooLarge) {
+            session.leave_unread();
+        }
         if !may_begin(sql) {
             session.settle();
         } else if let Some(session) = Arc::into_inner(session) {
@@ -211,8 +212,9 @@ impl PostgresBinding {
             let mut rows = pin!(rows.map_err(failure)?);
             let mut out = String::from("[");
             while let Some(row) = rows.try_next().await.map_err(failure)? {
-                let written = append(row, out).await;
-                out = written.inspect_err(|_| session.leave_unread())?;
+                out = append(row, out, self.pool.max_answer())
+                    .await
+                    .inspect_err(|_| session.leave_unread())?;
             }
             out.push(']');
             Ok(out)
@@ -222,10 +224,10 @@ impl PostgresBinding {
 }
 
 /// Writes a row behind the others. A large one is written on a thread for heavy work.
-async fn append(row: Row, mut out: String) -> Result<String> {
+async fn append(row: Row, mut out: String, limit: usize) -> Result<String> {
     let size = row.raw_size_bytes();
-    if size > MAX_ANSWER.saturating_sub(out.len()) {
-        return Err(too_large());
+    if size > limit.saturating_sub(out.len()) {
+        return Err(too_large(limit));
     }
     let write = move || -> Result<String> {
         if out.len() > 1 {
@@ -235,16 +237,10 @@ async fn append(row: Row, mut out: String) -> Result<String> {
         Ok(out)
     };
     let out = offload(size, write).await?;
-    if out.len() > MAX_ANSWER {
-        return Err(too_large());
+    if out.len() > limit {
+        return Err(too_large(limit));
     }
     Ok(out)
-}
-
-fn too_large() -> Error {
-    let text =
-        format!("the rows have more than {MAX_ANSWER} bytes together, which is the limit: select fewer");
-    Error::new(Kind::TooLarge, text)
 }
 
 fn context(error: Error) -> Error {

@@ -154,10 +154,8 @@ impl Values {
     }
 
     async fn listen(&self, channel: &str) -> Result<Listener> {
-        let Settings {
-            config, tls, timeout, ..
-        } = &self.settings;
-        Listener::open(config, tls.connector()?, channel, *timeout).await
+        let (tls, config) = self.settings.connector(self.pool.max_answer())?;
+        Listener::open(&config, tls, channel, self.settings.timeout).await
     }
 }
 
@@ -278,6 +276,11 @@ mod tests {
         assert_eq!(item.metadata["a"], "b");
         for wrong in ["", "[]", "{}", r#"{"data":[]}"#, r#"{"data":{"value":"v"}}"#] {
             assert!(notified(wrong).is_err(), "{wrong}");
+        }
+        // Of what the table has now, only writes say anything.
+        for unknown in [r#""action":"DELETE","#, r#""action":"delete","#, ""] {
+            let payload = format!(r#"{{{unknown}"data":{{"key":"k","value":"old"}}}}"#);
+            assert_eq!(notified(&payload).unwrap().item, None, "{payload}");
         }
     }
 }

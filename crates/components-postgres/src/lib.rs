@@ -4,7 +4,9 @@
 mod binding;
 mod cell;
 mod configuration;
+mod connector;
 mod dsn;
+mod frames;
 mod layout;
 mod listener;
 mod migration;

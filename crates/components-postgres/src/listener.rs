@@ -3,10 +3,9 @@ use std::time::Duration;
 use outrigger_component::{Error, Kind, Result};
 use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, Client};
-use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::pool::failure;
+use super::{connector::Connector, pool::failure};
 use outrigger_component::deadline::within;
 
 /// Notifications that wait to be told.
@@ -26,7 +25,7 @@ impl Listener {
     /// Connects; when it returns, the channel is being listened to.
     pub(super) async fn open(
         config: &tokio_postgres::Config,
-        tls: MakeRustlsConnect,
+        tls: Connector,
         channel: &str,
         timeout: Duration,
     ) -> Result<Self> {

@@ -1,6 +1,7 @@
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use deadpool_postgres::{Manager, ManagerConfig, PoolError, RecyclingMethod, Runtime};
+use futures::TryStreamExt;
 use outrigger_component::{Error, Kind, Metadata, Result};
 use tokio_postgres::{
     Config, Row, RowStream,
@@ -8,10 +9,10 @@ use tokio_postgres::{
     error::SqlState,
     types::{ToSql, Type},
 };
-use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
+    connector::Connector,
     session::{AsSession, OwnedSession, Session},
     settings::Settings,
 };
@@ -25,7 +26,9 @@ pub(super) struct Pool {
     pool: deadpool_postgres::Pool,
     prepare: bool,
     timeout: Duration,
-    tls: MakeRustlsConnect,
+    tls: Connector,
+    /// Bytes of all rows of a statement.
+    max_answer: usize,
     component: Arc<str>,
     /// What is connected to, for its errors.
     at: String,
@@ -99,8 +102,15 @@ fn kind(code: &SqlState) -> Kind {
         Some("3D" | "3F") => Kind::Configuration,
         Some("22") => Kind::InvalidRequest,
         _ if *code == SqlState::INSUFFICIENT_PRIVILEGE => Kind::Denied,
+        _ if *code == SqlState::PROGRAM_LIMIT_EXCEEDED => Kind::TooLarge,
         _ => Kind::Internal,
     }
+}
+
+/// The rows of a statement are more than may be held.
+pub(super) fn too_large(limit: usize) -> Error {
+    let text = format!("the rows have more than {limit} bytes together, which is the limit: select fewer");
+    Error::new(Kind::TooLarge, text)
 }
 
 fn pool_failure(at: &str, error: PoolError) -> Error {
@@ -118,8 +128,9 @@ impl Pool {
         let config = ManagerConfig {
             recycling_method: RecyclingMethod::Fast,
         };
-        let tls = settings.tls.connector()?;
-        let manager = Manager::from_config(settings.config.clone(), tls.clone(), config);
+        let max_answer = metadata.max_answer();
+        let (tls, server) = settings.connector(max_answer)?;
+        let manager = Manager::from_config(server, tls.clone(), config);
         let pool = deadpool_postgres::Pool::builder(manager)
             .max_size(settings.most_connections)
             .runtime(Runtime::Tokio1)
@@ -137,6 +148,7 @@ impl Pool {
             prepare: settings.prepare,
             timeout: settings.timeout,
             tls,
+            max_answer,
             component: metadata.component().clone(),
             at: format!("PostgreSQL at {}", servers(&settings.config)),
             _reaper: AbortOnDropHandle::new(reaper),
@@ -217,6 +229,11 @@ impl Pool {
         self.bound(twice).await
     }
 
+    /// Bytes that all rows of a statement may have together.
+    pub(super) fn max_answer(&self) -> usize {
+        self.max_answer
+    }
+
     /// Rows of a statement.
     pub(super) async fn rows(
         &self,
@@ -224,36 +241,39 @@ impl Pool {
         sql: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>> {
-        let values: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|(value, _)| *value).collect();
-        let rows = match (session.as_session()?, self.prepare) {
-            (Session::Connection(connection), true) => {
-                let statement = connection.prepare_cached(sql).await.map_err(failure)?;
-                connection.query(&statement, &values).await
-            }
-            (Session::Transaction(transaction), true) => {
-                let statement = transaction.prepare_cached(sql).await.map_err(failure)?;
-                transaction.query(&statement, &values).await
-            }
-            (Session::Connection(connection), false) => connection.query_typed(sql, parameters).await,
-            (Session::Transaction(transaction), false) => transaction.query_typed(sql, parameters).await,
-        };
-        rows.map_err(failure)
+        let mut rows = pin!(self.stream(session, sql, parameters).await?);
+        let (mut all, mut left) = (Vec::new(), self.max_answer);
+        while let Some(row) = rows.try_next().await.map_err(failure)? {
+            let rest = left.checked_sub(row.raw_size_bytes());
+            left = rest.ok_or_else(|| too_large(self.max_answer))?;
+            all.push(row);
+        }
+        Ok(all)
     }
 
     /// Rows of a statement as they come. Who does not read them to the end must not settle the session.
     pub(super) async fn stream(
         &self,
-        session: &OwnedSession,
+        session: &impl AsSession,
         sql: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<RowStream> {
-        let client = session.client()?;
-        let rows = if self.prepare {
-            let statement = client.prepare_cached(sql).await.map_err(failure)?;
-            let values: Vec<_> = parameters.iter().map(|(value, _)| *value).collect();
-            client.query_raw(&statement, values).await
-        } else {
-            client.query_typed_raw(sql, parameters.to_vec()).await
+        let values = || parameters.iter().map(|(value, _)| *value);
+        let rows = match (session.as_session()?, self.prepare) {
+            (Session::Connection(connection), true) => {
+                let statement = connection.prepare_cached(sql).await.map_err(failure)?;
+                connection.query_raw(&statement, values()).await
+            }
+            (Session::Transaction(transaction), true) => {
+                let statement = transaction.prepare_cached(sql).await.map_err(failure)?;
+                transaction.query_raw(&statement, values()).await
+            }
+            (Session::Connection(connection), false) => {
+                connection.query_typed_raw(sql, parameters.to_vec()).await
+            }
+            (Session::Transaction(transaction), false) => {
+                transaction.query_typed_raw(sql, parameters.to_vec()).await
+            }
         };
         rows.map_err(failure)
     }

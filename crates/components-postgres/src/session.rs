@@ -7,7 +7,8 @@ use std::{
 
 use deadpool_postgres::{Object, Transaction};
 use outrigger_component::{Error, Result};
-use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::connector::Connector;
 
 /// How long the server is asked to give up a statement.
 const CANCELLING: Duration = Duration::from_secs(5);
@@ -36,11 +37,11 @@ pub(super) struct OwnedSession {
     object: Option<Object>,
     settled: AtomicBool,
     unread: AtomicBool,
-    tls: MakeRustlsConnect,
+    tls: Connector,
 }
 
 impl OwnedSession {
-    pub(super) fn new(object: Object, tls: MakeRustlsConnect) -> Self {
+    pub(super) fn new(object: Object, tls: Connector) -> Self {
         Self {
             object: Some(object),
             settled: AtomicBool::new(false),

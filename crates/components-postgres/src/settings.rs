@@ -4,6 +4,7 @@ use outrigger_component::{GoDuration, Metadata, MetadataError, Result, Unit};
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
 use super::{
+    connector::Connector,
     dsn,
     tls::{Tls, Trust},
 };
@@ -69,6 +70,14 @@ impl Settings {
                 .unwrap_or(Duration::from_secs(30 * 60)),
             prepare,
         })
+    }
+}
+
+impl Settings {
+    /// What connects, with answers of at most so many bytes, and the configuration for it.
+    pub(super) fn connector(&self, max_answer: usize) -> Result<(Connector, tokio_postgres::Config)> {
+        let tls = self.tls.connector()?;
+        Ok(Connector::new(tls, self.tls.mode, &self.config, max_answer))
     }
 }
 

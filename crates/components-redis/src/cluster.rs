@@ -34,8 +34,8 @@ pub(super) fn client(settings: &Settings) -> RedisResult<ClusterClient> {
     if let Some(password) = &settings.account.password {
         builder = builder.password(password);
     }
-    if let (Some(mode), Some(certificates)) = (settings.tls_mode(), &settings.tls) {
-        builder = builder.tls(mode).certs(certificates.clone());
+    if let (Some(mode), Some(tls)) = (settings.tls_mode(), &settings.tls) {
+        builder = builder.tls(mode).certs(tls.certificates.clone());
     }
     builder.build()
 }

@@ -3,6 +3,7 @@
 //!
 //! One multiplexed connection carries all commands. A single server, a cluster, or a master that sentinels name.
 
+mod answers;
 mod binding;
 mod broker;
 mod cluster;
@@ -10,7 +11,7 @@ mod configuration;
 mod link;
 mod lock;
 mod script;
-mod sentinel;
+mod server;
 mod settings;
 mod state;
 mod tls;

@@ -4,16 +4,17 @@ use std::{
 };
 
 use ::redis::{
-    Client, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind, Value,
-    aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig, PubSub},
+    Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind, Value,
+    aio::PubSub,
     cluster::{ClusterClient, ClusterConfig},
 };
 use outrigger_component::{Error, Kind, Metadata, Result};
 
 use super::{
+    answers::TOO_LARGE,
     cluster::Cluster,
-    sentinel::Sentinel,
-    settings::{PIPELINE, Role, Settings, Topology},
+    server::Server,
+    settings::{Role, Settings, Topology},
 };
 
 /// Whether a command may run twice when nobody knows whether it ran.
@@ -26,9 +27,8 @@ pub(super) enum Repeat {
 
 #[derive(Clone)]
 enum Connection {
-    Node(ConnectionManager),
+    Server(Server),
     Cluster(Cluster),
-    Sentinel(Sentinel),
 }
 
 /// The connection in use, and how many there were before it.
@@ -38,23 +38,16 @@ struct Current {
     number: u64,
 }
 
-/// What opens connections anew.
-#[derive(Clone)]
-enum Opener {
-    Node(Box<Client>),
-    Cluster(Box<ClusterClient>),
-    Sentinel,
-}
-
 /// A connection that comes back after it broke, and how patient callers are.
 pub(super) struct Link {
     current: Mutex<Option<Current>>,
-    opener: Opener,
+    /// What connects to a cluster anew.
+    cluster: Option<Box<ClusterClient>>,
     pub(super) settings: Settings,
     component: Arc<str>,
 }
 
-fn kind(error: &RedisError) -> Kind {
+pub(super) fn kind(error: &RedisError) -> Kind {
     if error.is_timeout() {
         return Kind::Timeout;
     }
@@ -76,8 +69,11 @@ fn kind(error: &RedisError) -> Kind {
             | ServerErrorKind::ReadOnly
             | ServerErrorKind::TryAgain,
         ) => Kind::Unavailable,
-        _ if error.code() == Some("NOAUTH") || error.code() == Some("WRONGPASS") => Kind::Denied,
-        _ => Kind::Internal,
+        _ => match error.code() {
+            Some("NOAUTH" | "WRONGPASS") => Kind::Denied,
+            Some(TOO_LARGE) => Kind::TooLarge,
+            _ => Kind::Internal,
+        },
     }
 }
 
@@ -111,60 +107,44 @@ impl Link {
             )
             .of(&component)
         };
-        let (opener, connection) = match &settings.topology {
-            Topology::Sentinel(master) => {
-                let sentinel = Sentinel::new(&settings, master);
-                (Opener::Sentinel, Connection::Sentinel(sentinel))
-            }
-            Topology::Node => {
-                let client = client(metadata, &settings)?;
-                let manager = manager(&client, &settings).map_err(refused)?;
-                (Opener::Node(Box::new(client)), Connection::Node(manager))
-            }
+        let (cluster, connection) = match &settings.topology {
+            Topology::Node | Topology::Sentinel(_) => (None, Connection::Server(Server::new(&settings))),
             Topology::Cluster => {
                 let client = super::cluster::client(&settings).map_err(refused)?;
                 let connection = client.get_async_connection().await.map_err(refused)?;
-                (
-                    Opener::Cluster(Box::new(client)),
-                    Connection::Cluster(Cluster(connection)),
-                )
+                (Some(Box::new(client)), Connection::Cluster(Cluster(connection)))
             }
         };
-        let link = Self::new(connection, opener, settings.clone(), component.clone());
+        let link = Self::new(connection, cluster, settings.clone(), component.clone());
         let ping = ::redis::cmd("PING");
         link.attempt(&ping, Repeat::Yes).await?.map_err(refused)?;
         Ok(link)
     }
 
-    fn new(connection: Connection, opener: Opener, settings: Settings, component: Arc<str>) -> Self {
+    fn new(
+        connection: Connection,
+        cluster: Option<Box<ClusterClient>>,
+        settings: Settings,
+        component: Arc<str>,
+    ) -> Self {
         Self {
             current: Mutex::new(Some(Current {
                 connection,
                 number: 0,
             })),
-            opener,
+            cluster,
             settings,
             component,
         }
     }
 
     /// A second connection to the same server; connects when first used. None to a cluster.
-    pub(super) fn apart(&self) -> Result<Option<Self>> {
-        let connection = match (&self.opener, &self.settings.topology) {
-            (Opener::Node(client), _) => manager(client, &self.settings).map(Connection::Node),
-            (Opener::Sentinel, Topology::Sentinel(master)) => {
-                Ok(Connection::Sentinel(Sentinel::new(&self.settings, master)))
-            }
-            _ => return Ok(None),
-        };
-        let connection = connection.map_err(|error| self.failure(error))?;
-        let (opener, settings) = (self.opener.clone(), self.settings.clone());
-        Ok(Some(Self::new(
-            connection,
-            opener,
-            settings,
-            self.component.clone(),
-        )))
+    pub(super) fn apart(&self) -> Option<Self> {
+        let is_cluster = self.settings.topology == Topology::Cluster;
+        (!is_cluster).then(|| {
+            let connection = Connection::Server(Server::new(&self.settings));
+            Self::new(connection, None, self.settings.clone(), self.component.clone())
+        })
     }
 
     fn current(&self) -> Result<Current> {
@@ -172,32 +152,22 @@ impl Link {
         current.clone().ok_or_else(|| Error::closed().of(&self.component))
     }
 
-    /// Later commands take a new connection instead of `number`, which does not answer any more: a connection whose
-    /// other end vanished looks well for a long time. Answers that still come on it reach who waits for them.
+    /// Later commands take new connections to a cluster instead of `number`, which do not answer any more: a connection
+    /// whose other end vanished looks well for a long time. Answers that still come on it reach who waits for them.
     fn replace(&self, number: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(current) = current.as_mut().filter(|current| current.number == number) else {
+        let (Some(current), Some(client)) = (current.as_mut(), &self.cluster) else {
             return;
         };
-        match (&self.opener, &current.connection) {
-            (Opener::Node(client), _) => {
-                // It fails where the address means nothing, which it did before.
-                let Ok(manager) = manager(client, &self.settings) else {
-                    return;
-                };
-                current.connection = Connection::Node(manager);
-            }
-            (Opener::Cluster(client), _) => {
-                let mut config = ClusterConfig::new();
-                if let Some(limit) = self.settings.read_timeout {
-                    config = config.set_response_timeout(limit);
-                }
-                let connection = client.get_pending_async_connection_with_config(config);
-                current.connection = Connection::Cluster(Cluster(connection));
-            }
-            (Opener::Sentinel, Connection::Sentinel(sentinel)) => sentinel.forget(),
-            (Opener::Sentinel, _) => {}
+        if current.number != number {
+            return;
         }
+        let mut config = ClusterConfig::new();
+        if let Some(limit) = self.settings.read_timeout {
+            config = config.set_response_timeout(limit);
+        }
+        let connection = client.get_pending_async_connection_with_config(config);
+        current.connection = Connection::Cluster(Cluster(connection));
         current.number += 1;
     }
 
@@ -211,6 +181,13 @@ impl Link {
 
     /// Runs `command`. The outer error is that the link is closed, the inner one the server's.
     pub(super) async fn attempt(&self, command: &Cmd, repeat: Repeat) -> Result<RedisResult<Value>> {
+        let answer = self.attempt_parts(command, repeat).await?;
+        // A part that is an error fails the whole.
+        Ok(answer.and_then(Value::extract_error))
+    }
+
+    /// As [`Link::attempt`], with an answer in which parts may be errors.
+    pub(super) async fn attempt_parts(&self, command: &Cmd, repeat: Repeat) -> Result<RedisResult<Value>> {
         let mut pause = self.settings.least_pause;
         for _ in 0..self.settings.retries {
             let error = match self.once(command).await? {
@@ -232,25 +209,15 @@ impl Link {
     async fn once(&self, command: &Cmd) -> Result<RedisResult<Value>> {
         let Current { connection, number } = self.current()?;
         let result = match connection {
-            Connection::Node(mut manager) => manager.req_packed_command(command).await,
-            Connection::Cluster(cluster) => cluster.run(command).await,
-            Connection::Sentinel(sentinel) => {
-                let result = match sentinel.connection().await {
-                    Ok(mut connection) => connection.req_packed_command(command).await,
-                    Err(error) => Err(error),
-                };
-                let result = result.and_then(Value::extract_error);
-                if result.as_ref().is_err_and(|error| kind(error) != Kind::Internal) {
-                    sentinel.forget();
+            Connection::Cluster(cluster) => {
+                let result = cluster.run(command).await;
+                if result.as_ref().is_err_and(RedisError::is_timeout) {
+                    self.replace(number);
                 }
                 result
             }
+            Connection::Server(server) => server.run(command).await,
         };
-        // Errors of the server arrive as values too.
-        let result = result.and_then(Value::extract_error);
-        if result.as_ref().is_err_and(RedisError::is_timeout) {
-            self.replace(number);
-        }
         Ok(result)
     }
 
@@ -279,10 +246,9 @@ impl Link {
     /// A connection of its own for messages.
     pub(super) async fn pubsub(&self) -> Result<PubSub> {
         let opening = async {
-            match (self.current()?.connection, &self.opener) {
-                (Connection::Sentinel(sentinel), _) => Ok(sentinel.pubsub().await),
-                (_, Opener::Node(client)) => Ok(client.get_async_pubsub().await),
-                _ => Err(Error::unsupported(
+            match self.current()?.connection {
+                Connection::Server(server) => Ok(server.pubsub().await),
+                Connection::Cluster(_) => Err(Error::unsupported(
                     "redis: a cluster cannot be watched for changes",
                 )),
             }
@@ -298,26 +264,4 @@ impl Link {
     pub(super) fn close(&self) {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
-}
-
-fn client(metadata: &Metadata, settings: &Settings) -> Result<Client> {
-    let Some((host, port)) = settings.hosts.first() else {
-        return Err(metadata.wrong(&["redisHost"], "it must be HOST:PORT").into());
-    };
-    let client = settings.client(host, *port, &settings.account, settings.database);
-    client.map_err(|error| {
-        Error::new(Kind::Configuration, format!("redis at {}", settings.shown()))
-            .because(error)
-            .of(metadata.component())
-    })
-}
-
-fn manager(client: &Client, settings: &Settings) -> RedisResult<ConnectionManager> {
-    let config = ConnectionManagerConfig::new()
-        .set_connection_timeout(Some(settings.dial_timeout))
-        .set_response_timeout(settings.read_timeout)
-        .set_pipeline_buffer_size(PIPELINE)
-        // Commands are tried again one by one, see `Link::attempt`.
-        .set_number_of_retries(0);
-    ConnectionManager::new_lazy_with_config(client.clone(), config)
 }

@@ -1,12 +1,22 @@
-use std::time::Duration;
+use std::{io, sync::Arc, time::Duration};
 
 use ::redis::{
-    Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, TlsCertificates, TlsMode,
-    io::tcp::{TcpSettings, socket2::TcpKeepalive},
+    ConnectionAddr, RedisConnectionInfo, RedisResult, TlsMode,
+    io::tcp::{
+        TcpSettings,
+        socket2::{SockRef, TcpKeepalive},
+    },
 };
-use outrigger_component::{GoDuration, Metadata, MetadataError, Result, Unit};
+use outrigger_component::{GoDuration, Metadata, MetadataError, Result, Unit, answer::Filtered};
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_util::either::Either;
 
-use super::tls;
+use super::{
+    answers::Answers,
+    tls::{self, Tls},
+};
 
 /// Commands that may wait to be written, of a connection. Where it is full, later ones overtake those that wait: entries of a bulk
 /// would lose their order. 50 is what the library has.
@@ -16,6 +26,9 @@ const DEFAULT_PORT: u16 = 6379;
 /// How long a connection may be silent before the system asks whether the server is still there.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
+/// A connection, with TLS or without.
+pub(super) type Stream = Either<TcpStream, TlsStream<TcpStream>>;
+
 /// The properties all stores on Redis share.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
@@ -24,7 +37,9 @@ pub(super) struct Settings {
     pub(super) account: Account,
     pub(super) sentinel_account: Account,
     pub(super) database: i64,
-    pub(super) tls: Option<TlsCertificates>,
+    pub(super) tls: Option<Tls>,
+    /// Bytes of an answer.
+    pub(super) max_answer: usize,
     pub(super) dial_timeout: Duration,
     /// `None` = wait for ever.
     pub(super) read_timeout: Option<Duration>,
@@ -94,6 +109,7 @@ impl Settings {
             sentinel_account: Account::read(metadata, "sentinelUsername", "sentinelPassword"),
             database: metadata.number(&["redisDB"])?.unwrap_or(0),
             tls: tls::read(metadata)?,
+            max_answer: metadata.max_answer(),
             dial_timeout: milliseconds(metadata, "dialTimeout")?
                 .and_then(GoDuration::positive)
                 .unwrap_or(Duration::from_secs(5)),
@@ -120,69 +136,73 @@ impl Settings {
         shown.join(",")
     }
 
-    /// What connects to a server, as `account`. Without `caCert` certificates are not verified, as in Dapr.
-    pub(super) fn client(
-        &self,
-        host: &str,
-        port: u16,
-        account: &Account,
-        database: i64,
-    ) -> RedisResult<Client> {
-        let account = with_account(RedisConnectionInfo::default().set_db(database), account);
-        let server = self
-            .address(host, port)
-            .into_connection_info()?
-            .set_tcp_settings(self.tcp())
-            .set_redis_settings(account);
-        match &self.tls {
-            None => Client::open(server),
-            Some(tls) => Client::build_with_tls(server, tls.clone()),
+    /// As whom, and to which of its databases, a server is connected to.
+    pub(super) fn info(&self, account: &Account, database: i64) -> RedisConnectionInfo {
+        let info = RedisConnectionInfo::default().set_db(database);
+        let info = match &account.user {
+            Some(user) => info.set_username(user),
+            None => info,
+        };
+        match &account.password {
+            Some(password) => info.set_password(password),
+            None => info,
         }
     }
 
-    /// Small commands go out at once, and a server that vanished is noticed.
+    /// Connects to a server, whose answers are bounded.
+    pub(super) async fn dial(&self, host: &str, port: u16) -> RedisResult<Filtered<Stream, Answers>> {
+        let tcp = TcpStream::connect((host, port)).await?;
+        tcp.set_nodelay(true)?;
+        let socket = SockRef::from(&tcp);
+        socket.set_tcp_keepalive(&keepalive())?;
+        #[cfg(target_os = "linux")]
+        socket.set_tcp_user_timeout(Some(KEEPALIVE * 2))?;
+        let stream = match &self.tls {
+            None => Either::Left(tcp),
+            Some(tls) => {
+                let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+                let connector = TlsConnector::from(Arc::clone(&tls.config));
+                Either::Right(connector.connect(name, tcp).await?)
+            }
+        };
+        Ok(Filtered::new(stream, Answers::new(self.max_answer)))
+    }
+
+    /// For connections to a cluster. Small commands go out at once, and a server that vanished is noticed.
     pub(super) fn tcp(&self) -> TcpSettings {
-        let keepalive = TcpKeepalive::new()
-            .with_time(KEEPALIVE)
-            .with_interval(KEEPALIVE / 3)
-            .with_retries(3);
-        let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+        let settings = TcpSettings::default()
+            .set_nodelay(true)
+            .set_keepalive(keepalive());
         #[cfg(target_os = "linux")]
         let settings = settings.set_user_timeout(KEEPALIVE * 2);
         settings
     }
 
     pub(super) fn tls_mode(&self) -> Option<TlsMode> {
-        self.tls
-            .as_ref()
-            .map(|certificates| match certificates.root_cert {
-                None => TlsMode::Insecure,
-                Some(_) => TlsMode::Secure,
-            })
+        self.tls.as_ref().map(|tls| match tls.certificates.root_cert {
+            None => TlsMode::Insecure,
+            Some(_) => TlsMode::Secure,
+        })
     }
 
     pub(super) fn address(&self, host: &str, port: u16) -> ConnectionAddr {
         match &self.tls {
             None => ConnectionAddr::Tcp(host.to_owned(), port),
-            Some(certificates) => ConnectionAddr::TcpTls {
+            Some(tls) => ConnectionAddr::TcpTls {
                 host: host.to_owned(),
                 port,
-                insecure: certificates.root_cert.is_none(),
+                insecure: tls.certificates.root_cert.is_none(),
                 tls_params: None,
             },
         }
     }
 }
 
-fn with_account(info: RedisConnectionInfo, account: &Account) -> RedisConnectionInfo {
-    let info = match &account.user {
-        Some(user) => info.set_username(user),
-        None => info,
-    };
-    match &account.password {
-        Some(password) => info.set_password(password),
-        None => info,
-    }
+fn keepalive() -> TcpKeepalive {
+    TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(KEEPALIVE / 3)
+        .with_retries(3)
 }
 
 /// Bare numbers are milliseconds here, unlike elsewhere.
@@ -352,22 +372,6 @@ mod tests {
     }
 
     #[test]
-    fn bare_durations_are_milliseconds_and_minus_one_is_for_ever() {
-        let read = settings(&[
-            ("redisHost", "redis"),
-            ("dialTimeout", "250"),
-            ("readTimeout", "-1"),
-            ("maxRetryBackoff", "100000000"),
-            ("redisMaxRetries", "-1"),
-        ])
-        .unwrap();
-        assert_eq!(read.dial_timeout, Duration::from_millis(250));
-        assert_eq!(read.read_timeout, None);
-        assert_eq!(read.least_pause, Duration::from_millis(100));
-        assert_eq!(read.retries, 0);
-    }
-
-    #[test]
     fn an_account_in_an_address_is_refused_and_not_shown() {
         for host in [
             "me:hush@redis:6379",
@@ -383,12 +387,34 @@ mod tests {
     }
 
     #[test]
-    fn connections_neither_gather_commands_nor_trust_silence() {
-        let read = settings(&[("redisHost", "redis")]).unwrap();
-        let client = read.client("redis", 6379, &read.account, 0).unwrap();
-        for tcp in [&read.tcp(), client.get_connection_info().tcp_settings()] {
-            assert!(tcp.nodelay() && tcp.keepalive().is_some());
-        }
+    fn bare_durations_are_milliseconds_and_minus_one_is_for_ever() {
+        let read = settings(&[
+            ("redisHost", "redis"),
+            ("dialTimeout", "250"),
+            ("readTimeout", "-1"),
+            ("maxRetryBackoff", "100000000"),
+            ("redisMaxRetries", "-1"),
+        ])
+        .unwrap();
+        assert_eq!(read.dial_timeout, Duration::from_millis(250));
+        assert_eq!(read.read_timeout, None);
+        assert_eq!(read.least_pause, Duration::from_millis(100));
+        assert_eq!(read.retries, 0);
+    }
+
+    #[tokio::test]
+    async fn connections_neither_gather_commands_nor_trust_silence() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let read = settings(&[("redisHost", "127.0.0.1")]).unwrap();
+        let dialled = read.dial("127.0.0.1", port).await.unwrap();
+        let Either::Left(tcp) = dialled.get_ref() else {
+            panic!("TLS without enableTLS");
+        };
+        let socket = SockRef::from(tcp);
+        assert!(tcp.nodelay().unwrap() && socket.keepalive().unwrap());
+        let of_clusters = read.tcp();
+        assert!(of_clusters.nodelay() && of_clusters.keepalive().is_some());
     }
 
     #[test]

@@ -99,7 +99,7 @@ pub(super) async fn open(metadata: &Metadata) -> Result<RedisState> {
     let default_ttl = metadata.number(&["ttlInSeconds"])?;
     let link = Link::open(metadata, Role::State).await?;
     let replicas = link.replicas().await?;
-    let strong = if replicas > 0 { link.apart()? } else { None };
+    let strong = if replicas > 0 { link.apart() } else { None };
     Ok(RedisState {
         link,
         strong,

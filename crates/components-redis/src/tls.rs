@@ -1,25 +1,43 @@
+use std::sync::Arc;
+
 use ::redis::{ClientTlsConfig, TlsCertificates};
 use outrigger_component::{Metadata, MetadataError};
+use outrigger_tls::AnyCertificate;
+use rustls::ClientConfig;
 
-/// What the properties say about TLS; `None` where it is off.
-pub(super) fn read(metadata: &Metadata) -> Result<Option<TlsCertificates>, MetadataError> {
+/// How connections are protected.
+#[derive(Debug, Clone)]
+pub(super) struct Tls {
+    /// For the driver, which makes the connections to a cluster itself.
+    pub(super) certificates: TlsCertificates,
+    /// For the others.
+    pub(super) config: Arc<ClientConfig>,
+}
+
+/// What the properties say about TLS; `None` where it is off. Without `caCert` certificates are not verified, as in Dapr.
+pub(super) fn read(metadata: &Metadata) -> Result<Option<Tls>, MetadataError> {
     if !metadata.flag(&["enableTLS"], false) {
         return Ok(None);
     }
     let (roots, identity) = (metadata.pem("caCert")?, metadata.client_identity()?);
     // The driver reads them when it connects, and takes a text without any certificate for a list of none; what is
     // wrong with them is to be told before.
-    if roots.is_some() || identity.is_some() {
-        metadata.client_tls_of(roots, identity)?;
+    let mut config = metadata.client_tls_of(roots, identity)?;
+    if roots.is_none() {
+        let provider = Arc::clone(config.crypto_provider());
+        let anything = Arc::new(AnyCertificate::new(provider));
+        config.dangerous().set_certificate_verifier(anything);
     }
     let owned = |text: &str| text.as_bytes().to_vec();
-    Ok(Some(TlsCertificates {
+    let certificates = TlsCertificates {
         client_tls: identity.map(|(certificate, key)| ClientTlsConfig {
             client_cert: owned(certificate),
             client_key: owned(key),
         }),
         root_cert: roots.map(owned),
-    }))
+    };
+    let config = Arc::new(config);
+    Ok(Some(Tls { certificates, config }))
 }
 
 #[cfg(test)]
@@ -31,7 +49,7 @@ mod tests {
 
     use super::*;
 
-    fn settings(properties: &[(&str, &str)]) -> Result<Option<TlsCertificates>, MetadataError> {
+    fn settings(properties: &[(&str, &str)]) -> Result<Option<Tls>, MetadataError> {
         let owned = properties
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -50,6 +68,7 @@ mod tests {
         let nothing = settings(&[("enableTLS", "true"), ("caCert", "")])
             .unwrap()
             .unwrap();
+        let nothing = nothing.certificates;
         assert!(nothing.root_cert.is_none() && nothing.client_tls.is_none());
     }
 
@@ -59,6 +78,7 @@ mod tests {
         let on = ("enableTLS", "true");
         let (certificate, key) = (("clientCert", &*of.client), ("clientKey", &*of.client_key));
         let known = settings(&[on, certificate, key]).unwrap().unwrap();
+        let known = known.certificates;
         assert!(known.client_tls.is_some() && known.root_cert.is_none());
         for (properties, blamed, why) in [
             (vec![on, certificate], "clientKey", "clientCert needs it"),

@@ -46,6 +46,8 @@ pub struct Context {
     pub configuration: Arc<Configuration>,
     /// Counts starts and failures.
     pub metrics: Arc<Metrics>,
+    /// Bytes that an answer of a component's outside system may have.
+    pub max_answer: usize,
     /// Whether the process has a placement service: then one state store may be that of actors.
     pub actors: bool,
 }

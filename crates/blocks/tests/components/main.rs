@@ -185,6 +185,7 @@ fn with_blocks(seen: &Arc<Mutex<Vec<String>>>) -> (Components, Blocks) {
             ..Configuration::default()
         }),
         metrics: Metrics::disabled(),
+        max_answer: usize::MAX,
         actors: true,
     };
     let settings = Configuration::default();

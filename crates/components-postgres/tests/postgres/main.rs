@@ -1,6 +1,7 @@
 //! The PostgreSQL stores, on a real server.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod answers;
 mod binding;
 mod queries;
 mod transactions;

@@ -83,7 +83,7 @@ fn has_code(error: &RedisError, code: &str) -> bool {
 impl Consumer {
     /// Makes the group where there is none: it begins with the oldest entry.
     pub(super) async fn join(shared: Arc<BrokerInner>, topic: &str) -> Result<Self> {
-        let apart = shared.link.apart()?.map(Arc::new);
+        let apart = shared.link.apart().map(Arc::new);
         let consumer = Self {
             shared,
             apart,
@@ -206,7 +206,7 @@ impl Consumer {
         let closed = shared.closed.clone();
         async move {
             let link = apart.as_deref().unwrap_or(&shared.link);
-            match link.attempt(&read, Repeat::No).await? {
+            match link.attempt_parts(&read, Repeat::No).await? {
                 Ok(value) => {
                     let entries = entry::read(value);
                     if entries.is_empty() && apart.is_none() {
@@ -238,8 +238,16 @@ impl Consumer {
                     // Draining began while the read was under way.
                     if feed.draining() {
                         owed.returned.push(entry.id);
-                    } else {
-                        feed.offer(entry.id.clone(), entry.message(&self.topic, 0));
+                        continue;
+                    }
+                    let id = entry.id.clone();
+                    match self.whole(entry).await {
+                        Ok(Some(entry)) => feed.offer(id, entry.message(&self.topic, 0)),
+                        Ok(None) => owed.acknowledged.push(id),
+                        Err(error) => {
+                            self.failed("a message is not read", &error);
+                            owed.returned.push(id);
+                        }
                     }
                 }
             }
@@ -280,7 +288,7 @@ impl Consumer {
 
     /// Runs a command about entries; where their group is gone, so are they.
     async fn run_in_group(&self, command: &Cmd) -> Result<Value> {
-        match self.shared.link.attempt(command, Repeat::Yes).await? {
+        match self.shared.link.attempt_parts(command, Repeat::Yes).await? {
             Ok(value) => Ok(value),
             Err(error) if has_code(&error, "NOGROUP") => Ok(Value::Nil),
             Err(error) => Err(self.shared.link.failure(error)),
@@ -350,13 +358,17 @@ impl Consumer {
         for pending in idle {
             claim.arg(&pending.id);
         }
-        let claimed = self.shared.link.attempt(&claim, Repeat::No).await?;
+        let claimed = self.shared.link.attempt_parts(&claim, Repeat::No).await?;
         let claimed = entry::entries(claimed.map_err(|error| self.shared.link.failure(error))?);
         let came: HashSet<String> = claimed.iter().map(|entry| entry.id.clone()).collect();
         for entry in claimed {
             let before = idle.iter().find(|pending| pending.id == entry.id);
             let before = before.map_or(1, |pending| pending.deliveries);
-            feed.offer(entry.id.clone(), entry.message(&self.topic, before));
+            let id = entry.id.clone();
+            match self.whole(entry).await? {
+                Some(entry) => feed.offer(id, entry.message(&self.topic, before)),
+                None => self.acknowledge(&id).await?,
+            }
         }
         for pending in idle.iter().filter(|pending| !came.contains(&pending.id)) {
             self.forget_removed(&pending.id).await?;
@@ -377,6 +389,35 @@ impl Consumer {
             self.shared.component,
             self.topic
         );
+        self.acknowledge(id).await
+    }
+
+    /// An entry of which a part was too large for the answer that it came in with others, read alone. `None` where it is too
+    /// large even so, or gone.
+    async fn whole(&self, entry: Entry) -> Result<Option<Entry>> {
+        if !entry.cut {
+            return Ok(Some(entry));
+        }
+        let mut find = cmd("XRANGE");
+        find.arg(&*self.topic).arg(&entry.id).arg(&entry.id);
+        let found = self.shared.link.attempt_parts(&find, Repeat::Yes).await?;
+        let found = entry::entries(found.map_err(|error| self.shared.link.failure(error))?);
+        let found = found.into_iter().next().filter(|found| !found.cut);
+        if found.is_none() {
+            tracing::error!(
+                target: "dapr.contrib",
+                "component {}: topic {}: the message {} has more than {} bytes, the limit, and is not delivered; it stays \
+                 in its stream: raise --max-body-size, or publish less at once",
+                self.shared.component,
+                self.topic,
+                entry.id,
+                self.shared.link.settings.max_answer
+            );
+        }
+        Ok(found)
+    }
+
+    async fn acknowledge(&self, id: &str) -> Result<()> {
         let mut acknowledge = cmd("XACK");
         acknowledge
             .arg(&*self.topic)

@@ -11,6 +11,8 @@ use outrigger_component::{
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) id: String,
+    /// Whether a part was too large for the answer that it came in.
+    pub(super) cut: bool,
     data: Bytes,
     metadata: Pairs,
 }
@@ -87,10 +89,11 @@ fn entry(value: Value) -> Option<Entry> {
     let id = text(&parts.next()?)?;
     let mut fields = match parts.next()? {
         Value::Array(fields) => fields.into_iter(),
+        error @ Value::ServerError(_) => vec![Value::Nil, error].into_iter(),
         // Deleted.
         _ => return None,
     };
-    let (mut data, mut metadata) = (Bytes::new(), Pairs::new());
+    let (mut data, mut metadata, mut cut) = (Bytes::new(), Pairs::new(), false);
     while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
         match (text(&name).as_deref(), value) {
             (Some("data"), Value::BulkString(bytes)) => data = bytes.into(),
@@ -98,10 +101,16 @@ fn entry(value: Value) -> Option<Entry> {
             (Some("metadata"), Value::BulkString(bytes)) => {
                 metadata = serde_json::from_slice(&bytes).unwrap_or_default();
             }
+            (_, Value::ServerError(_)) => cut = true,
             _ => {}
         }
     }
-    Some(Entry { id, data, metadata })
+    Some(Entry {
+        id,
+        cut,
+        data,
+        metadata,
+    })
 }
 
 /// What the long form of `XPENDING` answered.
@@ -152,6 +161,21 @@ mod tests {
             assert_eq!(message.lane.unwrap().key.unwrap(), "k");
         }
         assert!(read(Value::Nil).is_empty());
+    }
+
+    #[test]
+    fn entries_with_a_part_that_was_too_large_are_known() {
+        let error = || ::redis::parse_redis_value(b"-TOOLARGE no\r\n").unwrap();
+        let without_data = Value::Array(vec![bulk("data"), error()]);
+        let without_fields = error();
+        for fields in [without_data, without_fields] {
+            let read = entries(Value::Array(vec![
+                Value::Array(vec![bulk("1-0"), fields]),
+                written("2-0"),
+            ]));
+            let cut: Vec<_> = read.iter().map(|entry| entry.cut).collect();
+            assert_eq!(cut, [true, false]);
+        }
     }
 
     #[test]

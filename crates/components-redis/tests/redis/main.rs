@@ -1,6 +1,7 @@
 //! The Redis stores, on real servers.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod answers;
 mod binding;
 mod broker;
 mod sentinel;

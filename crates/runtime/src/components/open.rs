@@ -290,7 +290,9 @@ impl Opening<'_> {
         let secret: Vec<String> = secret.map(|item| item.name.clone()).collect();
         let metadata = Metadata::new(self.name(), last_of_each(properties.items));
         let metadata = metadata.map_err(|error| OpenError::init(self.component, &error.into()))?;
-        let metadata = metadata.with_secrets(secret.iter().map(String::as_str));
+        let metadata = metadata
+            .with_secrets(secret.iter().map(String::as_str))
+            .with_max_answer(self.context.max_answer);
         // Of a component that is set up twice they are the same.
         let _first = self.hidden.set(metadata.secrets());
         Ok(Setup {

@@ -138,6 +138,7 @@ impl Builder {
             env: Arc::clone(&env),
             configuration: Arc::clone(&settings),
             metrics: Arc::clone(context.metrics.all()),
+            max_answer: outrigger_component::answer::limit(config.api.max_body_size),
             actors: !config.control_plane.placement.is_empty(),
         };
         let components = Components::new(
