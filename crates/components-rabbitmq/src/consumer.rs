@@ -22,7 +22,7 @@ use outrigger_component::{
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{
-    BrokerInner, LOG,
+    BrokerInner, LOG, frames,
     link::{call, failure},
     short,
     topology::Queue,
@@ -259,6 +259,9 @@ impl Consumer {
     }
 
     async fn offer(&self, feed: &mut Feed<Acker>, delivery: Delivery) -> Result<()> {
+        if frames::is_unreadable(&delivery.properties) {
+            return self.refuse(&delivery.acker).await;
+        }
         let message = self.message(&delivery);
         if self.shared.options.auto_ack {
             call(delivery.acker.ack(BasicAckOptions::default())).await?;
@@ -303,6 +306,23 @@ impl Consumer {
             self.give_back(&acker, true).await?;
         }
         Ok(())
+    }
+
+    /// A message that cannot be read now cannot be read when it comes again.
+    async fn refuse(&self, acker: &Acker) -> Result<()> {
+        tracing::error!(
+            target: LOG,
+            "component {}: topic {}: refused a message of the queue {}: its properties are malformed, or its headers nest too \
+             deep; RabbitMQ drops it, unless the queue has a dead-letter exchange (enableDeadLetter)",
+            self.shared.component,
+            self.topic,
+            self.queue.name
+        );
+        let nack = BasicNackOptions {
+            requeue: false,
+            ..BasicNackOptions::default()
+        };
+        call(acker.nack(nack)).await.map(drop)
     }
 
     /// Where the app failed it (`!untried`) and dead letters are kept, it becomes one; else it is queued again.

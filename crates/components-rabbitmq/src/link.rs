@@ -4,7 +4,7 @@ use lapin::{
     Channel, Connection, ConnectionProperties, ErrorKind,
     auth::AuthProvider,
     options::ConfirmSelectOptions,
-    protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError},
+    protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError, constants::FRAME_MIN_SIZE},
     tcp::AsyncTcpStream,
     uri::{AMQPScheme, AMQPUri},
 };
@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use super::{
+    frames::MAX_FRAME,
     settings::Options,
     short,
     socket::{self, Tls},
@@ -120,14 +121,14 @@ impl Link {
         if self.external {
             properties = properties.with_auth_provider(External);
         }
-        let tls = self.tls.clone();
+        let (tls, largest) = (self.tls.clone(), self.uri.query.frame_max.unwrap_or(MAX_FRAME));
         let connecting = Connection::connector(
             self.uri.clone(),
             socket::runtime(),
             async move |uri, _| {
                 let (host, port) = (uri.authority.host.trim_matches(['[', ']']), uri.authority.port);
                 Ok(AsyncTcpStream::Plain(
-                    socket::connect(host, port, tls.as_ref()).await?,
+                    socket::connect(host, port, tls.as_ref(), largest).await?,
                 ))
             },
             properties,
@@ -285,6 +286,11 @@ fn uri(metadata: &Metadata) -> Result<AMQPUri> {
     let heartbeat = metadata.duration(&["heartBeat"], Unit::Seconds)?;
     let heartbeat = heartbeat.map_or(HEARTBEAT, |given| given.positive().unwrap_or_default());
     uri.query.heartbeat = Some(u16::try_from(heartbeat.as_secs()).unwrap_or(u16::MAX));
+    uri.query.frame_max = uri
+        .query
+        .frame_max
+        .filter(|most| *most >= FRAME_MIN_SIZE)
+        .or(Some(MAX_FRAME));
     Ok(uri)
 }
 

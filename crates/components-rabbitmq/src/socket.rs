@@ -16,6 +16,8 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, rustls::ClientConfig};
 
+use super::frames::Frames;
+
 pub(super) trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
 
@@ -39,12 +41,16 @@ impl Tls {
     }
 }
 
-pub(super) async fn connect(host: &str, port: u16, tls: Option<&Tls>) -> io::Result<Socket> {
+/// A connection whose frames have `largest` bytes at most.
+pub(super) async fn connect(host: &str, port: u16, tls: Option<&Tls>, largest: u32) -> io::Result<Socket> {
     let stream = TcpStream::connect((host, port)).await?;
     stream.set_nodelay(true)?;
     Ok(Compat::new(match tls {
-        None => Box::new(stream),
-        Some(tls) => Box::new(tls.connector.connect(tls.name.clone(), stream).await?),
+        None => Box::new(Frames::new(stream, largest)),
+        Some(tls) => {
+            let stream = tls.connector.connect(tls.name.clone(), stream).await?;
+            Box::new(Frames::new(stream, largest))
+        }
     }))
 }
 

@@ -1,6 +1,7 @@
 //! Publish/subscribe on a real RabbitMQ, which is started once: it takes long.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod raw;
 mod settings;
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
@@ -90,6 +91,7 @@ async fn rabbitmq_keeps_the_rules() {
     what_the_app_failed_becomes_a_dead_letter(&url).await;
     routing_keys_choose(&url).await;
     other_properties_are_named(&url).await;
+    raw::what_the_client_cannot_parse_is_refused_alone(&url, &rabbit).await;
     other_properties_of_a_topic_fail_it_alone(&url).await;
     settings::mean_what_they_say(&url, &rabbit).await;
     what_is_too_large_is_refused_alone(&url).await;

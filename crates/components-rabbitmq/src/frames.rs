@@ -1,0 +1,337 @@
+//! Frames of the broker, checked before the client parses them: its parser recurses for each table in a table, and a frame
+//! that it cannot parse ends the connection.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes};
+use lapin::BasicProperties;
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, BufReader, ReadBuf};
+
+/// How deep tables and arrays may nest.
+const MAX_NESTING: usize = 32;
+/// The largest frame, bytes, where the connection string has no `frame_max`: the default of RabbitMQ. The client allocates 64
+/// times the size that the broker proposes.
+pub(super) const MAX_FRAME: u32 = 128 * 1024;
+/// The header of a message whose properties cannot be read; it replaces all of them.
+const UNREADABLE: &str = "x-outrigger-unreadable";
+
+/// Type of the frame, channel, and size of the payload.
+const HEAD: usize = 7;
+const METHOD: u8 = 1;
+const HEADER: u8 = 2;
+/// The first byte of `AMQP0091`: a broker that refuses the version sends these eight bytes in place of a frame.
+const PROTOCOL: u8 = b'A';
+/// Class, weight and body size precede the properties of a message.
+const BEFORE_PROPERTIES: usize = 12;
+/// `basic.deliver`, which has the routing key of a message.
+const DELIVER: [u8; 4] = [0, 60, 0, 60];
+/// `connection.start`, the only method of a broker with a table.
+const START: [u8; 4] = [0, 10, 0, 10];
+/// The methods of clients that have one, by class and method.
+const OF_CLIENTS: [[u8; 4]; 8] = [
+    [0, 10, 0, 11],
+    [0, 40, 0, 10],
+    [0, 40, 0, 30],
+    [0, 40, 0, 40],
+    [0, 50, 0, 10],
+    [0, 50, 0, 20],
+    [0, 50, 0, 50],
+    [0, 60, 0, 20],
+];
+
+/// Whether the message came with properties that cannot be read.
+pub(super) fn is_unreadable(properties: &BasicProperties) -> bool {
+    let headers = properties.headers().as_ref();
+    headers.is_some_and(|headers| headers.inner().contains_key(UNREADABLE))
+}
+
+/// A connection to a broker whose frames are checked.
+pub(super) struct Frames<S> {
+    stream: BufReader<S>,
+    /// The largest frame, bytes.
+    largest: usize,
+    /// The frame that is incomplete.
+    frame: Vec<u8>,
+    /// Checked bytes for the client.
+    checked: Bytes,
+    /// Bytes left of a frame without tables.
+    unchecked: usize,
+}
+
+impl<S: AsyncRead> Frames<S> {
+    pub(super) fn new(stream: S, largest: u32) -> Self {
+        Self {
+            stream: BufReader::new(stream),
+            largest: usize::try_from(largest).unwrap_or(usize::MAX),
+            frame: Vec::new(),
+            checked: Bytes::new(),
+            unchecked: 0,
+        }
+    }
+
+    /// Checks the frame, of which the head at least is there.
+    fn check(&mut self) -> io::Result<()> {
+        let size = size(&self.frame);
+        let has_tables = matches!(self.frame.first(), Some(&METHOD | &HEADER));
+        if !has_tables {
+            self.unchecked = size - self.frame.len();
+        } else if size > self.largest {
+            return Err(io::Error::other(format!(
+                "the broker sent a frame of {size} bytes, which is larger than frame_max, {}",
+                self.largest
+            )));
+        } else if self.frame.len() < size {
+            return Ok(());
+        }
+        let mut frame = std::mem::take(&mut self.frame);
+        match frame.first().copied() {
+            Some(METHOD) if !is_readable_method(payload(&frame)) => {
+                let text = format!(
+                    "the broker sent a method with a table that is malformed or nests deeper than {MAX_NESTING} levels"
+                );
+                return Err(io::Error::other(text));
+            }
+            Some(METHOD) => replace_unreadable_key(&mut frame),
+            Some(HEADER) if !is_readable_header(payload(&frame)) => frame = without_properties(&frame),
+            _ => {}
+        }
+        self.checked = frame.into();
+        Ok(())
+    }
+}
+
+/// How many bytes a frame has, as soon as its head is there.
+fn size(frame: &[u8]) -> usize {
+    match *frame {
+        [PROTOCOL, ..] => HEAD + 1,
+        [_, _, _, a, b, c, d, ..] => {
+            let payload = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
+            // One byte marks the end.
+            payload.saturating_add(HEAD + 1)
+        }
+        _ => HEAD,
+    }
+}
+
+fn payload(frame: &[u8]) -> &[u8] {
+    frame.get(HEAD..frame.len() - 1).unwrap_or_default()
+}
+
+fn is_readable_method(payload: &[u8]) -> bool {
+    match payload.split_first_chunk() {
+        // Two bytes for the version precede the table.
+        Some((&START, start)) => start
+            .get(2..)
+            .is_some_and(|start| Fields(start).table(0).is_some()),
+        Some((method, _)) => !OF_CLIENTS.contains(method),
+        None => true,
+    }
+}
+
+/// Routing keys may be any bytes, and the client parses UTF-8 only. Consumers do not use them.
+fn replace_unreadable_key(frame: &mut [u8]) {
+    let is_delivery = payload(frame).starts_with(&DELIVER);
+    let key = is_delivery.then(|| key_of_delivery(&payload(frame)[DELIVER.len()..]));
+    let Some(length) = key.flatten() else { return };
+    // The key ends the payload; one byte marks the end of the frame.
+    let end = frame.len() - 1;
+    for byte in &mut frame[end - length..end] {
+        if !byte.is_ascii() {
+            *byte = b'?';
+        }
+    }
+}
+
+/// The length of the routing key, where it is not UTF-8.
+fn key_of_delivery(fields: &[u8]) -> Option<usize> {
+    let mut fields = Fields(fields);
+    let _consumer = fields.short()?;
+    let _tag_and_redelivered = fields.take(9)?;
+    let _exchange = fields.short()?;
+    let key = fields.short()?;
+    let is_last = fields.0.is_empty();
+    (is_last && str::from_utf8(key).is_err()).then_some(key.len())
+}
+
+fn is_readable_header(payload: &[u8]) -> bool {
+    let mut fields = Fields(payload);
+    let read = fields.take(BEFORE_PROPERTIES).and_then(|_| fields.properties());
+    read.is_some() && fields.0.is_empty()
+}
+
+/// The header frame of a message with [`UNREADABLE`] as its only property.
+fn without_properties(frame: &[u8]) -> Vec<u8> {
+    let mut table = vec![u8::try_from(UNREADABLE.len()).unwrap_or_default()];
+    table.extend_from_slice(UNREADABLE.as_bytes());
+    table.extend_from_slice(&[b't', 1]);
+    let kept = payload(frame).get(..BEFORE_PROPERTIES).unwrap_or_default();
+    let mut payload = kept.to_vec();
+    payload.extend_from_slice(&HEADERS.to_be_bytes());
+    payload.extend_from_slice(&length(&table));
+    payload.extend_from_slice(&table);
+    // Type and channel.
+    let mut made = frame.get(..3).unwrap_or_default().to_vec();
+    made.extend_from_slice(&length(&payload));
+    made.extend_from_slice(&payload);
+    made.extend_from_slice(&frame[frame.len() - 1..]);
+    made
+}
+
+fn length(bytes: &[u8]) -> [u8; 4] {
+    u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes()
+}
+
+/// The flag of the headers among the properties of a message.
+const HEADERS: u16 = 1 << 13;
+/// The other properties with a text.
+const TEXTS: u16 = 0b1100_0111_1011_1100;
+/// The property with a timestamp.
+const TIMESTAMP: u16 = 1 << 6;
+
+/// What is left of a frame. Each method takes a value of its type, and returns `None` where there is none that the client
+/// can parse.
+struct Fields<'f>(&'f [u8]);
+
+impl<'f> Fields<'f> {
+    fn take(&mut self, count: usize) -> Option<&'f [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn octet(&mut self) -> Option<u8> {
+        self.take(1)?.first().copied()
+    }
+
+    fn short(&mut self) -> Option<&'f [u8]> {
+        let size = self.octet()?;
+        self.take(size.into())
+    }
+
+    fn text(&mut self) -> Option<()> {
+        str::from_utf8(self.short()?).ok().map(drop)
+    }
+
+    /// A string, a table or an array.
+    fn long(&mut self) -> Option<&'f [u8]> {
+        let size = self.take(4)?.try_into().ok().map(u32::from_be_bytes)?;
+        self.take(usize::try_from(size).ok()?)
+    }
+
+    fn table(&mut self, depth: usize) -> Option<()> {
+        let mut pairs = Fields(self.long()?);
+        while !pairs.0.is_empty() {
+            pairs.text()?;
+            pairs.value(depth + 1)?;
+        }
+        Some(())
+    }
+
+    fn array(&mut self, depth: usize) -> Option<()> {
+        let mut items = Fields(self.long()?);
+        while !items.0.is_empty() {
+            items.value(depth + 1)?;
+        }
+        Some(())
+    }
+
+    /// A value that `depth` tables and arrays contain.
+    fn value(&mut self, depth: usize) -> Option<()> {
+        if depth > MAX_NESTING {
+            return None;
+        }
+        match self.octet()? {
+            b'V' => Some(()),
+            b't' | b'b' | b'B' => self.take(1).map(drop),
+            b's' | b'U' | b'u' => self.take(2).map(drop),
+            b'I' | b'i' | b'f' => self.take(4).map(drop),
+            b'D' => self.take(5).map(drop),
+            b'L' | b'l' | b'd' | b'T' => self.take(8).map(drop),
+            b'S' | b'x' => self.long().map(drop),
+            b'A' => self.array(depth),
+            b'F' => self.table(depth),
+            _ => None,
+        }
+    }
+
+    fn properties(&mut self) -> Option<()> {
+        let flags = self.take(2)?.try_into().ok().map(u16::from_be_bytes)?;
+        for bit in (2..16).rev() {
+            match flags & (1 << bit) {
+                0 => {}
+                HEADERS => self.table(0)?,
+                TIMESTAMP => self.take(8).map(drop)?,
+                text if text & TEXTS != 0 => self.text()?,
+                _ => self.octet().map(drop)?,
+            }
+        }
+        Some(())
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Frames<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        while this.checked.is_empty() {
+            let size = size(&this.frame);
+            let available = ready!(Pin::new(&mut this.stream).poll_fill_buf(context))?;
+            if available.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            if this.unchecked > 0 {
+                let count = available.len().min(this.unchecked).min(buffer.remaining());
+                buffer.put_slice(&available[..count]);
+                this.unchecked -= count;
+                Pin::new(&mut this.stream).consume(count);
+                return Poll::Ready(Ok(()));
+            }
+            let count = available.len().min(size - this.frame.len());
+            this.frame.extend_from_slice(&available[..count]);
+            Pin::new(&mut this.stream).consume(count);
+            if this.frame.len() >= HEAD {
+                this.check()?;
+            }
+        }
+        let count = this.checked.len().min(buffer.remaining());
+        buffer.put_slice(&this.checked[..count]);
+        this.checked.advance(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Frames<S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests;
