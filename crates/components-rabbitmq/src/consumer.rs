@@ -106,8 +106,7 @@ impl Consumer {
 
     async fn consume(&self) -> Result<Stream> {
         let options = &self.shared.options;
-        let channel = self.shared.link.channel().await?;
-        call(self.queue.declare(&channel, options)).await?;
+        let channel = self.queue.declare(&self.shared.link, options).await?;
         let most = NonZeroU16::try_from(self.in_flight).unwrap_or(NonZeroU16::MAX);
         let most = options.prefetch.map_or(most, |prefetch| prefetch.min(most));
         let prefetch = Prefetch::new(most);

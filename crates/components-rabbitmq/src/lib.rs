@@ -5,6 +5,7 @@
 //! published is confirmed by the broker; every message that is delivered is acknowledged when the app is done with it.
 
 mod consumer;
+mod declaration;
 mod frames;
 mod link;
 mod settings;

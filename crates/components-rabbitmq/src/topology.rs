@@ -1,6 +1,6 @@
 use lapin::{
     Channel, ExchangeKind,
-    options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
+    options::{ExchangeDeclareOptions, QueueBindOptions},
     types::{AMQPValue, FieldTable, ShortString},
 };
 use outrigger_component::{
@@ -8,7 +8,12 @@ use outrigger_component::{
     pubsub::{Subscribe, flag, property},
 };
 
-use super::{settings::Options, short};
+use super::{
+    declaration::Declaration,
+    link::{Link, call},
+    settings::Options,
+    short,
+};
 
 /// A queue and what is bound to it.
 pub(super) struct Queue {
@@ -93,28 +98,25 @@ impl Queue {
         self.one_consumer
     }
 
-    /// Makes what is not there. What is there must be the same.
-    pub(super) async fn declare(&self, channel: &Channel, options: &Options) -> lapin::Result<()> {
-        exchange(channel, &self.topic, &options.exchange_kind, options).await?;
+    /// Declares the queue and what belongs to it; the channel that is open then. Exchanges that exist have to have the same
+    /// properties. A queue that exists with other arguments is used where it serves.
+    pub(super) async fn declare(&self, link: &Link, options: &Options) -> Result<Channel> {
+        let mut channel = link.channel().await?;
+        call(exchange(&channel, &self.topic, &options.exchange_kind, options)).await?;
         if let Some((dead_exchange, dead_queue)) = &self.dead {
-            exchange(channel, dead_exchange, &ExchangeKind::Fanout, options).await?;
+            call(exchange(&channel, dead_exchange, &ExchangeKind::Fanout, options)).await?;
             let mut arguments = self.limits.clone();
             arguments.insert("x-queue-mode".into(), text("lazy"));
-            queue(channel, dead_queue, true, options, arguments).await?;
-            bind(channel, dead_queue, dead_exchange, &ShortString::default()).await?;
+            let dead = Declaration::new(dead_queue, true, options, arguments);
+            channel = dead.make(channel, link).await?;
+            call(bind(&channel, dead_queue, dead_exchange, &ShortString::default())).await?;
         }
-        queue(
-            channel,
-            &self.name,
-            options.durable,
-            options,
-            self.arguments.clone(),
-        )
-        .await?;
+        let queue = Declaration::new(&self.name, options.durable, options, self.arguments.clone());
+        channel = queue.make(channel, link).await?;
         for key in &self.routing_keys {
-            bind(channel, &self.name, &self.topic, key).await?;
+            call(bind(&channel, &self.name, &self.topic, key)).await?;
         }
-        Ok(())
+        Ok(channel)
     }
 }
 
@@ -136,24 +138,6 @@ pub(super) async fn exchange(
     };
     let declaring = channel.exchange_declare(name.clone(), kind.clone(), declare, FieldTable::default());
     declaring.await
-}
-
-async fn queue(
-    channel: &Channel,
-    name: &ShortString,
-    durable: bool,
-    options: &Options,
-    arguments: FieldTable,
-) -> lapin::Result<()> {
-    let declare = QueueDeclareOptions {
-        durable,
-        auto_delete: options.delete_when_unused,
-        ..QueueDeclareOptions::default()
-    };
-    channel
-        .queue_declare(name.clone(), declare, arguments)
-        .await
-        .map(drop)
 }
 
 async fn bind(

@@ -1,6 +1,7 @@
 //! Publish/subscribe on a real RabbitMQ, which is started once: it takes long.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod existing;
 mod raw;
 mod settings;
 
@@ -91,6 +92,9 @@ async fn rabbitmq_keeps_the_rules() {
     what_the_app_failed_becomes_a_dead_letter(&url).await;
     routing_keys_choose(&url).await;
     other_properties_are_named(&url).await;
+    existing::queues_are_used_where_their_arguments_allow(&url).await;
+    existing::a_quorum_queue_needs_no_other_setting(&url).await;
+    existing::what_a_subscription_needs_is_named_with_the_remedy(&url).await;
     raw::what_the_client_cannot_parse_is_refused_alone(&url, &rabbit).await;
     other_properties_of_a_topic_fail_it_alone(&url).await;
     settings::mean_what_they_say(&url, &rabbit).await;

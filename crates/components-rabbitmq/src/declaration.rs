@@ -1,0 +1,259 @@
+//! Declaring a queue that may exist with other arguments.
+
+use lapin::{
+    Channel, ErrorKind,
+    options::QueueDeclareOptions,
+    protocol::{AMQPErrorKind, AMQPSoftError},
+    types::{AMQPValue, FieldTable, ShortString},
+};
+use outrigger_component::{Error, Kind, Result};
+
+use super::{
+    LOG,
+    link::{Link, call, failure},
+    settings::Options,
+};
+
+/// Declarations of one queue: RabbitMQ names one difference at a time.
+const MAX_DIFFERENCES: usize = 16;
+
+/// The settings of properties and arguments.
+const SETTINGS: [(&str, &str); 7] = [
+    ("durable", "durable"),
+    ("auto_delete", "deletedWhenUnused"),
+    (ONE_CONSUMER, "singleActiveConsumer"),
+    ("x-dead-letter-exchange", "enableDeadLetter"),
+    ("x-max-length", "maxLen"),
+    ("x-max-length-bytes", "maxLenBytes"),
+    ("x-max-priority", "maxPriority"),
+];
+const ONE_CONSUMER: &str = "x-single-active-consumer";
+const MODE: &str = "x-queue-mode";
+
+/// A queue as it is declared.
+pub(super) struct Declaration {
+    name: ShortString,
+    durable: bool,
+    auto_delete: bool,
+    arguments: FieldTable,
+}
+
+/// Why RabbitMQ does not accept a declaration.
+#[derive(Debug, PartialEq, Eq)]
+enum Objection<'t> {
+    /// The queue exists with another value, or with none.
+    Differs {
+        argument: &'t str,
+        current: Option<Current<'t>>,
+    },
+    /// Queues of this type have no such argument, or no such property.
+    Invalid(&'t str),
+}
+
+/// A value of a queue that exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Current<'t> {
+    value: &'t str,
+    /// As RabbitMQ names it; empty for properties.
+    kind: &'t str,
+}
+
+impl<'t> Objection<'t> {
+    /// Reads the text of a `PRECONDITION_FAILED`.
+    fn read(text: &'t str) -> Option<Self> {
+        let quoted = |text: &'t str| text.strip_prefix('\'')?.split('\'').next();
+        let after = |mark| text.split_once(mark).map(|(_, rest)| rest);
+        if let Some(rest) = after("inequivalent arg ") {
+            let (_, current) = rest.rsplit_once(" but current is ")?;
+            let current = current.strip_prefix("the value ").unwrap_or(current);
+            let (value, kind) = current.split_once(" of type ").unwrap_or((current, ""));
+            return Some(Self::Differs {
+                argument: quoted(rest)?,
+                current: quoted(value).map(|value| Current {
+                    value,
+                    kind: quoted(kind).unwrap_or_default(),
+                }),
+            });
+        }
+        let invalid = after("invalid property ").or_else(|| after("invalid arg "))?;
+        quoted(invalid).map(Self::Invalid)
+    }
+}
+
+impl Current<'_> {
+    fn as_argument(self) -> AMQPValue {
+        match (self.kind, self.value.parse()) {
+            ("bool", _) => AMQPValue::Boolean(self.value == "true"),
+            ("longstr", _) | (_, Err(_)) => AMQPValue::LongString(self.value.into()),
+            (_, Ok(number)) => AMQPValue::LongLongInt(number),
+        }
+    }
+}
+
+impl Declaration {
+    pub(super) fn new(name: &ShortString, durable: bool, options: &Options, arguments: FieldTable) -> Self {
+        Self {
+            name: name.clone(),
+            durable,
+            auto_delete: options.delete_when_unused,
+            arguments,
+        }
+    }
+
+    /// Declares the queue. RabbitMQ ends the channel with each objection: the channel that is open in the end.
+    pub(super) async fn make(mut self, mut channel: Channel, link: &Link) -> Result<Channel> {
+        for _ in 0..MAX_DIFFERENCES {
+            let declare = QueueDeclareOptions {
+                durable: self.durable,
+                auto_delete: self.auto_delete,
+                ..QueueDeclareOptions::default()
+            };
+            let declaring = channel.queue_declare(self.name.clone(), declare, self.arguments.clone());
+            let Err(error) = call(async { Ok(declaring.await) }).await? else {
+                return Ok(channel);
+            };
+            let text = objection(&error).ok_or_else(|| failure(&error))?;
+            let objection = Objection::read(text).ok_or_else(|| failure(&error))?;
+            self.yield_to(&objection, text)?;
+            channel = link.channel().await?;
+        }
+        let text = format!(
+            "RabbitMQ does not take the declaration of the queue {}",
+            self.name
+        );
+        Err(Error::new(Kind::Configuration, text))
+    }
+
+    /// Changes the declaration, where the subscription can use the queue all the same.
+    ///
+    /// # Errors
+    /// `Configuration`: it cannot.
+    fn yield_to(&mut self, objection: &Objection<'_>, text: &str) -> Result<()> {
+        match *objection {
+            // Such a queue loses nothing that the other one would keep.
+            Objection::Invalid("auto-delete") => self.auto_delete = false,
+            Objection::Invalid("non-durable") => self.durable = true,
+            Objection::Invalid(MODE) => self.set(MODE, None),
+            Objection::Differs {
+                argument: "auto_delete",
+                current: Some(Current { value: "false", .. }),
+            } => self.auto_delete = false,
+            Objection::Differs {
+                argument: "durable",
+                current: Some(Current { value: "true", .. }),
+            } => self.durable = true,
+            Objection::Differs { argument, current } if self.can_yield(argument) => {
+                tracing::warn!(
+                    target: LOG,
+                    "the queue {} exists with {argument} {}; it is used as it is",
+                    self.name,
+                    current.map_or("unset", |current| current.value)
+                );
+                self.set(argument, current);
+            }
+            Objection::Differs { argument, current } => {
+                let text = format!(
+                    "the queue {} exists with {argument} {}: delete the queue, or change {} of the component or of the \
+                     subscription ({text})",
+                    self.name,
+                    current.map_or("unset", |current| current.value),
+                    setting(argument)
+                );
+                return Err(Error::new(Kind::Configuration, text));
+            }
+            Objection::Invalid(argument) => {
+                let text = format!(
+                    "the queue {} cannot have {argument}: remove {}, or change queueType ({text})",
+                    self.name,
+                    setting(argument)
+                );
+                return Err(Error::new(Kind::Configuration, text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the subscription can use a queue with any value of an argument: one that nobody asked for, or one that only
+    /// says how the broker stores messages.
+    fn can_yield(&self, argument: &str) -> bool {
+        let is_stored = ["x-queue-type", MODE].contains(&argument);
+        let is_asked_for = self.arguments.inner().contains_key(argument);
+        is_stored || argument.starts_with("x-") && argument != ONE_CONSUMER && !is_asked_for
+    }
+
+    fn set(&mut self, argument: &str, value: Option<Current<'_>>) {
+        let mut arguments = FieldTable::default();
+        for (name, value) in self.arguments.inner() {
+            if name.as_str() != argument {
+                arguments.insert(name.clone(), value.clone());
+            }
+        }
+        if let Some(value) = value {
+            arguments.insert(argument.into(), value.as_argument());
+        }
+        self.arguments = arguments;
+    }
+}
+
+fn setting(argument: &str) -> &str {
+    let mut settings = SETTINGS.iter();
+    let found = settings.find(|(name, _)| *name == argument);
+    found.map_or(argument, |(_, setting)| setting)
+}
+
+/// The text of a `PRECONDITION_FAILED`.
+fn objection(error: &lapin::Error) -> Option<&str> {
+    match error.kind() {
+        ErrorKind::ProtocolError(amqp)
+            if *amqp.kind() == AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED) =>
+        {
+            Some(amqp.get_message().as_str())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn differs<'t>(argument: &'t str, value: &'t str, kind: &'t str) -> Option<Objection<'t>> {
+        let current = Some(Current { value, kind });
+        Some(Objection::Differs { argument, current })
+    }
+
+    #[test]
+    fn objections_of_the_broker_are_read() {
+        let start = "PRECONDITION_FAILED - ";
+        for (text, expected) in [
+            (
+                "inequivalent arg 'x-queue-type' for queue 'a' in vhost '/': received the value 'classic' of type 'longstr' but \
+                 current is the value 'quorum' of type 'longstr'",
+                differs("x-queue-type", "quorum", "longstr"),
+            ),
+            (
+                "inequivalent arg 'durable' for queue 'a' in vhost '/': received 'false' but current is 'true'",
+                differs("durable", "true", ""),
+            ),
+            (
+                "inequivalent arg 'x-queue-mode' for queue ' but current is ' in vhost '/': received the value 'lazy' of type \
+                 'longstr' but current is none",
+                Some(Objection::Differs {
+                    argument: MODE,
+                    current: None,
+                }),
+            ),
+            (
+                "invalid property 'auto-delete' for queue 'a' in vhost '/'",
+                Some(Objection::Invalid("auto-delete")),
+            ),
+            (
+                "invalid arg 'x-max-priority' for queue 'a' in vhost '/' of queue type rabbit_quorum_queue",
+                Some(Objection::Invalid("x-max-priority")),
+            ),
+            ("something else", None),
+        ] {
+            assert_eq!(Objection::read(&format!("{start}{text}")), expected, "{text}");
+        }
+    }
+}
