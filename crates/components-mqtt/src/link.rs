@@ -1,14 +1,88 @@
-//! Whether there is a connection, and what the broker takes on it.
+//! Whether there is a connection, when the next one is made, and what the broker takes on it.
 
+use std::time::Duration;
+
+use outrigger_backoff::Backoff;
 use outrigger_component::{Error, Kind, Result};
 use rumqttc::QoS;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::client::{Limits, Outgoing, Refusal};
+use super::client::{Limits, Lost, Outgoing, Refusal};
 
 /// A text of MQTT, bytes.
 const MAX_TEXT: usize = 65_535;
+
+/// Pauses before connecting again, from failure to failure.
+const RECONNECT_PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
+/// A connection that ends sooner was brief. Two clients that end each other's connections pause 10 s at most.
+const BRIEF: Duration = Duration::from_secs(20);
+/// Brief connections in a row from which on pauses grow: the broker accepts this client each time, so it is not away.
+const TAKEOVERS: u32 = 3;
+
+/// When to connect again.
+pub(super) struct Reconnect {
+    client: String,
+    pauses: Backoff,
+    wait_until: Instant,
+    /// When the broker accepted the client.
+    accepted: Option<Instant>,
+    /// Brief connections in a row.
+    brief: u32,
+}
+
+impl Reconnect {
+    /// For the client of this id.
+    pub(super) fn new(client: String) -> Self {
+        Self {
+            client,
+            pauses: RECONNECT_PAUSES,
+            wait_until: Instant::now(),
+            accepted: None,
+            brief: 0,
+        }
+    }
+
+    /// When to connect.
+    pub(super) fn wait_until(&self) -> Instant {
+        self.wait_until
+    }
+
+    /// Waits before the connection that is made next.
+    pub(super) fn pause(&mut self, pause: Duration) {
+        self.wait_until = Instant::now() + pause;
+    }
+
+    /// The broker has accepted the client.
+    pub(super) fn accepted(&mut self) {
+        self.accepted = Some(Instant::now());
+        if self.brief < TAKEOVERS {
+            self.pauses.reset();
+        }
+    }
+
+    /// The connection ended, or was not made: the reason, for the log.
+    pub(super) fn lost(&mut self, lost: &Lost) -> String {
+        match self.accepted.take() {
+            Some(accepted) if accepted.elapsed() < BRIEF => self.brief = self.brief.saturating_add(1),
+            Some(_) => {
+                self.brief = 0;
+                self.pauses.reset();
+            }
+            None => self.brief = 0,
+        }
+        let pause = self.pauses.pause();
+        self.pause(pause);
+        if self.brief < TAKEOVERS || lost.refusal.is_some() {
+            return lost.text.clone();
+        }
+        format!(
+            "{} (the broker has ended {} connections soon after it accepted them: another client probably has the client id {:?}; \
+             give each client a consumerID of its own)",
+            lost.text, self.brief, self.client
+        )
+    }
+}
 
 /// The state of a connection.
 #[derive(Debug, Clone)]
@@ -202,6 +276,59 @@ mod tests {
             let error = limits.check_filter(filter).unwrap_err();
             assert_eq!(error.kind(), Kind::Unsupported);
             assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+
+    fn lost() -> Lost {
+        Lost {
+            text: "closed".to_owned(),
+            refusal: None,
+            done: false,
+        }
+    }
+
+    /// The time until the connection after this loss, and the reason.
+    async fn after_loss(reconnect: &mut Reconnect) -> (Duration, String) {
+        let text = reconnect.lost(&lost());
+        let wait = reconnect.wait_until() - Instant::now();
+        tokio::time::sleep(wait).await;
+        (wait, text)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_clients_of_one_id_back_off_and_name_it() {
+        let mut reconnect = Reconnect::new("twin".to_owned());
+        let (mut waits, mut texts) = (Vec::new(), Vec::new());
+        for _ in 0..12 {
+            reconnect.accepted();
+            // The other one connects.
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            let (wait, text) = after_loss(&mut reconnect).await;
+            waits.push(wait.as_millis());
+            texts.push(text);
+        }
+        assert_eq!(waits[..5], [100, 100, 100, 200, 400]);
+        assert_eq!(waits[11], 10_000);
+        assert_eq!(texts[1], "closed");
+        for part in ["another client", "\"twin\"", "consumerID"] {
+            assert!(texts[2].contains(part), "{}", texts[2]);
+        }
+        // The other one is gone.
+        reconnect.accepted();
+        tokio::time::sleep(BRIEF).await;
+        let (wait, text) = after_loss(&mut reconnect).await;
+        assert_eq!((wait.as_millis(), text.as_str()), (100, "closed"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_broker_that_was_away_is_not_taken_for_another_client() {
+        let mut reconnect = Reconnect::new("alone".to_owned());
+        for _ in 0..5 {
+            reconnect.accepted();
+            let (wait, text) = after_loss(&mut reconnect).await;
+            assert_eq!((wait.as_millis(), text.as_str()), (100, "closed"));
+            let (wait, text) = after_loss(&mut reconnect).await;
+            assert_eq!((wait.as_millis(), text.as_str()), (200, "closed"));
         }
     }
 

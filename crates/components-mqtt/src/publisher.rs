@@ -7,15 +7,15 @@ use outrigger_component::{Error, Kind, Result};
 use tokio::{
     sync::watch,
     task::JoinHandle,
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     CALL_TIMEOUT, LOG,
     client::{self, Client, Event, Events, Failure, Limits, Outgoing, Refusal},
-    link::{self, Link},
-    settings::{Connection, RECONNECT_PAUSES},
+    link::{self, Link, Reconnect},
+    settings::Connection,
 };
 
 /// Attempts at one message: a connection that breaks takes what is under way with it.
@@ -108,7 +108,8 @@ pub(super) struct Publisher {
 
 impl Publisher {
     pub(super) fn start(connection: &Connection) -> Result<Self> {
-        let (client, events) = client::open(connection, &format!("{}-producer", connection.client))?;
+        let name = format!("{}-producer", connection.client);
+        let (client, events) = client::open(connection, &name)?;
         let (state, link) = watch::channel(Link::Down(None));
         let stop = CancellationToken::new();
         let driver = Driver {
@@ -116,6 +117,7 @@ impl Publisher {
             link: state,
             stop: stop.clone(),
             component: connection.component.clone(),
+            reconnect: Reconnect::new(name),
         };
         let sender = Sender {
             client,
@@ -150,11 +152,11 @@ struct Driver {
     link: watch::Sender<Link>,
     stop: CancellationToken,
     component: Arc<str>,
+    reconnect: Reconnect,
 }
 
 impl Driver {
-    async fn run(self, mut events: Events) {
-        let mut pauses = RECONNECT_PAUSES;
+    async fn run(mut self, mut events: Events) {
         loop {
             let event = tokio::select! {
                 () = self.stop.cancelled() => break,
@@ -162,26 +164,25 @@ impl Driver {
             };
             match event {
                 Ok(Event::Connected { limits, .. }) => {
-                    pauses.reset();
+                    self.reconnect.accepted();
                     self.link.send_replace(Link::Up(limits));
                 }
                 Ok(_) => {}
                 Err(lost) if lost.done => return,
                 Err(lost) => {
-                    let pause = pauses.pause();
+                    let text = self.reconnect.lost(&lost);
                     if self.link.send_replace(Link::Down(lost.refusal)).is_up() {
                         tracing::error!(
                             target: LOG,
-                            "mqtt binding {}: the connection for sending was lost: {}; connecting again",
-                            self.component,
-                            lost.text
+                            "mqtt binding {}: the connection for sending was lost: {text}; connecting again",
+                            self.component
                         );
                     } else {
-                        tracing::debug!(target: LOG, "mqtt binding {}: {}", self.component, lost.text);
+                        tracing::debug!(target: LOG, "mqtt binding {}: {text}", self.component);
                     }
                     tokio::select! {
                         () = self.stop.cancelled() => break,
-                        () = sleep(pause) => {}
+                        () = sleep_until(self.reconnect.wait_until()) => {}
                     }
                 }
             }

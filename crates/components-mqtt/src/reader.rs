@@ -1,21 +1,21 @@
 use std::{sync::Arc, time::Duration};
 
-use outrigger_backoff::Backoff;
 use outrigger_component::{
     Error, Kind, Pairs, Result,
     bindings::{Event as BindingEvent, EventHandler},
 };
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep, sleep_until},
+    time::{sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     LOG, TOPIC,
     client::{self, Client, Event, Events, Lost, Received, SubscribeOptions},
+    link::Reconnect,
     publisher::disconnect,
-    settings::{RECONNECT_PAUSES, Settings},
+    settings::Settings,
 };
 
 /// Events with the app at once; beyond it the connection is not read.
@@ -38,8 +38,7 @@ struct Reader<'a> {
     /// Acknowledgements that were not written yet.
     unsent: usize,
     refused: usize,
-    pauses: Backoff,
-    wait_until: Instant,
+    reconnect: Reconnect,
 }
 
 /// A message that the app answered, or refused for good.
@@ -57,7 +56,8 @@ pub(super) async fn read(
     closed: &CancellationToken,
 ) -> Result<()> {
     let connection = &settings.connection;
-    let (client, mut events) = client::open(connection, &format!("{}-consumer", connection.client))?;
+    let name = format!("{}-consumer", connection.client);
+    let (client, mut events) = client::open(connection, &name)?;
     let drain = drain.child_token();
     let mut reader = Reader {
         settings,
@@ -69,8 +69,7 @@ pub(super) async fn read(
         online: false,
         unsent: 0,
         refused: 0,
-        pauses: RECONNECT_PAUSES,
-        wait_until: Instant::now(),
+        reconnect: Reconnect::new(name),
     };
     tokio::select! {
         result = reader.run(&mut events) => result?,
@@ -95,7 +94,7 @@ impl Reader<'_> {
                 return Ok(());
             }
             let has_capacity = self.handling.len() < MAX_HANDLING;
-            let wait_until = self.wait_until;
+            let wait_until = self.reconnect.wait_until();
             let next = async {
                 sleep_until(wait_until).await;
                 events.poll().await
@@ -137,7 +136,7 @@ impl Reader<'_> {
                 refusal.text
             )),
             Event::Subscribed(Ok(())) => {
-                self.pauses.reset();
+                self.reconnect.accepted();
                 tracing::info!(
                     target: LOG,
                     "mqtt binding {}: subscribed to {}",
@@ -157,13 +156,9 @@ impl Reader<'_> {
     }
 
     fn lost(&mut self, lost: &Lost) {
-        let pause = self.pauses.pause();
-        self.wait_until = Instant::now() + pause;
+        let text = self.reconnect.lost(lost);
         if std::mem::take(&mut self.online) || self.connection == 0 {
-            self.say(&format!(
-                "no connection to the broker: {}; connecting again",
-                lost.text
-            ));
+            self.say(&format!("no connection to the broker: {text}; connecting again"));
         }
         // The next one says so once more, not each attempt.
         self.connection = self.connection.max(1);
@@ -215,7 +210,7 @@ impl Reader<'_> {
         if self.refused >= REFUSED && self.online && !self.drain.is_cancelled() {
             self.refused = 0;
             self.online = false;
-            self.wait_until = Instant::now() + PAUSE;
+            self.reconnect.pause(PAUSE);
             events.cut();
         }
     }

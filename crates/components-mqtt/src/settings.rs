@@ -1,8 +1,7 @@
 mod pubsub;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, sync::Arc};
 
-use outrigger_backoff::Backoff;
 use outrigger_component::{Error, Kind, Metadata, MetadataError, Result};
 use percent_encoding::percent_decode_str;
 use rumqttc::QoS;
@@ -19,9 +18,6 @@ const URL: &[&str] = &["url"];
 pub(crate) const KEEP_ALIVE: u16 = 10;
 /// Largest message either way, bytes.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
-/// Before connecting again, from failure to failure.
-pub(super) const RECONNECT_PAUSES: Backoff =
-    Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
 /// Messages that are sent without the broker's answer to the ones before.
 const AHEAD: u16 = 100;

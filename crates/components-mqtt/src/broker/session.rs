@@ -1,6 +1,5 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use outrigger_backoff::Backoff;
 use rumqttc::QoS;
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -16,9 +15,9 @@ use super::{
 use crate::{
     LOG,
     client::{Client, Event, Events, Limits, Lost, Received, Refusal, SubscribeOptions},
-    link::Link,
+    link::{Link, Reconnect},
     publisher::disconnect,
-    settings::{Connection, RECONNECT_PAUSES},
+    settings::Connection,
 };
 
 /// How long acknowledgements may take to be written at the end.
@@ -116,8 +115,7 @@ pub(super) struct Session {
     /// Acknowledgements that were not written yet.
     unsent: usize,
     flushes: Vec<oneshot::Sender<()>>,
-    pauses: Backoff,
-    wait_until: Instant,
+    reconnect: Reconnect,
 }
 
 impl Session {
@@ -147,8 +145,7 @@ impl Session {
             connection: 0,
             unsent: 0,
             flushes: Vec::new(),
-            pauses: RECONNECT_PAUSES,
-            wait_until: Instant::now(),
+            reconnect: Reconnect::new(connection.client.clone()),
         }
     }
 
@@ -169,7 +166,7 @@ impl Session {
             }
             // What is not left to the broker may take as much again.
             let has_capacity = self.held.len() < MAX_HELD && self.held.bytes() < 2 * MAX_HELD_BYTES;
-            let (wait_until, look_at) = (self.wait_until, self.look_at);
+            let (wait_until, look_at) = (self.reconnect.wait_until(), self.look_at);
             let next = async {
                 sleep_until(wait_until).await;
                 events.poll().await
@@ -216,7 +213,7 @@ impl Session {
         self.asked = 0;
         self.unsent = 0;
         self.flushed();
-        self.pauses.reset();
+        self.reconnect.accepted();
         if !resumed {
             self.held.forgotten();
         }
@@ -239,10 +236,9 @@ impl Session {
     }
 
     fn lost(&mut self, lost: Lost) {
-        self.wait_until = Instant::now() + self.pauses.pause();
+        let text = self.reconnect.lost(&lost);
         self.unsent = 0;
         self.flushed();
-        let text = lost.text;
         if self.link.send_replace(Link::Down(lost.refusal)).is_up() || self.connection == 0 {
             tracing::warn!(
                 target: LOG,
