@@ -390,6 +390,7 @@ ALLOWED = (
         r"events: bulk (without metadata|raw in bulk|gRPC with metadata, traced, to .*)",
     ),
     Allowed("event-trace", rf"{HUB}: (header|metadata)\.tracestate", "a=1|c=3|d=4", rf"{NOTHING}|", "events: .*trace.*"),
+    Allowed("dead-letters", rf"{HUB}: body", r".*deadletterhops.*", case="events: .*dead letters.*", alike=alike.uncounted),
     Allowed("event-trace", rf"{HUB}: (body|messages)", r".*\b(baggage|tracestate\W.*a=1)\b.*", None, "events: .*traced.*", alike.without_state),
     Allowed("error-texts", rf"{ANSWER}: body", r".*ERR_PUBSUB_EVENTS_SER.*", r".*ERR_PUBSUB_EVENTS_SER.*", "events: bulk .*", alike.code),
     Allowed("json-spelling", r"grpc-hub-app \d+: messages", case="events: .*", alike=alike.event),

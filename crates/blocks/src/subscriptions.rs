@@ -6,6 +6,7 @@
 
 mod attempt;
 mod bulk;
+mod hops;
 mod incoming;
 mod message;
 mod metrics;

@@ -30,6 +30,9 @@ use crate::{Error, Pairs, Result};
 
 /// Publish metadata: the ordering key of a message.
 pub const PARTITION_KEY: &str = "partitionKey";
+/// How often a message became a dead letter, in its metadata. A broker that has a place for it keeps it with the message, be
+/// it that it keeps no other metadata.
+pub const DEAD_LETTER_HOPS: &str = "deadletterhops";
 /// Entries of a bulk that are under way at once where the broker has no bulk of its own.
 const BULK_AT_ONCE: usize = 64;
 /// The names of the time to live in request metadata.

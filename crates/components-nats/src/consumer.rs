@@ -11,7 +11,7 @@ use async_nats::jetstream::{
 use futures::{FutureExt, StreamExt};
 use outrigger_component::{
     Error, Kind, Pairs, Result,
-    pubsub::{Feed, Message, Settlement},
+    pubsub::{DEAD_LETTER_HOPS, Feed, Message, Settlement},
 };
 use time::OffsetDateTime;
 use tokio::sync::Notify;
@@ -471,6 +471,11 @@ impl Consumer {
     fn message(&self, incoming: &Incoming) -> Message {
         let subject = incoming.subject.as_str();
         let before = incoming.info().ok().map(|info| info.delivered.saturating_sub(1));
+        let mut metadata = Pairs::from([("Topic".to_owned(), subject.to_owned())]);
+        let headers = incoming.headers.as_ref();
+        if let Some(hops) = headers.and_then(|headers| headers.get(DEAD_LETTER_HOPS)) {
+            metadata.insert(DEAD_LETTER_HOPS.to_owned(), hops.as_str().to_owned());
+        }
         Message {
             topic: if *subject == *self.topic {
                 Arc::clone(&self.topic)
@@ -479,7 +484,7 @@ impl Consumer {
             },
             data: incoming.payload.clone(),
             content_type: None,
-            metadata: Pairs::from([("Topic".to_owned(), subject.to_owned())]),
+            metadata,
             lane: None,
             redelivered: before.and_then(|before| u32::try_from(before).ok()),
         }

@@ -27,7 +27,7 @@ use outrigger_component::{
     Catalog, Entry, Error, Kind, PubSub, Result, Setup,
     catalog::Version,
     deadline::within,
-    pubsub::{Features, Publish, Subscribe, Subscription},
+    pubsub::{DEAD_LETTER_HOPS, Features, Publish, Subscribe, Subscription},
 };
 use serde::Deserialize;
 use tokio::time::{Instant, sleep, timeout};
@@ -214,6 +214,11 @@ impl PubSub for JetStream {
             && !id.contains(['\r', '\n'])
         {
             headers.insert(NATS_MESSAGE_ID, id);
+        }
+        if let Some(hops) = message.property(DEAD_LETTER_HOPS)
+            && !hops.contains(['\r', '\n'])
+        {
+            headers.insert(DEAD_LETTER_HOPS, hops);
         }
         let named = |error: Error| error.of(&self.0.component);
         let acknowledged = self.0.publish(message, headers.clone()).await.map_err(named)?;

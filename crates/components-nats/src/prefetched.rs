@@ -6,13 +6,14 @@ use std::{collections::VecDeque, future::pending};
 
 use async_nats::{
     HeaderMap, Message,
-    header::NATS_MESSAGE_ID,
+    header::{HeaderName, NATS_MESSAGE_ID},
     jetstream::{
         Message as Incoming,
         stream::{RawMessageErrorKind, Stream},
     },
 };
 use bytes::Bytes;
+use outrigger_component::pubsub::DEAD_LETTER_HOPS;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Messages that wait here; beyond it the connection's own buffer fills, and what it drops the server sends again.
@@ -117,19 +118,21 @@ impl Prefetched {
     }
 }
 
-/// Lets go of headers, of which the id of the message is all that is used here. Where they were most of the message, its payload
+/// Lets go of headers, but for the two that are used here. Where they were most of the message, its payload
 /// is copied, so that it does not keep all that was read with it.
 fn lighten(message: &mut Message) {
     let Some(headers) = message.headers.take() else {
         return;
     };
-    if let Some(id) = headers.get(NATS_MESSAGE_ID)
-        && id.as_str().len() <= MAX_ID
-    {
-        let mut kept = HeaderMap::new();
-        kept.insert(NATS_MESSAGE_ID, id.clone());
-        message.headers = Some(kept);
+    let mut kept = HeaderMap::new();
+    for name in [NATS_MESSAGE_ID, HeaderName::from_static(DEAD_LETTER_HOPS)] {
+        if let Some(value) = headers.get(name.clone())
+            && value.as_str().len() <= MAX_ID
+        {
+            kept.insert(name, value.clone());
+        }
     }
+    message.headers = Some(kept).filter(|kept| !kept.is_empty());
     if message.length > 2 * message.payload.len() {
         message.payload = Bytes::copy_from_slice(&message.payload);
     }
@@ -166,11 +169,13 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("X-Large", "y".repeat(1 << 20).as_str());
         headers.insert(NATS_MESSAGE_ID, "an id");
+        headers.insert(DEAD_LETTER_HOPS, "3");
         let mut message = with_headers(headers);
         let before = message.payload.as_ptr();
         lighten(&mut message);
         let kept = message.headers.unwrap();
-        assert_eq!(kept.len(), 1);
+        assert_eq!(kept.len(), 2);
+        assert_eq!(kept.get(DEAD_LETTER_HOPS).map(|hops| hops.as_str()), Some("3"));
         assert_eq!(kept.get(NATS_MESSAGE_ID).map(|id| id.as_str()), Some("an id"));
         assert_eq!(message.payload, "1");
         assert_ne!(message.payload.as_ptr(), before, "it is a copy");

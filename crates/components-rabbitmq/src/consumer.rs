@@ -17,7 +17,7 @@ use lapin::{
 };
 use outrigger_component::{
     Error, Kind, Pairs, Result,
-    pubsub::{Feed, Message, Prefetch, Settlement},
+    pubsub::{DEAD_LETTER_HOPS, Feed, Message, Prefetch, Settlement},
 };
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -368,6 +368,10 @@ impl Consumer {
             for (name, value) in properties.headers().iter().flat_map(|headers| headers.inner()) {
                 metadata.insert(format!("metadata.{name}"), shown(value));
             }
+        }
+        let headers = properties.headers().as_ref();
+        if let Some(hops) = headers.and_then(|headers| headers.inner().get(DEAD_LETTER_HOPS)) {
+            metadata.insert(DEAD_LETTER_HOPS.to_owned(), shown(hops));
         }
         let returned = returned(properties);
         self.warn_of_drops(returned);

@@ -15,11 +15,15 @@ mod topology;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use lapin::{BasicProperties, options::BasicPublishOptions, types::ShortString};
+use lapin::{
+    BasicProperties,
+    options::BasicPublishOptions,
+    types::{AMQPValue, FieldTable, ShortString},
+};
 use outrigger_component::{
     Catalog, Entry, Error, Kind, PubSub, Result, Setup,
     catalog::Version,
-    pubsub::{Features, Publish, Subscribe, Subscription},
+    pubsub::{DEAD_LETTER_HOPS, Features, Publish, Subscribe, Subscription},
 };
 use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -155,6 +159,11 @@ impl Outgoing {
                 Error::invalid_request(text)
             })?;
             properties = properties.with_priority(priority);
+        }
+        if let Some(hops) = message.property(DEAD_LETTER_HOPS) {
+            let mut headers = FieldTable::default();
+            headers.insert(DEAD_LETTER_HOPS.into(), AMQPValue::LongString(hops.into()));
+            properties = properties.with_headers(headers);
         }
         if let Some(id) = text("messageID")? {
             properties = properties.with_message_id(id);

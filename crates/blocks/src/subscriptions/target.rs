@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::attempt::Handled;
 use super::bulk::Collector;
+use super::hops::{self, MAX_HOPS};
 use super::incoming::{CONTENT_TYPE, Dropped, Incoming, PUBSUB_NAME, Prepared, prepared};
 use super::metrics::{IngressMetrics, Lag, Status, Unhandled};
 use super::spec::{AppSubscription, Bulk, SubscriptionType};
@@ -308,14 +309,23 @@ impl Target {
         let Some(topic) = &self.wanted.dead_letter else {
             return DeadLettering::NoTopic;
         };
-        let mut metadata = message.metadata.clone();
+        let Some((data, mut metadata)) = hops::next(message, self.wanted.raw).await else {
+            tracing::error!(
+                target: LOG,
+                "dropped a message of topic {} of {}: it became a dead letter {MAX_HOPS} times, so dead-letter topics lead back \
+                 to each other; its next one is {topic}, because {why}",
+                message.topic,
+                self.wanted.pubsub
+            );
+            return DeadLettering::Looped;
+        };
         metadata.insert(PUBSUB_NAME.to_owned(), self.wanted.pubsub.clone());
         if let Some(content_type) = &message.content_type {
             metadata.insert(CONTENT_TYPE.to_owned(), content_type.clone());
         }
         let copy = Publish {
             topic: self.broker.stored_topic(topic).into_owned(),
-            data: message.data.clone(),
+            data,
             content_type: message.content_type.clone(),
             declared: message.content_type.clone(),
             metadata,
@@ -425,7 +435,7 @@ impl Consumer for Target {
                 };
                 match self.dead_letter(&message, why).await {
                     DeadLettering::Failed => return self.return_to_broker(&topic, why, lane, receipt).await,
-                    DeadLettering::Published | DeadLettering::NoTopic => {
+                    DeadLettering::Published | DeadLettering::Looped | DeadLettering::NoTopic => {
                         counted(Status::Drop, by_app);
                         return receipt.acknowledge();
                     }
@@ -452,7 +462,9 @@ impl Consumer for Target {
                     Ok(Handled::Dropped(why)) => {
                         return match self.dead_letter(&message, why).await {
                             DeadLettering::Failed => lane.give_back(receipt).await,
-                            DeadLettering::Published | DeadLettering::NoTopic => receipt.acknowledge(),
+                            DeadLettering::Published | DeadLettering::Looped | DeadLettering::NoTopic => {
+                                receipt.acknowledge();
+                            }
                         };
                     }
                     // Its retries were cut short, or its app or client is gone: somebody else gets it.
@@ -467,7 +479,7 @@ impl Consumer for Target {
             }
         };
         match self.dead_letter(&message, &failed).await {
-            DeadLettering::Published => {
+            DeadLettering::Published | DeadLettering::Looped => {
                 counted(Status::Drop, false);
                 receipt.acknowledge();
             }
@@ -535,6 +547,8 @@ enum DeadLettering {
     Published,
     /// It should be there and is not.
     Failed,
+    /// It was one too often.
+    Looped,
     /// There is no dead-letter topic.
     NoTopic,
 }

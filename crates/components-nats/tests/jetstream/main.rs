@@ -12,7 +12,7 @@ use async_nats::jetstream::{self, stream};
 use outrigger_component::{
     Kind, PubSub, Result,
     conformance::{self, Link, PubSubRules},
-    pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
+    pubsub::{DEAD_LETTER_HOPS, Delivery, Event, Publish, Subscribe, Subscription},
 };
 use outrigger_components_testing::{Components, proxy::Proxy, server::Nats, tls::Certificates};
 use tokio::{
@@ -217,6 +217,27 @@ async fn an_event_of_one_id_comes_in_each_topic_of_a_stream_once() {
         subscription.ended().await.unwrap();
         broker.close().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_count_of_dead_letters_goes_with_a_message() {
+    let Some(server) = started().await else { return };
+    let broker = open(&server.url(), "app", &[]).await.unwrap();
+    let mut subscription = subscribe(&broker, "orders").await.unwrap();
+    let mut counted = message("orders", "no envelope");
+    counted
+        .metadata
+        .insert(DEAD_LETTER_HOPS.to_owned(), "7".to_owned());
+    broker.publish(&counted).await.unwrap();
+    broker.publish(&message("orders", "first")).await.unwrap();
+    for expected in [Some("7"), None] {
+        let delivery = next(&mut subscription).await;
+        let hops = delivery.message.metadata.get(DEAD_LETTER_HOPS);
+        assert_eq!(hops.map(String::as_str), expected);
+        delivery.receipt.acknowledge();
+    }
+    subscription.ended().await.unwrap();
+    broker.close().await;
 }
 
 /// The server counts what it sends ahead, whatever its size. Payloads that there is no room for are read from the stream

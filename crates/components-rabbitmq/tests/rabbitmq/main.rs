@@ -16,7 +16,7 @@ use lapin::{
 use outrigger_component::{
     Kind, PubSub, Result,
     conformance::{self, Link, PubSubRules},
-    pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
+    pubsub::{DEAD_LETTER_HOPS, Delivery, Event, Publish, Subscribe, Subscription},
 };
 use outrigger_components_testing::{Components, proxy::Proxy, server::RabbitMq, tls::Certificates};
 
@@ -90,6 +90,7 @@ async fn rabbitmq_keeps_the_rules() {
     what_is_sent_ahead_is_bounded_in_bytes(&url).await;
     names_and_properties_are_daprs(&url).await;
     what_the_app_failed_becomes_a_dead_letter(&url).await;
+    the_count_of_dead_letters_goes_with_a_message(&url).await;
     routing_keys_choose(&url).await;
     other_properties_are_named(&url).await;
     existing::queues_are_used_where_their_arguments_allow(&url).await;
@@ -328,6 +329,22 @@ async fn what_the_app_failed_becomes_a_dead_letter(url: &str) {
     };
     tokio::time::timeout(SOON, waiting).await.unwrap();
     connection.close(200, "OK".into()).await.unwrap();
+}
+
+async fn the_count_of_dead_letters_goes_with_a_message(url: &str) {
+    let broker = open(url, "hops", &LASTING).await.unwrap();
+    let mut subscription = subscribe(&broker, "hops", &[]).await.unwrap();
+    let counted = message("hops", "x", &[(DEAD_LETTER_HOPS, "7")]);
+    broker.publish(&counted).await.unwrap();
+    broker.publish(&message("hops", "x", &[])).await.unwrap();
+    for expected in [Some("7"), None] {
+        let delivery = next(&mut subscription).await;
+        let hops = delivery.message.metadata.get(DEAD_LETTER_HOPS);
+        assert_eq!(hops.map(String::as_str), expected);
+        delivery.receipt.acknowledge();
+    }
+    subscription.ended().await.unwrap();
+    broker.close().await;
 }
 
 async fn routing_keys_choose(url: &str) {

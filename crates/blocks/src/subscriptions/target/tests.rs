@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use async_trait::async_trait;
+use outrigger_cloudevents::Event;
 use outrigger_component::pubsub::{Features, Lane, Settlement};
 use outrigger_component::{Error, Kind, PubSub, Result as ComponentResult};
 use outrigger_policy::resiliency::Resiliency;
@@ -277,6 +278,15 @@ fn wanted() -> AppSubscription {
     }
 }
 
+/// The dead letter of a message that was none before.
+fn parked(data: &str) -> (String, String) {
+    let counted = Event::parse(data.as_bytes()).map(|mut event| {
+        event.set_json("deadletterhops", "1".into());
+        String::from_utf8(event.to_bytes()).unwrap()
+    });
+    ("dead".to_owned(), counted.unwrap_or_else(|_| data.to_owned()))
+}
+
 const EVENT: &str = r#"{"id":"1","type":"t","source":"s","specversion":"1.0","data":1}"#;
 const EXPIRED: &str =
     r#"{"id":"1","type":"t","source":"s","specversion":"1.0","data":1,"expiration":"2001-01-01T00:00:00Z"}"#;
@@ -322,7 +332,7 @@ async fn other_partitions_do_not_feel_a_rebalance() {
     scene.revoke(0).await;
     scene.answer(&id, Said::Retry);
     assert_eq!(scene.settlement().await, Settlement::Acknowledge);
-    assert_eq!(scene.dead_letters(), [("dead".to_owned(), EVENT.to_owned())]);
+    assert_eq!(scene.dead_letters(), [parked(EVENT)]);
     scene.end().await;
 }
 
@@ -380,7 +390,7 @@ async fn what_is_not_for_the_app_is_acknowledged_once_it_is_parked() {
         scene.fake.refuses.store(false, Ordering::Relaxed);
         scene.deliver(data, None);
         assert_eq!(scene.settlement().await, Settlement::Acknowledge, "{data}");
-        assert_eq!(scene.dead_letters(), [("dead".to_owned(), data.to_owned())]);
+        assert_eq!(scene.dead_letters(), [parked(data)]);
         scene.end().await;
     }
 }
@@ -430,7 +440,7 @@ async fn what_cannot_be_parked_is_not_overtaken_by_its_key() {
             scene.answer(id, status);
             assert_eq!(scene.settlement().await, Settlement::Acknowledge);
         }
-        assert_eq!(scene.dead_letters(), [("dead".to_owned(), FIRST.to_owned())]);
+        assert_eq!(scene.dead_letters(), [parked(FIRST)]);
         scene.end().await;
     }
 }
@@ -530,4 +540,30 @@ async fn a_dead_letter_has_a_line_with_its_reason() {
             "{wanted}: {lines:#?}"
         );
     }
+}
+
+/// Dead-letter topics that lead back to each other would pass a message on for ever.
+#[tokio::test]
+async fn what_was_a_dead_letter_too_often_is_dropped_with_a_line() {
+    const FULL: &str =
+        r#"{"id":"1","type":"t","source":"s","specversion":"1.0","data":1,"deadletterhops":16}"#;
+    const EXPIRED_TOO: &str =
+        r#"{"id":"1","specversion":"1.0","deadletterhops":16,"expiration":"2001-01-01T00:00:00Z"}"#;
+    let lines = outrigger_log_lines::Lines::new();
+    let mut scene = Scene::new("", wanted()).await;
+    for said in [Said::Retry, Said::Drop] {
+        scene.deliver(FULL, None);
+        let id = scene.event().await;
+        scene.answer(&id, said);
+        assert_eq!(scene.settlement().await, Settlement::Acknowledge, "{said:?}");
+    }
+    scene.deliver(EXPIRED_TOO, None);
+    assert_eq!(scene.settlement().await, Settlement::Acknowledge);
+    assert_eq!(scene.dead_letters(), []);
+    scene.end().await;
+    let lines = lines.take(LOG, tracing::Level::ERROR);
+    let wanted = "ERROR dropped a message of topic orders of broker: it became a dead letter 16 times, so dead-letter topics lead \
+                  back to each other; its next one is dead, because it has expired";
+    assert_eq!(lines.len(), 3, "{lines:#?}");
+    assert!(lines.iter().any(|line| line.to_string() == wanted), "{lines:#?}");
 }

@@ -30,6 +30,70 @@ async fn a_dead_letter_goes_where_the_app_may_publish() {
     assert!(payloads(&got, "/dead").is_empty());
 }
 
+/// Two sidecars with dead-letter topics that lead back to each other, for events and for payloads without an envelope: the count goes
+/// with the message.
+#[tokio::test]
+async fn dead_letter_topics_that_lead_back_to_each_other_end() {
+    let (app, got) = keeping(|_, _| app::text(404, "")).await;
+    let net = Net::plain();
+    let folder = tempfile::tempdir().unwrap();
+    let broker = sqlite(&folder.path().join("broker.db"));
+    let bulk = "  deadLetterTopic: b\n  routes: {default: /a}\n  bulkSubscribe: {enabled: true, maxMessagesCount: 5, \
+                maxAwaitDurationMs: 1}\n";
+    let first = plan(&net, &app)
+        .resource(&broker)
+        .resource(&subscription("a", bulk))
+        .start()
+        .await;
+    let raw = |topic: &str| {
+        let other = if topic == "raw" { "back" } else { "raw" };
+        let more = format!(
+            "  deadLetterTopic: {other}\n  metadata: {{rawPayload: 'true'}}\n  routes: {{default: /{topic}}}\n"
+        );
+        subscription(topic, &more)
+    };
+    let second = net
+        .sidecar("other")
+        .app(app.port)
+        .resource(&broker)
+        .resource(&subscription(
+            "b",
+            "  deadLetterTopic: a\n  routes: {default: /b}\n",
+        ))
+        .resource(&raw("raw"))
+        .resource(&raw("back"))
+        .start()
+        .await;
+    publish(&first, "a", &json!(1)).await;
+    let answer = second.ask(post(
+        "/v1.0/publish/broker/raw?metadata.rawPayload=true",
+        "payload",
+    ));
+    assert_eq!(answer.await.status, 204);
+    let calls = |path: &str| {
+        got.lock()
+            .unwrap()
+            .iter()
+            .filter(|(target, _)| target == path)
+            .count()
+    };
+    // The first attempt, and one for each time that it was a dead letter.
+    eventually(async || calls("/a") + calls("/b") >= 17 && calls("/raw") + calls("/back") >= 17).await;
+    // What comes after it was dropped: the sidecars are done.
+    for (node, topic) in [(&first, "a"), (&second, "b"), (&second, "raw"), (&second, "back")] {
+        let labels = ["component=\"broker\"", &format!("topic=\"{topic}\"")];
+        let waiting = async || {
+            let count = node
+                .metric("dapr_component_pubsub_ingress_in_flight", &labels)
+                .await;
+            count.unwrap_or_default()
+        };
+        eventually(async || waiting().await == 0.0).await;
+    }
+    assert_eq!(calls("/a") + calls("/b"), 17);
+    assert_eq!(calls("/raw") + calls("/back"), 17);
+}
+
 /// An app fails the first message of a key twice: what it gets of that key and of another one, of which `routes` says what
 /// becomes of failures.
 async fn failed_twice(routes: &str) -> [Vec<Value>; 2] {
