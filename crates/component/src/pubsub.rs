@@ -30,8 +30,8 @@ use crate::{Error, Pairs, Result};
 
 /// Publish metadata: the ordering key of a message.
 pub const PARTITION_KEY: &str = "partitionKey";
-/// How often a message became a dead letter, in its metadata. A broker that has a place for it keeps it with the message, be
-/// it that it keeps no other metadata.
+/// How often a message became a dead letter, in its metadata. Brokers with headers keep it with the message, also those that
+/// keep no other metadata.
 pub const DEAD_LETTER_HOPS: &str = "deadletterhops";
 /// Entries of a bulk that are under way at once where the broker has no bulk of its own.
 const BULK_AT_ONCE: usize = 64;

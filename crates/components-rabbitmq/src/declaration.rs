@@ -173,8 +173,8 @@ impl Declaration {
         Ok(())
     }
 
-    /// Whether the subscription can use a queue with any value of an argument: one that nobody asked for, or one that only
-    /// says how the broker stores messages.
+    /// Whether the subscription can use a queue with any value of an argument: one that no setting asks for, or one about how
+    /// the broker stores messages.
     fn can_yield(&self, argument: &str) -> bool {
         let is_stored = ["x-queue-type", MODE].contains(&argument);
         let is_asked_for = self.arguments.inner().contains_key(argument);

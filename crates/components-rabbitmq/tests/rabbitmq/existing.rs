@@ -75,9 +75,9 @@ pub(super) async fn queues_are_used_where_their_arguments_allow(url: &str) {
 pub(super) async fn a_quorum_queue_needs_no_other_setting(url: &str) {
     let broker = open(url, "q", &[("enableDeadLetter", "true")]).await.unwrap();
     for (topic, metadata) in [
-        ("new", &[("queueType", "quorum")][..]),
-        ("again", &[]),
-        ("again", &[("queueType", "quorum")]),
+        ("quorum-new", &[("queueType", "quorum")][..]),
+        ("quorum-again", &[]),
+        ("quorum-again", &[("queueType", "quorum")]),
     ] {
         let mut subscription = subscribe(&broker, topic, metadata).await.unwrap();
         broker.publish(&message(topic, "x", &[])).await.unwrap();

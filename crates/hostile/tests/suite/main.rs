@@ -13,6 +13,7 @@
 mod answers;
 mod app;
 mod attacks;
+mod brokers;
 mod child;
 mod fleet;
 mod h1;
