@@ -1,7 +1,9 @@
 //! Start of the identity: trust anchors, first certificate, and the driver that renews both.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::anchors_file::{AnchorsFile, AnchorsFileError};
@@ -17,6 +19,9 @@ use crate::token::{Env, Mode};
 pub const TRUST_ANCHORS_VARIABLE: &str = "DAPR_TRUST_ANCHORS";
 /// Set to `true`, allows root in Kubernetes.
 const ALLOW_ROOT_VARIABLE: &str = "DAPR_UNSAFE_SKIP_CONTAINER_UID_GID_CHECK";
+
+/// How long the first certificate may take before the log says what is missing.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Where the trust anchors come from.
 #[derive(Debug)]
@@ -85,12 +90,13 @@ pub async fn start(
     let learns = matches!(config.anchors, AnchorsSource::Pem(_));
     let (anchors, file) = open(config.anchors, cancel).await?;
     tracing::info!("Fetching initial identity");
+    let sentry = config.ca.sentry_address.clone();
     let mut client = CaClient::new(config.ca, anchors.clone())
         .inspect_err(|error| (config.events)(IdentityEvent::InitFailed(error.reason())))?;
     if learns {
         client = client.learning(anchors.clone())?;
     }
-    let fetch = first(client, &anchors, config.directory.as_ref());
+    let fetch = with_patience(first(client, &anchors, config.directory.as_ref()), &sentry);
     let (client, svid) = match cancel.run_until_cancelled(fetch).await {
         Some(Ok(first)) => first,
         Some(Err(error)) => {
@@ -106,6 +112,20 @@ pub async fn start(
         .with_directory(config.directory)
         .with_anchors_file(file);
     Ok((identity, renewal))
+}
+
+/// Logs which authority `fetch` waits for, once it takes long.
+async fn with_patience<T>(fetch: impl Future<Output = T>, sentry: &str) -> T {
+    let mut fetch = std::pin::pin!(fetch);
+    match timeout(PATIENCE, &mut fetch).await {
+        Ok(fetched) => fetched,
+        Err(_) => {
+            tracing::warn!(
+                "waiting for sentry at {sentry} to sign the first certificate (check that it runs, and --sentry-address)"
+            );
+            fetch.await
+        }
+    }
 }
 
 async fn first(

@@ -12,11 +12,13 @@ use outrigger_identity::{
     AnchorsSource, CaClient, CaConfig, Env, FetchError, IdentityDirectory, IdentityEvent, Mode,
     SecurityConfig, SvidSource, TrustAnchors, start,
 };
+use outrigger_log_lines::Lines;
 use rcgen::CertificateSigningRequestParams;
 use stub::{Answer, StubCa};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
+use tracing::Level;
 
 const SENTRY: &str = "spiffe://localhost/ns/dapr-system/dapr-sentry";
 
@@ -182,12 +184,30 @@ async fn a_refusal_is_final_and_explained() {
 }
 
 #[tokio::test]
-async fn an_authority_that_hangs_is_asked_again_after_three_seconds() {
+async fn an_authority_that_hangs_is_named_and_asked_again_after_three_seconds() {
     let stub = StubCa::start(SENTRY, vec![Answer::Hang, Answer::Sign]).await;
-    let begin = Instant::now();
-    client(&stub, &[]).fetch().await.unwrap();
+    let security = SecurityConfig {
+        ca: config(&stub.address, &[]),
+        anchors: AnchorsSource::Bundle(stub.authority.bundle()),
+        directory: None,
+        events: events().1,
+    };
+    let (begin, lines) = (Instant::now(), Lines::new());
+    start(security, &CancellationToken::new())
+        .await
+        .map(drop)
+        .unwrap();
     assert!(begin.elapsed() >= Duration::from_secs(3));
     assert_eq!(stub.requests().len(), 2);
+    let warnings = lines.take("outrigger_identity::security", Level::WARN);
+    let [line] = warnings.as_slice() else {
+        panic!("one line: {warnings:?}")
+    };
+    assert!(
+        line.message
+            .contains(&format!("waiting for sentry at {}", stub.address)),
+        "{line}"
+    );
 }
 
 #[tokio::test]
