@@ -32,9 +32,10 @@ define mixtures
 	conformance/kubernetes/mixed $(1) $(PEER_BIN)
 endef
 
-build: ## release binaries: daprd, sentry, scheduler, placement and the demo
+build: ## release binaries: daprd, sentry, scheduler, placement and the demo; then how to start the control plane
 	@scripts/need cargo cc make
 	scripts/build
+	@scripts/laptop
 
 demo: ## the CA, a scheduler, placement, two sidecars with mTLS, two apps; every kind of call, state, events, a job, an actor and a workflow whose sidecars are killed
 	@scripts/need cargo cc make python3
