@@ -1,6 +1,7 @@
 //! Serves HTTP/2 with prior knowledge on a port of the system's choice, for checkers of the protocol: `h2spec -p PORT`.
 //! With the feature `http2-hyper` it is the HTTP/2 of hyper and h2.
 
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,8 +35,32 @@ impl Service<<Implementation as Http2>::Body> for Hello {
     }
 }
 
+const USAGE: &str = "usage: outrigger-hello\n\n\
+    Serves HTTP/2 with prior knowledge on a free port of 127.0.0.1, prints the port, and runs until it is stopped.";
+
+fn main() -> ExitCode {
+    let served = match std::env::args().nth(1).as_deref() {
+        None => serve(),
+        Some("-h" | "--help") => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Some(other) => {
+            eprintln!("unknown argument {other:?}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 #[tokio::main]
-async fn main() -> std::io::Result<()> {
+async fn serve() -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await?;
     println!("{}", listener.local_addr()?.port());
     let config = Config {
