@@ -20,10 +20,12 @@ pub use flags::usage;
 pub use invalid::{Exit, Invalid};
 pub use port::stable_port;
 
-/// What `--version`, `/v1.0/metadata` and the tools that read them report: the version of the contract in a build of
-/// `scripts/dist`, and in any other what Dapr's own development builds say.
-pub const VERSION: &str = match option_env!("OUTRIGGER_CONTRACT_VERSION") {
-    Some(version) => version,
+/// The version of the contract, for `--version` and the tools that decide by it.
+pub const VERSION: &str = "1.17.13";
+
+/// What `/v1.0/metadata` reports: the version in a build of `scripts/dist`, and in any other what Dapr's suite expects.
+pub const METADATA_VERSION: &str = match option_env!("OUTRIGGER_DIST") {
+    Some(_) => VERSION,
     None => "edge",
 };
 

@@ -38,7 +38,7 @@ use outrigger_wire::durabletask::task_hub_sidecar_service_server::TaskHubSidecar
 use outrigger_wire::runtime::v1::dapr_server::DaprServer;
 
 use super::settings::{api_log, host_address, host_name};
-use crate::config::{self, Config, Mode, VERSION};
+use crate::config::{self, Config, METADATA_VERSION, Mode};
 
 /// What the APIs and blocks of one sidecar are made of. Made once; each takes what it needs.
 pub(super) struct SidecarContext {
@@ -217,7 +217,7 @@ impl SidecarContext {
         let workflows = &Arc::clone(&reported.workflows);
         let proxy = self.proxy();
         let metadata = Arc::new(Metadata::new(
-            VERSION,
+            METADATA_VERSION,
             &self.app_id,
             config.app.clone(),
             self.settings.features.names().map(str::to_owned).collect(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
-use outrigger_sidecar::config::VERSION;
+use outrigger_sidecar::config::METADATA_VERSION;
 use outrigger_sidecar::sidecar::SidecarError;
 use outrigger_transport::body::Body;
 use outrigger_wire::runtime::v1::{GetMetadataResponse, SetMetadataRequest};
@@ -68,8 +68,8 @@ async fn metadata_can_be_read_and_extended_through_both_apis() {
     assert_eq!(answer.header("content-type"), Some("application/json"));
     let metadata = answer.json();
     assert_eq!(metadata["id"], "me");
-    assert_eq!(metadata["runtimeVersion"], VERSION);
-    assert_eq!(metadata["extended"]["daprRuntimeVersion"], VERSION);
+    assert_eq!(metadata["runtimeVersion"], METADATA_VERSION);
+    assert_eq!(metadata["extended"]["daprRuntimeVersion"], METADATA_VERSION);
     assert_eq!(metadata["extended"]["key one"], "value one");
     assert_eq!(metadata["extended"]["two"], "value two");
     assert_eq!(metadata["httpEndpoints"], json!([{"name": "outside"}]));

@@ -514,9 +514,10 @@ fn kubernetes_takes_any_app_id() {
 
 #[test]
 fn printing_commands_need_no_valid_settings() {
+    // Tools read a version of the contract, in every build.
     assert_eq!(
         command(&["--version"], &[]),
-        Ok(Command::Version(VERSION.to_owned()))
+        Ok(Command::Version("1.17.13".to_owned()))
     );
     assert!(
         matches!(command(&["--help"], &[]), Ok(Command::Help(text)) if text.starts_with("Usage of daprd:"))
