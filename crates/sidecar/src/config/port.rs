@@ -30,13 +30,13 @@ fn user_id() -> u32 {
 }
 
 impl Internal {
-    /// The port to use: the given one, the stable one if it is free, else any free one.
-    pub fn choose_port(&self, app_id: &str) -> std::io::Result<u16> {
+    /// The port to use: the given one, the stable one if it is free and not the app's, else any free one.
+    pub fn choose_port(&self, app_id: &str, app_port: u16) -> std::io::Result<u16> {
         if let Some(port) = self.port {
             return Ok(port);
         }
         let stable = stable_port(app_id);
-        if TcpListener::bind(("localhost", stable)).is_ok() {
+        if stable != app_port && TcpListener::bind(("localhost", stable)).is_ok() {
             return Ok(stable);
         }
         Ok(TcpListener::bind(("localhost", 0))?.local_addr()?.port())
@@ -61,11 +61,24 @@ mod tests {
             port: Some(1234),
             listen_address: String::new(),
         };
-        assert_eq!(given.choose_port("app").unwrap(), 1234);
+        assert_eq!(given.choose_port("app", 0).unwrap(), 1234);
         let app = format!("port-test-{}", std::process::id());
         let Ok(_taken) = TcpListener::bind(("localhost", stable_port(&app))) else {
             return;
         };
-        assert_ne!(Internal::default().choose_port(&app).unwrap(), stable_port(&app));
+        assert_ne!(
+            Internal::default().choose_port(&app, 0).unwrap(),
+            stable_port(&app)
+        );
+    }
+
+    #[test]
+    fn the_port_of_the_app_is_avoided() {
+        // The app may listen later than its sidecar.
+        let app_port = stable_port("app");
+        assert_ne!(
+            Internal::default().choose_port("app", app_port).unwrap(),
+            app_port
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use outrigger_accept::address::is_localhost;
 use outrigger_flags::Values;
 use outrigger_nearest::hint;
 use outrigger_resources::value::{go_nanos, quantity, truthy};
@@ -402,17 +403,39 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         }
     }
 
+    /// Ports of the sidecar that the app has too. An app on another machine may have any port but those of the APIs, as
+    /// in the contract.
     fn conflicts(&mut self, config: &Config) {
-        for (flag, port) in [
-            ("dapr-http-port", config.api.http_port),
-            ("dapr-grpc-port", config.api.grpc_port),
-        ] {
-            if config.app.port != 0 && config.app.port == port {
-                let what = format!("the '{flag}' argument value {port} conflicts with 'app-port'");
+        if config.app.port == 0 {
+            return;
+        }
+        let here = is_localhost(&config.app.address);
+        let ports = [
+            ("dapr-http-port", config.api.http_port, true),
+            ("dapr-grpc-port", config.api.grpc_port, true),
+            ("dapr-internal-grpc-port", config.internal.port.unwrap_or(0), here),
+            (
+                "dapr-public-port",
+                config.public.as_ref().map_or(0, |public| public.port),
+                here,
+            ),
+            (
+                "metrics-port",
+                config.metrics.port,
+                here && config.metrics.enabled,
+            ),
+            (
+                "profile-port",
+                config.profiling.port,
+                here && config.profiling.enabled,
+            ),
+        ];
+        for (flag, port, checked) in ports {
+            if checked && port == config.app.port {
                 self.wrong.push(Invalid::flag(
                     flag,
-                    what,
-                    "give the app and the sidecar different ports",
+                    format!("the '{flag}' argument value {port} conflicts with 'app-port'"),
+                    "give it another port than --app-port",
                 ));
             }
         }

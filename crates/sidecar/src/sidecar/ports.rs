@@ -79,7 +79,10 @@ impl Sockets {
             "dapr-internal-grpc-port",
             "dapr-internal-grpc-listen-address",
             std::slice::from_ref(&config.internal.listen_address),
-            config.internal.choose_port(&config.app_id).unwrap_or(0),
+            config
+                .internal
+                .choose_port(&config.app_id, config.app.port)
+                .unwrap_or(0),
         );
         claims.check(
             [&http, &grpc]

@@ -494,6 +494,37 @@ fn wrong_settings_are_refused_in_the_contract_s_words() {
 }
 
 #[test]
+fn the_port_of_the_app_is_no_port_of_the_sidecar() {
+    for (flag, more) in [
+        ("dapr-http-port", None),
+        ("dapr-grpc-port", None),
+        ("dapr-internal-grpc-port", None),
+        ("dapr-public-port", None),
+        ("metrics-port", None),
+        ("profile-port", Some("--enable-profiling")),
+    ] {
+        let port = format!("--{flag}=6001");
+        let mut args = vec!["--app-id=app", "--app-port=6001", port.as_str()];
+        args.extend(more);
+        let Err(exit) = command(&args, &[]) else {
+            panic!("{flag} is refused")
+        };
+        let text = exit.to_string();
+        let expected = format!(
+            "the '{flag}' argument value 6001 conflicts with 'app-port' (--{flag}: give it another port than --app-port)"
+        );
+        assert!(text.ends_with(&expected), "{text}");
+    }
+    // The default of a flag counts too.
+    let taken = "the 'metrics-port' argument value 9090 conflicts with 'app-port'";
+    assert_eq!(refused(&["--app-id=app", "--app-port=9090"]), [taken]);
+    // A server that is off has no port, nor has an app on another machine one of this machine.
+    run(&["--app-port=9090", "--enable-metrics=false"]);
+    run(&["--app-port=7777"]);
+    run(&["--app-port=9090", "--app-channel-address=10.0.0.7"]);
+}
+
+#[test]
 fn all_wrong_settings_are_reported_at_once() {
     let all = refused(&[
         "--app-id=a.b",
