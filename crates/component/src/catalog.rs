@@ -1,5 +1,7 @@
 //! Which implementation a component's `spec.type` and `spec.version` mean.
 
+mod dapr;
+
 use std::{
     collections::HashMap,
     future::{Future, poll_fn},
@@ -9,6 +11,8 @@ use std::{
 
 use futures::future::BoxFuture;
 use outrigger_nearest::{hint, nearest};
+
+pub use dapr::{all_only_of_dapr, only_of_dapr};
 
 use crate::{
     ConfigurationStore, Conversation, CryptoProvider, Error, InputBinding, Kind, LockStore, Metadata,
@@ -236,7 +240,7 @@ impl<T: ?Sized> Section<T> {
             let known = self.known();
             let hint = match self.elsewhere.get(name) {
                 Some(how) => format!("this build lacks it: {how}. "),
-                None => hint(kind, known.iter().map(String::as_str)),
+                None => only_of_dapr(kind).unwrap_or_else(|| hint(kind, known.iter().map(String::as_str))),
             };
             return Err(LookupError::UnknownType {
                 category: self.category,

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use outrigger_component::catalog::all_only_of_dapr;
 use outrigger_component::{Catalog, Metadata, PropertyType, Setup};
 use outrigger_components::builtin;
 use outrigger_pages::Page;
@@ -260,6 +261,13 @@ async fn the_pages_list_the_settings_that_components_read() {
         "docs/components.md and docs/pubsub.md:\n{}",
         wrong.join("\n")
     );
+}
+
+#[test]
+fn what_this_build_has_is_not_only_dapr_s() {
+    let known = builtin().known();
+    let both: Vec<String> = all_only_of_dapr().filter(|kind| known.contains(kind)).collect();
+    assert!(both.is_empty(), "component/src/catalog/dapr.rs lists {both:?}");
 }
 
 #[test]

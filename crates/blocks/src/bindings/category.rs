@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use outrigger_component::catalog::LookupError;
+use outrigger_component::catalog::{LookupError, only_of_dapr};
 use outrigger_component::{Section, Setup};
 use outrigger_nearest::hint;
 use outrigger_runtime::components::{Category, OpenError, Opened, Opening, Step};
@@ -124,7 +124,8 @@ fn check_known(opening: &Opening<'_>) -> Result<(), OpenError> {
     let (text, value) = match (&input, &output) {
         (LookupError::UnknownType { known: reads, .. }, LookupError::UnknownType { known: writes, .. }) => {
             let known = [inputs.known(), outputs.known()].concat();
-            let hint = hint(kind, known.iter().map(String::as_str));
+            let near = || hint(kind, known.iter().map(String::as_str));
+            let hint = only_of_dapr(kind).unwrap_or_else(near);
             (
                 format!("{hint}this build has as input {reads}; as output {writes}"),
                 "spec.type",

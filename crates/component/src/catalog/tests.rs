@@ -180,6 +180,25 @@ fn what_another_build_has_is_told() {
 }
 
 #[test]
+fn a_type_of_dapr_that_no_build_has_is_named_with_what_can_carry_it() {
+    let text = |kind: &str| section().find(kind, "v1").map(drop).unwrap_err().to_string();
+    let error = text("State.AWS.DynamoDB");
+    let expected = "v1: Dapr has state.aws.dynamodb, this build has not: a pluggable component can carry it, behind the \
+                    socket aws.dynamodb.sock (docs/components.md#pluggable-components). this build has state.";
+    assert!(error.contains(expected), "{error}");
+    // There are no pluggable components of this category.
+    let crypto = "Dapr has crypto.azure.keyvault, this build has not. ";
+    assert_eq!(only_of_dapr("crypto.azure.keyvault").as_deref(), Some(crypto));
+    for kind in all_only_of_dapr() {
+        assert!(
+            only_of_dapr(&kind).is_some(),
+            "the names of a category are sorted: {kind}"
+        );
+    }
+    assert_eq!(only_of_dapr("state.nosuch"), None);
+}
+
+#[test]
 fn a_wrong_type_is_told_the_one_meant() {
     let hinted = |kind: &str| match section().find(kind, "v1") {
         Err(LookupError::UnknownType { hint, .. }) => hint,
@@ -187,7 +206,7 @@ fn a_wrong_type_is_told_the_one_meant() {
     };
     assert_eq!(hinted("state.sqlit"), "did you mean state.sqlite? ");
     assert_eq!(hinted("state.postgres"), "did you mean state.postgresql? ");
-    assert_eq!(hinted("state.mongodb"), "");
+    assert_eq!(hinted("state.nosuch"), "");
     let mut catalog = Catalog::empty();
     catalog.state = section();
     assert_eq!(catalog.nearest("stat.sqlite").as_deref(), Some("state.sqlite"));
