@@ -46,7 +46,7 @@ pub use call::ActorCall;
 pub use error::ActorError;
 pub use internal::{InternalActors, QueuedCall, Watched};
 pub use placement::Placement;
-pub use reminders::{KnownReminder, ReminderError, ReminderRequest};
+pub use reminders::{KnownReminder, ReminderCause, ReminderError, ReminderRequest};
 pub use serve::Served;
 pub use state::{StateOperation, StateStep};
 pub use timers::TimerRequest;

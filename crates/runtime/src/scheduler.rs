@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 use crate::life::Condition;
 use hosts::Host;
 
-pub use calls::SchedulerError;
+pub use calls::{SchedulerError, WITHOUT};
 
 const LOG: &str = "dapr.runtime.scheduler";
 /// The app id of schedulers in the control plane.
@@ -232,11 +232,7 @@ impl Scheduler {
     /// Keeps the list of schedulers, until `stop`; `known` is met when there is one, or nobody to ask.
     pub async fn follow_hosts(self: Arc<Self>, known: Condition, stop: CancellationToken) {
         if !self.is_configured() {
-            tracing::warn!(
-                target: LOG,
-                "No scheduler host addresses provided. Scheduler disabled: the jobs API answers with an error \
-                 (--scheduler-host-address)"
-            );
+            tracing::info!(target: LOG, "No scheduler host addresses provided. Scheduler disabled: {WITHOUT}");
             known.met();
             return;
         }

@@ -94,18 +94,52 @@ fn of_reminder(error: &ReminderError) -> (&'static str, (StatusCode, Code)) {
 }
 
 /// What a gRPC caller is told besides the code that is counted: another sidecar's status is passed on as it is, and as in
-/// Dapr an actor that nobody hosts has a code of its own.
+/// Dapr an actor that nobody hosts has a code of its own. The contract has the texts about reminders for HTTP only, so
+/// these have the remedy.
 pub fn actor_status(error: &ActorError) -> Option<Status> {
     match error {
         ActorError::Peer(status) => Some(Status::new(status.code(), status.message())),
         ActorError::NoAddress { .. } => Some(Status::failed_precondition(error.to_string())),
+        ActorError::Reminder(reminder) => reminder
+            .remedy()
+            .map(|remedy| Status::internal(format!("{reminder}: {remedy}"))),
         _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use outrigger_runtime::scheduler::SchedulerError;
+
     use super::*;
+
+    #[test]
+    fn a_reminder_without_a_scheduler_has_the_contract_s_text_and_over_grpc_the_remedy() {
+        let disabled = || SchedulerError::Disabled.into();
+        for error in [
+            ReminderError::Create(disabled()),
+            ReminderError::Get(disabled()),
+            ReminderError::Delete(disabled()),
+        ] {
+            let error = ActorError::from(error);
+            let status = actor_status(&error).expect("gRPC has its own text");
+            let http = ApiError::from(error);
+            assert!(
+                http.message.ends_with(": scheduler clients are disabled"),
+                "{}",
+                http.message
+            );
+            assert_eq!(status.code(), http.grpc);
+            let more = status
+                .message()
+                .strip_prefix(&*http.message)
+                .expect("the same beginning");
+            assert!(
+                more.contains("--scheduler-host-address") && more.contains("workflows"),
+                "{more}"
+            );
+        }
+    }
 
     #[test]
     fn who_has_no_namespace_is_told_what_to_set() {

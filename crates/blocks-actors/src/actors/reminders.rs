@@ -4,7 +4,7 @@ use std::sync::Weak;
 
 use futures::future::BoxFuture;
 use outrigger_actors::recurrence::{TimeError, reminder_schedule};
-use outrigger_runtime::scheduler::{Outcome, Receiver, SchedulerError, Trigger};
+use outrigger_runtime::scheduler::{Outcome, Receiver, SchedulerError, Trigger, WITHOUT};
 use outrigger_wire::common::v1::JobFailurePolicy;
 use outrigger_wire::internals::v1::Reminder;
 use outrigger_wire::scheduler::v1::job_target_metadata::Type;
@@ -32,13 +32,52 @@ pub enum ReminderError {
     NotFound(String),
     /// It was not stored.
     #[error("error creating actor reminder: {0}")]
-    Create(String),
+    Create(ReminderCause),
     /// It was not read.
     #[error("error getting actor reminder: {0}")]
-    Get(String),
+    Get(ReminderCause),
     /// It was not deleted.
     #[error("error deleting actor reminder: {0}")]
-    Delete(String),
+    Delete(ReminderCause),
+}
+
+impl ReminderError {
+    /// What is lacking and the remedy, which the contract's text does not name.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Create(cause) | Self::Get(cause) | Self::Delete(cause) => match cause {
+                ReminderCause::NoScheduler { .. } => Some(WITHOUT),
+                ReminderCause::Other(_) => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// Why a call about a reminder failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ReminderCause {
+    /// There is no scheduler. The text is the contract's, from the first letter to the last.
+    #[error("{frame}scheduler clients are disabled")]
+    NoScheduler {
+        /// What the contract puts before it.
+        frame: &'static str,
+    },
+    /// Any other.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<SchedulerError> for ReminderCause {
+    fn from(error: SchedulerError) -> Self {
+        match error {
+            SchedulerError::Disabled => {
+                tracing::warn!(target: LOG, "{error}");
+                Self::NoScheduler { frame: "" }
+            }
+            SchedulerError::Status(_) => Self::Other(error.to_string()),
+        }
+    }
 }
 
 /// A reminder as an app asks for it.
@@ -107,7 +146,8 @@ impl Actors {
         check_for_app(&request.kind, &request.id)?;
         check_name("name", &request.name)?;
         self.check_hosted(&request.kind).await?;
-        let job = job(&request).map_err(|error| ReminderError::Create(error.to_string()))?;
+        let job =
+            job(&request).map_err(|error| ReminderError::Create(ReminderCause::Other(error.to_string())))?;
         let scheduler = &self.with.scheduler;
         let metadata = scheduler.of_actor(&request.kind, &request.id);
         let stored = scheduler
@@ -115,7 +155,7 @@ impl Actors {
             .await;
         stored.map_err(|error| match error.code() {
             Code::AlreadyExists => ReminderError::Exists(request.name).into(),
-            _ => ReminderError::Create(error.to_string()).into(),
+            _ => ReminderError::Create(error.into()).into(),
         })
     }
 
@@ -131,10 +171,7 @@ impl Actors {
         let job = scheduler.get(name, scheduler.of_actor(kind, id)).await;
         let job = job.map_err(|error| match error.code() {
             Code::NotFound => ReminderError::NotFound(name.to_owned()),
-            // The contract's text for a single reminder has the cause in its own frame.
-            _ => ReminderError::Get(format!(
-                "api error: code = Internal desc = failed to get job due to: {error}"
-            )),
+            _ => ReminderError::Get(framed(error.into())),
         })?;
         Ok(KnownReminder {
             name: name.to_owned(),
@@ -168,7 +205,7 @@ impl Actors {
         let listed = scheduler
             .list(scheduler.of_actor(kind, id.unwrap_or_default()))
             .await;
-        let listed = listed.map_err(|error| ReminderError::Get(error.to_string()))?;
+        let listed = listed.map_err(|error| ReminderError::Get(error.into()))?;
         Ok(listed.into_iter().filter_map(known).collect())
     }
 
@@ -199,7 +236,16 @@ impl Actors {
 }
 
 fn not_deleted(error: SchedulerError) -> ActorError {
-    ReminderError::Delete(error.to_string()).into()
+    ReminderError::Delete(error.into()).into()
+}
+
+/// The contract's text for a single reminder has the cause in a frame.
+fn framed(cause: ReminderCause) -> ReminderCause {
+    const FRAME: &str = "api error: code = Internal desc = failed to get job due to: ";
+    match cause {
+        ReminderCause::NoScheduler { .. } => ReminderCause::NoScheduler { frame: FRAME },
+        ReminderCause::Other(text) => ReminderCause::Other(format!("{FRAME}{text}")),
+    }
 }
 
 fn known(named: NamedJob) -> Option<KnownReminder> {

@@ -15,7 +15,7 @@ use super::engine::{is_broken, methods};
 use super::metrics::Operation;
 use super::{Workflows, is_unknown};
 use crate::actors::internal::PROTOBUF;
-use crate::actors::{ActorCall, ActorError, ReminderError};
+use crate::actors::{ActorCall, ActorError, ReminderCause, ReminderError};
 
 /// Instances that one call purges at most.
 const MAX_PURGED: usize = 100_000;
@@ -267,7 +267,7 @@ impl Workflows {
         let keys = instance.removal().deletes;
         actors.remove_state(&self.types.workflow, id, keys).await?;
         let types = &self.types;
-        let failed = |error: SchedulerError| ReminderError::Delete(error.to_string());
+        let failed = |error: SchedulerError| ReminderError::Delete(ReminderCause::Other(error.to_string()));
         for kind in [&types.workflow, &types.retentioner] {
             actors.delete_reminders(kind, id, false).await.map_err(failed)?;
         }

@@ -1,5 +1,6 @@
 //! Calls that schedule, read and delete, spread over all schedulers.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +20,10 @@ use super::Scheduler;
 use super::hosts::Host;
 
 /// Limit of a call, with the time until schedulers are known and reached.
-const CALL: Duration = Duration::from_secs(30);
+const CALL: Duration = Duration::from_secs(5);
+/// What a sidecar lacks without a scheduler, and the remedy.
+pub const WITHOUT: &str =
+    "jobs, actor reminders and workflows need a scheduler (give its address with --scheduler-host-address)";
 /// Before a call that reached no scheduler is made again.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
@@ -27,7 +31,8 @@ const PAUSES: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_s
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SchedulerError {
     /// `--scheduler-host-address` names none.
-    #[error("scheduler clients are disabled")]
+    // The opening is the contract's.
+    #[error("scheduler clients are disabled: {WITHOUT}")]
     Disabled,
     /// It refused, or could not be reached.
     #[error("rpc error: code = {:?} desc = {}", .0.code(), described(.0))]
@@ -185,10 +190,11 @@ impl Scheduler {
         }
         let deadline = Instant::now() + CALL;
         let mut pauses = PAUSES;
-        let mut last = "no scheduler is known yet".to_owned();
+        let mut last = Cow::Borrowed("no scheduler is known yet");
         let calling = async {
             loop {
                 let host = self.next().await?;
+                last = Cow::Borrowed("it did not answer");
                 let status = match call(host.client()).await {
                     Ok(answer) => return Ok(answer.into_inner()),
                     Err(status) => status,
@@ -196,15 +202,18 @@ impl Scheduler {
                 if !is_repeatable(&status, idempotent) {
                     return Err(status);
                 }
-                last = described(&status);
+                last = Cow::Owned(described(&status));
                 sleep(pauses.pause()).await;
             }
         };
         let called = timeout_at(deadline, calling).await;
         called
             .unwrap_or_else(|_| {
-                let text = format!("no answer from a scheduler within {CALL:?}: {last}");
-                Err(Status::deadline_exceeded(text))
+                let addresses = self.settings.addresses.join(",");
+                Err(Status::deadline_exceeded(format!(
+                    "no answer from a scheduler at {addresses} within {CALL:?}: {last} (check that it runs, and \
+                     --scheduler-host-address)"
+                )))
             })
             .map_err(SchedulerError::Status)
     }
@@ -221,5 +230,56 @@ impl Scheduler {
         let host = known.as_ref().and_then(|hosts| hosts.get(turn % hosts.len()));
         host.map(Arc::clone)
             .ok_or_else(|| Status::unavailable("no scheduler is known"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Settings;
+    use super::*;
+
+    fn scheduler(addresses: &[&str]) -> Arc<Scheduler> {
+        Scheduler::new(Settings {
+            app_id: "app".into(),
+            namespace: "ns".into(),
+            addresses: addresses.iter().map(|address| (*address).to_owned()).collect(),
+            streams: 1,
+            identity: None,
+            max_message: 0,
+        })
+    }
+
+    #[tokio::test]
+    async fn without_schedulers_the_flag_and_what_needs_it_are_named() {
+        let scheduler = scheduler(&[]);
+        let error = scheduler.list(scheduler.of_app()).await.unwrap_err().to_string();
+        let more = error.strip_prefix("scheduler clients are disabled: ").unwrap();
+        for part in ["jobs", "reminders", "workflows", "--scheduler-host-address"] {
+            assert!(more.contains(part), "{part}: {error}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_scheduler_that_is_away_fails_calls_within_five_seconds() {
+        // A port that is bound and not listened on refuses connections.
+        let closed = tokio::net::TcpSocket::new_v4().unwrap();
+        closed.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = closed.local_addr().unwrap().to_string();
+        let scheduler = scheduler(&[&address]);
+        for known in [false, true] {
+            if known {
+                scheduler.know([address.as_str()].into_iter());
+            }
+            let started = Instant::now();
+            let called = scheduler.schedule("job", scheduler.of_app(), Job::default(), false);
+            let error = called.await.unwrap_err();
+            assert!(started.elapsed() <= Duration::from_secs(5), "known: {known}");
+            assert_eq!(error.code(), Code::DeadlineExceeded);
+            let text = error.to_string();
+            assert!(
+                text.contains(&address) && text.contains("--scheduler-host-address"),
+                "{text}"
+            );
+        }
     }
 }

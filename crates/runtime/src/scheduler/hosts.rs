@@ -164,7 +164,7 @@ impl Scheduler {
     }
 
     /// These are all.
-    fn know<'a>(&self, addresses: impl Iterator<Item = &'a str>) {
+    pub(super) fn know<'a>(&self, addresses: impl Iterator<Item = &'a str>) {
         let mut hosts: Vec<Arc<Host>> = Vec::new();
         for address in addresses.filter(|address| !address.is_empty()) {
             if hosts.iter().any(|host| host.address == address) {
