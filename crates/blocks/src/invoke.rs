@@ -154,7 +154,7 @@ impl InvokeError {
             Self::NotText | Self::Endpoint(EndpointError::Outside(_)) => StatusCode::BAD_REQUEST,
             Self::Body(reason) if reason.is_malformed() => StatusCode::BAD_REQUEST,
             Self::App(AppError::Unfinished(_)) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::App(AppError::Send(error)) if error.is_too_large() => {
+            Self::App(AppError::Send { source, .. }) if source.is_too_large() => {
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
             }
             _ => StatusCode::INTERNAL_SERVER_ERROR,

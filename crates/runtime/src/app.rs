@@ -4,6 +4,7 @@ mod callback;
 mod grpc;
 mod http;
 mod probe;
+mod reach;
 mod settings;
 mod tls;
 
@@ -14,12 +15,15 @@ use std::time::{Duration, Instant};
 use ::http::{HeaderValue, Request, Response};
 use outrigger_transport::body::{Body, TooMuchUnfinished};
 use outrigger_transport::conn::{Dialer, H1Pool, H2Pool, KeepAlive, SendError};
+use outrigger_transport::grpc::send_code;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Code, Status};
 
 use crate::call::{Call, Reply};
 use crate::metrics::SidecarMetrics;
 use crate::middleware::Middlewares;
+
+use self::reach::Reach;
 
 pub use http::{reply as http_reply, request_headers as http_request_headers};
 pub use probe::{Health, HealthSetter, probe, wait_for_port};
@@ -38,6 +42,7 @@ pub struct AppChannel {
     max_concurrency: Option<usize>,
     permits: Option<Arc<Semaphore>>,
     health: Health,
+    reach: Reach,
     max_body: usize,
     metrics: Arc<SidecarMetrics>,
     middlewares: Arc<Middlewares>,
@@ -65,8 +70,13 @@ pub enum AppError {
     #[error("the request cannot be sent to the app: {0}")]
     Request(#[from] ::http::Error),
     /// Connection trouble.
-    #[error("{}", outrigger_transport::error::chain(.0))]
-    Send(#[from] SendError),
+    #[error("{}{hint}", outrigger_transport::error::chain(source))]
+    Send {
+        /// The error of the connection.
+        source: SendError,
+        /// What may be wrong about the settings; empty where that is not known.
+        hint: &'static str,
+    },
     /// The request body could not be read.
     #[error("reading the request body: {0}")]
     Body(String),
@@ -76,12 +86,22 @@ pub enum AppError {
 }
 
 impl AppError {
+    /// As the status of a gRPC call of the app that got no answer: callers tell `Unavailable` from our own failures.
+    fn unanswered(&self) -> Status {
+        match self {
+            Self::Send { source, .. } => Status::new(send_code(source), self.to_string()),
+            _ => self.status(),
+        }
+    }
+
     /// As a gRPC status for other sidecars.
     pub fn status(&self) -> Status {
         match self {
             Self::NoChannel | Self::Unhealthy => Status::internal(self.to_string()),
             Self::InvalidVerb => Status::invalid_argument(self.to_string()),
-            Self::Send(error) if error.is_too_large() => Status::resource_exhausted(self.to_string()),
+            Self::Send { source, .. } if source.is_too_large() => {
+                Status::resource_exhausted(self.to_string())
+            }
             Self::Unfinished(_) => Status::resource_exhausted(self.to_string()),
             _ => Status::internal(format!("error invoking app channel: {self}")),
         }
@@ -141,6 +161,7 @@ impl AppChannel {
             permits: config.max_concurrency.map(|n| Arc::new(Semaphore::new(n))),
             max_concurrency: config.max_concurrency,
             health,
+            reach: Reach::new(config.protocol),
             max_body: max_body.unwrap_or(usize::MAX),
             metrics,
             middlewares,
@@ -248,7 +269,7 @@ impl AppChannel {
         let started = Instant::now();
         match &self.transport {
             Transport::Grpc(pool) => {
-                let result = grpc::health_check(pool).await;
+                let result = grpc::health_check(self, pool).await;
                 let code = result.as_ref().map_or_else(|s| s.code(), |()| Code::Ok);
                 self.metrics.grpc_health_probe(code, started.elapsed());
                 result.map_err(|status| status.message().to_owned())
@@ -278,10 +299,8 @@ impl AppChannel {
             ));
         };
         let permit = self.admit().await.map_err(|e| e.status())?;
-        let response = pool
-            .send(request)
-            .await
-            .map_err(|e| outrigger_transport::grpc::send_status(&e))?;
+        let response = self.reach.noted(pool.send(request).await);
+        let response = response.map_err(|error| error.unanswered())?;
         Ok(match permit {
             Some(permit) => response.map(|body| body.hold(permit)),
             None => response,

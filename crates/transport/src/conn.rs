@@ -7,6 +7,7 @@ mod h2;
 
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderValue, Method, Request};
+use outrigger_http2::StreamError;
 
 pub use channel::Channel;
 pub use dial::{DialError, DialErrorKind, Dialer, Io};
@@ -66,7 +67,7 @@ pub enum ConnectionError {
     Http1(#[from] hyper::Error),
     /// A stream of HTTP/2 failed.
     #[error(transparent)]
-    Http2(#[from] outrigger_http2::StreamError),
+    Http2(#[from] StreamError),
 }
 
 impl ConnectionError {
@@ -75,6 +76,14 @@ impl ConnectionError {
         match self {
             Self::Http1(error) => !error.is_parse() && !error.is_user(),
             Self::Http2(error) => !error.is_too_large(),
+        }
+    }
+
+    /// Whether no answer came, or none of this version of HTTP.
+    fn is_foreign(&self) -> bool {
+        match self {
+            Self::Http1(error) => !error.is_parse_too_large() && !error.is_user(),
+            Self::Http2(error) => matches!(error, StreamError::ConnectionClosed | StreamError::GoAway(_)),
         }
     }
 
@@ -96,6 +105,11 @@ impl SendError {
     /// True when the header fields of the request or of the answer are more than one side takes.
     pub fn is_too_large(&self) -> bool {
         matches!(self, Self::Broken { source, .. } if source.is_too_large())
+    }
+
+    /// True when the peer accepted the connection and did not answer on it as the protocol has it: it may speak another.
+    pub fn is_foreign(&self) -> bool {
+        matches!(self, Self::Broken { source, .. } if source.is_foreign())
     }
 
     /// True when the peer could not be reached or went away, as against a broken request.

@@ -220,14 +220,18 @@ pub fn passed_messages(body: Body) -> Body {
 
 /// What went wrong with a connection, as a status.
 pub fn send_status(error: &SendError) -> Status {
-    let code = if error.is_unavailable() {
+    Status::new(send_code(error), crate::error::chain(error))
+}
+
+/// The code of a call that got no answer.
+pub fn send_code(error: &SendError) -> Code {
+    if error.is_unavailable() {
         Code::Unavailable
     } else if error.is_too_large() {
         Code::ResourceExhausted
     } else {
         Code::Internal
-    };
-    Status::new(code, crate::error::chain(error))
+    }
 }
 
 /// A body failure as a status: ours if it carries one, else a broken connection.

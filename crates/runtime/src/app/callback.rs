@@ -74,7 +74,7 @@ impl AppChannel {
         }
         request.headers_mut().extend(metadata);
         let started = Instant::now();
-        let result = grpc::unary(pool, request, self.max_body).await;
+        let result = super::grpc::unary(self, pool, request, self.max_body).await;
         let code = result.as_ref().map_or_else(|e| e.status.code(), |_| Code::Ok);
         let received = result.as_ref().map_or(0, |a| a.message.len() as u64);
         self.metrics

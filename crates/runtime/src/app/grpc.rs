@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::HeaderValue;
-use outrigger_transport::body::TooMuchUnfinished;
+use http::{HeaderValue, Request};
+use outrigger_transport::body::{Body, TooMuchUnfinished};
 use outrigger_transport::conn::H2Pool;
 use outrigger_transport::grpc::{self, Failed, Unary};
 use outrigger_transport::headers::{grpc_to_internal, internal_to_grpc, names};
@@ -54,7 +54,7 @@ pub(super) async fn on_invoke(channel: &AppChannel, pool: &H2Pool, call: Call) -
         request.headers_mut().append(name, value.clone());
     }
     let started = Instant::now();
-    let result = grpc::unary(pool, request, channel.max_body).await;
+    let result = unary(channel, pool, request, channel.max_body).await;
     let code = result.as_ref().map_or_else(|e| e.status.code(), |_| Code::Ok);
     let received = result.as_ref().map_or(0, |a| a.message.len() as u64);
     channel
@@ -65,6 +65,18 @@ pub(super) async fn on_invoke(channel: &AppChannel, pool: &H2Pool, call: Call) -
         Ok(answer) => success(answer),
         Err(failed) => failure(*failed),
     })
+}
+
+/// Sends one message to the app and waits for one, of at most `limit` bytes.
+pub(super) async fn unary(
+    channel: &AppChannel,
+    pool: &H2Pool,
+    request: Request<Body>,
+    limit: usize,
+) -> Result<Unary, Box<Failed>> {
+    let response = channel.reach.noted(pool.send(request).await);
+    let response = response.map_err(|error| Box::new(Failed::from(error.unanswered())))?;
+    grpc::finish_unary(response, limit).await
 }
 
 fn success(answer: Unary) -> Reply {
@@ -108,14 +120,14 @@ fn failure(failed: Failed) -> Reply {
     Reply {
         headers: grpc_to_internal(failed.headers),
         trailers: grpc_to_internal(failed.trailers),
-        ..Reply::new(status, outrigger_transport::body::Body::Empty)
+        ..Reply::new(status, Body::Empty)
     }
 }
 
 /// `AppCallbackHealthCheck.HealthCheck`.
-pub(super) async fn health_check(pool: &H2Pool) -> Result<(), tonic::Status> {
+pub(super) async fn health_check(channel: &AppChannel, pool: &H2Pool) -> Result<(), tonic::Status> {
     let request = grpc::request(HEALTH_CHECK, grpc::frame(&()).into());
-    grpc::unary(pool, request, 64 * 1024)
+    unary(channel, pool, request, 64 * 1024)
         .await
         .map(|_| ())
         .map_err(|failed| failed.status)

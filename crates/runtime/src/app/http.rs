@@ -64,8 +64,8 @@ pub(super) async fn send(channel: &AppChannel, call: Call) -> Result<Reply, AppE
 
 async fn transmit(channel: &AppChannel, request: Request<Body>) -> Result<Response<Body>, AppError> {
     match &channel.transport {
-        Transport::H1(pool) => Ok(pool.send(request).await?),
-        Transport::H2(pool) => Ok(pool.send(request).await?),
+        Transport::H1(pool) => channel.reach.noted(pool.send(request).await),
+        Transport::H2(pool) => channel.reach.noted(pool.send(request).await),
         Transport::Grpc(_) => Err(AppError::NoChannel),
     }
 }
@@ -145,9 +145,9 @@ pub(super) async fn health_check(channel: &AppChannel, path: &str) -> Result<u16
     let response = match &channel.transport {
         Transport::H1(pool) => {
             request.headers_mut().insert(HOST, channel.authority.clone());
-            pool.send(request).await?
+            channel.reach.noted(pool.send(request).await)?
         }
-        Transport::H2(pool) | Transport::Grpc(pool) => pool.send(request).await?,
+        Transport::H2(pool) | Transport::Grpc(pool) => channel.reach.noted(pool.send(request).await)?,
     };
     let status = response.status().as_u16();
     // Reading the rest lets the connection be used again.

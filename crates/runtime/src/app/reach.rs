@@ -1,0 +1,215 @@
+//! Whether the app can be called: what the log and the caller are told when it cannot.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use outrigger_transport::conn::{DialErrorKind, SendError};
+
+use super::{AppError, AppProtocol};
+
+const LOG: &str = "dapr.runtime";
+
+/// The app has answered a call.
+const HEARD: u8 = 1;
+/// A connection to it was refused or lost since, and the log has a line about that.
+const AWAY: u8 = 2;
+/// What answered speaks something else, and the log has a line about that.
+const FOREIGN: u8 = 4;
+
+/// What the calls of an app have shown so far.
+pub(super) struct Reach {
+    state: AtomicU8,
+    protocol: AppProtocol,
+}
+
+impl Reach {
+    pub(super) fn new(protocol: AppProtocol) -> Self {
+        Self {
+            state: AtomicU8::new(0),
+            protocol,
+        }
+    }
+
+    /// Takes note of how a call went.
+    ///
+    /// # Errors
+    /// [`AppError::Send`].
+    #[inline]
+    pub(super) fn noted<T>(&self, sent: Result<T, SendError>) -> Result<T, AppError> {
+        match sent {
+            Ok(answer) => {
+                if self.state.load(Ordering::Relaxed) != HEARD {
+                    self.answered();
+                }
+                Ok(answer)
+            }
+            Err(source) => Err(self.failed(source)),
+        }
+    }
+
+    #[cold]
+    fn answered(&self) {
+        if self.state.swap(HEARD, Ordering::Relaxed) & (AWAY | FOREIGN) != 0 {
+            tracing::info!(target: LOG, "the app answers calls");
+        }
+    }
+
+    #[cold]
+    fn failed(&self, source: SendError) -> AppError {
+        let heard = self.state.load(Ordering::Relaxed) & HEARD;
+        let (trouble, hint, remedy) = match &source {
+            SendError::Dial(error) => match error.kind {
+                DialErrorKind::Connect(_) | DialErrorKind::Timeout(_) => (
+                    AWAY,
+                    "",
+                    " (start it, or correct --app-port and --app-channel-address)",
+                ),
+                _ => (FOREIGN, self.hint(), ""),
+            },
+            SendError::Broken { .. } if !source.is_foreign() => (0, "", ""),
+            SendError::Broken { .. } if heard == 0 => (FOREIGN, self.hint(), ""),
+            // It has answered before, so it speaks the protocol.
+            SendError::Broken { .. } if source.is_unavailable() => (AWAY, "", " (check that the app still runs)"),
+            SendError::Broken { .. } => (0, "", ""),
+        };
+        let error = AppError::Send { source, hint };
+        let state = heard | trouble;
+        if trouble != 0 && self.state.swap(state, Ordering::Relaxed) != state {
+            tracing::warn!(target: LOG, "call of the app failed: {error}{remedy}");
+        }
+        error
+    }
+
+    /// What a peer that speaks something else may be.
+    fn hint(&self) -> &'static str {
+        match self.protocol {
+            AppProtocol::Http => " (check --app-protocol: http is HTTP/1.1 without TLS)",
+            AppProtocol::Https => " (check --app-protocol: https is HTTP/1.1 with TLS)",
+            AppProtocol::H2c => " (check --app-protocol: h2c is HTTP/2 without TLS)",
+            AppProtocol::Grpc => " (check --app-protocol: grpc is gRPC without TLS)",
+            AppProtocol::Grpcs => " (check --app-protocol: grpcs is gRPC with TLS)",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use outrigger_log_lines::{Line, Lines};
+    use outrigger_resources::configuration::Configuration;
+    use outrigger_telemetry::metrics::Metrics;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tracing::Level;
+
+    use super::*;
+    use crate::app::{App, AppChannel, Health};
+    use crate::metrics::SidecarMetrics;
+    use crate::middleware::Middlewares;
+
+    fn channel(address: SocketAddr, protocol: AppProtocol) -> AppChannel {
+        let config = App {
+            port: address.port(),
+            protocol,
+            address: address.ip().to_string(),
+            max_concurrency: None,
+            api_token: None,
+            health: None,
+            health_path: "/healthz".to_owned(),
+            binding_options_timeout: Duration::from_secs(3),
+            skip_config_endpoint: true,
+            skip_subscribe_endpoint: true,
+        };
+        let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
+        let middlewares = Arc::new(Middlewares::new(&Configuration::default()));
+        AppChannel::build(&config, Health::new(true).1, None, metrics, middlewares).unwrap()
+    }
+
+    /// Answers each connection with these bytes once it has sent something, and closes it.
+    async fn app(answer: &'static [u8]) -> SocketAddr {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _some = stream.read(&mut [0; 1024]).await;
+                let _sent = stream.write_all(answer).await;
+            }
+        });
+        address
+    }
+
+    fn logged(lines: &Lines) -> Vec<String> {
+        lines.take(LOG, Level::INFO).iter().map(Line::to_string).collect()
+    }
+
+    #[tokio::test]
+    async fn an_app_of_another_protocol_is_named_once_with_the_flag() {
+        const HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
+        // SETTINGS, as a server of HTTP/2 begins.
+        const HTTP2: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
+        for (answer, protocol, name) in [
+            (HTTP, AppProtocol::Grpc, "grpc"),
+            (b"".as_slice(), AppProtocol::Grpc, "grpc"),
+            (HTTP, AppProtocol::H2c, "h2c"),
+            (HTTP2, AppProtocol::Http, "http"),
+            (HTTP, AppProtocol::Https, "https"),
+            (HTTP, AppProtocol::Grpcs, "grpcs"),
+        ] {
+            let lines = Lines::new();
+            let channel = channel(app(answer).await, protocol);
+            let hint = format!("(check --app-protocol: {name} is ");
+            for _ in 0..2 {
+                let error = channel.health_check("/healthz").await.unwrap_err();
+                assert!(error.contains(&hint), "{name}: {error}");
+            }
+            let lines = logged(&lines);
+            assert!(lines.len() == 1 && lines[0].contains(&hint), "{name}: {lines:?}");
+        }
+    }
+
+    /// Takes one connection and one request; answers if there is an answer, and closes.
+    async fn serve_one(listener: &TcpListener, answer: &[u8]) {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let _request = stream.read(&mut [0; 1024]).await.unwrap();
+        stream.write_all(answer).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_app_that_ends_has_one_line_until_it_answers_again() {
+        const FINE: &[u8] = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+        let lines = Lines::new();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let channel = channel(address, AppProtocol::Http);
+        let call = || channel.health_check("/healthz");
+        let (first, ()) = tokio::join!(call(), serve_one(&listener, FINE));
+        first.unwrap();
+        assert_eq!(logged(&lines), Vec::<String>::new());
+
+        // It ends while it is called.
+        let (during, ()) = tokio::join!(call(), serve_one(&listener, b""));
+        during.unwrap_err();
+        drop(listener);
+        call().await.unwrap_err();
+        let ended = logged(&lines);
+        assert!(ended.len() == 1 && ended[0].contains("WARN call of the app failed"), "{ended:?}");
+
+        let listener = TcpListener::bind(address).await.unwrap();
+        let (again, ()) = tokio::join!(call(), serve_one(&listener, FINE));
+        again.unwrap();
+        assert_eq!(logged(&lines), ["INFO the app answers calls"]);
+
+        // It ends between calls.
+        drop(listener);
+        for _ in 0..2 {
+            call().await.unwrap_err();
+        }
+        let ended = logged(&lines);
+        assert!(
+            ended.len() == 1 && ended[0].contains(&address.to_string()) && ended[0].contains("--app-port"),
+            "{ended:?}"
+        );
+    }
+}
