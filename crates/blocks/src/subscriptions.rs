@@ -167,11 +167,22 @@ impl Subscriptions {
         }
     }
 
-    /// Says which of `resources` have no broker: they get nothing, as in Dapr. Asked once all components are loaded, and
-    /// then of what is new; `reloads`: others may come while the sidecar runs.
+    /// Says which of `resources` have no broker, or no app: they get nothing, as in Dapr. Asked once all components are
+    /// loaded, and then of what is new; `reloads`: others may come while the sidecar runs.
     pub fn show_missing<'a>(&self, resources: impl IntoIterator<Item = &'a Subscription>, reloads: bool) {
-        for text in self.missing(resources, reloads) {
+        let resources: Vec<_> = resources.into_iter().collect();
+        for text in self.missing(resources.iter().copied(), reloads) {
             tracing::warn!(target: LOG, "{text}");
+        }
+        if self.dependencies.app.is_some() {
+            return;
+        }
+        for Subscription { name, source, .. } in resources {
+            tracing::warn!(
+                target: LOG,
+                "{source}: subscription {name:?} gets no events: the app has no port (give --app-port, in Kubernetes the \
+                 annotation dapr.io/app-port)"
+            );
         }
     }
 
@@ -274,7 +285,7 @@ impl Subscriptions {
             state.asked = true;
         }
         if !self.dependencies.ask_app {
-            tracing::warn!(
+            tracing::info!(
                 target: LOG,
                 "Skipping programmatic subscription loading (see --disable-init-endpoints)"
             );

@@ -86,6 +86,14 @@ impl Bindings {
         let mut opened = Opened::new(capabilities);
         let name = opening.name();
         if let Some(component) = input {
+            if self.dependencies.app.is_none() && (reads == Direction::Declared || output.is_none()) {
+                tracing::warn!(
+                    target: LOG,
+                    "{}: events of input binding {name:?} are not read: the app has no port (give --app-port, in \
+                     Kubernetes the annotation dapr.io/app-port)",
+                    opening.component.source
+                );
+            }
             let route = setup.metadata.filled(&["route"]).unwrap_or(name);
             let input = NewInput {
                 name: name.to_owned(),

@@ -1,6 +1,8 @@
 //! What a target asks of its app: nothing while that is unhealthy, and no more at once than it takes.
 
+use outrigger_log_lines::{Line, Lines};
 use outrigger_runtime::app::Health;
+use tracing::Level;
 
 use super::bulks::app;
 use super::*;
@@ -126,5 +128,19 @@ async fn a_subscription_to_a_broker_that_there_is_not_is_told() {
     for fine in ["broker", "\"\""] {
         assert!(missing(fine, false).is_empty(), "{fine}");
     }
+    // The app of the scene only opens streams.
+    let lines = Lines::new();
+    scene.subscriptions.show_missing(&declared("broker"), false);
+    assert_eq!(
+        lines
+            .take(LOG, Level::WARN)
+            .iter()
+            .map(Line::to_string)
+            .collect::<Vec<_>>(),
+        [
+            "WARN :1: subscription \"s\" gets no events: the app has no port (give --app-port, in Kubernetes the \
+             annotation dapr.io/app-port)"
+        ]
+    );
     scene.end().await;
 }
