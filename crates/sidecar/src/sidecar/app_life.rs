@@ -45,7 +45,7 @@ pub(super) async fn run(life: AppLife) {
     let app_config = &config.app;
     match &app {
         Some(app) => wait_for_port(app.address(), app_config.port, protocol(app_config.protocol)).await,
-        None => tracing::warn!(
+        None => tracing::info!(
             target: LOG,
             "App channel is not initialized. Did you configure an app-port?"
         ),

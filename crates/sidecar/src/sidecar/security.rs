@@ -85,13 +85,12 @@ pub(super) async fn secure(
         Mode::Kubernetes => IdentityMode::Kubernetes,
     };
     if !security.mtls && config.mode == Mode::Standalone {
-        tracing::warn!(target: LOG, "mTLS is disabled. Skipping certificate request and tls validation");
+        tracing::info!(target: LOG, "mTLS is disabled. Skipping certificate request and tls validation");
         return Ok(Secured {
             identity: None,
             renewal: None,
         });
     }
-    tracing::info!(target: "dapr.runtime.security", "Fetching initial identity");
     let counts = counts.clone();
     let events = Arc::new(move |event| counts.count(event));
     let control_plane_trust_domain = resources::control_plane(config)?;
@@ -119,7 +118,6 @@ pub(super) async fn secure(
     let fetched = fetched.map_err(|e| SidecarError::Security(e.to_string()))?;
     let (identity, renewal) =
         fetched.map_err(|e| SidecarError::Security(outrigger_transport::error::chain(&e)))?;
-    tracing::info!(target: "dapr.runtime.security", "Security is initialized successfully");
     Ok(Secured {
         identity: Some(identity),
         renewal: Some(renewal),

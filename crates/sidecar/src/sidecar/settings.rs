@@ -32,7 +32,11 @@ pub(super) fn host_address(config: &Config) -> String {
         return listen.clone();
     }
     outrigger_accept::address::host_address(config.workload.host_ip.as_deref()).unwrap_or_else(|error| {
-        tracing::error!(target: LOG, "failed to determine host address: {error}");
+        match config.mode {
+            // A machine without a network.
+            Mode::Standalone => tracing::info!(target: LOG, "this sidecar is known as 127.0.0.1: {error}"),
+            Mode::Kubernetes => tracing::error!(target: LOG, "failed to determine host address: {error}"),
+        }
         "127.0.0.1".to_owned()
     })
 }
@@ -54,7 +58,7 @@ pub(super) fn api_log(config: &Config, settings: &Configuration) -> ApiLog {
 pub(super) fn metrics_config(config: &Config, settings: &Configuration) -> MetricsConfig {
     let given = &settings.metrics;
     if given.http.increased_cardinality.is_none() {
-        tracing::warn!(
+        tracing::info!(
             target: LOG,
             "metrics: spec.metrics.http.increasedCardinality is not set and counts as true; \
              set it to false to bound the number of HTTP series"

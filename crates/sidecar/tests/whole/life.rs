@@ -385,3 +385,24 @@ async fn what_callers_keep_in_the_metadata_is_bounded() {
     assert_eq!(all["extended"]["key0"], "again");
     assert_eq!(all["extended"].as_object().unwrap().len(), 256);
 }
+
+#[tokio::test]
+async fn a_start_without_trouble_has_no_line_above_info_and_none_twice() {
+    for net in [Net::plain(), Net::secure().await] {
+        let process = net.sidecar("calm").spawn().await;
+        eventually(async || process.log().contains("dapr initialized")).await;
+        let log = process.log();
+        let above: Vec<&str> = log.lines().filter(|line| !line.contains(" level=info ")).collect();
+        assert!(above.is_empty(), "{above:?}");
+        let messages = log
+            .lines()
+            .filter_map(|line| line.split_once("msg=").map(|(_, rest)| rest));
+        let messages: Vec<&str> = messages
+            .filter_map(|rest| rest.split_once(" scope=").map(|(message, _)| message))
+            .collect();
+        let mut once = messages.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), messages.len(), "{messages:#?}");
+    }
+}
