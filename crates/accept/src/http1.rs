@@ -52,11 +52,12 @@ where
     B: http_body::Body + Default + 'static,
     B::Error: std::error::Error + Send + Sync,
 {
+    let asking = Arc::clone(&permit);
     let service = service_fn(move |request: Request<Incoming>| {
         let answer = if request.headers().get_all(HOST).iter().nth(1).is_some() {
             None
         } else {
-            permit.prove();
+            asking.prove();
             Some(respond(request))
         };
         async move {
@@ -73,7 +74,32 @@ where
         // A client that has said all it has to say is answered still.
         .half_close(true)
         .serve_connection(TokioIo::new(io), service);
-    finish(Box::pin(connection), drain.cancelled()).await;
+    finish_http1(Box::pin(connection), &permit, drain.cancelled()).await;
+}
+
+/// As [`finish`]. Without a complete request the connection ends at once: hyper would wait for the rest of the head.
+pub async fn finish_http1<C: GracefulConnection>(
+    connection: Pin<Box<C>>,
+    permit: &Permit,
+    end: impl Future<Output = ()>,
+) where
+    C::Error: std::fmt::Display,
+{
+    let ending = CancellationToken::new();
+    let unasked = async {
+        ending.cancelled().await;
+        if permit.is_proven() {
+            std::future::pending().await
+        }
+    };
+    let end = async {
+        end.await;
+        ending.cancel();
+    };
+    tokio::select! {
+        () = finish(connection, end) => {}
+        () = unasked => {}
+    }
 }
 
 /// The answer to a request with two hosts (RFC 9112 section 3.2): others may have read the other one.
@@ -170,6 +196,38 @@ mod tests {
             0,
             "the oldest was closed"
         );
+    }
+
+    /// Regression: half a request on the metrics port took the whole grace period of the process.
+    #[tokio::test(start_paused = true)]
+    async fn drain_ends_a_connection_whose_first_request_is_incomplete() {
+        let halves: [(&[u8], usize); 3] = [
+            (b"GET / HTTP/1.1\r\nhost: ", 0),
+            (b"GET / HTTP/1.1\r\nhost: x\r\n\r\nGET / HT", 1),
+            (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nh", 1),
+        ];
+        for (sent, answers) in halves {
+            let (mut client, server) = tokio::io::duplex(1024);
+            let permit = Arc::new(Admission::new(LIMITS).admit(None).unwrap());
+            let respond = |_| ready(Response::new(Full::new(Bytes::from_static(b"well"))));
+            let drain = CancellationToken::new();
+            let served = http1(server, respond, permit, drain.clone());
+            let client = async {
+                client.write_all(sent).await.unwrap();
+                let mut text = vec![0; 4096];
+                for _ in 0..answers {
+                    assert_ne!(client.read(&mut text).await.unwrap(), 0);
+                }
+                // The other half of the test has read what was written by then.
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                drain.cancel();
+                let begun = tokio::time::Instant::now();
+                client.read_to_end(&mut text).await.unwrap();
+                begun.elapsed()
+            };
+            let ((), took) = tokio::join!(served, client);
+            assert_eq!(took, Duration::ZERO, "{answers}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -36,7 +36,7 @@ use admission::Full;
 pub use admission::{Admission, Limits, Permit};
 pub use descriptors::{descriptors, is_out_of_descriptors, raise_descriptors};
 pub use handshake::handshake;
-pub use http1::{finish, http1, serve_http1};
+pub use http1::{finish, finish_http1, http1, serve_http1};
 pub use keep_alive::{keep_alive, probe};
 pub use listen::{BindError, BindErrors, ENDPOINT_LIMITS, Listen, Ports, Server, serve_metrics};
 pub use texts::{BrokenOff, TextBody, Texts};

@@ -116,9 +116,9 @@ where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let unread = Arc::new(Unread::default());
-        let answers = Arc::clone(&unread);
+        let (answers, asking) = (Arc::clone(&unread), Arc::clone(&permit));
         let service = service_fn(move |request| {
-            let (webhook, permit, answers) = (self.clone(), Arc::clone(&permit), Arc::clone(&answers));
+            let (webhook, permit, answers) = (self.clone(), Arc::clone(&asking), Arc::clone(&answers));
             async move {
                 answers.asked();
                 let answer = webhook.answer(request, &permit).await;
@@ -141,7 +141,7 @@ where
                 }
             }
         };
-        outrigger_accept::finish(Box::pin(connection), end).await;
+        outrigger_accept::finish_http1(Box::pin(connection), &permit, end).await;
     }
 
     async fn answer(&self, request: Request<Incoming>, permit: &Permit) -> Response<Answer> {
