@@ -8,6 +8,7 @@
 
 pub mod address;
 mod admission;
+pub mod budget;
 mod descriptors;
 pub mod fields;
 mod handshake;

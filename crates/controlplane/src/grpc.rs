@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use calls::{Calls, Served};
 use futures::TryFutureExt;
+use futures::future::{Either, ready};
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -166,12 +167,13 @@ where
         request.extensions_mut().insert(caller.clone());
         request.extensions_mut().insert(Arc::clone(&permit));
     };
-    drive(io, limits, service, introduced, end)
+    drive(io, limits, Calls::new(), service, introduced, end)
 }
 
 fn drive<I, S>(
     io: I,
     limits: ServerLimits,
+    calls: Arc<Calls>,
     service: S,
     introduced: impl Fn(&mut Request<Body>),
     end: impl Future<Output = ()>,
@@ -181,14 +183,18 @@ where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
-    let calls = Calls::new();
     let over = Arc::clone(&calls);
     let served = service_fn(move |request: Request<Incoming>| {
-        let call = calls.begin(request.uri().path());
-        let mut request = request.map(|body| call.request(body));
-        introduced(&mut request);
-        let answered = service.clone().oneshot(request);
-        answered.map_ok(|answer| written(answer).map(|body| call.answer(body)))
+        let answered = calls.begin(request.uri().path()).map(|call| {
+            let mut request = request.map(|body| call.request(body));
+            introduced(&mut request);
+            let answered = service.clone().oneshot(request);
+            answered.map_ok(|answer| written(answer).map(|body| call.answer(body)))
+        });
+        match answered {
+            Ok(answered) => Either::Left(answered),
+            Err(refused) => Either::Right(ready(Ok(refused.into_http()))),
+        }
     });
     let connection = http2::Builder::new(Served)
         .timer(TokioTimer::new())

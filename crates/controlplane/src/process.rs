@@ -4,9 +4,11 @@ use std::error::Error;
 use std::io;
 use std::process::ExitCode;
 
+use outrigger_accept::budget;
 use outrigger_flags::{
     EXIT_USAGE, Flag, FlagError, FlagErrors, Parsed, Values, parse_every, see_help, usage,
 };
+use outrigger_resources::value::quantity;
 use outrigger_telemetry::log::{self, LogConfig};
 use tokio_util::sync::CancellationToken;
 
@@ -62,14 +64,19 @@ impl Binary {
         for notice in flags.notices() {
             eprintln!("{notice}");
         }
-        let config = match configure(&flags) {
-            Ok(config) => config,
-            Err(ConfigError(problems)) => {
-                for problem in problems {
-                    log::fatal(self.scope, &format!("Invalid options: {problem}"));
-                }
-                return ExitCode::FAILURE;
-            }
+        let (config, mut problems) = match configure(&flags) {
+            Ok(config) => (Some(config), Vec::new()),
+            Err(ConfigError(problems)) => (None, problems),
+        };
+        match budget::read(environment, quantity) {
+            Ok(bytes) => bytes.into_iter().for_each(budget::set_memory_budget),
+            Err(what) => problems.push(format!("{} {what}", budget::VARIABLE)),
+        }
+        for problem in &problems {
+            log::fatal(self.scope, &format!("Invalid options: {problem}"));
+        }
+        let Some(config) = config.filter(|_| problems.is_empty()) else {
+            return ExitCode::FAILURE;
         };
         let settings = log(&config);
         let level = settings.level;

@@ -11,6 +11,7 @@
 //! - There is no limit of time for bodies that make no progress, nor for a peer that reads nothing: [`Config::stall`]
 //!   is not used. PINGs end connections whose peer is gone.
 //! - What peers leave unread is bounded by the number of streams: [`Config::unread_memory`] is not used.
+//! - Streams are bounded by connection: [`Config::open_streams`] is not used.
 //! - A connection without a stream ends after one to two times [`Config::idle`].
 //! - What a server began to process when it closed a connection for an error, and what it did not, cannot be told
 //!   apart: neither counts as refused.
@@ -22,6 +23,7 @@
 //! [`Config::max_stream_window`]: crate::Config::max_stream_window
 //! [`Config::stall`]: crate::Config::stall
 //! [`Config::unread_memory`]: crate::Config::unread_memory
+//! [`Config::open_streams`]: crate::Config::open_streams
 //! [`Config::idle`]: crate::Config::idle
 
 mod body;

@@ -85,4 +85,4 @@ pub use frame::PREFACE;
 #[cfg(feature = "hyper")]
 pub use hyper_h2::{HyperBody, HyperClient, HyperH2};
 pub use native::{Connection, Native, RecvStream, SendRequest};
-pub use settings::{Config, UnreadMemory, WindowMemory};
+pub use settings::{Config, SharedLimit, WindowMemory};

@@ -69,44 +69,44 @@ impl WindowMemory {
     }
 }
 
-/// The bytes that the peers of several connections have not read of our bodies. Beyond the limit, those that hold more than
-/// their share of it get nothing more, and beyond twice the limit nobody does.
+/// What several connections hold together: bytes that their peers have not read, or open streams. Beyond the limit, those that
+/// hold more than their share of it get nothing more, and beyond twice the limit none does.
 #[derive(Debug)]
-pub struct UnreadMemory {
+pub struct SharedLimit {
     limit: usize,
-    bytes: AtomicUsize,
+    held: AtomicUsize,
     /// Those that hold any.
     connections: AtomicUsize,
 }
 
-impl UnreadMemory {
-    /// Room for `limit` bytes.
+impl SharedLimit {
+    /// Room for so much.
     pub const fn new(limit: usize) -> Self {
         Self {
             limit,
-            bytes: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
         }
     }
 
-    /// Bytes that are held now.
-    pub fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+    /// How much is held now.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
     }
 
-    /// Whether a connection that holds so many bytes may hold `more`.
+    /// Whether a connection that holds so much may hold `more`.
     pub(crate) fn has_room(&self, held: usize, more: usize) -> bool {
-        let (sum, held) = (self.bytes().saturating_add(more), held.saturating_add(more));
+        let (sum, held) = (self.held().saturating_add(more), held.saturating_add(more));
         let share = || self.limit / self.connections.load(Ordering::Relaxed).max(1);
         sum <= self.limit || sum <= self.limit * 2 && held <= share()
     }
 
     /// Whether that is so much that those who read nothing make room for others.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.bytes() > self.limit / 2
+        self.held() > self.limit / 2
     }
 
-    /// A connection holds `now` bytes, and `before` until now.
+    /// A connection holds `now`, and held `before` until now.
     pub(crate) fn recount(&self, before: usize, now: usize) {
         match (before, now) {
             (0, 0) => return,
@@ -115,9 +115,9 @@ impl UnreadMemory {
             _ => {}
         }
         if now > before {
-            self.bytes.fetch_add(now - before, Ordering::Relaxed);
+            self.held.fetch_add(now - before, Ordering::Relaxed);
         } else {
-            self.bytes.fetch_sub(before - now, Ordering::Relaxed);
+            self.held.fetch_sub(before - now, Ordering::Relaxed);
         }
     }
 }
@@ -137,9 +137,12 @@ pub struct Config {
     /// What windows of all connections may grow by together; `None`: they do not grow.
     pub window_memory: Option<&'static WindowMemory>,
     /// What peers of all connections may leave unread together; `None`: only the limits of each connection hold. Of a server.
-    pub unread_memory: Option<&'static UnreadMemory>,
+    pub unread_memory: Option<&'static SharedLimit>,
     /// Streams the peer may have open; of a server.
     pub max_streams: u32,
+    /// Streams that the peers of all connections may have open together; `None`: only the limit of each connection holds. Of a
+    /// server.
+    pub open_streams: Option<&'static SharedLimit>,
     /// See [`limits::HEADER_LIST`].
     pub header_list: u32,
     /// See [`limits::HEADER_MEMORY`].
@@ -168,6 +171,7 @@ impl Config {
         window_memory: None,
         unread_memory: None,
         max_streams: STREAMS,
+        open_streams: None,
         header_list: limits::HEADER_LIST,
         header_memory: limits::HEADER_MEMORY,
         send_buffer: INITIAL_WINDOW as usize,

@@ -12,7 +12,7 @@ use outrigger_http2::frame::{HEAD, Head, Kind, PREFACE, flag};
 use outrigger_http2::limits::{CROWDED_STALL, IDLE, STALL};
 use outrigger_http2::{
     Client as _, Config, Error, Http2, Incoming, KeepAlive, Native, Reason, RecvStream, SendRequest, Service,
-    StreamError, Timeouts, UnreadMemory,
+    SharedLimit, StreamError, Timeouts,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
@@ -187,7 +187,7 @@ async fn an_answer_that_is_not_taken_is_given_up() {
 async fn makes_room(limit: usize) -> bool {
     let (io, _server) = served(Config {
         grpc: true,
-        unread_memory: Some(Box::leak(Box::new(UnreadMemory::new(limit)))),
+        unread_memory: Some(Box::leak(Box::new(SharedLimit::new(limit)))),
         ..CONFIG
     });
     let words = [greeting(), post("/large", false)].concat();

@@ -129,6 +129,7 @@ fn every_error_code_has_a_row() {
 #[test]
 fn every_variable_has_a_row() {
     let parts = [
+        "accept",
         "sentry",
         "scheduler",
         "placement",

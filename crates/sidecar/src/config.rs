@@ -122,6 +122,8 @@ pub struct Api {
     pub token: Option<String>,
     /// `DAPR_HTTP_DISABLE_H2C`: no HTTP/2 in clear text on the HTTP API.
     pub disable_h2c: bool,
+    /// `OUTRIGGER_MEMORY_BUDGET` in bytes, of the process; `None` = by the memory that it may have.
+    pub memory_budget: Option<usize>,
 }
 
 impl Api {

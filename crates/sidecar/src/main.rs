@@ -85,6 +85,9 @@ fn run(mut config: Config, env: Env) -> ExitCode {
         }
     };
     outrigger_accept::raise_descriptors();
+    if let Some(bytes) = config.api.memory_budget {
+        outrigger_accept::budget::set_memory_budget(bytes);
+    }
     // Libraries that look for a process-wide provider find this one; our own configurations name theirs.
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     tracing::info!(

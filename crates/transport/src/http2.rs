@@ -1,6 +1,9 @@
 //! Which implementation of HTTP/2 the data path runs on: our own, or, with the feature `http2-hyper`, hyper and h2.
 
-use outrigger_http2::{Http2, UnreadMemory, WindowMemory};
+use std::sync::LazyLock;
+
+use outrigger_accept::budget;
+use outrigger_http2::{Http2, SharedLimit, WindowMemory};
 
 /// Our own.
 #[cfg(not(feature = "http2-hyper"))]
@@ -30,4 +33,8 @@ pub static WINDOW_MEMORY: WindowMemory = WindowMemory::new(MAX_WINDOW_MEMORY);
 const MAX_UNREAD_ANSWERS: usize = 1088 << 20;
 
 /// What clients of all connections may leave unread together.
-pub static UNREAD_MEMORY: UnreadMemory = UnreadMemory::new(MAX_UNREAD_ANSWERS);
+pub static UNREAD_MEMORY: SharedLimit = SharedLimit::new(MAX_UNREAD_ANSWERS);
+
+/// Streams that clients of all connections may have open together: beyond half of the calls that the process may have in flight
+/// who has more than its share opens no more.
+pub static OPEN_STREAMS: LazyLock<SharedLimit> = LazyLock::new(|| SharedLimit::new(budget::max_calls() / 2));

@@ -12,9 +12,12 @@ use futures::future::{AbortHandle, Abortable};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
+use outrigger_accept::budget;
 use outrigger_accept::fields::{FLAT, Nested, TooManyFields};
 use outrigger_accept::messages::{MessageTimeout, Messages, RequestKind};
-use outrigger_accept::unfinished::{Bounds, TooMuchUnfinished, Unfinished, UnfinishedMemory};
+use outrigger_accept::unfinished::{
+    Bounds, TooMuchUnfinished, Unfinished, UnfinishedMemory, UnfinishedRequest,
+};
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
@@ -70,7 +73,10 @@ fn nested(path: &str) -> &'static Nested {
 #[derive(Debug)]
 pub(super) struct Calls {
     state: Mutex<State>,
+    /// In bytes.
     unfinished: Arc<Unfinished>,
+    /// Calls, whatever their size.
+    in_flight: Arc<Unfinished>,
 }
 
 #[derive(Debug)]
@@ -125,6 +131,11 @@ pub(super) enum CloseReason {
 
 impl Calls {
     pub(super) fn new() -> Arc<Self> {
+        Self::counting(budget::in_flight())
+    }
+
+    /// Counts the calls in flight there.
+    fn counting(in_flight: Arc<Unfinished>) -> Arc<Self> {
         let bounds = Bounds {
             connection: UNFINISHED,
             process: MAX_UNFINISHED,
@@ -137,6 +148,7 @@ impl Calls {
                 next: 0,
             }),
             unfinished: Unfinished::new(bounds, &UNFINISHED_MEMORY),
+            in_flight,
         })
     }
 
@@ -145,16 +157,23 @@ impl Calls {
     }
 
     /// A call begins.
-    pub(super) fn begin(self: &Arc<Self>, path: &str) -> Call {
+    ///
+    /// # Errors
+    /// All connections have too many.
+    pub(super) fn begin(self: &Arc<Self>, path: &str) -> Result<Call, Status> {
+        let mut in_flight = Arc::clone(&self.in_flight).begin();
+        let room = in_flight.hold(1);
+        room.map_err(|_| Status::resource_exhausted(budget::TOO_MANY_CALLS))?;
         let mut state = self.state();
         state.open += 1;
         state.next += 1;
-        Call {
+        Ok(Call {
             calls: Arc::clone(self),
             number: state.next,
             kind: request_kind(path),
             nested: nested(path),
-        }
+            _in_flight: in_flight,
+        })
     }
 
     /// Ends when the connection should.
@@ -213,6 +232,7 @@ pub(super) struct Call {
     number: u64,
     kind: RequestKind,
     nested: &'static Nested,
+    _in_flight: UnfinishedRequest,
 }
 
 impl Call {

@@ -5,6 +5,7 @@ mod buffered;
 mod control;
 mod headers;
 mod lifecycle;
+mod open;
 mod receive;
 mod send;
 mod shutdown;
@@ -31,6 +32,7 @@ use crate::native::write_buffer::WriteBuffer;
 use crate::settings::{Config, INITIAL_WINDOW, PeerSettings};
 use buffered::Buffered;
 use lifecycle::ResetHistory;
+use open::OpenStreams;
 use receive::Incomplete;
 pub(crate) use shutdown::Phase;
 use timeouts::Timers;
@@ -63,6 +65,7 @@ pub(crate) struct State {
     peer: PeerSettings,
     pub(crate) output: WriteBuffer,
     streams: Streams,
+    open_streams: OpenStreams,
     decoder: Decoder,
     encoder: Encoder,
     uris: UriCache,
@@ -141,6 +144,7 @@ impl State {
             peer: PeerSettings::default(),
             output,
             streams: Streams::default(),
+            open_streams: OpenStreams::new(config.open_streams),
             decoder: Decoder::new(HEADER_TABLE),
             encoder: Encoder::new(),
             uris: UriCache::default(),
@@ -306,7 +310,8 @@ impl State {
         Arc::clone(&self.load)
     }
 
-    fn count(&self) {
+    fn count(&mut self) {
+        self.open_streams.count(self.streams.len());
         self.load.streams.store(self.streams.len(), Ordering::Relaxed);
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use outrigger_accept::address::is_localhost;
+use outrigger_accept::budget;
 use outrigger_flags::Values;
 use outrigger_nearest::hint;
 use outrigger_resources::value::{go_nanos, quantity, truthy};
@@ -256,7 +257,13 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
                 .then(|| self.given.boolean("enable-api-logging")),
             token: self.variable("DAPR_API_TOKEN"),
             disable_h2c: self.variable("DAPR_HTTP_DISABLE_H2C").is_some_and(|v| truthy(&v)),
+            memory_budget: self.memory_budget(),
         }
+    }
+
+    fn memory_budget(&mut self) -> Option<usize> {
+        let read = budget::read(|name| (self.env)(name), quantity);
+        self.keep(read.map_err(|what| Invalid::new(budget::VARIABLE, what, "give a size such as 256Mi")))
     }
 
     /// A size in bytes: a quantity, or the older flag counting in units of 2^shift when only that is given.

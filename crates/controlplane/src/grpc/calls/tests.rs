@@ -61,9 +61,13 @@ fn nothing() -> Pieces {
 }
 
 async fn connect() -> (SendRequest<Pieces>, JoinHandle<()>) {
+    connect_to(Calls::new()).await
+}
+
+async fn connect_to(calls: Arc<Calls>) -> (SendRequest<Pieces>, JoinHandle<()>) {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let service = tower::service_fn(answer);
-    let served = tokio::spawn(drive(far, LIMITS, service, |_| {}, pending()));
+    let served = tokio::spawn(drive(far, LIMITS, calls, service, |_| {}, pending()));
     // Pings are answered by this connection.
     let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(64 * 1024);
@@ -223,4 +227,42 @@ fn the_methods_that_take_streams_are_those_of_the_contract() {
         }
     }
     assert_eq!(streaming, CLIENT_STREAMING);
+}
+
+/// Invariant: all connections together have so many calls in flight, streams that are silent too; one that ends makes room.
+#[tokio::test]
+async fn calls_beyond_those_of_the_process_are_refused() {
+    const MOST: usize = 4;
+    let memory: &'static UnfinishedMemory = Box::leak(Box::new(UnfinishedMemory::new()));
+    let bounds = Bounds {
+        connection: MOST,
+        process: MOST,
+    };
+    let mut senders = Vec::new();
+    for _ in 0..MOST + 1 {
+        senders.push(
+            connect_to(Calls::counting(Unfinished::new(bounds, memory)))
+                .await
+                .0,
+        );
+    }
+    let mut last = senders.pop().unwrap();
+    let held: Vec<_> = senders
+        .iter_mut()
+        .map(|sender| tokio::spawn(sender.send_request(call(WATCH_JOBS, silent(&[0, 0])))))
+        .collect();
+    let refused = loop {
+        let status = status(&mut last, ONE, nothing()).await;
+        if status.code() != tonic::Code::Ok {
+            break status;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+    assert!(refused.message().contains(budget::VARIABLE), "{refused}");
+    held.iter().for_each(JoinHandle::abort);
+    drop(senders);
+    while status(&mut last, ONE, nothing()).await.code() != tonic::Code::Ok {
+        tokio::task::yield_now().await;
+    }
 }

@@ -47,6 +47,13 @@ pub(super) const ATTACKS: &[Attack] = &[
         (1_300, 40_000),
     ),
     attack(
+        "as many calls that have begun as all connections may have",
+        Grpc,
+        Do(|target| begun(target, 16, 4096).boxed()),
+        Bounded,
+        (450, 60_000),
+    ),
+    attack(
         "bodies that are never whole on streams of one connection",
         State,
         Do(|target| bodies(target, 400).boxed()),
@@ -74,6 +81,34 @@ async fn calls(target: Target, connections: usize, streams: u32) -> Heard {
         all.iter().map(|one| one.0).sum(),
         all.iter().map(|one| one.1).sum(),
     )
+}
+
+/// Calls with a byte of their message, on so many streams of each of so many connections.
+async fn begun(target: Target, connections: usize, streams: u32) -> Heard {
+    let listener = target.listener;
+    let mut words = hello(&[]);
+    for number in 0..streams {
+        let id = 1 + 2 * number;
+        words.extend(headers(listener, id, false));
+        words.extend(frame(kind::DATA, 0, id, &[0, 0, 0, 1, 0, 0x0a]));
+    }
+    let mut peers = Vec::new();
+    for _ in 0..connections {
+        let Ok(mut peer) = target.connect().await else {
+            continue;
+        };
+        // One that is cut off has begun some.
+        let _said = peer.say(&words).await;
+        peers.push(peer);
+    }
+    // All is taken by then.
+    for peer in &mut peers {
+        let mut last = peer.hear(QUIET, |news| !news.is_empty()).await;
+        while !last.closed && !last.bytes.is_empty() {
+            last = peer.hear(QUIET / 4, |news| !news.is_empty()).await;
+        }
+    }
+    Heard::default()
 }
 
 /// The beginning of a message that is one field, of which no service knows anything.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::settings::UnreadMemory;
+use crate::settings::SharedLimit;
 
 /// Bytes by which the sum of all connections follows one of them: each change costs all of them.
 const STEP: usize = 64 * 1024;
@@ -13,7 +13,7 @@ const FREE: usize = 256 * 1024;
 pub(super) struct Buffered {
     bytes: usize,
     /// `None`: only this connection's own limits hold.
-    memory: Option<&'static UnreadMemory>,
+    memory: Option<&'static SharedLimit>,
     /// What of `bytes` is counted there.
     counted: usize,
     /// Bytes that left a send queue, and stay in memory until the connection has written so many bytes: what is on its way out
@@ -22,7 +22,7 @@ pub(super) struct Buffered {
 }
 
 impl Buffered {
-    pub(super) fn new(memory: Option<&'static UnreadMemory>) -> Self {
+    pub(super) fn new(memory: Option<&'static SharedLimit>) -> Self {
         Self {
             bytes: 0,
             memory,
@@ -38,13 +38,13 @@ impl Buffered {
     /// False where all connections together hold too much, and this one would have more than its share and than what each may
     /// have.
     pub(super) fn has_room(&self, more: usize) -> bool {
-        let has_room = |memory: &UnreadMemory| memory.has_room(self.bytes, more);
+        let has_room = |memory: &SharedLimit| memory.has_room(self.bytes, more);
         self.bytes + more <= FREE || self.memory.is_none_or(has_room)
     }
 
     /// Whether all connections together hold so much that who reads nothing has to make room.
     pub(super) fn is_crowded(&self) -> bool {
-        self.counted > 0 && self.memory.is_some_and(UnreadMemory::is_crowded)
+        self.counted > 0 && self.memory.is_some_and(SharedLimit::is_crowded)
     }
 
     pub(super) fn add(&mut self, more: usize) {
@@ -97,8 +97,8 @@ mod tests {
 
     const LIMIT: usize = 8 * FREE;
 
-    fn memory() -> &'static UnreadMemory {
-        Box::leak(Box::new(UnreadMemory::new(LIMIT)))
+    fn memory() -> &'static SharedLimit {
+        Box::leak(Box::new(SharedLimit::new(LIMIT)))
     }
 
     #[test]
@@ -108,7 +108,7 @@ mod tests {
         large.add(7 * FREE);
         assert!(large.has_room(FREE) && !large.has_room(FREE + 1));
         other.add(FREE);
-        assert_eq!(memory.bytes(), LIMIT);
+        assert_eq!(memory.held(), LIMIT);
         assert!(!large.has_room(1));
         assert!(
             other.has_room(3 * FREE) && !other.has_room(3 * FREE + 1),
@@ -149,13 +149,13 @@ mod tests {
         let memory = memory();
         let mut buffered = Buffered::new(Some(memory));
         buffered.add(STEP - 1);
-        assert_eq!(memory.bytes(), 0);
+        assert_eq!(memory.held(), 0);
         buffered.add(STEP);
-        assert_eq!(memory.bytes(), STEP);
+        assert_eq!(memory.held(), STEP);
         buffered.remove(STEP);
-        assert_eq!(memory.bytes(), 0);
+        assert_eq!(memory.held(), 0);
         buffered.add(3 * STEP);
         drop(buffered);
-        assert_eq!(memory.bytes(), 0);
+        assert_eq!(memory.held(), 0);
     }
 }

@@ -18,6 +18,10 @@ use crate::settings::FRAME;
 /// Bytes of compressed fields beyond the limit for the list they make: what is not taken must be decoded still.
 const BLOCK_SLACK: usize = 256 * 1024;
 
+/// Why a call is refused where all connections together have too many.
+const TOO_MANY_CALLS: &str =
+    "the process has as many calls in flight as it may have: try again later (see OUTRIGGER_MEMORY_BUDGET)";
+
 impl State {
     pub(super) fn headers(&mut self, head: Head, payload: &[u8]) -> Result<(), ConnectionError> {
         if head.stream.is_multiple_of(2) {
@@ -129,7 +133,16 @@ impl State {
         if block.too_large {
             self.charge("too many requests whose header list is too large")?;
             self.insert(id, stream);
-            self.refuse_head(id);
+            let limit = self.config.header_list;
+            let why = format!(
+                "the request's header list is larger than the limit of {limit} bytes (see --read-buffer-size)"
+            );
+            self.refuse_request(id, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, why);
+            return Ok(());
+        }
+        if !self.open_streams.has_room(self.streams.len()) {
+            self.insert(id, stream);
+            self.refuse_request(id, StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_CALLS.to_owned());
             return Ok(());
         }
         let fields = block.fields;
@@ -192,17 +205,13 @@ impl State {
         Ok(())
     }
 
-    /// Answers a head that is too large.
-    fn refuse_head(&mut self, id: u32) {
-        let limit = self.config.header_list;
+    /// Answers a request that the service does not see.
+    fn refuse_request(&mut self, id: u32, status: StatusCode, why: String) {
         let response = if self.config.grpc {
-            let message = format!(
-                "the request's header list is larger than the limit of {limit} bytes (see --read-buffer-size)"
-            );
-            resource_exhausted(message)
+            resource_exhausted(why)
         } else {
             let mut response = Response::new(());
-            *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            *response.status_mut() = status;
             response
         };
         self.respond(id, &response, true);

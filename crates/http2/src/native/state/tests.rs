@@ -11,9 +11,10 @@ use super::*;
 use crate::error::Error;
 use crate::frame::{HEAD, Head, Kind, flag};
 use crate::limits::{CROWDED_STALL, MAX_UNREAD_FEW_STREAMS, UNPRODUCTIVE_FRAMES, UNREAD, UNREAD_STREAMS};
-use crate::settings::UnreadMemory;
+use crate::settings::SharedLimit;
 
 mod fields;
+mod open;
 mod windows;
 
 const STREAMS: u32 = 4000;
@@ -389,7 +390,7 @@ fn what_a_client_does_not_read_of_few_huge_answers_is_bounded() {
 #[test]
 fn what_the_clients_of_all_connections_do_not_read_is_bounded() {
     const MAX_MEMORY: usize = 8 << 20;
-    let memory: &'static UnreadMemory = Box::leak(Box::new(UnreadMemory::new(MAX_MEMORY)));
+    let memory: &'static SharedLimit = Box::leak(Box::new(SharedLimit::new(MAX_MEMORY)));
     let config = Config {
         unread_memory: Some(memory),
         ..CONFIG
@@ -399,21 +400,21 @@ fn what_the_clients_of_all_connections_do_not_read_is_bounded() {
     assert_eq!(waiting_answers(&first, &answer), 8, "there was room for so many");
     assert_eq!(waiting_answers(&second, &answer), 4, "half of it");
     assert_eq!(waiting_answers(&third, &answer), 2, "a third");
-    assert_eq!(memory.bytes(), 14 * answer.len());
+    assert_eq!(memory.held(), 14 * answer.len());
     first.state().disconnect();
     drop((first, second));
-    assert_eq!(memory.bytes(), 2 * answer.len());
+    assert_eq!(memory.held(), 2 * answer.len());
     let mut state = third.state();
     // The stream that was refused is over, the others go on.
     state.receive(&window(0, 2 * MAX_MEMORY as u32)).unwrap();
     state.receive(&window(1, MAX_MEMORY as u32)).unwrap();
     read_all(&mut state);
-    assert_eq!(memory.bytes(), answer.len());
+    assert_eq!(memory.held(), answer.len());
 }
 
 /// A connection with an answer of 6 MiB, on stream 1, where all connections have room for 8.
-fn crowded() -> (Arc<SharedState>, &'static UnreadMemory) {
-    let memory: &'static UnreadMemory = Box::leak(Box::new(UnreadMemory::new(8 << 20)));
+fn crowded() -> (Arc<SharedState>, &'static SharedLimit) {
+    let memory: &'static SharedLimit = Box::leak(Box::new(SharedLimit::new(8 << 20)));
     let core = greeted(&Config {
         unread_memory: Some(memory),
         ..CONFIG
@@ -448,9 +449,9 @@ fn an_answer_is_held_until_what_left_of_it_is_written() {
         }
         state.send_scheduled();
         assert!(!state.output.is_empty() && state.streams.get(&1).is_none_or(|stream| stream.buffered == 0));
-        assert_eq!(memory.bytes(), 6 << 20, "reset: {reset_early}");
+        assert_eq!(memory.held(), 6 << 20, "reset: {reset_early}");
         read_all(&mut state);
-        assert_eq!(memory.bytes(), 0, "reset: {reset_early}");
+        assert_eq!(memory.held(), 0, "reset: {reset_early}");
     }
 }
 

@@ -1,0 +1,236 @@
+//! The memory that a process gives to what others make it hold: calls in flight, and payloads that wait in it.
+//!
+//! It follows from the memory that the process may have, or from one variable of the environment. Each use counts for itself.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::Notify;
+
+use crate::unfinished::{Bounds, Unfinished, UnfinishedMemory};
+
+/// The variable that sets the budget.
+pub const VARIABLE: &str = "OUTRIGGER_MEMORY_BUDGET";
+/// The part of the memory of the process, one in so many.
+const BUDGET_PART: usize = 8;
+/// The largest budget, unless the variable says otherwise.
+const MAX_BUDGET: usize = 512 << 20;
+/// The smallest.
+const MIN_BUDGET: usize = 64 << 20;
+/// What a call in flight takes, bytes, as far as no other limit counts it: its stream, its task, the fields of its request.
+const CALL: usize = 16 << 10;
+
+/// What a caller is told where all connections together have too many calls in flight.
+pub const TOO_MANY_CALLS: &str =
+    "the process has as many calls in flight as it may have: try again later (see OUTRIGGER_MEMORY_BUDGET)";
+
+static BUDGET: OnceLock<usize> = OnceLock::new();
+
+/// The calls in flight of all connections that count theirs by [`in_flight`].
+static IN_FLIGHT: UnfinishedMemory = UnfinishedMemory::new();
+
+/// The budget that [`VARIABLE`] asks for, in bytes. `quantity` reads sizes such as `256Mi`.
+///
+/// # Errors
+/// A value that is no size, or is below the smallest; the text does not name the variable.
+pub fn read<E>(
+    env: impl Fn(&str) -> Option<String>,
+    quantity: impl Fn(&str) -> Result<i64, E>,
+) -> Result<Option<usize>, String> {
+    let Some(text) = env(VARIABLE).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let bytes = quantity(&text).ok().and_then(|bytes| usize::try_from(bytes).ok());
+    let bytes = bytes.filter(|bytes| *bytes >= MIN_BUDGET);
+    let wanted = || {
+        let least = MIN_BUDGET >> 20;
+        format!("\"{text}\" is not a size of at least {least}Mi")
+    };
+    bytes.map(Some).ok_or_else(wanted)
+}
+
+/// Sets the budget of this process, before anything is served. The first call counts.
+pub fn set_memory_budget(bytes: usize) {
+    BUDGET.get_or_init(|| bytes);
+}
+
+/// Bytes for calls in flight, and as many for payloads that wait.
+pub fn memory_budget() -> usize {
+    *BUDGET.get_or_init(|| (memory() / BUDGET_PART).clamp(MIN_BUDGET, MAX_BUDGET))
+}
+
+/// Calls that may be in flight on all connections together, those included that are streams.
+pub fn max_calls() -> usize {
+    memory_budget() / CALL
+}
+
+/// The calls in flight of a new connection, each of which counts as one, within [`max_calls`].
+pub fn in_flight() -> Arc<Unfinished> {
+    let bounds = Bounds {
+        connection: max_calls(),
+        process: max_calls(),
+    };
+    Unfinished::new(bounds, &IN_FLIGHT)
+}
+
+/// Bytes of memory that the process may have: what its machine has, or less where its cgroups say so.
+fn memory() -> usize {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let total = total.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<usize>().ok());
+    let cgroup = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limit = cgroup_limit(Path::new("/sys/fs/cgroup"), &cgroup);
+    total
+        .map_or(usize::MAX, |total| total.saturating_mul(1024))
+        .min(limit.unwrap_or(usize::MAX))
+}
+
+/// The least limit of a process's groups, which `own` names as `/proc/self/cgroup` does.
+fn cgroup_limit(root: &Path, own: &str) -> Option<usize> {
+    let limit = |file: PathBuf| std::fs::read_to_string(file).ok()?.trim().parse::<usize>().ok();
+    let group = own.lines().find_map(|line| line.strip_prefix("0::"));
+    let group = root.join(group.unwrap_or_default().trim_start_matches('/'));
+    let groups = group.ancestors().take_while(|group| group.starts_with(root));
+    groups
+        .filter_map(|group| limit(group.join("memory.max")))
+        // Of the first version of cgroups.
+        .chain(limit(root.join("memory/memory.limit_in_bytes")))
+        .min()
+}
+
+/// Payloads of one kind that wait in the process, counted in bytes.
+#[derive(Debug)]
+pub struct Payloads {
+    most: usize,
+    held: AtomicUsize,
+    freed: Notify,
+}
+
+/// A payload that waits, until this is dropped.
+#[derive(Debug)]
+pub struct HeldPayload {
+    payloads: Arc<Payloads>,
+    bytes: usize,
+}
+
+impl Payloads {
+    /// None yet; one part of the budget in so many may be held.
+    pub fn part(of: usize) -> Arc<Self> {
+        Self::up_to(memory_budget() / of)
+    }
+
+    /// None yet; so many bytes may be held.
+    pub fn up_to(most: usize) -> Arc<Self> {
+        Arc::new(Self {
+            most,
+            held: AtomicUsize::new(0),
+            freed: Notify::new(),
+        })
+    }
+
+    /// Bytes that may be held.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Holds a payload that is here already, whether there is room or not.
+    pub fn hold(self: &Arc<Self>, bytes: usize) -> HeldPayload {
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+        HeldPayload {
+            payloads: Arc::clone(self),
+            bytes,
+        }
+    }
+
+    /// Holds a payload, where there is room. One alone may be of any size.
+    pub fn try_hold(self: &Arc<Self>, bytes: usize) -> Option<HeldPayload> {
+        let more = |held: usize| {
+            let sum = held.saturating_add(bytes);
+            (held == 0 || sum <= self.most).then_some(sum)
+        };
+        let held = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        held.is_ok().then(|| HeldPayload {
+            payloads: Arc::clone(self),
+            bytes,
+        })
+    }
+
+    /// Whether fewer bytes are held than may be.
+    pub fn has_room(&self) -> bool {
+        self.held.load(Ordering::Relaxed) < self.most
+    }
+
+    /// Waits until there is room.
+    pub async fn room(&self) {
+        loop {
+            let freed = self.freed.notified();
+            if self.has_room() {
+                return;
+            }
+            freed.await;
+        }
+    }
+}
+
+impl Drop for HeldPayload {
+    fn drop(&mut self) {
+        self.payloads.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.payloads.freed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_least_limit_of_a_process_s_groups_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let pod = root.path().join("pods/a");
+        std::fs::create_dir_all(&pod).unwrap();
+        let write = |group: &str, limit: &str| {
+            std::fs::write(root.path().join(group).join("memory.max"), limit).unwrap();
+        };
+        assert_eq!(cgroup_limit(root.path(), "0::/pods/a\n"), None);
+        write("pods/a", "max\n");
+        write("pods", "1000\n");
+        assert_eq!(cgroup_limit(root.path(), "0::/pods/a\n"), Some(1000));
+        write("pods/a", "500\n");
+        assert_eq!(cgroup_limit(root.path(), "0::/pods/a\n"), Some(500));
+        assert_eq!(cgroup_limit(root.path(), "0::/\n"), None);
+    }
+
+    #[test]
+    fn a_budget_that_is_no_size_or_too_small_is_refused() {
+        let number = |text: &str| text.parse::<i64>();
+        for wrong in ["much", "-1", "1024"] {
+            let refused = read(|_| Some(wrong.to_owned()), number).unwrap_err();
+            assert!(refused.contains(wrong), "{refused}");
+        }
+        assert_eq!(read(|_| None, number), Ok(None));
+        assert_eq!(read(|_| Some(String::new()), number), Ok(None));
+        assert_eq!(read(|_| Some((1 << 30).to_string()), number), Ok(Some(1 << 30)));
+        assert!((MIN_BUDGET..=MAX_BUDGET).contains(&memory_budget()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn payloads_wait_for_room() {
+        let payloads = Payloads::up_to(100);
+        let large = payloads.try_hold(300).unwrap();
+        assert!(payloads.try_hold(1).is_none() && !payloads.has_room());
+        let freed = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            drop(large);
+        };
+        tokio::join!(payloads.room(), freed);
+        let held = payloads.try_hold(60).unwrap();
+        assert!(payloads.try_hold(41).is_none());
+        let rest = payloads.hold(41);
+        assert!(!payloads.has_room());
+        drop((held, rest));
+        assert_eq!(payloads.held.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,44 @@
+//! Streams of all connections together.
+
+use super::*;
+
+/// How many requests the connection hands over of so many more; the others are refused.
+fn opened(core: &Arc<SharedState>, first: u32, more: u32) -> usize {
+    for number in 0..more {
+        let stream = 2 * (first + number) + 1;
+        core.state().receive(&request(stream, 0)).unwrap();
+    }
+    handed_over(core).len()
+}
+
+/// Invariant: peers of all connections together have so many streams open, whoever began, and one that ends makes room.
+#[test]
+fn streams_of_all_connections_are_bounded() {
+    const LIMIT: usize = 40;
+    let open: &'static SharedLimit = Box::leak(Box::new(SharedLimit::new(LIMIT)));
+    let config = Config {
+        open_streams: Some(open),
+        grpc: true,
+        ..CONFIG
+    };
+    let [first, second, third] = [(), (), ()].map(|()| greeted(&config));
+    assert_eq!(opened(&first, 0, 100), LIMIT);
+    assert_eq!(opened(&second, 0, 100), LIMIT / 2, "its share");
+    assert_eq!(opened(&third, 0, 100), 13, "a third");
+    let refused = first.state().output.take();
+    let refused = String::from_utf8_lossy(&refused);
+    assert!(refused.contains("OUTRIGGER_MEMORY_BUDGET"), "{refused}");
+    // What was refused is over, and takes nothing.
+    assert_eq!(first.state().streams.len(), LIMIT);
+    for stream in 0..LIMIT as u32 {
+        first.state().receive(&reset(2 * stream + 1)).unwrap();
+        first.state().drop_sender(2 * stream + 1);
+    }
+    assert_eq!(open.held(), LIMIT / 2 + 12, "each by fours");
+    assert!(opened(&third, 100, 4) > 0, "there is room again");
+    for core in [&first, &second, &third] {
+        core.state().disconnect();
+    }
+    drop((first, second, third));
+    assert_eq!(open.held(), 0);
+}
