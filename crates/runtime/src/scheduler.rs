@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use futures::future::BoxFuture;
+use outrigger_accept::budget::Payloads;
 use outrigger_identity::{Identity, SpiffeId};
 use outrigger_wire::scheduler::v1::job_target_metadata::Type;
 use outrigger_wire::scheduler::v1::{
@@ -31,6 +32,9 @@ pub use calls::{SchedulerError, WITHOUT};
 const LOG: &str = "dapr.runtime.scheduler";
 /// The app id of schedulers in the control plane.
 pub const APP_ID: &str = "dapr-scheduler";
+
+/// The part of the memory budget for the payloads of triggers that are being handled, one in so many.
+const PAYLOADS_PART: usize = 2;
 
 /// What a [`Scheduler`] is made of.
 pub struct Settings {
@@ -135,6 +139,8 @@ pub struct Scheduler {
     tasks: TaskTracker,
     /// The triggers that go on without their streams.
     detached: watch::Sender<HashSet<String>>,
+    /// What triggers hold that are being handled.
+    payloads: Arc<Payloads>,
     /// No triggers are taken any more.
     ending: CancellationToken,
 }
@@ -142,6 +148,10 @@ pub struct Scheduler {
 impl Scheduler {
     /// Nothing is dialled before [`Scheduler::follow_hosts`].
     pub fn new(settings: Settings) -> Arc<Self> {
+        Self::within(settings, Payloads::part(PAYLOADS_PART))
+    }
+
+    fn within(settings: Settings, payloads: Arc<Payloads>) -> Arc<Self> {
         Arc::new(Self {
             settings,
             hosts: watch::Sender::new(None),
@@ -151,6 +161,7 @@ impl Scheduler {
             reminders: OnceLock::new(),
             tasks: TaskTracker::new(),
             detached: watch::Sender::default(),
+            payloads,
             ending: CancellationToken::new(),
         })
     }

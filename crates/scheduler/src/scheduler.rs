@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_accept::budget::Payloads;
 use outrigger_accept::{
     Limits, Listen, Ports, Server,
     address::{host_address, is_localhost},
@@ -28,9 +29,9 @@ use crate::migrate::migrate;
 use crate::namespaces::Namespaces;
 use crate::opened::{Opened, location};
 use crate::proto::etcd::kv_server::KvServer;
-use crate::service::{Service, size};
-use crate::storage::Storage;
+use crate::service::{PAYLOADS_PART, Service, size};
 use crate::storage::embedded::Embedded;
+use crate::storage::{Storage, StorageError};
 use crate::triggers::{self, Driver, Triggers};
 
 const LOG: &str = "dapr.scheduler";
@@ -178,6 +179,7 @@ impl Scheduler {
             hosts: opened.hosts,
             over: CancellationToken::new(),
             streams: TaskTracker::new(),
+            payloads: Payloads::part(PAYLOADS_PART),
         };
         tracing::info!(target: LOG, "jobs are kept in {}", opened.at);
         Ok(Self {

@@ -6,6 +6,7 @@ mod watch;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use outrigger_accept::budget::Payloads;
 use outrigger_controlplane::actor_types::is_of_another_app;
 use outrigger_controlplane::grpc::Caller;
 use outrigger_wire::durabletask::HistoryEvent;
@@ -53,7 +54,12 @@ pub(crate) struct Service {
     pub(crate) over: CancellationToken,
     /// The tasks of streams, which end with `over`.
     pub(crate) streams: TaskTracker,
+    /// What triggers hold that sidecars have not read.
+    pub(crate) payloads: Arc<Payloads>,
 }
+
+/// The part of the memory budget for payloads of triggers that sidecars have not read, one in so many.
+pub(crate) const PAYLOADS_PART: usize = 2;
 
 #[tonic::async_trait]
 impl Scheduler for Service {
@@ -421,6 +427,7 @@ mod tests {
             hosts,
             over: CancellationToken::new(),
             streams: TaskTracker::new(),
+            payloads: Payloads::part(PAYLOADS_PART),
         };
         let completed = || EventType::TaskCompleted(TaskCompletedEvent::default());
         let begins = || EventType::TaskScheduled(TaskScheduledEvent::default());

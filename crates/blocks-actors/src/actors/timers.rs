@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
+use outrigger_accept::budget::{self, HeldPayload, Payloads};
 use outrigger_actors::recurrence::Recurrence;
 use outrigger_runtime::scheduler::DeliveryStarted;
 use outrigger_wire::internals::v1::Reminder;
@@ -17,6 +18,10 @@ use super::{ActorError, Actors, LOG, check_for_app, check_name, spans};
 
 /// Timers of one sidecar at most.
 const MAX_TIMERS: usize = 1 << 18;
+/// The part of the memory budget that they may hold, one in so many.
+const MEMORY_PART: usize = 4;
+/// Bytes that a timer takes beside its names and its data.
+const OVERHEAD: usize = 512;
 
 /// A timer as an app asks for it.
 #[derive(Clone, Debug, Default)]
@@ -39,30 +44,60 @@ pub struct TimerRequest {
     pub data: Vec<u8>,
 }
 
+impl TimerRequest {
+    /// Bytes that it takes while it runs: its names twice, and its data.
+    fn memory(&self) -> usize {
+        let names = self.kind.len() + self.id.len() + self.name.len();
+        let times = self.due_time.len() + self.period.len() + self.ttl.len();
+        OVERHEAD + 2 * names + times + self.callback.len() + 2 * self.data.len()
+    }
+}
+
 type Key = (String, String, String);
 
 /// The timers that run.
-#[derive(Default)]
 pub(super) struct Timers {
     running: Mutex<Running>,
+    memory: Arc<Payloads>,
     tasks: TaskTracker,
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self::within(Payloads::part(MEMORY_PART))
+    }
 }
 
 #[derive(Default)]
 struct Running {
-    /// By their names: the number of each, and what keeps it from being due again.
-    timers: HashMap<Key, (u64, CancellationToken)>,
+    /// By their names.
+    timers: HashMap<Key, RunningTimer>,
     /// Of the next one: tells those of one name apart.
     number: u64,
 }
 
+struct RunningTimer {
+    number: u64,
+    /// Keeps it from being due again.
+    stop: CancellationToken,
+    _memory: HeldPayload,
+}
+
 impl Timers {
+    fn within(memory: Arc<Payloads>) -> Self {
+        Self {
+            running: Mutex::default(),
+            memory,
+            tasks: TaskTracker::new(),
+        }
+    }
+
     fn running(&self) -> MutexGuard<'_, Running> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a timer into the place of one with its name; whether there was one.
-    fn put(&self, key: Key, stop: CancellationToken) -> Result<(u64, bool), ActorError> {
+    fn put(&self, key: Key, bytes: usize, stop: CancellationToken) -> Result<(u64, bool), ActorError> {
         let mut running = self.running();
         let known = running.timers.contains_key(&key);
         if running.timers.len() >= MAX_TIMERS && !known {
@@ -70,10 +105,23 @@ impl Timers {
                 "this sidecar has {MAX_TIMERS} timers, as many as it may have; unregister those that are not needed"
             )));
         }
+        let memory = self.memory.try_hold(bytes).ok_or_else(|| {
+            ActorError::Timer(format!(
+                "the timers of this sidecar hold almost as many bytes as they may, {}: give them less data, unregister those \
+                 that are not needed, or raise {}",
+                self.memory.most(),
+                budget::VARIABLE
+            ))
+        })?;
         running.number += 1;
         let number = running.number;
-        if let Some((_, old)) = running.timers.insert(key, (number, stop)) {
-            old.cancel();
+        let timer = RunningTimer {
+            number,
+            stop,
+            _memory: memory,
+        };
+        if let Some(old) = running.timers.insert(key, timer) {
+            old.stop.cancel();
         }
         Ok((number, known))
     }
@@ -87,12 +135,12 @@ impl Timers {
     /// Takes a timer out; whether there was one. `number`: only this one of its name.
     fn take(&self, key: &Key, number: Option<u64>) -> bool {
         let mut running = self.running();
-        let is_meant = |(known, _): &(u64, _)| number.is_none_or(|number| number == *known);
+        let is_meant = |known: &RunningTimer| number.is_none_or(|number| number == known.number);
         if !running.timers.get(key).is_some_and(is_meant) {
             return false;
         }
-        if let Some((_, stop)) = running.timers.remove(key) {
-            stop.cancel();
+        if let Some(timer) = running.timers.remove(key) {
+            timer.stop.cancel();
         }
         true
     }
@@ -123,7 +171,7 @@ impl Actors {
             .map_err(|error| ActorError::Timer(error.to_string()))?;
         let key = (request.kind.clone(), request.id.clone(), request.name.clone());
         let stop = CancellationToken::new();
-        let (number, replaced) = self.timers.put(key.clone(), stop.clone())?;
+        let (number, replaced) = self.timers.put(key.clone(), request.memory(), stop.clone())?;
         if !replaced {
             kind.metrics.timers.add(1);
         }
@@ -312,6 +360,28 @@ mod tests {
             assert_eq!(ticking.begun.load(Ordering::SeqCst), turns, "{is_renewed}");
             assert!(actors.timers.running().timers.is_empty());
         }
+    }
+
+    /// Invariant: timers hold so many bytes together, whatever their number, and one that ends makes room.
+    #[tokio::test(start_paused = true)]
+    async fn timers_beyond_their_memory_are_refused() {
+        let timer = |name: &str| TimerRequest {
+            due_time: "1h".to_owned(),
+            data: vec![b'1'; 1000],
+            ..once("a", name)
+        };
+        let mut actors = actors();
+        actors.timers = Timers::within(Payloads::up_to(3 * timer("1").memory()));
+        let actors = Arc::new(actors);
+        let _ticking = ticking(&actors, false);
+        for name in ["1", "2", "3"] {
+            actors.register_timer(timer(name)).await.unwrap();
+        }
+        let refused = actors.register_timer(timer("4")).await.unwrap_err().to_string();
+        assert!(refused.contains(budget::VARIABLE), "{refused}");
+        actors.unregister_timer(KIND, "a", "2").await.unwrap();
+        actors.register_timer(timer("4")).await.unwrap();
+        assert_eq!(actors.timers.running().timers.len(), 3);
     }
 
     /// Invariant: a tick that waits for its turn when its timer is unregistered does not come.

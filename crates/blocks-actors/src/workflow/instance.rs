@@ -153,7 +153,12 @@ impl Held<'_> {
         let engine = Arc::clone(&self.all.engine);
         // A child is made, and stalls: its parent is told of neither, and both are seen.
         let is_child = matches!(&start.event_type, Some(EventType::ExecutionStarted(started)) if started.parent_instance.is_some());
-        if let Some(why) = engine.limit.refuses_start(&start).filter(|_| !is_child) {
+        let too_much = || {
+            let room = engine.queue.has_memory(body.len());
+            room.err()
+                .map(|why| format!("the workflow is not started: {why}"))
+        };
+        if !is_child && let Some(why) = engine.limit.refuses_start(&start).or_else(too_much) {
             self.keep(loaded);
             return Err(Status::resource_exhausted(why));
         }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use outrigger_accept::budget::{self, HeldPayload, Payloads};
 use outrigger_wire::durabletask::{ActivityRequest, ActivityResponse, OrchestratorResponse};
 use tokio::sync::{Notify, Semaphore, oneshot};
 
@@ -19,6 +20,8 @@ pub use permits::Progress;
 
 /// Work that waits or is with workers, at most; what comes beyond is refused, and comes again with its reminder.
 pub const MAX_WORK: usize = 1 << 16;
+/// The part of the memory budget for what this work is about, one in so many.
+const MEMORY_PART: usize = 2;
 /// Pieces that were withdrawn and are still in the row of those that wait, beyond as many as wait.
 const SLACK: usize = 64;
 
@@ -38,6 +41,12 @@ pub enum Cancelled {
     /// More work than is kept.
     #[error("{MAX_WORK} work items wait for workers already; start more workers, or limit what is started")]
     TooMuch,
+    /// The same, in bytes.
+    #[error(
+        "the work items of workers hold almost as many bytes as they may, {0}; start more workers, pass less data, or raise {name}",
+        name = budget::VARIABLE
+    )]
+    TooLargeTogether(usize),
     /// The worker's answer was larger than a message may be.
     #[error(
         "the worker's answer has {size} bytes, which exceeds the {limit} bytes that a message may have; increase daprd \
@@ -153,6 +162,7 @@ pub struct WorkQueue {
     /// There is work that no stream has taken.
     arrived: Notify,
     limits: Limits,
+    memory: Arc<Payloads>,
     turns: Option<Semaphore>,
     activities: Option<Semaphore>,
     streams: AtomicUsize,
@@ -161,11 +171,16 @@ pub struct WorkQueue {
 impl WorkQueue {
     /// Without work.
     pub fn new(limits: Limits) -> Arc<Self> {
+        Self::within(limits, Payloads::part(MEMORY_PART))
+    }
+
+    fn within(limits: Limits, memory: Arc<Payloads>) -> Arc<Self> {
         Arc::new(Self {
             origin: format!("{:016x}-", rand::random::<u64>()),
             work: Mutex::default(),
             arrived: Notify::new(),
             limits,
+            memory,
             turns: limits.turns.map(Semaphore::new),
             activities: limits.activities.map(Semaphore::new),
             streams: AtomicUsize::new(0),
@@ -186,6 +201,7 @@ impl WorkQueue {
         relay: impl Future<Output = Cancelled>,
     ) -> Result<OrchestratorResponse, Cancelled> {
         let _wanted = self.want()?;
+        let _memory = self.hold(request.iter().map(Bytes::len).sum())?;
         let key = Key::Turn(instance.to_owned());
         let _permit = self.permit(self.turns.as_ref(), &key).await?;
         match self.work(key, Task::Turn(request), losses, relay).await? {
@@ -205,6 +221,7 @@ impl WorkQueue {
         relay: impl Future<Output = Cancelled>,
     ) -> Result<ActivityResponse, Cancelled> {
         let _wanted = self.want()?;
+        let _memory = self.hold(request.input.as_ref().map_or(0, String::len))?;
         let instance = request.orchestration_instance.as_ref();
         let instance = instance.map(|instance| instance.instance_id.clone());
         let key = Key::Activity(instance.unwrap_or_default(), request.task_id);
@@ -214,6 +231,20 @@ impl WorkQueue {
             WorkerResponse::Activity(response) => Ok(response),
             WorkerResponse::Turn(_) => Err(Cancelled::Disconnected),
         }
+    }
+
+    /// Whether there is memory for work about so many bytes.
+    ///
+    /// # Errors
+    /// [`Cancelled::TooLargeTogether`].
+    pub fn has_memory(&self, bytes: usize) -> Result<(), Cancelled> {
+        self.hold(bytes).map(drop)
+    }
+
+    /// Holds work about so many bytes: as its instance has them, and as they are sent.
+    fn hold(&self, bytes: usize) -> Result<HeldPayload, Cancelled> {
+        let held = self.memory.try_hold(bytes.saturating_mul(2));
+        held.ok_or_else(|| Cancelled::TooLargeTogether(self.memory.most()))
     }
 
     fn want(&self) -> Result<Demand<'_>, Cancelled> {

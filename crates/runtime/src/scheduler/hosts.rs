@@ -32,7 +32,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    fn new(address: &str, settings: &Settings) -> Self {
+    pub(super) fn new(address: &str, settings: &Settings) -> Self {
         let dialer = match &settings.identity {
             Some((identity, id)) => {
                 let host = address.rsplit_once(':').map_or(address, |(host, _)| host);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt, unfold};
+use outrigger_accept::{LogThrottle, budget};
 use outrigger_backoff::Backoff;
 use outrigger_wire::scheduler::v1::job_target_metadata::Type;
 use outrigger_wire::scheduler::v1::watch_jobs_request::WatchJobRequestType as Message;
@@ -200,6 +201,7 @@ impl Stream {
         let mut reads = Intake::All;
         let mut detached = self.scheduler.detached.subscribe();
         let mut given_up = std::pin::pin!(self.handed_over());
+        let (payloads, mut full) = (&self.scheduler.payloads, LogThrottle::default());
         loop {
             if let Intake::Late { unfinished: 0 } = reads {
                 reads = Intake::Nothing;
@@ -208,6 +210,15 @@ impl Stream {
                 return Ok(Ended::Here);
             }
             let has_room = running.len() < MAX_TRIGGERS && detached.borrow_and_update().len() < MAX_DETACHED;
+            let has_memory = payloads.has_room();
+            if !has_memory && let Some(times) = full.happened() {
+                tracing::warn!(
+                    target: LOG,
+                    "jobs and reminders wait at scheduler {} ({times} times since this was last logged): those that the app has \
+                     not answered hold the {} bytes that they may have; make it answer faster, or raise {}",
+                    self.host.address(), payloads.most(), budget::VARIABLE
+                );
+            }
             tokio::select! {
                 () = self.stop.cancelled(), if reads == Intake::All => {
                     reads = Intake::Late { unfinished: running.len() };
@@ -218,7 +229,7 @@ impl Stream {
                     Intake::Late { unfinished } if !is_late => *unfinished -= 1,
                     _ => {}
                 },
-                next = triggers.message(), if reads != Intake::Nothing && has_room => {
+                next = triggers.message(), if reads != Intake::Nothing && has_room && has_memory => {
                     let Some(trigger) = next? else { return Ok(Ended::There) };
                     let is_late = reads != Intake::All;
                     if !is_late || self.is_taken_late(&trigger) {
@@ -227,6 +238,7 @@ impl Stream {
                 }
                 // The sender is the scheduler's own.
                 _ = detached.changed(), if !has_room => {}
+                () = payloads.room(), if !has_memory => {}
                 () = &mut given_up => return Ok(Ended::There),
             }
         }
@@ -311,7 +323,11 @@ impl Stream {
         let scheduler = Arc::clone(&self.scheduler);
         let begun = DeliveryStarted::default();
         let begins = begun.clone();
+        // As it came, and as the app gets it.
+        let bytes = trigger.data.as_ref().map_or(0, |data| 2 * data.value.len());
+        let held = self.scheduler.payloads.hold(bytes);
         let handled = Box::pin(async move {
+            let _held = held;
             let id = trigger.id;
             let outcome = handle(&scheduler, trigger, begins).await;
             let status = outcome
@@ -389,5 +405,103 @@ async fn drain_stream(mut triggers: Streaming<WatchJobsResponse>) {
 fn message(message: Message) -> WatchJobsRequest {
     WatchJobsRequest {
         watch_job_request_type: Some(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::stream;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+    use outrigger_accept::budget::Payloads;
+    use outrigger_transport::grpc;
+    use outrigger_wire::scheduler::v1::{JobMetadata, JobTargetMetadata, TargetJob};
+    use prost_types::Any;
+    use tokio::sync::Semaphore;
+    use tonic::codec::Codec;
+
+    use super::super::Settings;
+    use super::*;
+
+    /// An app that answers as often as it may.
+    struct Slow {
+        begun: AtomicUsize,
+        answers: Semaphore,
+    }
+
+    impl Receiver for Slow {
+        fn receive(&self, _: Trigger) -> BoxFuture<'_, Outcome> {
+            self.begun.fetch_add(1, Ordering::SeqCst);
+            Box::pin(async move {
+                self.answers.acquire().await.unwrap().forget();
+                Outcome::Success
+            })
+        }
+    }
+
+    fn trigger(id: u64, bytes: usize) -> WatchJobsResponse {
+        WatchJobsResponse {
+            name: format!("job-{id}"),
+            id,
+            data: Some(Any {
+                value: vec![7; bytes],
+                ..Any::default()
+            }),
+            metadata: Some(JobMetadata {
+                target: Some(JobTargetMetadata {
+                    r#type: Some(Type::Job(TargetJob {})),
+                }),
+                ..JobMetadata::default()
+            }),
+        }
+    }
+
+    /// Invariant: what the app has not answered keeps the next triggers in the scheduler once it holds so many bytes.
+    #[tokio::test(start_paused = true)]
+    async fn triggers_wait_where_payloads_have_no_room() {
+        let settings = Settings {
+            app_id: "app".into(),
+            namespace: "ns".into(),
+            addresses: Vec::new(),
+            streams: 1,
+            identity: None,
+            max_message: 0,
+        };
+        let host = Arc::new(Host::new("127.0.0.1:1", &settings));
+        let app = Arc::new(Slow {
+            begun: AtomicUsize::new(0),
+            answers: Semaphore::new(0),
+        });
+        let scheduler = Scheduler::within(settings, Payloads::up_to(100));
+        scheduler.deliver_jobs_to(Arc::clone(&app) as Arc<dyn Receiver>);
+        let stream = Stream {
+            scheduler: Arc::clone(&scheduler),
+            host,
+            accepts: Arc::default(),
+            stop: CancellationToken::new(),
+        };
+        let frames = (0..10).map(|id| Ok::<_, Status>(Frame::data(grpc::frame(&trigger(id, 20)))));
+        let body = StreamBody::new(stream::iter(frames).chain(stream::pending()));
+        let mut codec = tonic_prost::ProstCodec::<WatchJobsRequest, WatchJobsResponse>::default();
+        let mut triggers = Streaming::new_response(codec.decoder(), body, http::StatusCode::OK, None, None);
+        let (answers, mut answered) = mpsc::channel(16);
+        let (over, mut running) = (CancellationToken::new(), Running::new());
+        let handling = stream.handle_all(&mut triggers, answers, &over, &mut running);
+        let looking = async {
+            for (more, begun) in [(0, 3), (1, 4), (2, 6), (4, 10)] {
+                app.answers.add_permits(more);
+                for _ in 0..more {
+                    answered.recv().await.unwrap();
+                }
+                sleep(Duration::from_secs(1)).await;
+                assert_eq!(app.begun.load(Ordering::SeqCst), begun);
+            }
+        };
+        tokio::select! {
+            ended = handling => panic!("{:?}", ended.is_ok()),
+            () = looking => {}
+        }
     }
 }

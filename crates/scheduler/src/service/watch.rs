@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_accept::budget::{HeldPayload, Payloads};
 use outrigger_controlplane::grpc::Caller;
 use outrigger_schedule::engine::Host as Target;
 use outrigger_schedule::job::Outcome;
@@ -13,8 +14,8 @@ use outrigger_wire::scheduler::v1::{
 };
 use prost_types::Any;
 use tokio::sync::{mpsc, watch};
-use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Status, Streaming};
@@ -30,6 +31,8 @@ const LOG: &str = "dapr.scheduler.triggers";
 const INITIAL: Duration = Duration::from_secs(10);
 /// Triggers that wait for the sidecar to read them; the others wait without their payload.
 const WINDOW: usize = 32;
+/// Payloads that are read at once have so many bytes; as many triggers as that are read next.
+const READ: usize = 256 << 10;
 /// Actor types that a sidecar may host.
 const MAX_TYPES: usize = 4096;
 
@@ -66,8 +69,10 @@ pub(super) async fn jobs(
         due,
         answers,
         service.over.clone(),
+        Arc::clone(&service.payloads),
     ));
-    Ok(ReceiverStream::new(stream))
+    // What is taken is on its way.
+    Ok(ReceiverStream::new(stream).map(|(trigger, _)| trigger))
 }
 
 /// What a sidecar takes, by its first message.
@@ -103,21 +108,22 @@ async fn serve(
     connection: Connection,
     messages: Streaming<WatchJobsRequest>,
     due: mpsc::UnboundedReceiver<Delivery>,
-    answers: mpsc::Sender<Result<WatchJobsResponse, Status>>,
+    answers: mpsc::Sender<Waiting>,
     over: CancellationToken,
+    payloads: Arc<Payloads>,
 ) {
     let ended = tokio::select! {
         () = over.cancelled() => None,
         () = answers.closed() => None,
         ended = listen(&connection, messages) => ended,
-        ended = send(&*storage, &connection, due, &answers) => ended,
+        ended = send(&*storage, &connection, due, &answers, &payloads) => ended,
     };
     // Whatever it has not answered goes to another sidecar.
     drop(connection);
     // At the end of the scheduler nothing is due any more, which is no fault of the sidecar.
     if let Some(status) = ended.filter(|_| !over.is_cancelled()) {
         // A sidecar that does not read will not read this either.
-        let _ = answers.try_send(Err(status));
+        let _ = answers.try_send((Err(status), payloads.hold(0)));
     }
 }
 
@@ -147,16 +153,32 @@ async fn listen(connection: &Connection, mut messages: Streaming<WatchJobsReques
     }
 }
 
+/// A trigger that waits for the sidecar to read it.
+type Waiting = (Result<WatchJobsResponse, Status>, HeldPayload);
+
 /// Sends what is due, with its payload.
 async fn send(
     storage: &dyn Storage,
     connection: &Connection,
     mut due: mpsc::UnboundedReceiver<Delivery>,
-    answers: &mpsc::Sender<Result<WatchJobsResponse, Status>>,
+    answers: &mpsc::Sender<Waiting>,
+    payloads: &Arc<Payloads>,
 ) -> Option<Status> {
     let mut batch = Vec::with_capacity(WINDOW);
+    let mut at_once = 1;
     loop {
-        if due.recv_many(&mut batch, WINDOW).await == 0 {
+        tokio::select! {
+            biased;
+            () = payloads.room() => {}
+            // Sidecars that read nothing do not hold up one that has read all of its own.
+            read = answers.reserve_many(WINDOW) => {
+                if read.is_err() {
+                    return None;
+                }
+                at_once = 1;
+            }
+        }
+        if due.recv_many(&mut batch, at_once).await == 0 {
             return Some(Status::unknown(
                 "the answer is for an unknown trigger of this stream",
             ));
@@ -169,7 +191,14 @@ async fn send(
             Ok(jobs) => jobs,
             Err(error) => return Some(error.into()),
         };
-        for (delivery, job) in batch.drain(..).zip(jobs) {
+        let sizes: Vec<usize> = jobs.iter().map(|job| job.as_ref().map_or(0, Vec::len)).collect();
+        at_once = match sizes.iter().sum::<usize>() > READ {
+            true => 1,
+            false => WINDOW.min(2 * at_once),
+        };
+        // Of all of them, before others look whether there is room.
+        let held: Vec<_> = sizes.into_iter().map(|bytes| payloads.hold(bytes)).collect();
+        for ((delivery, job), held) in batch.drain(..).zip(jobs).zip(held) {
             // A store that was out of reach may answer when another scheduler has triggered the job.
             let job =
                 job.filter(|_| !delivery.revoked.is_cancelled() && storage.may_trigger(delivery.tenure));
@@ -183,7 +212,7 @@ async fn send(
                 data,
                 metadata: Some(metadata),
             };
-            if answers.send(Ok(trigger)).await.is_err() {
+            if answers.send((Ok(trigger), held)).await.is_err() {
                 return None;
             }
         }

@@ -248,6 +248,28 @@ async fn what_a_limit_holds_back_counts_as_work() {
     assert_eq!(queue.waiting(), 0);
 }
 
+/// Invariant: work holds so many bytes together, whether a worker has it or not.
+#[tokio::test]
+async fn work_beyond_its_memory_is_refused() {
+    let queue = WorkQueue::within(Limits::default(), Payloads::up_to(100));
+    let turn = |bytes| {
+        let mut wanted = Box::pin(queue.orchestrate("a", vec![vec![0; bytes].into()], 0, pending()));
+        match wanted.as_mut().now_or_never() {
+            None => Ok(wanted),
+            Some(ended) => Err(ended.unwrap_err()),
+        }
+    };
+    let alone = turn(500).unwrap();
+    assert_eq!(turn(1).err(), Some(Cancelled::TooLargeTogether(100)));
+    drop(alone);
+    let (_first, second) = (turn(25).unwrap(), turn(25).unwrap());
+    assert!(queue.open().next().now_or_never().is_some(), "a worker has it");
+    let refused = queue.has_memory(1).unwrap_err().to_string();
+    assert!(refused.contains(budget::VARIABLE), "{refused}");
+    drop(second);
+    queue.has_memory(25).unwrap();
+}
+
 #[tokio::test]
 async fn work_that_nobody_waits_for_is_not_sent() {
     let queue = WorkQueue::new(Limits::default());
