@@ -9,7 +9,7 @@ use crate::config::{Config, Store};
 use crate::defragment::Defragment;
 use crate::error::SchedulerError;
 use crate::etcd_child::EtcdChild;
-use crate::storage::embedded::{Embedded, Location};
+use crate::storage::embedded::{Embedded, FolderLock, Location};
 use crate::storage::etcd::{Client, Etcd};
 use crate::storage::postgres::Postgres;
 use crate::storage::shared::backend::Backend;
@@ -38,14 +38,15 @@ impl Opened {
             Store::Etcd(access) => {
                 let at = format!("the etcd at {}", access.shown());
                 let etcd = Etcd::new(Client::new(access)?);
-                Ok(Self::shared(config, address, Arc::new(etcd), at))
+                Ok(Self::shared(config, address, Arc::new(etcd), at, None))
             }
             Store::Postgres(access) => {
                 let postgres = Postgres::new(&access.0).map_err(SchedulerError::Postgres)?;
                 let at = "PostgreSQL".to_owned();
-                Ok(Self::shared(config, address, Arc::new(postgres), at))
+                Ok(Self::shared(config, address, Arc::new(postgres), at, None))
             }
             Store::Cluster(cluster) => {
+                let lock = location(config).lock()?;
                 let child = EtcdChild::start(cluster, own_program()?)?;
                 let endpoint = format!("{}:{}", cluster.client.host, cluster.client.port);
                 let at = format!("an etcd in {}", cluster.folder.display());
@@ -53,16 +54,23 @@ impl Opened {
                 let care = Defragment::new(Client::of_child(endpoint)?, cluster.quota());
                 Ok(Self {
                     child: Some((child, care)),
-                    ..Self::shared(config, address, Arc::new(etcd), at)
+                    ..Self::shared(config, address, Arc::new(etcd), at, Some(lock))
                 })
             }
         }
     }
 
-    fn shared(config: &Config, address: &str, backend: Arc<dyn Backend>, at: String) -> Self {
+    fn shared(
+        config: &Config,
+        address: &str,
+        backend: Arc<dyn Backend>,
+        at: String,
+        lock: Option<FolderLock>,
+    ) -> Self {
         let own = SelfMember {
             id: config.id.clone(),
             address: address.to_owned(),
+            lock,
         };
         let (storage, events) = SharedStorage::join(backend, own);
         Self {

@@ -21,6 +21,7 @@ use advances::Advances;
 use backend::{Backend, Write};
 use membership::{LeaseEnd, Membership};
 
+use super::embedded::FolderLock;
 use super::pair::{Range, counter_key, job_key, job_name};
 use super::{
     Advance, CHANGES, COUNTERS, Change, Hosts, JOBS, JobRef, Named, Scheduled, Storage, StorageError, Tenure,
@@ -41,6 +42,8 @@ pub(crate) struct SelfMember {
     pub(crate) id: String,
     /// What sidecars are told.
     pub(crate) address: String,
+    /// No other process has the id while this one has it: an entry of the id is that of a process that has ended.
+    pub(crate) lock: Option<FolderLock>,
 }
 
 /// The storage of a scheduler that shares its store with others: jobs, their progress, and the membership in the group.

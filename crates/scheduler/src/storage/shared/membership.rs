@@ -182,6 +182,11 @@ impl Membership {
                     is_bound |= self.write(lease, seen, None).await?;
                     continue;
                 }
+                View::Taken if self.own.lock.is_some() => {
+                    self.abort_assignment().await;
+                    is_bound |= self.take_over(lease, &members).await?;
+                    continue;
+                }
                 View::Taken => {
                     self.abort_assignment().await;
                     if !std::mem::replace(&mut taken, true) {
@@ -231,6 +236,16 @@ impl Membership {
                 }
             }
         }
+    }
+
+    /// Writes the own entry over that of an earlier process, whose lease may last for a while.
+    async fn take_over(&self, lease: i64, members: &[Member]) -> Result<bool, StorageError> {
+        let left = members.iter().find(|member| member.entry.id == self.own.id);
+        let others = members.iter().filter(|member| member.entry.id != self.own.id);
+        let uids = others.map(|member| member.entry.uid);
+        let seen = GroupMembers::of(uids.chain([self.uid]));
+        tracing::info!(target: LOG, "takes over the entry that the process before left in the group of schedulers");
+        self.write(lease, seen, left.map(|left| left.created)).await
     }
 
     async fn wait(&mut self, watch: &mut dyn Watch) -> WakeReason {

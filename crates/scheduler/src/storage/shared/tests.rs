@@ -277,6 +277,7 @@ async fn an_entry_ends_with_the_lease_that_is_kept(store: &Arc<Unsteady>) {
     let own = SelfMember {
         id: "a".to_owned(),
         address: "localhost:1".to_owned(),
+        lock: None,
     };
     let (storage, events) = SharedStorage::join(Arc::clone(store) as _, own);
     let SharedEvents {
@@ -338,6 +339,7 @@ async fn a_look_at_the_entries_that_is_lost_changes_nothing() {
     let own = SelfMember {
         id: "a".to_owned(),
         address: "localhost:1".to_owned(),
+        lock: None,
     };
     let (storage, events) = SharedStorage::join(Arc::clone(&store) as _, own);
     let SharedEvents {
@@ -495,6 +497,50 @@ async fn ends_of_jobs_are_stored_by_a_full_etcd() {
     writing.await.unwrap();
 }
 
+/// Regression: a scheduler that was killed waited at its next start until the lease of its last run had expired.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_takes_over_the_entry_that_its_last_run_left() {
+    let Some((_server, store)) = etcd() else { return };
+    let lease = store.grant(TIMEOUT * 10).await.unwrap();
+    let key = || [LEADERSHIP, "b"].concat().into_bytes();
+    let Write::Put { value, .. } = member_b(7) else {
+        unreachable!()
+    };
+    let left = Write::Put {
+        key: key(),
+        value,
+        lease: Some(lease),
+    };
+    store.commit(&[], &[left]).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let location = crate::storage::embedded::Location {
+        folder: folder.path().to_owned(),
+        id: "b".to_owned(),
+        quota: i64::MAX,
+    };
+    let own = SelfMember {
+        id: "b".to_owned(),
+        address: "localhost:1".to_owned(),
+        lock: Some(location.lock().unwrap()),
+    };
+    let (storage, mut events) = SharedStorage::join(Arc::clone(&store) as _, own);
+    let taking = tokio::spawn(async move { while events.changes.recv().await.is_some() {} });
+    let joined = events.hosts.wait_for(|hosts| !hosts.is_empty());
+    drop(
+        tokio::time::timeout(TIMEOUT / 2, joined)
+            .await
+            .expect("it waits")
+            .unwrap(),
+    );
+    // The entry goes with the new lease alone.
+    store.revoke(lease).await.unwrap();
+    assert!(store.pair(key()).await.is_some());
+    storage.close().await;
+    assert_eq!(store.pair(key()).await, None);
+    drop(storage);
+    taking.await.unwrap();
+}
+
 /// A member "b" as another scheduler writes it that has seen one more.
 fn member_b(uid: u64) -> Write {
     let host = Host {
@@ -522,6 +568,7 @@ async fn a_member_that_comes_back_at_its_address_is_told_of() {
     let own = SelfMember {
         id: "a".to_owned(),
         address: "localhost:1".to_owned(),
+        lock: None,
     };
     let (storage, events) = SharedStorage::join(Arc::clone(&store) as _, own);
     let SharedEvents {
