@@ -255,7 +255,12 @@ impl Scheduler {
             let (id, address, announced) = (self.id, self.address, self.announced);
             let token = stop.clone();
             tasks.spawn(async move {
-                etcd_api::announce(&store, &id, &address).await?;
+                match etcd_api::announce(&store, &id, &address).await {
+                    Err(error @ StorageError::Full(_)) => {
+                        tracing::warn!(target: LOG, "clients of etcd's API are not told of this scheduler: {error}");
+                    }
+                    announced => announced?,
+                }
                 if let Some(announced) = announced {
                     announced.set(true);
                 }

@@ -5,6 +5,7 @@ mod copy;
 mod file;
 mod log;
 pub(crate) mod pairs;
+mod reserve;
 mod sums;
 mod writer;
 
@@ -19,6 +20,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 pub(crate) use file::{FolderLock, Location};
 use pairs::{Names, Range, Writing};
+use reserve::Reserve;
 pub(crate) use writer::refusal;
 use writer::{Write, Writer, failure};
 
@@ -31,6 +33,9 @@ const WRITES: usize = 1024;
 const READS: usize = 256;
 /// Lists under way: each may be large.
 const LISTS: usize = 4;
+
+/// Attempts to delete where the disk is full.
+const ATTEMPTS: usize = 8;
 
 type Read = Box<dyn FnOnce(&Connection) + Send>;
 
@@ -57,8 +62,10 @@ impl Embedded {
         let lock = location.lock()?;
         location.clean();
         log::look(location);
+        let mut reserve = Reserve::release(location);
         let connection = location.open()?;
         location.check(&connection)?;
+        reserve.restore();
         let (changes, received) = mpsc::channel(CHANGES);
         let (writes, queue) = queue::channel();
         // They end when nobody can ask for anything any more; `close` waits until all that was given to them is on disk.
@@ -88,6 +95,7 @@ impl Embedded {
                         connection,
                         changes,
                         late,
+                        reserve,
                     };
                     writer.run(&queue);
                 }
@@ -129,6 +137,20 @@ impl Embedded {
             Ok(outcome) => outcome,
             Err(_) => Err(failure.await.unwrap_or(StorageError::Closed)),
         }
+    }
+
+    /// As [`Embedded::write`], for what only deletes: where the disk is full, each attempt has more space than the one before.
+    async fn delete_jobs<D>(&self, delete: D) -> Result<(), StorageError>
+    where
+        D: Fn(&mut Writing<'_>) -> rusqlite::Result<()> + Clone + Send + 'static,
+    {
+        for _ in 1..ATTEMPTS {
+            match self.write(delete.clone()).await {
+                Err(StorageError::Full(_)) => {}
+                outcome => return outcome,
+            }
+        }
+        self.write(delete).await
     }
 
     /// Runs `work` on what is stored at one moment.
@@ -236,12 +258,12 @@ impl Storage for Embedded {
     }
 
     async fn delete(&self, name: String) -> Result<(), StorageError> {
-        self.write(move |writing| writing.delete_jobs(Names::One(&name)))
+        self.delete_jobs(move |writing| writing.delete_jobs(Names::One(&name)))
             .await
     }
 
     async fn delete_prefix(&self, prefix: String) -> Result<(), StorageError> {
-        self.write(move |writing| writing.delete_jobs(Names::Prefix(&prefix)))
+        self.delete_jobs(move |writing| writing.delete_jobs(Names::Prefix(&prefix)))
             .await
     }
 

@@ -9,15 +9,16 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use outrigger_wire::scheduler::v1::{GetJobRequest, Job};
+use outrigger_wire::scheduler::v1::{DeleteJobRequest, GetJobRequest, Job};
 use prost_types::Any;
 use tonic::Code;
 
-use crate::running::{Sidecar, app, arguments, client, due, schedule, start};
+use crate::running::{Sidecar, app, arguments, client, due, schedule, start, until};
 use crate::tally::Tally;
 
-/// Puts a disk of 2 MiB with a file of 512 KiB at its first argument, and runs the rest twice, one after the other.
-const RUN: &str = r#"mount -t tmpfs -o size=2m none "$0" && head -c 524288 /dev/zero > "$0/ballast" || exit 1
+/// Puts a disk of so many MiB with a file of 512 KiB at its first argument, and runs the rest twice, one after the other.
+const RUN: &str = r#"mount -t tmpfs -o size="$1"m none "$0" && head -c 524288 /dev/zero > "$0/ballast" || exit 1
+shift
 "$@" &
 echo "pid $!"
 wait $!
@@ -32,7 +33,7 @@ struct Runs {
 
 impl Runs {
     /// `None` where the kernel does not let this process mount.
-    fn start(folder: &Path) -> Option<Self> {
+    fn start(folder: &Path, size: u32) -> Option<Self> {
         let private = ["--mount", "--user", "--map-root-user"];
         let able = |flags: &[&str]| {
             let mount = ["sh", "-c", "mount -t tmpfs none /mnt"];
@@ -50,6 +51,7 @@ impl Runs {
             .args(flags)
             .args(["sh", "-c", RUN])
             .arg(folder)
+            .arg(size.to_string())
             .arg(env!("CARGO_BIN_EXE_scheduler"))
             .args(arguments(folder))
             .stdout(Stdio::piped())
@@ -84,6 +86,12 @@ impl Runs {
         Path::new(&root).join(file.strip_prefix("/").unwrap())
     }
 
+    /// The same, once the first run has ended: the second one takes the place of the shell.
+    fn second_path(&self, file: &Path) -> PathBuf {
+        let root = format!("/proc/{}/root", self.shell.id());
+        Path::new(&root).join(file.strip_prefix("/").unwrap())
+    }
+
     /// Kills the first run.
     fn kill_first(&mut self) {
         if let Some(id) = self.first.take() {
@@ -105,7 +113,7 @@ impl Drop for Runs {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_loses_nothing_that_was_acknowledged() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(mut runs) = Runs::start(folder.path()) else {
+    let Some(mut runs) = Runs::start(folder.path(), 2) else {
         return;
     };
     let mut scheduler = client(runs.address()).await;
@@ -165,6 +173,74 @@ async fn a_full_disk_loses_nothing_that_was_acknowledged() {
     }
     let soon = soon.iter().map(|(name, due)| (name, due));
     Tally::of(soon, |name| times.get(name).cloned().unwrap_or_default()).report("full disk, and a kill");
+}
+
+/// Regression: on a full disk deletes failed, and a scheduler that was killed did not start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_is_read_deleted_from_and_started_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut runs) = Runs::start(folder.path(), 24) else {
+        return;
+    };
+    let mut scheduler = client(runs.address()).await;
+    for at in 0..40 {
+        let job = Job {
+            data: Some(Any {
+                value: vec![7; 20_000],
+                ..Any::default()
+            }),
+            ..due("1h")
+        };
+        let request = schedule(&format!("job-{at}"), app("app"), job);
+        scheduler.schedule_job(request).await.unwrap();
+    }
+    let filler = runs.path(&folder.path().join("filler"));
+    let filled = fs::write(&filler, vec![1; 32 << 20]).unwrap_err();
+    assert_eq!(filled.kind(), std::io::ErrorKind::StorageFull);
+    for run in 0..2 {
+        if run == 1 {
+            runs.kill_first();
+            scheduler = client(runs.address()).await;
+        }
+        let refused = loop {
+            let name = format!("more-{run}-{}", rand::random::<u32>());
+            let job = Job {
+                data: Some(Any {
+                    value: vec![7; 100_000],
+                    ..Any::default()
+                }),
+                ..due("1h")
+            };
+            if let Err(refused) = scheduler.schedule_job(schedule(&name, app("app"), job)).await {
+                break refused;
+            }
+        };
+        assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+        assert!(refused.message().contains("the store is full"), "{refused}");
+        for at in run * 20..run * 20 + 20 {
+            let name = format!("job-{at}");
+            let get = GetJobRequest {
+                name: name.clone(),
+                metadata: app("app"),
+            };
+            scheduler.get_job(get.clone()).await.unwrap();
+            let delete = DeleteJobRequest {
+                name,
+                metadata: app("app"),
+            };
+            scheduler.delete_job(delete).await.unwrap();
+            assert_eq!(scheduler.get_job(get).await.unwrap_err().code(), Code::NotFound);
+        }
+    }
+    // The mount is that of the second run: the first one is gone.
+    let again = schedule("again", app("app"), due("1h"));
+    assert!(scheduler.schedule_job(again.clone()).await.is_err());
+    fs::remove_file(runs.second_path(&folder.path().join("filler"))).unwrap();
+    until("jobs are taken again", || {
+        let (mut scheduler, again) = (scheduler.clone(), again.clone());
+        async move { scheduler.schedule_job(again).await.is_ok() }
+    })
+    .await;
 }
 
 /// Invariant: a job whose bytes have changed is neither handed out nor triggered, and those that are due with it are.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::refusal;
 use super::sums::{self, sum};
 pub(crate) use crate::storage::pair::{Pair, Range};
 use crate::storage::pair::{counter_key, job_key, job_name};
-use crate::storage::{Advance, COUNTERS, Change, JOBS};
+use crate::storage::{Advance, COUNTERS, Change, Full, JOBS, LEADERSHIP, StorageError};
 use crate::stored;
 
 /// Which jobs.
@@ -92,6 +93,8 @@ pub(crate) struct Writing<'c> {
     connection: &'c Connection,
     pub(crate) revision: i64,
     pub(super) changes: Vec<Change>,
+    /// No values are put for keys: the disk is full.
+    pub(super) is_short: bool,
 }
 
 impl<'c> Writing<'c> {
@@ -100,6 +103,7 @@ impl<'c> Writing<'c> {
             connection,
             revision: revision(connection)?,
             changes: Vec::new(),
+            is_short: false,
         })
     }
 
@@ -110,6 +114,10 @@ impl<'c> Writing<'c> {
 
     /// A value for a key, new or instead of the one before. The engine is told of jobs.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> rusqlite::Result<()> {
+        // Its own entry is small, and the same at each start.
+        if self.is_short && !key.starts_with(LEADERSHIP.as_bytes()) {
+            return Err(refusal(StorageError::Full(Full::Embedded)));
+        }
         self.write(key, value)?;
         if let Some(name) = job_name(key) {
             let counter = get(self.connection, &[COUNTERS.as_bytes(), name.as_bytes()].concat())?;

@@ -9,6 +9,7 @@ use rusqlite::{Connection, ErrorCode};
 use tokio::sync::{mpsc, oneshot};
 
 use super::pairs::Writing;
+use super::reserve::Reserve;
 use crate::fault;
 use crate::storage::{Advance, Change, Full, StorageError};
 
@@ -45,15 +46,16 @@ pub(super) struct Writer {
     pub(super) changes: mpsc::Sender<Change>,
     /// What could not be stored yet; the latest of each job.
     pub(super) late: HashMap<Name, Advance>,
+    pub(super) reserve: Reserve,
 }
 
 impl Writer {
     /// Runs until nobody can ask for anything any more.
     pub(super) fn run(mut self, queue: &Receiver<Write>) {
-        let mut compacted = Instant::now();
+        let (mut compacted, mut restored) = (Instant::now(), Instant::now());
         let mut waiting = Vec::new();
         loop {
-            let wait = if self.late.is_empty() {
+            let wait = if self.late.is_empty() && !self.reserve.is_short() {
                 COMPACT_EVERY
             } else {
                 RETRY
@@ -69,6 +71,10 @@ impl Writer {
                 waiting.push(write);
             }
             self.store(&mut waiting);
+            if self.reserve.is_short() && restored.elapsed() >= RETRY {
+                self.restore_reserve();
+                restored = Instant::now();
+            }
             if compacted.elapsed() >= COMPACT_EVERY {
                 compacted = Instant::now();
                 if let Err(error) = self.compact() {
@@ -94,8 +100,11 @@ impl Writer {
         }
         if !parts.is_empty() || !advances.is_empty() {
             let failed = self.transaction(parts, advances);
-            if !is_behind && matches!(failed, Some(StorageError::Full(_))) {
-                self.store_late();
+            if matches!(failed, Some(StorageError::Full(_))) {
+                self.make_space();
+                if !is_behind {
+                    self.store_late();
+                }
             }
         }
         for closed in closing {
@@ -130,7 +139,14 @@ impl Writer {
     ) -> Option<StorageError> {
         let mut waiting = Vec::with_capacity(parts.len());
         let mut not_begun = parts;
-        let outcome = write_all(&self.connection, &mut not_begun, &advances, &mut waiting);
+        let is_short = self.reserve.is_short();
+        let outcome = write_all(
+            &self.connection,
+            is_short,
+            &mut not_begun,
+            &advances,
+            &mut waiting,
+        );
         let error = match outcome {
             Ok(changes) => {
                 // The engine learns it before the caller: a trigger may come before the answer, never after a delete.
@@ -161,7 +177,35 @@ impl Writer {
         error
     }
 
-    /// Gives unused pages back to the file system.
+    /// Gives up as much of the reserve as it takes to begin with an empty log.
+    fn make_space(&mut self) {
+        while self.reserve.give_up() {
+            match self.empty_log() {
+                Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => {}
+                Err(error) => {
+                    tracing::warn!(target: LOG, "cannot move the log of the store to its file: {error}");
+                    return;
+                }
+                Ok(()) => return,
+            }
+        }
+    }
+
+    /// Moves the log to the store, which makes space where it has pages several times.
+    fn empty_log(&self) -> rusqlite::Result<()> {
+        let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
+        self.connection.query_row(checkpoint, [], |_| Ok(()))
+    }
+
+    /// Takes the reserve again, with what was deleted since.
+    fn restore_reserve(&mut self) {
+        if let Err(error) = self.vacuum().and_then(|()| self.empty_log()) {
+            tracing::debug!(target: LOG, "cannot shrink the store: {error}");
+        }
+        self.reserve.restore();
+    }
+
+    /// Gives unused pages back to the file system, where there are many.
     fn compact(&self) -> rusqlite::Result<()> {
         let unused: i64 = self
             .connection
@@ -169,19 +213,26 @@ impl Writer {
         let pages: i64 = self
             .connection
             .pragma_query_value(None, "page_count", |row| row.get(0))?;
-        if unused > KEPT_PAGES && unused * 2 > pages {
-            let mut statement = self
-                .connection
-                .prepare(&format!("PRAGMA incremental_vacuum({COMPACT_PAGES})"))?;
-            let mut rows = statement.query([])?;
-            while rows.next()?.is_some() {}
+        match unused > KEPT_PAGES && unused * 2 > pages {
+            true => self.vacuum(),
+            false => Ok(()),
         }
+    }
+
+    /// Gives some unused pages back to the file system.
+    fn vacuum(&self) -> rusqlite::Result<()> {
+        let mut statement = self
+            .connection
+            .prepare(&format!("PRAGMA incremental_vacuum({COMPACT_PAGES})"))?;
+        let mut rows = statement.query([])?;
+        while rows.next()?.is_some() {}
         Ok(())
     }
 }
 
 fn write_all(
     connection: &Connection,
+    is_short: bool,
     parts: &mut Vec<(Part, oneshot::Sender<StorageError>)>,
     advances: &[Advance],
     waiting: &mut Vec<OnStored>,
@@ -189,6 +240,7 @@ fn write_all(
     connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
     fault::point("begun");
     let mut writing = Writing::new(connection)?;
+    writing.is_short = is_short;
     for advance in advances {
         writing.advance(advance)?;
         fault::point("progress written");
@@ -271,6 +323,7 @@ mod tests {
             connection: location.open().unwrap(),
             changes,
             late: HashMap::new(),
+            reserve: Reserve::none(),
         };
         let backlog = Arc::<Backlog>::default();
         for is_late in [false, true] {

@@ -1,0 +1,164 @@
+//! Disk space that is kept for when the disk is full: SQLite needs some to delete, and to open a store that was not closed.
+//!
+//! A file of the data folder takes it. Where a write finds no space, the file shrinks step by step, and jobs are refused until it
+//! has its size again. The last step is for the next start.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use super::Location;
+
+const LOG: &str = "dapr.scheduler.storage";
+/// The file in the data folder.
+const FILE: &str = "reserve";
+/// Its size, in bytes: about twice what the log of SQLite has before it is moved to the store.
+const SIZE: u64 = 8 << 20;
+/// By how much it shrinks at once, and what has to be free beside it.
+const STEP: u64 = 1 << 20;
+/// Bytes that are written at once.
+const CHUNK: usize = 64 << 10;
+
+/// The file, and whether there is space for it.
+#[derive(Debug)]
+pub(super) struct Reserve {
+    path: PathBuf,
+    /// `None`: the disk never had space for it.
+    is_short: Option<bool>,
+}
+
+impl Reserve {
+    /// Gives up all that an earlier run kept, so that the store can be opened.
+    pub(super) fn release(location: &Location) -> Self {
+        let path = location.folder.join(FILE);
+        let opened = OpenOptions::new().write(true).open(&path);
+        let released = opened.and_then(|file| file.set_len(0)).is_ok();
+        Self {
+            path,
+            is_short: released.then_some(true),
+        }
+    }
+
+    /// Without one, for stores that are not served.
+    #[cfg(test)]
+    pub(super) fn none() -> Self {
+        Self {
+            path: PathBuf::new(),
+            is_short: None,
+        }
+    }
+
+    /// Whether jobs are refused, so that what is left of the disk is there for deletes.
+    pub(super) fn is_short(&self) -> bool {
+        self.is_short == Some(true)
+    }
+
+    /// Takes the space again, as far as there is some.
+    pub(super) fn restore(&mut self) {
+        let restored = self.open().and_then(|mut file| {
+            let before = file.seek(SeekFrom::End(0))?;
+            let reached = grow(&mut file, before)?;
+            let is_whole = reached == SIZE + STEP;
+            // Deletes need the rest.
+            file.set_len(reached.saturating_sub(STEP).max(before.min(SIZE)))?;
+            Ok(is_whole)
+        });
+        let is_whole = matches!(restored, Ok(true));
+        match self.is_short {
+            None if !is_whole => {
+                // What there is of it would say that there was one.
+                let _ = std::fs::remove_file(&self.path);
+                tracing::warn!(
+                    target: LOG,
+                    "cannot keep {SIZE} bytes of the disk in {}: when the disk is full, deletes fail, and the scheduler does not \
+                     start",
+                    self.path.display()
+                );
+                return;
+            }
+            Some(true) if is_whole => {
+                tracing::info!(target: LOG, "the disk has space again, for new jobs too");
+            }
+            _ => {}
+        }
+        self.is_short = Some(!is_whole);
+    }
+
+    /// Gives up a part where the disk is full; whether it did.
+    pub(super) fn give_up(&mut self) -> bool {
+        if self.is_short.is_none() {
+            return false;
+        }
+        let (given_up, is_short) = self
+            .open()
+            .and_then(|mut file| {
+                let before = file.seek(SeekFrom::End(0))?;
+                // A call that needs more than there is says nothing of the others.
+                if self.is_short == Some(false) && grow(&mut file, before)? == SIZE + STEP {
+                    file.set_len(SIZE)?;
+                    return Ok((false, false));
+                }
+                let given_up = before > STEP;
+                file.set_len(if given_up { before - STEP } else { before })?;
+                Ok((given_up, true))
+            })
+            .unwrap_or((false, true));
+        if is_short && !self.is_short() {
+            tracing::error!(
+                target: LOG,
+                "the disk is full: jobs are refused until it has {SIZE} bytes for the scheduler again; jobs can be deleted"
+            );
+        }
+        self.is_short = Some(is_short);
+        given_up
+    }
+
+    fn open(&self) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        options.open(&self.path)
+    }
+}
+
+/// Appends to the file until it has a step more than its size, or the disk is full; how many bytes it has then.
+fn grow(file: &mut File, before: u64) -> io::Result<u64> {
+    // File systems that compress leave out zeros.
+    let mut noise = vec![0; CHUNK];
+    rand::fill(&mut noise[..]);
+    let mut reached = before;
+    while reached < SIZE + STEP {
+        let more = CHUNK.min(usize::try_from(SIZE + STEP - reached).unwrap_or(CHUNK));
+        match file.write(&noise[..more]) {
+            Ok(written @ 1..) => reached += written as u64,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() != io::ErrorKind::StorageFull => return Err(error),
+            _ => break,
+        }
+    }
+    Ok(reached)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_earlier_run_kept_is_released_and_taken_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let location = Location {
+            folder: folder.path().to_owned(),
+            id: "scheduler-0".to_owned(),
+            quota: i64::MAX,
+        };
+        let size = || std::fs::metadata(folder.path().join(FILE)).map_or(0, |file| file.len());
+        for _ in 0..2 {
+            let mut reserve = Reserve::release(&location);
+            assert_eq!(size(), 0);
+            reserve.restore();
+            assert_eq!((size(), reserve.is_short()), (SIZE, false));
+            assert!(!reserve.give_up(), "the disk is not full");
+            assert_eq!((size(), reserve.is_short()), (SIZE, false));
+        }
+    }
+}
