@@ -32,6 +32,7 @@ pub use undefined::undefined;
 use lru::Lru;
 use named::{Named, Rules};
 use policy::{Breakers, Seed, Subject};
+use problem::Problems;
 use targets::{MAX_BREAKERS, Scope, add_targets, cache_size};
 
 /// Breakers kept per app, when the target does not say.
@@ -61,8 +62,8 @@ pub struct Resiliency {
 }
 
 impl Resiliency {
-    /// Merges the documents that are in scope for an app, in order. What cannot be used is reported and left out;
-    /// if a document has a policy that cannot be read, its targets do not apply.
+    /// Merges the documents that are in scope for an app, in order. A policy that cannot be used is reported and left
+    /// out; what else the document says applies.
     pub fn build<'d>(
         docs: impl IntoIterator<Item = &'d spec::Resiliency>,
         app_id: &str,
@@ -84,7 +85,7 @@ impl Resiliency {
         docs: impl IntoIterator<Item = &'d spec::Resiliency>,
         app_id: &str,
     ) -> (Self, Vec<Problem>) {
-        let mut problems = Vec::new();
+        let mut problems = Problems::default();
         let mut named = Named::builtin();
         let mut targets = spec::Targets::default();
         let mut loaded = Vec::new();
@@ -95,17 +96,14 @@ impl Resiliency {
                 namespace: doc.namespace.clone(),
             };
             resource = Arc::new(this.clone());
-            let before = problems.len();
-            let policies = named.add(doc, &mut problems);
-            let mut with_this = targets.clone();
-            add_targets(&mut with_this, doc, &mut problems);
-            if policies.is_ok() {
-                targets = with_this;
-            }
-            if !problems[before..].iter().any(|problem| problem.error) {
+            let known = problems.len();
+            named.add(doc, &mut problems);
+            add_targets(&mut targets, doc, &mut problems);
+            if !problems.has_error_after(known) {
                 loaded.push(this);
             }
         }
+        let problems = problems.finish(&named, &targets);
         (Self::new(named, targets, resource, loaded, before), problems)
     }
 

@@ -1,6 +1,6 @@
 //! Reads folders of resource files.
 //!
-//! A document that cannot be read is a warning and the others still load; a folder that cannot be read,
+//! A document that cannot be read is left out and the others still load; a folder that cannot be read,
 //! or two resources of one kind and name, end the start.
 
 mod document;
@@ -108,7 +108,7 @@ pub fn objects(
             let what = format!("{}: {error}", kind.name());
             let remedy = "correct the resource in the cluster; it is not loaded";
             let problem = Problem::new(Path::new(OPERATOR), 0, what, remedy);
-            loading.loaded.warnings.push(problem);
+            loading.loaded.warnings.push(problem.as_error());
             loading.loaded.broken.push(OPERATOR.into());
         }
     }
@@ -198,7 +198,7 @@ impl<'a> Loading<'a> {
         match read(file) {
             Ok(text) => self.documents(file, &text),
             Err(problem) => {
-                self.loaded.warnings.push(problem);
+                self.loaded.warnings.push(problem.as_error());
                 self.loaded.broken.push(file.to_owned());
             }
         }
@@ -253,7 +253,7 @@ impl<'a> Loading<'a> {
     fn accept<R: Resource>(&mut self, resource: R) {
         let is_ours = match R::DUPLICATES {
             Duplicates::Refused => self.admit(&resource),
-            Duplicates::LastCounts | Duplicates::Kept => in_scope(resource.scopes(), self.request.app_id),
+            Duplicates::LastCounts | Duplicates::Kept => self.is_in_scope(&resource),
         };
         if !is_ours {
             return;
@@ -265,10 +265,29 @@ impl<'a> Loading<'a> {
         all.push(resource);
     }
 
+    fn is_in_scope<R: Resource>(&mut self, resource: &R) -> bool {
+        let ours = in_scope(resource.scopes(), self.request.app_id);
+        if !ours {
+            let scopes = resource.scopes().join(", ");
+            let app = self.request.app_id;
+            self.leave_out(resource, format!("its scopes are {scopes}, and not {app}"));
+        }
+        ours
+    }
+
+    fn leave_out<R: Resource>(&mut self, resource: &R, why: String) {
+        let (kind, name, source) = (R::KIND.name(), resource.log_name(), resource.source());
+        let what = format!("{kind} {name}: {why}");
+        let remedy = "change scopes or namespace if this app is to have it";
+        let problem = Problem::new(&source.file, source.line, what, remedy);
+        self.loaded.left_out.push(problem);
+    }
+
     /// Namespace, then uniqueness, then scope.
     fn admit<R: Resource>(&mut self, resource: &R) -> bool {
         let (ours, namespace) = (self.request.namespace.unwrap_or(""), resource.namespace());
         if !ours.is_empty() && !namespace.is_empty() && ours != namespace {
+            self.leave_out(resource, format!("its namespace is {namespace}, and not {ours}"));
             return false;
         }
         let key = (R::KIND, resource.name().to_owned());
@@ -283,7 +302,7 @@ impl<'a> Loading<'a> {
                 .push(Problem::new(&source.file, source.line, what, remedy));
             return false;
         }
-        if !in_scope(resource.scopes(), self.request.app_id) {
+        if !self.is_in_scope(resource) {
             return false;
         }
         self.names.insert(key, (log_name, source.clone()));

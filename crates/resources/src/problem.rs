@@ -21,6 +21,8 @@ pub struct Problem {
     pub what: String,
     /// The remedy, for the message.
     pub remedy: String,
+    /// Something does not run because of it: log it as an error, not as a warning.
+    pub error: bool,
 }
 
 impl Problem {
@@ -35,14 +37,20 @@ impl Problem {
             line,
             what: what.into(),
             remedy: remedy.into(),
+            error: false,
         }
+    }
+
+    pub(crate) fn as_error(self) -> Problem {
+        Problem { error: true, ..self }
     }
 
     pub(crate) fn from_yaml(file: &Path, error: &yaml::Error, remedy: &str) -> Problem {
         Problem::new(file, error.line, error.to_string(), remedy)
     }
 
-    fn place(&self) -> String {
+    /// The file, and the line where there is one.
+    pub fn place(&self) -> String {
         match self.line {
             0 => self.file.display().to_string(),
             line => format!("{}:{line}", self.file.display()),

@@ -23,18 +23,49 @@ pub struct Resiliency {
     pub targets: Targets,
     /// `scopes`: app ids; empty = all.
     pub scopes: Vec<String>,
+    /// Values of `spec` that could not be read. They count as absent above; a policy with one must not be used.
+    pub mistakes: Vec<Mistake>,
     /// Where it was read.
     pub source: Source,
+}
+
+/// A value that could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    /// Its keys, as `spec.policies.retries.NAME.maxRetries`.
+    pub key: String,
+    /// What is wrong with it; begins with the key.
+    pub what: String,
+    /// Its line; 0 when it did not come from a file.
+    pub line: usize,
+}
+
+impl Mistake {
+    /// Whether the value is the member `name` of `section`, or in it.
+    pub fn is_in(&self, section: &str, name: &str) -> bool {
+        let start = self.key.get(..section.len());
+        let rest = self.key.get(section.len()..).unwrap_or_default();
+        let rest = rest.strip_prefix('.').and_then(|rest| rest.strip_prefix(name));
+        start.is_some_and(|start| start.eq_ignore_ascii_case(section))
+            && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    }
 }
 
 impl Resiliency {
     /// Whether both say the same, wherever they were read: what hot reload compares.
     pub fn same_as(&self, other: &Resiliency) -> bool {
-        let at = |r: &Resiliency| Resiliency {
-            source: Source::default(),
-            ..r.clone()
+        let at = |r: &Resiliency| {
+            let mut r = r.clone();
+            r.source = Source::default();
+            r.mistakes.iter_mut().for_each(|mistake| mistake.line = 0);
+            r
         };
         at(self) == at(other)
+    }
+
+    /// Whether the member `name` of `section` has a value that could not be read.
+    pub fn is_wrong(&self, section: &str, name: &str) -> bool {
+        self.mistakes.iter().any(|mistake| mistake.is_in(section, name))
     }
 }
 
@@ -162,14 +193,22 @@ impl Read for Resiliency {
     /// Of these only the first document of a file counts, whatever its `apiVersion`.
     fn read(document: &mut Document<'_>, _: &str) -> Result<Option<Self>, Broken> {
         if document.index > 0 {
-            document.warn(
+            document.error(
                 "only the first document of a file can be a Resiliency",
                 "move it to a file of its own; it is not loaded",
             );
             return Ok(None);
         }
-        let (raw, source) = document.decode::<Raw>()?;
-        Ok(Some(raw.finish(source)))
+        let (raw, source, errors) = document.decode_usable::<Raw>()?;
+        let mistakes = errors.into_iter().map(|error| Mistake {
+            what: error.to_string(),
+            line: error.line,
+            key: error.path,
+        });
+        Ok(Some(Resiliency {
+            mistakes: mistakes.collect(),
+            ..raw.finish(source)
+        }))
     }
 }
 
@@ -200,6 +239,7 @@ impl Raw {
             policies: self.spec.policies,
             targets: self.spec.targets,
             scopes: self.scopes,
+            mistakes: Vec::new(),
             source,
         }
     }

@@ -9,8 +9,8 @@ mod every;
 mod parse;
 mod scalar;
 
-pub(crate) use decode::decode;
-pub(crate) use every::decode_every;
+pub(crate) use decode::{Decoded, decode};
+pub(crate) use every::{decode_every, decode_usable};
 pub(crate) use parse::{from_json, parse};
 pub(crate) use scalar::{Resolved, Scalar};
 

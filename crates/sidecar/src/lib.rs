@@ -1,5 +1,19 @@
 //! The data plane: the sidecar beside each app; its binary is `daprd`.
 
+/// Logs what is wrong with resources or policies.
+macro_rules! log_problems {
+    ($target:expr, $problems:expr) => {
+        for problem in $problems {
+            if problem.error {
+                tracing::error!(target: $target, "{problem}");
+            } else {
+                tracing::warn!(target: $target, "{problem}");
+            }
+        }
+    };
+}
+pub(crate) use log_problems;
+
 pub mod config;
 mod known;
 pub mod operator;

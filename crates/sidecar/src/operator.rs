@@ -185,9 +185,7 @@ impl Operator {
     pub(crate) fn read(&self, objects: impl Iterator<Item = (Kind, Bytes)>) -> Result<Loaded, OperatorError> {
         let loaded = load::objects(objects, &self.app_id);
         let mut loaded = loaded.map_err(|problems| OperatorError::Content(problem::summary(&problems)))?;
-        for warning in &loaded.warnings {
-            tracing::warn!(target: LOG, "{warning}");
-        }
+        crate::log_problems!(LOG, &loaded.warnings);
         kinds::decode_secrets(&mut loaded);
         Ok(loaded)
     }

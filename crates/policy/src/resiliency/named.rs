@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_resources::Source;
 use outrigger_resources::resiliency as spec;
 use outrigger_resources::value::resiliency_duration;
 
 use super::Problem;
 use super::breaker::BreakerSpec;
 use super::builtin::Builtin;
-use super::retry::{Backoff, CodeMatch, RetrySpec};
+use super::problem::Problems;
+use super::retry::{Backoff, CodeMatch, GRPC_CODES, HTTP_CODES, RetrySpec, entries};
 use super::trip::Trip;
 
 /// Policies by name. Of two with the same name the later one stays.
@@ -19,6 +21,54 @@ pub(super) struct Named {
     timeouts: HashMap<String, Duration>,
     retries: HashMap<String, Arc<RetrySpec>>,
     breakers: HashMap<String, BreakerSpec>,
+}
+
+/// The kinds of policies that documents name, in the order in which targets name them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PolicyKind {
+    Timeout,
+    Retry,
+    Breaker,
+}
+
+impl PolicyKind {
+    pub(super) const ALL: [Self; 3] = [Self::Timeout, Self::Retry, Self::Breaker];
+
+    /// Its name in messages.
+    pub(super) const fn what(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Retry => "retry policy",
+            Self::Breaker => "circuit breaker",
+        }
+    }
+
+    /// The key of its policies.
+    pub(super) const fn section(self) -> &'static str {
+        match self {
+            Self::Timeout => "spec.policies.timeouts",
+            Self::Retry => "spec.policies.retries",
+            Self::Breaker => "spec.policies.circuitBreakers",
+        }
+    }
+
+    /// The names of its policies in a document.
+    pub(super) fn names(self, policies: &spec::Policies) -> Box<dyn Iterator<Item = &str> + '_> {
+        match self {
+            Self::Timeout => Box::new(policies.timeouts.keys().map(String::as_str)),
+            Self::Retry => Box::new(policies.retries.keys().map(String::as_str)),
+            Self::Breaker => Box::new(policies.circuit_breakers.keys().map(String::as_str)),
+        }
+    }
+
+    /// The line of a member of a policy; that of the policy where the member is empty.
+    fn place(self, doc: &spec::Resiliency, name: &str, member: &str) -> Source {
+        let policy = format!("{}.{name}", self.section());
+        match member {
+            "" => doc.source.of(&policy),
+            member => doc.source.of(&format!("{policy}.{member}")),
+        }
+    }
 }
 
 /// What applies to a target, before it is bound to one.
@@ -46,18 +96,22 @@ impl Named {
         }
     }
 
-    /// Adds the policies of one document. Those that cannot be read are reported and left out; `Err` then.
-    pub(super) fn add(&mut self, doc: &spec::Resiliency, problems: &mut Vec<Problem>) -> Result<(), ()> {
-        let mut errors = Vec::new();
+    /// Adds the policies of one document. Those that cannot be read are reported and left out.
+    pub(super) fn add<'d>(&mut self, doc: &'d spec::Resiliency, problems: &mut Problems<'d>) {
+        problems.mistakes(doc);
         for (name, text) in &doc.policies.timeouts {
+            let kind = PolicyKind::Timeout;
+            if doc.is_wrong(kind.section(), name) {
+                continue;
+            }
             match resiliency_duration(text) {
                 Ok(timeout) => {
                     self.timeouts.insert(name.clone(), timeout);
                 }
-                Err(error) => errors.push((
-                    format!("spec.policies.timeouts.{name}"),
-                    format!("invalid duration {name:?}, {text}: {error}"),
-                )),
+                Err(error) => {
+                    let what = format!("invalid duration {name:?}, {text}: {error}");
+                    problems.policy(doc, kind, name, kind.place(doc, name, ""), &what);
+                }
             }
         }
         for (name, retry) in &doc.policies.retries {
@@ -66,42 +120,31 @@ impl Named {
                     "Attempted to override protected policy {name} which is not allowed. \
                      Ignoring provided policy and using default."
                 );
-                problems.push(Problem::warning(
-                    doc,
-                    &format!("spec.policies.retries.{name}"),
-                    text,
-                ));
+                let key = format!("spec.policies.retries.{name}");
+                problems.warn(Problem::warning(doc, &key, text));
                 continue;
             }
-            match read_retry(retry) {
-                Ok(read) => {
-                    let read = self.at_least_three(doc, name, read, problems);
-                    self.retries.insert(name.clone(), Arc::new(read));
-                }
-                Err(error) => errors.push((
-                    format!("spec.policies.retries.{name}"),
-                    format!("invalid retry configuration {name:?}: {error}"),
-                )),
+            let mut wrong = Wrong::new(doc, PolicyKind::Retry, name, problems);
+            if let Some(read) = read_retry(retry, &mut wrong) {
+                let read = self.at_least_three(doc, name, read, problems);
+                self.retries.insert(name.clone(), Arc::new(read));
             }
         }
         for (name, breaker) in &doc.policies.circuit_breakers {
-            match read_breaker(name, breaker) {
-                Ok(read) => {
-                    self.breakers.insert(name.clone(), read);
-                }
-                Err(error) => errors.push((
-                    format!("spec.policies.circuitBreakers.{name}"),
-                    format!("invalid circuit breaker configuration {name:?}: {error}"),
-                )),
+            let mut wrong = Wrong::new(doc, PolicyKind::Breaker, name, problems);
+            if let Some(read) = read_breaker(name, breaker, &mut wrong) {
+                self.breakers.insert(name.clone(), read);
             }
         }
-        let outcome = if errors.is_empty() { Ok(()) } else { Err(()) };
-        problems.extend(
-            errors
-                .into_iter()
-                .map(|(key, error)| Problem::error(doc, &key, &error)),
-        );
-        outcome
+    }
+
+    /// Whether there is a policy of this name.
+    pub(super) fn has(&self, kind: PolicyKind, name: &str) -> bool {
+        match kind {
+            PolicyKind::Timeout => self.timeouts.contains_key(name),
+            PolicyKind::Retry => self.retries.contains_key(name),
+            PolicyKind::Breaker => self.breakers.contains_key(name),
+        }
     }
 
     fn at_least_three(
@@ -109,7 +152,7 @@ impl Named {
         doc: &spec::Resiliency,
         name: &str,
         read: RetrySpec,
-        problems: &mut Vec<Problem>,
+        problems: &mut Problems<'_>,
     ) -> RetrySpec {
         let builtin = Builtin::ALL.iter().any(|policy| policy.name() == name);
         if !builtin || read.max_retries.is_some_and(|retries| retries >= 3) {
@@ -117,7 +160,7 @@ impl Named {
         }
         let key = format!("spec.policies.retries.{name}.maxRetries");
         let text = format!("Attempted override of {name} did not meet minimum retry count, resetting to 3.");
-        problems.push(Problem::warning(doc, &key, text));
+        problems.warn(Problem::warning(doc, &key, text));
         RetrySpec {
             max_retries: Some(3),
             ..read
@@ -166,72 +209,112 @@ fn duration(text: &str, default: Duration) -> Result<Duration, String> {
     }
 }
 
-/// What is wrong with a policy, all of it.
-#[derive(Default)]
-struct PolicyErrors(Vec<String>);
+/// What is wrong with a policy, each with its place.
+struct Wrong<'p, 'd> {
+    doc: &'d spec::Resiliency,
+    kind: PolicyKind,
+    name: &'d str,
+    problems: &'p mut Problems<'d>,
+    found: bool,
+}
 
-impl PolicyErrors {
-    fn note<T>(&mut self, read: Result<T, impl ToString>) -> Option<T> {
-        read.map_err(|error| self.0.push(error.to_string())).ok()
+impl<'p, 'd> Wrong<'p, 'd> {
+    fn new(
+        doc: &'d spec::Resiliency,
+        kind: PolicyKind,
+        name: &'d str,
+        problems: &'p mut Problems<'d>,
+    ) -> Self {
+        Self {
+            doc,
+            kind,
+            name,
+            problems,
+            found: doc.is_wrong(kind.section(), name),
+        }
     }
 
-    fn text(self) -> String {
-        self.0.join("; ")
+    /// What was read of a member; why nothing was is reported.
+    fn note<T>(&mut self, member: &str, read: Result<T, impl ToString>) -> Option<T> {
+        read.map_err(|error| self.report(member, &error.to_string())).ok()
+    }
+
+    fn report(&mut self, member: &str, error: &str) {
+        self.found = true;
+        let what = match self.kind {
+            PolicyKind::Timeout => "duration",
+            PolicyKind::Retry => "retry configuration",
+            PolicyKind::Breaker => "circuit breaker configuration",
+        };
+        let what = format!("invalid {what} {:?}: {member}: {error}", self.name);
+        let place = self.kind.place(self.doc, self.name, member);
+        self.problems.policy(self.doc, self.kind, self.name, place, &what);
     }
 }
 
-fn read_retry(retry: &spec::Retry) -> Result<RetrySpec, String> {
-    let mut wrong = PolicyErrors::default();
-    let constant = wrong.note(duration(&retry.duration, RetrySpec::DEFAULT_DURATION));
-    let max_interval = wrong.note(duration(&retry.max_interval, RetrySpec::DEFAULT_MAX_INTERVAL));
+fn read_retry(retry: &spec::Retry, wrong: &mut Wrong<'_, '_>) -> Option<RetrySpec> {
+    let constant = wrong.note("duration", duration(&retry.duration, RetrySpec::DEFAULT_DURATION));
+    let max_interval = wrong.note(
+        "maxInterval",
+        duration(&retry.max_interval, RetrySpec::DEFAULT_MAX_INTERVAL),
+    );
     let backoff = match retry.policy.to_ascii_lowercase().as_str() {
         "" | "constant" => constant.map(Backoff::Constant),
         "exponential" => max_interval.map(Backoff::exponential),
-        _ => wrong.note(Err(format!("unexpected back off policy type: {}", retry.policy))),
+        _ => wrong.note(
+            "policy",
+            Err(format!("unexpected back off policy type: {}", retry.policy)),
+        ),
     };
     let matching = match &retry.matching {
-        Some(matching) => {
-            let read = CodeMatch::parse(&matching.http_status_codes, &matching.grpc_status_codes);
-            wrong.note(read)
-        }
-        None => Some(CodeMatch::default()),
+        Some(matching) => read_matching(matching, wrong),
+        None => CodeMatch::default(),
     };
     let max_retries = match retry.max_retries {
         Some(retries) if retries >= 0 => Some(u32::try_from(retries).unwrap_or(u32::MAX)),
         _ => None,
     };
-    match (backoff, matching) {
-        (Some(backoff), Some(matching)) if wrong.0.is_empty() => Ok(RetrySpec {
-            backoff,
-            max_retries,
-            matching,
-        }),
-        _ => Err(wrong.text()),
-    }
+    backoff.filter(|_| !wrong.found).map(|backoff| RetrySpec {
+        backoff,
+        max_retries,
+        matching,
+    })
 }
 
-fn read_breaker(name: &str, breaker: &spec::CircuitBreaker) -> Result<BreakerSpec, String> {
+fn read_matching(matching: &spec::RetryMatching, wrong: &mut Wrong<'_, '_>) -> CodeMatch {
+    let (http, grpc) = (&matching.http_status_codes, &matching.grpc_status_codes);
+    let lists = [
+        ("matching.httpStatusCodes", http, HTTP_CODES),
+        ("matching.gRPCStatusCodes", grpc, GRPC_CODES),
+    ];
+    for (member, list, valid) in lists {
+        for error in entries(list, &valid).filter_map(Result::err) {
+            wrong.report(member, &error.to_string());
+        }
+    }
+    CodeMatch::parse(http, grpc).unwrap_or_default()
+}
+
+fn read_breaker(
+    name: &str,
+    breaker: &spec::CircuitBreaker,
+    wrong: &mut Wrong<'_, '_>,
+) -> Option<BreakerSpec> {
     let defaults = BreakerSpec::named(name);
-    let mut wrong = PolicyErrors::default();
-    let max_requests = wrong.note(u32::try_from(breaker.max_requests).map_err(|_| {
-        format!(
-            "maxRequests {} is not between 0 and {}",
-            breaker.max_requests,
-            u32::MAX
-        )
-    }));
-    let timeout = wrong.note(duration(&breaker.timeout, Duration::ZERO));
-    let interval = wrong.note(duration(&breaker.interval, Duration::ZERO));
+    let max_requests = u32::try_from(breaker.max_requests)
+        .map_err(|_| format!("{} is not between 0 and {}", breaker.max_requests, u32::MAX));
+    let max_requests = wrong.note("maxRequests", max_requests);
+    let timeout = wrong.note("timeout", duration(&breaker.timeout, Duration::ZERO));
+    let interval = wrong.note("interval", duration(&breaker.interval, Duration::ZERO));
     let trip = match breaker.trip.as_str() {
         "" => Some(defaults.trip),
-        trip => wrong.note(Trip::compile(trip)),
+        trip => wrong.note("trip", Trip::compile(trip)),
     };
-    let (Some(max_requests), Some(timeout), Some(interval), Some(trip)) =
-        (max_requests, timeout, interval, trip)
-    else {
-        return Err(wrong.text());
-    };
-    Ok(BreakerSpec {
+    let (max_requests, timeout, interval, trip) = (max_requests?, timeout?, interval?, trip?);
+    if wrong.found {
+        return None;
+    }
+    Some(BreakerSpec {
         max_requests: max_requests.max(1),
         interval: (!interval.is_zero()).then_some(interval),
         timeout: if timeout.is_zero() {

@@ -100,8 +100,8 @@ pub enum CodeListError {
     Backwards(String),
 }
 
-const HTTP_CODES: RangeInclusive<i64> = 100..=599;
-const GRPC_CODES: RangeInclusive<i64> = 0..=16;
+pub(super) const HTTP_CODES: RangeInclusive<i64> = 100..=599;
+pub(super) const GRPC_CODES: RangeInclusive<i64> = 0..=16;
 
 impl CodeMatch {
     /// Reads lists such as `429,500-504` (HTTP, 100-599) and `2,14` (gRPC, 0-16). Empty: every code.
@@ -145,11 +145,16 @@ fn ranges(
     if list.is_empty() {
         return Ok(None);
     }
+    entries(list, valid).collect::<Result<_, _>>().map(Some)
+}
+
+/// What each entry of a list of codes means.
+pub(super) fn entries<'l>(
+    list: &'l str,
+    valid: &'l RangeInclusive<i64>,
+) -> impl Iterator<Item = Result<RangeInclusive<i64>, CodeListError>> + 'l {
     let entries = list.split(',').filter(|entry| !entry.is_empty());
-    entries
-        .map(|entry| range(entry, valid))
-        .collect::<Result<_, _>>()
-        .map(Some)
+    entries.map(|entry| range(entry, valid))
 }
 
 fn range(pattern: &str, valid: &RangeInclusive<i64>) -> Result<RangeInclusive<i64>, CodeListError> {

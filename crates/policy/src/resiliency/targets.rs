@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use outrigger_resources::resiliency as spec;
 
-use super::{Policy, Problem};
+use super::Policy;
+use super::problem::Problems;
 
 /// Most breakers any target may keep; a larger number in a document is lowered to this.
 pub(super) const MAX_BREAKERS: usize = 1 << 20;
@@ -83,24 +84,39 @@ pub(super) fn cache_size(configured: i64, default: usize) -> usize {
 }
 
 /// The targets of a document over those of the ones before it.
-pub(super) fn add_targets(targets: &mut spec::Targets, doc: &spec::Resiliency, problems: &mut Vec<Problem>) {
+pub(super) fn add_targets<'d>(
+    targets: &mut spec::Targets,
+    doc: &'d spec::Resiliency,
+    problems: &mut Problems<'d>,
+) {
     targets.apps.extend(doc.targets.apps.clone());
     targets.components.extend(doc.targets.components.clone());
     for (kind, target) in &doc.targets.actors {
+        let mut target = target.clone();
+        let section = "spec.targets.actors";
+        let unread = |mistake: &spec::Mistake| {
+            let key = mistake.key.to_ascii_lowercase();
+            mistake.is_in(section, kind) && key.ends_with(".circuitbreakerscope")
+        };
+        let key = format!("{section}.{kind}");
         let refused = match target.circuit_breaker_scope.as_str() {
             _ if target.circuit_breaker.is_empty() => None,
             "type" | "id" | "both" => None,
-            "" => Some("actor circuit breakers must include scope".to_owned()),
-            unknown => Some(format!("unknown circuit breaker scope {unknown:?}")),
+            "" if doc.mistakes.iter().any(unread) => {
+                target.circuit_breaker.clear();
+                None
+            }
+            "" => Some((key, "actor circuit breakers must include scope".to_owned())),
+            unknown => Some((
+                format!("{key}.circuitBreakerScope"),
+                format!("unknown circuit breaker scope {unknown:?}"),
+            )),
         };
-        match refused {
-            None => {
-                targets.actors.insert(kind.clone(), target.clone());
-            }
-            Some(why) => {
-                let key = format!("spec.targets.actors.{kind}");
-                problems.push(Problem::error(doc, &key, &why));
-            }
+        if let Some((key, why)) = refused {
+            target.circuit_breaker.clear();
+            let effect = format!("actors.{kind} has no circuit breaker");
+            problems.target(doc, &key, &why, effect);
         }
+        targets.actors.insert(kind.clone(), target);
     }
 }

@@ -341,14 +341,19 @@ fn all_that_is_wrong_with_a_document_is_told_at_once() {
     };
     for part in [
         "soon",
-        "; unexpected back off policy type: sometimes",
-        "maxRequests -1",
+        "policy: unexpected back off policy type: sometimes",
+        "maxRequests: -1",
         "late",
         "actor circuit breakers must include scope",
     ] {
         warns(part);
     }
-    assert_eq!(problems.len(), 3);
+    assert_eq!(problems.len(), 6);
+    assert!(
+        problems
+            .iter()
+            .all(|problem| problem.error && !problem.effect.is_empty())
+    );
     assert!(resiliency.loaded().is_empty());
 }
 
@@ -365,7 +370,12 @@ fn a_bad_policy_is_reported_and_the_rest_still_applies() {
         },
     );
     let bad = with_breaker(bad, "cb", "((");
-    let bad = with_app(bad, "app", spec::AppTarget::default());
+    let target = spec::AppTarget {
+        timeout: "DefaultTimeoutPolicy".into(),
+        retry: "r".into(),
+        ..Default::default()
+    };
+    let bad = with_app(bad, "app", target);
     let (resiliency, problems) = Resiliency::build([&bad], "me");
     assert_eq!(problems.len(), 3);
     assert!(problems.iter().all(|problem| {
@@ -376,12 +386,74 @@ fn a_bad_policy_is_reported_and_the_rest_still_applies() {
             .text
             .contains("unexpected back off policy type: sometimes")
     );
-    assert!(!resiliency.app("app").has_target);
+    let effects: Vec<&str> = problems.iter().map(|problem| problem.effect.as_str()).collect();
     assert_eq!(
-        resiliency.app("app").policy.unwrap().timeout(),
-        Some(Duration::from_secs(1))
+        effects,
+        [
+            "the timeout \"t\" does not apply; no target names it",
+            "the retry policy \"r\" does not apply to apps.app",
+            "the circuit breaker \"cb\" does not apply; no target names it",
+        ]
     );
+    let app = resiliency.app("app");
+    let policy = app.policy.unwrap();
+    assert!(app.has_target && policy.retry().is_none());
+    assert_eq!(policy.timeout(), Some(Duration::from_secs(1)));
     assert!(resiliency.loaded().is_empty());
+}
+
+#[test]
+fn a_value_of_another_type_takes_its_policy_with_it_and_no_more() {
+    let yaml = "kind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    timeouts:\n      short: 1s\n      \
+                odd: [1]\n    retries:\n      few:\n        maxRetries: some\n        duration: soon\n      \
+                two: {maxRetries: 2}\n    circuitBreakers: none\n  targets:\n    apps:\n      one: {timeout: short, retry: \
+                few, circuitBreaker: cb}\n      two: {timeout: odd, retry: two}\n";
+    let docs = outrigger_resources::load::text(yaml, "me").unwrap().resiliency;
+    let (resiliency, problems) = Resiliency::build(&docs, "me");
+    let told: Vec<_> = problems
+        .iter()
+        .map(|problem| (problem.place.line, problem.to_string()))
+        .collect();
+    let lines: Vec<usize> = told.iter().map(|(line, _)| *line).collect();
+    assert_eq!(lines, [8, 11, 14, 12], "{told:#?}");
+    for ((_, text), part) in told.iter().zip([
+        "the timeout \"odd\" does not apply to apps.two",
+        "the retry policy \"few\" does not apply to apps.one",
+        "nothing that spec.policies.circuitBreakers says applies",
+        "the retry policy \"few\" does not apply to apps.one",
+    ]) {
+        assert!(text.ends_with(part), "{text}");
+    }
+    let one = resiliency.app("one").policy.unwrap();
+    assert_eq!(one.timeout(), Some(Duration::from_secs(1)));
+    assert!(
+        one.retry().is_none(),
+        "not with defaults in place of what is wrong"
+    );
+    let two = resiliency.app("two").policy.unwrap();
+    assert_eq!((two.timeout(), retries(&two)), (None, Some(2)));
+}
+
+#[test]
+fn what_stands_in_for_a_bad_policy_is_named() {
+    let bad_retry = spec::Retry {
+        duration: "soon".into(),
+        ..Default::default()
+    };
+    let first = with_timeout(doc("first"), "t", "1s");
+    let second = with_timeout(doc("second"), "t", "soon");
+    let second = with_timeout(second, "DefaultTimeoutPolicy", "soon");
+    let second = with_retry(second, Builtin::ServiceRetries.name(), bad_retry);
+    let (_, problems) = Resiliency::build([&first, &second], "me");
+    let effects: Vec<&str> = problems.iter().map(|problem| problem.effect.as_str()).collect();
+    assert_eq!(
+        effects,
+        [
+            "the timeout \"DefaultTimeoutPolicy\" does not apply to what has no target of its own",
+            "the timeout \"t\" of another document applies",
+            "the built-in retry policy applies",
+        ]
+    );
 }
 
 #[test]
@@ -404,7 +476,8 @@ fn actor_breakers_need_a_scope() {
             r#"Could not read resiliency policy r: unknown circuit breaker scope "cluster""#,
         ]
     );
-    assert!(!resiliency.actor("None").has_target);
+    assert!(resiliency.actor("None").has_target && resiliency.actor("None").before_lock.is_none());
+    assert_eq!(problems[0].effect, "actors.None has no circuit breaker");
 }
 
 #[test]
@@ -551,6 +624,6 @@ fn what_targets_name_and_nobody_defines_is_told_with_the_nearest_name() {
              calls of the target go without it"
         ],
     );
-    assert!(!problems[0].error);
+    assert!(problems[0].error);
     assert_eq!(undefined([&other], "me"), []);
 }

@@ -41,25 +41,31 @@ pub fn undefined<'d>(docs: impl IntoIterator<Item = &'d spec::Resiliency>, app_i
     docs.into_iter().flat_map(|doc| defined.missing(doc)).collect()
 }
 
+/// The targets by their keys below `spec.targets`, with the timeout, the retry policy and the circuit breaker that each
+/// names.
+pub(super) fn policies_of(targets: &spec::Targets) -> Vec<(String, [&String; 3])> {
+    let apps = targets.apps.iter().map(|(name, target)| {
+        let names = [&target.timeout, &target.retry, &target.circuit_breaker];
+        (format!("apps.{name}"), names)
+    });
+    let actors = targets.actors.iter().map(|(name, target)| {
+        let names = [&target.timeout, &target.retry, &target.circuit_breaker];
+        (format!("actors.{name}"), names)
+    });
+    let components = targets.components.iter().flat_map(|(name, target)| {
+        let directions = [("inbound", &target.inbound), ("outbound", &target.outbound)];
+        directions.map(|(direction, policies)| {
+            let names = [&policies.timeout, &policies.retry, &policies.circuit_breaker];
+            (format!("components.{name}.{direction}"), names)
+        })
+    });
+    apps.chain(actors).chain(components).collect()
+}
+
 impl Defined<'_> {
     fn missing(&self, doc: &spec::Resiliency) -> Vec<Problem> {
-        let apps = doc.targets.apps.iter().map(|(name, target)| {
-            let names = [&target.timeout, &target.retry, &target.circuit_breaker];
-            (format!("apps.{name}"), names)
-        });
-        let actors = doc.targets.actors.iter().map(|(name, target)| {
-            let names = [&target.timeout, &target.retry, &target.circuit_breaker];
-            (format!("actors.{name}"), names)
-        });
-        let components = doc.targets.components.iter().flat_map(|(name, target)| {
-            let directions = [("inbound", &target.inbound), ("outbound", &target.outbound)];
-            directions.map(|(direction, policies)| {
-                let names = [&policies.timeout, &policies.retry, &policies.circuit_breaker];
-                (format!("components.{name}.{direction}"), names)
-            })
-        });
-        let targets = apps.chain(actors).chain(components);
-        targets
+        policies_of(&doc.targets)
+            .into_iter()
             .flat_map(|(target, names)| self.missing_of(doc, &target, names))
             .collect()
     }
@@ -79,7 +85,10 @@ impl Defined<'_> {
                     doc.name,
                     hint(name, defined.iter().copied()),
                 );
-                Problem::warning(doc, &format!("spec.targets.{target}.{key}"), text)
+                Problem {
+                    error: true,
+                    ..Problem::warning(doc, &format!("spec.targets.{target}.{key}"), text)
+                }
             })
             .collect()
     }

@@ -10,7 +10,7 @@ use super::split::Chunk;
 use crate::configuration::{self, UNKNOWN_KEY};
 use crate::meta::{Source, valid_name};
 use crate::problem::Problem;
-use crate::yaml::{self, Flavour, Node};
+use crate::yaml::{self, Decoded, Flavour, Node};
 
 /// A document that should say something and cannot be read; a warning says why.
 pub(crate) struct Broken;
@@ -74,7 +74,7 @@ impl<'a> Document<'a> {
     /// What is wrong with its YAML.
     pub(super) fn parse(file: &'a Path, index: usize, chunk: &Chunk<'_>) -> Result<Option<Self>, Problem> {
         let node = yaml::parse(chunk.text, chunk.line).map_err(|error| {
-            Problem::from_yaml(file, &error, "correct the YAML; the document is not loaded")
+            Problem::from_yaml(file, &error, "correct the YAML; the document is not loaded").as_error()
         })?;
         Ok(node.map(|node| Self {
             file,
@@ -92,6 +92,12 @@ impl<'a> Document<'a> {
     pub(crate) fn warn(&mut self, what: impl Into<String>, remedy: &str) {
         self.warnings
             .push(Problem::new(self.file, self.node.line, what, remedy));
+    }
+
+    /// As [`Document::warn`], of a document that is not loaded because of it.
+    pub(crate) fn error(&mut self, what: impl Into<String>, remedy: &str) {
+        let problem = Problem::new(self.file, self.node.line, what, remedy);
+        self.warnings.push(problem.as_error());
     }
 
     /// Warns of a value at its own place.
@@ -134,7 +140,7 @@ impl<'a> Document<'a> {
         let known = super::Kind::ALL.iter().map(|kind| kind.name());
         if let Some(near) = nearest(kind, known.chain([configuration::KIND])) {
             let what = format!("unknown kind {kind:?}");
-            self.warn(what, &format!("did you mean {near}? it is not loaded"));
+            self.error(what, &format!("did you mean {near}? it is not loaded"));
         }
     }
 
@@ -153,7 +159,8 @@ impl<'a> Document<'a> {
             .get("apiVersion")
             .map_or(self.node.line, |node| node.line);
         let remedy = format!("set apiVersion to {}", versions.join(" or "));
-        self.warnings.push(Problem::new(self.file, line, what, remedy));
+        self.warnings
+            .push(Problem::new(self.file, line, what, remedy).as_error());
         false
     }
 
@@ -174,36 +181,63 @@ impl<'a> Document<'a> {
 
     /// The document as `T`, unless its name cannot be used.
     pub(crate) fn decode<T: DeserializeOwned>(&mut self) -> Result<(T, Source), Broken> {
-        if let Some(name) = self.node.get("metadata").and_then(|m| m.text("name"))
-            && let Err(why) = valid_name(name)
-        {
-            let kind = self.node.text("kind").unwrap_or_default();
-            self.warn(
-                format!("invalid name {name:?} for {kind:?}: {why}"),
-                "rename it; it is not loaded",
-            );
-            return Err(Broken);
-        }
+        self.check_valid_name()?;
         match yaml::decode_every::<T>(&self.node, Flavour::Json) {
-            Ok(decoded) => {
-                self.check_name();
-                let unknown = decoded
-                    .unknown
-                    .iter()
-                    .map(|e| Problem::from_yaml(self.file, e, UNKNOWN_KEY));
-                self.warnings.extend(unknown);
-                let mut source = Source::new(self.file, self.node.line);
-                source.values = lines(&self.node);
-                Ok((decoded.value, source))
-            }
-            Err(errors) => {
-                let remedy = "correct the value; the document is not loaded";
-                let found = errors
-                    .iter()
-                    .map(|error| Problem::from_yaml(self.file, error, remedy));
-                self.warnings.extend(found);
-                Err(Broken)
-            }
+            Ok(decoded) => Ok(self.decoded(decoded)),
+            Err(errors) => Err(self.broken(&errors)),
         }
+    }
+
+    /// As [`Document::decode`], where wrong values of `spec` count as absent and are given besides.
+    pub(crate) fn decode_usable<T: DeserializeOwned>(
+        &mut self,
+    ) -> Result<(T, Source, Vec<yaml::Error>), Broken> {
+        self.check_valid_name()?;
+        let in_spec = |error: &yaml::Error| {
+            let start = error.path.get(..4).unwrap_or_default();
+            start.eq_ignore_ascii_case("spec")
+        };
+        match yaml::decode_usable::<T>(&self.node, Flavour::Json) {
+            (Some(decoded), errors) if errors.iter().all(in_spec) => {
+                let (value, source) = self.decoded(decoded);
+                Ok((value, source, errors))
+            }
+            (_, errors) => Err(self.broken(&errors)),
+        }
+    }
+
+    fn check_valid_name(&mut self) -> Result<(), Broken> {
+        let name = self.node.get("metadata").and_then(|m| m.text("name"));
+        let Some((name, Err(why))) = name.map(|name| (name, valid_name(name))) else {
+            return Ok(());
+        };
+        let kind = self.node.text("kind").unwrap_or_default();
+        let what = format!("invalid name {name:?} for {kind:?}: {why}");
+        self.error(what, "rename it; it is not loaded");
+        Err(Broken)
+    }
+
+    fn decoded<T>(&mut self, decoded: Decoded<T>) -> (T, Source) {
+        self.check_name();
+        let unknown = decoded
+            .unknown
+            .iter()
+            .map(|e| Problem::from_yaml(self.file, e, UNKNOWN_KEY));
+        self.warnings.extend(unknown);
+        let mut source = Source::new(self.file, self.node.line);
+        source.values = lines(&self.node);
+        (decoded.value, source)
+    }
+
+    fn broken(&mut self, errors: &[yaml::Error]) -> Broken {
+        let kind = self.node.text("kind").unwrap_or("document");
+        let name = self.node.get("metadata").and_then(|m| m.text("name"));
+        let name = name.map(|name| format!(" {name}")).unwrap_or_default();
+        let remedy = format!("correct the value; the {kind}{name} is not loaded");
+        let found = errors
+            .iter()
+            .map(|error| Problem::from_yaml(self.file, error, &remedy).as_error());
+        self.warnings.extend(found);
+        Broken
     }
 }

@@ -100,6 +100,8 @@ macro_rules! kinds {
             pub configuration: Option<Configuration>,
             /// What was skipped or looks odd.
             pub warnings: Vec<Problem>,
+            /// Resources that are not for this app, each with the reason; nothing is wrong with them.
+            pub left_out: Vec<Problem>,
             /// Files that could not be read, or not every document of them: what they hold is not known.
             pub broken: Vec<PathBuf>,
         }
@@ -141,7 +143,10 @@ macro_rules! kinds {
             impl FromJson for $resource {
                 fn from_json(json: &[u8]) -> Result<Self, String> {
                     let node = yaml::from_json(json).map_err(|e| e.to_string())?;
-                    let raw = yaml::decode::<$raw>(&node, Flavour::Json).map_err(|e| e.to_string())?;
+                    let raw = yaml::decode_every::<$raw>(&node, Flavour::Json).map_err(|errors| {
+                        let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+                        errors.join("; ")
+                    })?;
                     Ok(raw.value.finish(Source::default()))
                 }
             }

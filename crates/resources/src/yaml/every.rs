@@ -13,24 +13,36 @@ pub(crate) fn decode_every<T: DeserializeOwned>(
     node: &Node,
     flavour: Flavour,
 ) -> Result<Decoded<T>, Vec<Error>> {
+    match decode_usable(node, flavour) {
+        (Some(decoded), errors) if errors.is_empty() => Ok(decoded),
+        (_, errors) => Err(errors),
+    }
+}
+
+/// As [`decode_every`], with what can be decoded when each wrong value counts as absent. `None` where more is wrong
+/// than is told.
+pub(crate) fn decode_usable<T: DeserializeOwned>(
+    node: &Node,
+    flavour: Flavour,
+) -> (Option<Decoded<T>>, Vec<Error>) {
     let first = match decode(node, flavour) {
-        Ok(decoded) => return Ok(decoded),
+        Ok(decoded) => return (Some(decoded), Vec::new()),
         Err(error) => error,
     };
     // A null is never wrong: with it in the place of what was, the next error comes to light.
     let mut rest = node.clone();
     let mut errors = vec![first];
-    while errors.len() < MAX_ERRORS
-        && errors
-            .last()
-            .is_some_and(|error| !error.path.is_empty() && empty(&mut rest, &error.path))
+    while errors
+        .last()
+        .is_some_and(|error| !error.path.is_empty() && empty(&mut rest, &error.path))
     {
         match decode::<T>(&rest, flavour) {
-            Err(error) if !errors.contains(&error) => errors.push(error),
-            _ => break,
+            Ok(decoded) => return (Some(decoded), errors),
+            Err(error) if errors.len() < MAX_ERRORS && !errors.contains(&error) => errors.push(error),
+            Err(_) => break,
         }
     }
-    Err(errors)
+    (None, errors)
 }
 
 /// Puts a null in the place of the node at a path, as `spec.metadata[0].name`; whether there is one that was none.
@@ -102,6 +114,14 @@ mod tests {
                 (7, "inner.a.b".to_owned()),
                 (9, "inner.c".to_owned()),
             ]
+        );
+        let wrong = parse("maxCount: x\nlist: [no, maybe, true]\n", 1)
+            .unwrap()
+            .unwrap();
+        let (rest, errors) = decode_usable::<Sample>(&wrong, Flavour::Json);
+        assert_eq!(
+            (rest.unwrap().value.list, errors.len()),
+            (vec![false, false, true], 2)
         );
         let good = parse("maxCount: 3\n", 1).unwrap().unwrap();
         let decoded = decode_every::<Sample>(&good, Flavour::Json).unwrap();

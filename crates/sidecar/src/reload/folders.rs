@@ -90,8 +90,6 @@ fn list(folders: &[PathBuf], namespace: Option<&str>, app_id: &str) -> Result<Lo
         let summary = problem::summary(&problems);
         ListError::Contradiction(format!("disk: {summary}"))
     })?;
-    for warning in &loaded.warnings {
-        tracing::warn!(target: LOG, "{warning}");
-    }
+    crate::log_problems!(LOG, &loaded.warnings);
     Ok(loaded)
 }

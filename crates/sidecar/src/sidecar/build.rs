@@ -22,7 +22,7 @@ use tokio::runtime::Handle;
 
 use super::context::{SidecarContext, access_protocol};
 use super::early::{
-    AppliedConfiguration, Environment, Found, catalog, log_policies, prepare, resiliency, tell_mistakes,
+    AppliedConfiguration, Environment, Found, catalog, prepare, resiliency, tell_mistakes,
 };
 use super::endpoints::EndpointResolver;
 use super::expiry::CertificateWatch;
@@ -283,7 +283,7 @@ fn placement(
 
 fn policies(resources: &[spec::Resiliency], app_id: &str, metrics: &Metrics) -> Resiliency {
     let (policies, problems) = resiliency(resources, app_id);
-    log_policies(&problems);
+    crate::log_problems!(LOG, &problems);
     for resource in policies.loaded() {
         metrics
             .resiliency

@@ -183,7 +183,7 @@ impl Found {
 /// Logs what is wrong with resources that were read, for a start that ends before they are used.
 pub(super) async fn tell_mistakes(loaded: &Loaded, config: &Config) {
     let (_unused, problems) = resiliency(&loaded.resiliency, &config.app_id);
-    log_policies(&problems);
+    crate::log_problems!(LOG, &problems);
     components::show_unknown(&loaded.components, &catalog(config).await);
 }
 
@@ -192,17 +192,6 @@ pub(super) fn resiliency(resources: &[spec::Resiliency], app_id: &str) -> (Resil
     let (policies, mut problems) = Resiliency::build(resources, app_id);
     problems.extend(undefined(resources, app_id));
     (policies, problems)
-}
-
-/// Logs what is wrong with policies.
-pub(super) fn log_policies(problems: &[Problem]) {
-    for problem in problems {
-        if problem.error {
-            tracing::error!(target: LOG, "{problem}");
-        } else {
-            tracing::warn!(target: LOG, "{problem}");
-        }
-    }
 }
 
 /// What this build has, and the components in processes of their own.

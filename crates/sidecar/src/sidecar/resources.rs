@@ -75,9 +75,7 @@ fn resources(config: &Config) -> (Loaded, Result<(), SidecarError>) {
         app_id: &config.app_id,
     };
     let (loaded, problems) = load::folders_every(&request);
-    for warning in &loaded.warnings {
-        tracing::warn!(target: LOG, "{warning}");
-    }
+    crate::log_problems!(LOG, &loaded.warnings);
     let usable = match problems.is_empty() {
         true => Ok(()),
         false => Err(SidecarError::Resources(summary(&problems))),
