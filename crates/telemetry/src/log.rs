@@ -1,4 +1,5 @@
-//! Process log in Dapr's format: logrus text lines or JSON objects.
+//! Process log in Dapr's format: logrus text lines or JSON objects. On a terminal, text is for people: time, level and
+//! message first.
 //!
 //! Events arrive through `tracing` macros: the event's `target` becomes `scope`, its message `msg`, every other field
 //! a field of the line. A line is formatted on the calling thread and written by a thread of its own.
@@ -8,7 +9,7 @@ mod output;
 mod subscriber;
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use format::{Field, Identity, Value};
+use format::{Field, Identity, Style, Value};
 use output::Output;
 use subscriber::LogSubscriber;
 
@@ -107,7 +108,7 @@ pub enum LogError {
 pub struct LogConfig {
     /// Lowest severity written.
     pub level: Level,
-    /// JSON objects instead of text lines.
+    /// JSON objects instead of text lines; on a terminal, too.
     pub json: bool,
     /// Append to this file instead of standard output.
     pub file: Option<PathBuf>,
@@ -123,7 +124,7 @@ pub struct LogConfig {
 #[derive(Debug)]
 struct Sink {
     level: AtomicU8,
-    json: bool,
+    style: Style,
     identity: Identity,
     output: Output,
 }
@@ -135,7 +136,7 @@ impl Sink {
 
     fn line<'a>(&'a self, level: Level, scope: &'a str, msg: &str, fields: Vec<Field<'a>>) -> String {
         format::line(
-            self.json,
+            self.style,
             &self.identity,
             jiff::Timestamp::now(),
             level,
@@ -182,10 +183,11 @@ pub fn init(config: LogConfig) -> Result<Guard, LogError> {
         }),
         Some(path) => Box::new(open(path)?),
     };
+    let shown = config.file.is_none() && io::stdout().is_terminal();
     let output = Output::spawn(out).map_err(LogError::Thread)?;
     let sink = Arc::new(Sink {
         level: AtomicU8::new(config.level as u8),
-        json: config.json,
+        style: Style::of(config.json, shown),
         identity: Identity {
             app_id: config.app_id,
             version: config.version,
@@ -269,8 +271,9 @@ pub fn fatal(scope: &str, msg: &str) {
         None => {
             let identity = Identity::default();
             let now = jiff::Timestamp::now();
-            let line = format::line(false, &identity, now, Level::Fatal, scope, msg, Vec::new());
             let mut out = std::io::stdout();
+            let style = Style::of(false, out.is_terminal());
+            let line = format::line(style, &identity, now, Level::Fatal, scope, msg, Vec::new());
             let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
         }
     }

@@ -1,4 +1,4 @@
-//! The two line formats.
+//! The line formats.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -15,6 +15,28 @@ pub(super) struct Identity {
     pub(super) app_id: String,
     pub(super) version: String,
     pub(super) instance: String,
+}
+
+/// How lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// logrus text, for collectors.
+    Text,
+    /// A JSON object, for collectors.
+    Json,
+    /// For people: without what is the same in every line.
+    Terminal,
+}
+
+impl Style {
+    /// `shown`: the output is a terminal.
+    pub(super) const fn of(json: bool, shown: bool) -> Self {
+        match (json, shown) {
+            (true, _) => Self::Json,
+            (false, true) => Self::Terminal,
+            (false, false) => Self::Text,
+        }
+    }
 }
 
 /// A field value: text, or something JSON writes without quotes.
@@ -50,7 +72,7 @@ impl<'a> Field<'a> {
 
 /// One line with its newline. Fields of the event win over the fields every line carries.
 pub(super) fn line<'a>(
-    json: bool,
+    style: Style,
     identity: &'a Identity,
     now: Timestamp,
     level: Level,
@@ -58,6 +80,9 @@ pub(super) fn line<'a>(
     msg: &str,
     mut fields: Vec<Field<'a>>,
 ) -> String {
+    if style == Style::Terminal {
+        return terminal_line(now, level, scope, msg, fields);
+    }
     let time = rfc3339_nano(now, zone());
     let common = [
         ("app_id", identity.app_id.as_str()),
@@ -73,7 +98,7 @@ pub(super) fn line<'a>(
         }
     }
     let mut out = String::with_capacity(256 + msg.len());
-    if json {
+    if style == Style::Json {
         fields.push(Field {
             key: "level".into(),
             value: Value::Text(level.as_str().into()),
@@ -103,6 +128,35 @@ fn sort(fields: &mut Vec<Field<'_>>) {
     fields.dedup_by(|later, earlier| later.key == earlier.key);
 }
 
+/// `07:08:09.120 warning message key=value scope=dapr.runtime`.
+fn terminal_line(now: Timestamp, level: Level, scope: &str, msg: &str, mut fields: Vec<Field<'_>>) -> String {
+    let local = zone().to_offset(now).to_datetime(now);
+    let (h, m, s, millis) = (local.hour(), local.minute(), local.second(), local.millisecond());
+    let mut out = String::with_capacity(64 + msg.len());
+    // Writing to a String cannot fail.
+    let _ = write!(out, "{h:02}:{m:02}:{s:02}.{millis:03} {:<7} ", level.as_str());
+    push_shown(&mut out, msg);
+    sort(&mut fields);
+    for field in &fields {
+        push_field(&mut out, field);
+    }
+    push_field(&mut out, &Field::text("scope", scope));
+    out.push('\n');
+    out
+}
+
+/// Appends a message for a terminal: further lines are indented, and what a terminal would obey is escaped.
+fn push_shown(out: &mut String, msg: &str) {
+    for c in msg.trim_end().chars() {
+        match c {
+            '\n' => out.push_str("\n    "),
+            '\t' | ' '..='~' => out.push(c),
+            _ if printable(c) && !c.is_control() => out.push(c),
+            _ => out.extend(c.escape_default()),
+        }
+    }
+}
+
 fn write_text(out: &mut String, time: &str, level: Level, msg: &str, fields: &[Field<'_>]) {
     out.push_str("time=");
     push_text_value(out, time);
@@ -113,13 +167,17 @@ fn write_text(out: &mut String, time: &str, level: Level, msg: &str, fields: &[F
         push_text_value(out, msg);
     }
     for field in fields {
-        out.push(' ');
-        out.push_str(&field.key);
-        out.push('=');
-        match &field.value {
-            Value::Text(text) => push_text_value(out, text),
-            Value::Plain(text) => push_text_value(out, text),
-        }
+        push_field(out, field);
+    }
+}
+
+fn push_field(out: &mut String, field: &Field<'_>) {
+    out.push(' ');
+    out.push_str(&field.key);
+    out.push('=');
+    match &field.value {
+        Value::Text(text) => push_text_value(out, text),
+        Value::Plain(text) => push_text_value(out, text),
     }
 }
 
@@ -266,7 +324,7 @@ mod tests {
             Field::new("code", Value::Plain("200".into())),
         ];
         let line = line(
-            false,
+            Style::Text,
             &id,
             Timestamp::now(),
             Level::Warn,
@@ -287,7 +345,7 @@ mod tests {
         let mut id = identity();
         id.version = String::new();
         let line = line(
-            false,
+            Style::Text,
             &id,
             Timestamp::now(),
             Level::Info,
@@ -309,7 +367,7 @@ mod tests {
             Field::new("msg", Value::Text("x".into())),
         ];
         let line = line(
-            true,
+            Style::Json,
             &id,
             Timestamp::now(),
             Level::Fatal,
@@ -330,10 +388,37 @@ mod tests {
     }
 
     #[test]
+    fn on_a_terminal_the_message_comes_first_and_what_every_line_has_is_left_out() {
+        let id = identity();
+        let fields = vec![Field::new("attempt", Value::Plain("2".into()))];
+        let msg = "two\nlines \u{1b}[31m\u{202e}\u{9b}";
+        let line = line(
+            Style::of(false, true),
+            &id,
+            Timestamp::now(),
+            Level::Warn,
+            "dapr.runtime",
+            msg,
+            fields,
+        );
+        let (time, rest) = line.split_at(12);
+        assert!(time.split([':', '.']).map(str::len).eq([2, 2, 2, 3]), "{line}");
+        assert_eq!(
+            rest,
+            " warning two\n    lines \\u{1b}[31m\\u{202e}\\u{9b} attempt=2 scope=dapr.runtime\n"
+        );
+        let of = [(true, true), (true, false), (false, false)];
+        assert_eq!(
+            of.map(|(json, shown)| Style::of(json, shown)),
+            [Style::Json, Style::Json, Style::Text]
+        );
+    }
+
+    #[test]
     fn event_fields_win() {
         let id = identity();
         let fields = vec![Field::new("app_id", Value::Text("other".into()))];
-        let line = line(false, &id, Timestamp::now(), Level::Info, "s", "m", fields);
+        let line = line(Style::Text, &id, Timestamp::now(), Level::Info, "s", "m", fields);
         assert!(
             line.contains(" app_id=other ") && !line.contains("my-app"),
             "{line}"
@@ -343,7 +428,15 @@ mod tests {
     #[test]
     fn no_app_id_no_field() {
         let id = Identity::default();
-        let line = line(false, &id, Timestamp::now(), Level::Info, "s", "m", Vec::new());
+        let line = line(
+            Style::Text,
+            &id,
+            Timestamp::now(),
+            Level::Info,
+            "s",
+            "m",
+            Vec::new(),
+        );
         assert!(!line.contains("app_id"), "{line}");
     }
 
