@@ -18,6 +18,7 @@ mod losses;
 mod manage;
 pub mod metrics;
 mod oversized;
+mod overview;
 mod purge;
 pub mod queue;
 mod read;
@@ -34,7 +35,7 @@ mod watching;
 mod workers;
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
@@ -61,6 +62,7 @@ use tonic::{Code, Status};
 pub use listing::{Listed, Listing};
 pub use manage::{Action, WorkflowError};
 pub use oversized::Oversized;
+pub use overview::{Overview, WorkflowWait, WorkflowWork};
 pub use purge::Purged;
 pub use waits::Waits;
 pub use workers::WorkItems;
@@ -68,6 +70,7 @@ pub use workers::WorkItems;
 use crate::actors::internal::PROTOBUF;
 use crate::actors::{ActorCall, ActorError, Actors};
 use engine::methods;
+use instance::Instances;
 use losses::Losses;
 use metrics::{Operation, WorkflowMetrics};
 use queue::{Limits, WorkQueue};
@@ -119,6 +122,8 @@ pub struct Workflows {
     ended: CancellationToken,
     /// Cancelled when the app becomes unhealthy, and made anew.
     unhealthy: Arc<std::sync::Mutex<CancellationToken>>,
+    /// The instances that live here, while there are workers.
+    instances: std::sync::Mutex<Weak<Instances>>,
 }
 
 /// An instance to be started.
@@ -157,6 +162,7 @@ impl Workflows {
             tasks: TaskTracker::new(),
             ended: CancellationToken::new(),
             unhealthy: Arc::default(),
+            instances: std::sync::Mutex::default(),
             with,
         })
     }

@@ -103,9 +103,30 @@ struct Running {
     ended: CancellationToken,
     /// Its broker keeps messages only while somebody consumes them.
     needs_consumer: Arc<AtomicBool>,
+    failure: LastFailure,
+}
+
+/// Why the broker refused the last attempt to subscribe; `None` since one was accepted.
+type LastFailure = Arc<Mutex<Option<String>>>;
+
+/// What becomes of a subscription that is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SubscriptionState {
+    /// The broker was asked for it, and has not refused.
+    Active,
+    /// The app is not there or not well, or the sidecar ends.
+    Paused,
+    /// No pub/sub component of its name is loaded.
+    NoBroker,
+    /// The broker refuses it: it is tried again.
+    Failed(String),
 }
 
 impl Running {
+    fn failure(&self) -> MutexGuard<'_, Option<String>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn serves(&self, wanted: &AppSubscription, broker: &Arc<Broker>) -> bool {
         *self.wanted == *wanted && std::ptr::eq(self.broker.as_ptr(), Arc::as_ptr(broker))
     }
@@ -379,6 +400,7 @@ impl Subscriptions {
             asked: CancellationToken::new(),
             ended: CancellationToken::new(),
             needs_consumer: target.needs_consumer(),
+            failure: target.failure(),
         };
         let (stop, asked, ended) = (running.stop.clone(), running.asked.clone(), running.ended.clone());
         self.tasks.spawn(async move {
@@ -435,6 +457,38 @@ impl Subscriptions {
     pub async fn drained(&self) {
         self.tasks.close();
         self.tasks.wait().await;
+    }
+
+    /// What becomes of all subscriptions that are wanted.
+    pub fn status(&self) -> Vec<(Arc<AppSubscription>, SubscriptionState)> {
+        let state = self.state();
+        let of_app = merged(&state.declared, &state.programmatic).into_iter();
+        let of_app = of_app.map(|wanted| {
+            let slot = Slot::App(wanted.pubsub.clone(), wanted.topic.clone());
+            (wanted, slot)
+        });
+        let streams = state.streams.iter();
+        let streams = streams.map(|stream| (Arc::clone(&stream.wanted), Slot::Stream(stream.id)));
+        let all = of_app.chain(streams).map(|(wanted, slot)| {
+            let now = self.state_of(&state, &wanted, &slot);
+            (wanted, now)
+        });
+        all.collect()
+    }
+
+    fn state_of(&self, state: &State, wanted: &AppSubscription, slot: &Slot) -> SubscriptionState {
+        if self.dependencies.pubsubs.broker(&wanted.pubsub).is_none() {
+            return SubscriptionState::NoBroker;
+        }
+        let running = state.running.get(slot);
+        let running = running.filter(|running| !running.stop.is_cancelled());
+        match running {
+            Some(running) => match &*running.failure() {
+                Some(error) => SubscriptionState::Failed(error.clone()),
+                None => SubscriptionState::Active,
+            },
+            None => SubscriptionState::Paused,
+        }
     }
 
     /// All subscriptions that are wanted, whether their broker is there or not.

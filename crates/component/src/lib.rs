@@ -39,7 +39,7 @@ pub use conversation::Conversation;
 pub use crypto::CryptoProvider;
 pub use error::{ApiStatus, Error, Kind};
 pub use lock::LockStore;
-pub use metadata::{GoDuration, Metadata, MetadataError, PropertyType, Unit, Unused};
+pub use metadata::{GoDuration, Metadata, MetadataError, PropertyType, Unit, Unused, may_be_secret};
 pub use middleware::Middleware;
 pub use pubsub::PubSub;
 pub use secrets::SecretStore;

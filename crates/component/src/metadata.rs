@@ -456,9 +456,7 @@ impl Metadata {
         let lower = property.to_lowercase();
         let has = |word: &str| lower.contains(word);
         let secret = self.secret.contains(&lower)
-            || ["password", "connectionstring", "key", "secret", "token"]
-                .into_iter()
-                .any(has)
+            || may_be_secret(property)
             || (has("url") && may_hold_credentials(value))
             || !passwords(value).is_empty();
         MetadataError::Invalid {
@@ -468,6 +466,14 @@ impl Metadata {
             expected: expected.to_owned(),
         }
     }
+}
+
+/// Whether a property of this name may hold a secret.
+pub fn may_be_secret(property: &str) -> bool {
+    let lower = property.to_lowercase();
+    ["password", "connectionstring", "key", "secret", "token"]
+        .into_iter()
+        .any(|word| lower.contains(word))
 }
 
 /// Whether a URL may have an account or, as those of webhooks do, a key in its query, its fragment or its path.

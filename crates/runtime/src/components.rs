@@ -4,7 +4,9 @@ mod category;
 mod change;
 mod open;
 mod properties;
+mod status;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +21,8 @@ pub use category::{Category, Opened, SecretStores};
 pub use open::{OpenError, show_unknown};
 pub use open::{Opening, Step};
 pub use properties::{MissingSecret, Properties, fill_secrets, log_missing};
+use status::LeftOut;
+pub use status::{ComponentState, ComponentStatus};
 
 const LOG: &str = "dapr.runtime.processor";
 /// How long a component that was replaced or removed waits for the calls that use it.
@@ -97,6 +101,8 @@ struct ComponentTable {
     actor_store: Option<String>,
     /// The component that nobody has to describe.
     implicit: Option<Component>,
+    /// Those that do not run, by name, and why.
+    left_out: BTreeMap<String, LeftOut>,
 }
 
 /// A component that works.
@@ -246,6 +252,11 @@ impl Components {
         let all = wanted.iter().chain(&implicit);
         let allowed: Vec<_> = all.filter(|c| self.allows(c)).collect();
         let changes = change::between(&current, &allowed);
+        self.retain_left_out(wanted);
+        for component in &changes.refused {
+            let why = "a state store of actors does not change while the sidecar runs; a restart loads it";
+            self.leave_out(component, ComponentState::Skipped, why.to_owned(), None);
+        }
         if changes.is_empty() {
             return Ok(());
         }
@@ -260,6 +271,7 @@ impl Components {
     pub async fn remove(&self, name: &str) {
         let _changing = self.changing.lock().await;
         self.drop_out(name);
+        self.table().left_out.remove(name);
     }
 
     fn drop_out(&self, name: &str) {
@@ -290,6 +302,8 @@ impl Components {
                 "component {} is on the deny list of the Configuration and not loaded",
                 component.log_name()
             );
+            let why = "it is on the deny list of the Configuration".to_owned();
+            self.leave_out(component, ComponentState::Skipped, why, None);
         }
         !denied
     }
@@ -401,6 +415,7 @@ impl Components {
         metrics.component_initialized(&component.kind);
         tracing::info!(target: LOG, "Component loaded: {}", component.log_name());
         let mut table = self.table();
+        table.left_out.remove(&component.name);
         let place = table
             .live
             .iter_mut()
@@ -433,6 +448,8 @@ impl Components {
         metrics.component_init_failed(&component.kind, error.reason(), &component.name);
         let name = component.log_name();
         tracing::error!(target: LOG, "Failed to init component {name}: {error}");
+        let (why, place) = (error.cause().to_owned(), error.place().to_owned());
+        self.leave_out(component, ComponentState::Failed, why, Some(place));
         let error = StartError {
             name: component.name.clone(),
             error,

@@ -20,4 +20,5 @@ pub mod operator;
 pub mod profiling;
 pub mod reload;
 pub mod sidecar;
+pub mod status;
 pub mod wait;

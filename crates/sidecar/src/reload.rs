@@ -30,6 +30,7 @@ use desired::Desired;
 
 use crate::operator::OperatorResource;
 use crate::sidecar::SidecarError;
+use crate::status::findings::Findings;
 
 pub use configuration::{ConfigurationFiles, ConfigurationReconciler, OperatorConfiguration};
 pub use endpoints::Resolve;
@@ -98,6 +99,8 @@ pub struct Running {
     pub resolve: Resolve,
     /// Building blocks.
     pub blocks: Blocks,
+    /// What is wrong with resources.
+    pub findings: Arc<Findings>,
 }
 
 /// A kind of resource that a sidecar starts with and reloads.
@@ -269,6 +272,8 @@ pub struct Reloader {
     reconcilers: Vec<Box<dyn Reconciler>>,
     /// Met once the source is watched.
     watched: Vec<Condition>,
+    /// Where the page of the status finds what the source said, of all kinds or of one.
+    told: Option<(Arc<Findings>, Option<Kind>)>,
 }
 
 impl Reloader {
@@ -283,7 +288,15 @@ impl Reloader {
             source,
             watched: names.map(|name| readiness.condition(name)).collect(),
             reconcilers,
+            told: None,
         }
+    }
+
+    /// Puts what the source says of resources into `findings`; `of`: the only kind that it has.
+    #[must_use]
+    pub fn telling(mut self, findings: Arc<Findings>, of: Option<Kind>) -> Self {
+        self.told = Some((findings, of));
+        self
     }
 
     /// Follows the source until `stop`; a change that has begun is finished.
@@ -316,6 +329,9 @@ impl Reloader {
         match event {
             Event::Relist => match self.source.list().await {
                 Ok(listed) => {
+                    if let Some((findings, of)) = &self.told {
+                        findings.listed(*of, &listed);
+                    }
                     for reconciler in &mut self.reconcilers {
                         reconciler.listed(&listed).await?;
                     }

@@ -41,7 +41,7 @@ pub use registry::Registry;
 pub use resiliency::{BreakerState, FlowDirection, PolicyKind, PolicyMetrics, ResiliencyMetrics};
 pub use rules::wrong_regex;
 pub use runtime::RuntimeMetrics;
-pub use server::serve;
+pub use server::{Page, serve};
 
 /// Every metric of one sidecar.
 #[derive(Debug)]

@@ -6,7 +6,8 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use outrigger_telemetry::metrics::{
-    BreakerState, FlowDirection, Format, LabelRewrite, Metrics, MetricsConfig, PolicyKind, RewriteRule, serve,
+    BreakerState, FlowDirection, Format, LabelRewrite, Metrics, MetricsConfig, Page, PolicyKind, RewriteRule,
+    serve,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -338,7 +339,13 @@ async fn any_path_answers_and_negotiates() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let cancel = CancellationToken::new();
-    let server = tokio::spawn(serve(listener, Arc::clone(&metrics), cancel.clone()));
+    let page = Page {
+        path: "/status",
+        content_type: "text/html",
+        write: Arc::new(|| "a page".to_owned()),
+    };
+    let pages = Arc::new([page]);
+    let server = tokio::spawn(serve(listener, Arc::clone(&metrics), pages, cancel.clone()));
     let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
     let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
     let connection = tokio::spawn(connection);
@@ -361,6 +368,24 @@ async fn any_path_answers_and_negotiates() {
         let body = std::str::from_utf8(&body).unwrap();
         assert!(body.contains("dapr_runtime_component_loaded{"));
         assert!(!cfg!(target_os = "linux") || body.contains("process_resident_memory_bytes "));
+    }
+    for (path, wanted) in [("/status?x", "text/html"), ("/status/", "text/plain")] {
+        let request = http::Request::get(path).header("host", "x");
+        let response = sender
+            .send_request(request.body(Empty::<bytes::Bytes>::new()).unwrap())
+            .await
+            .unwrap();
+        let headers = response.headers();
+        assert!(
+            headers["content-type"].to_str().unwrap().starts_with(wanted),
+            "{path}"
+        );
+        assert_eq!(
+            headers.contains_key("content-security-policy"),
+            path == "/status?x"
+        );
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(body == "a page", path == "/status?x");
     }
     cancel.cancel();
     server.await.unwrap();
@@ -404,7 +429,7 @@ async fn silent_connections_do_not_keep_scrapers_out() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let cancel = CancellationToken::new();
-    let server = tokio::spawn(serve(listener, metrics, cancel.clone()));
+    let server = tokio::spawn(serve(listener, metrics, Arc::default(), cancel.clone()));
     let mut silent = Vec::new();
     for _ in 0..400 {
         silent.push(TcpStream::connect(address).await.unwrap());

@@ -59,6 +59,28 @@ impl Instance {
     pub fn reset(&self) {
         self.pool.reset();
     }
+
+    fn status(&self, app_id: &str, namespace: &str) -> PeerStatus {
+        PeerStatus {
+            app_id: app_id.to_owned(),
+            namespace: namespace.to_owned(),
+            address: self.address.to_string(),
+            connections: self.pool.connections(),
+        }
+    }
+}
+
+/// A sidecar that was called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// Its app.
+    pub app_id: String,
+    /// The namespace of its app; empty where only its address was asked for.
+    pub namespace: String,
+    /// `host:port`.
+    pub address: String,
+    /// Connections that are open to it.
+    pub connections: usize,
 }
 
 /// All instances of one app, as name resolution reports them.
@@ -118,6 +140,24 @@ impl Peers {
         if let Some(resolver) = self.resolver.get() {
             resolver.close().await;
         }
+    }
+
+    /// The apps that were called, with their sidecars, at most `most` of them: sorted by app.
+    pub fn status(&self, most: usize) -> Vec<PeerStatus> {
+        let peers = self.peers.load();
+        let mut all: Vec<_> = peers
+            .values()
+            .flat_map(|peer| {
+                let snapshot = peer.instances.load();
+                let instances = snapshot.instances.iter();
+                let status = instances.map(|instance| instance.status(&peer.app_id, &peer.namespace));
+                status.collect::<Vec<_>>()
+            })
+            .collect();
+        all.extend(self.hosts.status());
+        all.sort_unstable_by(|a, b| (&a.app_id, &a.address).cmp(&(&b.app_id, &b.address)));
+        all.truncate(most);
+        all
     }
 
     /// Of the apps that were called before.

@@ -95,8 +95,10 @@ impl Workflows {
         self.troubles.forget();
         let engine = Arc::new(self.engine());
         let types = engine.types.clone();
+        let instances = Arc::new(Instances::new(Arc::clone(&engine)));
+        *self.instances.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&instances);
         let mut actors: Vec<(String, Arc<dyn InternalActors>)> = vec![
-            (types.workflow, Arc::new(Instances::new(Arc::clone(&engine)))),
+            (types.workflow, instances),
             (types.activity, Arc::new(Activities::new(Arc::clone(&engine)))),
             (types.retentioner, Arc::new(Retentioners::new(engine))),
         ];

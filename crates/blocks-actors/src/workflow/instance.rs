@@ -21,7 +21,7 @@ use super::arrivals::{Arrivals, Arriving};
 use super::engine::{
     Engine, RETENTION_CALL, arrival, decode, is_broken, methods, now, plain, repeat_on_change, retry_later,
 };
-use super::kept::{Gauges, Slot, Slots};
+use super::kept::{Gauges, InstanceWaits, Slot, Slots};
 use super::run::RunOutcome;
 use super::store::Loaded;
 use super::watching::Watchers;
@@ -68,6 +68,11 @@ impl Instances {
             arrivals: Arrivals::default(),
             watchers: Arc::default(),
         }
+    }
+
+    /// What those in memory wait for, `most` of them, the one first whose turn was longest ago.
+    pub(super) fn waits(&self, most: usize) -> Vec<InstanceWaits> {
+        self.locked().waits(most)
     }
 
     fn locked(&self) -> MutexGuard<'_, Slots> {

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use outrigger_telemetry::metrics::Gauge;
+use outrigger_wire::durabletask::OrchestrationStatus;
+use outrigger_workflow::Wait;
 
 use super::store::Loaded;
 
@@ -37,6 +39,14 @@ impl Slot {
         let is_active = |loaded: &Loaded| !loaded.instance.is_completed();
         self.stores_alone || !self.awaited.is_empty() || self.loaded.as_ref().is_some_and(is_active)
     }
+}
+
+/// What an instance waits for.
+pub(super) struct InstanceWaits {
+    pub(super) id: String,
+    pub(super) generation: u64,
+    pub(super) status: OrchestrationStatus,
+    pub(super) waits: Vec<Wait>,
 }
 
 /// The instances that live here and have no turn now.
@@ -95,6 +105,30 @@ impl Slots {
         let mut slots = Self::default();
         slots.gauges = gauges;
         slots
+    }
+
+    /// What they wait for, `most` of them, the one first whose turn was longest ago; then those that are stalled.
+    pub(super) fn waits(&self, most: usize) -> Vec<InstanceWaits> {
+        let ids = self.by_turn.values();
+        let known = ids.filter_map(|id| Some((id, self.by_id.get(id)?.loaded.as_ref()?)));
+        let known = known.map(|(id, loaded)| InstanceWaits {
+            id: id.clone(),
+            generation: loaded.instance.generation,
+            status: loaded.instance.status(),
+            waits: loaded.instance.waits(),
+        });
+        // Without a history: why is in the log, and told by who loads it.
+        let stalled = self.by_id.iter().filter(|(_, slot)| slot.is_stalled);
+        let stalled = stalled.map(|(id, _)| InstanceWaits {
+            id: id.clone(),
+            generation: 0,
+            status: OrchestrationStatus::Stalled,
+            waits: vec![Wait::Fix {
+                reason: String::new(),
+                description: "it cannot go on before a worker with other code connects".to_owned(),
+            }],
+        });
+        known.chain(stalled).take(most).collect()
     }
 
     /// Their histories have so many bytes now.

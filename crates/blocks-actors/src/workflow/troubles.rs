@@ -151,6 +151,16 @@ impl Troubles {
         (is_news, Some(trouble.lost))
     }
 
+    /// Those that are here, `most` of them, sorted: what was last wrong, how many runs have failed, and when.
+    pub(super) fn all(&self, most: usize) -> Vec<(String, FailureRecord)> {
+        let all = self.locked();
+        let here = all.iter().filter(|(_, trouble)| !trouble.is_left);
+        let here = here.map(|(id, trouble)| (id.clone(), trouble.clone()));
+        let mut here: Vec<_> = here.take(most).collect();
+        here.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        here
+    }
+
     /// A run failed; whether it has not failed so before.
     pub(super) fn failed(&self, id: &str, why: &str) -> bool {
         self.note(id, why, Failed::Run).0

@@ -77,7 +77,7 @@ impl Workflows {
         }))
     }
 
-    fn described(&self, instance: &str, generation: u64, wait: Wait) -> Value {
+    pub(super) fn described(&self, instance: &str, generation: u64, wait: Wait) -> Value {
         let types = |app: Option<&str>| match app {
             Some(app) => outrigger_workflow::names::ActorTypes::of(&self.with.namespace, app),
             None => self.types.clone(),
@@ -164,7 +164,7 @@ impl Workflows {
 }
 
 /// Where work of this sidecar is.
-fn text(progress: Progress, what: &str, setting: &str) -> String {
+pub(super) fn text(progress: Progress, what: &str, setting: &str) -> String {
     match progress {
         Progress::Limit(limit) => {
             format!(

@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use outrigger_component::pubsub::{Message, Publish, Receipt, Subscribe, Subscription};
@@ -25,7 +25,7 @@ use super::incoming::{CONTENT_TYPE, Dropped, Incoming, PUBSUB_NAME, Prepared, pr
 use super::metrics::{IngressMetrics, Lag, Status, Unhandled};
 use super::spec::{AppSubscription, Bulk, SubscriptionType};
 use super::stream::Stream;
-use super::{Dependencies, LOG, Subscriptions};
+use super::{Dependencies, LOG, LastFailure, Subscriptions};
 use crate::pubsub::{Broker, Protocol};
 
 /// Events of one subscription that the app is handling, unless the component says how many.
@@ -57,6 +57,7 @@ pub(super) struct Target {
     keeps_order: AtomicBool,
     /// Whether the broker keeps messages only while somebody consumes: then a pause does not end the subscription.
     needs_consumer: Arc<AtomicBool>,
+    failure: LastFailure,
     lag: Arc<Lag>,
 }
 
@@ -90,6 +91,7 @@ impl Target {
             next: AtomicU64::new(0),
             keeps_order: AtomicBool::new(false),
             needs_consumer: Arc::default(),
+            failure: Arc::default(),
             lag: subscriptions.metrics.lag(&wanted.pubsub, &wanted.topic),
             wanted,
             broker,
@@ -100,6 +102,16 @@ impl Target {
 
     pub(super) fn needs_consumer(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.needs_consumer)
+    }
+
+    pub(super) fn failure(&self) -> LastFailure {
+        Arc::clone(&self.failure)
+    }
+
+    /// Keeps how the last attempt to subscribe went, for the status.
+    fn note(&self, failure: Option<&String>) {
+        let mut last = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = failure.cloned();
     }
 
     pub(super) fn dependencies(&self) -> &Dependencies {
@@ -125,6 +137,7 @@ impl Target {
                 () = stop.cancelled() => return,
                 subscribed = self.subscribe() => subscribed,
             };
+            self.note(subscribed.as_ref().err());
             asked.cancel();
             match subscribed {
                 Ok(subscription) => {

@@ -15,6 +15,8 @@ pub(super) struct Changes<'a> {
     pub(super) ended: Vec<String>,
     /// Components that are replaced, then those that are new.
     pub(super) put: Vec<&'a Component>,
+    /// Those that may not change now.
+    pub(super) refused: Vec<&'a Component>,
 }
 
 impl Changes<'_> {
@@ -35,7 +37,11 @@ pub(super) fn between<'a>(current: &[Component], wanted: &[&'a Component]) -> Ch
     let mut new = Vec::new();
     for component in wanted {
         let old = current.iter().find(|old| old.name == component.name);
-        if old.is_some_and(|old| old.same_as(component)) || !may_change(component, old) {
+        if old.is_some_and(|old| old.same_as(component)) {
+            continue;
+        }
+        if !may_change(component, old) {
+            changes.refused.push(component);
             continue;
         }
         match old {

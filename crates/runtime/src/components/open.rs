@@ -113,6 +113,21 @@ impl OpenError {
         Self::new(Step::Extra, component, cause)
     }
 
+    /// The component, with type and version.
+    pub fn component(&self) -> &str {
+        &self.component
+    }
+
+    /// What went wrong, with what helps.
+    pub fn cause(&self) -> &str {
+        &self.cause
+    }
+
+    /// File and line.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
     /// The step as metrics name it.
     pub fn reason(&self) -> &'static str {
         match self.step {

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use outrigger_blocks::invoke::{EndpointSpec, Endpoints};
-use outrigger_resources::HttpEndpoint;
+use outrigger_blocks::invoke::{EndpointError, EndpointSpec, Endpoints};
+use outrigger_resources::{HttpEndpoint, Kind};
 use outrigger_wire::operator::v1 as wire;
 
 use super::{LOG, Reconcile, ReloadError, Reloaded, Running};
 use crate::operator::{Change, Listing, Opening, OperatorResource, Requester, decode_all, opening};
 use crate::sidecar::{self, SidecarError};
+use crate::status::findings::{Finding, Findings, Gravity};
 
 /// Fills in what an endpoint takes from secret stores and the environment.
 pub type Resolve = Arc<dyn Fn(HttpEndpoint) -> BoxFuture<'static, EndpointSpec> + Send + Sync>;
@@ -20,6 +21,7 @@ pub(crate) struct EndpointReconciler {
     resolve: Resolve,
     /// What was set up last.
     applied: Vec<HttpEndpoint>,
+    findings: Arc<Findings>,
 }
 
 impl OperatorResource for HttpEndpoint {
@@ -67,9 +69,11 @@ impl Reloaded for HttpEndpoint {
             for endpoint in loaded {
                 tracing::info!(target: sidecar::LOG, "Found http endpoint: {}", endpoint.name);
                 let spec = (running.resolve)(endpoint.clone()).await;
-                if let Err(error) = running.endpoints.put(spec) {
+                let result = running.endpoints.put(spec);
+                if let Err(error) = &result {
                     tracing::error!(target: sidecar::LOG, "{error}");
                 }
+                tell(&running.findings, endpoint, result);
             }
             tracing::info!(target: sidecar::LOG, "Waiting for all outstanding http endpoints to be processed…");
             tracing::info!(target: sidecar::LOG, "All outstanding http endpoints processed");
@@ -82,8 +86,19 @@ impl Reloaded for HttpEndpoint {
             endpoints: Arc::clone(&running.endpoints),
             resolve: Arc::clone(&running.resolve),
             applied: loaded.to_vec(),
+            findings: Arc::clone(&running.findings),
         }
     }
+}
+
+/// Puts why an endpoint could not be set up on the page of the status.
+fn tell(findings: &Findings, endpoint: &HttpEndpoint, result: Result<(), EndpointError>) {
+    let found = result.err().map(|error| Finding {
+        gravity: Gravity::Error,
+        place: endpoint.source.to_string(),
+        text: error.to_string(),
+    });
+    findings.set(Kind::HttpEndpoint.name(), &endpoint.name, found);
 }
 
 impl Reconcile for EndpointReconciler {
@@ -95,15 +110,18 @@ impl Reconcile for EndpointReconciler {
                 if desired.iter().all(|endpoint| endpoint.name != old.name) {
                     tracing::info!(target: LOG, "HTTP endpoint was removed: {}", old.name);
                     self.endpoints.remove(&old.name);
+                    tell(&self.findings, old, Ok(()));
                 }
             }
             for endpoint in desired {
                 if self.applied.contains(endpoint) {
                     continue;
                 }
-                if let Err(error) = self.endpoints.put((self.resolve)(endpoint.clone()).await) {
+                let result = self.endpoints.put((self.resolve)(endpoint.clone()).await);
+                if let Err(error) = &result {
                     tracing::error!(target: LOG, "{error}");
                 }
+                tell(&self.findings, endpoint, result);
             }
             self.applied = desired.to_vec();
             Ok(())

@@ -4,14 +4,18 @@ use std::future::ready;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use outrigger_policy::resiliency::{Resiliency as Policies, undefined};
-use outrigger_resources::Resiliency;
+use outrigger_policy::resiliency::{Problem, Resiliency as Policies, undefined};
+use outrigger_resources::{Kind, Resiliency};
 use outrigger_runtime::resilience::Resilience;
 use outrigger_wire::operator::v1 as wire;
 
 use super::{LOG, Reconcile, ReloadError, Reloaded, Running};
 use crate::operator::{Listing, OperatorResource, Requester};
 use crate::sidecar::SidecarError;
+use crate::status::findings::{Finding, Findings};
+
+/// What becomes of a document that changed and has a mistake.
+const STAYS: &str = "the version in use stays";
 
 /// Builds the policies anew when a document changes. One that cannot be used is reported, and its predecessor stays.
 pub(crate) struct ResiliencyReconciler {
@@ -21,6 +25,7 @@ pub(crate) struct ResiliencyReconciler {
     applied: Vec<Resiliency>,
     /// What could not be used, and was said to.
     refused: Vec<Resiliency>,
+    findings: Arc<Findings>,
 }
 
 impl OperatorResource for Resiliency {
@@ -54,6 +59,7 @@ impl Reloaded for Resiliency {
             app_id: running.app_id.clone(),
             applied: loaded.to_vec(),
             refused: Vec::new(),
+            findings: Arc::clone(&running.findings),
         }
     }
 }
@@ -63,14 +69,15 @@ impl ResiliencyReconciler {
         let mut usable = Vec::with_capacity(desired.len());
         let mut refused = Vec::new();
         for wanted in desired {
-            let is_known = holds(&self.applied, wanted);
-            if is_known || (!holds(&self.refused, wanted) && self.is_usable(wanted)) {
-                usable.push(wanted.clone());
-                continue;
-            }
-            refused.push(wanted.clone());
             let before = self.applied.iter().find(|known| known.name == wanted.name);
-            usable.extend(before.cloned());
+            // What is valid in a new document applies, as at the start; one that changes keeps what worked.
+            match before {
+                Some(before) if !holds(&self.applied, wanted) && !self.is_usable(wanted) => {
+                    usable.push(before.clone());
+                    refused.push(wanted.clone());
+                }
+                _ => usable.push(wanted.clone()),
+            }
         }
         self.refused = refused;
         let is_same = usable.len() == self.applied.len()
@@ -78,17 +85,22 @@ impl ResiliencyReconciler {
                 .iter()
                 .zip(&self.applied)
                 .all(|(new, old)| new.same_as(old));
-        if is_same {
-            return;
+        if !is_same {
+            self.replace(usable);
         }
-        // What is odd about one document was said when it came.
-        let (policies, _) = self.resilience.policies.load().rebuild(&usable, &self.app_id);
+        self.tell();
+    }
+
+    fn replace(&mut self, usable: Vec<Resiliency>) {
+        let (policies, problems) = self.resilience.policies.load().rebuild(&usable, &self.app_id);
         self.resilience.policies.replace(policies);
-        for problem in undefined(&usable, &self.app_id) {
-            tracing::warn!(target: LOG, "{problem}");
-        }
-        let new = usable.iter().filter(|new| !holds(&self.applied, new));
+        let new: Vec<_> = usable.iter().filter(|new| !holds(&self.applied, new)).collect();
+        // What is wrong with the others was said when they came.
+        let is_new = |problem: &&Problem| new.iter().any(|new| new.source.file == problem.place.file);
+        crate::log_problems!(LOG, problems.iter().filter(is_new));
+        crate::log_problems!(LOG, &undefined(&usable, &self.app_id));
         let new: Vec<_> = new
+            .iter()
             .map(|new| (new.name.as_str(), new.namespace.as_str()))
             .collect();
         self.resilience.metrics.policies_replaced(new);
@@ -96,17 +108,32 @@ impl ResiliencyReconciler {
         self.applied = usable;
     }
 
-    /// Whether every policy of a document can be used; what is wrong is logged with its place.
+    /// Whether every policy of a document that changed can be used; what is wrong is logged with its place, once.
     fn is_usable(&self, document: &Resiliency) -> bool {
+        if holds(&self.refused, document) {
+            return false;
+        }
         let (_, problems) = Policies::build([document], &self.app_id);
-        for problem in &problems {
-            if problem.error {
-                tracing::error!(target: LOG, "{problem}; the version in use stays");
-            } else {
-                tracing::warn!(target: LOG, "{problem}");
-            }
+        for problem in problems.iter().filter(|problem| problem.error) {
+            tracing::error!(target: LOG, "{}; {STAYS}", problem.reason());
         }
         !problems.iter().any(|problem| problem.error)
+    }
+
+    /// Puts what is wrong now on the page of the status.
+    fn tell(&self) {
+        let (_, mut problems) = Policies::build(&self.applied, &self.app_id);
+        problems.extend(undefined(&self.applied, &self.app_id));
+        for document in &self.refused {
+            let (_, refused) = Policies::build([document], &self.app_id);
+            let effect = STAYS.to_owned();
+            problems.extend(refused.into_iter().map(|problem| Problem {
+                effect: effect.clone(),
+                ..problem
+            }));
+        }
+        let part = Kind::Resiliency.name();
+        self.findings.set(part, "", problems.iter().map(Finding::from));
     }
 }
 

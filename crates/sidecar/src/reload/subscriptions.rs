@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use outrigger_blocks::subscriptions::Subscriptions;
-use outrigger_resources::Subscription;
+use outrigger_resources::{Kind, Subscription};
 use outrigger_wire::operator::v1 as wire;
 
 use super::{LOG, Reconcile, ReloadError, Reloaded, Running};
 use crate::operator::{Change, Listing, Opening, OperatorResource, Requester, opening};
 use crate::sidecar::SidecarError;
+use crate::status::findings::{Finding, Findings, Gravity};
 
 /// Declares what is wanted. A subscription that cannot be served is reported, and its predecessor stays.
 pub(crate) struct SubscriptionReconciler {
     subscriptions: Arc<Subscriptions>,
     /// As they were declared last: of these it is known whether they have a broker.
     declared: Vec<Subscription>,
+    findings: Arc<Findings>,
 }
 
 impl OperatorResource for Subscription {
@@ -60,6 +62,7 @@ impl Reloaded for Subscription {
         SubscriptionReconciler {
             subscriptions: Arc::clone(&running.blocks.subscriptions),
             declared: loaded.to_vec(),
+            findings: Arc::clone(&running.findings),
         }
     }
 }
@@ -71,11 +74,17 @@ impl Reconcile for SubscriptionReconciler {
 
     fn reconcile<'a>(&'a mut self, desired: &'a [Subscription]) -> BoxFuture<'a, Result<(), ReloadError>> {
         Box::pin(async move {
-            if let Err(problems) = self.subscriptions.declare(desired) {
-                for problem in problems {
-                    tracing::error!(target: LOG, "{problem}; the subscription stays as it was");
-                }
+            let problems = self.subscriptions.declare(desired).err().unwrap_or_default();
+            for problem in &problems {
+                tracing::error!(target: LOG, "{problem}; the subscription stays as it was");
             }
+            // The place stands in the text.
+            let found = problems.into_iter().map(|text| Finding {
+                gravity: Gravity::Error,
+                place: String::new(),
+                text,
+            });
+            self.findings.set(Kind::Subscription.name(), "", found);
             let new = desired
                 .iter()
                 .filter(|subscription| !self.declared.contains(subscription));

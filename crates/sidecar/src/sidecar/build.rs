@@ -21,9 +21,7 @@ use outrigger_transport::listen::Versions;
 use tokio::runtime::Handle;
 
 use super::context::{SidecarContext, access_protocol};
-use super::early::{
-    AppliedConfiguration, Environment, Found, catalog, prepare, resiliency, tell_mistakes,
-};
+use super::early::{AppliedConfiguration, Environment, Found, catalog, prepare, resiliency, tell_mistakes};
 use super::endpoints::EndpointResolver;
 use super::expiry::CertificateWatch;
 use super::security::service_identity;
@@ -36,6 +34,8 @@ use crate::reload::{
     self, ConfigurationFiles, ConfigurationReconciler, FolderSource, OperatorConfiguration, OperatorSource,
     Reloader, Source, follow_configuration,
 };
+use crate::status::Status;
+use crate::status::findings::{Finding, Findings};
 
 impl Sidecar {
     /// Builds a sidecar: reads its resources, binds its ports, obtains its identity. `control` runs what is not on
@@ -114,7 +114,9 @@ impl Builder {
             }
         };
         let (set_health, health) = Health::new(config.app.health.is_none());
-        let policies = policies(&loaded.resiliency, &config.app_id, &all_metrics);
+        let findings = Arc::<Findings>::default();
+        findings.listed(None, &loaded);
+        let policies = policies(&loaded.resiliency, &config.app_id, &all_metrics, &findings);
         let context = SidecarContext::new(
             &config,
             Arc::clone(&settings),
@@ -160,6 +162,7 @@ impl Builder {
             endpoints: Arc::clone(&endpoints),
             resolve: resolver.into_resolve(),
             blocks: blocks.clone(),
+            findings: Arc::clone(&findings),
         };
         let errors = reload::start(&running, &loaded).await;
         if !errors.is_empty() {
@@ -173,7 +176,8 @@ impl Builder {
         let mut reconcilers = reload::reconcilers(&running, &loaded);
         let reloaders = sources.into_iter().map(|(source, kinds)| {
             let own = reconcilers.extract_if(.., |one| kinds.iter().any(|kind| one.is_for(*kind)));
-            Reloader::new(source, own.collect(), &readiness)
+            let of = (kinds.len() == 1).then(|| kinds[0]);
+            Reloader::new(source, own.collect(), &readiness).telling(Arc::clone(&findings), of)
         });
         let mut reloaders: Vec<_> = reloaders.collect();
         let read = (Arc::clone(&settings), empty);
@@ -191,6 +195,22 @@ impl Builder {
             resolver_of(&config, &settings, context.host.clone(), sockets.internal_port());
         let actors = context.actors(&config, sockets.internal_port(), &blocks, &components, &scheduler);
         let workflows = context.workflows(&config, &actors);
+        let status = Status {
+            app_id: config.app_id.as_str().into(),
+            namespace: config.workload.namespace_or_default().into(),
+            started,
+            app: config.app.clone(),
+            health: health.clone(),
+            readiness: readiness.clone(),
+            components: Arc::clone(&components),
+            endpoints: Arc::clone(&endpoints),
+            findings,
+            subscriptions: Arc::clone(&blocks.subscriptions),
+            peers: Arc::clone(&context.peers),
+            scheduler: Arc::clone(&scheduler),
+            actors: Arc::clone(&actors),
+            workflows: Arc::clone(&workflows),
+        };
         let apis = context.apis(
             &config,
             &blocks,
@@ -212,6 +232,7 @@ impl Builder {
             internal: apis.internal,
             internal_tls: secured.identity.as_ref().map(Identity::server_config),
             metrics: Arc::clone(context.metrics.all()),
+            pages: status.pages(),
             control: control.clone(),
             head_limit: config.api.read_buffer_size,
             http_versions: if config.api.disable_h2c {
@@ -281,9 +302,15 @@ fn placement(
     })
 }
 
-fn policies(resources: &[spec::Resiliency], app_id: &str, metrics: &Metrics) -> Resiliency {
+fn policies(
+    resources: &[spec::Resiliency],
+    app_id: &str,
+    metrics: &Metrics,
+    findings: &Findings,
+) -> Resiliency {
     let (policies, problems) = resiliency(resources, app_id);
     crate::log_problems!(LOG, &problems);
+    findings.set(Kind::Resiliency.name(), "", problems.iter().map(Finding::from));
     for resource in policies.loaded() {
         metrics
             .resiliency

@@ -8,6 +8,7 @@ use outrigger_api::http::{HttpApi, PublicApi};
 use outrigger_api::internal::InternalApi;
 use outrigger_http2::limits::HEADER_LIST;
 use outrigger_runtime::life::{Lifecycle, Readiness, Stage, Tasks};
+use outrigger_telemetry::metrics::Page;
 use outrigger_transport::listen::{self, Handler, HeldAnswers, Listener, Options, Versions};
 use tokio::runtime::Handle;
 
@@ -23,6 +24,8 @@ pub(super) struct Servers {
     pub(super) internal: Arc<InternalApi>,
     pub(super) internal_tls: Option<Arc<rustls::ServerConfig>>,
     pub(super) metrics: Arc<outrigger_telemetry::metrics::Metrics>,
+    /// What the metrics port has besides.
+    pub(super) pages: Arc<[Page]>,
     pub(super) control: Handle,
     pub(super) head_limit: usize,
     pub(super) http_versions: Versions,
@@ -120,9 +123,9 @@ impl Servers {
                     .local_addr()
                     .map_or_else(|e| e.to_string(), |a| a.to_string());
                 tracing::info!(target: "dapr.metrics", "metrics server started on {address}/");
-                let metrics = Arc::clone(&self.metrics);
-                let server =
-                    outrigger_telemetry::metrics::serve(listener, metrics, serving.telemetry.stop.clone());
+                let (metrics, pages) = (Arc::clone(&self.metrics), Arc::clone(&self.pages));
+                let stop = serving.telemetry.stop.clone();
+                let server = outrigger_telemetry::metrics::serve(listener, metrics, pages, stop);
                 serving.telemetry.tasks.spawn_on(server, &self.control);
             }
         }

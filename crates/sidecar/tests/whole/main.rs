@@ -55,6 +55,7 @@ mod resiliency;
 mod secrets;
 mod start_errors;
 mod state;
+mod status;
 mod subscriptions;
 mod time_limits;
 mod tracing;

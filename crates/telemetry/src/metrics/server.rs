@@ -1,8 +1,8 @@
-//! The exposition over HTTP.
+//! The exposition over HTTP, and pages beside it.
 
 use std::sync::Arc;
 
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::{ACCEPT, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Request, Response};
 use outrigger_accept::{Limits, TextBody, Texts, serve_http1};
 use tokio::net::TcpListener;
@@ -16,22 +16,81 @@ const LIMITS: Limits = Limits {
     per_source: 32,
 };
 
-/// Answers every path with the exposition until `cancel`; open connections end with it.
-pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, cancel: CancellationToken) {
+/// A page of the metrics port, written anew for each request.
+#[derive(Clone)]
+pub struct Page {
+    /// Its path.
+    pub path: &'static str,
+    /// Its media type.
+    pub content_type: &'static str,
+    /// Writes it. It must not wait.
+    pub write: Arc<dyn Fn() -> String + Send + Sync>,
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Exposition(Format),
+    Page(usize),
+}
+
+/// Answers the paths of `pages`, and every other path with the exposition, until `cancel`; open connections end with it.
+pub async fn serve(
+    listener: TcpListener,
+    metrics: Arc<Metrics>,
+    pages: Arc<[Page]>,
+    cancel: CancellationToken,
+) {
     let texts = Arc::new(Texts::default());
     let answer = move |request: Request<_>| {
-        let accept = request.headers().get(ACCEPT);
-        let format = Format::negotiate(accept.and_then(|value| value.to_str().ok()));
-        answer(Arc::clone(&metrics), Arc::clone(&texts), format)
+        let asked = asked(&request, &pages);
+        answer(
+            Arc::clone(&metrics),
+            Arc::clone(&pages),
+            Arc::clone(&texts),
+            asked,
+        )
     };
     serve_http1(listener, LIMITS, cancel, answer).await;
 }
 
-async fn answer(metrics: Arc<Metrics>, texts: Arc<Texts<Format>>, format: Format) -> Response<TextBody> {
-    let text = texts.answer(format, || metrics.render(format)).await;
-    let mut response = Response::new(text);
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+fn asked<B>(request: &Request<B>, pages: &[Page]) -> Asked {
+    let path = request.uri().path();
+    if let Some(page) = pages.iter().position(|page| page.path == path) {
+        return Asked::Page(page);
+    }
+    let accept = request.headers().get(ACCEPT);
+    Asked::Exposition(Format::negotiate(accept.and_then(|value| value.to_str().ok())))
+}
+
+async fn answer(
+    metrics: Arc<Metrics>,
+    pages: Arc<[Page]>,
+    texts: Arc<Texts<Asked>>,
+    asked: Asked,
+) -> Response<TextBody> {
+    let page = match asked {
+        Asked::Exposition(_) => None,
+        Asked::Page(page) => pages.get(page),
+    };
+    let write = || match (asked, page) {
+        (_, Some(page)) => (page.write)(),
+        (Asked::Exposition(format), None) => metrics.render(format),
+        (Asked::Page(_), None) => String::new(),
+    };
+    let mut response = Response::new(texts.answer(asked, write).await);
+    let content_type = match (asked, page) {
+        (_, Some(page)) => page.content_type,
+        (Asked::Exposition(format), None) => format.content_type(),
+        (Asked::Page(_), None) => "text/plain",
+    };
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if page.is_some() {
+        // Names and errors come from others: nothing of a page is run or fetched.
+        let nothing = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'");
+        headers.insert(CONTENT_SECURITY_POLICY, nothing);
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    }
     response
 }

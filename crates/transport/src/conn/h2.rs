@@ -148,6 +148,11 @@ impl H2Pool {
         self.connections.store(Arc::default());
     }
 
+    /// Connections that take calls.
+    pub fn connections(&self) -> usize {
+        self.connections.load().iter().filter(|c| c.is_usable()).count()
+    }
+
     /// True when no stream is running.
     pub fn is_idle(&self) -> bool {
         self.connections.load().iter().all(|c| c.client.streams() == 0)

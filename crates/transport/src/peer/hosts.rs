@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use outrigger_discovery::{Address, ResolveError};
 
-use super::{Failed, Instance, PeerError, Peers};
+use super::{Failed, Instance, PeerError, PeerStatus, Peers};
 
 /// Hosts whose connections are kept; beyond it the one not called for longest goes.
 const MAX_HOSTS: usize = 4096;
@@ -27,6 +27,13 @@ struct CachedInstance {
 }
 
 impl Hosts {
+    /// Those that are known.
+    pub(super) fn status(&self) -> Vec<PeerStatus> {
+        let known = self.known.load();
+        let all = known.values().map(|host| host.instance.status(&host.app_id, ""));
+        all.collect()
+    }
+
     fn get(&self, address: &str, app_id: &str) -> Option<Arc<Instance>> {
         let known = self.known.load();
         let host = known.get(address).filter(|host| host.app_id == app_id)?;

@@ -45,6 +45,32 @@ impl WorkQueue {
         self.progress(&key, self.limits.activities)
     }
 
+    /// The work that is wanted, `most` pieces of it: of which instance, which of its activities (`None`: its turn), and
+    /// where it is.
+    pub fn wanted(&self, most: usize) -> Vec<(String, Option<i32>, Progress)> {
+        let keys: Vec<Key> = {
+            let work = self.locked();
+            let keys = work.by_key.keys().chain(work.held.keys());
+            keys.take(most).cloned().collect()
+        };
+        let mut wanted: Vec<_> = keys
+            .into_iter()
+            .filter_map(|key| match key {
+                Key::Turn(id) => {
+                    let progress = self.turn_progress(&id)?;
+                    Some((id, None, progress))
+                }
+                Key::Activity(id, task) => {
+                    let progress = self.activity_progress(&id, task)?;
+                    Some((id, Some(task), progress))
+                }
+            })
+            .collect();
+        wanted.sort_unstable_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
+        wanted.dedup_by(|a, b| (&a.0, a.1) == (&b.0, b.1));
+        wanted
+    }
+
     fn progress(&self, key: &Key, limit: Option<usize>) -> Option<Progress> {
         let work = self.locked();
         if let Some(piece) = work.by_key.get(key).and_then(|number| work.pieces.get(number)) {

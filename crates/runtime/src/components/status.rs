@@ -1,0 +1,111 @@
+//! What became of each component, for the page of the status.
+
+use outrigger_component::may_be_secret;
+use outrigger_redact::Secrets;
+use outrigger_resources::Component;
+
+use super::Components;
+
+/// Characters of an error that are kept.
+const MAX_TEXT: usize = 2048;
+/// Components that do not run and are kept; of more nothing is known but the log.
+const MAX_LEFT_OUT: usize = 1000;
+
+/// What became of a component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ComponentState {
+    /// It works.
+    Loaded,
+    /// It waits for the store of its secrets.
+    Waiting,
+    /// It did not start.
+    Failed,
+    /// It is not to be loaded.
+    Skipped,
+}
+
+impl ComponentState {
+    /// Its name in lower case.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Loaded => "loaded",
+            Self::Waiting => "waiting",
+            Self::Failed => "failed",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
+/// A component, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ComponentStatus {
+    /// `metadata.name` of its resource.
+    pub name: String,
+    /// `state.redis`.
+    pub kind: String,
+    /// `v1`; may be empty.
+    pub version: String,
+    /// What became of it.
+    pub state: ComponentState,
+    /// Why it does not work; empty where it does. Without values of properties that may be secrets.
+    pub why: String,
+    /// Its file and line, or those of the value that is wrong.
+    pub place: String,
+}
+
+impl ComponentStatus {
+    fn new(component: &Component, state: ComponentState, why: String) -> Self {
+        Self {
+            name: component.name.clone(),
+            kind: component.kind.clone(),
+            version: component.version.clone(),
+            state,
+            why,
+            place: component.source.to_string(),
+        }
+    }
+}
+
+/// A component that does not run.
+pub(super) type LeftOut = ComponentStatus;
+
+impl Components {
+    /// What became of every component: those that work first.
+    pub fn status(&self) -> Vec<ComponentStatus> {
+        let table = self.table();
+        let live = table.live.iter();
+        let live =
+            live.map(|live| ComponentStatus::new(&live.component, ComponentState::Loaded, String::new()));
+        let waiting = table.parked.iter().map(|parked| {
+            let why = format!("its secret store {} is not loaded", parked.secret_store);
+            ComponentStatus::new(parked, ComponentState::Waiting, why)
+        });
+        let left_out = table.left_out.values().cloned();
+        live.chain(waiting).chain(left_out).collect()
+    }
+
+    /// Keeps why a component does not run; `place`: of the value that is wrong.
+    pub(super) fn leave_out(
+        &self,
+        component: &Component,
+        state: ComponentState,
+        why: String,
+        place: Option<String>,
+    ) {
+        let secret = component.metadata.iter().filter(|item| may_be_secret(&item.name));
+        let secrets = Secrets::new(secret.map(|item| item.text()));
+        let why = secrets.redact(&why).chars().take(MAX_TEXT).collect();
+        let mut status = ComponentStatus::new(component, state, why);
+        status.place = place.unwrap_or(status.place);
+        let mut table = self.table();
+        if table.left_out.len() < MAX_LEFT_OUT || table.left_out.contains_key(&component.name) {
+            table.left_out.insert(component.name.clone(), status);
+        }
+    }
+
+    /// Forgets those that nobody wants any more.
+    pub(super) fn retain_left_out(&self, wanted: &[Component]) {
+        let is_wanted = |name: &String| wanted.iter().any(|component| component.name == *name);
+        self.table().left_out.retain(|name, _| is_wanted(name));
+    }
+}
