@@ -79,6 +79,16 @@ pub struct StartError {
     pub error: OpenError,
 }
 
+impl StartError {
+    /// The error for where it was logged before: only names the component.
+    pub fn summary(&self) -> String {
+        format!(
+            "component {} did not start; its error is logged above",
+            self.error.component()
+        )
+    }
+}
+
 /// Every component of a sidecar. Components come, change and go while calls are under way: a call that found a
 /// component keeps it until the call ends, and only then is the component closed.
 pub struct Components {
@@ -446,8 +456,13 @@ impl Components {
     fn report(&self, component: &Component, error: OpenError) -> Result<(), StartError> {
         let metrics = &self.context.metrics.runtime;
         metrics.component_init_failed(&component.kind, error.reason(), &component.name);
-        let name = component.log_name();
-        tracing::error!(target: LOG, "Failed to init component {name}: {error}");
+        let effect = match component.ignore_errors {
+            true => "ignoreErrors is set, and the sidecar runs without it",
+            false => "the sidecar ends",
+        };
+        tracing::error!(target: LOG, "{}; {effect}", error.told());
+        // The same in the words that tools match.
+        tracing::debug!(target: LOG, "Failed to init component {}: {error}", component.log_name());
         let (why, place) = (error.cause().to_owned(), error.place().to_owned());
         self.leave_out(component, ComponentState::Failed, why, Some(place));
         let error = StartError {
@@ -455,11 +470,11 @@ impl Components {
             error,
         };
         if component.ignore_errors {
-            tracing::error!(target: LOG, "Ignoring error processing component: {error}");
+            tracing::debug!(target: LOG, "Ignoring error processing component: {error}");
             self.take_out(&component.name);
             return Ok(());
         }
-        tracing::warn!(target: LOG, "Error processing component, daprd will exit gracefully: {error}");
+        tracing::debug!(target: LOG, "Error processing component, daprd will exit gracefully: {error}");
         Err(error)
     }
 }

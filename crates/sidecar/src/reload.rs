@@ -262,7 +262,7 @@ pub enum ReloadError {
     #[error("failed to load resources from {0}")]
     Contradiction(String),
     /// A component that may not be missing did not start.
-    #[error(transparent)]
+    #[error("{}", .0.summary())]
     Component(#[from] StartError),
 }
 

@@ -17,6 +17,7 @@ use outrigger_blocks::bindings::Dependencies;
 use outrigger_blocks::secrets::SecretError;
 use outrigger_component::catalog::{Entry, Version};
 use outrigger_component::{Catalog, Error, Kind, Pairs, Result, SecretStore, Setup, secrets::Feature};
+use outrigger_log_lines::Lines;
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::{Component, Configuration, NameValue, SecretKeyRef};
 use outrigger_runtime::app::Health;
@@ -27,6 +28,7 @@ use outrigger_runtime::resilience::Resilience;
 use outrigger_runtime::scheduler::{self, Scheduler};
 use outrigger_telemetry::metrics::Metrics;
 use outrigger_telemetry::trace::Tracer;
+use tracing::Level;
 
 /// Has one secret, `token`, whose value is the store's own property `value`; of others its error shows that.
 struct Vault(String);
@@ -322,6 +324,29 @@ async fn a_start_takes_no_longer_than_it_may() {
     };
     let (result, _) = started(&[tolerated, vault("other", "x")]).await;
     assert_eq!(result.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_component_that_does_not_start_is_told_once_with_the_cause_first() {
+    for ignore_errors in [false, true] {
+        let lines = Lines::new();
+        let odd = Component {
+            ignore_errors,
+            ..component("odd", "pubsub.nosuch")
+        };
+        let (result, _) = started(&[odd]).await;
+        assert_eq!(result.is_ok(), ignore_errors);
+        let told = lines.take("dapr.runtime.processor", Level::INFO);
+        let told: Vec<_> = told.iter().filter(|line| line.message.contains("odd")).collect();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(told[0].level, Level::ERROR);
+        let text = &told[0].message;
+        assert!(
+            text.starts_with("couldn't find pubsub component pubsub.nosuch/v1"),
+            "{text}"
+        );
+        assert_eq!(text.matches("odd (pubsub.nosuch/v1)").count(), 1, "{text}");
+    }
 }
 
 #[tokio::test]

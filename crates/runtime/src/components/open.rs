@@ -91,7 +91,13 @@ impl OpenError {
             Some(property) => component.source.of(property).to_string(),
             None => component.source.to_string(),
         };
-        let mut all: Vec<_> = error.each().collect();
+        // Which component it is stands in front, once.
+        let own = format!("component {}: ", component.name);
+        let each = error.each().map(|(text, property)| {
+            let bare = text.strip_prefix(&own).unwrap_or(&text).to_owned();
+            (bare, property)
+        });
+        let mut all: Vec<_> = each.collect();
         let (last, property) = all.pop().unwrap_or_default();
         let before: String = all
             .into_iter()
@@ -126,6 +132,22 @@ impl OpenError {
     /// File and line.
     pub fn place(&self) -> &str {
         &self.place
+    }
+
+    /// The error for people: what went wrong comes first.
+    pub fn told(&self) -> String {
+        let Self {
+            step,
+            component,
+            place,
+            cause,
+        } = self;
+        let code = match step {
+            Step::Category => "",
+            Step::Create => " [CREATE_COMPONENT_FAILURE]",
+            Step::Extra | Step::Init => " [INIT_COMPONENT_FAILURE]",
+        };
+        format!("{cause} ({place}): component {component} did not start{code}")
     }
 
     /// The step as metrics name it.
@@ -217,7 +239,7 @@ pub fn show_unknown(components: &[Component], catalog: &Catalog) {
             Err(Some(error)) => OpenError::unknown(component, &error),
             Err(None) => no_category(component, catalog),
         };
-        tracing::error!(target: LOG, "{error}");
+        tracing::error!(target: LOG, "{}", error.told());
     }
 }
 

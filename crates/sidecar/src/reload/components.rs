@@ -52,7 +52,7 @@ impl Reloaded for Component {
     fn start<'a>(running: &'a Running, loaded: &'a [Self]) -> BoxFuture<'a, Result<(), SidecarError>> {
         Box::pin(async {
             let started = running.components.start(loaded).await;
-            started.map_err(|error| SidecarError::Component(error.to_string()))
+            started.map_err(|error| SidecarError::Component(error.summary()))
         })
     }
 

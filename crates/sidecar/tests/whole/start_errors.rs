@@ -144,7 +144,11 @@ fn a_component_that_fails_does_not_hide_a_wrong_subscription() {
     std::fs::write(folder.path().join("s.yaml"), subscription).unwrap();
     std::fs::write(folder.path().join("c.yaml"), component("state.sqlit", "one", &[])).unwrap();
     let log = log(folder.path(), &["--resources-path=."]);
-    says(&log, &["level=fatal", "c.yaml:6", "s.yaml:10: subscription s"]);
+    says(&log, &["level=error", "c.yaml:6", "component one"]);
+    says(
+        &log,
+        &["level=fatal", "component one", "s.yaml:10: subscription s"],
+    );
 }
 
 #[test]
@@ -325,7 +329,7 @@ fn every_wrong_value_of_a_component_is_told_with_its_line() {
     let log = log(folder.path(), &["--resources-path=."]);
     let told = |property: &str, line| {
         let line = format!("(./store.yaml:{line})");
-        says(&log, &["level=fatal", &format!("property {property}: "), &line]);
+        says(&log, &["level=error", &format!("property {property}: "), &line]);
     };
     told("redisDB", 11);
     told("dialTimeout", 13);
