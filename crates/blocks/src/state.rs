@@ -463,7 +463,7 @@ pub fn is_small(size: usize, items: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use outrigger_component::offload::done_at_once;
-    use outrigger_component::state::Operation as Step;
+    use outrigger_component::state::{Feature, Operation as Step, Query, QueryItem};
     use outrigger_component::{Metadata, Setup};
     use outrigger_policy::resiliency::Resiliency;
     use outrigger_runtime::metrics::SidecarMetrics;
@@ -525,6 +525,67 @@ mod tests {
             saved.unwrap();
             let getting = store.get_whole("k".to_owned(), Consistency::Unspecified, Pairs::new());
             assert!(getting.await.unwrap().unwrap().data == given);
+        }
+    }
+
+    /// A store that answers every query with all of its keys, as pluggable ones may: they are not told the prefix.
+    struct Shared;
+
+    #[async_trait::async_trait]
+    impl StateStore for Shared {
+        fn features(&self) -> &[Feature] {
+            &[Feature::Query]
+        }
+
+        async fn get(&self, _: &Get) -> outrigger_component::Result<Option<Item>> {
+            Ok(None)
+        }
+
+        async fn set(&self, _: &Set) -> outrigger_component::Result<()> {
+            Ok(())
+        }
+
+        async fn delete(&self, _: &Delete) -> outrigger_component::Result<()> {
+            Ok(())
+        }
+
+        async fn query(&self, query: &Query, _: &Pairs, _: Bounds) -> outrigger_component::Result<QueryPage> {
+            let keys = ["app||a", "other||b", "app||type||id||c", "d"];
+            let keys = keys.into_iter().chain([query.prefix.as_str()]);
+            let items = keys.map(|key| QueryItem {
+                key: key.to_owned(),
+                ..QueryItem::default()
+            });
+            Ok(QueryPage {
+                items: items.collect(),
+                ..QueryPage::default()
+            })
+        }
+
+        async fn ping(&self) -> outrigger_component::Result<()> {
+            Ok(())
+        }
+
+        async fn close(&self) {}
+    }
+
+    #[tokio::test]
+    async fn a_query_finds_the_keys_of_its_prefix_and_tells_them_without_it() {
+        let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
+        let resilience = Resilience::new(Resiliency::none(), metrics);
+        for (strategy, found) in [(None, &["a", ""][..]), (Some("none"), &["d", ""])] {
+            let keys = Keys::parse(strategy, "store", "app", None).unwrap();
+            let store = Store::new(
+                "store",
+                Arc::new(Shared),
+                keys,
+                None,
+                &resilience,
+                Secrets::default(),
+            );
+            let page = store.query("{}".into(), &Pairs::new()).await.unwrap();
+            let keys: Vec<_> = page.items.iter().map(|item| item.key.as_str()).collect();
+            assert_eq!(keys, found, "{strategy:?}");
         }
     }
 
