@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_component::PubSub;
 use outrigger_component::pubsub::Features;
+use outrigger_component::{Error, PubSub};
 use outrigger_policy::resiliency::ComponentKind;
 use outrigger_redact::Secrets;
 use outrigger_runtime::resilience::Resilience;
@@ -67,6 +67,11 @@ impl Broker {
     /// The broker itself, without any rules.
     pub fn component(&self) -> &Arc<dyn PubSub> {
         &self.component
+    }
+
+    /// An error of the broker without the secrets of its properties.
+    pub fn cleared(&self, error: Error) -> Error {
+        self.outbound.cleared(error)
     }
 
     /// The optional features that the broker supports.

@@ -197,7 +197,10 @@ impl Target {
             in_flight: NonZeroUsize::new(MAX_HELD).unwrap_or(NonZeroUsize::MIN),
         };
         let subscribed = self.broker.component().subscribe(request).await;
-        subscribed.map_err(|error| format!("failed to subscribe to topic {topic}: {error}"))
+        subscribed.map_err(|error| {
+            let error = self.broker.cleared(error);
+            format!("failed to subscribe to topic {topic}: {error}")
+        })
     }
 
     /// Delivers what comes until `stop`, or until the subscription ends by itself: then `false`.
