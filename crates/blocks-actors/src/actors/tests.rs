@@ -86,6 +86,7 @@ pub(super) fn actors() -> Actors {
         env: Arc::new(|_| None),
         configuration: Arc::new(Configuration::default()),
         metrics: Metrics::disabled(),
+        max_answer: outrigger_component::answer::MAX_ANSWER,
         actors: true,
     };
     let secrets = Arc::new(Secrets::new(Vec::new(), Arc::clone(&resilience)));

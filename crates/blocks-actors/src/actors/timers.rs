@@ -379,7 +379,7 @@ mod tests {
         }
         let refused = actors.register_timer(timer("4")).await.unwrap_err().to_string();
         assert!(refused.contains(budget::VARIABLE), "{refused}");
-        actors.unregister_timer(KIND, "a", "2").await.unwrap();
+        actors.unregister_timer(OPEN_KIND, "a", "2").await.unwrap();
         actors.register_timer(timer("4")).await.unwrap();
         assert_eq!(actors.timers.running().timers.len(), 3);
     }

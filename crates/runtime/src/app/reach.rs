@@ -68,7 +68,9 @@ impl Reach {
             SendError::Broken { .. } if !source.is_foreign() => (0, "", ""),
             SendError::Broken { .. } if heard == 0 => (FOREIGN, self.hint(), ""),
             // It has answered before, so it speaks the protocol.
-            SendError::Broken { .. } if source.is_unavailable() => (AWAY, "", " (check that the app still runs)"),
+            SendError::Broken { .. } if source.is_unavailable() => {
+                (AWAY, "", " (check that the app still runs)")
+            }
             SendError::Broken { .. } => (0, "", ""),
         };
         let error = AppError::Send { source, hint };
@@ -194,7 +196,10 @@ mod tests {
         drop(listener);
         call().await.unwrap_err();
         let ended = logged(&lines);
-        assert!(ended.len() == 1 && ended[0].contains("WARN call of the app failed"), "{ended:?}");
+        assert!(
+            ended.len() == 1 && ended[0].contains("WARN call of the app failed"),
+            "{ended:?}"
+        );
 
         let listener = TcpListener::bind(address).await.unwrap();
         let (again, ()) = tokio::join!(call(), serve_one(&listener, FINE));

@@ -392,7 +392,10 @@ async fn a_start_without_trouble_has_no_line_above_info_and_none_twice() {
         let process = net.sidecar("calm").spawn().await;
         eventually(async || process.log().contains("dapr initialized")).await;
         let log = process.log();
-        let above: Vec<&str> = log.lines().filter(|line| !line.contains(" level=info ")).collect();
+        let above: Vec<&str> = log
+            .lines()
+            .filter(|line| !line.contains(" level=info "))
+            .collect();
         assert!(above.is_empty(), "{above:?}");
         let messages = log
             .lines()

@@ -441,6 +441,8 @@ async fn an_instance_with_a_separator_in_its_id_is_listed() {
     let all = ListInstanceIDsRequest::default();
     let listed = hub(node.ports.grpc, "ListInstanceIDs", &all).await;
     assert_eq!(listed.message::<ListInstanceIDsResponse>().instance_ids, [ID]);
-    let listed = node.ask(get("/v1.0-alpha1/workflows/dapr?instanceIDPrefix=a%7C%7Cb")).await;
+    let listed = node
+        .ask(get("/v1.0-alpha1/workflows/dapr?instanceIDPrefix=a%7C%7Cb"))
+        .await;
     assert!(listed.text().contains(ID), "{}", listed.text());
 }
