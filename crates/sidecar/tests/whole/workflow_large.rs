@@ -152,7 +152,7 @@ async fn an_activity_whose_result_is_too_large_fails_with_that() {
     assert!(failure.is_non_retriable && failure.error_type == "ActivityResultTooLarge");
     let text = failure.error_message;
     assert!(
-        text.contains("more than the 16000 bytes") && text.contains("--max-body-size"),
+        text.contains("exceeds the 16000 bytes") && text.contains("increase daprd --max-body-size"),
         "{text}"
     );
     worker.complete("a", &token, "1").await;
