@@ -7,7 +7,11 @@ use ::redis::{
     aio::{ConnectionLike, MultiplexedConnection, PubSub},
     cmd,
 };
-use futures::{StreamExt, stream::FuturesUnordered};
+use futures::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, Shared},
+    stream::FuturesUnordered,
+};
 use outrigger_component::Kind;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -22,10 +26,11 @@ type Address = (String, u16);
 #[derive(Clone)]
 pub(super) struct Server {
     settings: Arc<Settings>,
-    /// Held by the one who connects.
-    connecting: Arc<tokio::sync::Mutex<()>>,
-    current: Arc<Mutex<Option<Connected>>>,
+    current: Arc<Mutex<Option<Attempt>>>,
 }
+
+/// An attempt to connect, whose outcome its callers share: one after another they would wait for ever longer.
+type Attempt = Shared<BoxFuture<'static, RedisResult<Connected>>>;
 
 /// A connection, which ends with the last who has it.
 #[derive(Clone)]
@@ -46,28 +51,31 @@ impl Server {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
             settings: Arc::new(settings.clone()),
-            connecting: Arc::default(),
             current: Arc::default(),
         }
     }
 
-    async fn connection(&self) -> RedisResult<Connected> {
-        if let Some(current) = self.known() {
-            return Ok(current);
+    /// The attempt that is under way, or that made the connection in use; otherwise a new one.
+    fn attempt(&self) -> Attempt {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let serves = |attempt: &&Attempt| match attempt.peek() {
+            None => true,
+            Some(Ok(connected)) => !connected.driver.is_finished(),
+            Some(Err(_)) => false,
+        };
+        if let Some(attempt) = current.as_ref().filter(serves) {
+            return attempt.clone();
         }
-        let _connecting = self.connecting.lock().await;
-        // Another task may have connected while this one waited.
-        if let Some(current) = self.known() {
-            return Ok(current);
-        }
-        let (_, found) = self.find().await?;
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(found.clone());
-        Ok(found)
+        let settings = Arc::clone(&self.settings);
+        let attempt = async move { Ok(settings.find().await?.1) }.boxed().shared();
+        // It continues when callers give up.
+        tokio::spawn(attempt.clone());
+        current.insert(attempt).clone()
     }
 
     /// Runs `command`, and connects anew next time where the connection does not serve any more.
     pub(super) async fn run(&self, command: &Cmd) -> RedisResult<Value> {
-        let mut used = self.connection().await?;
+        let mut used = self.attempt().await?;
         let answer = used.connection.req_packed_command(command).await;
         // Errors of the server arrive as values too.
         let answer = answer.and_then(|value| match value {
@@ -81,43 +89,40 @@ impl Server {
         answer
     }
 
-    fn known(&self) -> Option<Connected> {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.clone().filter(|known| !known.driver.is_finished())
-    }
-
     /// Connects again next time, unless that has been done since `used`. Answers that still come on it reach who waits for
     /// them.
     fn forget(&self, used: &Connected) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.take_if(|current| Arc::ptr_eq(&current.driver, &used.driver));
+        current.take_if(|attempt| match attempt.peek() {
+            Some(Ok(connected)) => Arc::ptr_eq(&connected.driver, &used.driver),
+            _ => false,
+        });
     }
 
     /// A connection of its own for messages.
     pub(super) async fn pubsub(&self) -> RedisResult<PubSub> {
         let (host, port) = match &self.settings.topology {
-            Topology::Sentinel(_) => self.find().await?.0,
-            Topology::Node | Topology::Cluster => self.configured()?.clone(),
+            Topology::Sentinel(_) => self.settings.find().await?.0,
+            Topology::Node | Topology::Cluster => self.settings.configured()?.clone(),
         };
         let settings = &self.settings;
         let info = settings.info(&settings.account, settings.database);
         PubSub::new(&info, settings.dial(&host, port).await?).await
     }
+}
 
+impl Settings {
     fn configured(&self) -> RedisResult<&Address> {
-        let first = self.settings.hosts.first();
+        let first = self.hosts.first();
         first.ok_or_else(|| RedisError::from((ErrorKind::InvalidClientConfig, "set redisHost to HOST:PORT")))
     }
 
     async fn find(&self) -> RedisResult<(Address, Connected)> {
-        let settings = &self.settings;
-        match &settings.topology {
+        match &self.topology {
             Topology::Sentinel(master) => self.ask_sentinels(master).await,
             Topology::Node | Topology::Cluster => {
                 let address = self.configured()?;
-                let connected = self
-                    .connect(address, &settings.account, settings.database)
-                    .await?;
+                let connected = self.connect(address, &self.account, self.database).await?;
                 Ok((address.clone(), connected))
             }
         }
@@ -125,11 +130,7 @@ impl Server {
 
     /// Asks all sentinels at once: the first of their answers that is a master counts.
     async fn ask_sentinels(&self, master: &str) -> RedisResult<(Address, Connected)> {
-        let asked = self
-            .settings
-            .hosts
-            .iter()
-            .map(|sentinel| self.ask(sentinel, master));
+        let asked = self.hosts.iter().map(|sentinel| self.ask(sentinel, master));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let (mut tried, mut last) = (Vec::new(), None);
         while let Some(answer) = asked.next().await {
@@ -152,20 +153,18 @@ impl Server {
 
     /// Where a sentinel says that the master is.
     async fn ask(&self, sentinel: &Address, master: &str) -> RedisResult<Address> {
-        let mut asked = self.connect(sentinel, &self.settings.sentinel_account, 0).await?;
+        let mut asked = self.connect(sentinel, &self.sentinel_account, 0).await?;
         let mut question = cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
-        let answer: Option<Address> = question.query_async(&mut asked.connection).await?;
+        let asking = question.query_async(&mut asked.connection);
+        let answer: Option<Address> = self.soon(asking).await?;
         answer.ok_or_else(|| no_master("no master of that name; check sentinelMasterName"))
     }
 
     /// Connects to what a sentinel called the master: it may not know yet that another one is.
     async fn reach(&self, address: &Address) -> RedisResult<Connected> {
-        let settings = &self.settings;
-        let mut found = self
-            .connect(address, &settings.account, settings.database)
-            .await?;
-        match cmd("ROLE").query_async(&mut found.connection).await {
+        let mut found = self.connect(address, &self.account, self.database).await?;
+        match self.soon(cmd("ROLE").query_async(&mut found.connection)).await {
             Ok(Role::Primary { .. }) => Ok(found),
             Ok(_) => Err(no_master("the server that a sentinel named is not the master")),
             // Not every account may ask; a server that is no master refuses what is written to it.
@@ -174,26 +173,72 @@ impl Server {
         }
     }
 
+    /// Whatever `readTimeout` is: callers share the attempt.
+    async fn soon<T>(&self, step: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+        let done = tokio::time::timeout(self.dial_timeout, step).await;
+        done.map_err(too_late)?
+    }
+
     async fn connect(
         &self,
         (host, port): &Address,
         account: &Account,
         database: i64,
     ) -> RedisResult<Connected> {
-        let settings = &self.settings;
         let config = AsyncConnectionConfig::new()
-            .set_response_timeout(settings.read_timeout)
+            .set_response_timeout(self.read_timeout)
             .set_pipeline_buffer_size(PIPELINE);
-        let info = settings.info(account, database);
+        let info = self.info(account, database);
         let connecting = async {
-            let stream = settings.dial(host, *port).await?;
+            let stream = self.dial(host, *port).await?;
             MultiplexedConnection::new_with_config(&info, stream, config).await
         };
-        let connected = tokio::time::timeout(settings.dial_timeout, connecting).await;
-        let (connection, driver) = connected.map_err(too_late)??;
+        let (connection, driver) = self.soon(connecting).await?;
         Ok(Connected {
             connection,
             driver: Arc::new(AbortOnDropHandle::new(tokio::spawn(driver))),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use outrigger_component::Metadata;
+    use tokio::{net::TcpListener, time::Instant};
+
+    use super::*;
+    use crate::settings::Role;
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_share_one_attempt_and_its_failure() {
+        // It accepts connections, and answers nothing.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let host = listener.local_addr().unwrap().to_string();
+        let properties = [
+            ("redisHost", &*host),
+            ("redisPassword", "p"),
+            ("dialTimeout", "5s"),
+        ];
+        let properties = properties.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let metadata = Metadata::new("store", properties).unwrap();
+        let server = Server::new(&Settings::read(&metadata, Role::State).unwrap());
+        let mut accepted = Vec::new();
+        for attempts in 1..=2 {
+            let started = Instant::now();
+            let ping = cmd("PING");
+            let given_up = tokio::time::timeout(Duration::from_secs(1), server.run(&ping)).await;
+            given_up.unwrap_err();
+            let calls = (0..20).map(|_| server.run(&ping));
+            for answer in futures::future::join_all(calls).await {
+                assert!(answer.unwrap_err().is_timeout());
+            }
+            assert_eq!(started.elapsed().as_secs(), 5);
+            while let Some(connection) = listener.accept().now_or_never() {
+                accepted.push(connection.unwrap());
+            }
+            assert_eq!(accepted.len(), attempts);
+        }
     }
 }
