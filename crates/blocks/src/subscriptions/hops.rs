@@ -34,6 +34,8 @@ fn counted(message: &Message, is_raw: bool) -> Option<DeadLetter> {
     let said = said.or_else(|| metadata.get(CONTENT_TYPE));
     let has_envelope = !is_raw && !said.is_some_and(|said| content_type::is_octets(said));
     let event = has_envelope.then(|| Event::parse(data).ok()).flatten();
+    // Other JSON is a payload without an envelope.
+    let event = event.filter(|event| event.get("specversion").is_some());
     let of_event = event.as_ref().and_then(|event| event.get(DEAD_LETTER_HOPS));
     let of_metadata = metadata.get(DEAD_LETTER_HOPS).map(String::as_str);
     // Whoever passed it on may have made a text of the number.
@@ -101,6 +103,7 @@ mod tests {
         let event = r#"{"specversion":"1.0","id":"1"}"#;
         for (data, content_type, is_raw) in [
             ("no json", None, false),
+            (r#"{"order": 1, "id": "1", "deadletterhops": 9}"#, None, false),
             (event, None, true),
             (event, Some("application/octet-stream"), false),
         ] {
@@ -113,22 +116,22 @@ mod tests {
 
     #[tokio::test]
     async fn the_larger_count_holds_and_nonsense_is_none() {
+        let event = |hops: Value| json!({ "specversion": "1.0", DEAD_LETTER_HOPS: hops }).to_string();
         for (of_event, of_metadata, expected) in [
             (json!(3), "5", 6),
             (json!("7"), "5", 8),
             (json!(-1), "many", 1),
             (json!({}), "", 1),
         ] {
-            let mut message = message(&json!({ DEAD_LETTER_HOPS: of_event }).to_string(), None);
+            let mut message = message(&event(of_event), None);
             let metadata = (DEAD_LETTER_HOPS.to_owned(), of_metadata.to_owned());
             message.metadata.extend([metadata]);
             let (data, _) = next(&message, false).await.unwrap();
-            let event: Value = serde_json::from_slice(&data).unwrap();
-            assert_eq!(event[DEAD_LETTER_HOPS], expected);
+            let letter: Value = serde_json::from_slice(&data).unwrap();
+            assert_eq!(letter[DEAD_LETTER_HOPS], expected);
         }
         for full in [json!(16), json!("16"), json!(4_000_000_000_u32)] {
-            let data = json!({ DEAD_LETTER_HOPS: full }).to_string();
-            assert_eq!(next(&message(&data, None), false).await, None);
+            assert_eq!(next(&message(&event(full), None), false).await, None);
         }
     }
 }

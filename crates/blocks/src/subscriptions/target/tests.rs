@@ -280,11 +280,13 @@ fn wanted() -> AppSubscription {
 
 /// The dead letter of a message that was none before.
 fn parked(data: &str) -> (String, String) {
-    let counted = Event::parse(data.as_bytes()).map(|mut event| {
+    let event = Event::parse(data.as_bytes()).ok();
+    let event = event.filter(|event| event.get("specversion").is_some());
+    let counted = event.map(|mut event| {
         event.set_json("deadletterhops", "1".into());
         String::from_utf8(event.to_bytes()).unwrap()
     });
-    ("dead".to_owned(), counted.unwrap_or_else(|_| data.to_owned()))
+    ("dead".to_owned(), counted.unwrap_or_else(|| data.to_owned()))
 }
 
 const EVENT: &str = r#"{"id":"1","type":"t","source":"s","specversion":"1.0","data":1}"#;
