@@ -16,6 +16,8 @@ const MAX_NESTING: usize = 32;
 /// The largest frame, bytes, where the connection string has no `frame_max`: the default of RabbitMQ. The client allocates 64
 /// times the size that the broker proposes.
 pub(super) const MAX_FRAME: u32 = 128 * 1024;
+/// Bytes that one read takes from the socket.
+const READ_SIZE: usize = 128 * 1024;
 /// The header of a message whose properties cannot be read; it replaces all of them.
 const UNREADABLE: &str = "x-outrigger-unreadable";
 
@@ -65,7 +67,7 @@ pub(super) struct Frames<S> {
 impl<S: AsyncRead> Frames<S> {
     pub(super) fn new(stream: S, largest: u32) -> Self {
         Self {
-            stream: BufReader::new(stream),
+            stream: BufReader::with_capacity(READ_SIZE, stream),
             largest: usize::try_from(largest).unwrap_or(usize::MAX),
             frame: Vec::new(),
             checked: Bytes::new(),
