@@ -1,5 +1,7 @@
 //! Declaring a queue that may exist with other arguments.
 
+use std::fmt;
+
 use lapin::{
     Channel, ErrorKind,
     options::QueueDeclareOptions,
@@ -18,7 +20,7 @@ use super::{
 const MAX_DIFFERENCES: usize = 16;
 
 /// The settings of properties and arguments.
-const SETTINGS: [(&str, &str); 7] = [
+const SETTINGS: [(&str, &str); 8] = [
     ("durable", "durable"),
     ("auto_delete", "deletedWhenUnused"),
     (ONE_CONSUMER, "singleActiveConsumer"),
@@ -26,9 +28,14 @@ const SETTINGS: [(&str, &str); 7] = [
     ("x-max-length", "maxLen"),
     ("x-max-length-bytes", "maxLenBytes"),
     ("x-max-priority", "maxPriority"),
+    // A queue of another type has another name.
+    (TYPE, "queueName"),
 ];
+const TYPE: &str = "x-queue-type";
 const ONE_CONSUMER: &str = "x-single-active-consumer";
 const MODE: &str = "x-queue-mode";
+const AUTO_DELETE: &str = "auto-delete";
+const NON_DURABLE: &str = "non-durable";
 
 /// A queue as it is declared.
 pub(super) struct Declaration {
@@ -56,6 +63,19 @@ struct Current<'t> {
     value: &'t str,
     /// As RabbitMQ names it; empty for properties.
     kind: &'t str,
+}
+
+impl fmt::Display for Objection<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Differs { argument, current } => {
+                let current = current.map_or("unset", |current| current.value);
+                write!(f, "exists with {argument} {current}")
+            }
+            Self::Invalid(property @ (AUTO_DELETE | NON_DURABLE)) => write!(f, "cannot be {property}"),
+            Self::Invalid(argument) => write!(f, "cannot have {argument}"),
+        }
+    }
 }
 
 impl<'t> Objection<'t> {
@@ -131,8 +151,8 @@ impl Declaration {
     fn yield_to(&mut self, objection: &Objection<'_>, text: &str) -> Result<()> {
         match *objection {
             // Such a queue loses nothing that the other one would keep.
-            Objection::Invalid("auto-delete") => self.auto_delete = false,
-            Objection::Invalid("non-durable") => self.durable = true,
+            Objection::Invalid(AUTO_DELETE) => self.auto_delete = false,
+            Objection::Invalid(NON_DURABLE) => self.durable = true,
             Objection::Invalid(MODE) => self.set(MODE, None),
             Objection::Differs {
                 argument: "auto_delete",
@@ -142,43 +162,37 @@ impl Declaration {
                 argument: "durable",
                 current: Some(Current { value: "true", .. }),
             } => self.durable = true,
-            Objection::Differs { argument, current } if self.can_yield(argument) => {
-                tracing::warn!(
-                    target: LOG,
-                    "the queue {} exists with {argument} {}; it is used as it is",
-                    self.name,
-                    current.map_or("unset", |current| current.value)
-                );
+            Objection::Differs { argument, current } if self.can_yield(argument, current) => {
                 self.set(argument, current);
             }
-            Objection::Differs { argument, current } => {
+            Objection::Differs { argument, .. } => {
                 let text = format!(
-                    "the queue {} exists with {argument} {}: delete the queue, or change {} of the component or of the \
-                     subscription ({text})",
+                    "the queue {} {objection}: delete the queue, or change {} of the component or of the subscription ({text})",
                     self.name,
-                    current.map_or("unset", |current| current.value),
                     setting(argument)
                 );
                 return Err(Error::new(Kind::Configuration, text));
             }
             Objection::Invalid(argument) => {
                 let text = format!(
-                    "the queue {} cannot have {argument}: remove {}, or change queueType ({text})",
+                    "the queue {} {objection}: remove {}, or change queueType ({text})",
                     self.name,
                     setting(argument)
                 );
                 return Err(Error::new(Kind::Configuration, text));
             }
         }
+        tracing::warn!(target: LOG, "the queue {} {objection}; it is used as it is", self.name);
         Ok(())
     }
 
-    /// Whether the subscription can use a queue with any value of an argument: one that no setting asks for, or one about how
-    /// the broker stores messages.
-    fn can_yield(&self, argument: &str) -> bool {
-        let is_stored = ["x-queue-type", MODE].contains(&argument);
+    /// Whether the subscription can use a queue with this value of an argument: no setting asked for another one, or the
+    /// argument only says how the broker stores messages. A stream is none: its consumers get what is published later.
+    fn can_yield(&self, argument: &str, current: Option<Current<'_>>) -> bool {
+        let is_stream = argument == TYPE && current.is_some_and(|current| current.value == "stream");
+        let is_stored = [TYPE, MODE].contains(&argument);
         let is_asked_for = self.arguments.inner().contains_key(argument);
-        is_stored || argument.starts_with("x-") && argument != ONE_CONSUMER && !is_asked_for
+        !is_stream && (is_stored || argument.starts_with("x-") && argument != ONE_CONSUMER && !is_asked_for)
     }
 
     fn set(&mut self, argument: &str, value: Option<Current<'_>>) {
@@ -255,5 +269,50 @@ mod tests {
         ] {
             assert_eq!(Objection::read(&format!("{start}{text}")), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn each_difference_is_logged_and_a_stream_is_refused() {
+        let declared = || {
+            let mut arguments = FieldTable::default();
+            for name in [TYPE, MODE] {
+                arguments.insert(name.into(), AMQPValue::LongString("x".into()));
+            }
+            Declaration {
+                name: "q".into(),
+                durable: false,
+                auto_delete: true,
+                arguments,
+            }
+        };
+        let lines = outrigger_log_lines::Lines::new();
+        for (objection, logged) in [
+            (Some(Objection::Invalid(AUTO_DELETE)), "cannot be auto-delete"),
+            (Some(Objection::Invalid(NON_DURABLE)), "cannot be non-durable"),
+            (Some(Objection::Invalid(MODE)), "cannot have x-queue-mode"),
+            (
+                differs("auto_delete", "false", ""),
+                "exists with auto_delete false",
+            ),
+            (differs("durable", "true", ""), "exists with durable true"),
+            (
+                differs(TYPE, "quorum", "longstr"),
+                "exists with x-queue-type quorum",
+            ),
+            (differs("x-expires", "5", "long"), "exists with x-expires 5"),
+        ] {
+            declared().yield_to(&objection.unwrap(), "").unwrap();
+            let logged = format!("WARN the queue q {logged}; it is used as it is");
+            let taken = lines.take(LOG, tracing::Level::WARN);
+            assert_eq!(
+                taken.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                [logged]
+            );
+        }
+        let stream = differs(TYPE, "stream", "longstr").unwrap();
+        let error = declared().yield_to(&stream, "").unwrap_err();
+        assert_eq!(error.kind(), Kind::Configuration);
+        assert!(error.to_string().contains("queueName"), "{error}");
+        assert_eq!(lines.take(LOG, tracing::Level::WARN), []);
     }
 }

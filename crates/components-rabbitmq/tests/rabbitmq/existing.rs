@@ -100,6 +100,7 @@ pub(super) async fn what_a_subscription_needs_is_named_with_the_remedy(url: &str
         .unwrap();
     let channel = connection.create_channel().await.unwrap();
     declare(&channel, "n-plain", &[]).await;
+    declare(&channel, "n-stream", &[("x-queue-type", "stream")]).await;
     let letters = [("enableDeadLetter", "true"), ("deletedWhenUnused", "false")];
     for (settings, metadata, named) in [
         (
@@ -124,6 +125,8 @@ pub(super) async fn what_a_subscription_needs_is_named_with_the_remedy(url: &str
         broker.close().await;
     }
     let broker = open(url, "n", &[]).await.unwrap();
+    let error = subscribe(&broker, "stream", &[]).await.map(drop).unwrap_err();
+    assert!(error.to_string().contains("x-queue-type stream"), "{error}");
     let metadata = [("queueType", "quorum"), ("maxPriority", "3")];
     let error = subscribe(&broker, "priority", &metadata)
         .await
