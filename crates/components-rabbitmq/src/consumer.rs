@@ -258,8 +258,8 @@ impl Consumer {
     }
 
     async fn offer(&self, feed: &mut Feed<Acker>, delivery: Delivery) -> Result<()> {
-        if frames::is_unreadable(&delivery.properties) {
-            return self.refuse(&delivery.acker).await;
+        if let Some(why) = frames::refusal(&delivery.properties) {
+            return self.refuse(&delivery.acker, why).await;
         }
         let message = self.message(&delivery);
         if self.shared.options.auto_ack {
@@ -308,11 +308,10 @@ impl Consumer {
     }
 
     /// A message that cannot be read now cannot be read when it comes again.
-    async fn refuse(&self, acker: &Acker) -> Result<()> {
+    async fn refuse(&self, acker: &Acker, why: &str) -> Result<()> {
         tracing::error!(
             target: LOG,
-            "component {}: topic {}: refused a message of the queue {}: its properties are malformed, or its headers nest too \
-             deep; RabbitMQ drops it, unless the queue has a dead-letter exchange (enableDeadLetter)",
+            "component {}: topic {}: refused a message of the queue {}: {why}; RabbitMQ drops it, unless the queue has a dead-letter exchange (enableDeadLetter)",
             self.shared.component,
             self.topic,
             self.queue.name

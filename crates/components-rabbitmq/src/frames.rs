@@ -2,6 +2,7 @@
 //! that it cannot parse ends the connection.
 
 use std::{
+    collections::HashMap,
     io,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -20,15 +21,19 @@ pub(super) const MAX_FRAME: u32 = 128 * 1024;
 const READ_SIZE: usize = 128 * 1024;
 /// The header of a message whose properties cannot be read; it replaces all of them.
 const UNREADABLE: &str = "x-outrigger-unreadable";
+/// The same for a message that is too large.
+const TOO_LARGE: &str = "x-outrigger-too-large";
 
 /// Type of the frame, channel, and size of the payload.
 const HEAD: usize = 7;
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
+const BODY: u8 = 3;
 /// The first byte of `AMQP0091`: a broker that refuses the version sends these eight bytes in place of a frame.
 const PROTOCOL: u8 = b'A';
 /// Class, weight and body size precede the properties of a message.
 const BEFORE_PROPERTIES: usize = 12;
+const BODY_SIZE: std::ops::Range<usize> = 4..BEFORE_PROPERTIES;
 /// `basic.deliver`, which has the routing key of a message.
 const DELIVER: [u8; 4] = [0, 60, 0, 60];
 /// `connection.start`, the only method of a broker with a table.
@@ -45,10 +50,23 @@ const OF_CLIENTS: [[u8; 4]; 8] = [
     [0, 60, 0, 20],
 ];
 
-/// Whether the message came with properties that cannot be read.
-pub(super) fn is_unreadable(properties: &BasicProperties) -> bool {
-    let headers = properties.headers().as_ref();
-    headers.is_some_and(|headers| headers.inner().contains_key(UNREADABLE))
+/// Why the message must be refused, if it must.
+pub(super) fn refusal(properties: &BasicProperties) -> Option<&'static str> {
+    let headers = properties.headers().as_ref()?.inner();
+    if headers.contains_key(TOO_LARGE) {
+        return Some("it has more than 64 MiB, and more than twice --max-body-size");
+    }
+    let is_unreadable = headers.contains_key(UNREADABLE);
+    is_unreadable.then_some("its properties are malformed, or its headers nest too deep")
+}
+
+/// What the broker may send, bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// The largest frame.
+    pub(super) frame: u32,
+    /// The largest body of a message.
+    pub(super) body: usize,
 }
 
 /// A connection to a broker whose frames are checked.
@@ -56,22 +74,30 @@ pub(super) struct Frames<S> {
     stream: BufReader<S>,
     /// The largest frame, bytes.
     largest: usize,
+    max_body: u64,
     /// The frame that is incomplete.
     frame: Vec<u8>,
     /// Checked bytes for the client.
     checked: Bytes,
     /// Bytes left of a frame without tables.
     unchecked: usize,
+    /// Bytes left of a frame that the client does not get.
+    skipped: usize,
+    /// Bytes left of bodies that are too large, by channel.
+    too_large: HashMap<[u8; 2], u64>,
 }
 
 impl<S: AsyncRead> Frames<S> {
-    pub(super) fn new(stream: S, largest: u32) -> Self {
+    pub(super) fn new(stream: S, limits: Limits) -> Self {
         Self {
             stream: BufReader::with_capacity(READ_SIZE, stream),
-            largest: usize::try_from(largest).unwrap_or(usize::MAX),
+            largest: usize::try_from(limits.frame).unwrap_or(usize::MAX),
+            max_body: u64::try_from(limits.body).unwrap_or(u64::MAX),
             frame: Vec::new(),
             checked: Bytes::new(),
             unchecked: 0,
+            skipped: 0,
+            too_large: HashMap::new(),
         }
     }
 
@@ -79,7 +105,11 @@ impl<S: AsyncRead> Frames<S> {
     fn check(&mut self) -> io::Result<()> {
         let size = size(&self.frame);
         let has_tables = matches!(self.frame.first(), Some(&METHOD | &HEADER));
-        if !has_tables {
+        if self.is_too_large(size) {
+            self.skipped = size - self.frame.len();
+            self.frame.clear();
+            return Ok(());
+        } else if !has_tables {
             self.unchecked = size - self.frame.len();
         } else if size > self.largest {
             return Err(io::Error::other(format!(
@@ -98,11 +128,45 @@ impl<S: AsyncRead> Frames<S> {
                 return Err(io::Error::other(text));
             }
             Some(METHOD) => replace_unreadable_key(&mut frame),
-            Some(HEADER) if !is_readable_header(payload(&frame)) => frame = without_properties(&frame),
+            Some(HEADER) if self.has_too_large_body(&frame) => frame = refused(&frame, TOO_LARGE),
+            Some(HEADER) if !is_readable_header(payload(&frame)) => frame = refused(&frame, UNREADABLE),
             _ => {}
         }
         self.checked = frame.into();
         Ok(())
+    }
+
+    /// Whether the message of a header frame has too large a body, of which the client gets nothing.
+    fn has_too_large_body(&mut self, header: &[u8]) -> bool {
+        let size = payload(header)
+            .get(BODY_SIZE)
+            .and_then(|size| size.try_into().ok());
+        let size = size.map_or(0, u64::from_be_bytes);
+        let is_too_large = size > self.max_body;
+        if let Some(channel) = channel(header) {
+            self.too_large.remove(&channel);
+            if is_too_large {
+                self.too_large.insert(channel, size);
+            }
+        }
+        is_too_large
+    }
+
+    /// Whether the frame of so many bytes is part of a body that is too large.
+    fn is_too_large(&mut self, size: usize) -> bool {
+        let [BODY, ..] = *self.frame else { return false };
+        let Some(channel) = channel(&self.frame) else {
+            return false;
+        };
+        let Some(left) = self.too_large.get_mut(&channel) else {
+            return false;
+        };
+        let part = u64::try_from(size - HEAD - 1).unwrap_or(u64::MAX);
+        *left = left.saturating_sub(part);
+        if *left == 0 {
+            self.too_large.remove(&channel);
+        }
+        true
     }
 }
 
@@ -117,6 +181,10 @@ fn size(frame: &[u8]) -> usize {
         }
         _ => HEAD,
     }
+}
+
+fn channel(frame: &[u8]) -> Option<[u8; 2]> {
+    frame.get(1..3)?.try_into().ok()
 }
 
 fn payload(frame: &[u8]) -> &[u8] {
@@ -165,13 +233,18 @@ fn is_readable_header(payload: &[u8]) -> bool {
     read.is_some() && fields.0.is_empty()
 }
 
-/// The header frame of a message with [`UNREADABLE`] as its only property.
-fn without_properties(frame: &[u8]) -> Vec<u8> {
-    let mut table = vec![u8::try_from(UNREADABLE.len()).unwrap_or_default()];
-    table.extend_from_slice(UNREADABLE.as_bytes());
+/// The header frame of a message with the header `why` as its only property: without a body if that is too large.
+fn refused(frame: &[u8], why: &str) -> Vec<u8> {
+    let mut table = vec![u8::try_from(why.len()).unwrap_or_default()];
+    table.extend_from_slice(why.as_bytes());
     table.extend_from_slice(&[b't', 1]);
     let kept = payload(frame).get(..BEFORE_PROPERTIES).unwrap_or_default();
     let mut payload = kept.to_vec();
+    if why == TOO_LARGE
+        && let Some(size) = payload.get_mut(BODY_SIZE)
+    {
+        size.fill(0);
+    }
     payload.extend_from_slice(&HEADERS.to_be_bytes());
     payload.extend_from_slice(&length(&table));
     payload.extend_from_slice(&table);
@@ -287,6 +360,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Frames<S> {
             let available = ready!(Pin::new(&mut this.stream).poll_fill_buf(context))?;
             if available.is_empty() {
                 return Poll::Ready(Ok(()));
+            }
+            if this.skipped > 0 {
+                let count = available.len().min(this.skipped);
+                this.skipped -= count;
+                Pin::new(&mut this.stream).consume(count);
+                continue;
             }
             if this.unchecked > 0 {
                 let count = available.len().min(this.unchecked).min(buffer.remaining());

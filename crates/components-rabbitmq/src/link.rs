@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    frames::MAX_FRAME,
+    frames::{Limits, MAX_FRAME},
     settings::Options,
     short,
     socket::{self, Tls},
@@ -34,6 +34,8 @@ pub(super) struct Link {
     tls: Option<Tls>,
     name: Option<String>,
     external: bool,
+    /// The largest body of a message, bytes.
+    max_body: usize,
     reconnect_wait: Duration,
     live: Mutex<Live>,
     publishing: Mutex<Publishing>,
@@ -75,6 +77,7 @@ impl Link {
             tls,
             name: metadata.filled(&["clientName"]).map(str::to_owned),
             external,
+            max_body: metadata.max_answer(),
             reconnect_wait,
             live: Mutex::default(),
             publishing: Mutex::default(),
@@ -121,14 +124,18 @@ impl Link {
         if self.external {
             properties = properties.with_auth_provider(External);
         }
-        let (tls, largest) = (self.tls.clone(), self.uri.query.frame_max.unwrap_or(MAX_FRAME));
+        let tls = self.tls.clone();
+        let limits = Limits {
+            frame: self.uri.query.frame_max.unwrap_or(MAX_FRAME),
+            body: self.max_body,
+        };
         let connecting = Connection::connector(
             self.uri.clone(),
             socket::runtime(),
             async move |uri, _| {
                 let (host, port) = (uri.authority.host.trim_matches(['[', ']']), uri.authority.port);
                 Ok(AsyncTcpStream::Plain(
-                    socket::connect(host, port, tls.as_ref(), largest).await?,
+                    socket::connect(host, port, tls.as_ref(), limits).await?,
                 ))
             },
             properties,

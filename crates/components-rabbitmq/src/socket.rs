@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, rustls::ClientConfig};
 
-use super::frames::Frames;
+use super::frames::{Frames, Limits};
 
 pub(super) trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
@@ -41,15 +41,15 @@ impl Tls {
     }
 }
 
-/// A connection whose frames have `largest` bytes at most.
-pub(super) async fn connect(host: &str, port: u16, tls: Option<&Tls>, largest: u32) -> io::Result<Socket> {
+/// A connection to a broker that sends no more than `limits`.
+pub(super) async fn connect(host: &str, port: u16, tls: Option<&Tls>, limits: Limits) -> io::Result<Socket> {
     let stream = TcpStream::connect((host, port)).await?;
     stream.set_nodelay(true)?;
     Ok(Compat::new(match tls {
-        None => Box::new(Frames::new(stream, largest)),
+        None => Box::new(Frames::new(stream, limits)),
         Some(tls) => {
             let stream = tls.connector.connect(tls.name.clone(), stream).await?;
-            Box::new(Frames::new(stream, largest))
+            Box::new(Frames::new(stream, limits))
         }
     }))
 }

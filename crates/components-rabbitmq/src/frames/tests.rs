@@ -49,6 +49,11 @@ fn deliver(key: &[u8]) -> Vec<u8> {
     )
 }
 
+const LIMITS: Limits = Limits {
+    frame: MAX_FRAME,
+    body: 3000,
+};
+
 /// What the client reads of a broker that sends `sent` in pieces of a size.
 async fn read(sent: &[u8], piece: usize) -> io::Result<Vec<u8>> {
     let (mut broker, client) = duplex(piece);
@@ -58,7 +63,7 @@ async fn read(sent: &[u8], piece: usize) -> io::Result<Vec<u8>> {
         let _ended = broker.write_all(&sent).await;
     });
     let mut got = Vec::new();
-    let read = Frames::new(client, MAX_FRAME).read_to_end(&mut got).await;
+    let read = Frames::new(client, LIMITS).read_to_end(&mut got).await;
     sending.await.unwrap();
     read.map(|_| got)
 }
@@ -114,11 +119,52 @@ async fn a_message_with_unreadable_properties_is_marked() {
             payload(header)[..BEFORE_PROPERTIES],
             payload(&unreadable)[..BEFORE_PROPERTIES]
         );
-        assert!(is_unreadable(&parsed(header)));
+        assert!(refusal(&parsed(header)).unwrap().contains("nest"));
     }
-    assert!(!is_unreadable(&parsed(&with_headers(&nested_tables(
-        MAX_NESTING
-    )))));
+    assert_eq!(refusal(&parsed(&with_headers(&nested_tables(MAX_NESTING)))), None);
+}
+
+#[tokio::test]
+async fn of_a_body_that_is_too_large_the_client_gets_nothing() {
+    // A frame of a channel.
+    let on = |channel: u8, mut frame: Vec<u8>| {
+        frame[2] = channel;
+        frame
+    };
+    let message = |size: usize| {
+        let mut header = header(&[0, 0]);
+        header[HEAD..][BODY_SIZE].copy_from_slice(&u64::try_from(size).unwrap().to_be_bytes());
+        header
+    };
+    let small = [message(LIMITS.body), frame(BODY, &vec![b's'; LIMITS.body])].concat();
+    let part = || frame(BODY, &[b'l'; 1000]);
+    let sent = [
+        message(LIMITS.body + 1),
+        part(),
+        on(2, message(LIMITS.body)),
+        part(),
+        frame(BODY, b""),
+        on(2, frame(BODY, &vec![b's'; LIMITS.body])),
+        part(),
+        frame(8, b""),
+        frame(BODY, b"l"),
+        small.clone(),
+    ]
+    .concat();
+    for piece in [1, 7, 4096, 1 << 20] {
+        let got = read(&sent, piece).await.unwrap();
+        let (first, rest) = got.split_at(size(&got));
+        assert_eq!(first[..3], sent[..3]);
+        assert_eq!(payload(first)[BODY_SIZE], [0; 8]);
+        assert!(refusal(&parsed(first)).unwrap().contains("--max-body-size"));
+        let expected = [
+            on(2, message(LIMITS.body)),
+            on(2, frame(BODY, &vec![b's'; LIMITS.body])),
+            frame(8, b""),
+            small.clone(),
+        ];
+        assert!(rest == expected.concat(), "{piece}");
+    }
 }
 
 #[tokio::test]
