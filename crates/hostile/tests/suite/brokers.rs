@@ -1,5 +1,5 @@
-//! Hostile brokers, and messages that hostile clients publish to honest ones: whatever a broker sends, the sidecar runs, serves
-//! its callers, and uses no more memory and work than the ceilings.
+//! Hostile brokers of AMQP, Redis, NATS, MQTT and Kafka, and messages of hostile clients that a broker of AMQP passes on:
+//! whatever comes, the sidecar runs, serves its callers, and uses no more memory and work than the ceilings.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -117,6 +117,12 @@ const BROKERS: &[Broker] = &[
         Amqp(|| headers(&[0, 0, 0, 9, 1]))
     ),
     broker!(
+        "amqp-message-of-1-gib",
+        "pubsub.rabbitmq",
+        AMQP,
+        Amqp(|| header(1 << 30, &[0, 0]))
+    ),
+    broker!(
         "resp-deep-arrays",
         "pubsub.redis",
         REDIS,
@@ -206,13 +212,18 @@ fn start(properties: &[u8]) -> Vec<u8> {
     method(0, [10, 10], &[&[0, 9][..], properties, &mechanisms].concat())
 }
 
-/// The header frame of a message of one byte, with these headers.
-fn headers(table: &[u8]) -> Vec<u8> {
+/// The header frame of a message of so many bytes.
+fn header(size: u64, properties: &[u8]) -> Vec<u8> {
     frame(
         2,
         1,
-        &[&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x20, 0][..], table].concat(),
+        &[&[0, 60, 0, 0][..], &size.to_be_bytes(), properties].concat(),
     )
+}
+
+/// The header frame of a message of one byte, with these headers.
+fn headers(table: &[u8]) -> Vec<u8> {
+    header(1, &[&[0x20, 0][..], table].concat())
 }
 
 /// What came of a broker.
