@@ -19,8 +19,10 @@ use tonic::{Code, Response, Status};
 use super::Scheduler;
 use super::hosts::Host;
 
-/// Limit of a call, with the time until schedulers are known and reached.
-const CALL: Duration = Duration::from_secs(5);
+/// Time that a call may spend without a connection to a scheduler.
+const REACH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit of a call, with that time: a scheduler may itself have to wait for its store.
+const CALL: Duration = Duration::from_secs(30);
 /// What a sidecar lacks without a scheduler, and the remedy.
 pub const WITHOUT: &str =
     "jobs, actor reminders and workflows need a scheduler (give its address with --scheduler-host-address)";
@@ -188,34 +190,63 @@ impl Scheduler {
         if !self.is_configured() {
             return Err(SchedulerError::Disabled);
         }
-        let deadline = Instant::now() + CALL;
-        let mut pauses = PAUSES;
-        let mut last = Cow::Borrowed("no scheduler is known yet");
-        let calling = async {
-            loop {
-                let host = self.next().await?;
-                last = Cow::Borrowed("it did not answer");
-                let status = match call(host.client()).await {
-                    Ok(answer) => return Ok(answer.into_inner()),
-                    Err(status) => status,
-                };
-                if !is_repeatable(&status, idempotent) {
-                    return Err(status);
-                }
-                last = Cow::Owned(described(&status));
-                sleep(pauses.pause()).await;
-            }
-        };
-        let called = timeout_at(deadline, calling).await;
-        called
-            .unwrap_or_else(|_| {
+        self.attempt(idempotent, call)
+            .await
+            .map_err(SchedulerError::Status)
+    }
+
+    async fn attempt<T, F>(
+        &self,
+        idempotent: bool,
+        call: impl Fn(SchedulerClient<Channel>) -> F,
+    ) -> Result<T, Status>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let now = Instant::now();
+        let (deadline, mut reach_by) = (now + CALL, now + REACH_TIMEOUT);
+        let (mut pauses, mut last) = (PAUSES, Cow::Borrowed("no scheduler is known yet"));
+        loop {
+            let reached = timeout_at(reach_by, self.reached(&mut pauses, &mut last)).await;
+            let host = reached.unwrap_or_else(|_| {
                 let addresses = self.settings.addresses.join(",");
                 Err(Status::deadline_exceeded(format!(
-                    "no answer from a scheduler at {addresses} within {CALL:?}: {last} (check that it runs, and \
+                    "no answer from a scheduler at {addresses} within {REACH_TIMEOUT:?}: {last} (check that it runs, and \
                      --scheduler-host-address)"
                 )))
-            })
-            .map_err(SchedulerError::Status)
+            })?;
+            let sent = Instant::now();
+            let called = timeout_at(deadline, call(host.client())).await;
+            let status = match called {
+                Ok(Ok(answer)) => return Ok(answer.into_inner()),
+                Ok(Err(status)) => status,
+                Err(_) => {
+                    let address = host.address();
+                    return Err(Status::deadline_exceeded(format!(
+                        "no answer from the scheduler at {address} within {CALL:?}"
+                    )));
+                }
+            };
+            if !is_repeatable(&status, idempotent) {
+                return Err(status);
+            }
+            reach_by = deadline.min(reach_by + sent.elapsed());
+            last = Cow::Owned(described(&status));
+            sleep(pauses.pause()).await;
+        }
+    }
+
+    /// The first scheduler that takes a connection; `last`: why none has so far.
+    async fn reached(&self, pauses: &mut Backoff, last: &mut Cow<'_, str>) -> Result<Arc<Host>, Status> {
+        loop {
+            let host = self.next().await?;
+            *last = Cow::Borrowed("it did not answer");
+            match host.connect().await {
+                Ok(()) => return Ok(host),
+                Err(error) => *last = Cow::Owned(outrigger_transport::error::chain(&error)),
+            }
+            sleep(pauses.pause()).await;
+        }
     }
 
     /// The scheduler whose turn it is, as soon as one is known.
@@ -281,5 +312,29 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_scheduler_that_is_reached_has_thirty_seconds_to_answer() {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let scheduler = scheduler(&[&address]);
+        scheduler.know([address.as_str()].into_iter());
+        let slow = scheduler.call(false, |_| async {
+            sleep(Duration::from_secs(29)).await;
+            Ok(Response::new(()))
+        });
+        slow.await.unwrap();
+
+        let started = Instant::now();
+        let silent = scheduler.call(false, |_| std::future::pending::<Result<Response<()>, Status>>());
+        let error = silent.await.unwrap_err();
+        assert_eq!(error.code(), Code::DeadlineExceeded);
+        assert_eq!(started.elapsed().as_secs(), 30);
+        let text = error.to_string();
+        assert!(
+            text.contains(&address) && !text.contains("check that it runs"),
+            "{text}"
+        );
     }
 }

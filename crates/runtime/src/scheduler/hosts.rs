@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outrigger_backoff::Backoff;
 use outrigger_identity::{Expect, server_name};
-use outrigger_transport::conn::{Channel, Dialer, H2Pool, KeepAlive};
+use outrigger_transport::conn::{Channel, DialError, Dialer, H2Pool, KeepAlive};
 use outrigger_wire::scheduler::v1::WatchHostsRequest;
 use outrigger_wire::scheduler::v1::scheduler_client::SchedulerClient;
 use tokio::time::timeout;
@@ -28,6 +28,7 @@ const MAX_MESSAGE: usize = 64 << 20;
 /// One scheduler.
 pub(super) struct Host {
     address: String,
+    channel: Channel,
     client: SchedulerClient<Channel>,
 }
 
@@ -46,15 +47,21 @@ impl Host {
         let limit = settings.max_message.max(MAX_MESSAGE);
         Self {
             address: address.to_owned(),
-            client: SchedulerClient::new(channel)
+            client: SchedulerClient::new(channel.clone())
                 .max_decoding_message_size(limit)
                 .max_encoding_message_size(usize::MAX),
+            channel,
         }
     }
 
     /// `host:port`.
     pub(super) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Connects, where there is no connection yet.
+    pub(super) async fn connect(&self) -> Result<(), DialError> {
+        self.channel.connect().await
     }
 
     /// What calls are made with.

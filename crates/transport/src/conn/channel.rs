@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use http::{Request, Response};
 use tower::Service;
 
-use super::{H2Pool, SendError};
+use super::{DialError, H2Pool, SendError};
 use crate::body::Body;
 
 /// What a generated client sends its requests through. Connections are made when they are needed, and made again. They
@@ -20,6 +20,14 @@ impl Channel {
     /// Sends through the connections of `pool`.
     pub fn new(pool: H2Pool) -> Self {
         Self(Arc::new(pool))
+    }
+
+    /// Makes sure that there is a connection for the next request.
+    ///
+    /// # Errors
+    /// [`DialError`] when none could be made.
+    pub async fn connect(&self) -> Result<(), DialError> {
+        self.0.connect().await
     }
 }
 

@@ -166,6 +166,17 @@ impl H2Pool {
         (!full || connections.len() >= MAX_CONNECTIONS).then(|| Arc::clone(best))
     }
 
+    /// Makes sure that a connection takes calls.
+    ///
+    /// # Errors
+    /// [`DialError`] when none could be made.
+    pub async fn connect(&self) -> Result<(), DialError> {
+        match self.usable() {
+            Some(_) => Ok(()),
+            None => self.open().await.map(|_| ()),
+        }
+    }
+
     /// Opens a connection, unless another call just did, or just found that nobody answers.
     async fn open(&self) -> Result<Connection, DialError> {
         let since = Instant::now();
@@ -179,7 +190,7 @@ impl H2Pool {
         {
             return Err(self.dialer.error(DialErrorKind::Timeout(limit)));
         }
-        let connection = self.connect().await.inspect_err(|error| {
+        let connection = self.dial().await.inspect_err(|error| {
             if let DialErrorKind::Timeout(limit) = error.kind {
                 *one_at_a_time = Some((Instant::now(), limit));
             }
@@ -192,7 +203,7 @@ impl H2Pool {
         Ok(connection)
     }
 
-    async fn connect(&self) -> Result<PooledConnection, DialError> {
+    async fn dial(&self) -> Result<PooledConnection, DialError> {
         let io = self.dialer.dial().await?;
         let end = self.dialer.valid_until(&io);
         let failed = |error: outrigger_http2::Error| self.dialer.error(DialErrorKind::Http2(error));
