@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::load::{Broken, Document, Read};
 use crate::meta::{ObjectMeta, Source};
+use crate::yaml;
 
 /// One Resiliency document.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -199,16 +200,26 @@ impl Read for Resiliency {
             );
             return Ok(None);
         }
-        let (raw, source, errors) = document.decode_usable::<Raw>()?;
+        document.decode_usable(Raw::finish).map(Some)
+    }
+
+    fn with_mistakes(self, errors: Vec<yaml::Error>) -> Result<Self, Vec<yaml::Error>> {
+        let in_spec = |error: &yaml::Error| {
+            let start = error.path.get(..4).unwrap_or_default();
+            start.eq_ignore_ascii_case("spec")
+        };
+        if !errors.iter().all(in_spec) {
+            return Err(errors);
+        }
         let mistakes = errors.into_iter().map(|error| Mistake {
             what: error.to_string(),
             line: error.line,
             key: error.path,
         });
-        Ok(Some(Resiliency {
+        Ok(Resiliency {
             mistakes: mistakes.collect(),
-            ..raw.finish(source)
-        }))
+            ..self
+        })
     }
 }
 

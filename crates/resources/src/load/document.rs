@@ -6,6 +6,7 @@ use std::path::Path;
 use outrigger_nearest::nearest;
 use serde::de::DeserializeOwned;
 
+use super::Read;
 use super::split::Chunk;
 use crate::configuration::{self, UNKNOWN_KEY};
 use crate::meta::{Source, valid_name};
@@ -188,21 +189,19 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// As [`Document::decode`], where wrong values of `spec` count as absent and are given besides.
-    pub(crate) fn decode_usable<T: DeserializeOwned>(
+    /// As [`Document::decode`], where wrong values count as absent if the resource can be used without them.
+    pub(crate) fn decode_usable<T: DeserializeOwned, R: Read>(
         &mut self,
-    ) -> Result<(T, Source, Vec<yaml::Error>), Broken> {
+        finish: impl FnOnce(T, Source) -> R,
+    ) -> Result<R, Broken> {
         self.check_valid_name()?;
-        let in_spec = |error: &yaml::Error| {
-            let start = error.path.get(..4).unwrap_or_default();
-            start.eq_ignore_ascii_case("spec")
-        };
         match yaml::decode_usable::<T>(&self.node, Flavour::Json) {
-            (Some(decoded), errors) if errors.iter().all(in_spec) => {
+            (Some(decoded), errors) => {
                 let (value, source) = self.decoded(decoded);
-                Ok((value, source, errors))
+                let usable = finish(value, source).with_mistakes(errors);
+                usable.map_err(|errors| self.broken(&errors))
             }
-            (_, errors) => Err(self.broken(&errors)),
+            (None, errors) => Err(self.broken(&errors)),
         }
     }
 

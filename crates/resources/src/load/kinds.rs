@@ -60,6 +60,14 @@ pub(crate) trait Read: Sized {
 
     /// Reads a document of this kind and of one of its versions; `None` when it is left out.
     fn read(document: &mut Document<'_>, api_version: &str) -> Result<Option<Self>, Broken>;
+
+    /// Takes the values that could not be read and count as absent; gives them back where it cannot be used without them.
+    fn with_mistakes(self, errors: Vec<yaml::Error>) -> Result<Self, Vec<yaml::Error>> {
+        match errors.is_empty() {
+            true => Ok(self),
+            false => Err(errors),
+        }
+    }
 }
 
 /// A resource that can be read from JSON. Its source is empty.
@@ -143,11 +151,14 @@ macro_rules! kinds {
             impl FromJson for $resource {
                 fn from_json(json: &[u8]) -> Result<Self, String> {
                     let node = yaml::from_json(json).map_err(|e| e.to_string())?;
-                    let raw = yaml::decode_every::<$raw>(&node, Flavour::Json).map_err(|errors| {
+                    let read = match yaml::decode_usable::<$raw>(&node, Flavour::Json) {
+                        (Some(raw), errors) => raw.value.finish(Source::default()).with_mistakes(errors),
+                        (None, errors) => Err(errors),
+                    };
+                    read.map_err(|errors| {
                         let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
                         errors.join("; ")
-                    })?;
-                    Ok(raw.value.finish(Source::default()))
+                    })
                 }
             }
         )*

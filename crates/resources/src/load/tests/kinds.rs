@@ -289,3 +289,32 @@ fn operators_send_json() {
         ("s", Some("b"), &None)
     );
 }
+
+#[test]
+fn of_a_resiliency_of_an_operator_the_values_that_can_be_read_apply() {
+    let resiliency = |metadata: &str| {
+        format!(
+            r#"{{"metadata":{metadata},"spec":{{"policies":{{"timeouts":{{"fast":"1s","odd":[1]}},
+               "retries":{{"again":{{"maxRetries":"many"}}}}}}}}}}"#
+        )
+    };
+    let load = |json: &str| objects([(Kind::Resiliency, json)], "app").unwrap();
+    let loaded = load(&resiliency(r#"{"name":"r"}"#));
+    assert!(
+        loaded.broken.is_empty() && loaded.warnings.is_empty(),
+        "{loaded:?}"
+    );
+    let [sent] = loaded.resiliency.as_slice() else {
+        panic!("one resiliency: {loaded:?}")
+    };
+    assert_eq!(sent.policies.timeouts["fast"], "1s");
+    assert!(sent.is_wrong("spec.policies.timeouts", "odd"));
+    assert!(sent.is_wrong("spec.policies.retries", "again"));
+    assert_eq!(sent.source.to_string(), OPERATOR);
+
+    let unnamed = load(&resiliency(r#"{"name":["r"]}"#));
+    assert!(
+        unnamed.resiliency.is_empty() && unnamed.broken.len() == 1,
+        "{unnamed:?}"
+    );
+}
