@@ -1,7 +1,9 @@
 //! Whether the app can be called: what the log and the caller are told when it cannot.
 
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
 
+use outrigger_accept::LogThrottle;
 use outrigger_transport::conn::{DialErrorKind, SendError};
 
 use super::{AppError, AppProtocol};
@@ -18,6 +20,7 @@ const FOREIGN: u8 = 4;
 /// What the calls of an app have shown so far.
 pub(super) struct Reach {
     state: AtomicU8,
+    warning: Mutex<LogThrottle>,
     protocol: AppProtocol,
 }
 
@@ -25,6 +28,7 @@ impl Reach {
     pub(super) fn new(protocol: AppProtocol) -> Self {
         Self {
             state: AtomicU8::new(0),
+            warning: Mutex::default(),
             protocol,
         }
     }
@@ -75,10 +79,18 @@ impl Reach {
         };
         let error = AppError::Send { source, hint };
         let state = heard | trouble;
-        if trouble != 0 && self.state.swap(state, Ordering::Relaxed) != state {
+        // Without a line the state stays: a later failure has one.
+        if trouble != 0 && self.state.load(Ordering::Relaxed) != state && self.may_warn() {
+            self.state.store(state, Ordering::Relaxed);
             tracing::warn!(target: LOG, "call of the app failed: {error}{remedy}");
         }
         error
+    }
+
+    /// An app that fails some calls and answers others would fill the log.
+    fn may_warn(&self) -> bool {
+        let mut warning = self.warning.lock().unwrap_or_else(PoisonError::into_inner);
+        warning.happened().is_some()
     }
 
     /// What a peer that speaks something else may be.
@@ -178,6 +190,38 @@ mod tests {
         stream.write_all(answer).await.unwrap();
     }
 
+    /// Until the log may have another line about the app.
+    async fn another_line_is_due() {
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(10)).await;
+        tokio::time::resume();
+    }
+
+    #[tokio::test]
+    async fn an_app_that_fails_some_calls_has_a_line_once_in_a_while() {
+        const FINE: &[u8] = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+        let lines = Lines::new();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let channel = channel(listener.local_addr().unwrap(), AppProtocol::Http);
+        let call = async |answer: &[u8]| {
+            let (called, ()) = tokio::join!(channel.health_check("/healthz"), serve_one(&listener, answer));
+            assert_eq!(called.is_ok(), answer == FINE);
+        };
+        call(FINE).await;
+        for times in 0..2 {
+            for _ in 0..3 {
+                call(b"").await;
+                call(FINE).await;
+            }
+            let logged = logged(&lines);
+            assert!(
+                logged.len() == 2 && logged[0].starts_with("WARN") && logged[1].starts_with("INFO"),
+                "{times}: {logged:?}"
+            );
+            another_line_is_due().await;
+        }
+    }
+
     #[tokio::test]
     async fn an_app_that_ends_has_one_line_until_it_answers_again() {
         const FINE: &[u8] = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
@@ -207,6 +251,7 @@ mod tests {
         assert_eq!(logged(&lines), ["INFO the app answers calls"]);
 
         // It ends between calls.
+        another_line_is_due().await;
         drop(listener);
         for _ in 0..2 {
             call().await.unwrap_err();
