@@ -100,23 +100,7 @@ impl Actors {
         let body = body.collect_up_to(self.with.max_message).await;
         let body =
             body.map_err(|error| ActorError::Invoke(format!("failed to read response data: {error}")))?;
-        match &reply.status {
-            AppStatus::Http(200) => {}
-            AppStatus::Http(404) => {
-                return Err(ActorError::NoMethod(method));
-            }
-            AppStatus::Grpc { code: 0, .. } => {}
-            status => {
-                let (code, text) = match status {
-                    AppStatus::Grpc { code, message, .. } => (*code, message.clone().into_bytes().into()),
-                    AppStatus::Http(code) => (i32::from(*code), body),
-                };
-                let text = String::from_utf8_lossy(&text);
-                return Err(ActorError::Invoke(format!(
-                    "error from actor service: ({code}) {text}"
-                )));
-            }
-        }
+        check(&reply.status, method, &body)?;
         reply.body = body.into();
         Ok(reply)
     }
@@ -133,12 +117,22 @@ impl Actors {
         call.content_type = Some(HeaderValue::from_static("application/x-protobuf"));
         let method = call.method.clone();
         let reply = self.app_head(call).await?;
-        // The head says it all: an app that does not end the body does not hold up the end of the actor.
-        match reply.status {
-            AppStatus::Http(200) => Ok(()),
-            _ => self.success(reply, method).await.map(|_| ()),
-        }
+        // The body is not read: an app that does not end it does not hold up the end of the actor.
+        check(&reply.status, method, b"")
     }
+}
+
+/// The error that a reply stands for, with its `body` as text.
+fn check(status: &AppStatus, method: String, body: &[u8]) -> Result<(), ActorError> {
+    let (code, text) = match status {
+        AppStatus::Http(200) | AppStatus::Grpc { code: 0, .. } => return Ok(()),
+        AppStatus::Http(404) => return Err(ActorError::NoMethod(method)),
+        AppStatus::Http(code) => (i32::from(*code), body),
+        AppStatus::Grpc { code, message, .. } => (*code, message.as_bytes()),
+    };
+    let text = String::from_utf8_lossy(text);
+    let error = format!("error from actor service: ({code}) {text}");
+    Err(ActorError::Invoke(error))
 }
 
 /// Whether an actor's reply says that it wants no more of this timer or reminder.

@@ -24,7 +24,8 @@ use crate::common::{Answer, App, Control, Net, Node, Placement, app, eventually,
 type Asked = Arc<Mutex<BTreeMap<String, usize>>>;
 
 /// An app that hosts actors of type `T`. The method `hang` of any, and the `DELETE` of actors whose ids begin with `stuck`, are
-/// never answered, that of actors whose ids begin with `endless` has a body that does not end; timers are due once.
+/// never answered; the answer to that of actors whose ids begin with `endless` has a body that does not end, and the status that
+/// the id ends with. Timers are due once.
 async fn host(settings: serde_json::Value, asked: &Asked) -> App {
     let (settings, asked) = (settings.to_string(), Arc::clone(asked));
     App::start(move |request: Request<Incoming>| {
@@ -42,7 +43,8 @@ async fn host(settings: serde_json::Value, asked: &Asked) -> App {
                 pending::<()>().await;
             }
             let mut answer = app::text(200, "");
-            if line.starts_with("DELETE /actors/T/endless") {
+            if let Some(status) = line.strip_prefix("DELETE /actors/T/endless") {
+                *answer.status_mut() = status.parse().unwrap();
                 let endless = futures::stream::pending::<Result<Frame<Bytes>, Infallible>>();
                 *answer.body_mut() = Body::stream(StreamBody::new(endless));
             }
@@ -259,7 +261,7 @@ async fn idle_actors_that_are_not_being_ended_yet_can_be_called() {
     assert_eq!(ids.iter().filter(is_ending).count(), 64);
 }
 
-/// Invariant: an app that answers when it is told of an actor's end, and does not end the answer, does not hold up the sidecar.
+/// Invariant: an app that answers the `DELETE` of an actor, and does not end the answer, does not hold up the sidecar.
 #[tokio::test]
 async fn a_sidecar_ends_in_time_although_the_app_does_not_end_its_answers() {
     for protocol in ["http", "h2c"] {
@@ -269,9 +271,14 @@ async fn a_sidecar_ends_in_time_although_the_app_does_not_end_its_answers() {
         let plan = plan.flag(&format!("--app-protocol={protocol}"));
         let node = plan.flag(&placement.flag()).start().await;
         eventually(async || placement.has("T", 1)).await;
-        assert_eq!(invoke(&node, "endless", "m").await.status, 200);
+        for status in [200, 404, 500] {
+            assert_eq!(invoke(&node, &format!("endless{status}"), "m").await.status, 200);
+        }
         node.stop().await.unwrap();
-        assert_eq!(times(&asked, "DELETE /actors/T/endless"), 1, "{protocol}");
+        for status in [200, 404, 500] {
+            let deleted = times(&asked, &format!("DELETE /actors/T/endless{status}"));
+            assert_eq!(deleted, 1, "{protocol}: {status}");
+        }
     }
 }
 
