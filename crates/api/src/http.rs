@@ -21,6 +21,7 @@ mod unread;
 mod verb;
 mod workflow;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -34,6 +35,7 @@ use outrigger_blocks_actors::actors::Actors;
 use outrigger_blocks_actors::workflow::Workflows;
 use outrigger_component::Pairs;
 use outrigger_component::middleware::Peer;
+use outrigger_policy::escape::path_unescape;
 use outrigger_policy::path::clean_escaped_path;
 use outrigger_policy::request_path;
 use outrigger_runtime::life::{Readiness, Shutdown};
@@ -211,9 +213,10 @@ impl HttpApi {
             Err(error) => return text_response(StatusCode::BAD_REQUEST, &error.to_string()),
         };
         let parent = Parent::from_http(request.headers());
-        let mut span = self.tracer.start(SpanKind::Client, path, &parent);
+        let path = in_spans(path);
+        let mut span = self.tracer.start(SpanKind::Client, &path, &parent);
         if span.is_recording() {
-            describe(&mut span, client, request, path);
+            describe(&mut span, client, request, &path);
         }
         let mut response = self.guarded(client, request, matched, &mut span).await;
         let status = response.status();
@@ -420,9 +423,23 @@ fn baggage(headers: &HeaderMap) -> Result<Option<HeaderValue>, BaggageError> {
     Ok(found.and_then(|(text, _)| HeaderValue::try_from(text).ok()))
 }
 
-/// A target as spans name it: that of a call can be a URL.
-fn without_query(target: &str) -> &str {
-    target.split_once('?').map_or(target, |(target, _)| target)
+/// A target, or a path with one, as spans name it. A URL as target goes without its query and user part; in a path that was
+/// cleaned its scheme has one slash.
+fn in_spans(target: &str) -> Cow<'_, str> {
+    let target = target.split_once('?').map_or(target, |(target, _)| target);
+    if !target.contains('@') && !target.contains("%40") {
+        return Cow::Borrowed(target);
+    }
+    let decoded = path_unescape(target).unwrap_or(Cow::Borrowed(target));
+    let schemes = ["http:/", "https:/"].into_iter();
+    let starts = schemes.filter_map(|scheme| Some(decoded.find(scheme)? + scheme.len()));
+    let shown = starts.min().and_then(|start| {
+        let (before, url) = decoded.split_at(start);
+        let authority = url.trim_start_matches('/').split('/').next()?;
+        let (user, _) = authority.rsplit_once('@')?;
+        Some(format!("{before}{}", url.replacen(user, "***", 1)))
+    });
+    shown.map_or(Cow::Borrowed(target), Cow::Owned)
 }
 
 fn describe(span: &mut Span, client: &Client, request: &Request<Body>, path: &str) {
@@ -430,8 +447,8 @@ fn describe(span: &mut Span, client: &Client, request: &Request<Body>, path: &st
     span.set("dapr.protocol", "http");
     span.set("dapr.api", format!("{method} {path}"));
     span.set("http.request.method", method.to_owned());
-    // Queries hold keys and tokens, which are not for whoever reads traces.
-    span.set("url.full", request.uri().path().to_owned());
+    // Queries and user parts hold keys and tokens, which are not for whoever reads traces.
+    span.set("url.full", in_spans(request.uri().path()).into_owned());
     if let Some(address) = client.address {
         span.set("server.address", address.ip().to_string());
         span.set("server.port", address.port().to_string());
@@ -441,12 +458,38 @@ fn describe(span: &mut Span, client: &Client, request: &Request<Body>, path: &st
             && *name != names::API_TOKEN
             && let Ok(value) = value.to_str()
         {
-            let value = if *name == names::APP_ID {
-                without_query(value)
-            } else {
-                value
+            let value = match *name == names::APP_ID {
+                true => in_spans(value),
+                false => Cow::Borrowed(value),
             };
-            span.set_default(name.as_str().to_owned(), value.to_owned());
+            span.set_default(name.as_str().to_owned(), value.into_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_show_no_queries_and_user_parts_of_targets() {
+        for (target, expected) in [
+            ("app", "app"),
+            ("http://h:1/x?key=1", "http://h:1/x"),
+            ("http://me:pw@h:1/x?key=1", "http://***@h:1/x"),
+            ("https://me:p@w@h", "https://***@h"),
+            (
+                "/v1.0/invoke/http:/me:pw@h/method/m",
+                "/v1.0/invoke/http:/***@h/method/m",
+            ),
+            (
+                "/v1.0/invoke/http%3A%2F%2Fme%3Apw%40h/method/m",
+                "/v1.0/invoke/http://***@h/method/m",
+            ),
+            ("/v1.0/state/s/me@h", "/v1.0/state/s/me@h"),
+            ("/v1.0/state/s/http:/h/me%40h", "/v1.0/state/s/http:/h/me%40h"),
+        ] {
+            assert_eq!(in_spans(target), expected);
         }
     }
 }

@@ -11,7 +11,7 @@ use outrigger_transport::body::Body;
 use outrigger_transport::headers::{internal_to_http, names, strip_hop_by_hop, wants_events};
 
 use super::route::{Endpoint, HandlerResult};
-use super::{Context, HttpApi, without_query};
+use super::{Context, HttpApi, in_spans};
 use crate::error::ApiError;
 
 /// The group of service invocation in allow and deny lists.
@@ -70,10 +70,10 @@ impl HttpApi {
         let head_only = head.method == Method::HEAD;
         head.headers.remove(names::APP_ID);
         if span.is_recording() {
-            let target = without_query(&id);
+            let target = in_spans(&id);
             span.set_name(format!("CallLocal/{target}/{method}"));
             span.set("rpc.service", "ServiceInvocation");
-            span.set("net.peer.name", target.to_owned());
+            span.set("net.peer.name", target.into_owned());
         }
         let call = Call {
             method,

@@ -342,11 +342,14 @@ async fn a_collector_gets_the_spans_of_a_call() {
     assert_eq!(status.message, "Code(404): Not Found");
     assert_eq!(failed.attributes()["dapr.status_code"], "404");
     // A target can be a URL, in which nothing listens at port 1.
-    let by_url = ["dapr-app-id: http://127.0.0.1:1/x?key=hidden"];
+    let by_url = ["dapr-app-id: http://hidden:hidden@127.0.0.1:1/x?key=hidden"];
     caller
         .ask(request("GET", "/m?key=hidden", &by_url, Body::Empty))
         .await;
-    eventually(async || find("caller", "CallLocal/http://127.0.0.1:1/x/m").is_some()).await;
+    eventually(async || find("caller", "CallLocal/http://***@127.0.0.1:1/x/m").is_some()).await;
+    let by_path = "/v1.0/invoke/http://hidden:hidden@127.0.0.1:1/method/m";
+    caller.ask(get(by_path)).await;
+    eventually(async || find("caller", "CallLocal/http://***@127.0.0.1:1/m").is_some()).await;
     assert!(!format!("{:?}", spans.lock().unwrap()).contains("hidden"));
     // Health checks leave no spans.
     caller.ask(get("/v1.0/healthz")).await;
