@@ -17,6 +17,8 @@ const FILE: &str = "reserve";
 const SIZE: u64 = 8 << 20;
 /// By how much it shrinks at once, and what has to be free beside it.
 const STEP: u64 = 1 << 20;
+/// What has to be free for the whole file.
+const SIZE_AND_STEP: u64 = SIZE + STEP;
 /// Bytes that are written at once.
 const CHUNK: usize = 64 << 10;
 
@@ -58,11 +60,19 @@ impl Reserve {
     pub(super) fn restore(&mut self) {
         let restored = self.open().and_then(|mut file| {
             let before = file.seek(SeekFrom::End(0))?;
-            let reached = grow(&mut file, before)?;
-            let is_whole = reached == SIZE + STEP;
-            // Deletes need the rest.
-            file.set_len(reached.saturating_sub(STEP).max(before.min(SIZE)))?;
-            Ok(is_whole)
+            // Deletes need a step; others that use the disk are not to see it full.
+            let end = match before.saturating_add(free_space(&file)?) {
+                SIZE_AND_STEP.. => SIZE_AND_STEP,
+                room => room.saturating_sub(STEP),
+            };
+            if end <= before {
+                return Ok(false);
+            }
+            let reached = grow(&mut file, before, end)?;
+            if reached < end || end == SIZE_AND_STEP {
+                file.set_len(reached.saturating_sub(STEP).max(before.min(SIZE)))?;
+            }
+            Ok(reached == SIZE_AND_STEP)
         });
         let is_whole = matches!(restored, Ok(true));
         match self.is_short {
@@ -95,7 +105,7 @@ impl Reserve {
             .and_then(|mut file| {
                 let before = file.seek(SeekFrom::End(0))?;
                 // A call that needs more than there is says nothing of the others.
-                if self.is_short == Some(false) && grow(&mut file, before)? == SIZE + STEP {
+                if self.is_short == Some(false) && grow(&mut file, before, SIZE_AND_STEP)? == SIZE_AND_STEP {
                     file.set_len(SIZE)?;
                     return Ok((false, false));
                 }
@@ -121,18 +131,32 @@ impl Reserve {
     }
 }
 
-/// Appends to the file until it has a step more than its size, or the disk is full; how many bytes it has then.
-fn grow(file: &mut File, before: u64) -> io::Result<u64> {
+/// Bytes that the file system of a file has for this user; quotas do not count.
+fn free_space(file: &File) -> io::Result<u64> {
+    let disk = rustix::fs::fstatvfs(file)?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+/// Whether a write failed for want of space, or of the user's part of it.
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+/// Appends to the file until `end`, or until the disk is full; how many bytes it has then.
+fn grow(file: &mut File, before: u64, end: u64) -> io::Result<u64> {
     // File systems that compress leave out zeros.
     let mut noise = vec![0; CHUNK];
     rand::fill(&mut noise[..]);
     let mut reached = before;
-    while reached < SIZE + STEP {
-        let more = CHUNK.min(usize::try_from(SIZE + STEP - reached).unwrap_or(CHUNK));
+    while reached < end {
+        let more = CHUNK.min(usize::try_from(end - reached).unwrap_or(CHUNK));
         match file.write(&noise[..more]) {
             Ok(written @ 1..) => reached += written as u64,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() != io::ErrorKind::StorageFull => return Err(error),
+            Err(error) if !is_full(&error) => return Err(error),
             _ => break,
         }
     }
@@ -159,6 +183,14 @@ mod tests {
             assert_eq!((size(), reserve.is_short()), (SIZE, false));
             assert!(!reserve.give_up(), "the disk is not full");
             assert_eq!((size(), reserve.is_short()), (SIZE, false));
+        }
+    }
+
+    #[test]
+    fn a_quota_that_is_used_up_is_a_full_disk() {
+        // EDQUOT and ENOSPC of Linux.
+        for (code, expected) in [(122, true), (28, true), (5, false)] {
+            assert_eq!(is_full(&io::Error::from_raw_os_error(code)), expected, "{code}");
         }
     }
 }

@@ -99,8 +99,10 @@ impl Writer {
             self.store_late();
         }
         if !parts.is_empty() || !advances.is_empty() {
-            let failed = self.transaction(parts, advances);
-            if matches!(failed, Some(StorageError::Full(_))) {
+            if self
+                .transaction(parts, advances)
+                .is_err_and(|error| may_be_full(&error))
+            {
                 self.make_space();
                 if !is_behind {
                     self.store_late();
@@ -126,17 +128,17 @@ impl Writer {
         let (over, under_way): (Vec<_>, Vec<_>) = late.partition(|advance| advance.progress.is_none());
         for advances in [over, under_way] {
             if !advances.is_empty() {
-                self.transaction(Vec::new(), advances);
+                let _ = self.transaction(Vec::new(), advances);
             }
         }
     }
 
-    /// Stores all of it or nothing; why nothing.
+    /// Stores all of it or nothing.
     fn transaction(
         &mut self,
         parts: Vec<(Part, oneshot::Sender<StorageError>)>,
         advances: Vec<Advance>,
-    ) -> Option<StorageError> {
+    ) -> rusqlite::Result<()> {
         let mut waiting = Vec::with_capacity(parts.len());
         let mut not_begun = parts;
         let is_short = self.reserve.is_short();
@@ -147,7 +149,7 @@ impl Writer {
             &advances,
             &mut waiting,
         );
-        let error = match outcome {
+        let stored = match outcome {
             Ok(changes) => {
                 // The engine learns it before the caller: a trigger may come before the answer, never after a delete.
                 for change in changes {
@@ -155,33 +157,33 @@ impl Writer {
                     // It ends with the process.
                     let _ = self.changes.blocking_send(change);
                 }
-                None
+                Ok(())
             }
             Err(error) => {
                 tracing::error!(target: LOG, "cannot write to the store: {error}");
                 // SQLite has taken it back already after some errors.
                 let _ = self.connection.execute_batch("ROLLBACK");
                 self.put_off(advances);
-                Some(failure(&error))
+                Err(error)
             }
         };
         for on_stored in waiting {
             fault::point("before a caller is told");
-            on_stored(error.clone().map_or(Ok(()), Err));
+            on_stored(stored.as_ref().copied().map_err(failure));
         }
-        if let Some(error) = &error {
+        if let Err(error) = &stored {
             for (_, failed) in not_begun {
-                let _ = failed.send(error.clone());
+                let _ = failed.send(failure(error));
             }
         }
-        error
+        stored
     }
 
     /// Gives up as much of the reserve as it takes to begin with an empty log.
     fn make_space(&mut self) {
         while self.reserve.give_up() {
             match self.empty_log() {
-                Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => {}
+                Err(error) if may_be_full(&error) => {}
                 Err(error) => {
                     tracing::warn!(target: LOG, "cannot move the log of the store to its file: {error}");
                     return;
@@ -266,6 +268,17 @@ fn write_all(
     connection.prepare_cached("COMMIT")?.execute([])?;
     fault::point("committed");
     Ok(changes)
+}
+
+/// Whether a full disk can be the reason. A disk quota that is used up is an I/O error to SQLite.
+fn may_be_full(error: &rusqlite::Error) -> bool {
+    let code = error
+        .sqlite_error()
+        .map(|error| (error.code, error.extended_code));
+    matches!(
+        code,
+        Some((ErrorCode::DiskFull, _) | (_, rusqlite::ffi::SQLITE_IOERR_WRITE))
+    )
 }
 
 /// What work on the store fails with that is not SQLite's doing: its part of a transaction is taken back.
