@@ -72,7 +72,9 @@ impl Instances {
 
     /// What those in memory wait for, `most` of them, the one first whose turn was longest ago.
     pub(super) fn waits(&self, most: usize) -> Vec<InstanceWaits> {
-        self.locked().waits(most)
+        let ids = self.locked().ids(most);
+        // Turns need the lock, too: it is held for one instance at a time.
+        ids.iter().filter_map(|id| self.locked().waits(id)).collect()
     }
 
     fn locked(&self) -> MutexGuard<'_, Slots> {

@@ -107,28 +107,36 @@ impl Slots {
         slots
     }
 
-    /// What they wait for, `most` of them, the one first whose turn was longest ago; then those that are stalled.
-    pub(super) fn waits(&self, most: usize) -> Vec<InstanceWaits> {
-        let ids = self.by_turn.values();
-        let known = ids.filter_map(|id| Some((id, self.by_id.get(id)?.loaded.as_ref()?)));
-        let known = known.map(|(id, loaded)| InstanceWaits {
-            id: id.clone(),
-            generation: loaded.instance.generation,
-            status: loaded.instance.status(),
-            waits: loaded.instance.waits(),
-        });
-        // Without a history: why is in the log, and told by who loads it.
+    /// The ids of `most` of them, the one first whose turn was longest ago; then those that are stalled.
+    pub(super) fn ids(&self, most: usize) -> Vec<String> {
         let stalled = self.by_id.iter().filter(|(_, slot)| slot.is_stalled);
-        let stalled = stalled.map(|(id, _)| InstanceWaits {
-            id: id.clone(),
-            generation: 0,
-            status: OrchestrationStatus::Stalled,
-            waits: vec![Wait::Fix {
-                reason: String::new(),
-                description: "it cannot go on before a worker with other code connects".to_owned(),
-            }],
-        });
-        known.chain(stalled).take(most).collect()
+        let known = self.by_turn.values().chain(stalled.map(|(id, _)| id));
+        known.take(most).cloned().collect()
+    }
+
+    /// What one of them waits for.
+    pub(super) fn waits(&self, id: &str) -> Option<InstanceWaits> {
+        let slot = self.by_id.get(id)?;
+        let id = id.to_owned();
+        if slot.is_stalled {
+            // Without a history: why is in the log, and told by who loads it.
+            return Some(InstanceWaits {
+                id,
+                generation: 0,
+                status: OrchestrationStatus::Stalled,
+                waits: vec![Wait::Fix {
+                    reason: String::new(),
+                    description: "it cannot go on before a worker with other code connects".to_owned(),
+                }],
+            });
+        }
+        let instance = &slot.loaded.as_ref()?.instance;
+        Some(InstanceWaits {
+            id,
+            generation: instance.generation,
+            status: instance.status(),
+            waits: instance.waits(),
+        })
     }
 
     /// Their histories have so many bytes now.
