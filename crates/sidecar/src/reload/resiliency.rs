@@ -79,16 +79,14 @@ impl ResiliencyReconciler {
                 _ => usable.push(wanted.clone()),
             }
         }
+        let (is_same, is_refused_same) = (same(&usable, &self.applied), same(&refused, &self.refused));
         self.refused = refused;
-        let is_same = usable.len() == self.applied.len()
-            && usable
-                .iter()
-                .zip(&self.applied)
-                .all(|(new, old)| new.same_as(old));
         if !is_same {
             self.replace(usable);
         }
-        self.tell();
+        if !is_same || !is_refused_same {
+            self.tell();
+        }
     }
 
     fn replace(&mut self, usable: Vec<Resiliency>) {
@@ -135,6 +133,10 @@ impl ResiliencyReconciler {
         let part = Kind::Resiliency.name();
         self.findings.set(part, "", problems.iter().map(Finding::from));
     }
+}
+
+fn same(new: &[Resiliency], old: &[Resiliency]) -> bool {
+    new.len() == old.len() && new.iter().zip(old).all(|(new, old)| new.same_as(old))
 }
 
 fn holds(documents: &[Resiliency], document: &Resiliency) -> bool {
