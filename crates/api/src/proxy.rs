@@ -213,7 +213,7 @@ impl Proxy {
         let attempts = Attempts::new(policy, Key::app(id, method), self.metrics.as_ref());
         let (head, replay, failure) = (&head, &replay, &failure);
         let called = attempts.run(|limit| async move {
-            // A stream takes as long as it likes; of any other call the whole answer is due.
+            // A stream has no time limit. Any other call has to end within it.
             let deadline = if long_lived {
                 Deadline::NONE
             } else {
@@ -287,7 +287,7 @@ impl Proxy {
 }
 
 /// The status number of an attempt as far as it is known: from the head, or, where an attempt has to `wait`, from
-/// trailers that follow without a whole message. 0 while the call goes on.
+/// trailers that follow without a whole message. 0 until the call ends.
 async fn known_code(
     result: Result<Response<Body>, Status>,
     wait: bool,

@@ -153,7 +153,7 @@ impl Link {
     }
 
     /// Later commands take new connections to a cluster instead of `number`, which do not answer any more: a connection
-    /// whose other end vanished looks well for a long time. Answers that still come on it reach who waits for them.
+    /// whose other end vanished looks well for a long time. Answers that still come on it are delivered.
     fn replace(&self, number: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let (Some(current), Some(client)) = (current.as_mut(), &self.cluster) else {

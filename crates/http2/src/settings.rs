@@ -70,7 +70,7 @@ impl WindowMemory {
 }
 
 /// What several connections hold together: bytes that their peers have not read, or open streams. Beyond the limit, those that
-/// hold more than their share of it get nothing more, and beyond twice the limit none does.
+/// hold more than their share of it get nothing more; beyond twice the limit, no connection gets more.
 #[derive(Debug)]
 pub struct SharedLimit {
     limit: usize,

@@ -35,6 +35,6 @@ const MAX_UNREAD_ANSWERS: usize = 1088 << 20;
 /// What clients of all connections may leave unread together.
 pub static UNREAD_MEMORY: SharedLimit = SharedLimit::new(MAX_UNREAD_ANSWERS);
 
-/// Streams that clients of all connections may have open together: beyond half of the calls that the process may have in flight
-/// who has more than its share opens no more.
+/// Streams that clients of all connections may have open together. Beyond half of the calls that the process may have in flight,
+/// a connection that has more than its share opens no more.
 pub static OPEN_STREAMS: LazyLock<SharedLimit> = LazyLock::new(|| SharedLimit::new(budget::max_calls() / 2));

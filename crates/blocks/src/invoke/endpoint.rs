@@ -309,7 +309,7 @@ async fn transmit(
     Ok(watched(response?))
 }
 
-/// Errors are told to callers, and kept in logs and traces.
+/// Callers, logs and traces get these errors, and a query can hold keys.
 fn without_query(mut error: reqwest::Error) -> reqwest::Error {
     if let Some(url) = error.url_mut() {
         url.set_query(None);

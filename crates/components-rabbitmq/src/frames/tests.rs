@@ -190,7 +190,7 @@ async fn a_hostile_broker_is_refused() {
     }
 }
 
-/// What passes the check, the client parses, with the stack that its thread has; and nothing else.
+/// The client parses, on the stack of its thread, exactly the frames that pass the check.
 #[test]
 fn the_check_and_the_parser_agree() {
     let types: [(u8, &[u8]); 17] = [

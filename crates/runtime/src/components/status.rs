@@ -103,7 +103,7 @@ impl Components {
         }
     }
 
-    /// Forgets those that nobody wants any more.
+    /// Keeps only those that are still wanted.
     pub(super) fn retain_left_out(&self, wanted: &[Component]) {
         let is_wanted = |name: &String| wanted.iter().any(|component| component.name == *name);
         self.table().left_out.retain(|name, _| is_wanted(name));

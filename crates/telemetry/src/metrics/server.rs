@@ -1,4 +1,4 @@
-//! The exposition over HTTP, and pages beside it.
+//! The HTTP server of the metrics port: the exposition, and other pages.
 
 use std::sync::Arc;
 

@@ -225,7 +225,7 @@ fn what_is_too_large_stalls_before_the_worker_is_asked() {
 }
 
 #[test]
-fn an_activity_that_is_too_large_is_refused_and_told_with_those_beside_it() {
+fn an_activity_that_is_too_large_stalls_its_turn_and_starts_none() {
     let mut instance = Instance::new("a");
     instance.start(started());
     let turn = begin(&mut instance);

@@ -107,7 +107,7 @@ impl Body for Received {
 
 /// The body of an answer. When hyper has taken all of it, the call is over.
 ///
-/// A failure is told a turn later than it comes: hyper drops what it has not written when a body fails, which can be the
+/// A failure is returned one poll later than it occurs: hyper drops what it has not written when a body fails, which can be the
 /// head of the answer.
 pub(super) struct ResponseBody {
     body: Guarded<Calling>,
