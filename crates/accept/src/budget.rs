@@ -4,11 +4,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
+pub use outrigger_http2::{OpenStreams, SharedLimit, TOO_MANY_CALLS};
 use tokio::sync::Notify;
-
-use crate::unfinished::{Bounds, Unfinished, UnfinishedMemory};
 
 /// The variable that sets the budget.
 pub const VARIABLE: &str = "OUTRIGGER_MEMORY_BUDGET";
@@ -21,14 +20,11 @@ const MIN_BUDGET: usize = 64 << 20;
 /// What a call in flight takes, bytes, as far as no other limit counts it: its stream, its task, the fields of its request.
 const CALL: usize = 16 << 10;
 
-/// What a caller is told where all connections together have too many calls in flight.
-pub const TOO_MANY_CALLS: &str =
-    "the process has as many calls in flight as it may have: try again later (see OUTRIGGER_MEMORY_BUDGET)";
-
 static BUDGET: OnceLock<usize> = OnceLock::new();
 
-/// The calls in flight of all connections that count theirs by [`in_flight`].
-static IN_FLIGHT: UnfinishedMemory = UnfinishedMemory::new();
+/// The calls in flight on all HTTP/2 connections of the process, streams included. The limit is half of those that fit into the
+/// budget: beyond it, connections share the other half.
+pub static CALLS: LazyLock<SharedLimit> = LazyLock::new(|| SharedLimit::new(memory_budget() / CALL / 2));
 
 /// The budget that [`VARIABLE`] asks for, in bytes. `quantity` reads sizes such as `256Mi`.
 ///
@@ -58,20 +54,6 @@ pub fn set_memory_budget(bytes: usize) {
 /// Bytes for calls in flight, and as many for payloads that wait.
 pub fn memory_budget() -> usize {
     *BUDGET.get_or_init(|| (memory() / BUDGET_PART).clamp(MIN_BUDGET, MAX_BUDGET))
-}
-
-/// Calls that may be in flight on all connections together, those included that are streams.
-pub fn max_calls() -> usize {
-    memory_budget() / CALL
-}
-
-/// The calls in flight of a new connection, each of which counts as one, within [`max_calls`].
-pub fn in_flight() -> Arc<Unfinished> {
-    let bounds = Bounds {
-        connection: max_calls(),
-        process: max_calls(),
-    };
-    Unfinished::new(bounds, &IN_FLIGHT)
 }
 
 /// Bytes of memory that the process may have: what its machine has, or less where its cgroups say so.

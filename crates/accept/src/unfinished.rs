@@ -34,10 +34,10 @@ impl UnfinishedMemory {
         }
     }
 
-    /// The part of so many bytes that each connection has which holds any: one at least.
+    /// The part of so many bytes that each connection has which holds any.
     fn share(&self, of: usize) -> usize {
         let connections = self.connections.load(Ordering::Relaxed);
-        of.div_ceil(usize::try_from(connections).unwrap_or_default().max(1))
+        of / usize::try_from(connections).unwrap_or_default().max(1)
     }
 }
 
@@ -214,15 +214,15 @@ mod tests {
         for request in &mut large {
             request.hold(100).unwrap();
         }
-        // Half of the process's bound: the share of three is 67.
+        // Half of the process's bound: the share of three is 66.
         let mut third = begin();
-        third.hold(67).unwrap();
-        assert_eq!(third.hold(68), Err(TooMuchUnfinished::InProcess(400)));
+        third.hold(66).unwrap();
+        assert_eq!(third.hold(67), Err(TooMuchUnfinished::InProcess(400)));
         assert_eq!(large[0].hold(99), Ok(()), "what is held already is not given up");
         assert_eq!(large[0].hold(100), Ok(()), "there is room again");
-        third.hold(67).unwrap();
+        third.hold(66).unwrap();
         assert_eq!(large[0].hold(101), Err(TooMuchUnfinished::OnConnection(100)));
-        assert_eq!(held(memory), (167, 2));
+        assert_eq!(held(memory), (166, 2));
     }
 
     #[test]

@@ -74,6 +74,7 @@ pub mod hpack;
 mod hyper_h2;
 pub mod limits;
 mod native;
+mod open_streams;
 mod settings;
 pub mod target;
 
@@ -85,4 +86,5 @@ pub use frame::PREFACE;
 #[cfg(feature = "hyper")]
 pub use hyper_h2::{HyperBody, HyperClient, HyperH2};
 pub use native::{Connection, Native, RecvStream, SendRequest};
+pub use open_streams::{OpenStreams, TOO_MANY_CALLS};
 pub use settings::{Config, SharedLimit, WindowMemory};

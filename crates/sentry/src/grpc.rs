@@ -4,8 +4,8 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use http::{Request, Response};
 use hyper::{body::Incoming, service::service_fn};
-use outrigger_accept::unfinished::UnfinishedRequest;
-use outrigger_accept::{Accepted, Admission, Limits, Server, budget, descriptors, keep_alive};
+use outrigger_accept::budget::TOO_MANY_CALLS;
+use outrigger_accept::{Accepted, Admission, Limits, Server, descriptors, keep_alive};
 use outrigger_wire::sentry::v1::ca_server::CaServer;
 use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
@@ -45,15 +45,8 @@ pub(crate) async fn serve(
             else {
                 return;
             };
-            let (of_calls, in_flight) = (Arc::clone(&lifetime), budget::in_flight());
-            let calls = service_fn(move |request| {
-                call(
-                    service.clone(),
-                    request,
-                    Arc::clone(&of_calls),
-                    Arc::clone(&in_flight).begin(),
-                )
-            });
+            let of_calls = Arc::clone(&lifetime);
+            let calls = service_fn(move |request| call(service.clone(), request, Arc::clone(&of_calls)));
             connection::http2(stream, calls, lifetime, accepted.drain).await;
         }
     };
@@ -72,12 +65,10 @@ async fn call(
     service: CaServer<CaService>,
     mut request: Request<Incoming>,
     lifetime: Arc<Lifetime>,
-    mut in_flight: UnfinishedRequest,
 ) -> Result<Response<Body>, Infallible> {
-    if in_flight.hold(1).is_err() {
-        return Ok(Status::resource_exhausted(budget::TOO_MANY_CALLS).into_http());
-    }
-    let _in_flight = lifetime.call();
+    let Some(_in_flight) = lifetime.call() else {
+        return Ok(Status::resource_exhausted(TOO_MANY_CALLS).into_http());
+    };
     request.extensions_mut().insert(lifetime);
     match tokio::time::timeout(CALL, service.oneshot(request)).await {
         Ok(answered) => answered,

@@ -1,8 +1,5 @@
 //! Which implementation of HTTP/2 the data path runs on: our own, or, with the feature `http2-hyper`, hyper and h2.
 
-use std::sync::LazyLock;
-
-use outrigger_accept::budget;
 use outrigger_http2::{Http2, SharedLimit, WindowMemory};
 
 /// Our own.
@@ -34,7 +31,3 @@ const MAX_UNREAD_ANSWERS: usize = 1088 << 20;
 
 /// What clients of all connections may leave unread together.
 pub static UNREAD_MEMORY: SharedLimit = SharedLimit::new(MAX_UNREAD_ANSWERS);
-
-/// Streams that clients of all connections may have open together. Beyond half of the calls that the process may have in flight,
-/// a connection that has more than its share opens no more.
-pub static OPEN_STREAMS: LazyLock<SharedLimit> = LazyLock::new(|| SharedLimit::new(budget::max_calls() / 2));

@@ -12,12 +12,10 @@ use futures::future::{AbortHandle, Abortable};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
-use outrigger_accept::budget;
+use outrigger_accept::budget::{self, OpenStreams, SharedLimit, TOO_MANY_CALLS};
 use outrigger_accept::fields::{FLAT, Nested, TooManyFields};
 use outrigger_accept::messages::{MessageTimeout, Messages, RequestKind};
-use outrigger_accept::unfinished::{
-    Bounds, TooMuchUnfinished, Unfinished, UnfinishedMemory, UnfinishedRequest,
-};
+use outrigger_accept::unfinished::{Bounds, TooMuchUnfinished, Unfinished, UnfinishedMemory};
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
@@ -73,16 +71,15 @@ fn nested(path: &str) -> &'static Nested {
 #[derive(Debug)]
 pub(super) struct Calls {
     state: Mutex<State>,
-    /// In bytes.
     unfinished: Arc<Unfinished>,
-    /// Calls, whatever their size.
-    in_flight: Arc<Unfinished>,
 }
 
 #[derive(Debug)]
 struct State {
     /// Calls that are served.
     open: usize,
+    /// Their part in those of all connections.
+    open_streams: OpenStreams,
     /// Since when there is none, and how long that may last.
     idle: (Instant, Duration),
     /// The answers that were taken from when the client last made room for more, by the numbers of their calls.
@@ -131,11 +128,11 @@ pub(super) enum CloseReason {
 
 impl Calls {
     pub(super) fn new() -> Arc<Self> {
-        Self::counting(budget::in_flight())
+        Self::within(&budget::CALLS)
     }
 
     /// Counts the calls in flight there.
-    fn counting(in_flight: Arc<Unfinished>) -> Arc<Self> {
+    fn within(calls: &'static SharedLimit) -> Arc<Self> {
         let bounds = Bounds {
             connection: UNFINISHED,
             process: MAX_UNFINISHED,
@@ -143,12 +140,12 @@ impl Calls {
         Arc::new(Self {
             state: Mutex::new(State {
                 open: 0,
+                open_streams: OpenStreams::new(Some(calls)),
                 idle: (Instant::now(), FIRST_CALL),
                 waiting: HashMap::new(),
                 next: 0,
             }),
             unfinished: Unfinished::new(bounds, &UNFINISHED_MEMORY),
-            in_flight,
         })
     }
 
@@ -161,18 +158,18 @@ impl Calls {
     /// # Errors
     /// All connections have too many.
     pub(super) fn begin(self: &Arc<Self>, path: &str) -> Result<Call, Status> {
-        let mut in_flight = Arc::clone(&self.in_flight).begin();
-        let room = in_flight.hold(1);
-        room.map_err(|_| Status::resource_exhausted(budget::TOO_MANY_CALLS))?;
         let mut state = self.state();
-        state.open += 1;
+        let open = state.open;
+        if !state.open_streams.has_room(open) {
+            return Err(Status::resource_exhausted(TOO_MANY_CALLS));
+        }
+        state.set_open(open + 1);
         state.next += 1;
         Ok(Call {
             calls: Arc::clone(self),
             number: state.next,
             kind: request_kind(path),
             nested: nested(path),
-            _in_flight: in_flight,
         })
     }
 
@@ -199,6 +196,11 @@ impl Calls {
 }
 
 impl State {
+    fn set_open(&mut self, open: usize) {
+        self.open = open;
+        self.open_streams.count(open);
+    }
+
     /// Gives up the calls whose clients do not read their answers. Not if there are no others: nobody needs the connection
     /// then, and its end frees all.
     fn give_up(&mut self, now: Instant) -> bool {
@@ -232,7 +234,6 @@ pub(super) struct Call {
     number: u64,
     kind: RequestKind,
     nested: &'static Nested,
-    _in_flight: UnfinishedRequest,
 }
 
 impl Call {
@@ -278,7 +279,8 @@ impl Drop for Call {
     fn drop(&mut self) {
         let mut state = self.calls.state();
         state.waiting.remove(&self.number);
-        state.open -= 1;
+        let open = state.open - 1;
+        state.set_open(open);
         if state.open == 0 {
             state.idle = (Instant::now(), IDLE);
         }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use outrigger_accept::Permit;
+use outrigger_accept::budget::{self, OpenStreams};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 
@@ -33,9 +34,18 @@ pub(crate) struct Lifetime {
 #[derive(Debug)]
 struct Usage {
     /// Calls in flight.
-    calls: u32,
+    calls: usize,
+    /// Their part in those of all connections.
+    open_streams: OpenStreams,
     last: Instant,
     authenticated: bool,
+}
+
+impl Usage {
+    fn set_calls(&mut self, calls: usize) {
+        self.calls = calls;
+        self.open_streams.count(calls);
+    }
 }
 
 /// A call in flight.
@@ -56,6 +66,7 @@ impl Lifetime {
             local: local.filter(is_local).map(|local| (peer, local)),
             used: Mutex::new(Usage {
                 calls: 0,
+                open_streams: OpenStreams::new(Some(&budget::CALLS)),
                 last: begun,
                 authenticated: false,
             }),
@@ -73,10 +84,15 @@ impl Lifetime {
         looking.await.unwrap_or(false)
     }
 
-    /// A call begins; it lasts until what is returned is dropped.
-    pub(crate) fn call(self: &Arc<Self>) -> Call {
-        self.used().calls += 1;
-        Call(Arc::clone(self))
+    /// A call begins; it lasts until what is returned is dropped. `None`: all connections together have too many.
+    pub(crate) fn call(self: &Arc<Self>) -> Option<Call> {
+        let mut used = self.used();
+        let calls = used.calls;
+        if !used.open_streams.has_room(calls) {
+            return None;
+        }
+        used.set_calls(calls + 1);
+        Some(Call(Arc::clone(self)))
     }
 
     /// The peer was given a certificate.
@@ -115,7 +131,8 @@ impl Lifetime {
 impl Drop for Call {
     fn drop(&mut self) {
         let mut used = self.0.used();
-        used.calls -= 1;
+        let calls = used.calls - 1;
+        used.set_calls(calls);
         used.last = Instant::now();
     }
 }

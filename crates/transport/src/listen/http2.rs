@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use http::{Request, Response};
+use outrigger_accept::budget;
 use outrigger_accept::unfinished::Unfinished;
 use outrigger_http2::limits::HEADER_MEMORY;
 use outrigger_http2::{Config, Error, Http2, Incoming, KeepAlive, Reason, Service, Timeouts, Upgrade};
@@ -14,8 +15,7 @@ use super::unfinished::unfinished;
 use super::{Client, HANDSHAKE_TIMEOUT, Handler, MAX_STREAMS, Options, PING, SEND_BUFFER, Versions, WINDOWS};
 use crate::body::{Body, BoxError};
 use crate::http2::{
-    Implementation, MAX_STREAM_WINDOW, MAX_WINDOW_GROWTH, OPEN_STREAMS, RecvStream, UNREAD_MEMORY,
-    WINDOW_MEMORY,
+    Implementation, MAX_STREAM_WINDOW, MAX_WINDOW_GROWTH, RecvStream, UNREAD_MEMORY, WINDOW_MEMORY,
 };
 
 const TIMEOUTS: Timeouts = Timeouts {
@@ -51,7 +51,7 @@ where
         window_memory: Some(&WINDOW_MEMORY),
         unread_memory: Some(&UNREAD_MEMORY),
         max_streams: MAX_STREAMS,
-        open_streams: Some(&OPEN_STREAMS),
+        open_streams: Some(&budget::CALLS),
         header_list: options.header_list_limit,
         // Never so little that one list of the largest size leaves no room for others.
         header_memory: HEADER_MEMORY.saturating_add((options.header_list_limit as usize).saturating_mul(2)),

@@ -229,40 +229,31 @@ fn the_methods_that_take_streams_are_those_of_the_contract() {
     assert_eq!(streaming, CLIENT_STREAMING);
 }
 
-/// Invariant: all connections together have so many calls in flight, streams that are silent too; one that ends makes room.
+/// Invariant: connections with a few calls are served, whatever others have and however many of their streams stay open. One with
+/// more than its share is refused, until some of its calls end.
 #[tokio::test]
-async fn calls_beyond_those_of_the_process_are_refused() {
-    const MOST: usize = 4;
-    let memory: &'static UnfinishedMemory = Box::leak(Box::new(UnfinishedMemory::new()));
-    let bounds = Bounds {
-        connection: MOST,
-        process: MOST,
+async fn only_connections_with_many_calls_are_refused() {
+    const LIMIT: usize = 16;
+    let limit: &'static SharedLimit = Box::leak(Box::new(SharedLimit::new(LIMIT)));
+    let open = |sender: &mut SendRequest<Pieces>| {
+        tokio::spawn(sender.send_request(call(WATCH_JOBS, silent(&[0, 0]))))
     };
-    let mut senders = Vec::new();
-    for _ in 0..MOST + 1 {
-        senders.push(
-            connect_to(Calls::counting(Unfinished::new(bounds, memory)))
-                .await
-                .0,
-        );
+    let mut quiet = Vec::new();
+    for _ in 0..2 * LIMIT {
+        let mut sender = connect_to(Calls::within(limit)).await.0;
+        (0..3).for_each(|_| drop(open(&mut sender)));
+        quiet.push(sender);
     }
-    let mut last = senders.pop().unwrap();
-    let held: Vec<_> = senders
-        .iter_mut()
-        .map(|sender| tokio::spawn(sender.send_request(call(WATCH_JOBS, silent(&[0, 0])))))
-        .collect();
-    let refused = loop {
-        let status = status(&mut last, ONE, nothing()).await;
-        if status.code() != tonic::Code::Ok {
-            break status;
-        }
-        tokio::task::yield_now().await;
-    };
+    let mut busy = connect_to(Calls::within(limit)).await.0;
+    let held: Vec<_> = (0..LIMIT).map(|_| open(&mut busy)).collect();
+    let refused = status(&mut busy, ONE, nothing()).await;
     assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
     assert!(refused.message().contains(budget::VARIABLE), "{refused}");
+    for sender in &mut quiet {
+        assert_eq!(status(sender, ONE, nothing()).await.code(), tonic::Code::Ok);
+    }
     held.iter().for_each(JoinHandle::abort);
-    drop(senders);
-    while status(&mut last, ONE, nothing()).await.code() != tonic::Code::Ok {
+    while status(&mut busy, ONE, nothing()).await.code() != tonic::Code::Ok {
         tokio::task::yield_now().await;
     }
 }

@@ -13,14 +13,11 @@ use crate::frame::{Head, flag};
 use crate::limits::CONTINUATIONS;
 use crate::native::fields::{Fields, Malformed};
 use crate::native::stream::{RecvEnd, RecvHead, StreamState};
+use crate::open_streams::TOO_MANY_CALLS;
 use crate::settings::FRAME;
 
 /// Bytes of compressed fields beyond the limit for the list they make: what is not taken must be decoded still.
 const BLOCK_SLACK: usize = 256 * 1024;
-
-/// Why a call is refused where all connections together have too many.
-const TOO_MANY_CALLS: &str =
-    "the process has as many calls in flight as it may have: try again later (see OUTRIGGER_MEMORY_BUDGET)";
 
 impl State {
     pub(super) fn headers(&mut self, head: Head, payload: &[u8]) -> Result<(), ConnectionError> {

@@ -34,11 +34,51 @@ fn streams_of_all_connections_are_bounded() {
         first.state().receive(&reset(2 * stream + 1)).unwrap();
         first.state().drop_sender(2 * stream + 1);
     }
-    assert_eq!(open.held(), LIMIT / 2 + 12, "each by fours");
+    assert_eq!(open.held(), 16 + 8, "each by eights");
     assert!(opened(&third, 100, 4) > 0, "there is room again");
     for core in [&first, &second, &third] {
         core.state().disconnect();
     }
     drop((first, second, third));
     assert_eq!(open.held(), 0);
+}
+
+/// Invariant: a few streams of a connection take nothing from the sum, and are served whatever others have. So streams that stay
+/// open on many connections leave room for calls.
+#[test]
+fn the_first_streams_of_a_connection_are_always_served() {
+    const LIMIT: usize = 8;
+    let open: &'static SharedLimit = Box::leak(Box::new(SharedLimit::new(LIMIT)));
+    let config = Config {
+        open_streams: Some(open),
+        grpc: true,
+        ..CONFIG
+    };
+    let quiet: Vec<_> = (0..20).map(|_| greeted(&config)).collect();
+    for core in &quiet {
+        assert_eq!(opened(core, 0, 3), 3);
+    }
+    assert_eq!(open.held(), 0);
+    let busy: Vec<_> = (0..4).map(|_| greeted(&config)).collect();
+    assert!(busy.iter().all(|core| opened(core, 0, 100) >= 8));
+    assert!(open.held() >= 2 * LIMIT);
+    for core in &quiet {
+        assert_eq!(opened(core, 3, 1), 1);
+    }
+    quiet
+        .iter()
+        .chain(&busy)
+        .for_each(|core| core.state().disconnect());
+}
+
+/// Invariant: a connection whose streams go up and down by one writes to the sum once.
+#[test]
+fn the_sum_follows_a_connection_by_steps() {
+    let open: &'static SharedLimit = Box::leak(Box::new(SharedLimit::new(100)));
+    let mut streams = OpenStreams::new(Some(open));
+    let counted = [7, 8, 7, 8, 5, 4, 7, 16, 17, 13, 12, 0].map(|now| {
+        streams.count(now);
+        open.held()
+    });
+    assert_eq!(counted, [0, 8, 8, 8, 8, 0, 0, 16, 16, 16, 8, 0]);
 }
