@@ -125,17 +125,11 @@ impl Payloads {
         }
     }
 
-    /// Holds a payload, where there is room. One alone may be of any size.
+    /// Holds a payload of any size while fewer bytes are held than may be: the last one may exceed them. A large payload does
+    /// not starve behind small ones.
     pub fn try_hold(self: &Arc<Self>, bytes: usize) -> Option<HeldPayload> {
-        let more = |held: usize| {
-            let sum = held.saturating_add(bytes);
-            (held == 0 || sum <= self.most).then_some(sum)
-        };
-        let held = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        held.is_ok().then(|| HeldPayload {
-            payloads: Arc::clone(self),
-            bytes,
-        })
+        let mut held = self.hold(0);
+        held.try_replace(bytes).then_some(held)
     }
 
     /// Whether fewer bytes are held than may be.
@@ -152,6 +146,28 @@ impl Payloads {
             }
             freed.await;
         }
+    }
+}
+
+impl HeldPayload {
+    /// Holds so many bytes in place of its own, as [`Payloads::try_hold`] does. False: it holds what it held.
+    #[must_use]
+    pub fn try_replace(&mut self, bytes: usize) -> bool {
+        let Payloads { most, held, .. } = &*self.payloads;
+        let replaced = |held: usize| {
+            let others = held - self.bytes;
+            (bytes <= self.bytes || others < *most).then(|| others.saturating_add(bytes))
+        };
+        if held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, replaced)
+            .is_err()
+        {
+            return false;
+        }
+        if bytes < std::mem::replace(&mut self.bytes, bytes) {
+            self.payloads.freed.notify_waiters();
+        }
+        true
     }
 }
 
@@ -209,10 +225,24 @@ mod tests {
         };
         tokio::join!(payloads.room(), freed);
         let held = payloads.try_hold(60).unwrap();
-        assert!(payloads.try_hold(41).is_none());
-        let rest = payloads.hold(41);
-        assert!(!payloads.has_room());
+        let rest = payloads.try_hold(41).unwrap();
+        assert!(!payloads.has_room() && payloads.try_hold(1).is_none());
         drop((held, rest));
         assert_eq!(payloads.held.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_replaced_payload_takes_only_the_difference() {
+        let payloads = Payloads::up_to(100);
+        let mut first = payloads.try_hold(60).unwrap();
+        let mut second = payloads.try_hold(60).unwrap();
+        assert!(payloads.try_hold(1).is_none());
+        assert!(first.try_replace(70) && second.try_replace(40));
+        assert_eq!(payloads.held.load(Ordering::Relaxed), 110);
+        let _third = payloads.hold(60);
+        assert!(!first.try_replace(71), "the others leave no room");
+        assert!(first.try_replace(10));
+        drop((first, second));
+        assert_eq!(payloads.held.load(Ordering::Relaxed), 60);
     }
 }

@@ -80,7 +80,7 @@ struct RunningTimer {
     number: u64,
     /// Keeps it from being due again.
     stop: CancellationToken,
-    _memory: HeldPayload,
+    memory: HeldPayload,
 }
 
 impl Timers {
@@ -105,9 +105,16 @@ impl Timers {
                 "this sidecar has {MAX_TIMERS} timers, as many as it may have; unregister those that are not needed"
             )));
         }
-        let memory = self.memory.try_hold(bytes).ok_or_else(|| {
+        let memory = match running.timers.get_mut(&key) {
+            Some(old) => {
+                let is_held = old.memory.try_replace(bytes);
+                is_held.then(|| std::mem::replace(&mut old.memory, self.memory.hold(0)))
+            }
+            None => self.memory.try_hold(bytes),
+        };
+        let memory = memory.ok_or_else(|| {
             ActorError::Timer(format!(
-                "the timers of this sidecar hold almost as many bytes as they may, {}: give them less data, unregister those \
+                "the timers of this sidecar hold as many bytes as they may, {}: give them less data, unregister those \
                  that are not needed, or raise {}",
                 self.memory.most(),
                 budget::VARIABLE
@@ -115,11 +122,7 @@ impl Timers {
         })?;
         running.number += 1;
         let number = running.number;
-        let timer = RunningTimer {
-            number,
-            stop,
-            _memory: memory,
-        };
+        let timer = RunningTimer { number, stop, memory };
         if let Some(old) = running.timers.insert(key, timer) {
             old.stop.cancel();
         }
@@ -377,6 +380,14 @@ mod tests {
         for name in ["1", "2", "3"] {
             actors.register_timer(timer(name)).await.unwrap();
         }
+        // In place of one that is known.
+        actors.register_timer(timer("3")).await.unwrap();
+        let larger = TimerRequest {
+            data: vec![b'1'; 1001],
+            ..timer("3")
+        };
+        actors.register_timer(larger).await.unwrap();
+        actors.register_timer(timer("3")).await.unwrap();
         let refused = actors.register_timer(timer("4")).await.unwrap_err().to_string();
         assert!(refused.contains(budget::VARIABLE), "{refused}");
         actors.unregister_timer(OPEN_KIND, "a", "2").await.unwrap();

@@ -161,7 +161,7 @@ impl Held<'_> {
         // A child is made, and stalls: its parent is told of neither, and both are seen.
         let is_child = matches!(&start.event_type, Some(EventType::ExecutionStarted(started)) if started.parent_instance.is_some());
         let too_much = || {
-            let room = engine.queue.has_memory(body.len());
+            let room = engine.queue.has_memory();
             room.err()
                 .map(|why| format!("the workflow is not started: {why}"))
         };

@@ -20,7 +20,7 @@ pub use permits::Progress;
 
 /// Work that waits or is with workers, at most; what comes beyond is refused, and comes again with its reminder.
 pub const MAX_WORK: usize = 1 << 16;
-/// The part of the memory budget for what this work is about, one in so many.
+/// The part of the memory budget for the turns, and for the inputs of the activities, one in so many.
 const MEMORY_PART: usize = 2;
 /// Pieces that were withdrawn and are still in the row of those that wait, beyond as many as wait.
 const SLACK: usize = 64;
@@ -43,7 +43,7 @@ pub enum Cancelled {
     TooMuch,
     /// The same, in bytes.
     #[error(
-        "the work items of workers hold almost as many bytes as they may, {0}; start more workers, pass less data, or raise {name}",
+        "the work items of workers hold as many bytes as they may, {0}; start more workers, pass less data, or raise {name}",
         name = budget::VARIABLE
     )]
     TooLargeTogether(usize),
@@ -162,7 +162,9 @@ pub struct WorkQueue {
     /// There is work that no stream has taken.
     arrived: Notify,
     limits: Limits,
-    memory: Arc<Payloads>,
+    memory_of_turns: Arc<Payloads>,
+    /// For itself: turns do not wait for activities, which may take hours and may wait for turns.
+    memory_of_activities: Arc<Payloads>,
     turns: Option<Semaphore>,
     activities: Option<Semaphore>,
     streams: AtomicUsize,
@@ -171,16 +173,17 @@ pub struct WorkQueue {
 impl WorkQueue {
     /// Without work.
     pub fn new(limits: Limits) -> Arc<Self> {
-        Self::within(limits, Payloads::part(MEMORY_PART))
+        Self::within(limits, || Payloads::part(MEMORY_PART))
     }
 
-    fn within(limits: Limits, memory: Arc<Payloads>) -> Arc<Self> {
+    fn within(limits: Limits, memory: impl Fn() -> Arc<Payloads>) -> Arc<Self> {
         Arc::new(Self {
             origin: format!("{:016x}-", rand::random::<u64>()),
             work: Mutex::default(),
             arrived: Notify::new(),
             limits,
-            memory,
+            memory_of_turns: memory(),
+            memory_of_activities: memory(),
             turns: limits.turns.map(Semaphore::new),
             activities: limits.activities.map(Semaphore::new),
             streams: AtomicUsize::new(0),
@@ -201,7 +204,7 @@ impl WorkQueue {
         relay: impl Future<Output = Cancelled>,
     ) -> Result<OrchestratorResponse, Cancelled> {
         let _wanted = self.want()?;
-        let _memory = self.hold(request.iter().map(Bytes::len).sum())?;
+        let _memory = hold(&self.memory_of_turns, request.iter().map(Bytes::len).sum())?;
         let key = Key::Turn(instance.to_owned());
         let _permit = self.permit(self.turns.as_ref(), &key).await?;
         match self.work(key, Task::Turn(request), losses, relay).await? {
@@ -221,7 +224,10 @@ impl WorkQueue {
         relay: impl Future<Output = Cancelled>,
     ) -> Result<ActivityResponse, Cancelled> {
         let _wanted = self.want()?;
-        let _memory = self.hold(request.input.as_ref().map_or(0, String::len))?;
+        let _memory = hold(
+            &self.memory_of_activities,
+            request.input.as_ref().map_or(0, String::len),
+        )?;
         let instance = request.orchestration_instance.as_ref();
         let instance = instance.map(|instance| instance.instance_id.clone());
         let key = Key::Activity(instance.unwrap_or_default(), request.task_id);
@@ -233,18 +239,14 @@ impl WorkQueue {
         }
     }
 
-    /// Whether there is memory for work about so many bytes.
+    /// Whether there is memory for a turn.
     ///
     /// # Errors
     /// [`Cancelled::TooLargeTogether`].
-    pub fn has_memory(&self, bytes: usize) -> Result<(), Cancelled> {
-        self.hold(bytes).map(drop)
-    }
-
-    /// Holds work about so many bytes: as its instance has them, and as they are sent.
-    fn hold(&self, bytes: usize) -> Result<HeldPayload, Cancelled> {
-        let held = self.memory.try_hold(bytes.saturating_mul(2));
-        held.ok_or_else(|| Cancelled::TooLargeTogether(self.memory.most()))
+    pub fn has_memory(&self) -> Result<(), Cancelled> {
+        let memory = &self.memory_of_turns;
+        let has_room = memory.has_room().then_some(());
+        has_room.ok_or_else(|| Cancelled::TooLargeTogether(memory.most()))
     }
 
     fn want(&self) -> Result<Demand<'_>, Cancelled> {
@@ -349,6 +351,12 @@ impl WorkQueue {
     fn locked(&self) -> MutexGuard<'_, Work> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Holds work about so many bytes: as its instance has them, and as they are sent.
+fn hold(memory: &Arc<Payloads>, bytes: usize) -> Result<HeldPayload, Cancelled> {
+    let held = memory.try_hold(bytes.saturating_mul(2));
+    held.ok_or_else(|| Cancelled::TooLargeTogether(memory.most()))
 }
 
 /// Somebody wants work done, until it is dropped.

@@ -30,6 +30,8 @@ const STABLE_AFTER: Duration = Duration::from_secs(10);
 const MAX_TRIGGERS: usize = 1024;
 /// Triggers whose streams have ended, and that the app is not done with; from here on no stream brings others.
 const MAX_DETACHED: usize = 4096;
+/// What the types of actors begin with that sidecars run themselves, such as those of workflows.
+const INTERNAL_TYPES: &str = "dapr.internal.";
 /// How long triggers of a stream that another takes the place of may take to be answered. Those that take longer go on, but
 /// what comes of them is not heard, and they come again.
 const HANDOVER: Duration = Duration::from_secs(60);
@@ -323,8 +325,9 @@ impl Stream {
         let scheduler = Arc::clone(&self.scheduler);
         let begun = DeliveryStarted::default();
         let begins = begun.clone();
-        // As it came, and as the app gets it.
-        let bytes = trigger.data.as_ref().map_or(0, |data| 2 * data.value.len());
+        // As it came, and as the app gets it. The queue of the workers counts what workflows and activities hold.
+        let data = trigger.data.as_ref().filter(|_| !is_internal(&trigger));
+        let bytes = data.map_or(0, |data| 2 * data.value.len());
         let held = self.scheduler.payloads.hold(bytes);
         let handled = Box::pin(async move {
             let _held = held;
@@ -350,6 +353,11 @@ impl Stream {
 
 fn target(trigger: &WatchJobsResponse) -> Option<&Type> {
     trigger.metadata.as_ref()?.target.as_ref()?.r#type.as_ref()
+}
+
+/// Whether it is for an actor that sidecars run themselves.
+fn is_internal(trigger: &WatchJobsResponse) -> bool {
+    matches!(target(trigger), Some(Type::Actor(actor)) if actor.r#type.starts_with(INTERNAL_TYPES))
 }
 
 fn key(trigger: &WatchJobsResponse) -> String {
@@ -417,7 +425,7 @@ mod tests {
     use http_body_util::StreamBody;
     use outrigger_accept::budget::Payloads;
     use outrigger_transport::grpc;
-    use outrigger_wire::scheduler::v1::{JobMetadata, JobTargetMetadata, TargetJob};
+    use outrigger_wire::scheduler::v1::{JobMetadata, JobTargetMetadata, TargetActorReminder, TargetJob};
     use prost_types::Any;
     use tokio::sync::Semaphore;
     use tonic::codec::Codec;
@@ -441,7 +449,7 @@ mod tests {
         }
     }
 
-    fn trigger(id: u64, bytes: usize) -> WatchJobsResponse {
+    fn trigger(id: u64, bytes: usize, target: Type) -> WatchJobsResponse {
         WatchJobsResponse {
             name: format!("job-{id}"),
             id,
@@ -450,17 +458,15 @@ mod tests {
                 ..Any::default()
             }),
             metadata: Some(JobMetadata {
-                target: Some(JobTargetMetadata {
-                    r#type: Some(Type::Job(TargetJob {})),
-                }),
+                target: Some(JobTargetMetadata { r#type: Some(target) }),
                 ..JobMetadata::default()
             }),
         }
     }
 
-    /// Invariant: what the app has not answered keeps the next triggers in the scheduler once it holds so many bytes.
-    #[tokio::test(start_paused = true)]
-    async fn triggers_wait_where_payloads_have_no_room() {
+    /// Has triggers come to an app, within 100 bytes of payloads. Each step is how often the app answers, and how many it has
+    /// begun with by then.
+    async fn come(triggers: Vec<WatchJobsResponse>, steps: &[(usize, usize)]) {
         let settings = Settings {
             app_id: "app".into(),
             namespace: "ns".into(),
@@ -476,13 +482,15 @@ mod tests {
         });
         let scheduler = Scheduler::within(settings, Payloads::up_to(100));
         scheduler.deliver_jobs_to(Arc::clone(&app) as Arc<dyn Receiver>);
+        scheduler.deliver_reminders_to(Arc::clone(&app) as Arc<dyn Receiver>);
         let stream = Stream {
             scheduler: Arc::clone(&scheduler),
             host,
             accepts: Arc::default(),
             stop: CancellationToken::new(),
         };
-        let frames = (0..10).map(|id| Ok::<_, Status>(Frame::data(grpc::frame(&trigger(id, 20)))));
+        let frames = triggers.iter().map(|trigger| grpc::frame(trigger));
+        let frames: Vec<_> = frames.map(|frame| Ok::<_, Status>(Frame::data(frame))).collect();
         let body = StreamBody::new(stream::iter(frames).chain(stream::pending()));
         let mut codec = tonic_prost::ProstCodec::<WatchJobsRequest, WatchJobsResponse>::default();
         let mut triggers = Streaming::new_response(codec.decoder(), body, http::StatusCode::OK, None, None);
@@ -490,7 +498,7 @@ mod tests {
         let (over, mut running) = (CancellationToken::new(), Running::new());
         let handling = stream.handle_all(&mut triggers, answers, &over, &mut running);
         let looking = async {
-            for (more, begun) in [(0, 3), (1, 4), (2, 6), (4, 10)] {
+            for &(more, begun) in steps {
                 app.answers.add_permits(more);
                 for _ in 0..more {
                     answered.recv().await.unwrap();
@@ -503,5 +511,24 @@ mod tests {
             ended = handling => panic!("{:?}", ended.is_ok()),
             () = looking => {}
         }
+    }
+
+    /// Invariant: what the app has not answered keeps the next triggers in the scheduler once it holds so many bytes.
+    #[tokio::test(start_paused = true)]
+    async fn triggers_wait_where_payloads_have_no_room() {
+        let triggers = (0..10).map(|id| trigger(id, 20, Type::Job(TargetJob {})));
+        come(triggers.collect(), &[(0, 3), (1, 4), (2, 6), (4, 10)]).await;
+    }
+
+    /// Invariant: activities that workers have, however many and for however long, do not keep other triggers in the scheduler.
+    #[tokio::test(start_paused = true)]
+    async fn jobs_do_not_wait_for_activities() {
+        let activity = TargetActorReminder {
+            r#type: format!("{INTERNAL_TYPES}ns.app.activity"),
+            id: "a::0::1".to_owned(),
+        };
+        let activities = (0..10).map(|id| trigger(id, 20, Type::Actor(activity.clone())));
+        let jobs = (10..20).map(|id| trigger(id, 20, Type::Job(TargetJob {})));
+        come(activities.chain(jobs).collect(), &[(0, 13)]).await;
     }
 }

@@ -248,10 +248,11 @@ async fn what_a_limit_holds_back_counts_as_work() {
     assert_eq!(queue.waiting(), 0);
 }
 
-/// Invariant: work holds so many bytes together, whether a worker has it or not.
+/// Invariant: turns hold so many bytes together, whether a worker has them or not. Any turn gets in while there is room, however
+/// large. Activities have memory for themselves, so that no turn waits for one.
 #[tokio::test]
 async fn work_beyond_its_memory_is_refused() {
-    let queue = WorkQueue::within(Limits::default(), Payloads::up_to(100));
+    let queue = WorkQueue::within(Limits::default(), || Payloads::up_to(100));
     let turn = |bytes| {
         let mut wanted = Box::pin(queue.orchestrate("a", vec![vec![0; bytes].into()], 0, pending()));
         match wanted.as_mut().now_or_never() {
@@ -259,15 +260,21 @@ async fn work_beyond_its_memory_is_refused() {
             Some(ended) => Err(ended.unwrap_err()),
         }
     };
-    let alone = turn(500).unwrap();
-    assert_eq!(turn(1).err(), Some(Cancelled::TooLargeTogether(100)));
-    drop(alone);
-    let (_first, second) = (turn(25).unwrap(), turn(25).unwrap());
+    let large = |task| ActivityRequest {
+        input: Some("x".repeat(500)),
+        ..activity("b", task)
+    };
+    let mut running = Box::pin(queue.execute(large(1), pending()));
+    assert!(running.as_mut().now_or_never().is_none());
+    let beyond = queue.execute(large(2), pending()).now_or_never();
+    assert_eq!(beyond.unwrap().unwrap_err(), Cancelled::TooLargeTogether(100));
+    let (small, large) = (turn(25).unwrap(), turn(500).unwrap());
     assert!(queue.open().next().now_or_never().is_some(), "a worker has it");
-    let refused = queue.has_memory(1).unwrap_err().to_string();
+    assert_eq!(turn(1).err(), Some(Cancelled::TooLargeTogether(100)));
+    let refused = queue.has_memory().unwrap_err().to_string();
     assert!(refused.contains(budget::VARIABLE), "{refused}");
-    drop(second);
-    queue.has_memory(25).unwrap();
+    drop((small, large));
+    queue.has_memory().unwrap();
 }
 
 #[tokio::test]
