@@ -69,23 +69,7 @@ impl Held<'_> {
         if is_cached && is_idle && self.forget_if_changed().await? {
             return self.begin(timer, of, hold).await;
         }
-        if outcome == RunOutcome::Nothing {
-            self.release();
-        }
         Ok(outcome)
-    }
-
-    /// What waits for timers and events alone may wait for long: it need not stay in memory until then.
-    fn release(&mut self) {
-        let waits_alone = |loaded: &Loaded| {
-            let facts = loaded.instance.facts();
-            let is_under_way = |awaited| facts.open(awaited).next().is_some();
-            !is_under_way(Awaited::Task) && !is_under_way(Awaited::Child)
-        };
-        let is_needed = self.all.watchers.has(self.id) || self.all.engine.troubles.is_put_off(self.id);
-        if !is_needed && self.slot.loaded.as_ref().is_some_and(waits_alone) {
-            self.slot.loaded = None;
-        }
     }
 
     async fn begin(

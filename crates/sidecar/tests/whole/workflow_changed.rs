@@ -176,27 +176,3 @@ async fn a_step_that_finds_the_stored_state_changed_is_repeated_at_once() {
         .await;
     assert_eq!(failed, None, "the scheduler repeats nothing");
 }
-
-/// Invariant: an instance that waits for events alone leaves memory when a reminder finds nothing to do.
-#[tokio::test]
-async fn an_instance_that_waits_for_events_alone_leaves_memory_when_nothing_is_to_be_done() {
-    let world = World::new().await;
-    let node = world.sidecar().await;
-    let mut worker = Worker::connect(&node).await;
-    world.hosts(1).await;
-    begun(&node).await;
-    let (_, token) = worker.turn().await;
-    worker.answer("a", &token, Vec::new()).await;
-    eventually(async || status(&node).await == "RUNNING").await;
-    let active = async || {
-        let metadata = node.ask(get("/v1.0/metadata")).await.json();
-        let types = metadata["actorRuntime"]["activeActors"].as_array().cloned();
-        let of_instances = types.into_iter().flatten().find(|kind| kind["type"] == KIND);
-        of_instances
-            .and_then(|kind| kind["count"].as_u64())
-            .unwrap_or_default()
-    };
-    assert_eq!(active().await, 1);
-    remind(&world).await;
-    eventually(async || active().await == 0).await;
-}
