@@ -85,7 +85,15 @@ async fn files_are_for_their_owner() {
         modes.sort();
         modes
     };
-    let named = ["copy.db", "jobs.db", "jobs.db-shm", "jobs.db-wal", "lock", "ns-0"];
+    let named = [
+        "copy.db",
+        "jobs.db",
+        "jobs.db-shm",
+        "jobs.db-wal",
+        "lock",
+        "ns-0",
+        "reserve",
+    ];
     let expected = named.map(|name| (name.to_owned(), if name == "ns-0" { 0o700 } else { 0o600 }));
     let (store, mut changes) = Embedded::open(&location).unwrap();
     loaded(&mut changes).await;
