@@ -20,7 +20,7 @@ use super::Scheduler;
 use super::hosts::Host;
 
 /// Time that a call may spend without a connection to a scheduler.
-const REACH_TIMEOUT: Duration = Duration::from_secs(5);
+const REACH_TIMEOUT: Duration = Duration::from_secs(4);
 /// Limit of a call, with that time: a scheduler may itself have to wait for its store.
 const CALL: Duration = Duration::from_secs(30);
 /// What a sidecar lacks without a scheduler, and the remedy.
