@@ -314,7 +314,7 @@ async fn queries_need_no_feature() {
         .unwrap();
     assert_eq!(
         (page.items[0].key.as_str(), page.token.as_str()),
-        ("app||found", "next")
+        ("me||found", "next")
     );
     assert_eq!(*ship.desk.queries.lock().unwrap(), [r#"EQ {"state":"CA"}"#]);
     let bounds = Bounds {

@@ -220,7 +220,7 @@ impl QueriableStateStore for Services {
         self.desk.queries.lock().unwrap().extend(filter);
         Ok(Response::new(QueryResponse {
             items: vec![wire::QueryItem {
-                key: "app||found".to_owned(),
+                key: "me||found".to_owned(),
                 data: "{\"a\":1}".into(),
                 ..wire::QueryItem::default()
             }],
