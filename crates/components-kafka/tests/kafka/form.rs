@@ -120,9 +120,11 @@ pub(super) async fn settings_are_kept(address: &str, admin: &AdminClient) {
         ("initialOffset", "oldest"),
     ];
     let broker = open(address, "settings", &more).await.unwrap();
+    let metadata = message("", "", &[("secret-key", "s"), ("open", "a b")]).metadata;
     let entry = |id: &str, data: String| BulkEntry {
         id: id.to_owned(),
         data: data.into(),
+        metadata: metadata.clone(),
         ..BulkEntry::default()
     };
     let bulk = BulkPublish {
@@ -132,7 +134,7 @@ pub(super) async fn settings_are_kept(address: &str, admin: &AdminClient) {
             entry("large", "x".repeat(1001)),
             entry("two", "2".to_owned()),
         ],
-        metadata: message("", "", &[("secret-key", "s"), ("open", "a b")]).metadata,
+        ..BulkPublish::default()
     };
     let failed = broker.publish_bulk(&bulk).await.unwrap();
     let ids: Vec<_> = failed.iter().map(|failed| failed.id.as_str()).collect();
