@@ -113,6 +113,7 @@ async fn bulks(broker: &Arc<dyn PubSub>, subscription: &mut Subscription) {
     let entry = |id: &str, data: &'static str| BulkEntry {
         id: id.to_owned(),
         data: data.into(),
+        metadata: message("", "", &[AVRO]).metadata,
         ..BulkEntry::default()
     };
     let bulk = BulkPublish {
@@ -122,7 +123,7 @@ async fn bulks(broker: &Arc<dyn PubSub>, subscription: &mut Subscription) {
             entry("wrong", "{\"id\":\"eleven\"}"),
             entry("two", "{\"id\":12}"),
         ],
-        metadata: message("", "", &[AVRO]).metadata,
+        ..BulkPublish::default()
     };
     let failed = broker.publish_bulk(&bulk).await.unwrap();
     let ids: Vec<_> = failed.iter().map(|failed| failed.id.as_str()).collect();
