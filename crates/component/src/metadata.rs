@@ -458,6 +458,7 @@ impl Metadata {
         let secret = self.secret.contains(&lower)
             || may_be_secret(property)
             || (has("url") && may_hold_credentials(value))
+            || (ADDRESSES.into_iter().any(has) && value.contains('@'))
             || !passwords(value).is_empty();
         MetadataError::Invalid {
             component: self.component.to_string(),
@@ -468,10 +469,14 @@ impl Metadata {
     }
 }
 
+/// Words in the names of properties that hold addresses, whose user part may be a password.
+const ADDRESSES: [&str; 5] = ["host", "address", "server", "broker", "endpoint"];
+
 /// Whether a property of this name may hold a secret.
 pub fn may_be_secret(property: &str) -> bool {
     let lower = property.to_lowercase();
-    ["password", "connectionstring", "key", "secret", "token"]
+    // A private key often stands behind its certificate.
+    ["password", "connectionstring", "key", "secret", "token", "cert"]
         .into_iter()
         .any(|word| lower.contains(word))
 }

@@ -108,7 +108,7 @@ pub fn objects(
             let what = format!("{}: {error}", kind.name());
             let remedy = "correct the resource in the cluster; it is not loaded";
             let problem = Problem::new(Path::new(OPERATOR), 0, what, remedy);
-            loading.loaded.warnings.push(problem.as_error());
+            loading.loaded.warnings.push(problem.into_error());
             loading.loaded.broken.push(OPERATOR.into());
         }
     }
@@ -198,7 +198,7 @@ impl<'a> Loading<'a> {
         match read(file) {
             Ok(text) => self.documents(file, &text),
             Err(problem) => {
-                self.loaded.warnings.push(problem.as_error());
+                self.loaded.warnings.push(problem.into_error());
                 self.loaded.broken.push(file.to_owned());
             }
         }

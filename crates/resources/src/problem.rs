@@ -41,7 +41,7 @@ impl Problem {
         }
     }
 
-    pub(crate) fn as_error(self) -> Problem {
+    pub(crate) fn into_error(self) -> Problem {
         Problem { error: true, ..self }
     }
 

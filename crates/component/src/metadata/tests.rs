@@ -120,6 +120,13 @@ fn what_may_be_a_secret_is_never_shown() {
     let error = metadata.wrong(&["redisPassword"], "something else").to_string();
     assert!(!error.contains("hunter2"), "{error}");
     assert!(!format!("{metadata:?}").contains("hunter2"));
+    for (property, value) in [("redisHost", "hunter2@h:1"), ("clientCert", "hunter2")] {
+        let given = [(property, value)];
+        let error = self::metadata(&given)
+            .wrong(&[property], "something else")
+            .to_string();
+        assert!(!error.contains("hunter2"), "{error}");
+    }
 }
 
 #[test]

@@ -75,7 +75,7 @@ impl<'a> Document<'a> {
     /// What is wrong with its YAML.
     pub(super) fn parse(file: &'a Path, index: usize, chunk: &Chunk<'_>) -> Result<Option<Self>, Problem> {
         let node = yaml::parse(chunk.text, chunk.line).map_err(|error| {
-            Problem::from_yaml(file, &error, "correct the YAML; the document is not loaded").as_error()
+            Problem::from_yaml(file, &error, "correct the YAML; the document is not loaded").into_error()
         })?;
         Ok(node.map(|node| Self {
             file,
@@ -98,7 +98,7 @@ impl<'a> Document<'a> {
     /// As [`Document::warn`], of a document that is not loaded because of it.
     pub(crate) fn error(&mut self, what: impl Into<String>, remedy: &str) {
         let problem = Problem::new(self.file, self.node.line, what, remedy);
-        self.warnings.push(problem.as_error());
+        self.warnings.push(problem.into_error());
     }
 
     /// Warns of a value at its own place.
@@ -161,7 +161,7 @@ impl<'a> Document<'a> {
             .map_or(self.node.line, |node| node.line);
         let remedy = format!("set apiVersion to {}", versions.join(" or "));
         self.warnings
-            .push(Problem::new(self.file, line, what, remedy).as_error());
+            .push(Problem::new(self.file, line, what, remedy).into_error());
         false
     }
 
@@ -235,7 +235,7 @@ impl<'a> Document<'a> {
         let remedy = format!("correct the value; the {kind}{name} is not loaded");
         let found = errors
             .iter()
-            .map(|error| Problem::from_yaml(self.file, error, &remedy).as_error());
+            .map(|error| Problem::from_yaml(self.file, error, &remedy).into_error());
         self.warnings.extend(found);
         Broken
     }
