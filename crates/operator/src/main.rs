@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         |config| &config.log,
         async |config, stop| -> Result<(), OperatorError> {
             let build = Operator::build(config, environment, stop.clone());
-            match unless_stopped(&stop, build).await? {
+            match unless_stopped(&stop, Box::pin(build)).await? {
                 None => Ok(()),
                 Some(operator) => operator.run().await,
             }

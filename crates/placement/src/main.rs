@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         |config| &config.log,
         async |config, stop| -> Result<(), PlacementError> {
             let build = Placement::build(config, environment, stop.clone());
-            match unless_stopped(&stop, build).await? {
+            match unless_stopped(&stop, Box::pin(build)).await? {
                 None => Ok(()),
                 Some(placement) => placement.run().await,
             }

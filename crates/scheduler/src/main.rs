@@ -38,7 +38,7 @@ fn main() -> ExitCode {
                 return Ok(());
             }
             let build = Scheduler::build(config, environment, stop.clone());
-            match unless_stopped(&stop, build).await? {
+            match unless_stopped(&stop, Box::pin(build)).await? {
                 None => Ok(()),
                 Some(scheduler) => scheduler.run().await,
             }

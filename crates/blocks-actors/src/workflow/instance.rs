@@ -339,7 +339,7 @@ impl InternalActors for Instances {
         data: Option<&'a Any>,
     ) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            match repeat_on_change(id, || self.reminded(id, name, data)).await {
+            match Box::pin(repeat_on_change(id, || self.reminded(id, name, data))).await {
                 Ok(()) => Ok(()),
                 Err(why) => self.engine.put_off(id, name, data, why).await,
             }
@@ -448,7 +448,7 @@ impl Instances {
         if let Some(why) = troubles.pauses(id) {
             return Err(retry_later(why));
         }
-        let ran = held.run(fired, &of).await;
+        let ran = Box::pin(held.run(fired, &of)).await;
         match &ran {
             // The turn that failed has a timer's reminder, which comes again.
             Ok(RunOutcome::OnlyEarly) => {}

@@ -489,7 +489,7 @@ mod tests {
             accepts: Arc::default(),
             stop: CancellationToken::new(),
         };
-        let frames = triggers.iter().map(|trigger| grpc::frame(trigger));
+        let frames = triggers.iter().map(grpc::frame);
         let frames: Vec<_> = frames.map(|frame| Ok::<_, Status>(Frame::data(frame))).collect();
         let body = StreamBody::new(stream::iter(frames).chain(stream::pending()));
         let mut codec = tonic_prost::ProstCodec::<WatchJobsRequest, WatchJobsResponse>::default();

@@ -98,15 +98,15 @@ impl Writer {
             self.put_off(std::mem::take(&mut advances));
             self.store_late();
         }
-        if !parts.is_empty() || !advances.is_empty() {
-            if self
+        let is_any = !parts.is_empty() || !advances.is_empty();
+        if is_any
+            && self
                 .transaction(parts, advances)
                 .is_err_and(|error| may_be_full(&error))
-            {
-                self.make_space();
-                if !is_behind {
-                    self.store_late();
-                }
+        {
+            self.make_space();
+            if !is_behind {
+                self.store_late();
             }
         }
         for closed in closing {
