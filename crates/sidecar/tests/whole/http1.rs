@@ -190,7 +190,12 @@ async fn a_malformed_body_is_the_fault_of_the_request() {
             let mut answer = String::new();
             // The rest of what was sent may make the kernel take the connection back.
             let _closed = within(stream.read_to_string(&mut answer)).await;
-            assert!(answer.starts_with("HTTP/1.1 400"), "{path} {end:?}: {answer}");
+            // The app may have begun to answer what came before: then the answer has no end.
+            let is_cut = answer.starts_with("HTTP/1.1 200") && !answer.ends_with("0\r\n\r\n");
+            assert!(
+                answer.starts_with("HTTP/1.1 400") || is_cut,
+                "{path} {end:?}: {answer}"
+            );
         }
     }
 }
