@@ -15,7 +15,7 @@ const LEFT_OUT: [&str; 2] = [
     "spec.httpPipeline.handlers.version",
     "spec.appHttpPipeline.handlers.version",
 ];
-const DEFINITION: &str = include_str!("../../../../../charts/outrigger/crds/configuration.yaml");
+const DEFINITION: &str = include_str!("../../../../../../charts/outrigger/crds/configuration.yaml");
 
 /// Says which fields are read at a path, whatever lists are on the way.
 #[derive(Clone, Copy)]

@@ -21,7 +21,7 @@ type Declarations = BTreeMap<String, BTreeMap<String, String>>;
 
 fn conformance(file: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../conformance/descriptors")
+        .join("../../../conformance/descriptors")
         .join(file);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()))
 }

@@ -7,7 +7,7 @@ use std::{env, fs};
 use protox::prost_reflect::prost_types::FileDescriptorSet;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
+    let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../../../proto");
     let out = PathBuf::from(env::var("OUT_DIR")?);
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed={}", root.display());
