@@ -141,17 +141,17 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
         "a number of the protocol",
     ),
     (
-        "policy/src/resiliency/breaker.rs",
+        "engines/policy/src/resiliency/breaker.rs",
         "DEFAULT_TIMEOUT",
         "a policy's own setting",
     ),
     (
-        "policy/src/resiliency/retry.rs",
+        "engines/policy/src/resiliency/retry.rs",
         "DEFAULT_MAX_INTERVAL",
         "a policy's own setting",
     ),
     (
-        "policy/src/resiliency/retry.rs",
+        "engines/policy/src/resiliency/retry.rs",
         "MAX_ELAPSED",
         "a policy's own setting",
     ),
@@ -179,7 +179,11 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
         "how frames are counted",
     ),
     ("placement/src/config.rs", "MAX_FACTOR", "the range of a flag"),
-    ("policy/src/status.rs", "DEADLINE_EXCEEDED", "a number of gRPC"),
+    (
+        "engines/policy/src/status.rs",
+        "DEADLINE_EXCEEDED",
+        "a number of gRPC",
+    ),
     (
         "blocks/src/bindings/deliver.rs",
         "LIMITS",

@@ -49,7 +49,7 @@ mod pubsub_outbox;
 mod pubsub_publish;
 mod pubsub_retries;
 mod reminders;
-#[path = "../../../workflow/tests/simulation/replay.rs"]
+#[path = "../../../engines/workflow/tests/simulation/replay.rs"]
 mod replay;
 mod resiliency;
 mod secrets;
