@@ -20,7 +20,7 @@ sys.path.insert(0, str(HERE))
 import fleet as fleets  # noqa: E402  (the path above has to come first)
 import suite  # noqa: E402
 
-KEYS = HERE.parent / "crates/components-crypto/tests/data/keys.jwks.json"
+KEYS = HERE.parent / "crates/components/crypto/tests/data/keys.jwks.json"
 SEGMENT = 64 << 10
 sides = {}
 

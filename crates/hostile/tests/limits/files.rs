@@ -8,7 +8,7 @@ const READS: &[&str] = &["fs::read(", "fs::read_to_string(", "File::open("];
 /// Who may, and why.
 const ALLOWED: &[(&str, &str)] = &[
     ("foundation/accept/src/budget.rs", "/proc and /sys"),
-    ("components-pluggable/src/discovery.rs", "/proc"),
+    ("components/pluggable/src/discovery.rs", "/proc"),
     ("foundation/identity/src/security.rs", "/proc"),
     (
         "foundation/kube/src/domain.rs",

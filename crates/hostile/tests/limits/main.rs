@@ -50,33 +50,33 @@ const LIMITING: &[&str] = &[
 /// Constants with such a word that bound nothing a peer or a user can make grow, and why.
 const NOT_LIMITS: &[(&str, &str, &str)] = &[
     (
-        "components-rabbitmq/src/consumer.rs",
+        "components/rabbitmq/src/consumer.rs",
         "MAX_TAG",
         "a tag is cut to what the broker takes",
     ),
     (
-        "component/src/conformance/pubsub/faults.rs",
+        "components/component/src/conformance/pubsub/faults.rs",
         "IN_FLIGHT",
         "of a test of brokers",
     ),
     (
-        "components-redis/src/broker/settings.rs",
+        "components/redis/src/broker/settings.rs",
         "QUEUE_DEPTH",
         "a component's own setting",
     ),
-    ("components-sqlite/src/broker/consumer.rs", "MAX_PAUSE", "a pause"),
+    ("components/sqlite/src/broker/consumer.rs", "MAX_PAUSE", "a pause"),
     (
-        "components-sqlite/src/settings.rs",
+        "components/sqlite/src/settings.rs",
         "DEFAULT_BUSY_TIMEOUT",
         "a component's own setting",
     ),
     (
-        "components-sqlite/src/settings.rs",
+        "components/sqlite/src/settings.rs",
         "DEFAULT_TIMEOUT",
         "a component's own setting",
     ),
     (
-        "components-pluggable/src/state.rs",
+        "components/pluggable/src/state.rs",
         "MULTI_MAX_SIZE_TIMEOUT",
         "how long one question may take, once",
     ),

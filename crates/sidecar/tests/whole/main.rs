@@ -14,7 +14,7 @@ mod actors;
 mod bindings;
 mod callers;
 mod common;
-#[path = "../../../components-pluggable/tests/pluggable/process/mod.rs"]
+#[path = "../../../components/pluggable/tests/pluggable/process/mod.rs"]
 mod process;
 
 mod configuration;

@@ -19,7 +19,7 @@ fn every_backend_is_in_the_sidecar_and_all_but_few_in_its_default_build() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (own, sidecar) = (
         features(&here.join("Cargo.toml")),
-        features(&here.join("../sidecar/Cargo.toml")),
+        features(&here.join("../../sidecar/Cargo.toml")),
     );
     let (_, list) = sidecar.split_once("default = [").unwrap();
     let (default, _) = list.split_once(']').unwrap();
