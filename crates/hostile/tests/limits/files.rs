@@ -14,16 +14,19 @@ const ALLOWED: &[(&str, &str)] = &[
         "foundation/kube/src/domain.rs",
         "/etc/resolv.conf, of limited size",
     ),
-    ("scheduler/src/etcd_child.rs", "what it wrote itself"),
     (
-        "scheduler/src/storage/embedded/log.rs",
+        "control-plane/scheduler/src/etcd_child.rs",
+        "what it wrote itself",
+    ),
+    (
+        "control-plane/scheduler/src/storage/embedded/log.rs",
         "beside the store, which it wrote itself, record by record",
     ),
     (
-        "sentry/src/material.rs",
+        "control-plane/sentry/src/material.rs",
         "a folder, to have it written to the disk",
     ),
-    ("sentry/src/server/owner.rs", "/proc"),
+    ("control-plane/sentry/src/server/owner.rs", "/proc"),
     ("sidecar/src/profiling.rs", "/proc"),
     ("foundation/telemetry/src/log/format.rs", "/etc/localtime"),
     ("foundation/telemetry/src/metrics/process.rs", "/proc"),

@@ -178,7 +178,11 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
         "CREDIT_BYTES",
         "how frames are counted",
     ),
-    ("placement/src/config.rs", "MAX_FACTOR", "the range of a flag"),
+    (
+        "control-plane/placement/src/config.rs",
+        "MAX_FACTOR",
+        "the range of a flag",
+    ),
     (
         "engines/policy/src/status.rs",
         "DEADLINE_EXCEEDED",

@@ -209,7 +209,7 @@ async fn what_a_connection_has_begun_is_bounded() {
 
 #[test]
 fn the_methods_that_take_streams_are_those_of_the_contract() {
-    let proto = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto/dapr/proto");
+    let proto = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../proto/dapr/proto");
     let mut streaming = Vec::new();
     for service in ["operator", "placement", "scheduler", "sentry"] {
         let file = proto.join(service).join("v1").join(format!("{service}.proto"));
