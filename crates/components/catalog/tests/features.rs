@@ -19,7 +19,7 @@ fn every_backend_is_in_the_sidecar_and_all_but_few_in_its_default_build() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (own, sidecar) = (
         features(&here.join("Cargo.toml")),
-        features(&here.join("../../sidecar/Cargo.toml")),
+        features(&here.join("../../sidecar/daprd/Cargo.toml")),
     );
     let (_, list) = sidecar.split_once("default = [").unwrap();
     let (default, _) = list.split_once(']').unwrap();
@@ -32,12 +32,12 @@ fn every_backend_is_in_the_sidecar_and_all_but_few_in_its_default_build() {
         let forwards = format!("{name} = [\"outrigger-components/{name}\"]");
         assert!(
             sidecar.lines().any(|line| line == forwards),
-            "crates/sidecar/Cargo.toml has no line {forwards}"
+            "crates/sidecar/daprd/Cargo.toml has no line {forwards}"
         );
         assert_eq!(
             default.contains(&format!("\"{name}\"")),
             !ASKED_FOR.contains(&name),
-            "{name} in the default features of crates/sidecar/Cargo.toml"
+            "{name} in the default features of crates/sidecar/daprd/Cargo.toml"
         );
     }
     assert!(seen > 10, "only {seen} features were found");

@@ -27,7 +27,7 @@ const ALLOWED: &[(&str, &str)] = &[
         "a folder, to have it written to the disk",
     ),
     ("control-plane/sentry/src/server/owner.rs", "/proc"),
-    ("sidecar/src/profiling.rs", "/proc"),
+    ("sidecar/daprd/src/profiling.rs", "/proc"),
     ("foundation/telemetry/src/log/format.rs", "/etc/localtime"),
     ("foundation/telemetry/src/metrics/process.rs", "/proc"),
 ];

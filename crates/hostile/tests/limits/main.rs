@@ -155,14 +155,14 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
         "MAX_ELAPSED",
         "a policy's own setting",
     ),
-    ("sidecar/src/main.rs", "MAX_WORKERS", "threads of our own"),
-    ("sidecar/src/main.rs", "LIMIT", "of the command `--wait`"),
+    ("sidecar/daprd/src/main.rs", "MAX_WORKERS", "threads of our own"),
+    ("sidecar/daprd/src/main.rs", "LIMIT", "of the command `--wait`"),
     (
-        "sidecar/src/reload/watch.rs",
+        "sidecar/daprd/src/reload/watch.rs",
         "MAX_DELAY",
         "how often changes are reported",
     ),
-    ("sidecar/src/wait.rs", "TIMEOUT", "of the command `--wait`"),
+    ("sidecar/daprd/src/wait.rs", "TIMEOUT", "of the command `--wait`"),
     (
         "foundation/http2/src/limits.rs",
         "FIELD_MEMORY",
@@ -189,12 +189,12 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
         "a number of gRPC",
     ),
     (
-        "blocks/src/bindings/deliver.rs",
+        "sidecar/blocks/src/bindings/deliver.rs",
         "LIMITS",
         "the two before it together",
     ),
     (
-        "blocks/src/configuration/delivery.rs",
+        "sidecar/blocks/src/configuration/delivery.rs",
         "LIMITS",
         "the one before it, one at a time",
     ),

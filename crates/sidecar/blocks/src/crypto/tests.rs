@@ -8,7 +8,7 @@ use outrigger_telemetry::metrics::Metrics;
 use super::segments::{SEGMENT, TAG};
 use super::*;
 
-const KEYS: &str = include_str!("../../../components/crypto/tests/data/keys.jwks.json");
+const KEYS: &str = include_str!("../../../../components/crypto/tests/data/keys.jwks.json");
 
 /// A document that Dapr's own library wrote: github.com/dapr/kit v0.17.0, with the keys of [`KEYS`].
 macro_rules! document {

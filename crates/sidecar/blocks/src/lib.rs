@@ -1,5 +1,5 @@
 //! The building blocks: each written once, called by both APIs. Those that have their place in the cluster, actors and
-//! workflows, stand in `crates/blocks-actors`.
+//! workflows, stand in `crates/sidecar/blocks-actors`.
 
 pub mod bindings;
 pub mod configuration;

@@ -522,7 +522,7 @@ mod tests {
     fn the_methods_that_take_streams_are_those_of_the_contract() {
         let file = concat!(
             env!("CARGO_MANIFEST_DIR"),
-            "/../../proto/dapr/proto/runtime/v1/dapr.proto"
+            "/../../../proto/dapr/proto/runtime/v1/dapr.proto"
         );
         let text = std::fs::read_to_string(file).unwrap();
         let streaming = text.lines().filter_map(|line| {

@@ -14,7 +14,7 @@ mod actors;
 mod bindings;
 mod callers;
 mod common;
-#[path = "../../../components/pluggable/tests/pluggable/process/mod.rs"]
+#[path = "../../../../components/pluggable/tests/pluggable/process/mod.rs"]
 mod process;
 
 mod configuration;
@@ -49,7 +49,7 @@ mod pubsub_outbox;
 mod pubsub_publish;
 mod pubsub_retries;
 mod reminders;
-#[path = "../../../engines/workflow/tests/simulation/replay.rs"]
+#[path = "../../../../engines/workflow/tests/simulation/replay.rs"]
 mod replay;
 mod resiliency;
 mod secrets;

@@ -16,7 +16,7 @@ use tonic::Code;
 use crate::common::grpc::{self, Outcome};
 use crate::common::{Answer, Net, Node, post, request, within};
 
-const KEYS: &str = include_str!("../../../components/crypto/tests/data/keys.jwks.json");
+const KEYS: &str = include_str!("../../../../components/crypto/tests/data/keys.jwks.json");
 const SMALL: &[u8] = include_bytes!("../../../blocks/tests/data/crypto/small-rsa.enc");
 const TWO_SEGMENTS: &[u8] = include_bytes!("../../../blocks/tests/data/crypto/two-segments.enc");
 const ENCRYPT: &str = "/v1.0-alpha1/crypto/keys/encrypt";
