@@ -143,7 +143,7 @@ benchworkflows: build ## workflows with Dapr's Go SDK, beside Dapr in the same r
 	conformance/build reference
 	scripts/measure-workflows $(RELEASE) $(PEER_BIN)
 
-cost: ## instructions and allocations of a call, against crates/cost/budget.toml (COST=--update: a new budget)
+cost: ## instructions and allocations of a call, against crates/testing/cost/budget.toml (COST=--update: a new budget)
 	@scripts/need cargo cc make valgrind
 	scripts/build checks
 	$(RELEASE)/outrigger-cost $(COST)

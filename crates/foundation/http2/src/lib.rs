@@ -67,7 +67,7 @@
 
 mod boundary;
 mod error;
-// These two are public for what speaks HTTP/2 frame by frame: the load of `crates/bench`, tests and fuzz targets.
+// These two are public for what speaks HTTP/2 frame by frame: the load of `crates/testing/bench`, tests and fuzz targets.
 pub mod frame;
 pub mod hpack;
 #[cfg(feature = "hyper")]

@@ -8,7 +8,7 @@ fn main() -> io::Result<()> {
     // Cargo sets both for every build script.
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").expect("set by cargo"));
     let out = PathBuf::from(env::var("OUT_DIR").expect("set by cargo"));
-    let targets = here.join("../../fuzz/fuzz_targets").canonicalize()?;
+    let targets = here.join("../../../fuzz/fuzz_targets").canonicalize()?;
     println!("cargo::rerun-if-changed={}", targets.display());
     let mut files: Vec<PathBuf> = fs::read_dir(&targets)?
         .map(|entry| entry.map(|entry| entry.path()))

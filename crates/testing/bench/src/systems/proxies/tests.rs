@@ -22,7 +22,7 @@ fn nginx() -> Option<Box<dyn Product>> {
 
 /// The one that `conformance/build envoy` brings, or one on the PATH.
 fn envoy() -> Option<Box<dyn Product>> {
-    let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/cache");
+    let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../conformance/cache");
     let printed = std::process::Command::new(cache).output().unwrap();
     let folder = PathBuf::from(String::from_utf8(printed.stdout).unwrap().trim());
     let found = [folder.join("bin/envoy"), PathBuf::from("envoy")]

@@ -14,7 +14,7 @@ fn needed(rustc: &str) -> (Option<i32>, String) {
         fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/need");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts/need");
     let path = format!("{}:/usr/bin:/bin", folder.path().display());
     let done = Command::new(script)
         .arg("cargo")

@@ -26,7 +26,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const FLAGS: &[Flag] = &[
     Flag::text(
         "budget",
-        "crates/cost/budget.toml",
+        "crates/testing/cost/budget.toml",
         "what each kind of call may cost",
     ),
     Flag::boolean("update", "false", "write what was measured as the new budget"),

@@ -24,7 +24,7 @@ impl Page {
     /// When there is no such page.
     pub fn read(name: &str) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../../docs")
+            .join("../../../docs")
             .join(name);
         let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("docs/{name}: {error}"));
         Self { path, text }

@@ -41,7 +41,7 @@ include!(concat!(env!("OUT_DIR"), "/targets.rs"));
 
 fn replay(name: &str, run: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fuzz/corpus")
+        .join("../../../fuzz/corpus")
         .join(name);
     let corpus = corpus(&folder);
     for (file, input) in &corpus {

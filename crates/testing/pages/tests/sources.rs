@@ -51,7 +51,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// The text of all sources of the given crates, tests left out.
 fn text(wanted: impl Fn(&str) -> bool) -> String {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut files = Vec::new();
     for entry in std::fs::read_dir(crates).unwrap() {
         let path = entry.unwrap().path();
@@ -75,7 +75,7 @@ fn code(path: &Path) -> String {
 /// The codes in the sources of the API's errors, however they begin: texts of capital letters, but for the reasons in
 /// the details of errors.
 fn codes_of_the_api() -> BTreeSet<String> {
-    let api = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sidecar/api/src");
+    let api = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sidecar/api/src");
     let mut files = vec![api.join("error.rs")];
     sources(&api.join("error"), &mut files);
     let text: String = files.iter().map(|path| code(path)).collect();

@@ -130,7 +130,7 @@ impl Link for Kafka {
 
 /// The class path of the broker.
 fn jars() -> Option<String> {
-    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/cache");
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../conformance/cache");
     let printed = Command::new(scripts).arg("kafka").output().unwrap();
     let folder = PathBuf::from(String::from_utf8(printed.stdout).unwrap().trim());
     let is_there = fs::read_dir(&folder).is_ok_and(|files| {

@@ -159,7 +159,7 @@ fn has_namespace(port: u16) -> bool {
 
 /// The class path of the broker.
 fn jars() -> Option<String> {
-    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/cache");
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../conformance/cache");
     let printed = Command::new(scripts).arg("pulsar").output().unwrap();
     let folder = PathBuf::from(String::from_utf8(printed.stdout).unwrap().trim());
     if !folder.join("complete.xml").is_file() {
