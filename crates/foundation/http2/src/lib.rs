@@ -1,6 +1,6 @@
 //! HTTP/2 (RFC 9113) for the data path, behind one boundary: the trait [`Http2`]. It has two implementations, between
 //! which a program chooses by a type: [`Native`], which is ours, and `HyperH2` (feature `hyper`), which is hyper's and
-//! h2's. `tests/differential` holds the same conversations with both, and lists where they may differ.
+//! h2's. `tests/http2/differential.rs` holds the same conversations with both, and lists where they may differ.
 //!
 //! The rest of this page is the design of [`Native`].
 //!

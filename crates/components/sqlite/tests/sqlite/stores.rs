@@ -1,6 +1,4 @@
 //! The SQLite stores.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},

@@ -1,6 +1,4 @@
 //! Renewal under simulated time.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;

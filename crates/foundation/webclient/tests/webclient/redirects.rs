@@ -1,6 +1,4 @@
 //! Where requests go that are redirected.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::sync::Arc;
 
 use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};

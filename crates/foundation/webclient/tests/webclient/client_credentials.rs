@@ -1,6 +1,4 @@
 //! What an issuer of tokens is asked, and what is taken from its answer.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::time::Duration;
 
 use outrigger_webclient::{ClientCredentials, Token, TokenError};

@@ -1,7 +1,5 @@
 //! `docs/components.md` and `docs/pubsub.md` against the components: they are built with the settings below, and what they
 //! looked up is what the pages list, with the type and the default that it was read with.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,6 +1,4 @@
 //! The client of the authority against an authority in this process.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 mod stub;
 
 use std::collections::HashMap;

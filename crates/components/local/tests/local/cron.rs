@@ -1,6 +1,4 @@
 //! Schedules as a binding.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use async_trait::async_trait;
 use outrigger_component::{
     Kind,

@@ -1,6 +1,4 @@
 //! The broker in memory.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::{num::NonZeroUsize, sync::Arc};
 
 use outrigger_component::{

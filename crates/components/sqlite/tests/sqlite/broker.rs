@@ -1,6 +1,4 @@
 //! Publish/subscribe on SQLite.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use outrigger_component::{

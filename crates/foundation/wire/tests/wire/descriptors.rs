@@ -2,8 +2,6 @@
 //!
 //! `conformance/descriptors/` holds the facts (names, numbers, types) taken from those packages, and the list of
 //! places where the contract we serve is meant to differ from them.
-#![allow(clippy::unwrap_used, reason = "facts that are not as written fail the test")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;

@@ -1,6 +1,4 @@
 //! The features of this crate, and those of the sidecar that forward them.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 use std::path::Path;
 
 /// Backends that one has to ask for, as their build needs a program that few machines have.

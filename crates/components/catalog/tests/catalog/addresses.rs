@@ -1,6 +1,4 @@
 //! Passwords in the addresses that components are given are not part of their errors.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 use outrigger_component::{Metadata, Section, Setup};
 use outrigger_components::builtin;
 

@@ -1,7 +1,5 @@
 //! The same conversations with both implementations of the boundary: recorded ones and random ones. What happens is the
 //! same, except for the differences that are listed with their reasons.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 mod client;
 mod random;
 mod server;

@@ -1,6 +1,4 @@
 //! Peers that stop in the middle of something. Time is the runtime's own: it goes on when nobody has anything to do.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

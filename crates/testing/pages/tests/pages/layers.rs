@@ -1,6 +1,4 @@
 //! The folders of `crates/` are layers: a crate depends on crates of its own folder and of lower ones only.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -1,6 +1,4 @@
 //! Files as a binding.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::fs;
 use std::time::Duration;
 

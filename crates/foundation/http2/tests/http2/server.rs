@@ -1,6 +1,4 @@
 //! The server against the client of another implementation, over pipes.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

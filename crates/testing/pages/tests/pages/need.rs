@@ -1,6 +1,4 @@
 //! What `scripts/need` says of a Rust toolchain that cannot be used.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

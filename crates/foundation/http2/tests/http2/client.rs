@@ -1,6 +1,4 @@
 //! The client against servers: our own, and one of another implementation.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,4 @@
 //! Who may talk to whom: handshakes over an in-memory stream, with certificates of every good and bad kind.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 use std::sync::Arc;
 
 use outrigger_identity::testing::{Algorithm, Authority, Issued, Leaf};

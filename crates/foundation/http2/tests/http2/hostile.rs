@@ -1,6 +1,4 @@
 //! Peers that say anything at all: neither end may panic, hang, or answer more than it was asked.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,0 +1,6 @@
+//! Documents, manifests and scripts against the sources.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod layers;
+mod need;
+mod sources;
