@@ -9,7 +9,7 @@ HYPER = "$(shell scripts/target)/http2-hyper"
 PEER_BIN = "$(shell conformance/cache)/bin"
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build build-hyper demo test check conformance conformance-hyper sdk sdk-hyper pluggable cli mixed mixed-hyper kubernetes measurekubernetes measure bench benchstate benchpubsub benchblocks benchworkflows cost fuzz faults deny clean-room
+.PHONY: help build build-hyper demo test nightly check conformance conformance-hyper sdk sdk-hyper pluggable cli mixed mixed-hyper kubernetes measurekubernetes measure bench benchstate benchpubsub benchblocks benchworkflows cost fuzz faults deny clean-room
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -46,6 +46,9 @@ demo: ## the CA, a scheduler, placement, two sidecars with mTLS, two apps; every
 
 test: ## every test; says what it skips and why
 	@scripts/test
+
+nightly: ## the same on release binaries; SDKs for Go, JavaScript and Java, Pulsar, mixtures with Dapr, Kubernetes (2 hours)
+	@scripts/test --nightly
 
 check: ## format and lints
 	@scripts/need cargo rustfmt clippy cc make
@@ -145,7 +148,7 @@ benchworkflows: build ## workflows with Dapr's Go SDK, beside Dapr in the same r
 
 cost: ## instructions and allocations of a call, against crates/testing/cost/budget.toml (COST=--update: a new budget)
 	@scripts/need cargo cc make valgrind
-	scripts/build checks
+	scripts/build cost
 	$(RELEASE)/outrigger-cost $(COST)
 
 faults: build ## workflows and events while workers, sidecars, stores, brokers and the control plane are killed; brokers out of reach for 30 s, placement for a minute: three quarters of an hour
