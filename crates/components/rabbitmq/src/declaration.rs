@@ -285,7 +285,7 @@ mod tests {
                 arguments,
             }
         };
-        let lines = outrigger_log_lines::Lines::new();
+        let lines = outrigger_testing::log_lines::Lines::new();
         for (objection, logged) in [
             (Some(Objection::Invalid(AUTO_DELETE)), "cannot be auto-delete"),
             (Some(Objection::Invalid(NON_DURABLE)), "cannot be non-durable"),

@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use outrigger_ports::free_port;
+pub use outrigger_testing::ports::free_port;
 
 pub use self::{
     etcd::Etcd,
@@ -115,7 +115,7 @@ fn find(program: &str, package: &str, folders: &[&str]) -> Option<PathBuf> {
         .map(|folder| folder.join(program))
         .find(|file| file.is_file());
     if found.is_none() {
-        outrigger_skip::skip(&format!("{program} is not installed: apt-get install {package}"));
+        outrigger_testing::skip::skip(&format!("{program} is not installed: apt-get install {package}"));
     }
     found
 }

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outrigger_ports::free_ports;
 use outrigger_runtime::life::Shutdown;
 use outrigger_sidecar::config::{Command, Config};
 use outrigger_sidecar::sidecar::{Env, Sidecar};
+use outrigger_testing::ports::free_ports;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Handle, Runtime};
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 use outrigger_component::catalog::all_only_of_dapr;
 use outrigger_component::{Catalog, Metadata, PropertyType, Setup};
 use outrigger_components::builtin;
-use outrigger_pages::Page;
-use outrigger_pages::settings::{Documented, documented_by, in_backticks, sections};
 use outrigger_resources::value::go_nanos;
+use outrigger_testing::pages::Page;
+use outrigger_testing::pages::settings::{Documented, documented_by, in_backticks, sections};
 
 /// Nothing listens there: what is read before connecting is all that counts here.
 const NOWHERE: &str = "127.0.0.1:1";

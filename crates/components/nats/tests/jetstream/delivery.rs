@@ -224,7 +224,7 @@ async fn without_acknowledgements_messages_come_at_most_once() {
 #[tokio::test]
 async fn a_message_that_the_server_gives_up_has_a_line_in_the_log() {
     let Some(server) = started().await else { return };
-    let lines = outrigger_log_lines::Lines::new();
+    let lines = outrigger_testing::log_lines::Lines::new();
     let errors = || lines.take("dapr.contrib", tracing::Level::ERROR);
     let few = [("ackWait", "1s"), ("maxDeliver", "2")];
     let broker = open(&server.url(), "app", &few).await.unwrap();

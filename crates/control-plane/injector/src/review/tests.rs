@@ -2,7 +2,7 @@ use outrigger_controlplane::webhook::{MAX_SHOWN, MAX_VALUES};
 use outrigger_identity::TrustBundle;
 use outrigger_identity::testing::{Algorithm, Authority};
 use outrigger_kube::testing::{Server, apply_patch};
-use outrigger_log_lines::Lines;
+use outrigger_testing::log_lines::Lines;
 use tracing::Level;
 
 use super::*;

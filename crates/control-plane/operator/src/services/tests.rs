@@ -1,5 +1,5 @@
 use outrigger_kube::testing::Server;
-use outrigger_log_lines::Lines;
+use outrigger_testing::log_lines::Lines;
 use serde_json::json;
 use tracing::Level;
 

@@ -103,6 +103,7 @@ mod tests {
 
     #[test]
     fn the_page_of_flags_has_them_all() {
-        outrigger_pages::Page::read("flags.md").check("placement", &outrigger_flags::reference(FLAGS));
+        outrigger_testing::pages::Page::read("flags.md")
+            .check("placement", &outrigger_flags::reference(FLAGS));
     }
 }

@@ -234,7 +234,7 @@ fn a_stream_that_answers_what_it_was_not_asked_is_told_of_once() {
     let (mut driver, connect, mut connection) = connecting();
     driver.command(connect, now);
     let host = connection.try_recv().unwrap();
-    let lines = outrigger_log_lines::Lines::new();
+    let lines = outrigger_testing::log_lines::Lines::new();
     for unknown in 0..1000 {
         driver.command(Command::Answer(host.host, unknown, Outcome::Success), now);
     }

@@ -44,7 +44,7 @@ impl Runs {
             .into_iter()
             .find(|flags| able(flags))
         else {
-            outrigger_skip::skip_optional("no file system can be mounted here");
+            outrigger_testing::skip::skip_optional("no file system can be mounted here");
             return None;
         };
         let mut shell = Command::new("unshare")

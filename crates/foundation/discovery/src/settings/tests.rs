@@ -1,5 +1,5 @@
-use outrigger_pages::Page;
-use outrigger_pages::settings::{Documented, documented_by, sections};
+use outrigger_testing::pages::Page;
+use outrigger_testing::pages::settings::{Documented, documented_by, sections};
 use serde_json::json;
 
 use super::*;
@@ -75,7 +75,7 @@ fn settings_that_nobody_read_are_told_with_the_nearest_name_of_their_map() {
 
 /// The warnings of what runs on this thread.
 pub(crate) fn warnings(run: impl FnOnce()) -> Vec<String> {
-    let lines = outrigger_log_lines::Lines::new();
+    let lines = outrigger_testing::log_lines::Lines::new();
     run();
     let warnings = lines.take("dapr.contrib", tracing::Level::WARN);
     warnings.into_iter().map(|line| line.message).collect()

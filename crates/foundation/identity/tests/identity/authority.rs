@@ -10,7 +10,7 @@ use outrigger_identity::{
     AnchorsSource, CaClient, CaConfig, Env, FetchError, IdentityDirectory, IdentityEvent, Mode,
     SecurityConfig, SvidSource, TrustAnchors, start,
 };
-use outrigger_log_lines::Lines;
+use outrigger_testing::log_lines::Lines;
 use rcgen::CertificateSigningRequestParams;
 use stub::{Answer, StubCa};
 use tokio::net::TcpListener;

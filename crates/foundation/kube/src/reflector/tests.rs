@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use outrigger_log_lines::Lines;
+use outrigger_testing::log_lines::Lines;
 use serde_json::json;
 use tokio::sync::broadcast;
 use tracing::Level;

@@ -17,8 +17,8 @@ use outrigger_blocks::state::{IllegalKey, StateError};
 use outrigger_blocks_actors::actors::{ActorError, ReminderError};
 use outrigger_blocks_actors::workflow::{Action, WorkflowError};
 use outrigger_component::{Error, Kind};
-use outrigger_pages::Page;
 use outrigger_runtime::scheduler::SchedulerError;
+use outrigger_testing::pages::Page;
 
 use super::*;
 

@@ -17,7 +17,6 @@ use outrigger_blocks::bindings::Dependencies;
 use outrigger_blocks::secrets::SecretError;
 use outrigger_component::catalog::{Entry, Version};
 use outrigger_component::{Catalog, Error, Kind, Pairs, Result, SecretStore, Setup, secrets::Feature};
-use outrigger_log_lines::Lines;
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::{Component, Configuration, NameValue, SecretKeyRef};
 use outrigger_runtime::app::Health;
@@ -28,6 +27,7 @@ use outrigger_runtime::resilience::Resilience;
 use outrigger_runtime::scheduler::{self, Scheduler};
 use outrigger_telemetry::metrics::Metrics;
 use outrigger_telemetry::trace::Tracer;
+use outrigger_testing::log_lines::Lines;
 use tracing::Level;
 
 /// Has one secret, `token`, whose value is the store's own property `value`; of others its error shows that.

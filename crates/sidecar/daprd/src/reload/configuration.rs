@@ -259,7 +259,7 @@ mod tests {
     #[tokio::test]
     async fn what_does_not_change_again_is_not_said_again() {
         let mut reloading = Reloading::start([BASE, CLOSED]);
-        let lines = outrigger_log_lines::Lines::new();
+        let lines = outrigger_testing::log_lines::Lines::new();
         let said = || {
             let lines = lines.take(LOG, tracing::Level::TRACE).into_iter();
             lines.map(|line| line.message).collect::<Vec<_>>()

@@ -119,7 +119,7 @@ fn a_log_file_that_nobody_reads_holds_nothing_up() {
 #[test]
 fn a_start_that_waits_for_a_file_system_ends_on_sigterm() {
     let Some(hanging) = Hanging::mount() else {
-        outrigger_skip::skip_optional("this user cannot mount a file system");
+        outrigger_testing::skip::skip_optional("this user cannot mount a file system");
         return;
     };
     let mount = hanging.folder.path().display();

@@ -111,9 +111,9 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use outrigger_log_lines::{Line, Lines};
     use outrigger_resources::configuration::Configuration;
     use outrigger_telemetry::metrics::Metrics;
+    use outrigger_testing::log_lines::{Line, Lines};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
     use tracing::Level;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use outrigger_ports::free_ports;
+use outrigger_testing::ports::free_ports;
 use tokio::process::Command;
 
 use crate::Failure;

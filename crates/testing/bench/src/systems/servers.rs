@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use outrigger_ports::free_ports;
+use outrigger_testing::ports::free_ports;
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -172,7 +172,7 @@ mod tests {
         let Some(line) = missing else {
             return true;
         };
-        outrigger_skip::skip(&line);
+        outrigger_testing::skip::skip(&line);
         false
     }
 

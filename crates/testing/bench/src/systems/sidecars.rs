@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use outrigger_ports::free_ports;
+use outrigger_testing::ports::free_ports;
 use tokio::process::Command;
 
 use super::attempt;

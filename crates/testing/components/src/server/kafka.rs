@@ -139,7 +139,7 @@ fn jars() -> Option<String> {
             .any(|file| file.file_name().to_string_lossy().starts_with("kafka_"))
     });
     if !is_there {
-        outrigger_skip::skip("the jars of Kafka are not there: scripts/need kafka");
+        outrigger_testing::skip::skip("the jars of Kafka are not there: scripts/need kafka");
         return None;
     }
     Some(format!("{}/*", folder.display()))

@@ -163,7 +163,7 @@ fn jars() -> Option<String> {
     let printed = Command::new(scripts).arg("pulsar").output().unwrap();
     let folder = PathBuf::from(String::from_utf8(printed.stdout).unwrap().trim());
     if !folder.join("complete.xml").is_file() {
-        outrigger_skip::skip("the jars of Pulsar are not there: scripts/need pulsar");
+        outrigger_testing::skip::skip("the jars of Pulsar are not there: scripts/need pulsar");
         return None;
     }
     Some(format!("{}/lib/*", folder.display()))

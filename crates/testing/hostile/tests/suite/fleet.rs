@@ -11,7 +11,7 @@ use outrigger_identity::{
     anonymous_client_config, pem,
 };
 use outrigger_kube::testing::Server as KubernetesApi;
-use outrigger_ports::free_port;
+use outrigger_testing::ports::free_port;
 use outrigger_wire::sentry::v1::SignCertificateRequest;
 use prost::Message as _;
 use rcgen::{CertificateParams, KeyPair};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outrigger_ports::free_port;
+use outrigger_testing::ports::free_port;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::UdpSocket;
 

@@ -24,7 +24,7 @@ pub(super) fn is_installed(program: &str, package: &str) -> bool {
         .output()
         .is_ok();
     if !found {
-        outrigger_skip::skip(&format!("{program} is not installed: apt-get install {package}"));
+        outrigger_testing::skip::skip(&format!("{program} is not installed: apt-get install {package}"));
     }
     found
 }

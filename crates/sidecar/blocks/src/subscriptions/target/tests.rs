@@ -517,7 +517,7 @@ async fn what_waits_for_its_dead_letter_counts_in_the_lag() {
 
 #[tokio::test]
 async fn a_dead_letter_has_a_line_with_its_reason() {
-    let lines = outrigger_log_lines::Lines::new();
+    let lines = outrigger_testing::log_lines::Lines::new();
     let mut scene = Scene::new("", wanted()).await;
     scene.deliver(EVENT, None);
     let id = scene.event().await;
@@ -551,7 +551,7 @@ async fn what_was_a_dead_letter_too_often_is_dropped_with_a_line() {
         r#"{"id":"1","type":"t","source":"s","specversion":"1.0","data":1,"deadletterhops":16}"#;
     const EXPIRED_TOO: &str =
         r#"{"id":"1","specversion":"1.0","deadletterhops":16,"expiration":"2001-01-01T00:00:00Z"}"#;
-    let lines = outrigger_log_lines::Lines::new();
+    let lines = outrigger_testing::log_lines::Lines::new();
     let mut scene = Scene::new("", wanted()).await;
     for said in [Said::Retry, Said::Drop] {
         scene.deliver(FULL, None);

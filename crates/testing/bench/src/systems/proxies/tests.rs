@@ -14,7 +14,7 @@ const STRANGER: &str = "stranger.bench";
 
 fn nginx() -> Option<Box<dyn Product>> {
     if nginx::version().is_none() {
-        outrigger_skip::skip_optional("nginx is not installed: apt-get install nginx-light");
+        outrigger_testing::skip::skip_optional("nginx is not installed: apt-get install nginx-light");
         return None;
     }
     Some(Box::new(Nginx { workers: 1 }))
@@ -29,7 +29,7 @@ fn envoy() -> Option<Box<dyn Product>> {
         .into_iter()
         .find(|program| version(program).is_some());
     let Some(program) = found else {
-        outrigger_skip::skip_optional("Envoy is not there: conformance/build envoy");
+        outrigger_testing::skip::skip_optional("Envoy is not there: conformance/build envoy");
         return None;
     };
     Some(Box::new(Envoy { program, workers: 1 }))

@@ -1,6 +1,6 @@
 //! Bytes of the log that the disk has changed.
 
-use outrigger_log_lines::Lines;
+use outrigger_testing::log_lines::Lines;
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! What a target asks of its app: nothing while that is unhealthy, and no more at once than it takes.
 
-use outrigger_log_lines::{Line, Lines};
 use outrigger_runtime::app::Health;
+use outrigger_testing::log_lines::{Line, Lines};
 use tracing::Level;
 
 use super::bulks::app;

@@ -2,7 +2,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use outrigger_pages::Page;
+use outrigger_testing::pages::Page;
 
 /// How variables of the environment are read.
 const READS: [&str; 7] = [
