@@ -14,7 +14,7 @@ use tokio::{
     task::JoinHandle,
     time::{sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Findings, Outcome, SOON, Step, ensure, soon, unique};
 use crate::{
@@ -155,7 +155,8 @@ async fn lost(binding: &Arc<dyn OutputBinding>, sample: &Invoke) -> Outcome {
 /// Keeps what it is given; refuses or holds it when told.
 struct App {
     events: Mutex<Vec<Event>>,
-    failures: AtomicUsize,
+    /// The text of an event to refuse once.
+    refused: Mutex<Option<String>>,
     held: watch::Sender<bool>,
     finished: AtomicUsize,
 }
@@ -173,6 +174,16 @@ impl App {
             .count()
     }
 
+    /// Refuses the next event with this text. A late copy of an earlier event is accepted.
+    fn refuse(&self, text: &str) {
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.to_owned());
+    }
+
+    fn takes(&self, event: &Event) -> bool {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.take_if(|text| event.data == text.as_bytes()).is_none()
+    }
+
     /// Whether handling waits.
     fn hold(&self, held: bool) {
         self.held.send_replace(held);
@@ -182,6 +193,7 @@ impl App {
 impl EventHandler for App {
     fn handle(&self, event: Event) -> BoxFuture<'_, Result<Bytes>> {
         Box::pin(async move {
+            let takes = self.takes(&event);
             self.events
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -189,12 +201,10 @@ impl EventHandler for App {
             let released = self.held.subscribe().wait_for(|held| !held).await.is_ok();
             assert!(released, "the app is there as long as it handles");
             self.finished.fetch_add(1, Ordering::SeqCst);
-            let failing = self
-                .failures
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
-            match failing {
-                Ok(_) => Err(Error::new(Kind::Internal, "the app refuses")),
-                Err(_) => Ok(Bytes::from_static(b"answer")),
+            if takes {
+                Ok(Bytes::from_static(b"answer"))
+            } else {
+                Err(Error::new(Kind::Internal, "the app refuses"))
             }
         })
     }
@@ -202,7 +212,8 @@ impl EventHandler for App {
 
 struct Reading {
     app: Arc<App>,
-    drain: CancellationToken,
+    /// A rule that fails drops it: reading ends then too, and takes no events of the rules after it.
+    drain: DropGuard,
     task: JoinHandle<Result<()>>,
 }
 
@@ -210,18 +221,22 @@ impl Reading {
     fn start(binding: &Arc<dyn InputBinding>) -> Self {
         let app = Arc::new(App {
             events: Mutex::default(),
-            failures: AtomicUsize::default(),
+            refused: Mutex::default(),
             held: watch::Sender::new(false),
             finished: AtomicUsize::default(),
         });
         let drain = CancellationToken::new();
         let (binding, handler, token) = (binding.clone(), app.clone(), drain.clone());
         let task = tokio::spawn(async move { binding.read(handler, token).await });
-        Self { app, drain, task }
+        Self {
+            app,
+            drain: drain.drop_guard(),
+            task,
+        }
     }
 
     async fn end(self) -> Outcome {
-        self.drain.cancel();
+        drop(self.drain);
         timeout(SOON, self.task)
             .await
             .step("reading ends")?
@@ -310,10 +325,10 @@ async fn again(subject: &Subject<'_>) -> Outcome {
     }
     let reading = Reading::start(subject.binding);
     subject.delivered(&reading.app, &subject.text("warm")).await?;
-    reading.app.failures.store(1, Ordering::SeqCst);
-    let text = subject.text("again");
-    subject.source.cause(&text).await;
     let app = &reading.app;
+    let text = subject.text("again");
+    app.refuse(&text);
+    subject.source.cause(&text).await;
     let repeated = soon_within(SOON, || app.has(&text) >= 2).await;
     ensure!(repeated, "{text} came {} times", app.has(&text));
     reading.end().await
@@ -324,7 +339,7 @@ async fn drained(subject: &Subject<'_>) -> Outcome {
     let app = reading.app.clone();
     app.hold(true);
     subject.delivered(&app, &subject.text("held")).await?;
-    reading.drain.cancel();
+    drop(reading.drain);
     let mut task = reading.task;
     let early = timeout(A_WHILE, &mut task).await;
     ensure!(early.is_err(), "reading ended before the app did: {early:?}");
