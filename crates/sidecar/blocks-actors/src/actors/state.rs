@@ -44,20 +44,11 @@ pub enum StateStep {
 }
 
 impl Actors {
-    /// A value, or `None` when absent, for an app.
+    /// A value, or `None` when absent. An app may read its own workflows: `dapr workflow history` does so.
     ///
     /// # Errors
     /// [`ActorError`].
     pub async fn state(&self, kind: &str, id: &str, key: &str) -> Result<Option<Item>, ActorError> {
-        check_for_app(kind, id)?;
-        self.own_state(kind, id, key).await
-    }
-
-    /// The same for this sidecar's own actors.
-    ///
-    /// # Errors
-    /// [`ActorError`].
-    pub async fn own_state(&self, kind: &str, id: &str, key: &str) -> Result<Option<Item>, ActorError> {
         check(kind, id)?;
         let hosted = self.known(kind).await?;
         // Calls that run may need their state until they end.
@@ -120,7 +111,7 @@ impl Actors {
         if let Some(etag) = self.change(kind, id, operations, Some(key)).await? {
             return Ok(Some(etag));
         }
-        let stored = self.own_state(kind, id, key).await?;
+        let stored = self.state(kind, id, key).await?;
         Ok(stored.and_then(|stored| stored.etag))
     }
 

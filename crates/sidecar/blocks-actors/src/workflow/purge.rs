@@ -221,7 +221,7 @@ impl Workflows {
     /// What can be found of an instance whose stored state is broken.
     async fn recover_broken(&self, id: &str) -> Result<Instance, ActorError> {
         let (actors, kind) = (&self.with.actors, &self.types.workflow);
-        let metadata = actors.own_state(kind, id, METADATA).await?;
+        let metadata = actors.state(kind, id, METADATA).await?;
         let counts = metadata.and_then(|metadata| Counts::read(id, &metadata.data).ok());
         let counts = match counts {
             Some(counts) => counts,

@@ -80,12 +80,7 @@ impl Workflows {
     pub(super) async fn load_stored(&self, id: &str) -> Result<Option<Instance>, ActorError> {
         let mut unreadable: Option<(Option<String>, ActorError)> = None;
         for _ in 0..READS {
-            let Some(metadata) = self
-                .with
-                .actors
-                .own_state(&self.types.workflow, id, METADATA)
-                .await?
-            else {
+            let Some(metadata) = self.with.actors.state(&self.types.workflow, id, METADATA).await? else {
                 return Ok(None);
             };
             if metadata.data.is_empty() {

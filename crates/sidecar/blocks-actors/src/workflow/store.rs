@@ -54,7 +54,7 @@ impl Engine {
     /// Reads what there is of an instance, but not its history: one key. `None` if there is none.
     pub(super) async fn find(&self, id: &str) -> Result<Option<Found>, Status> {
         let actors = self.actors().map_err(|error| failed(&error))?;
-        let metadata = actors.own_state(&self.types.workflow, id, METADATA).await;
+        let metadata = actors.state(&self.types.workflow, id, METADATA).await;
         let metadata = metadata.map_err(|error| failed(&error))?;
         let Some(metadata) = metadata.filter(|metadata| !metadata.data.is_empty()) else {
             return Ok(None);
@@ -94,9 +94,7 @@ impl Engine {
             return Ok(None);
         };
         let actors = self.actors().map_err(|error| failed(&error))?;
-        let entry = actors
-            .own_state(&self.types.workflow, id, &history_key(last))
-            .await;
+        let entry = actors.state(&self.types.workflow, id, &history_key(last)).await;
         let entry = entry.map_err(|error| failed(&error))?;
         entry
             .map(|entry| decode("the last event of the workflow", entry.data))
