@@ -213,10 +213,13 @@ impl HttpApi {
             Err(error) => return text_response(StatusCode::BAD_REQUEST, &error.to_string()),
         };
         let parent = Parent::from_http(request.headers());
-        let path = in_spans(path);
-        let mut span = self.tracer.start(SpanKind::Client, &path, &parent);
+        let mut span = self.tracer.start(SpanKind::Client, path, &parent);
         if span.is_recording() {
-            describe(&mut span, client, request, &path);
+            let shown = in_spans(path);
+            if shown != path {
+                span.set_name(shown.to_string());
+            }
+            describe(&mut span, client, request, &shown);
         }
         let mut response = self.guarded(client, request, matched, &mut span).await;
         let status = response.status();

@@ -308,8 +308,9 @@ impl Invoker {
         let called = attempts.run_with(&mut request, |request, limit| async move {
             let deadline = limit.deadline();
             let attempt = async {
-                let reply = self.remote_attempts(id, namespace, &mut *request, terms).await?;
-                Ok(begun(reply, deadline).await)
+                let mut reply = self.remote_attempts(id, namespace, &mut *request, terms).await?;
+                begin(&mut reply, deadline).await;
+                Ok(reply)
             };
             let result = deadline
                 .within(pin!(attempt))
@@ -399,8 +400,9 @@ impl Invoker {
             let attempt = match call.attempt() {
                 Some(call) => {
                     let attempt = async {
-                        let reply = self.direct_once(route, call).await?;
-                        Ok(begun(reply, deadline).await)
+                        let mut reply = self.direct_once(route, call).await?;
+                        begin(&mut reply, deadline).await;
+                        Ok(reply)
                     };
                     deadline.within(pin!(attempt)).await
                 }
@@ -434,19 +436,17 @@ enum Route<'a> {
     Url(&'a str),
 }
 
-/// A reply as far as an attempt waits for it: its head, and under a deadline the first bytes of its body too, of which the
-/// rest has to come in time as well. A stream of events has no deadline once it has begun.
-async fn begun(mut reply: Reply, deadline: Deadline) -> Reply {
-    let is_of_events = reply.content_type.as_ref().is_some_and(is_of_events);
-    if deadline.is_none() || reply.body.is_whole() || is_of_events {
-        return reply;
+/// Waits for as much of a reply as an attempt waits for: its head, and under a deadline the first bytes of its body too, of which
+/// the rest has to come in time as well. A stream of events has no deadline once it has begun.
+async fn begin(reply: &mut Reply, deadline: Deadline) {
+    if deadline.is_none() || reply.body.is_whole() || reply.content_type.as_ref().is_some_and(is_of_events) {
+        return;
     }
     let first = reply.body.frame().await;
-    reply.body = match first {
-        None => Body::Empty,
-        first => deadline.bound(reply.body.after(first), || Err(Box::new(late()))),
-    };
-    reply
+    let rest = std::mem::take(&mut reply.body);
+    if first.is_some() {
+        reply.body = deadline.bound(rest.after(first), || Err(Box::new(late())));
+    }
 }
 
 fn late() -> Status {
