@@ -21,6 +21,10 @@ use crate::app::framed_message;
 const PAYLOAD: usize = 1024;
 /// Bytes before a gRPC message.
 const FRAME: usize = 5;
+/// One call in so many is traced: the caller decides, not chance, so that every run records as many spans.
+const TRACED: usize = 10;
+/// Of a caller that records its span.
+const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 /// The name of the state store.
 pub(crate) const STORE: &str = "cost";
 const KEY: &str = "key";
@@ -124,12 +128,16 @@ impl Call {
         }
     }
 
-    fn request<B>(&self, body: B) -> Result<Request<B>, Failure> {
+    fn request<B>(&self, body: B, traced: bool) -> Result<Request<B>, Failure> {
         let mut request = Request::builder()
             .method(&self.method)
             .uri(&*self.path)
             .body(body)?;
         request.headers_mut().clone_from(&self.headers);
+        if traced {
+            let context = HeaderValue::from_static(TRACEPARENT);
+            request.headers_mut().insert("traceparent", context);
+        }
         Ok(request)
     }
 }
@@ -149,6 +157,8 @@ fn value() -> Bytes {
 pub(crate) struct Client {
     call: Call,
     sender: Sender,
+    /// Calls so far.
+    calls: usize,
 }
 
 enum Sender {
@@ -165,7 +175,7 @@ impl Client {
         let host = HeaderValue::from_str(&format!("127.0.0.1:{port}"))?;
         call.headers.insert(header::HOST, host);
         let sender = Sender::Http(sender);
-        Ok(Self { call, sender })
+        Ok(Self::new(call, sender))
     }
 
     /// A connection to the gRPC API.
@@ -175,21 +185,32 @@ impl Client {
         tokio::spawn(connection);
         call.path = format!("http://127.0.0.1:{port}{}", call.path);
         let sender = Sender::Grpc(sender);
-        Ok(Self { call, sender })
+        Ok(Self::new(call, sender))
+    }
+
+    fn new(call: Call, sender: Sender) -> Self {
+        Self {
+            call,
+            sender,
+            calls: 0,
+        }
     }
 
     /// One call, which has to bring back what it is for.
     pub(crate) async fn call(&mut self) -> Result<(), Failure> {
+        self.calls += 1;
+        let traced = self.calls.is_multiple_of(TRACED);
         let call = &self.call;
         let response = match &mut self.sender {
             Sender::Http(sender) => {
-                let request = call.request(Full::new(call.body.clone()))?;
+                let request = call.request(Full::new(call.body.clone()), traced)?;
                 sender.ready().await?;
                 sender.send_request(request).await?
             }
             Sender::Grpc(sender) => {
                 let frame = Ok(Frame::data(call.body.clone()));
-                let request = call.request(StreamBody::new(stream::once(std::future::ready(frame))))?;
+                let body = StreamBody::new(stream::once(std::future::ready(frame)));
+                let request = call.request(body, traced)?;
                 sender.ready().await?;
                 sender.send_request(request).await?
             }
