@@ -4,26 +4,30 @@ mod apps;
 mod bulks;
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use outrigger_cloudevents::Event;
-use outrigger_component::pubsub::{Features, Lane, Settlement};
+use outrigger_component::pubsub::{Features, Lane, Message, Publish, Settlement, Subscribe, Subscription};
 use outrigger_component::{Error, Kind, PubSub, Result as ComponentResult};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_policy::routing::Routes;
 use outrigger_redact::Secrets;
 use outrigger_resources::load::text;
 use outrigger_resources::subscription::{Routes as Rules, Rule};
+use outrigger_runtime::delivery::Order;
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::registry::Registration;
 use outrigger_runtime::resilience::Resilience;
 use outrigger_telemetry::metrics::{Format, Metrics};
 use outrigger_telemetry::trace::Tracer;
 use outrigger_wire::runtime::v1::topic_event_response::TopicEventResponseStatus as Said;
-use tokio::sync::Barrier;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::{Barrier, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::super::stream::Opened;
 use super::*;

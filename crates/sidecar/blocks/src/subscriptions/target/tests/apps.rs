@@ -4,8 +4,10 @@ use outrigger_runtime::app::Health;
 use outrigger_testing::log_lines::{Line, Lines};
 use tracing::Level;
 
+use super::super::dispatch::{MAX_IN_FLIGHT, limits};
 use super::bulks::app;
 use super::*;
+use crate::subscriptions::spec::Bulk;
 
 /// Invariant: while the app is unhealthy no event is attempted, and none is parked for it.
 #[tokio::test]

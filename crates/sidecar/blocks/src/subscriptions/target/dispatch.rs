@@ -1,0 +1,204 @@
+//! Dispatching: hands messages to the engine, and makes the attempts that it asks for.
+
+use std::convert::Infallible;
+use std::num::NonZeroUsize;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use outrigger_component::pubsub::{Message, Receipt, Subscription};
+use outrigger_delivery::Limits;
+use outrigger_policy::resiliency::Outcome;
+use outrigger_runtime::delivery::{self, Consumer, Depth, Inbox, OnStop, Order, StopTokens};
+use outrigger_runtime::resilience::Attempt;
+use tokio_util::sync::CancellationToken;
+
+use super::{Disposition, LOG, Sink, Target};
+use crate::subscriptions::attempt::Handled;
+use crate::subscriptions::incoming::{Incoming, Prepared, prepared};
+use crate::subscriptions::spec::Bulk;
+
+/// Events of one subscription that the app is handling, unless the component says how many.
+pub(super) const MAX_IN_FLIGHT: usize = 128;
+/// The same, with those that wait for their turn or their next attempt.
+pub(super) const MAX_HELD: usize = 1024;
+/// How often it is looked how old the oldest event is that the app is not done with.
+const LAG_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Target {
+    /// Delivers what comes until `stop`, or until the subscription ends by itself: then `false`.
+    pub(super) async fn deliver(&self, subscription: Subscription, stop: &CancellationToken) -> bool {
+        let limits = limits(
+            subscription.concurrency(),
+            self.wanted.bulk.as_ref(),
+            self.calls_at_once(),
+        );
+        if let Some(collector) = &self.collector {
+            collector.limit(limits.in_flight, subscription.window());
+        }
+        let keeps_order = subscription.keeps_order();
+        let needs_consumer = subscription.needs_consumer();
+        self.needs_consumer.store(needs_consumer, Ordering::Relaxed);
+        self.keeps_order.store(keeps_order, Ordering::Relaxed);
+        let metrics = self.resilience_metrics();
+        let (inbox, engine) = delivery::engine(limits, None, metrics);
+        let engine = engine.under(&self.policy);
+        let engine = engine.showing(Depth::of_topic(metrics, &self.wanted.pubsub, &self.wanted.topic));
+        let engine = match &self.collector {
+            Some(collector) => {
+                engine.observed_by(Box::new(|in_flight, held| collector.observe(in_flight, held)))
+            }
+            None => engine,
+        };
+        let engine = match &self.sink {
+            Sink::App(app) => engine
+                .while_healthy(app.health().clone())
+                .returning_while_unhealthy(needs_consumer),
+            Sink::Stream(_) => engine,
+        };
+        let engine = match keeps_order {
+            true => engine.in_order(Order::is_after),
+            false => engine,
+        };
+        // Those behind one that failed go on when its dead letter is published, and not before that is known.
+        let engine = match self.wanted.dead_letter {
+            Some(_) => engine.holding(|handled| !matches!(handled, Handled::Done)),
+            None => engine,
+        };
+        let ending = CancellationToken::new();
+        let tokens = StopTokens {
+            stop,
+            ending: &ending,
+        };
+        let taking = delivery::take(self, subscription, inbox, tokens);
+        let delivering = engine.run(&ending, OnStop::FinishAttempts, |event, limit| {
+            self.attempt(event, limit, &ending)
+        });
+        let working = async { tokio::join!(taking, delivering).0 };
+        let (stopped, ended) = tokio::select! {
+            ended = working => ended,
+            never = self.show_lag() => match never {},
+        };
+        self.lag.show();
+        if let Err(error) = ended {
+            tracing::error!(
+                target: LOG,
+                "the subscription to topic {} of {} ended: {error}",
+                self.wanted.topic,
+                self.wanted.pubsub
+            );
+        }
+        stopped
+    }
+
+    /// Shows the lag as time goes by, also where nothing begins.
+    async fn show_lag(&self) -> Infallible {
+        let mut ticks = tokio::time::interval(LAG_INTERVAL);
+        loop {
+            ticks.tick().await;
+            self.lag.show();
+        }
+    }
+
+    /// Calls that the app is given at once, where that is bounded.
+    fn calls_at_once(&self) -> Option<usize> {
+        match &self.sink {
+            Sink::App(app) => app.max_concurrency(),
+            Sink::Stream(_) => None,
+        }
+    }
+
+    fn resilience_metrics(&self) -> &outrigger_runtime::metrics::SidecarMetrics {
+        &self.dependencies().resilience.metrics
+    }
+
+    /// What orders a message. In bulks that is a key alone: the messages of a partition go to the app together.
+    pub(super) fn order(&self, message: &Message) -> Option<Order> {
+        let lane = message.lane.clone()?;
+        if self.collector.is_some() && lane.key.is_none() {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            return Some(Order::alone(lane, number));
+        }
+        Some(Order::after(lane))
+    }
+
+    /// The name that apps use for a topic of the broker.
+    pub(super) fn app_topic(&self, stored: &Arc<str>) -> Arc<str> {
+        let prefix = self.broker.stored_topic("");
+        match stored.strip_prefix(prefix.as_ref()) {
+            Some(topic) if !prefix.is_empty() => topic.into(),
+            _ => Arc::clone(stored),
+        }
+    }
+
+    async fn attempt(
+        &self,
+        event: Arc<Incoming>,
+        limit: Attempt,
+        ending: &CancellationToken,
+    ) -> (Handled, Outcome) {
+        if limit.number == 1 {
+            self.lag.show();
+        }
+        let attempted = match (&self.sink, &self.collector) {
+            (Sink::App(app), Some(collector)) => {
+                return collector.attempt(self, app, event, limit, ending).await;
+            }
+            (Sink::App(app), None) if app.is_grpc() => limit.within(pin!(self.over_grpc(app, &event))).await,
+            (Sink::App(app), None) => limit.within(pin!(self.over_http(app, &event))).await,
+            (Sink::Stream(stream), _) => limit.within(pin!(stream.deliver(self, &event, ending))).await,
+        };
+        attempted.unwrap_or_else(timed_out)
+    }
+}
+
+impl Consumer for Target {
+    type Event = Incoming;
+    type Outcome = Handled;
+    type Disposition = Disposition;
+
+    async fn offer(&self, inbox: &Inbox<Order, Incoming, Handled>, message: &Message) -> Disposition {
+        let topic = self.app_topic(&message.topic);
+        if message.redelivered.is_some_and(|before| before > 0) {
+            self.metrics().redelivered(&self.wanted.pubsub, &topic);
+        }
+        match prepared(&self.wanted, self.broker.name(), topic, message).await {
+            Prepared::Ready(incoming) => {
+                let unhandled = incoming.published.map(|published| self.lag.hold(published));
+                match inbox.offer(self.order(message), *incoming).await {
+                    Ok(pending) => Disposition::Pending(pending, unhandled),
+                    Err(_) => Disposition::Stopped,
+                }
+            }
+            Prepared::Dropped(why) => Disposition::Dropped(why),
+            Prepared::Unreadable(why) => Disposition::Unreadable(why),
+        }
+    }
+
+    async fn settle(&self, message: Message, rest: Disposition, receipt: Receipt, tokens: StopTokens<'_>) {
+        self.settle_message(message, rest, receipt, tokens).await;
+    }
+}
+
+/// How many messages are taken at once: what the component says, else enough for one bulk at least; no more than the app takes
+/// in `calls`, so that none waits for the app as one that is being handled.
+pub(super) fn limits(concurrency: Option<NonZeroUsize>, bulk: Option<&Bulk>, calls: Option<usize>) -> Limits {
+    let in_flight = match concurrency {
+        Some(concurrency) => concurrency.get(),
+        None => MAX_IN_FLIGHT.max(bulk.map_or(0, |bulk| bulk.count)),
+    };
+    let in_calls = calls.map_or(usize::MAX, |calls| {
+        calls.saturating_mul(bulk.map_or(1, |bulk| bulk.count.max(1)))
+    });
+    Limits {
+        in_flight: in_flight.min(in_calls).min(MAX_HELD),
+        held: MAX_HELD,
+    }
+}
+
+/// An attempt that took longer than its policy lets it.
+pub(in crate::subscriptions) fn timed_out() -> (Handled, Outcome) {
+    let text = "context deadline exceeded".to_owned();
+    (Handled::Failed(text), Outcome::TimedOut)
+}
