@@ -170,7 +170,7 @@ pub enum Event {
     Message(Delivery),
     /// A rebalance took partitions away.
     Revoked(Revoked),
-    /// The broker has all messages of a lane that were [given back with it](Receipt::give_back_lane): what comes from now on is
+    /// The broker has all messages of a lane that were [rejected with it](Receipt::reject_lane): what comes from now on is
     /// in order again.
     Reopened(Lane),
 }

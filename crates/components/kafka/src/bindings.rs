@@ -210,7 +210,7 @@ impl Reader {
             };
             match handler.handle(event).await {
                 Ok(_) => delivery.receipt.acknowledge(),
-                Err(_) => delivery.receipt.give_back(),
+                Err(_) => delivery.receipt.reject(),
             }
             lane
         };

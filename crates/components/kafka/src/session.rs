@@ -374,9 +374,9 @@ impl Session {
             match settlement {
                 Settlement::Acknowledge => self.offsets.done(&taken, now),
                 // The next member of the group gets it.
-                Settlement::Return | Settlement::Unattempted if ending => {}
-                Settlement::Return => self.returned(taken, now),
-                Settlement::Unattempted => self.offsets.behind(taken, now),
+                Settlement::Reject | Settlement::Release if ending => {}
+                Settlement::Reject => self.returned(taken, now),
+                Settlement::Release => self.offsets.behind(taken, now),
             }
         }
         self.commit_soon(now);

@@ -373,7 +373,7 @@ impl Consumer {
     ) {
         match settlement {
             Settlement::Acknowledge => self.finish(&incoming, AckKind::Ack, state).await,
-            Settlement::Return | Settlement::Unattempted => self.refuse(&incoming, pause, state).await,
+            Settlement::Reject | Settlement::Release => self.refuse(&incoming, pause, state).await,
         }
     }
 

@@ -222,11 +222,11 @@ impl Member {
                     self.order(incoming.id, Order::Acknowledge);
                 }
             }
-            Settlement::Return => {
+            Settlement::Reject => {
                 self.partition(incoming.id).waiting += 1;
                 self.redeliveries.refused(incoming, Instant::now());
             }
-            Settlement::Unattempted => {
+            Settlement::Release => {
                 self.partition(incoming.id).waiting += 1;
                 self.redeliveries.behind(incoming, Instant::now());
             }

@@ -282,11 +282,9 @@ impl Consumer {
                 Settlement::Acknowledge => {
                     call(acker.ack(BasicAckOptions::default())).await?;
                 }
-                Settlement::Return | Settlement::Unattempted if ending => {
-                    self.give_back(&acker, true).await?
-                }
-                Settlement::Return | Settlement::Unattempted => {
-                    let untried = settlement == Settlement::Unattempted;
+                Settlement::Reject | Settlement::Release if ending => self.give_back(&acker, true).await?,
+                Settlement::Reject | Settlement::Release => {
+                    let untried = settlement == Settlement::Release;
                     waiting
                         .again
                         .push_back((Instant::now() + REDELIVERY_DELAY, acker, untried));

@@ -219,7 +219,7 @@ async fn returned<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSubs
     let topic = brokers.topic("again");
     let mut consumer = Consumer::start(&broker, &topic, 4).await?;
     publish(&broker, &topic, &["again"]).await?;
-    consumer.take().await?.receipt.give_back();
+    consumer.take().await?.receipt.reject();
     // Dropped is returned.
     drop(consumer.take().await.step("after it was returned")?);
     let last = consumer.take().await.step("after it was dropped")?;

@@ -81,7 +81,7 @@ pub struct Feed<T> {
 
 impl Subscription {
     /// [`Subscription::start`] for a broker that hands out a lane in its order when messages of it come again:
-    /// [`Receipt::give_back_lane`] has an effect.
+    /// [`Receipt::reject_lane`] has an effect.
     pub fn start_in_order<T, F>(request: &Subscribe, run: impl FnOnce(Feed<T>) -> F) -> Self
     where
         F: Future<Output = Result<()>> + Send + 'static,
@@ -394,15 +394,15 @@ mod tests {
         a.receipt.acknowledge();
         let c = delivery(&mut subscription).await;
         drop(c);
-        b.receipt.give_back();
+        b.receipt.reject();
         subscription.ended().await.unwrap();
         let settled = outcome.await.unwrap();
         assert_eq!(
             settled,
             [
                 ("a", Settlement::Acknowledge),
-                ("c", Settlement::Return),
-                ("b", Settlement::Return)
+                ("c", Settlement::Reject),
+                ("b", Settlement::Reject)
             ]
         );
     }
@@ -480,7 +480,7 @@ mod tests {
         });
         tokio::task::yield_now().await;
         subscription.ended().await.unwrap();
-        assert_eq!(outcome.await.unwrap(), [("a", Settlement::Return)]);
+        assert_eq!(outcome.await.unwrap(), [("a", Settlement::Reject)]);
     }
 
     #[tokio::test]

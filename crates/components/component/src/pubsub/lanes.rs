@@ -39,7 +39,7 @@ impl Lanes {
     pub(super) fn offered(&mut self, id: u64, lane: &Lane) -> bool {
         let state = self.states.entry(lane.clone()).or_default();
         if state.is_returning {
-            state.returned.push((id, Settlement::Unattempted));
+            state.returned.push((id, Settlement::Release));
             return false;
         }
         state.out += 1;
@@ -92,19 +92,19 @@ mod tests {
 
     #[test]
     fn a_lane_goes_back_as_a_whole_and_in_order() {
-        use Settlement::{Acknowledge, Return, Unattempted};
+        use Settlement::{Acknowledge, Reject, Release};
         let mut lanes = Lanes::default();
         for id in 0..4 {
             assert!(lanes.offered(id, &lane("a")));
         }
         assert!(lanes.offered(4, &lane("b")));
         assert_eq!(lanes.settled(0, Acknowledge, false), Notify::Now);
-        assert_eq!(lanes.settled(1, Return, true), Notify::Later);
+        assert_eq!(lanes.settled(1, Reject, true), Notify::Later);
         assert!(!lanes.offered(5, &lane("a")), "it goes back too");
         assert!(lanes.offered(6, &lane("b")), "another lane goes on");
-        assert_eq!(lanes.settled(3, Unattempted, true), Notify::Later);
-        let all = vec![(1, Return), (2, Unattempted), (3, Unattempted), (5, Unattempted)];
-        assert_eq!(lanes.settled(2, Unattempted, true), Notify::All(all, lane("a")));
+        assert_eq!(lanes.settled(3, Release, true), Notify::Later);
+        let all = vec![(1, Reject), (2, Release), (3, Release), (5, Release)];
+        assert_eq!(lanes.settled(2, Release, true), Notify::All(all, lane("a")));
         assert!(lanes.offered(7, &lane("a")));
         for id in [4, 6, 7] {
             assert_eq!(lanes.settled(id, Acknowledge, false), Notify::Now);

@@ -5,13 +5,13 @@ use tokio::sync::mpsc::UnboundedSender;
 pub enum Settlement {
     /// The app is done with it.
     Acknowledge,
-    /// It is to be delivered again, to whomever the broker chooses.
-    Return,
-    /// The same, and nobody failed it: it was not attempted, or its attempt was cut short. It does not count as a failure.
-    Unattempted,
+    /// It failed. The broker delivers it again, to any consumer.
+    Reject,
+    /// It was not attempted, or its attempt was cut short. The broker delivers it again, and does not count a failure.
+    Release,
 }
 
-/// Settles one delivery, once. Dropped, it returns the message.
+/// Settles one delivery, once. Dropped, it rejects the message.
 #[derive(Debug)]
 pub struct Receipt {
     id: u64,
@@ -43,22 +43,22 @@ impl Receipt {
         self.settle(Settlement::Acknowledge, false);
     }
 
-    /// Gives the message back.
-    pub fn give_back(mut self) {
-        self.settle(Settlement::Return, false);
+    /// Returns a message that failed.
+    pub fn reject(mut self) {
+        self.settle(Settlement::Reject, false);
     }
 
-    /// Gives the message back, and its lane with it: the broker hears of it together with the later ones that were handed
+    /// Returns a message that failed, and its lane with it: the broker hears of it together with the later ones that were handed
     /// out, and then [`Event::Reopened`](super::Event::Reopened) comes. For subscriptions that
     /// [keep order](super::Subscription::keeps_order).
-    pub fn give_back_lane(mut self) {
-        self.settle(Settlement::Return, true);
+    pub fn reject_lane(mut self) {
+        self.settle(Settlement::Reject, true);
     }
 
-    /// Gives back one that nobody failed: it was not attempted, or its attempt was cut short. `with_lane`: its lane goes back with
+    /// Returns a message that did not fail: it was not attempted, or its attempt was cut short. `with_lane`: its lane goes back with
     /// it, or has gone back before it.
     pub fn release(mut self, with_lane: bool) {
-        self.settle(Settlement::Unattempted, with_lane);
+        self.settle(Settlement::Release, with_lane);
     }
 
     fn settle(&mut self, settlement: Settlement, with_lane: bool) {
@@ -75,6 +75,6 @@ impl Receipt {
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        self.settle(Settlement::Return, false);
+        self.settle(Settlement::Reject, false);
     }
 }

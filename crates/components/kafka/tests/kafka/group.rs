@@ -110,7 +110,7 @@ pub(super) async fn poison_holds_back_its_key_alone(address: &str) {
         let text = text(&delivery);
         // Thrice it fails.
         if text == "poison" && came.iter().filter(|it| *it == "poison").count() < 2 {
-            delivery.receipt.give_back();
+            delivery.receipt.reject();
         } else {
             delivery.receipt.acknowledge();
         }
@@ -169,7 +169,7 @@ pub(super) async fn what_fails_too_often_is_passed_over(address: &str) {
             let delivery = next(&mut subscription).await;
             let before = delivery.message.redelivered.unwrap_or(0);
             assert_eq!((text(&delivery).as_str(), before), ("poison", attempt));
-            delivery.receipt.give_back();
+            delivery.receipt.reject();
         }
         quiet(&mut subscription).await;
         until_position(address, topic, topic, 0, 1).await;
@@ -258,7 +258,7 @@ pub(super) async fn a_rebalance_does_not_wait_for_a_retry(address: &str, admin: 
     let two = open(address, "retry", &more).await.unwrap();
     let mut first = subscribe(&one, "retry", 8).await;
     publish(&one, "retry", "a", &["poison", "after"]).await;
-    next(&mut first).await.receipt.give_back();
+    next(&mut first).await.receipt.reject();
     let begun = tokio::time::Instant::now();
     let second = subscribe(&two, "retry", 8);
     let noting = async {

@@ -131,11 +131,11 @@ fn offer(feed: &mut Feed<Offered>, offered: Offered) {
 fn settle((offered, settlement): (Offered, Settlement), again: Option<&mut VecDeque<(Instant, Offered)>>) {
     match (settlement, again) {
         (Settlement::Acknowledge, _) => offered.incoming.acknowledge(),
-        (Settlement::Return | Settlement::Unattempted, Some(again)) => {
+        (Settlement::Reject | Settlement::Release, Some(again)) => {
             let Offered { incoming, before } = offered;
             let before = before + 1;
             again.push_back((Instant::now() + REDELIVERY_DELAY, Offered { incoming, before }));
         }
-        (Settlement::Return | Settlement::Unattempted, None) => drop(offered.incoming),
+        (Settlement::Reject | Settlement::Release, None) => drop(offered.incoming),
     }
 }

@@ -47,7 +47,7 @@ async fn what_failed_comes_again_though_a_later_one_is_acknowledged() {
     publish(&broker, &["1", "2", "3"]).await;
     let failed = expect(&mut subscription, "1").await;
     expect(&mut subscription, "2").await.receipt.acknowledge();
-    failed.receipt.give_back();
+    failed.receipt.reject();
     let slow = expect(&mut subscription, "3").await;
     let again = expect(&mut subscription, "1").await;
     assert_eq!(again.message.redelivered, Some(1));
@@ -138,14 +138,14 @@ async fn what_is_given_up_or_deleted_holds_up_nothing() {
     publish(&broker, &["1", "2"]).await;
     let failed = expect(&mut subscription, "1").await;
     expect(&mut subscription, "2").await.receipt.acknowledge();
-    failed.receipt.give_back();
-    expect(&mut subscription, "1").await.receipt.give_back();
+    failed.receipt.reject();
+    expect(&mut subscription, "1").await.receipt.reject();
     until(&stream, |info| info.ack_floor.stream_sequence == 2).await;
     publish(&broker, &["3", "4"]).await;
     let failed = expect(&mut subscription, "3").await;
     expect(&mut subscription, "4").await.receipt.acknowledge();
     assert!(stream.delete_message(3).await.unwrap());
-    failed.receipt.give_back();
+    failed.receipt.reject();
     until(&stream, |info| info.ack_floor.stream_sequence == 4).await;
     subscription.ended().await.unwrap();
     broker.close().await;

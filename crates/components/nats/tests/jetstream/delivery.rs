@@ -14,7 +14,7 @@ async fn what_failed_comes_again_after_ack_wait() {
     broker.publish(&message("orders", ORDER)).await.unwrap();
     let failed = next(&mut subscription).await;
     let begun = Instant::now();
-    failed.receipt.give_back();
+    failed.receipt.reject();
     let again = next(&mut subscription).await;
     let pause = begun.elapsed();
     assert!(
@@ -202,7 +202,7 @@ async fn without_acknowledgements_messages_come_at_most_once() {
     }
     let refused = next(&mut subscription).await;
     assert_eq!(refused.message.data, "refused");
-    refused.receipt.give_back();
+    refused.receipt.reject();
     let held = next(&mut subscription).await;
     assert_eq!(held.message.data, "held");
     quiet(&mut subscription, Duration::from_secs(2)).await;
@@ -236,7 +236,7 @@ async fn a_message_that_the_server_gives_up_has_a_line_in_the_log() {
         let delivery = next(&mut subscription).await;
         assert_eq!(delivery.message.redelivered, Some(attempt));
         assert_eq!(errors(), []);
-        delivery.receipt.give_back();
+        delivery.receipt.reject();
     }
     quiet(&mut subscription, Duration::from_secs(3)).await;
     let errors = errors();

@@ -52,7 +52,7 @@ async fn a_long_cut_skips_and_repeats_nothing_that_is_settled() {
     for (_, subscription) in &mut subscriptions {
         let returned = next(subscription).await;
         assert_eq!(returned.message.data, "after");
-        returned.receipt.give_back();
+        returned.receipt.reject();
         let settled = next(subscription).await;
         assert_eq!(settled.message.data, "later");
         settled.receipt.acknowledge();

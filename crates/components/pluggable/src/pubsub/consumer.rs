@@ -44,8 +44,8 @@ pub(super) struct Consumer {
 fn answer(id: String, settlement: Settlement, ending: bool) -> Option<PullMessagesRequest> {
     let error = match settlement {
         Settlement::Acknowledge => None,
-        Settlement::Unattempted if ending => return None,
-        Settlement::Return | Settlement::Unattempted => Some(AckMessageError {
+        Settlement::Release if ending => return None,
+        Settlement::Reject | Settlement::Release => Some(AckMessageError {
             message: RETURNED.to_owned(),
         }),
     };

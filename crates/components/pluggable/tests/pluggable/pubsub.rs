@@ -102,7 +102,7 @@ async fn messages_that_were_not_attempted_get_no_answer_at_the_end() {
     subscription.drain();
     let [done, waiting, failed] = <[Delivery; 3]>::try_from(deliveries).unwrap();
     waiting.receipt.release(false);
-    failed.receipt.give_back();
+    failed.receipt.reject();
     done.receipt.acknowledge();
     within(subscription.ended()).await.unwrap();
     let mut answers = ship.desk.answers.lock().unwrap().clone();

@@ -65,7 +65,7 @@ pub(super) async fn a_batch_is_acknowledged_once_all_of_it_is_done(pulsar: &Puls
     // The one that is refused comes alone.
     let refused = next(&mut second).await;
     assert_eq!(text(&refused), "9");
-    refused.receipt.give_back();
+    refused.receipt.reject();
     let again = next(&mut second).await;
     assert_eq!(
         (text(&again).as_str(), again.message.redelivered > Some(0)),

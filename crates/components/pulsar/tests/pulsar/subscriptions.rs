@@ -70,7 +70,7 @@ pub(super) async fn what_is_refused_may_go_to_another_member(address: &str) {
         tokio::select! {
             delivery = next(&mut refusing) => {
                 refused.insert(text(&delivery));
-                delivery.receipt.give_back();
+                delivery.receipt.reject();
             }
             delivery = next(&mut willing) => {
                 missing.remove(text(&delivery).as_str());
@@ -128,7 +128,7 @@ pub(super) async fn a_key_waits_for_what_was_refused(address: &str) {
         let broker = open(address, "key", &settings).await.unwrap();
         let mut subscription = subscribe(&broker, &topic).await;
         publish(&broker, &topic, &["a1"], &[("partitionKey", "a")]).await;
-        next(&mut subscription).await.receipt.give_back();
+        next(&mut subscription).await.receipt.reject();
         publish(&broker, &topic, &["a2"], &[("partitionKey", "a")]).await;
         publish(&broker, &topic, &["b1"], &[("partitionKey", "b")]).await;
         assert_eq!(texts(&mut subscription, 3).await, ["b1", "a1", "a2"], "{kind}");

@@ -50,7 +50,7 @@ pub(super) async fn queues_are_used_where_their_arguments_allow(url: &str) {
         let broker = open(url, "e", &[("enableDeadLetter", "true")]).await.unwrap();
         let mut subscription = subscribe(&broker, topic, &[]).await.unwrap();
         broker.publish(&message(topic, topic, &[])).await.unwrap();
-        next(&mut subscription).await.receipt.give_back();
+        next(&mut subscription).await.receipt.reject();
         let letter = async {
             loop {
                 let queue = format!("dlq-e-{topic}");

@@ -294,7 +294,7 @@ async fn what_the_app_failed_becomes_a_dead_letter(url: &str) {
     broker.publish(&message("dead", "bad", &[])).await.unwrap();
     // Nobody failed it yet.
     next(&mut subscription).await.receipt.release(false);
-    next(&mut subscription).await.receipt.give_back();
+    next(&mut subscription).await.receipt.reject();
     let connection = Connection::connect(url, ConnectionProperties::default())
         .await
         .unwrap();

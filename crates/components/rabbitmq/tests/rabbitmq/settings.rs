@@ -61,7 +61,7 @@ async fn with_auto_ack_messages_come_at_most_once(url: &str) {
     assert!(!broker.features().at_least_once);
     let mut subscription = subscribe(&broker, "once", &[]).await.unwrap();
     publish(&broker, "once", &["refused", "held"]).await;
-    next(&mut subscription).await.receipt.give_back();
+    next(&mut subscription).await.receipt.reject();
     let held = next(&mut subscription).await;
     assert_eq!(held.message.data, "held");
     assert_eq!(subscription.window().get(), usize::MAX, "nothing is waited for");
@@ -113,7 +113,7 @@ async fn what_failed_is_queued_again_beside_dead_letters(url: &str) {
     let broker = lasting(url, "again", &more).await;
     let mut subscription = subscribe(&broker, "again", &[]).await.unwrap();
     publish(&broker, "again", &["x"]).await;
-    next(&mut subscription).await.receipt.give_back();
+    next(&mut subscription).await.receipt.reject();
     let again = next(&mut subscription).await;
     assert_eq!(again.message.redelivered, Some(1));
     again.receipt.acknowledge();

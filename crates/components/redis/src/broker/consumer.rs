@@ -57,7 +57,7 @@ impl Unsettled {
         for (id, settlement) in settled {
             match settlement {
                 Settlement::Acknowledge => self.acknowledged.push(id),
-                Settlement::Return | Settlement::Unattempted => self.returned.push(id),
+                Settlement::Reject | Settlement::Release => self.returned.push(id),
             }
         }
     }

@@ -254,7 +254,7 @@ async fn without_looks_what_failed_was_given_back_or_left_comes_again() {
             assert_eq!(delivery.message.redelivered, Some(before), "{never:?}");
             match before {
                 2 => delivery.receipt.acknowledge(),
-                _ => delivery.receipt.give_back(),
+                _ => delivery.receipt.reject(),
             }
         }
         // Read ahead, and given back at an orderly end.

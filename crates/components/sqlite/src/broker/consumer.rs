@@ -244,7 +244,7 @@ impl Consumer {
 
     /// The component is being closed: what is unsettled is visible to others at once.
     async fn leave(&self, feed: Feed<i64>, mut owed: Vec<(i64, Settlement)>) -> Result<()> {
-        owed.extend(feed.unsettled().map(|id| (*id, Settlement::Return)));
+        owed.extend(feed.unsettled().map(|id| (*id, Settlement::Reject)));
         let none = LeaseBudget {
             messages: 0,
             bytes: 0,

@@ -257,9 +257,9 @@ impl Tables {
                         connection.prepare_cached(&self.forget)?.execute([id])?;
                     }
                 }
-                Settlement::Return | Settlement::Unattempted => {
+                Settlement::Reject | Settlement::Release => {
                     // What was not attempted was not delivered either.
-                    let untried = i64::from(*settlement == Settlement::Unattempted);
+                    let untried = i64::from(*settlement == Settlement::Release);
                     let values = params![member.group, id, member.owner, again, untried];
                     connection.prepare_cached(&self.release)?.execute(values)?;
                 }

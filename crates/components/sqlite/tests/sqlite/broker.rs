@@ -116,7 +116,7 @@ async fn what_a_vanished_consumer_had_comes_again() {
     assert_eq!(again.message.data, "a");
     assert_eq!(again.message.redelivered, Some(1));
     again.receipt.acknowledge();
-    held.receipt.give_back();
+    held.receipt.reject();
     subscription.ended().await.unwrap();
 }
 
@@ -277,7 +277,7 @@ async fn a_backlog_behind_poison_takes_no_time_of_other_keys() {
         match next.unwrap() {
             Event::Message(delivery) if delivery.message.data == "poison0" => {
                 *failed += 1;
-                delivery.receipt.give_back_lane();
+                delivery.receipt.reject_lane();
             }
             Event::Message(delivery) if delivery.message.data.starts_with(b"poison") => {
                 *behind += 1;

@@ -119,7 +119,7 @@ async fn poison<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSubs<'
             delivery.map_err(|error| format!("{error}; missing: {missing:?}, {refused} refused"))?;
         if data(&delivery) == "poison" {
             refused += 1;
-            delivery.receipt.give_back();
+            delivery.receipt.reject();
         } else {
             let text = data(&delivery);
             ensure!(missing.remove(text.as_str()), "{text:?} came again");

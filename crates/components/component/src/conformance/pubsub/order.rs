@@ -104,7 +104,7 @@ pub(super) async fn lane<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &
         consumer.take().await?,
         consumer.take().await?,
     );
-    first.receipt.give_back_lane();
+    first.receipt.reject_lane();
     second.receipt.release(true);
     // The third one, which the engine has not let go of yet, holds the others. A later one may have been on its way.
     send("4", "failing").await?;

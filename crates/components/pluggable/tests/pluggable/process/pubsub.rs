@@ -181,7 +181,7 @@ async fn pull(
                     let Some(receipt) = held.remove(&ack.ack_message_id) else { continue };
                     match ack.ack_error {
                         None => receipt.acknowledge(),
-                        Some(_) => receipt.give_back(),
+                        Some(_) => receipt.reject(),
                     }
                 }
                 _ => break,

@@ -190,9 +190,9 @@ impl LaneReturn {
     async fn give_back(self, receipt: Receipt) {
         match self.with_lane {
             // The engine has to know first: it attempts none of the lane until the broker has all of it.
-            true if self.hold.return_lane().await => receipt.give_back_lane(),
+            true if self.hold.return_lane().await => receipt.reject_lane(),
             true => receipt.release(false),
-            false => receipt.give_back(),
+            false => receipt.reject(),
         }
     }
 

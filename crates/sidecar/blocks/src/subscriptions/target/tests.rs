@@ -306,7 +306,7 @@ async fn what_a_rebalance_takes_between_attempts_is_neither_parked_nor_acknowled
     let id = scene.event().await;
     scene.answer(&id, Said::Retry);
     scene.revoke(0).await;
-    assert_eq!(scene.settlement().await, Settlement::Unattempted);
+    assert_eq!(scene.settlement().await, Settlement::Release);
     assert_eq!(scene.dead_letters(), []);
     scene.end().await;
 }
@@ -314,8 +314,8 @@ async fn what_a_rebalance_takes_between_attempts_is_neither_parked_nor_acknowled
 #[tokio::test]
 async fn an_attempt_that_a_rebalance_overtakes_counts_only_where_it_succeeds() {
     for (said, settlement) in [
-        (Said::Retry, Settlement::Unattempted),
-        (Said::Drop, Settlement::Unattempted),
+        (Said::Retry, Settlement::Release),
+        (Said::Drop, Settlement::Release),
         (Said::Success, Settlement::Acknowledge),
     ] {
         // Without a policy there is one attempt, and this is the last.
@@ -392,7 +392,7 @@ async fn what_is_not_for_the_app_is_acknowledged_once_it_is_parked() {
         let mut scene = Scene::new("", wanted).await;
         scene.fake.refuses.store(true, Ordering::Relaxed);
         scene.deliver(data, None);
-        assert_eq!(scene.settlement().await, Settlement::Return, "{data}: not parked");
+        assert_eq!(scene.settlement().await, Settlement::Reject, "{data}: not parked");
         scene.fake.refuses.store(false, Ordering::Relaxed);
         scene.deliver(data, None);
         assert_eq!(scene.settlement().await, Settlement::Acknowledge, "{data}");
@@ -428,7 +428,7 @@ async fn what_cannot_be_parked_is_not_overtaken_by_its_key() {
                 settled.push(next.await.unwrap().unwrap());
             }
             settled.retain(|(data, _)| data != OTHER);
-            let expected = [(FIRST, Settlement::Return), (SECOND, Settlement::Unattempted)];
+            let expected = [(FIRST, Settlement::Reject), (SECOND, Settlement::Release)];
             assert_eq!(
                 settled,
                 expected.map(|(data, settled)| (data.to_owned(), settled))
@@ -461,7 +461,7 @@ async fn without_a_dead_letter_topic_what_cannot_be_read_goes_back() {
     let mut scene = Scene::new("", wanted).await;
     for (data, settlement) in [
         (EXPIRED, Settlement::Acknowledge),
-        ("no event", Settlement::Return),
+        ("no event", Settlement::Reject),
     ] {
         scene.deliver(data, None);
         assert_eq!(scene.settlement().await, settlement, "{data}");

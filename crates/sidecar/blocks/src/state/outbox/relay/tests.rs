@@ -79,7 +79,7 @@ impl PubSub for Queue {
                 tokio::select! {
                     () = queues.published.notified() => {}
                     settled = feed.settled() => for (data, settlement) in settled {
-                        if settlement == Settlement::Return {
+                        if settlement == Settlement::Reject {
                             queues.failed.fetch_add(1, Ordering::SeqCst);
                         }
                         if settlement != Settlement::Acknowledge {

@@ -67,8 +67,8 @@ async fn a_subscription_that_its_queue_needs_outlasts_an_unhealthy_app() {
     let following = tokio::spawn(Arc::clone(&subscriptions).follow(health, stop.clone()));
     for (is_well, settlement) in [
         (true, Settlement::Acknowledge),
-        (false, Settlement::Unattempted),
-        (false, Settlement::Unattempted),
+        (false, Settlement::Release),
+        (false, Settlement::Release),
         (true, Settlement::Acknowledge),
     ] {
         setter.send_replace(is_well);
