@@ -24,8 +24,10 @@ use tokio::{sync::oneshot, task::unconstrained};
 pub use self::{
     feed::{Feed, Subscription, Window},
     prefetch::Prefetch,
-    receipt::{Receipt, Settlement},
+    receipt::Receipt,
 };
+pub use outrigger_delivery::Settlement;
+
 use crate::{Error, Pairs, Result};
 
 /// Publish metadata: the ordering key of a message.

@@ -9,14 +9,16 @@
 //! - One that is returned to the source can take those behind it along: then none of its key is attempted until the source
 //!   has all of them, and delivers them again in their order.
 //! - One whose attempts are over may be held until it is known what becomes of it, a dead letter for instance: its key waits.
-//! - Every event that was offered is settled exactly once: acknowledged, returned to the source, or, when its key was
-//!   revoked, not mentioned any more. Nothing is acknowledged unless its attempt ended well.
+//! - Every event that was offered is settled exactly once: acknowledged, rejected or released. Nothing is acknowledged unless
+//!   its attempt ended well.
 //! - The number of events held is bounded: a source that offers more than there is room for has to wait.
 //!
 //! [`Watermark`] is for sources that are told positions instead of single events, as Kafka's offsets.
 
 mod queue;
+mod settlement;
 mod watermark;
 
-pub use queue::{Attempt, Finish, Finished, Id, Limits, Queue, Refused, Settled, Settlement};
+pub use queue::{Attempt, Id, Limits, Queue};
+pub use settlement::{AttemptEnd, Settlement, Verdict};
 pub use watermark::Watermark;

@@ -2,6 +2,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
+use crate::{AttemptEnd, Settlement};
+
 /// What a queue may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -26,76 +28,6 @@ pub struct Attempt<T> {
     pub number: u32,
 }
 
-/// How an attempt ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finish {
-    /// The app is done with the event, or the event went to the dead-letter topic or was dropped on purpose.
-    Done,
-    /// Try again after this time.
-    Retry(Duration),
-    /// Give the event back to the source.
-    Return,
-    /// The same, with those of its key that wait behind it: the source delivers them again in their order. More of that key
-    /// are refused until [`Queue::reopen`].
-    ReturnLane,
-    /// The attempts are over, and what becomes of the event is not known yet: its key waits until it is finished once more.
-    /// Meanwhile it takes no place among the attempts in flight.
-    Hold,
-}
-
-/// What the source has to be told of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Settlement {
-    /// It is done.
-    Acknowledge,
-    /// It is to be delivered again, to whomever the source chooses.
-    Return,
-    /// The same: one before it in its lane was returned, and it was not attempted.
-    Blocked,
-    /// Nothing: the source took the event's key away meanwhile.
-    Revoked,
-}
-
-/// An event that left the queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settled<T> {
-    /// The event.
-    pub id: Id,
-    /// The event that was offered.
-    pub item: T,
-    /// What the source has to be told.
-    pub settlement: Settlement,
-    /// Attempts that were made.
-    pub attempts: u32,
-}
-
-/// Why an event was not taken; it is given back.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refused<T> {
-    /// [`Limits::held`] is reached.
-    Full(T),
-    /// [`Queue::drain`] was called.
-    Draining(T),
-    /// One of its key was returned with its lane.
-    Blocked(T),
-}
-
-/// What leaves the queue with the end of an attempt.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Finished<T> {
-    /// The event; `None`: it is tried again later.
-    pub event: Option<Settled<T>>,
-    /// Those of its lane that waited, in their order.
-    pub behind: Vec<Settled<T>>,
-}
-
-impl<T> Finished<T> {
-    const NOTHING: Self = Self {
-        event: None,
-        behind: Vec::new(),
-    };
-}
-
 /// Events between a source and the app; see the crate's documentation for what it promises.
 ///
 /// `K` is the ordering key. `T` is cloned for every attempt: an `Arc`, or something as cheap.
@@ -106,7 +38,7 @@ pub struct Queue<K, T> {
     ready: VecDeque<Turn<K, T>>,
     waiting_for_time: BTreeMap<Due, Turn<K, T>>,
     running: HashMap<Id, Running<K, T>>,
-    /// Those that were finished with [`Finish::Hold`].
+    /// Those that were finished with [`AttemptEnd::Undecided`].
     undecided: HashMap<Id, Running<K, T>>,
     held: usize,
     next: u64,
@@ -156,17 +88,6 @@ struct Running<K, T> {
     revoked: bool,
 }
 
-impl<T> Event<T> {
-    fn settled(self, settlement: Settlement) -> Settled<T> {
-        Settled {
-            id: self.id,
-            item: self.item,
-            settlement,
-            attempts: self.attempts,
-        }
-    }
-}
-
 impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
     /// An empty queue.
     pub fn new(limits: Limits) -> Self {
@@ -209,19 +130,16 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
     /// Takes an event. Events of the same `key` keep their order; without a key there is none.
     ///
     /// # Errors
-    /// [`Refused`] with the event where there is no room, or no more is taken.
-    pub fn offer(&mut self, key: Option<K>, item: T) -> Result<Id, Refused<T>> {
-        if self.draining {
-            return Err(Refused::Draining(item));
-        }
-        if self.held >= self.limits.held {
-            return Err(Refused::Full(item));
+    /// The event, if there is no [capacity](Queue::free_capacity), or its key waits for [`Queue::reopen`].
+    pub fn offer(&mut self, key: Option<K>, item: T) -> Result<Id, T> {
+        if self.free_capacity() == 0 {
+            return Err(item);
         }
         if let Some(key) = &key
             && let Some(lane) = self.lanes.get(key)
             && lane.state == LaneState::Returned
         {
-            return Err(Refused::Blocked(item));
+            return Err(item);
         }
         let id = Id(self.next);
         self.next += 1;
@@ -303,46 +221,45 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         self.waiting_for_time.first_key_value().map(|(due, _)| due.0)
     }
 
-    /// Ends an attempt. What comes back has to be told to the source; nothing where the event is tried again later, or `id`
-    /// is not in flight, or its end is not decided.
+    /// Ends an attempt, or decides one that is [undecided](AttemptEnd::Undecided). Returns the event's settlement, and the
+    /// events behind it that are released with it, in their order. `None`: the event is attempted again or undecided, or
+    /// `id` is unknown.
     ///
-    /// While draining, or when the event's key was revoked, it is not tried again.
-    pub fn finish(&mut self, id: Id, finish: Finish, now: Instant) -> Finished<T> {
+    /// While the queue drains it attempts nothing again. An event whose key was revoked is released, however it ended.
+    pub fn finish(&mut self, id: Id, end: AttemptEnd, now: Instant) -> (Option<Settlement>, Vec<Id>) {
+        let unsettled = (None, Vec::new());
         let ended = self.running.remove(&id).or_else(|| self.undecided.remove(&id));
         let Some(Running { key, event, revoked }) = ended else {
-            return Finished::NOTHING;
+            return unsettled;
         };
-        let settlement = match finish {
-            _ if revoked => Settlement::Revoked,
-            Finish::Done => Settlement::Acknowledge,
-            Finish::Retry(after) if !self.draining => {
+        let settlement = match end {
+            _ if revoked => Settlement::Release,
+            AttemptEnd::Acknowledge => Settlement::Acknowledge,
+            AttemptEnd::Retry(after) if !self.draining => {
                 self.delay(key, event, now, after);
-                return Finished::NOTHING;
+                return unsettled;
             }
-            Finish::Hold => {
+            AttemptEnd::Undecided => {
                 self.undecided.insert(id, Running { key, event, revoked });
-                return Finished::NOTHING;
+                return unsettled;
             }
-            Finish::Retry(_) | Finish::Return | Finish::ReturnLane => Settlement::Return,
+            AttemptEnd::Retry(_) | AttemptEnd::Reject | AttemptEnd::RejectKey => Settlement::Reject,
         };
         self.held -= 1;
         let behind = match key {
-            Some(key) if !revoked && finish == Finish::ReturnLane => self.return_lane(&key),
+            Some(key) if !revoked && end == AttemptEnd::RejectKey => self.return_lane(&key),
             Some(key) => {
                 self.continue_lane(key);
                 Vec::new()
             }
             None => Vec::new(),
         };
-        Finished {
-            event: Some(event.settled(settlement)),
-            behind,
-        }
+        (Some(settlement), behind)
     }
 
     /// The event in flight of a lane is returned, and what waits behind it.
-    fn return_lane(&mut self, key: &K) -> Vec<Settled<T>> {
-        let behind = self.empty_lane(key, Settlement::Blocked);
+    fn return_lane(&mut self, key: &K) -> Vec<Id> {
+        let behind = self.empty_lane(key);
         if let Some(lane) = self.lanes.get_mut(key) {
             lane.state = LaneState::Returned;
         }
@@ -400,15 +317,15 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
     }
 
     /// The source took keys away, in a rebalance: their waiting events leave the queue at once, and those in flight are
-    /// [`Settlement::Revoked`] when they end. Events of the same key that are offered again afterwards wait for that.
-    pub fn revoke(&mut self, is_revoked: impl Fn(&K) -> bool) -> Vec<Settled<T>> {
+    /// [released](Settlement::Release) when they end. Events of the same key that are offered again afterwards wait for that.
+    pub fn revoke(&mut self, is_revoked: impl Fn(&K) -> bool) -> Vec<Id> {
         for running in self.running.values_mut().chain(self.undecided.values_mut()) {
             running.revoked |= running.key.as_ref().is_some_and(&is_revoked);
         }
         let keys: Vec<K> = self.lanes.keys().filter(|key| is_revoked(key)).cloned().collect();
         let mut gone = Vec::new();
         for key in keys {
-            gone.append(&mut self.empty_lane(&key, Settlement::Revoked));
+            gone.append(&mut self.empty_lane(&key));
         }
         self.ready
             .retain(|turn| !matches!(turn, Turn::Key(key) if is_revoked(key)));
@@ -416,7 +333,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
     }
 
     /// Takes what waits in a lane. Its event in flight keeps it.
-    fn empty_lane(&mut self, key: &K, settlement: Settlement) -> Vec<Settled<T>> {
+    fn empty_lane(&mut self, key: &K) -> Vec<Id> {
         let Some(lane) = self.lanes.get_mut(key) else {
             return Vec::new();
         };
@@ -432,35 +349,32 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
             }
         }
         self.held -= waiting.len();
-        waiting
-            .into_iter()
-            .map(|event| event.settled(settlement))
-            .collect()
+        waiting.into_iter().map(|event| event.id).collect()
     }
 
     /// Takes no more events and tries none again. What waits is returned to the source at once, in the order of its
     /// key; the queue is drained when [`Queue::held`] is 0.
-    pub fn drain(&mut self) -> Vec<Settled<T>> {
+    pub fn drain(&mut self) -> Vec<Id> {
         self.draining = true;
-        self.give_back_waiting()
+        self.release_waiting()
     }
 
     /// Returns what waits to the source, in the order of its key. What is in flight stays, and more is taken.
-    pub fn give_back_waiting(&mut self) -> Vec<Settled<T>> {
+    pub fn release_waiting(&mut self) -> Vec<Id> {
         let keys: Vec<K> = self.lanes.keys().cloned().collect();
         let mut gone = Vec::new();
         for key in keys {
-            gone.append(&mut self.empty_lane(&key, Settlement::Return));
+            gone.append(&mut self.empty_lane(&key));
         }
         let delayed = std::mem::take(&mut self.waiting_for_time).into_values();
         for turn in std::mem::take(&mut self.ready).into_iter().chain(delayed) {
             if let Turn::Free(event) = turn {
                 self.held -= 1;
-                gone.push(event.settled(Settlement::Return));
+                gone.push(event.id);
             }
         }
         // Sources that redeliver in the order of returns should see the oldest first.
-        gone.sort_unstable_by_key(|settled| settled.id);
+        gone.sort_unstable();
         gone
     }
 }

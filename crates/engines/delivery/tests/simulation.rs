@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use outrigger_delivery::{Finish, Id, Limits, Queue, Refused, Settled, Settlement};
+use outrigger_delivery::{AttemptEnd, Id, Limits, Queue, Settlement};
 use proptest::prelude::*;
 
 /// What happens next.
@@ -13,9 +13,9 @@ enum Step {
     Offer(Option<u8>),
     Start,
     /// Ends the attempt in flight at this place.
-    Finish(usize, Ending),
+    Finish(usize, AttemptEnd),
     /// Ends one that was held at this place.
-    Decide(usize, Ending),
+    Decide(usize, AttemptEnd),
     Pass(u64),
     Pause,
     Resume,
@@ -23,22 +23,13 @@ enum Step {
     Reopen(u8),
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Ending {
-    Done,
-    Retry(u64),
-    Return,
-    ReturnLane,
-    Hold,
-}
-
 fn step() -> impl Strategy<Value = Step> {
     let ending = prop_oneof![
-        3 => Just(Ending::Done),
-        3 => (0_u64..50).prop_map(Ending::Retry),
-        1 => Just(Ending::Return),
-        1 => Just(Ending::ReturnLane),
-        2 => Just(Ending::Hold),
+        3 => Just(AttemptEnd::Acknowledge),
+        3 => (0_u64..50).prop_map(|after| AttemptEnd::Retry(Duration::from_millis(after))),
+        1 => Just(AttemptEnd::Reject),
+        1 => Just(AttemptEnd::RejectKey),
+        2 => Just(AttemptEnd::Undecided),
     ];
     prop_oneof![
         6 => prop::option::of(0_u8..4).prop_map(Step::Offer),
@@ -102,14 +93,11 @@ impl Ledger {
         self.in_flight.push(id);
     }
 
-    fn settle(&mut self, settled: &Settled<u32>) {
-        let again = self.settled.insert(settled.id, settled.settlement);
+    fn settle(&mut self, id: Id, settlement: Settlement) {
+        let again = self.settled.insert(id, settlement);
         assert_eq!(again, None, "settled twice");
-        if settled.settlement == Settlement::Acknowledge {
-            assert!(
-                self.ended_well.contains(&settled.id),
-                "acknowledged without success"
-            );
+        if settlement == Settlement::Acknowledge {
+            assert!(self.ended_well.contains(&id), "acknowledged without success");
         }
     }
 }
@@ -119,43 +107,32 @@ const LIMITS: Limits = Limits {
     held: 10,
 };
 
-fn finish(queue: &mut Queue<u8, u32>, ledger: &mut Ledger, id: Id, ending: Ending, now: Instant) {
-    let end = match ending {
-        Ending::Done => {
-            ledger.ended_well.insert(id);
-            Finish::Done
-        }
-        Ending::Retry(after) => {
-            ledger.not_before.insert(id, now + Duration::from_millis(after));
-            Finish::Retry(Duration::from_millis(after))
-        }
-        Ending::Return => Finish::Return,
-        Ending::ReturnLane => Finish::ReturnLane,
-        Ending::Hold => Finish::Hold,
-    };
-    let finished = queue.finish(id, end, now);
+fn finish(queue: &mut Queue<u8, u32>, ledger: &mut Ledger, id: Id, end: AttemptEnd, now: Instant) {
+    match end {
+        AttemptEnd::Acknowledge => ledger.ended_well.extend([id]),
+        AttemptEnd::Retry(after) => ledger.not_before.extend([(id, now + after)]),
+        _ => {}
+    }
+    let (settled, behind) = queue.finish(id, end, now);
     let revoked = ledger.revoked_in_flight.contains(&id);
-    if let Some(settled) = &finished.event {
-        assert_eq!(settled.settlement == Settlement::Revoked, revoked);
-        ledger.settle(settled);
-    } else if matches!(ending, Ending::Hold) {
+    if let Some(settlement) = settled {
+        assert_eq!(settlement == Settlement::Release, revoked);
+        ledger.settle(id, settlement);
+    } else if end == AttemptEnd::Undecided {
         ledger.undecided.push(id);
     }
     let key = ledger.key(id);
-    for settled in &finished.behind {
-        assert_eq!(
-            (ledger.key(settled.id), settled.settlement),
-            (key, Settlement::Blocked)
-        );
-        ledger.settle(settled);
+    for id in &behind {
+        assert_eq!(ledger.key(*id), key);
+        ledger.settle(*id, Settlement::Release);
     }
-    assert!(finished.behind.is_sorted_by_key(|settled| settled.id));
-    if let (Some(key), Ending::ReturnLane, false) = (key, ending, revoked) {
+    assert!(behind.is_sorted());
+    if let (Some(key), AttemptEnd::RejectKey, false) = (key, end, revoked) {
         ledger.returned.insert(key);
         let waits = |(id, other): &(Id, Option<u8>)| *other == Some(key) && !ledger.settled.contains_key(id);
-        assert!(!ledger.offered.iter().any(waits), "one of its lane stays");
+        assert!(!ledger.offered.iter().any(waits), "one of its key stays");
     } else {
-        assert!(finished.behind.is_empty());
+        assert!(behind.is_empty());
     }
 }
 
@@ -174,11 +151,7 @@ fn run(steps: Vec<Step>) {
                         assert!(!is_returned, "out of order");
                         ledger.offered.push((id, key));
                     }
-                    Err(Refused::Blocked(_)) => assert!(is_returned),
-                    Err(refused) => {
-                        assert_eq!(room, 0);
-                        assert!(matches!(refused, Refused::Full(_)));
-                    }
+                    Err(_) => assert!(is_returned || room == 0),
                 }
             }
             Step::Start => {
@@ -218,10 +191,9 @@ fn run(steps: Vec<Step>) {
                 ledger
                     .revoked_in_flight
                     .extend(of_key.copied().collect::<Vec<_>>());
-                for settled in &gone {
-                    assert_eq!(ledger.key(settled.id), Some(key));
-                    assert_eq!(settled.settlement, Settlement::Revoked);
-                    ledger.settle(settled);
+                for id in gone {
+                    assert_eq!(ledger.key(id), Some(key));
+                    ledger.settle(id, Settlement::Release);
                 }
             }
         }
@@ -240,7 +212,7 @@ fn complete(mut queue: Queue<u8, u32>, mut ledger: Ledger, mut now: Instant) {
             ledger.started(attempt.id, now);
         }
         if let Some(id) = ledger.in_flight.pop().or_else(|| ledger.undecided.pop()) {
-            finish(&mut queue, &mut ledger, id, Ending::Done, now);
+            finish(&mut queue, &mut ledger, id, AttemptEnd::Acknowledge, now);
         } else {
             now = queue
                 .wake_at()
@@ -260,10 +232,9 @@ fn drain(steps: Vec<Step>) {
         match step {
             Step::Offer(key) => offered += usize::from(queue.offer(key, 0).is_ok()),
             Step::Start => in_flight.extend(queue.next(now).map(|attempt| attempt.id)),
-            Step::Finish(_, Ending::Retry(after)) => {
+            Step::Finish(_, end @ AttemptEnd::Retry(_)) => {
                 if let Some(id) = in_flight.pop() {
-                    let after = Duration::from_millis(after);
-                    assert_eq!(queue.finish(id, Finish::Retry(after), now).event, None);
+                    assert_eq!(queue.finish(id, end, now).0, None);
                 }
             }
             Step::Pass(time) => now += Duration::from_millis(time),
@@ -271,14 +242,13 @@ fn drain(steps: Vec<Step>) {
         }
     }
     let returned = queue.drain();
-    assert!(returned.is_sorted_by_key(|settled| settled.id));
-    assert!(returned.iter().all(|s| s.settlement == Settlement::Return));
+    assert!(returned.is_sorted());
     assert_eq!(returned.len() + in_flight.len(), offered);
     assert_eq!(queue.next(now), None);
-    assert_eq!(queue.offer(None, 0), Err(Refused::Draining(0)));
+    assert_eq!(queue.offer(None, 0), Err(0));
     for id in in_flight {
-        let settled = queue.finish(id, Finish::Retry(Duration::ZERO), now);
-        assert_eq!(settled.event.map(|s| s.settlement), Some(Settlement::Return));
+        let (settled, _) = queue.finish(id, AttemptEnd::Retry(Duration::ZERO), now);
+        assert_eq!(settled, Some(Settlement::Reject));
     }
     assert_eq!(queue.held(), 0);
 }
@@ -309,18 +279,14 @@ fn a_retry_holds_back_its_own_key_alone() {
     }
     let first = queue.next(now).unwrap();
     assert_eq!((first.item, first.number), (1, 1));
-    assert_eq!(
-        queue
-            .finish(first.id, Finish::Retry(Duration::from_secs(60)), now)
-            .event,
-        None
-    );
+    let minute = AttemptEnd::Retry(Duration::from_secs(60));
+    assert_eq!(queue.finish(first.id, minute, now).0, None);
     let other = queue.next(now).unwrap();
     assert_eq!(
         other.item, 3,
         "the only place in flight is free while the first waits"
     );
-    assert!(queue.finish(other.id, Finish::Done, now).event.is_some());
+    assert!(queue.finish(other.id, AttemptEnd::Acknowledge, now).0.is_some());
     assert_eq!(queue.next(now), None);
     let later = queue.wake_at().unwrap();
     assert_eq!(later, now + Duration::from_secs(60));
@@ -340,34 +306,24 @@ fn a_key_that_comes_back_waits_for_its_old_attempt() {
     assert!(queue.revoke(|_| true).is_empty());
     queue.offer(Some("a"), 1).unwrap();
     assert_eq!(queue.next(now), None, "one at a time, also across an assignment");
-    let settled = queue.finish(old.id, Finish::Done, now).event.unwrap();
-    assert_eq!(settled.settlement, Settlement::Revoked);
+    let (settled, _) = queue.finish(old.id, AttemptEnd::Acknowledge, now);
+    assert_eq!(settled, Some(Settlement::Release));
     assert!(queue.next(now).is_some());
 }
 
 #[test]
-fn a_failed_event_takes_its_lane_along_and_no_other() {
+fn a_rejected_event_takes_those_of_its_key_along_and_no_other() {
     let now = Instant::now();
     let mut queue = Queue::new(Limits {
         in_flight: 4,
         held: 10,
     });
-    for (key, item) in [("a", 1), ("a", 2), ("b", 3), ("a", 4)] {
-        queue.offer(Some(key), item).unwrap();
-    }
+    let ids =
+        [("a", 1), ("a", 2), ("b", 3), ("a", 4)].map(|(key, item)| queue.offer(Some(key), item).unwrap());
     let first = queue.next(now).unwrap();
-    let finished = queue.finish(first.id, Finish::ReturnLane, now);
-    assert_eq!(
-        finished.event.map(|settled| settled.settlement),
-        Some(Settlement::Return)
-    );
-    let behind: Vec<i32> = finished.behind.iter().map(|settled| settled.item).collect();
-    assert_eq!(behind, [2, 4]);
-    assert_eq!(
-        queue.offer(Some("a"), 5),
-        Err(Refused::Blocked(5)),
-        "it was on its way"
-    );
+    let finished = queue.finish(first.id, AttemptEnd::RejectKey, now);
+    assert_eq!(finished, (Some(Settlement::Reject), vec![ids[1], ids[3]]));
+    assert_eq!(queue.offer(Some("a"), 5), Err(5), "it was on its way");
     assert_eq!(queue.next(now).unwrap().item, 3);
     queue.reopen(&"a");
     queue.offer(Some("a"), 1).unwrap();
@@ -382,20 +338,19 @@ fn a_key_waits_until_the_end_of_its_event_is_decided() {
         in_flight: 1,
         held: 10,
     };
-    for (decided, next) in [(Finish::Done, Some(2)), (Finish::ReturnLane, None)] {
+    for (decided, next) in [(AttemptEnd::Acknowledge, Some(2)), (AttemptEnd::RejectKey, None)] {
         let mut queue = Queue::new(limits);
         for (key, item) in [("a", 1), ("a", 2), ("b", 3)] {
             queue.offer(Some(key), item).unwrap();
         }
         let first = queue.next(now).unwrap();
-        assert_eq!(queue.finish(first.id, Finish::Hold, now).event, None);
+        assert_eq!(queue.finish(first.id, AttemptEnd::Undecided, now).0, None);
         let other = queue.next(now).unwrap();
         assert_eq!(other.item, 3, "it takes no place in flight");
-        queue.finish(other.id, Finish::Done, now);
+        queue.finish(other.id, AttemptEnd::Acknowledge, now);
         assert_eq!(queue.next(now), None, "its key waits");
-        let finished = queue.finish(first.id, decided, now);
-        assert_eq!(finished.event.map(|settled| settled.item), Some(1));
-        let behind: Vec<i32> = finished.behind.iter().map(|settled| settled.item).collect();
+        let (settled, behind) = queue.finish(first.id, decided, now);
+        assert!(settled.is_some());
         assert_eq!(queue.next(now).map(|attempt| attempt.item), next);
         assert_eq!(
             behind.is_empty(),

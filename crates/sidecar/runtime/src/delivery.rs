@@ -14,7 +14,8 @@ use std::time::Instant;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use outrigger_delivery::{Finish, Id, Limits, Queue, Refused as RefusedOffer, Settled, Settlement};
+use outrigger_component::pubsub::Receipt;
+use outrigger_delivery::{AttemptEnd, Id, Limits, Queue, Settlement};
 use outrigger_policy::resiliency::{Key, Outcome, Policy, PolicyRef};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -52,13 +53,10 @@ pub type IsRevoked<K> = Box<dyn Fn(&K) -> bool + Send>;
 struct Offer<K, E, A> {
     key: Option<K>,
     event: E,
-    reply: oneshot::Sender<Reply<A>>,
+    reply: oneshot::Sender<(Result<A, Undelivered>, PausedKey)>,
 }
 
-/// What came of an event, and the hold on its key where the engine waits for a decision.
-type Reply<A> = (Result<A, Undelivered>, Hold);
-
-/// Why there is no answer of the app to an event.
+/// Why an event has no answer of the app.
 #[derive(Debug, thiserror::Error)]
 pub enum Undelivered {
     /// A circuit breaker is open.
@@ -70,31 +68,55 @@ pub enum Undelivered {
         "no more events are delivered: the sidecar or the component is shutting down, or the app is unhealthy"
     )]
     Stopped,
-    /// The source took the event's key away before an attempt succeeded. Whoever has the key now begins anew, so what the
-    /// attempts came to here decides nothing.
+    /// The source revoked the event's key before an attempt succeeded. The new owner of the key starts over, so the attempts
+    /// made here decide nothing.
     #[error("the broker gave the event to another consumer before the app had handled it")]
     Revoked,
-    /// An event of the same key failed: this one waits for that, at the source.
+    /// An event of the same key was rejected. This one comes again after it.
     #[error("an event before it with the same key is not done")]
     Blocked,
 }
 
-/// An event that the engine has taken.
-pub struct Pending<A>(oneshot::Receiver<Reply<A>>);
+/// An event that was offered to the engine.
+pub struct Pending<A>(oneshot::Receiver<(Result<A, Undelivered>, PausedKey)>);
 
-/// Keeps those behind an event from being attempted while it is found out what becomes of it. Dropped, they go on.
+/// The ordering key of an event whose attempts are over, of an engine that [pauses keys](Engine::pausing_keys): the engine
+/// attempts no other event of the key until this is used or dropped. Dropped, they follow.
 #[derive(Debug)]
-pub struct Hold(Option<oneshot::Sender<oneshot::Sender<bool>>>);
+pub struct PausedKey {
+    /// Whether the events behind go back to the source with this one.
+    in_order: bool,
+    /// `None`: the key is not paused.
+    decide: Option<oneshot::Sender<oneshot::Sender<bool>>>,
+}
 
-impl Hold {
-    /// Nothing is held.
-    pub const NONE: Self = Self(None);
+impl PausedKey {
+    /// No key is paused.
+    pub const NONE: Self = Self {
+        in_order: false,
+        decide: None,
+    };
 
-    /// Those behind it go back to the source too, as [`Undelivered::Blocked`], until [`Inbox::reopen`]. `false`: the source has
-    /// taken the key away meanwhile. When this returns, the engine has taken note. Without a hold it has done so before, or
-    /// begins no more attempts.
-    pub async fn return_lane(self) -> bool {
-        let Some(decide) = self.0 else { return true };
+    /// Rejects the event's message, with those of its key where they are in order.
+    pub async fn reject(self, receipt: Receipt) {
+        match self.in_order {
+            // The engine has to know first: it attempts none of the key until the broker has all of it.
+            true if self.return_key().await => receipt.reject_lane(),
+            true => receipt.release(false),
+            false => receipt.reject(),
+        }
+    }
+
+    /// Releases the event's message, with those of its key where they are in order.
+    pub async fn release(self, receipt: Receipt) {
+        let with_key = self.in_order && self.return_key().await;
+        receipt.release(with_key);
+    }
+
+    /// Returns the events behind to the source too, as [`Undelivered::Blocked`], until [`Inbox::reopen`]. `false`: the source has
+    /// revoked the key meanwhile. The engine has taken note when this returns.
+    async fn return_key(self) -> bool {
+        let Some(decide) = self.decide else { return true };
         let (noted, note) = oneshot::channel();
         match decide.send(noted) {
             Ok(()) => note.await.unwrap_or(false),
@@ -105,7 +127,7 @@ impl Hold {
 }
 
 impl<A> Pending<A> {
-    /// Waits for what came of the last attempt.
+    /// Waits for the answer to the last attempt.
     ///
     /// # Errors
     /// [`Undelivered`].
@@ -113,24 +135,22 @@ impl<A> Pending<A> {
         self.decided().await.0
     }
 
-    /// The same, with the hold on its key: of an engine that [holds](Engine::holding).
-    pub async fn decided(self) -> (Result<A, Undelivered>, Hold) {
+    /// The same, with the event's key, which may be paused.
+    pub async fn decided(self) -> (Result<A, Undelivered>, PausedKey) {
         self.0
             .await
-            .unwrap_or_else(|_| (Err(Undelivered::Stopped), Hold::NONE))
+            .unwrap_or_else(|_| (Err(Undelivered::Stopped), PausedKey::NONE))
     }
 }
 
 impl<K, E, A> Inbox<K, E, A> {
-    /// Gives an event to the engine; waits while there is no room.
-    ///
-    /// # Errors
+    /// Gives an event to the engine; waits while there is no room. After the engine's end the event is
     /// [`Undelivered::Stopped`].
-    pub async fn offer(&self, key: Option<K>, event: E) -> Result<Pending<A>, Undelivered> {
+    pub async fn offer(&self, key: Option<K>, event: E) -> Pending<A> {
         let (reply, pending) = oneshot::channel();
-        let offer = Offer { key, event, reply };
-        self.offers.send(offer).await.map_err(|_| Undelivered::Stopped)?;
-        Ok(Pending(pending))
+        // A refused offer drops its reply, which ends the wait for it.
+        let _stopped = self.offers.send(Offer { key, event, reply }).await;
+        Pending(pending)
     }
 
     /// The source took keys away: their events that wait are not attempted any more, and those in flight are not tried
@@ -189,9 +209,9 @@ pub struct Engine<'p, K, E, A> {
     observer: Option<LoadObserver<'p>>,
     /// Whether a failed event of this key takes those behind it along when it goes back to the source.
     in_order: Option<fn(&K) -> bool>,
-    /// Of which answers it is not known yet what becomes of the event.
-    holds: Option<fn(&A) -> bool>,
-    /// Decisions that are waited for.
+    /// Which answers leave an event undecided, and pause its key.
+    pauses_key: Option<fn(&A) -> bool>,
+    /// Decisions that are outstanding.
     undecided: FuturesUnordered<BoxFuture<'static, (Id, Option<oneshot::Sender<bool>>)>>,
     /// No more events come.
     closed: bool,
@@ -200,13 +220,20 @@ pub struct Engine<'p, K, E, A> {
 /// What is kept of an event until it is settled.
 struct Event<'p, A> {
     run: Run<'p>,
-    /// How it goes back to the source.
-    back: Finish,
-    /// Whether its key may have to wait for a decision.
+    /// Whether the events behind it go back to the source with it.
     in_order: bool,
-    /// What came of the last attempt.
+    /// To the last attempt.
     answer: Option<A>,
-    reply: oneshot::Sender<Reply<A>>,
+    reply: oneshot::Sender<(Result<A, Undelivered>, PausedKey)>,
+}
+
+impl<A> Event<'_, A> {
+    fn reject(&self) -> AttemptEnd {
+        match self.in_order {
+            true => AttemptEnd::RejectKey,
+            false => AttemptEnd::Reject,
+        }
+    }
 }
 
 /// An engine and where to put its events.
@@ -231,7 +258,7 @@ pub fn engine<'p, K: Clone + Eq + Hash, E, A>(
         depth: None,
         observer: None,
         in_order: None,
-        holds: None,
+        pauses_key: None,
         undecided: FuturesUnordered::new(),
         closed: false,
     };
@@ -279,11 +306,11 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         self
     }
 
-    /// Of an event [in order](Self::in_order) that ends with such an answer, or is refused, those behind it wait until the source
-    /// has decided what becomes of it: it gets a [`Hold`].
+    /// An event [in order](Self::in_order) that ends with such an answer, or that a breaker refuses, is undecided: its key is
+    /// paused until the source has used its [`PausedKey`].
     #[must_use]
-    pub fn holding(mut self, holds: fn(&A) -> bool) -> Self {
-        self.holds = Some(holds);
+    pub fn pausing_keys(mut self, pauses_key: fn(&A) -> bool) -> Self {
+        self.pauses_key = Some(pauses_key);
         self
     }
 
@@ -355,8 +382,8 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         } else {
             self.queue.pause();
             if self.returns_while_unhealthy {
-                for settled in self.queue.give_back_waiting() {
-                    self.settle(settled.id, Some(Undelivered::Stopped));
+                for id in self.queue.release_waiting() {
+                    self.settle(id, Some(Undelivered::Stopped));
                 }
             }
         }
@@ -368,14 +395,10 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
             (Some(in_order), Some(key)) => in_order(key),
             _ => false,
         };
-        let id = match self.queue.offer(offer.key, Arc::new(offer.event)) {
-            Ok(id) => id,
-            Err(RefusedOffer::Blocked(_)) => {
-                let _unheard = offer.reply.send((Err(Undelivered::Blocked), Hold::NONE));
-                return;
-            }
-            // There is room, and nothing is drained: it is asked for first. The offer would be answered by its end.
-            Err(RefusedOffer::Full(_) | RefusedOffer::Draining(_)) => return,
+        let Ok(id) = self.queue.offer(offer.key, Arc::new(offer.event)) else {
+            // There is room, which is asked for first: its key waits to be reopened.
+            let _unheard = offer.reply.send((Err(Undelivered::Blocked), PausedKey::NONE));
+            return;
         };
         let policy = match self.component {
             Some(component) => component.current().map(PolicyRef::Shared),
@@ -383,11 +406,6 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         };
         let event = Event {
             run: Run::start(policy, Key::NONE, self.metrics),
-            back: if in_order {
-                Finish::ReturnLane
-            } else {
-                Finish::Return
-            },
             in_order,
             answer: None,
             reply: offer.reply,
@@ -396,8 +414,8 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
     }
 
     fn revoke(&mut self, is_revoked: &IsRevoked<K>) {
-        for settled in self.queue.revoke(is_revoked) {
-            self.settle(settled.id, Some(Undelivered::Revoked));
+        for id in self.queue.revoke(is_revoked) {
+            self.settle(id, Some(Undelivered::Revoked));
         }
     }
 
@@ -406,19 +424,19 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         loop {
             let next = self.queue.next(Instant::now())?;
             let Some(event) = self.events.get_mut(&next.id) else {
-                self.queue.finish(next.id, Finish::Return, Instant::now());
+                self.queue.finish(next.id, AttemptEnd::Reject, Instant::now());
                 continue;
             };
             match event.run.before() {
                 Ok(timeout) => return Some((next.id, next.item, Attempt::new(next.number, timeout))),
-                Err(refused) if event.in_order && self.holds.is_some() => {
-                    self.queue.finish(next.id, Finish::Hold, Instant::now());
-                    self.hold(next.id, Some(refused.into()));
+                Err(refused) if event.in_order && self.pauses_key.is_some() => {
+                    self.queue.finish(next.id, AttemptEnd::Undecided, Instant::now());
+                    self.pause_key(next.id, Some(refused.into()));
                 }
                 Err(refused) => {
-                    let finished = self.queue.finish(next.id, event.back, Instant::now());
+                    let (_, behind) = self.queue.finish(next.id, event.reject(), Instant::now());
                     self.settle(next.id, Some(refused.into()));
-                    self.settle_behind(finished.behind);
+                    self.settle_behind(behind);
                 }
             }
         }
@@ -428,82 +446,87 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         let Some(event) = self.events.get_mut(&id) else {
             return;
         };
-        let wants_decision = self.holds.is_some_and(|holds| holds(&answer));
-        let is_undecided = event.in_order && wants_decision;
+        let pauses_key = self.pauses_key.is_some_and(|pauses_key| pauses_key(&answer));
         event.answer = Some(answer);
         let is_done = matches!(outcome, Outcome::Success);
-        let finish = match event.run.after(outcome) {
-            Some(pause) => Finish::Retry(pause),
-            None if is_undecided => Finish::Hold,
-            None if is_done => Finish::Done,
-            None => event.back,
+        let end = match event.run.after(outcome) {
+            Some(pause) => AttemptEnd::Retry(pause),
+            None if pauses_key && event.in_order => AttemptEnd::Undecided,
+            None if is_done => AttemptEnd::Acknowledge,
+            None => event.reject(),
         };
-        let finished = self.queue.finish(id, finish, Instant::now());
-        if let Some(settled) = finished.event {
-            // What the source has to see to is done by whoever has the key now: nothing of it waits for a decision here.
-            let is_lost = settled.settlement == Settlement::Revoked && (wants_decision || !is_done);
+        let (settlement, behind) = self.queue.finish(id, end, Instant::now());
+        if let Some(settlement) = settlement {
+            // The new owner of a revoked key does what is left to do: nothing is decided here.
+            let is_lost = settlement == Settlement::Release && (pauses_key || !is_done);
             self.settle(id, is_lost.then_some(Undelivered::Revoked));
-        } else if finish == Finish::Hold {
-            self.hold(id, None);
+        } else if end == AttemptEnd::Undecided {
+            self.pause_key(id, None);
         }
-        self.settle_behind(finished.behind);
+        self.settle_behind(behind);
     }
 
-    /// Tells the source what came of an event, and waits for its decision.
-    fn hold(&mut self, id: Id, undelivered: Option<Undelivered>) {
+    /// Answers for an event, and leaves its key paused until the source decides.
+    fn pause_key(&mut self, id: Id, undelivered: Option<Undelivered>) {
         let (decide, decision) = oneshot::channel();
-        self.reply(id, undelivered, Hold(Some(decide)));
+        self.reply(id, undelivered, Some(decide));
         self.undecided
             .push(Box::pin(async move { (id, decision.await.ok()) }));
     }
 
-    /// The source has decided; `return_lane`: those behind the event go back too, and this hears whether they do.
-    fn decided(&mut self, id: Id, return_lane: Option<oneshot::Sender<bool>>) {
-        let finish = match return_lane {
-            Some(_) => Finish::ReturnLane,
-            None => Finish::Return,
+    /// The source has decided; `return_key`: the events behind go back too, and this hears whether they do.
+    fn decided(&mut self, id: Id, return_key: Option<oneshot::Sender<bool>>) {
+        let end = match return_key {
+            Some(_) => AttemptEnd::RejectKey,
+            None => AttemptEnd::Reject,
         };
-        let finished = self.queue.finish(id, finish, Instant::now());
-        self.settle_behind(finished.behind);
-        if let Some(noted) = return_lane {
-            let is_revoked = finished
-                .event
-                .is_some_and(|settled| settled.settlement == Settlement::Revoked);
-            let _unheard = noted.send(!is_revoked);
+        let (settlement, behind) = self.queue.finish(id, end, Instant::now());
+        self.settle_behind(behind);
+        if let Some(noted) = return_key {
+            let _unheard = noted.send(settlement != Some(Settlement::Release));
         }
     }
 
-    fn settle_behind(&mut self, behind: Vec<Settled<Arc<E>>>) {
-        for settled in behind {
-            self.settle(settled.id, Some(Undelivered::Blocked));
+    fn settle_behind(&mut self, behind: Vec<Id>) {
+        for id in behind {
+            self.settle(id, Some(Undelivered::Blocked));
         }
     }
 
-    /// Tells the source what came of an event: `undelivered`, else the last answer.
+    /// Answers for an event: `undelivered`, else the app's last answer.
     fn settle(&mut self, id: Id, undelivered: Option<Undelivered>) {
-        self.reply(id, undelivered, Hold::NONE);
+        self.reply(id, undelivered, None);
     }
 
-    fn reply(&mut self, id: Id, undelivered: Option<Undelivered>, hold: Hold) {
+    fn reply(
+        &mut self,
+        id: Id,
+        undelivered: Option<Undelivered>,
+        decide: Option<oneshot::Sender<oneshot::Sender<bool>>>,
+    ) {
         let Some(event) = self.events.remove(&id) else {
             return;
         };
         let answer = match (undelivered, event.answer) {
             (Some(undelivered), _) => Err(undelivered),
             (None, Some(answer)) => Ok(answer),
-            // Nothing was attempted: the source hears of it by the end of the reply.
+            // Nothing was attempted: the dropped reply says so.
             (None, None) => return,
         };
+        let key = PausedKey {
+            in_order: event.in_order,
+            decide,
+        };
         // A source that does not wait need not hear it.
-        let _unheard = event.reply.send((answer, hold));
+        let _unheard = event.reply.send((answer, key));
     }
 
     fn stop(&mut self, on_stop: OnStop) {
         self.inbox.close();
         if on_stop == OnStop::FinishAttempts {
             self.closed = true;
-            for settled in self.queue.drain() {
-                self.settle(settled.id, None);
+            for id in self.queue.drain() {
+                self.settle(id, None);
             }
         }
     }

@@ -17,7 +17,6 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use super::{
     Delivery, Event, Message, Receipt, Revoked, Settlement, Subscribe,
     lanes::{Lanes, Notify},
-    receipt::Settled,
 };
 use crate::{Error, Kind, Result};
 
@@ -61,8 +60,8 @@ pub struct Subscription {
 #[derive(Debug)]
 pub struct Feed<T> {
     events: UnboundedSender<Event>,
-    settled: UnboundedReceiver<Settled>,
-    settling: UnboundedSender<Settled>,
+    settled: UnboundedReceiver<(u64, Settlement, bool)>,
+    settling: UnboundedSender<(u64, Settlement, bool)>,
     drain: CancellationToken,
     window: Window,
     limit: usize,
@@ -259,12 +258,8 @@ impl<T> Feed<T> {
         found
     }
 
-    fn take(&mut self, settled: Settled, found: &mut Vec<(T, Settlement)>) {
-        let Settled {
-            id,
-            settlement,
-            with_lane,
-        } = settled;
+    fn take(&mut self, settled: (u64, Settlement, bool), found: &mut Vec<(T, Settlement)>) {
+        let (id, settlement, with_lane) = settled;
         let notify = match &mut self.lanes {
             Some(lanes) => lanes.settled(id, settlement, with_lane),
             None => Notify::Now,

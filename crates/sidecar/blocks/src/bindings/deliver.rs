@@ -120,7 +120,7 @@ impl Delivery {
             metadata: event.metadata,
             trace: span.as_parent(),
         };
-        let pending = self.inbox.offer(None, outgoing).await.map_err(not_invoked)?;
+        let pending = self.inbox.offer(None, outgoing).await;
         match pending.settled().await.map_err(not_invoked)? {
             Reply::Http { status, body } => {
                 span.http_status(status);

@@ -73,10 +73,7 @@ impl App {
                 };
                 let Some(items) = items else { break };
                 for (key, change) in changes(store, id, &items) {
-                    let Ok(pending) = inbox.offer(Some(key), change).await else {
-                        break;
-                    };
-                    deliveries.push(pending.settled());
+                    deliveries.push(inbox.offer(Some(key), change).await.settled());
                     while let Some(Some(result)) = deliveries.next().now_or_never() {
                         log(result);
                     }

@@ -189,11 +189,7 @@ impl Receiver for Deliveries {
             let pending = inbox.offer(None, job).await;
             // The engine ends when nobody can offer any more.
             drop(inbox);
-            let settled = match pending {
-                Ok(pending) => pending.settled().await,
-                Err(error) => Err(error),
-            };
-            let Ok(reply) = settled else {
+            let Ok(reply) = pending.settled().await else {
                 return Outcome::Undelivered;
             };
             match &reply {

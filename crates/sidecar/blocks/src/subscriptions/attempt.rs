@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
 use outrigger_cloudevents::content_type::CLOUD_EVENT;
 use outrigger_component::go_json::first_from_slice;
+use outrigger_delivery::Verdict;
 use outrigger_policy::resiliency::Outcome;
 use outrigger_resources::json::{JsonObject, Object, value};
 use outrigger_runtime::app::{AppChannel, AppError, Turn};
@@ -19,32 +20,31 @@ use serde::de::MapAccess;
 use tonic::Code;
 
 use super::incoming::Incoming;
-use super::metrics::Status;
+use super::metrics::{DROP, Labels, RETRY, labels};
 use super::target::Target;
 use super::{LOG, message};
 
 const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnTopicEvent";
 
-/// What came of an attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Handled {
-    /// The app is done with the event.
-    Done,
-    /// The app does not want it.
-    Dropped(&'static str),
-    /// It may be tried again.
-    Failed(String),
+/// The app asked for the event to be dropped.
+pub(super) const DROPPED: Verdict = Verdict::Drop {
+    why: "the app dropped it",
+    by_app: true,
+};
+/// The app has no handler for the event.
+pub(super) const NOT_FOUND: Verdict = Verdict::Drop {
+    why: "the app answered 404",
+    by_app: false,
+};
+
+/// A failure, and how the policy counts it: by the app's status, where there is one.
+pub(super) fn failed(why: impl Into<String>, code: Option<i32>) -> (Verdict, Outcome) {
+    (Verdict::Reject(why.into()), Outcome::Failure { code })
 }
 
-impl Handled {
-    /// A failure, and how the policy counts it: by the app's status, where there is one.
-    pub(super) fn failed(text: impl Into<String>, code: Option<i32>) -> (Self, Outcome) {
-        (Self::Failed(text.into()), Outcome::Failure { code })
-    }
-
-    pub(super) fn success(self) -> (Self, Outcome) {
-        (self, Outcome::Success)
-    }
+/// A verdict that is not a failure to the policy.
+pub(super) fn success(verdict: Verdict) -> (Verdict, Outcome) {
+    (verdict, Outcome::Success)
 }
 
 /// An app's answer over HTTP.
@@ -66,7 +66,7 @@ impl<'de> Object<'de> for AppResponse {
 }
 
 impl Target {
-    pub(super) async fn over_http(&self, app: &AppChannel, event: &Incoming) -> (Handled, Outcome) {
+    pub(super) async fn over_http(&self, app: &AppChannel, event: &Incoming) -> (Verdict, Outcome) {
         let mut span = self.span(event);
         let call = call(
             event,
@@ -80,34 +80,29 @@ impl Target {
         let (status, body) = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                self.count(event, Status::Retry, false, started);
+                self.count(event, RETRY, started);
                 let text =
                     format!("error returned from app channel while sending pub/sub event to app: {error}");
                 span.grpc_failed(&text);
-                return Handled::failed(text, None);
+                return failed(text, None);
             }
         };
         span.http_status(status);
-        let (handled, outcome) = read_http(event, status, &body);
+        let (verdict, outcome) = read_http(event, status, &body);
         if status < 400 {
-            note(&mut span, &handled);
+            note(&mut span, &verdict);
         }
-        let (counted, by_app) = match &handled {
-            Handled::Done => (Status::Success, false),
-            Handled::Dropped(_) => (Status::Drop, status != 404),
-            Handled::Failed(_) => (Status::Retry, false),
-        };
-        self.count(event, counted, by_app, started);
-        (handled, outcome)
+        self.count(event, labels(&verdict), started);
+        (verdict, outcome)
     }
 
-    pub(super) async fn over_grpc(&self, app: &AppChannel, event: &Arc<Incoming>) -> (Handled, Outcome) {
+    pub(super) async fn over_grpc(&self, app: &AppChannel, event: &Arc<Incoming>) -> (Verdict, Outcome) {
         let mut span = self.span(event);
         let request = match message::written(event, &self.wanted.pubsub).await {
             Ok(request) => request,
             Err(text) => {
-                self.count(event, Status::Retry, false, Instant::now());
-                return Handled::failed(format!("event {}: {text}", event.id), None);
+                self.count(event, RETRY, Instant::now());
+                return failed(format!("event {}: {text}", event.id), None);
             }
         };
         let metadata = event.headers(&self.wanted.pubsub);
@@ -118,57 +113,57 @@ impl Target {
             .await;
         match answer {
             Ok(answer) => {
-                let (handled, outcome) = self.read_status(event, answer.status, started);
-                note(&mut span, &handled);
-                (handled, outcome)
+                let (verdict, outcome) = self.read_status(event, answer.status, started);
+                note(&mut span, &verdict);
+                (verdict, outcome)
             }
             Err(status) if status.code() == Code::Unimplemented => {
                 span.grpc_failed(status.message());
-                self.count(event, Status::Drop, false, started);
+                self.count(event, DROP, started);
                 tracing::warn!(
                     target: LOG,
                     "non-retriable error returned from app while processing pub/sub event {}: {status}",
                     event.id
                 );
-                Handled::Done.success()
+                success(Verdict::Acknowledge)
             }
             Err(status) => {
                 span.grpc_failed(status.message());
-                self.count(event, Status::Retry, false, started);
+                self.count(event, RETRY, started);
                 let text = format!(
                     "error returned from app while processing pub/sub event {}: {status}",
                     event.id
                 );
-                (Handled::Failed(text), grpc_outcome(status.code() as i32))
+                (Verdict::Reject(text), grpc_outcome(status.code() as i32))
             }
         }
     }
 
     /// What the status of a gRPC answer says, or of a stream's.
-    pub(super) fn read_status(&self, event: &Incoming, status: i32, started: Instant) -> (Handled, Outcome) {
-        let (counted, (handled, outcome)) = match TopicEventResponseStatus::try_from(status) {
-            Ok(TopicEventResponseStatus::Success) => (Status::Success, Handled::Done.success()),
+    pub(super) fn read_status(&self, event: &Incoming, status: i32, started: Instant) -> (Verdict, Outcome) {
+        let (verdict, outcome) = match TopicEventResponseStatus::try_from(status) {
+            Ok(TopicEventResponseStatus::Success) => success(Verdict::Acknowledge),
             Ok(TopicEventResponseStatus::Drop) => {
                 warn_dropped(event);
-                (Status::Drop, Handled::Dropped("the app dropped it").success())
+                success(DROPPED)
             }
             Ok(TopicEventResponseStatus::Retry) => {
                 let text = format!(
                     "RETRY status returned from app while processing pub/sub event {}",
                     event.id
                 );
-                (Status::Retry, Handled::failed(text, None))
+                failed(text, None)
             }
             Err(_) => {
                 let text = format!(
                     "unknown status returned from app while processing pub/sub event {}: {status}",
                     event.id
                 );
-                (Status::Retry, Handled::failed(text, None))
+                failed(text, None)
             }
         };
-        self.count(event, counted, counted == Status::Drop, started);
-        (handled, outcome)
+        self.count(event, labels(&verdict), started);
+        (verdict, outcome)
     }
 
     pub(super) fn span(&self, event: &Incoming) -> Span {
@@ -177,22 +172,22 @@ impl Target {
             .pubsub_delivery(&event.topic, &event.trace)
     }
 
-    pub(super) fn count(&self, event: &Incoming, status: Status, by_app: bool, started: Instant) {
+    pub(super) fn count(&self, event: &Incoming, labels: Labels, started: Instant) {
         let elapsed = started.elapsed();
         self.metrics()
-            .event(&self.wanted.pubsub, &event.topic, status, by_app, elapsed);
+            .event(&self.wanted.pubsub, &event.topic, labels, elapsed);
     }
 }
 
 /// Marks the span of a delivery that the app did not take, where the status of its answer does not say so.
-pub(super) fn note(span: &mut Span, handled: &Handled) {
-    if let Handled::Failed(why) = handled {
+pub(super) fn note(span: &mut Span, verdict: &Verdict) {
+    if let Verdict::Reject(why) = verdict {
         span.grpc_failed(why);
     }
 }
 
 /// What an answer over HTTP says.
-fn read_http(event: &Incoming, status: u16, body: &Bytes) -> (Handled, Outcome) {
+fn read_http(event: &Incoming, status: u16, body: &Bytes) -> (Verdict, Outcome) {
     match status {
         200..300 => read_answer(event, body),
         404 => {
@@ -202,7 +197,7 @@ fn read_http(event: &Incoming, status: u16, body: &Bytes) -> (Handled, Outcome) 
                 event.id,
                 String::from_utf8_lossy(body)
             );
-            Handled::Dropped("the app answered 404").success()
+            success(NOT_FOUND)
         }
         _ => {
             let text = format!(
@@ -213,33 +208,33 @@ fn read_http(event: &Incoming, status: u16, body: &Bytes) -> (Handled, Outcome) 
                 String::from_utf8_lossy(body)
             );
             tracing::warn!(target: LOG, "{text}");
-            Handled::failed(text, Some(status.into()))
+            failed(text, Some(status.into()))
         }
     }
 }
 
 /// What cannot be understood is a success.
-fn read_answer(event: &Incoming, body: &[u8]) -> (Handled, Outcome) {
+fn read_answer(event: &Incoming, body: &[u8]) -> (Verdict, Outcome) {
     let JsonObject(answer) = first_from_slice::<JsonObject<AppResponse>>(body).unwrap_or_default();
     match answer.status.as_str() {
-        "" | "SUCCESS" => Handled::Done.success(),
+        "" | "SUCCESS" => success(Verdict::Acknowledge),
         "DROP" => {
             warn_dropped(event);
-            Handled::Dropped("the app dropped it").success()
+            success(DROPPED)
         }
         "RETRY" => {
             let text = format!(
                 "RETRY status returned from app while processing pub/sub event {}",
                 event.id
             );
-            Handled::failed(text, None)
+            failed(text, None)
         }
         other => {
             let text = format!(
                 "unknown status returned from app while processing pub/sub event {}, status: {other}",
                 event.id
             );
-            Handled::failed(text, None)
+            failed(text, None)
         }
     }
 }
@@ -317,12 +312,12 @@ mod tests {
             (200, r#"{"Status":"SUCCESS","Reason":"\ud800"}"#),
             (299, r#"{"status":"SUCCESS"} x"#),
         ] {
-            assert_eq!(read(status, body), Handled::Done, "{status} {body}");
+            assert_eq!(read(status, body), Verdict::Acknowledge, "{status} {body}");
         }
         for body in [r#"{"status":"DROP"}"#, r#"{"Status":"DROP"}"#] {
-            assert!(matches!(read(200, body), Handled::Dropped(_)), "{body}");
+            assert!(matches!(read(200, body), Verdict::Drop { .. }), "{body}");
         }
-        assert!(matches!(read(404, ""), Handled::Dropped(_)));
+        assert!(matches!(read(404, ""), Verdict::Drop { .. }));
         for (status, body) in [
             (200, r#"{"status":"RETRY"}"#),
             (200, r#"{"Status":"RETRY"}"#),
@@ -333,7 +328,7 @@ mod tests {
             (503, r#"{"status":"SUCCESS"}"#),
         ] {
             assert!(
-                matches!(read(status, body), Handled::Failed(_)),
+                matches!(read(status, body), Verdict::Reject(_)),
                 "{status} {body}"
             );
         }

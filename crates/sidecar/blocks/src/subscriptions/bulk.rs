@@ -14,6 +14,7 @@ use std::time::Instant;
 use futures::future::join_all;
 use outrigger_component::offload::offload;
 use outrigger_component::pubsub::Window;
+use outrigger_delivery::Verdict;
 use outrigger_policy::resiliency::Outcome;
 use outrigger_runtime::app::{AppChannel, AppError, Turn};
 use outrigger_runtime::resilience::Attempt;
@@ -22,9 +23,9 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::LOG;
-use super::attempt::{self, Handled};
+use super::attempt::{self, DROPPED, failed, success};
 use super::incoming::Incoming;
-use super::metrics::Status;
+use super::metrics::{DROP, RETRY, SUCCESS, labels};
 use super::spec::{AppSubscription, Bulk};
 use super::target::{Target, timed_out};
 
@@ -77,7 +78,7 @@ struct Batch {
 
 struct Member {
     event: Arc<Incoming>,
-    answer: oneshot::Sender<(Handled, Outcome)>,
+    answer: oneshot::Sender<(Verdict, Outcome)>,
 }
 
 /// What an attempt has to do for its batch.
@@ -138,7 +139,7 @@ impl Collector {
         event: Arc<Incoming>,
         limit: Attempt,
         ending: &CancellationToken,
-    ) -> (Handled, Outcome) {
+    ) -> (Verdict, Outcome) {
         let (answer, mut answered) = oneshot::channel();
         let path = event.path.clone();
         let (batches, mut turn) = match self.join(Member { event, answer }) {
@@ -210,8 +211,8 @@ impl Collector {
     }
 }
 
-fn given_up() -> (Handled, Outcome) {
-    Handled::failed("the bulk was abandoned", None)
+fn given_up() -> (Verdict, Outcome) {
+    failed("the bulk was abandoned", None)
 }
 
 /// Hands a batch to the app, and tells each attempt what came of its event. The time of the attempt begins with its turn.
@@ -246,31 +247,23 @@ async fn call(
         }
     };
     let answers = limit.within(pin!(asked)).await;
-    let mut seen = [
-        (Status::Success, false),
-        (Status::Retry, false),
-        (Status::Drop, false),
-    ];
+    let mut seen = [(SUCCESS, false), (RETRY, false), (DROP, false)];
     for (member, entry) in members.into_iter().zip(&mut entries) {
-        let (handled, outcome) = match &answers {
+        let (verdict, outcome) = match &answers {
             None => timed_out(),
             Some(answers) => answers.of(&entry.id),
         };
-        entry.end_span(answers.as_ref(), &handled);
-        let status = match &handled {
-            Handled::Done => Status::Success,
-            Handled::Dropped(_) => Status::Drop,
-            Handled::Failed(_) => Status::Retry,
-        };
-        for (known, logged) in &mut seen {
-            *logged |= *known == status;
+        entry.end_span(answers.as_ref(), &verdict);
+        let [status, _] = labels(&verdict);
+        for ([known, _], is_seen) in &mut seen {
+            *is_seen |= *known == status;
         }
         // The engine gave the attempt up.
-        let _gone = member.answer.send((handled, outcome));
+        let _gone = member.answer.send((verdict, outcome));
     }
-    for (status, logged) in seen {
-        if logged {
-            target.metrics().bulk(&topic, status, started.elapsed());
+    for (labels, is_seen) in seen {
+        if is_seen {
+            target.metrics().bulk(&topic, labels, started.elapsed());
         }
     }
 }
@@ -293,13 +286,13 @@ struct Entry {
 
 impl Entry {
     /// Notes what came of the event.
-    fn end_span(&mut self, answers: Option<&BulkResponse>, handled: &Handled) {
+    fn end_span(&mut self, answers: Option<&BulkResponse>, verdict: &Verdict) {
         let status = answers.and_then(|answers| answers.http);
         if let Some(status) = status {
             self.span.http_status(status);
         }
         if status.is_none_or(|status| status < 400) {
-            attempt::note(&mut self.span, handled);
+            attempt::note(&mut self.span, verdict);
         }
     }
 }
@@ -313,26 +306,26 @@ struct BulkResponse {
 
 enum Statuses {
     /// The same about all its entries.
-    All(Handled, Outcome),
+    All(Verdict, Outcome),
     /// By the entry's id.
-    Each(HashMap<String, (Handled, Outcome)>),
+    Each(HashMap<String, (Verdict, Outcome)>),
 }
 
 impl BulkResponse {
-    fn all((handled, outcome): (Handled, Outcome)) -> Self {
+    fn all((verdict, outcome): (Verdict, Outcome)) -> Self {
         Self {
             http: None,
-            statuses: Statuses::All(handled, outcome),
+            statuses: Statuses::All(verdict, outcome),
         }
     }
 
     /// The app did not get it.
     fn unsent(error: &AppError) -> Self {
         let text = format!("error returned from app channel while sending pub/sub event to app: {error}");
-        Self::all(Handled::failed(text, None))
+        Self::all(failed(text, None))
     }
 
-    fn each(said: impl Iterator<Item = (String, (Handled, Outcome))>) -> Self {
+    fn each(said: impl Iterator<Item = (String, (Verdict, Outcome))>) -> Self {
         Self {
             http: None,
             statuses: Statuses::Each(said.collect()),
@@ -340,13 +333,13 @@ impl BulkResponse {
     }
 
     /// What it says about the entry `id`.
-    fn of(&self, id: &str) -> (Handled, Outcome) {
+    fn of(&self, id: &str) -> (Verdict, Outcome) {
         match &self.statuses {
-            Statuses::All(handled, outcome) => (handled.clone(), *outcome),
+            Statuses::All(verdict, outcome) => (verdict.clone(), *outcome),
             Statuses::Each(statuses) => statuses
                 .get(id)
                 .cloned()
-                .unwrap_or_else(|| Handled::failed("the app's answer has no status for it", None)),
+                .unwrap_or_else(|| failed("the app's answer has no status for it", None)),
         }
     }
 }
@@ -369,12 +362,12 @@ async fn written<T: Send + 'static>(
     offload(size, move || write(&wanted, &shown)).await
 }
 
-fn dropped(entry: &str) -> (Handled, Outcome) {
+fn dropped(entry: &str) -> (Verdict, Outcome) {
     tracing::warn!(
         target: LOG,
         "DROP status returned from app while processing pub/sub event with entry {entry}"
     );
-    Handled::Dropped("the app dropped it").success()
+    success(DROPPED)
 }
 
 #[cfg(test)]

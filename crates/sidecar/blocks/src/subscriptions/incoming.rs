@@ -12,6 +12,7 @@ use outrigger_component::Pairs;
 use outrigger_component::go_json::repaired;
 use outrigger_component::offload::{INLINE, offload};
 use outrigger_component::pubsub::Message;
+use outrigger_delivery::Verdict;
 use outrigger_policy::routing::Routes;
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::headers;
@@ -100,23 +101,14 @@ impl Incoming {
     }
 }
 
-/// What is to be done with a message.
-#[derive(Debug)]
-pub(super) enum Prepared {
-    /// The app gets it.
-    Ready(Box<Incoming>),
-    /// It is worth nothing, or goes nowhere: it is done.
-    Dropped(Dropped),
-    /// It cannot be understood.
-    Unreadable(String),
-}
-
-/// Why a message is not for the app.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dropped {
-    Expired,
-    NoRoute,
-}
+const EXPIRED: Verdict = Verdict::Drop {
+    why: "it has expired",
+    by_app: false,
+};
+const NO_ROUTE: Verdict = Verdict::Drop {
+    why: "no route matches it",
+    by_app: true,
+};
 
 /// As [`prepare`], where it keeps nobody waiting.
 pub(super) async fn prepared(
@@ -124,7 +116,7 @@ pub(super) async fn prepared(
     pubsub: &str,
     topic: Arc<str>,
     message: &Message,
-) -> Prepared {
+) -> Result<Box<Incoming>, Verdict> {
     let size = message.data.len();
     if size <= INLINE {
         return prepare(wanted, pubsub, topic, message);
@@ -133,8 +125,16 @@ pub(super) async fn prepared(
     offload(size, move || prepare(&wanted, &pubsub, topic, &message)).await
 }
 
-/// What becomes of `message`, which came from the broker `pubsub`. `prefix`: what the broker's topics begin with.
-fn prepare(wanted: &AppSubscription, pubsub: &str, topic: Arc<str>, message: &Message) -> Prepared {
+/// The event of `message`, which came from the broker `pubsub`.
+///
+/// # Errors
+/// The verdict, if no attempt is to be made.
+fn prepare(
+    wanted: &AppSubscription,
+    pubsub: &str,
+    topic: Arc<str>,
+    message: &Message,
+) -> Result<Box<Incoming>, Verdict> {
     let said = message.content_type.as_ref();
     let said = said.or_else(|| message.metadata.get(CONTENT_TYPE));
     let mut incoming = Incoming {
@@ -159,7 +159,7 @@ fn prepare(wanted: &AppSubscription, pubsub: &str, topic: Arc<str>, message: &Me
 }
 
 /// Reads what decides over an event. What Go reads and we do not is repaired, and stays so for the app.
-fn examine(routes: &Routes, mut incoming: Incoming) -> Prepared {
+fn examine(routes: &Routes, mut incoming: Incoming) -> Result<Box<Incoming>, Verdict> {
     let mut decided = decide(routes, &mut incoming);
     if decided.is_err()
         && incoming.binary.is_none()
@@ -169,14 +169,14 @@ fn examine(routes: &Routes, mut incoming: Incoming) -> Prepared {
         decided = decide(routes, &mut incoming);
     }
     match decided {
-        Ok(None) => Prepared::Ready(Box::new(incoming)),
-        Ok(Some(why)) => Prepared::Dropped(why),
-        Err(error) => Prepared::Unreadable(error),
+        Ok(None) => Ok(Box::new(incoming)),
+        Ok(Some(verdict)) => Err(verdict),
+        Err(error) => Err(Verdict::Reject(error)),
     }
 }
 
-/// Fills in what the event says; why it is not for the app, if it is not.
-fn decide(routes: &Routes, incoming: &mut Incoming) -> Result<Option<Dropped>, String> {
+/// Fills in what the event says, or returns why it is dropped.
+fn decide(routes: &Routes, incoming: &mut Incoming) -> Result<Option<Verdict>, String> {
     let data = incoming.data.clone();
     let event = match &incoming.binary {
         Some(attributes) => binary_event(attributes),
@@ -193,7 +193,7 @@ fn decide(routes: &Routes, incoming: &mut Incoming) -> Result<Option<Dropped>, S
             incoming.id,
             event.text(member::EXPIRATION).unwrap_or_default()
         );
-        return Ok(Some(Dropped::Expired));
+        return Ok(Some(EXPIRED));
     }
     let Some(path) = route(routes, &event, incoming)? else {
         tracing::debug!(
@@ -202,7 +202,7 @@ fn decide(routes: &Routes, incoming: &mut Incoming) -> Result<Option<Dropped>, S
             incoming.id,
             incoming.topic
         );
-        return Ok(Some(Dropped::NoRoute));
+        return Ok(Some(NO_ROUTE));
     };
     incoming.path = path;
     Ok(None)
@@ -338,10 +338,7 @@ mod tests {
     }
 
     fn ready(wanted: &AppSubscription, message: &Message) -> Incoming {
-        match prepare(wanted, "broker", "t".into(), message) {
-            Prepared::Ready(incoming) => *incoming,
-            other => panic!("{other:?}"),
-        }
+        *prepare(wanted, "broker", "t".into(), message).unwrap()
     }
 
     #[test]
@@ -369,9 +366,7 @@ mod tests {
             let reading = prepared(&wanted, "broker", "t".into(), &message);
             let (was_at_once, read) = done_at_once(reading).await;
             assert_eq!(was_at_once, at_once, "{size}");
-            let Prepared::Ready(incoming) = read else {
-                panic!("{read:?}");
-            };
+            let incoming = read.unwrap();
             assert_eq!(incoming.data, text);
             let incoming = Arc::from(incoming);
             let writing = crate::subscriptions::message::written(&incoming, "broker");
@@ -387,7 +382,7 @@ mod tests {
         for text in ["", "[]", "{", "text"] {
             let prepared = prepare(&wanted, "broker", "t".into(), &message(text, &[]));
             assert!(
-                matches!(prepared, Prepared::Unreadable(_)),
+                matches!(prepared, Err(Verdict::Reject(_))),
                 "{text}: {prepared:?}"
             );
         }
@@ -473,7 +468,7 @@ mod tests {
         let wanted = AppSubscription::to_path("broker", "t", "/a");
         let old = message(r#"{"id":"1","expiration":"2001-01-01T00:00:00Z"}"#, &[]);
         let prepared = prepare(&wanted, "broker", "t".into(), &old);
-        assert!(matches!(prepared, Prepared::Dropped(Dropped::Expired)));
+        assert_eq!(prepared.unwrap_err(), EXPIRED);
         let rule = subscription::Rule {
             r#match: "event.type == 'x'".to_owned(),
             path: "/x".to_owned(),
@@ -488,11 +483,11 @@ mod tests {
         };
         let other = message(r#"{"id":"1","type":"y"}"#, &[]);
         let prepared = prepare(&routed, "broker", "t".into(), &other);
-        assert!(matches!(prepared, Prepared::Dropped(Dropped::NoRoute)));
+        assert_eq!(prepared.unwrap_err(), NO_ROUTE);
         let untyped = message(r#"{"id":"1"}"#, &[]);
         let prepared = prepare(&routed, "broker", "t".into(), &untyped);
         assert!(
-            matches!(prepared, Prepared::Unreadable(_)),
+            matches!(prepared, Err(Verdict::Reject(_))),
             "the rule has no answer"
         );
     }

@@ -3,27 +3,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use outrigger_delivery::Verdict;
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_telemetry::metrics::{Counter, Family, Gauge, Histogram, Millis};
 
 /// Topics among which those that nobody subscribes to any more are not worth looking for.
 const FEWEST_SWEPT: usize = 16;
 
-/// What became of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Status {
-    Success,
-    Retry,
-    Drop,
-}
+/// The values of `process_status` and `status`.
+pub(super) type Labels = [&'static str; 2];
+pub(super) const SUCCESS: Labels = ["success"; 2];
+pub(super) const RETRY: Labels = ["retry"; 2];
+pub(super) const DROP: Labels = ["drop"; 2];
 
-impl Status {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Success => "success",
-            Self::Retry => "retry",
-            Self::Drop => "drop",
-        }
+pub(super) fn labels(verdict: &Verdict) -> Labels {
+    match verdict {
+        Verdict::Acknowledge => SUCCESS,
+        Verdict::Reject(_) => RETRY,
+        Verdict::Drop { by_app: false, .. } => DROP,
+        Verdict::Drop { by_app: true, .. } => ["drop", "success"],
     }
 }
 
@@ -53,11 +51,11 @@ struct Lags {
 pub(super) struct Lag {
     /// May be that of other topics too: those beyond the bound of series share one, and it has the sum.
     gauge: Gauge,
-    held: Mutex<Held>,
+    state: Mutex<LagState>,
 }
 
 #[derive(Default)]
-struct Held {
+struct LagState {
     /// When each event was published, milliseconds since 1970; the number keeps those of one moment apart.
     published: BTreeSet<(i64, u64)>,
     next: u64,
@@ -66,19 +64,19 @@ struct Held {
 }
 
 /// An event that the app is not done with. Dropped, it is.
-pub(super) struct Unhandled {
+pub(super) struct LagEntry {
     lag: Arc<Lag>,
     event: (i64, u64),
 }
 
 impl Lag {
     /// Counts an event that was published then.
-    pub(super) fn hold(self: &Arc<Self>, published: Timestamp) -> Unhandled {
-        let mut held = self.held();
-        let event = (published.as_millisecond(), held.next);
-        held.next += 1;
-        held.published.insert(event);
-        Unhandled {
+    pub(super) fn add(self: &Arc<Self>, published: Timestamp) -> LagEntry {
+        let mut state = self.state();
+        let event = (published.as_millisecond(), state.next);
+        state.next += 1;
+        state.published.insert(event);
+        LagEntry {
             lag: Arc::clone(self),
             event,
         }
@@ -86,23 +84,23 @@ impl Lag {
 
     /// Shows how old the oldest event is that the app is not done with.
     pub(super) fn show(&self) {
-        let mut held = self.held();
-        let oldest = held.published.first().map(|(at, _)| *at);
+        let mut state = self.state();
+        let oldest = state.published.first().map(|(at, _)| *at);
         // Clocks of different machines differ.
         let age = |at: i64| Timestamp::now().as_millisecond().saturating_sub(at).max(0);
         let lag = oldest.map_or(0, age);
-        self.gauge.add(lag - held.shown);
-        held.shown = lag;
+        self.gauge.add(lag - state.shown);
+        state.shown = lag;
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, LagState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Lag {
     fn drop(&mut self) {
-        let shown = self.held().shown;
+        let shown = self.state().shown;
         if shown != 0 {
             self.gauge.add(-shown);
         }
@@ -121,16 +119,16 @@ impl Lags {
         }
         let lag = Arc::new(Lag {
             gauge: gauge(),
-            held: Mutex::default(),
+            state: Mutex::default(),
         });
         self.by_topic.insert(key, Arc::downgrade(&lag));
         lag
     }
 }
 
-impl Drop for Unhandled {
+impl Drop for LagEntry {
     fn drop(&mut self) {
-        self.lag.held().published.remove(&self.event);
+        self.lag.state().published.remove(&self.event);
     }
 }
 
@@ -184,10 +182,9 @@ impl IngressMetrics {
         }
     }
 
-    /// An event. `by_app`: the app itself asked for it to be dropped.
-    pub(super) fn event(&self, pubsub: &str, topic: &str, status: Status, by_app: bool, elapsed: Duration) {
-        let name = status.name();
-        let values = [pubsub, name, if by_app { "success" } else { name }, topic];
+    /// An event.
+    pub(super) fn event(&self, pubsub: &str, topic: &str, labels: Labels, elapsed: Duration) {
+        let values = [pubsub, labels[0], labels[1], topic];
         self.count.with(values).inc();
         if !elapsed.is_zero() {
             self.latencies.with(values).observe(elapsed);
@@ -195,9 +192,9 @@ impl IngressMetrics {
     }
 
     /// Events of one bulk to which the same happened.
-    pub(super) fn bulk(&self, topic: &str, status: Status, elapsed: Duration) {
+    pub(super) fn bulk(&self, topic: &str, labels: Labels, elapsed: Duration) {
         // Dapr's label: the word, not the component.
-        let values = ["pubsubName", status.name(), topic];
+        let values = ["pubsubName", labels[0], topic];
         self.bulk_count.with(values).inc();
         self.bulk_events.with(values).inc();
         self.bulk_latencies.with(values).observe(elapsed);

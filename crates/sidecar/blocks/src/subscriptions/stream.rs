@@ -4,14 +4,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use outrigger_delivery::Verdict;
 use outrigger_policy::resiliency::Outcome;
 use outrigger_wire::runtime::v1::TopicEventRequest;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::attempt::{self, Handled};
+use super::attempt::{self, failed};
 use super::incoming::Incoming;
-use super::metrics::Status;
+use super::metrics::RETRY;
 use super::target::Target;
 use super::{AppSubscription, LOG, Subscriptions, message};
 
@@ -90,11 +91,11 @@ impl Stream {
         target: &Target,
         event: &Arc<Incoming>,
         ending: &CancellationToken,
-    ) -> (Handled, Outcome) {
+    ) -> (Verdict, Outcome) {
         let mut span = target.span(event);
         let request = match message::written(event, &self.wanted.pubsub).await {
             Ok(request) => request,
-            Err(text) => return Handled::failed(format!("event {}: {text}", event.id), None),
+            Err(text) => return failed(format!("event {}: {text}", event.id), None),
         };
         let started = Instant::now();
         let (answer, answered) = oneshot::channel();
@@ -106,7 +107,7 @@ impl Stream {
             permit = self.events.reserve() => permit.ok(),
         };
         let Some(permit) = permit else {
-            return Handled::failed("stream closed", None);
+            return failed("stream closed", None);
         };
         let mut attempt = Attempt::new(self, &event.id, answer, answered);
         permit.send(request);
@@ -117,14 +118,14 @@ impl Stream {
         };
         match status {
             Some(status) => {
-                let (handled, outcome) = target.read_status(event, status, started);
-                attempt::note(&mut span, &handled);
-                (handled, outcome)
+                let (verdict, outcome) = target.read_status(event, status, started);
+                attempt::note(&mut span, &verdict);
+                (verdict, outcome)
             }
             None => {
                 span.grpc_failed("stream closed");
-                target.count(event, Status::Retry, false, started);
-                Handled::failed("stream closed", None)
+                target.count(event, RETRY, started);
+                failed("stream closed", None)
             }
         }
     }

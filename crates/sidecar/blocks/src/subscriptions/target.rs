@@ -7,15 +7,14 @@ mod subscribe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use outrigger_delivery::Verdict;
 use outrigger_policy::resiliency::{ComponentKind, Direction};
 use outrigger_runtime::app::AppChannel;
 use outrigger_runtime::delivery::Pending;
 use outrigger_runtime::resilience::ComponentPolicy;
 
-use super::attempt::Handled;
 use super::bulk::Collector;
-use super::incoming::Dropped;
-use super::metrics::{IngressMetrics, Lag, Unhandled};
+use super::metrics::{IngressMetrics, Lag, LagEntry};
 use super::spec::{AppSubscription, SubscriptionType};
 use super::stream::Stream;
 use super::{Dependencies, LOG, LastFailure, Subscriptions};
@@ -39,25 +38,14 @@ pub(super) struct Target {
     collector: Option<Collector>,
     /// Of messages that wait for no other.
     next: AtomicU64,
-    /// Whether the broker keeps the order of what it delivers again.
-    keeps_order: AtomicBool,
     /// Whether the broker keeps messages only while somebody consumes: then a pause does not end the subscription.
     needs_consumer: Arc<AtomicBool>,
     failure: LastFailure,
     lag: Arc<Lag>,
 }
 
-/// What is left to do with a message.
-pub(super) enum Disposition {
-    /// The engine has it.
-    Pending(Pending<Handled>, Option<Unhandled>),
-    /// It does not go to the app.
-    Dropped(Dropped),
-    /// It cannot be understood.
-    Unreadable(String),
-    /// Nothing is taken any more.
-    Stopped,
-}
+/// A message that the engine has, and its entry in the lag; or the verdict on a message that is not for the app.
+type Offered = Result<(Pending<Verdict>, Option<LagEntry>), Verdict>;
 
 impl Target {
     pub(super) fn new(
@@ -75,7 +63,6 @@ impl Target {
             policy: policies.component(&wanted.pubsub, ComponentKind::Pubsub, Direction::Inbound),
             collector,
             next: AtomicU64::new(0),
-            keeps_order: AtomicBool::new(false),
             needs_consumer: Arc::default(),
             failure: Arc::default(),
             lag: subscriptions.metrics.lag(&wanted.pubsub, &wanted.topic),

@@ -67,21 +67,21 @@ pub trait Consumer: Sync {
     type Event: Send + Sync;
     /// What an attempt at it comes to.
     type Outcome: Send;
-    /// What is left to do with a message once the engine has it, or is not to have it.
-    type Disposition: Send;
+    /// A message that was offered to the engine, or is not for it.
+    type Offered: Send;
 
     /// Makes an event of a message and gives it to the engine.
     fn offer(
         &self,
         inbox: &Inbox<Order, Self::Event, Self::Outcome>,
         message: &Message,
-    ) -> impl Future<Output = Self::Disposition> + Send;
+    ) -> impl Future<Output = Self::Offered> + Send;
 
     /// Waits for what comes of a message, and tells the broker.
     fn settle(
         &self,
         message: Message,
-        rest: Self::Disposition,
+        offered: Self::Offered,
         receipt: Receipt,
         tokens: StopTokens<'_>,
     ) -> impl Future<Output = ()> + Send;
@@ -107,8 +107,8 @@ pub async fn take<C: Consumer>(
             event = subscription.next() => match event {
                 None => break false,
                 Some(Event::Message(Delivery { message, receipt })) => {
-                    let rest = consumer.offer(&inbox, &message).await;
-                    settling.push(consumer.settle(message, rest, receipt, tokens));
+                    let offered = consumer.offer(&inbox, &message).await;
+                    settling.push(consumer.settle(message, offered, receipt, tokens));
                 }
                 Some(Event::Reopened(lane)) => inbox.reopen(Order::after(lane)).await,
                 Some(Event::Revoked(revoked)) => {

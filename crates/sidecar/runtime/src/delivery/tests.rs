@@ -41,8 +41,8 @@ async fn the_answer_of_the_last_attempt_is_the_answer() {
     let (inbox, engine) = engine::<(), _, _>(LIMITS, Some(&policy), &metrics);
     let stop = CancellationToken::new();
     let source = async {
-        let fine = inbox.offer(None, 2).await.unwrap().settled().await;
-        let never = inbox.offer(None, 9).await.unwrap().settled().await;
+        let fine = inbox.offer(None, 2).await.settled().await;
+        let never = inbox.offer(None, 9).await.settled().await;
         drop(inbox);
         (fine.unwrap(), never.unwrap())
     };
@@ -91,8 +91,8 @@ async fn what_waits_when_the_engine_stops_is_not_attempted() {
     let (inbox, engine) = engine::<(), _, _>(LIMITS, None, &metrics);
     let (stop, open) = (CancellationToken::new(), CancellationToken::new());
     let source = async {
-        let first = inbox.offer(None, "first").await.unwrap();
-        let second = inbox.offer(None, "second").await.unwrap();
+        let first = inbox.offer(None, "first").await;
+        let second = inbox.offer(None, "second").await;
         let third = inbox.offer(None, "third");
         let third = tokio::time::timeout(Duration::from_millis(50), third).await;
         stop.cancel();
@@ -111,7 +111,7 @@ async fn what_waits_when_the_engine_stops_is_not_attempted() {
     assert_eq!(first.unwrap(), "first", "it was in flight");
     assert!(matches!(second, Err(Undelivered::Stopped)));
     if let Ok(third) = third {
-        let third = third.unwrap().settled().await;
+        let third = third.settled().await;
         assert!(
             matches!(third, Err(Undelivered::Stopped)),
             "it was in nobody's hands"
@@ -127,7 +127,7 @@ async fn nothing_is_attempted_while_the_app_is_unhealthy() {
     let engine = engine.while_healthy(health.clone());
     let stop = CancellationToken::new();
     let source = async {
-        let pending = inbox.offer(None, ()).await.unwrap();
+        let pending = inbox.offer(None, ()).await;
         tokio::task::yield_now().await;
         set_health.send_replace(true);
         let was_healthy = pending.settled().await.unwrap();
@@ -148,8 +148,8 @@ async fn what_waits_for_its_next_attempt_has_no_answer_once_its_key_is_gone() {
     let (inbox, engine) = engine(LIMITS, Some(&policy), &metrics);
     let stop = CancellationToken::new();
     let source = async {
-        let failed = inbox.offer(Some('a'), FAILURE).await.unwrap();
-        let fine = inbox.offer(Some('b'), Outcome::Success).await.unwrap();
+        let failed = inbox.offer(Some('a'), FAILURE).await;
+        let fine = inbox.offer(Some('b'), Outcome::Success).await;
         fine.settled().await.unwrap();
         // One at a time: the attempt at `a` is over.
         inbox.revoke(Box::new(|key| *key == 'a')).await;
@@ -170,7 +170,7 @@ async fn revoked_in_its_last_attempt(outcome: Outcome, held: bool) -> Result<u32
     let (policy, metrics) = (policy(), metrics());
     let (inbox, mut engine) = engine(LIMITS, Some(&policy), &metrics);
     if held {
-        engine = engine.in_order(|_| true).holding(|_| true);
+        engine = engine.in_order(|_| true).pausing_keys(|_| true);
     }
     let (stop, begun, gone) = (
         CancellationToken::new(),
@@ -178,7 +178,7 @@ async fn revoked_in_its_last_attempt(outcome: Outcome, held: bool) -> Result<u32
         CancellationToken::new(),
     );
     let source = async {
-        let pending = inbox.offer(Some('a'), ()).await.unwrap();
+        let pending = inbox.offer(Some('a'), ()).await;
         begun.cancelled().await;
         inbox.revoke(Box::new(|key| *key == 'a')).await;
         gone.cancel();
@@ -233,8 +233,8 @@ async fn who_is_told_hears_how_full_it_is() {
     };
     let engine = engine.observed_by(Box::new(tell));
     let source = async {
-        let _fails = inbox.offer(None, false).await.unwrap();
-        let _is_slow = inbox.offer(None, true).await.unwrap();
+        let _fails = inbox.offer(None, false).await;
+        let _is_slow = inbox.offer(None, true).await;
         stop.cancelled().await;
     };
     let delivering = engine.run(&stop, OnStop::FinishAttempts, |is_slow, _| {
@@ -255,24 +255,24 @@ async fn what_a_rebalance_takes_while_its_end_is_decided_does_not_go_back() {
     let metrics = metrics();
     let limits = Limits { held: 3, ..LIMITS };
     let (inbox, engine) = engine::<char, _, _>(limits, None, &metrics);
-    let engine = engine.in_order(|_| true).holding(|()| true);
+    let engine = engine.in_order(|_| true).pausing_keys(|()| true);
     let stop = CancellationToken::new();
     let source = async {
-        let first = inbox.offer(Some('a'), "first").await.unwrap();
-        let behind = inbox.offer(Some('a'), "behind").await.unwrap();
-        let (answer, hold) = first.decided().await;
+        let first = inbox.offer(Some('a'), "first").await;
+        let behind = inbox.offer(Some('a'), "behind").await;
+        let (answer, key) = first.decided().await;
         assert!(answer.is_ok());
         inbox.revoke(Box::new(|_| true)).await;
         assert!(matches!(behind.settled().await, Err(Undelivered::Revoked)));
-        assert!(!hold.return_lane().await, "another consumer has the key");
+        assert!(!key.return_key().await, "another consumer has the key");
         // The key comes back: nothing of it is awaited.
-        let next = inbox.offer(Some('a'), "next").await.unwrap();
-        let (answer, hold) = next.decided().await;
-        assert!(answer.is_ok() && hold.return_lane().await);
-        let behind = inbox.offer(Some('a'), "behind").await.unwrap();
+        let next = inbox.offer(Some('a'), "next").await;
+        let (answer, key) = next.decided().await;
+        assert!(answer.is_ok() && key.return_key().await);
+        let behind = inbox.offer(Some('a'), "behind").await;
         assert!(matches!(behind.settled().await, Err(Undelivered::Blocked)));
         inbox.reopen('a').await;
-        let last = inbox.offer(Some('a'), "last").await.unwrap();
+        let last = inbox.offer(Some('a'), "last").await;
         drop(last.decided().await);
         drop(inbox);
     };

@@ -69,13 +69,6 @@ pub(super) enum RelayOutcome {
     Failed(String),
 }
 
-/// What is left to do with a message.
-pub(super) enum Disposition {
-    Pending(String, Pending<RelayOutcome>),
-    Unreadable(String),
-    Stopped,
-}
-
 impl Relay {
     pub(super) fn new(state: Arc<State>, broker: Arc<Broker>, place: InternalTopic) -> Self {
         Self {
@@ -289,8 +282,8 @@ impl Relay {
         }
     }
 
-    /// Gives back what nobody failed: as a failure a broker might make a dead letter of it (RabbitMQ), or skip it (Kafka).
-    fn give_back(&self, receipt: Receipt) {
+    /// Returns an event that did not fail: brokers might make a dead letter of a failure (RabbitMQ), or skip it (Kafka).
+    fn release(&self, receipt: Receipt) {
         self.count("returned");
         receipt.release(false);
     }
@@ -305,31 +298,29 @@ fn discards(store: &Arc<Store>) -> bool {
 impl Consumer for Relay {
     type Event = Internal;
     type Outcome = RelayOutcome;
-    type Disposition = Disposition;
+    /// The marker and the event; or why the message has none.
+    type Offered = Result<(String, Pending<RelayOutcome>), String>;
 
-    async fn offer(&self, inbox: &Inbox<Order, Internal, RelayOutcome>, message: &Message) -> Disposition {
-        let marker = match marker_of(&message.data) {
-            Ok(marker) => marker,
-            Err(why) => return Disposition::Unreadable(why),
-        };
+    async fn offer(&self, inbox: &Inbox<Order, Internal, RelayOutcome>, message: &Message) -> Self::Offered {
+        let marker = marker_of(&message.data)?;
         let internal = Internal {
             marker: marker.clone(),
             envelope: message.data.clone(),
         };
-        match inbox
-            .offer(message.lane.clone().map(Order::after), internal)
-            .await
-        {
-            Ok(pending) => Disposition::Pending(marker, pending),
-            Err(_) => Disposition::Stopped,
-        }
+        let order = message.lane.clone().map(Order::after);
+        Ok((marker, inbox.offer(order, internal).await))
     }
 
-    async fn settle(&self, _message: Message, rest: Disposition, receipt: Receipt, tokens: StopTokens<'_>) {
-        let (marker, pending) = match rest {
-            Disposition::Pending(marker, pending) => (marker, pending),
-            Disposition::Stopped => return receipt.release(false),
-            Disposition::Unreadable(why) => {
+    async fn settle(
+        &self,
+        _message: Message,
+        offered: Self::Offered,
+        receipt: Receipt,
+        tokens: StopTokens<'_>,
+    ) {
+        let (marker, pending) = match offered {
+            Ok(offered) => offered,
+            Err(why) => {
                 let topic = &self.place.topic;
                 tracing::error!(
                     target: LOG,
@@ -373,7 +364,7 @@ impl Consumer for Relay {
                     "failed to publish outbox event {marker}: outbox state not found, rejecting for later processing; \
                      where a missing marker means a failed transaction, set outboxDiscardWhenMissingState"
                 );
-                return self.give_back(receipt);
+                return self.release(receipt);
             }
             Ok(RelayOutcome::UnderWay) => {
                 tracing::warn!(
@@ -381,7 +372,7 @@ impl Consumer for Relay {
                     "outbox event {marker} is returned to pubsub {}: its transaction is still under way",
                     self.broker.name()
                 );
-                return self.give_back(receipt);
+                return self.release(receipt);
             }
             Ok(RelayOutcome::Failed(cause)) => cause,
             Err(refused @ Undelivered::Refused(_)) => refused.to_string(),
@@ -391,7 +382,7 @@ impl Consumer for Relay {
             "outbox event {marker} is returned to pubsub {}: {why}",
             self.broker.name()
         );
-        self.give_back(receipt);
+        self.release(receipt);
     }
 }
 

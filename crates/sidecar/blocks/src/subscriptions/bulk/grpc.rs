@@ -3,6 +3,7 @@
 use outrigger_cloudevents::BULK_TYPE;
 use outrigger_cloudevents::content_type::{CLOUD_EVENT, OCTET_STREAM};
 use outrigger_component::Pairs;
+use outrigger_delivery::Verdict;
 use outrigger_runtime::app::{AppChannel, Turn};
 use outrigger_runtime::resilience::grpc_outcome;
 use outrigger_telemetry::trace::Parent;
@@ -14,7 +15,7 @@ use outrigger_wire::runtime::v1::{
 use tonic::{Code, Status};
 
 use super::{BulkResponse, Entry, Shown, dropped, written};
-use crate::subscriptions::attempt::Handled;
+use crate::subscriptions::attempt::{failed, success};
 use crate::subscriptions::incoming::PUBSUB_NAME;
 use crate::subscriptions::spec::AppSubscription;
 use crate::subscriptions::target::Target;
@@ -32,7 +33,7 @@ pub(super) async fn call(
 ) -> BulkResponse {
     let request = match written(&target.wanted, entries, request).await {
         Ok(request) => request,
-        Err(text) => return BulkResponse::all(Handled::failed(text, None)),
+        Err(text) => return BulkResponse::all(failed(text, None)),
     };
     let metadata = Pairs::from([(PUBSUB_NAME.to_owned(), target.wanted.pubsub.clone())]);
     let ask = |path| {
@@ -48,9 +49,9 @@ pub(super) async fn call(
         Ok(answer) => {
             let statuses = answer.statuses.into_iter().map(|entry| {
                 let said = match entry.status {
-                    0 => Handled::Done.success(),
+                    0 => success(Verdict::Acknowledge),
                     2 => dropped(&entry.entry_id),
-                    other => Handled::failed(
+                    other => failed(
                         format!("status {other} returned from app for entry {}", entry.entry_id),
                         None,
                     ),
@@ -64,11 +65,11 @@ pub(super) async fn call(
                 target: LOG,
                 "non-retriable error returned from app while processing bulk pub/sub event: {status}"
             );
-            BulkResponse::all(Handled::Done.success())
+            BulkResponse::all(success(Verdict::Acknowledge))
         }
         Err(status) => {
             let text = format!("error returned from app while processing bulk pub/sub event: {status}");
-            BulkResponse::all((Handled::Failed(text), grpc_outcome(status.code() as i32)))
+            BulkResponse::all((Verdict::Reject(text), grpc_outcome(status.code() as i32)))
         }
     }
 }

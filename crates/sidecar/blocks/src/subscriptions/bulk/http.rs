@@ -6,6 +6,7 @@ use outrigger_cloudevents::content_type::{CLOUD_EVENT, JSON, OCTET_STREAM};
 use outrigger_component::Pairs;
 use outrigger_component::go_json::first_from_slice;
 use outrigger_component::offload::offload;
+use outrigger_delivery::Verdict;
 use outrigger_resources::json::{JsonObject, Object, value};
 use outrigger_runtime::app::{AppChannel, Turn};
 use outrigger_telemetry::trace::Parent;
@@ -16,7 +17,7 @@ use serde_json::value::RawValue;
 
 use super::{BulkResponse, Entry, Shown, dropped, written};
 use crate::subscriptions::LOG;
-use crate::subscriptions::attempt::{self, Handled};
+use crate::subscriptions::attempt::{self, NOT_FOUND, failed, success};
 use crate::subscriptions::incoming::PUBSUB_NAME;
 use crate::subscriptions::spec::AppSubscription;
 use crate::subscriptions::target::Target;
@@ -100,10 +101,7 @@ pub(super) async fn call(
     let body = match written(&target.wanted, entries, request).await {
         Ok(body) => body,
         Err(error) => {
-            return BulkResponse::all(Handled::failed(
-                format!("the bulk cannot be written: {error}"),
-                None,
-            ));
+            return BulkResponse::all(failed(format!("the bulk cannot be written: {error}"), None));
         }
     };
     let metadata = Pairs::from([(PUBSUB_NAME.to_owned(), target.wanted.pubsub.clone())]);
@@ -160,9 +158,9 @@ fn read(count: usize, status: u16, body: &[u8]) -> BulkResponse {
             Ok(JsonObject(response)) => {
                 let said = response.statuses.into_iter().map(|JsonObject(entry)| {
                     let said = match entry.status.as_str() {
-                        "SUCCESS" => Handled::Done.success(),
+                        "SUCCESS" => success(Verdict::Acknowledge),
                         "DROP" => dropped(&entry.entry_id),
-                        other => Handled::failed(
+                        other => failed(
                             format!("status {other:?} returned from app for entry {}", entry.entry_id),
                             None,
                         ),
@@ -174,7 +172,7 @@ fn read(count: usize, status: u16, body: &[u8]) -> BulkResponse {
             Err(error) => {
                 let text = format!("the app's answer to a bulk of {count} cannot be read: {error}");
                 tracing::error!(target: LOG, "{text}");
-                BulkResponse::all(Handled::failed(text, None))
+                BulkResponse::all(failed(text, None))
             }
         },
         404 => {
@@ -184,7 +182,7 @@ fn read(count: usize, status: u16, body: &[u8]) -> BulkResponse {
                  404",
                 String::from_utf8_lossy(body)
             );
-            BulkResponse::all(Handled::Dropped("the app answered 404").success())
+            BulkResponse::all(success(NOT_FOUND))
         }
         other => {
             let text = format!(
@@ -193,7 +191,7 @@ fn read(count: usize, status: u16, body: &[u8]) -> BulkResponse {
                 String::from_utf8_lossy(body)
             );
             tracing::warn!(target: LOG, "{text}");
-            BulkResponse::all(Handled::failed(text, Some(other.into())))
+            BulkResponse::all(failed(text, Some(other.into())))
         }
     }
 }
@@ -210,7 +208,7 @@ mod tests {
             let body = vec![b' '; length].into();
             let (was_at_once, said) = done_at_once(answered(1, 404, body)).await;
             assert_eq!(was_at_once, at_once, "{length}");
-            assert!(matches!(said.of("1").0, Handled::Dropped(_)));
+            assert!(matches!(said.of("1").0, Verdict::Drop { .. }));
         }
     }
 
@@ -219,18 +217,18 @@ mod tests {
         let body = br#"{"statuses":[{"entryId":"1","status":"SUCCESS"},{"entryId":"2","status":"DROP"},
             {"entryId":"3","status":""},{"entryId":"unknown","status":"SUCCESS"}]}"#;
         let said = read(3, 200, body);
-        assert_eq!(said.of("1").0, Handled::Done);
-        assert!(matches!(said.of("2").0, Handled::Dropped(_)));
-        assert!(matches!(said.of("3").0, Handled::Failed(_)));
+        assert_eq!(said.of("1").0, Verdict::Acknowledge);
+        assert!(matches!(said.of("2").0, Verdict::Drop { .. }));
+        assert!(matches!(said.of("3").0, Verdict::Reject(_)));
         assert!(
-            matches!(said.of("4").0, Handled::Failed(_)),
+            matches!(said.of("4").0, Verdict::Reject(_)),
             "nothing is said of it"
         );
         for (status, body) in [(200, "no json"), (200, ""), (200, "null"), (500, "")] {
             let said = read(3, status, body.as_bytes());
-            assert!(matches!(said.of("1").0, Handled::Failed(_)));
+            assert!(matches!(said.of("1").0, Verdict::Reject(_)));
         }
-        assert!(matches!(read(3, 404, b"").of("1").0, Handled::Dropped(_)));
+        assert!(matches!(read(3, 404, b"").of("1").0, Verdict::Drop { .. }));
     }
 
     #[test]
@@ -238,8 +236,8 @@ mod tests {
         let body = br#"{"Statuses":[{"EntryId":"1","Status":"SUCCESS"},{"entryId":"2","status":null},null,
             {"ENTRYID":"3","STATUS":"DROP","reason":{}}]} and more"#;
         let said = read(3, 200, body);
-        assert_eq!(said.of("1").0, Handled::Done);
-        assert!(matches!(said.of("2").0, Handled::Failed(_)));
-        assert!(matches!(said.of("3").0, Handled::Dropped(_)));
+        assert_eq!(said.of("1").0, Verdict::Acknowledge);
+        assert!(matches!(said.of("2").0, Verdict::Reject(_)));
+        assert!(matches!(said.of("3").0, Verdict::Drop { .. }));
     }
 }

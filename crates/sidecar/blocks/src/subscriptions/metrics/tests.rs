@@ -46,8 +46,8 @@ fn lags_that_share_a_series_add_up() {
         value.parse::<f64>().unwrap() as i64 / HOUR
     };
     let lags = ["first", "second", "third"].map(|topic| metrics.lag("broker", topic));
-    let held = [1, 2, 4].map(hours_ago);
-    let [first, second, third] = [0, 1, 2].map(|topic| lags[topic].hold(held[topic]));
+    let published = [1, 2, 4].map(hours_ago);
+    let [first, second, third] = [0, 1, 2].map(|topic| lags[topic].add(published[topic]));
     for _ in 0..2 {
         lags.iter().for_each(|lag| lag.show());
         assert_eq!((shown("first"), shown("other")), (1, 6));

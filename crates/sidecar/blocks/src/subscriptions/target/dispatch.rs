@@ -8,15 +8,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use outrigger_component::pubsub::{Message, Receipt, Subscription};
-use outrigger_delivery::Limits;
+use outrigger_delivery::{Limits, Verdict};
 use outrigger_policy::resiliency::Outcome;
 use outrigger_runtime::delivery::{self, Consumer, Depth, Inbox, OnStop, Order, StopTokens};
 use outrigger_runtime::resilience::Attempt;
 use tokio_util::sync::CancellationToken;
 
-use super::{Disposition, LOG, Sink, Target};
-use crate::subscriptions::attempt::Handled;
-use crate::subscriptions::incoming::{Incoming, Prepared, prepared};
+use super::{LOG, Offered, Sink, Target};
+use crate::subscriptions::incoming::{Incoming, prepared};
 use crate::subscriptions::spec::Bulk;
 
 /// Events of one subscription that the app is handling, unless the component says how many.
@@ -40,7 +39,6 @@ impl Target {
         let keeps_order = subscription.keeps_order();
         let needs_consumer = subscription.needs_consumer();
         self.needs_consumer.store(needs_consumer, Ordering::Relaxed);
-        self.keeps_order.store(keeps_order, Ordering::Relaxed);
         let metrics = self.resilience_metrics();
         let (inbox, engine) = delivery::engine(limits, None, metrics);
         let engine = engine.under(&self.policy);
@@ -61,9 +59,9 @@ impl Target {
             true => engine.in_order(Order::is_after),
             false => engine,
         };
-        // Those behind one that failed go on when its dead letter is published, and not before that is known.
+        // The events behind one that failed wait until its dead letter is published.
         let engine = match self.wanted.dead_letter {
-            Some(_) => engine.holding(|handled| !matches!(handled, Handled::Done)),
+            Some(_) => engine.pausing_keys(|verdict| *verdict != Verdict::Acknowledge),
             None => engine,
         };
         let ending = CancellationToken::new();
@@ -137,7 +135,7 @@ impl Target {
         event: Arc<Incoming>,
         limit: Attempt,
         ending: &CancellationToken,
-    ) -> (Handled, Outcome) {
+    ) -> (Verdict, Outcome) {
         if limit.number == 1 {
             self.lag.show();
         }
@@ -155,29 +153,22 @@ impl Target {
 
 impl Consumer for Target {
     type Event = Incoming;
-    type Outcome = Handled;
-    type Disposition = Disposition;
+    type Outcome = Verdict;
+    type Offered = Offered;
 
-    async fn offer(&self, inbox: &Inbox<Order, Incoming, Handled>, message: &Message) -> Disposition {
+    async fn offer(&self, inbox: &Inbox<Order, Incoming, Verdict>, message: &Message) -> Offered {
         let topic = self.app_topic(&message.topic);
         if message.redelivered.is_some_and(|before| before > 0) {
             self.metrics().redelivered(&self.wanted.pubsub, &topic);
         }
-        match prepared(&self.wanted, self.broker.name(), topic, message).await {
-            Prepared::Ready(incoming) => {
-                let unhandled = incoming.published.map(|published| self.lag.hold(published));
-                match inbox.offer(self.order(message), *incoming).await {
-                    Ok(pending) => Disposition::Pending(pending, unhandled),
-                    Err(_) => Disposition::Stopped,
-                }
-            }
-            Prepared::Dropped(why) => Disposition::Dropped(why),
-            Prepared::Unreadable(why) => Disposition::Unreadable(why),
-        }
+        let incoming = prepared(&self.wanted, self.broker.name(), topic, message).await?;
+        let in_lag = incoming.published.map(|published| self.lag.add(published));
+        let pending = inbox.offer(self.order(message), *incoming).await;
+        Ok((pending, in_lag))
     }
 
-    async fn settle(&self, message: Message, rest: Disposition, receipt: Receipt, tokens: StopTokens<'_>) {
-        self.settle_message(message, rest, receipt, tokens).await;
+    async fn settle(&self, message: Message, offered: Offered, receipt: Receipt, tokens: StopTokens<'_>) {
+        self.settle_message(message, offered, receipt, tokens).await;
     }
 }
 
@@ -198,7 +189,7 @@ pub(super) fn limits(concurrency: Option<NonZeroUsize>, bulk: Option<&Bulk>, cal
 }
 
 /// An attempt that took longer than its policy lets it.
-pub(in crate::subscriptions) fn timed_out() -> (Handled, Outcome) {
+pub(in crate::subscriptions) fn timed_out() -> (Verdict, Outcome) {
     let text = "context deadline exceeded".to_owned();
-    (Handled::Failed(text), Outcome::TimedOut)
+    (Verdict::Reject(text), Outcome::TimedOut)
 }
