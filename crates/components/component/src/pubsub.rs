@@ -2,14 +2,14 @@
 //!
 //! A broker adapter publishes, and turns what a consumer group gets into a [`Subscription`]: a stream of messages, each
 //! with a [`Receipt`]. Retries, dead letters and the order of attempts are the delivery engine's: its queue takes
-//! [`Message::lane`] as ordering key, [`Event::Revoked`] as the revocation of keys, and each settlement goes into the
+//! [`Message::ordering_key`], [`Event::Revoked`] as the revocation of keys, and each settlement goes into the
 //! receipt. CloudEvents envelopes, scopes and resiliency are the sidecar's.
 //!
 //! Back-pressure: no more than [`Subscribe::in_flight`] messages are unsettled at a time, and no more than 32 MiB of them;
 //! the broker keeps the rest.
 
 mod feed;
-mod lanes;
+mod keys;
 mod prefetch;
 mod receipt;
 
@@ -130,9 +130,9 @@ pub struct Subscribe {
     pub in_flight: NonZeroUsize,
 }
 
-/// What is delivered in order: messages of one lane come in the order they were published.
+/// Messages of one ordering key are delivered in the order they were published.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lane {
+pub struct OrderingKey {
     /// Of the topic, where the broker has partitions; [`Event::Revoked`] names it.
     pub partition: Option<u32>,
     /// The ordering key, where there is one.
@@ -150,8 +150,8 @@ pub struct Message {
     pub content_type: Option<String>,
     /// Event metadata.
     pub metadata: Pairs,
-    /// Messages of the same lane have to be handled in the order they come. `None`: in any.
-    pub lane: Option<Lane>,
+    /// `None`: the message may be handled in any order.
+    pub ordering_key: Option<OrderingKey>,
     /// How often the broker has delivered it before, to anybody of the group; `None` where it does not tell.
     pub redelivered: Option<u32>,
 }
@@ -172,15 +172,15 @@ pub enum Event {
     Message(Delivery),
     /// A rebalance took partitions away.
     Revoked(Revoked),
-    /// The broker has all messages of a lane that were [rejected with it](Receipt::reject_lane): what comes from now on is
-    /// in order again.
-    Reopened(Lane),
+    /// The broker has all messages of an ordering key that were [returned with a rejected one](Receipt::reject_key). Further
+    /// ones come in order again.
+    Reopened(OrderingKey),
 }
 
 /// Partitions that belong to another consumer now. Settlements of their messages have no effect any more.
 #[derive(Debug)]
 pub struct Revoked {
-    /// As in [`Lane::partition`].
+    /// As in [`OrderingKey::partition`].
     pub partitions: Vec<u32>,
     /// Dropped when the engine has taken note: the rebalance waits for it.
     pub noted: oneshot::Sender<()>,
@@ -271,7 +271,7 @@ impl Message {
         let metadata: usize = pairs
             .map(|(name, value)| size_of::<(String, String)>() + name.len() + value.len())
             .sum();
-        let key = self.lane.as_ref().and_then(|lane| lane.key.as_ref());
+        let key = self.ordering_key.as_ref().and_then(|key| key.key.as_ref());
         let content_type = self.content_type.as_ref();
         self.data.len() + metadata + key.map_or(0, Bytes::len) + content_type.map_or(0, String::len)
     }
@@ -399,14 +399,14 @@ mod tests {
             data: Bytes::from_static(b"12345"),
             content_type: None,
             metadata: Pairs::new(),
-            lane: None,
+            ordering_key: None,
             redelivered: None,
         };
         assert_eq!(bare.size(), 5);
         let full = Message {
             content_type: Some("text/plain".to_owned()),
             metadata: Pairs::from([("x".to_owned(), "y".repeat(1000))]),
-            lane: Some(Lane {
+            ordering_key: Some(OrderingKey {
                 partition: None,
                 key: Some(Bytes::from_static(b"key")),
             }),

@@ -16,7 +16,7 @@ use outrigger_component::{
     Catalog, Entry, Error, InputBinding, Kind, OutputBinding, Result, Setup,
     bindings::{self, EventHandler, Invoke, Invoked},
     catalog::Version,
-    pubsub::{Delivery, Event, Lane, Subscribe, Subscription},
+    pubsub::{Delivery, Event, OrderingKey, Subscribe, Subscription},
 };
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -136,9 +136,9 @@ impl InputBinding for Binding {
 struct Reader {
     subscription: Subscription,
     handler: Arc<dyn EventHandler>,
-    /// By lane: what waits for the one that the app is handling. At most the subscription's records in flight.
-    lanes: HashMap<Lane, VecDeque<Delivery>>,
-    handling: FuturesUnordered<BoxFuture<'static, Lane>>,
+    /// The records of a key that wait for the one that the app is handling. At most the subscription's records in flight.
+    queues: HashMap<OrderingKey, VecDeque<Delivery>>,
+    handling: FuturesUnordered<BoxFuture<'static, OrderingKey>>,
 }
 
 impl Reader {
@@ -146,7 +146,7 @@ impl Reader {
         Self {
             subscription,
             handler,
-            lanes: HashMap::new(),
+            queues: HashMap::new(),
             handling: FuturesUnordered::new(),
         }
     }
@@ -159,20 +159,20 @@ impl Reader {
                     ending = true;
                     self.subscription.drain();
                     // What is not begun is the next member's of the group.
-                    self.lanes.clear();
+                    self.queues.clear();
                 }
-                Some(lane) = self.handling.next(), if !self.handling.is_empty() => self.continue_lane(lane),
+                Some(key) = self.handling.next(), if !self.handling.is_empty() => self.continue_queue(key),
                 event = self.subscription.next(), if !ending => match event {
                     None => {
                         ending = true;
-                        self.lanes.clear();
+                        self.queues.clear();
                     }
                     Some(Event::Message(delivery)) => self.take(delivery),
-                    // Nothing is given back with its lane here.
+                    // Nothing is rejected with its key here.
                     Some(Event::Reopened(_)) => {}
                     Some(Event::Revoked(revoked)) => {
-                        let gone = |lane: &Lane| lane.partition.is_some_and(|it| revoked.partitions.contains(&it));
-                        for (_, waiting) in self.lanes.iter_mut().filter(|(lane, _)| gone(lane)) {
+                        let gone = |key: &OrderingKey| key.partition.is_some_and(|it| revoked.partitions.contains(&it));
+                        for (_, waiting) in self.queues.iter_mut().filter(|(key, _)| gone(key)) {
                             waiting.clear();
                         }
                     }
@@ -183,24 +183,24 @@ impl Reader {
     }
 
     fn take(&mut self, delivery: Delivery) {
-        let lane = delivery.message.lane.clone().unwrap_or_default();
-        if let Some(waiting) = self.lanes.get_mut(&lane) {
+        let key = delivery.message.ordering_key.clone().unwrap_or_default();
+        if let Some(waiting) = self.queues.get_mut(&key) {
             waiting.push_back(delivery);
             return;
         }
-        self.lanes.insert(lane.clone(), VecDeque::new());
-        self.handle(lane, delivery);
+        self.queues.insert(key.clone(), VecDeque::new());
+        self.handle(key, delivery);
     }
 
-    /// A lane is there as long as the app handles a record of it.
-    fn continue_lane(&mut self, lane: Lane) {
-        match self.lanes.get_mut(&lane).and_then(VecDeque::pop_front) {
-            Some(delivery) => self.handle(lane, delivery),
-            None => drop(self.lanes.remove(&lane)),
+    /// A queue exists while the app handles a record of its key.
+    fn continue_queue(&mut self, key: OrderingKey) {
+        match self.queues.get_mut(&key).and_then(VecDeque::pop_front) {
+            Some(delivery) => self.handle(key, delivery),
+            None => drop(self.queues.remove(&key)),
         }
     }
 
-    fn handle(&mut self, lane: Lane, delivery: Delivery) {
+    fn handle(&mut self, key: OrderingKey, delivery: Delivery) {
         let handler = Arc::clone(&self.handler);
         let handling = async move {
             let event = bindings::Event {
@@ -212,7 +212,7 @@ impl Reader {
                 Ok(_) => delivery.receipt.acknowledge(),
                 Err(_) => delivery.receipt.reject(),
             }
-            lane
+            key
         };
         self.handling.push(handling.boxed());
     }

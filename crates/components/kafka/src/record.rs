@@ -6,7 +6,7 @@ use bytes::Bytes;
 use krafka::{ConsumerRecord, Record};
 use outrigger_component::{
     Error, Pairs, Result,
-    pubsub::{Lane, Message, PARTITION_KEY, property},
+    pubsub::{Message, OrderingKey, PARTITION_KEY, property},
 };
 use url::form_urlencoded::byte_serialize;
 
@@ -110,7 +110,7 @@ pub(super) fn incoming(
         data,
         content_type: None,
         metadata: metadata(record, headers),
-        lane: Some(Lane {
+        ordering_key: Some(OrderingKey {
             partition: u32::try_from(record.partition).ok(),
             key: record.key.clone(),
         }),
@@ -226,12 +226,15 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_its_partition_and_key_as_lane() {
+    fn a_message_has_its_partition_and_key_as_ordering_key() {
         let topic: Arc<str> = "t".into();
         let record = consumed(Some(b"k"));
         let message = incoming(&topic, &record, payload(&record), &Headers::default(), Some(2));
-        let lane = message.lane.unwrap();
-        assert_eq!((lane.partition, lane.key.as_deref()), (Some(3), Some(&b"k"[..])));
+        let ordering_key = message.ordering_key.unwrap();
+        assert_eq!(
+            (ordering_key.partition, ordering_key.key.as_deref()),
+            (Some(3), Some(&b"k"[..]))
+        );
         assert_eq!((message.redelivered, message.content_type), (Some(2), None));
         let mut tombstone = consumed(None);
         tombstone.value = None;

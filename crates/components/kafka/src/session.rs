@@ -190,7 +190,7 @@ impl Session {
             committing: None,
             commit_at: None,
             ahead: VecDeque::new(),
-            offsets: Offsets::new(settings.consumer.retry.clone(), settings.consumer.returns_lanes),
+            offsets: Offsets::new(settings.consumer.retry.clone(), settings.consumer.returns_keys),
             values: Reader::new(values),
             paused: BTreeSet::new(),
             stuck: BTreeMap::new(),

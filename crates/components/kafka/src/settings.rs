@@ -69,7 +69,7 @@ pub(super) struct ConsumerSettings {
     /// When a record that was returned comes again; `None`: never.
     pub(super) retry: Option<Retry>,
     /// Whoever takes records without a key keeps their order where it matters: one that fails comes back with those behind it.
-    pub(super) returns_lanes: bool,
+    pub(super) returns_keys: bool,
 }
 
 impl Settings {
@@ -177,7 +177,7 @@ fn consumer(
             let policy = Retry::read(metadata)?;
             metadata.flag(&["consumeRetryEnabled"], pubsub).then_some(policy)
         },
-        returns_lanes: pubsub,
+        returns_keys: pubsub,
     })
 }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use outrigger_component::{
     Catalog, Entry, Error, Kind, Metadata, PubSub, Result,
     catalog::Version,
-    pubsub::{Features, Feed, Lane, Message, Publish, Subscribe, Subscription},
+    pubsub::{Features, Feed, Message, OrderingKey, Publish, Subscribe, Subscription},
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -95,7 +95,7 @@ impl PubSub for Broker {
         let wanted = subscribers
             .iter()
             .filter(|subscriber| subscriber.wants(&message.topic));
-        let lane = message.partition_key().map(|key| Lane {
+        let ordering_key = message.partition_key().map(|key| OrderingKey {
             partition: None,
             key: Some(Bytes::copy_from_slice(key.as_bytes())),
         });
@@ -104,7 +104,7 @@ impl PubSub for Broker {
             data: message.data.clone(),
             content_type: message.content_type.clone(),
             metadata: message.metadata.clone(),
-            lane,
+            ordering_key,
             redelivered: Some(0),
         };
         let size = size(&message);

@@ -485,7 +485,7 @@ impl Consumer {
             data: incoming.payload.clone(),
             content_type: None,
             metadata,
-            lane: None,
+            ordering_key: None,
             redelivered: before.and_then(|before| u32::try_from(before).ok()),
         }
     }

@@ -6,7 +6,7 @@ use std::{collections::VecDeque, future::pending, num::NonZeroU16, sync::Arc};
 use futures::{FutureExt, future::try_join_all};
 use outrigger_component::{
     Result,
-    pubsub::{Feed, Lane, Message, Prefetch, Settlement},
+    pubsub::{Feed, Message, OrderingKey, Prefetch, Settlement},
 };
 use pulsar::proto::{MessageIdData, command_subscribe::SubType};
 use tokio::{
@@ -201,7 +201,7 @@ impl Member {
     fn message(&self, id: Id, part: Part, redelivered: u32) -> Message {
         // Where several share a subscription whatever the key, there is no order to be kept.
         let keeps_order = self.kind != SubType::Shared;
-        let lane = part.key.filter(|_| keeps_order).map(|key| Lane {
+        let ordering_key = part.key.filter(|_| keeps_order).map(|key| OrderingKey {
             partition: u32::try_from(id.partition).ok(),
             key: Some(key),
         });
@@ -210,7 +210,7 @@ impl Member {
             data: part.data,
             content_type: None,
             metadata: part.properties,
-            lane,
+            ordering_key,
             redelivered: Some(redelivered),
         }
     }

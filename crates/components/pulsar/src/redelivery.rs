@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use outrigger_component::pubsub::{Lane, Message};
+use outrigger_component::pubsub::{Message, OrderingKey};
 use tokio::time::Instant;
 
 use super::entry::EntryPosition;
@@ -76,14 +76,14 @@ pub(super) struct Redeliveries {
     by_broker: bool,
     /// In the order of their times.
     times: VecDeque<(Instant, Redelivery)>,
-    /// Those of a lane in the order of the topic: later ones wait for the first.
-    lanes: HashMap<Lane, BTreeMap<(Id, u32), Incoming>>,
+    /// In the order of the topic: later ones of a key wait for the first.
+    by_key: HashMap<OrderingKey, BTreeMap<(Id, u32), Incoming>>,
 }
 
 enum Redelivery {
     Message(Box<Incoming>),
     Entry(Id),
-    Lane(Lane),
+    Key(OrderingKey),
 }
 
 impl Redeliveries {
@@ -92,7 +92,7 @@ impl Redeliveries {
             after,
             by_broker,
             times: VecDeque::new(),
-            lanes: HashMap::new(),
+            by_key: HashMap::new(),
         }
     }
 
@@ -103,18 +103,18 @@ impl Redeliveries {
         self.behind(incoming, now);
     }
 
-    /// It comes again without a refusal: it is behind one of its lane that was refused.
+    /// It comes again without a refusal: it is behind one of its key that was refused.
     pub(super) fn behind(&mut self, incoming: Incoming, now: Instant) {
-        let redelivery = match &incoming.message.lane {
-            Some(lane) => {
-                let lane = lane.clone();
-                let waiting = self.lanes.entry(lane.clone()).or_default();
+        let redelivery = match &incoming.message.ordering_key {
+            Some(ordering_key) => {
+                let ordering_key = ordering_key.clone();
+                let waiting = self.by_key.entry(ordering_key.clone()).or_default();
                 let is_first = waiting.is_empty();
                 waiting.insert((incoming.id, incoming.index), incoming);
                 if !is_first {
                     return;
                 }
-                Redelivery::Lane(lane)
+                Redelivery::Key(ordering_key)
             }
             None if self.by_broker && incoming.is_alone => Redelivery::Entry(incoming.id),
             None => Redelivery::Message(Box::new(incoming)),
@@ -122,10 +122,10 @@ impl Redeliveries {
         self.times.push_back((now + self.after, redelivery));
     }
 
-    /// The message, unless it has to wait for another one of its lane.
+    /// The message, unless it has to wait for another one of its key.
     pub(super) fn passes(&mut self, incoming: Incoming) -> Option<Incoming> {
-        let lane = incoming.message.lane.as_ref();
-        match lane.and_then(|lane| self.lanes.get_mut(lane)) {
+        let ordering_key = incoming.message.ordering_key.as_ref();
+        match ordering_key.and_then(|ordering_key| self.by_key.get_mut(ordering_key)) {
             None => Some(incoming),
             Some(waiting) => {
                 waiting.insert((incoming.id, incoming.index), incoming);
@@ -148,8 +148,8 @@ impl Redeliveries {
             match redelivery {
                 Redelivery::Message(incoming) => due.push(Due::Message(*incoming)),
                 Redelivery::Entry(id) => due.push(Due::Entry(id)),
-                Redelivery::Lane(lane) => {
-                    let waiting = self.lanes.remove(&lane).unwrap_or_default();
+                Redelivery::Key(ordering_key) => {
+                    let waiting = self.by_key.remove(&ordering_key).unwrap_or_default();
                     due.extend(waiting.into_values().map(Due::Message));
                 }
             }
@@ -175,7 +175,7 @@ mod tests {
                 data: Default::default(),
                 content_type: None,
                 metadata: Default::default(),
-                lane: key.map(|key| Lane {
+                ordering_key: key.map(|key| OrderingKey {
                     partition: None,
                     key: Some(key.into()),
                 }),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_waits_for_the_first_that_was_refused() {
+    fn a_key_waits_for_the_first_that_was_refused() {
         let mut again = Redeliveries::new(Duration::from_secs(1), true);
         let now = Instant::now();
         again.refused(incoming(3, Some("a")), now);

@@ -377,7 +377,7 @@ impl Consumer {
             data: delivery.data.clone().into(),
             content_type: None,
             metadata,
-            lane: None,
+            ordering_key: None,
             redelivered: Some(returned.max(u32::from(delivery.redelivered))),
         }
     }

@@ -34,9 +34,9 @@ pub struct Attempt<T> {
 #[derive(Debug)]
 pub struct Queue<K, T> {
     limits: Limits,
-    lanes: HashMap<K, Lane<T>>,
-    ready: VecDeque<Turn<K, T>>,
-    waiting_for_time: BTreeMap<Due, Turn<K, T>>,
+    keys: HashMap<K, KeyQueue<T>>,
+    ready: VecDeque<Candidate<K, T>>,
+    delayed: BTreeMap<Due, Candidate<K, T>>,
     running: HashMap<Id, Running<K, T>>,
     /// Those that were finished with [`AttemptEnd::Undecided`].
     undecided: HashMap<Id, Running<K, T>>,
@@ -51,7 +51,7 @@ type Due = (Instant, u64);
 
 /// Something that may be attempted.
 #[derive(Debug)]
-enum Turn<K, T> {
+enum Candidate<K, T> {
     /// The first event of a key.
     Key(K),
     /// An event without a key.
@@ -65,15 +65,15 @@ struct Event<T> {
     attempts: u32,
 }
 
-/// The events of one key. A lane exists while it has an event, waiting or in flight.
+/// The events of one key. The queue exists while it has an event, waiting or in flight.
 #[derive(Debug)]
-struct Lane<T> {
+struct KeyQueue<T> {
     waiting: VecDeque<Event<T>>,
-    state: LaneState,
+    state: KeyState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LaneState {
+enum KeyState {
     Ready,
     InFlight,
     Delayed(Due),
@@ -97,9 +97,9 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
                 in_flight,
                 held: limits.held.max(in_flight),
             },
-            lanes: HashMap::new(),
+            keys: HashMap::new(),
             ready: VecDeque::new(),
-            waiting_for_time: BTreeMap::new(),
+            delayed: BTreeMap::new(),
             running: HashMap::new(),
             undecided: HashMap::new(),
             held: 0,
@@ -136,8 +136,8 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
             return Err(item);
         }
         if let Some(key) = &key
-            && let Some(lane) = self.lanes.get(key)
-            && lane.state == LaneState::Returned
+            && let Some(queue) = self.keys.get(key)
+            && queue.state == KeyState::Returned
         {
             return Err(item);
         }
@@ -150,18 +150,18 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
             attempts: 0,
         };
         let Some(key) = key else {
-            self.ready.push_back(Turn::Free(event));
+            self.ready.push_back(Candidate::Free(event));
             return Ok(id);
         };
-        match self.lanes.get_mut(&key) {
-            Some(lane) => lane.waiting.push_back(event),
+        match self.keys.get_mut(&key) {
+            Some(queue) => queue.waiting.push_back(event),
             None => {
-                let lane = Lane {
+                let queue = KeyQueue {
                     waiting: VecDeque::from([event]),
-                    state: LaneState::Ready,
+                    state: KeyState::Ready,
                 };
-                self.lanes.insert(key.clone(), lane);
-                self.ready.push_back(Turn::Key(key));
+                self.keys.insert(key.clone(), queue);
+                self.ready.push_back(Candidate::Key(key));
             }
         }
         Ok(id)
@@ -174,11 +174,11 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         }
         self.wake(now);
         let (key, mut event) = match self.ready.pop_front()? {
-            Turn::Free(event) => (None, event),
-            Turn::Key(key) => {
-                let lane = self.lanes.get_mut(&key)?;
-                let event = lane.waiting.pop_front()?;
-                lane.state = LaneState::InFlight;
+            Candidate::Free(event) => (None, event),
+            Candidate::Key(key) => {
+                let queue = self.keys.get_mut(&key)?;
+                let event = queue.waiting.pop_front()?;
+                queue.state = KeyState::InFlight;
                 (Some(key), event)
             }
         };
@@ -199,17 +199,17 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
 
     /// Moves what is due to those that are ready.
     fn wake(&mut self, now: Instant) {
-        while let Some(first) = self.waiting_for_time.first_entry() {
+        while let Some(first) = self.delayed.first_entry() {
             if first.key().0 > now {
                 return;
             }
-            let turn = first.remove();
-            if let Turn::Key(key) = &turn
-                && let Some(lane) = self.lanes.get_mut(key)
+            let candidate = first.remove();
+            if let Candidate::Key(key) = &candidate
+                && let Some(queue) = self.keys.get_mut(key)
             {
-                lane.state = LaneState::Ready;
+                queue.state = KeyState::Ready;
             }
-            self.ready.push_back(turn);
+            self.ready.push_back(candidate);
         }
     }
 
@@ -218,7 +218,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         if self.paused || self.running.len() >= self.limits.in_flight {
             return None;
         }
-        self.waiting_for_time.first_key_value().map(|(due, _)| due.0)
+        self.delayed.first_key_value().map(|(due, _)| due.0)
     }
 
     /// Ends an attempt, or decides one that is [undecided](AttemptEnd::Undecided). Returns the event's settlement, and the
@@ -247,9 +247,9 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         };
         self.held -= 1;
         let behind = match key {
-            Some(key) if !revoked && end == AttemptEnd::RejectKey => self.return_lane(&key),
+            Some(key) if !revoked && end == AttemptEnd::RejectKey => self.return_key(&key),
             Some(key) => {
-                self.continue_lane(key);
+                self.continue_key(key);
                 Vec::new()
             }
             None => Vec::new(),
@@ -257,21 +257,21 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         (Some(settlement), behind)
     }
 
-    /// The event in flight of a lane is returned, and what waits behind it.
-    fn return_lane(&mut self, key: &K) -> Vec<Id> {
-        let behind = self.empty_lane(key);
-        if let Some(lane) = self.lanes.get_mut(key) {
-            lane.state = LaneState::Returned;
+    /// Returns the events that wait behind the one in flight, which was rejected.
+    fn return_key(&mut self, key: &K) -> Vec<Id> {
+        let behind = self.empty_key(key);
+        if let Some(queue) = self.keys.get_mut(key) {
+            queue.state = KeyState::Returned;
         }
         behind
     }
 
     /// All that was returned of a key has reached the source: what is offered from now on is in order again.
     pub fn reopen(&mut self, key: &K) {
-        if let Some(lane) = self.lanes.get(key)
-            && lane.state == LaneState::Returned
+        if let Some(queue) = self.keys.get(key)
+            && queue.state == KeyState::Returned
         {
-            self.lanes.remove(key);
+            self.keys.remove(key);
         }
     }
 
@@ -280,29 +280,29 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         let at = now.checked_add(after).unwrap_or_else(|| now + FOREVER);
         let due = (at, self.next);
         self.next += 1;
-        let turn = match key {
-            None => Turn::Free(event),
+        let candidate = match key {
+            None => Candidate::Free(event),
             Some(key) => {
-                if let Some(lane) = self.lanes.get_mut(&key) {
-                    lane.waiting.push_front(event);
-                    lane.state = LaneState::Delayed(due);
+                if let Some(queue) = self.keys.get_mut(&key) {
+                    queue.waiting.push_front(event);
+                    queue.state = KeyState::Delayed(due);
                 }
-                Turn::Key(key)
+                Candidate::Key(key)
             }
         };
-        self.waiting_for_time.insert(due, turn);
+        self.delayed.insert(due, candidate);
     }
 
-    /// The event in flight of a lane is gone: the next one's turn, or the lane's end.
-    fn continue_lane(&mut self, key: K) {
-        let Some(lane) = self.lanes.get_mut(&key) else {
+    /// The event in flight of a key is gone: the next one may be attempted, or the queue ends.
+    fn continue_key(&mut self, key: K) {
+        let Some(queue) = self.keys.get_mut(&key) else {
             return;
         };
-        if lane.waiting.is_empty() {
-            self.lanes.remove(&key);
+        if queue.waiting.is_empty() {
+            self.keys.remove(&key);
         } else {
-            lane.state = LaneState::Ready;
-            self.ready.push_back(Turn::Key(key));
+            queue.state = KeyState::Ready;
+            self.ready.push_back(Candidate::Key(key));
         }
     }
 
@@ -322,30 +322,30 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         for running in self.running.values_mut().chain(self.undecided.values_mut()) {
             running.revoked |= running.key.as_ref().is_some_and(&is_revoked);
         }
-        let keys: Vec<K> = self.lanes.keys().filter(|key| is_revoked(key)).cloned().collect();
+        let keys: Vec<K> = self.keys.keys().filter(|key| is_revoked(key)).cloned().collect();
         let mut gone = Vec::new();
         for key in keys {
-            gone.append(&mut self.empty_lane(&key));
+            gone.append(&mut self.empty_key(&key));
         }
         self.ready
-            .retain(|turn| !matches!(turn, Turn::Key(key) if is_revoked(key)));
+            .retain(|candidate| !matches!(candidate, Candidate::Key(key) if is_revoked(key)));
         gone
     }
 
-    /// Takes what waits in a lane. Its event in flight keeps it.
-    fn empty_lane(&mut self, key: &K) -> Vec<Id> {
-        let Some(lane) = self.lanes.get_mut(key) else {
+    /// Takes the events of a key that wait. One in flight keeps the queue.
+    fn empty_key(&mut self, key: &K) -> Vec<Id> {
+        let Some(queue) = self.keys.get_mut(key) else {
             return Vec::new();
         };
-        let waiting = std::mem::take(&mut lane.waiting);
-        match lane.state {
-            LaneState::InFlight | LaneState::Returned => {}
-            LaneState::Ready => {
-                self.lanes.remove(key);
+        let waiting = std::mem::take(&mut queue.waiting);
+        match queue.state {
+            KeyState::InFlight | KeyState::Returned => {}
+            KeyState::Ready => {
+                self.keys.remove(key);
             }
-            LaneState::Delayed(due) => {
-                self.waiting_for_time.remove(&due);
-                self.lanes.remove(key);
+            KeyState::Delayed(due) => {
+                self.delayed.remove(&due);
+                self.keys.remove(key);
             }
         }
         self.held -= waiting.len();
@@ -361,14 +361,14 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
 
     /// Returns what waits to the source, in the order of its key. What is in flight stays, and more is taken.
     pub fn release_waiting(&mut self) -> Vec<Id> {
-        let keys: Vec<K> = self.lanes.keys().cloned().collect();
+        let keys: Vec<K> = self.keys.keys().cloned().collect();
         let mut gone = Vec::new();
         for key in keys {
-            gone.append(&mut self.empty_lane(&key));
+            gone.append(&mut self.empty_key(&key));
         }
-        let delayed = std::mem::take(&mut self.waiting_for_time).into_values();
-        for turn in std::mem::take(&mut self.ready).into_iter().chain(delayed) {
-            if let Turn::Free(event) = turn {
+        let delayed = std::mem::take(&mut self.delayed).into_values();
+        for candidate in std::mem::take(&mut self.ready).into_iter().chain(delayed) {
+            if let Candidate::Free(event) = candidate {
                 self.held -= 1;
                 gone.push(event.id);
             }

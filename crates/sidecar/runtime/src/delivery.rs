@@ -101,7 +101,7 @@ impl PausedKey {
     pub async fn reject(self, receipt: Receipt) {
         match self.in_order {
             // The engine has to know first: it attempts none of the key until the broker has all of it.
-            true if self.return_key().await => receipt.reject_lane(),
+            true if self.return_key().await => receipt.reject_key(),
             true => receipt.release(false),
             false => receipt.reject(),
         }

@@ -27,7 +27,7 @@ pub struct PubSubRules {
     pub redelivers: bool,
     /// What is published while a group that was there has no consumer waits for one.
     pub keeps: bool,
-    /// The ordering key of a message is in its lane.
+    /// Messages come with their ordering key.
     pub keys: bool,
     /// The pattern of topics below another one: from `a/`, or however the broker separates, to what matches `a/b`.
     pub wildcard: Option<(&'static str, &'static str)>,
@@ -71,7 +71,10 @@ pub async fn pubsub(rules: PubSubRules, open: impl AsyncFn(&str) -> Result<Arc<d
     findings.note("a bulk arrives", bulk(brokers).await);
     findings.note("messages keep their order", order::one_consumer(brokers).await);
     findings.note("keys keep their order", order::keys(brokers).await);
-    findings.note("a lane comes again in its order", order::lane(brokers).await);
+    findings.note(
+        "an ordering key comes again in its order",
+        order::key(brokers).await,
+    );
     findings.note("every group gets everything", groups(brokers).await);
     findings.note("consumers of a group share", competing(brokers).await);
     findings.note("returned messages come again", returned(brokers).await);

@@ -16,7 +16,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
     Delivery, Event, Message, Receipt, Revoked, Settlement, Subscribe,
-    lanes::{Lanes, Notify},
+    keys::{Keys, Notify},
 };
 use crate::{Error, Kind, Result};
 
@@ -74,18 +74,18 @@ pub struct Feed<T> {
     bytes: usize,
     /// What the next message may take: the largest lately, bytes.
     expected: usize,
-    /// Where a lane can go back as a whole.
-    lanes: Option<Lanes>,
+    /// For brokers that keep the order of a key.
+    keys: Option<Keys>,
 }
 
 impl Subscription {
-    /// [`Subscription::start`] for a broker that hands out a lane in its order when messages of it come again:
-    /// [`Receipt::reject_lane`] has an effect.
+    /// [`Subscription::start`] for a broker that redelivers the messages of a key in their order:
+    /// [`Receipt::reject_key`] has an effect.
     pub fn start_in_order<T, F>(request: &Subscribe, run: impl FnOnce(Feed<T>) -> F) -> Self
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        Self::start_with(request, Some(Lanes::default()), run)
+        Self::start_with(request, Some(Keys::default()), run)
     }
 
     /// Starts `run` in a task, with the adapter's side of the subscription; it runs until it ends by itself or the
@@ -97,11 +97,11 @@ impl Subscription {
         Self::start_with(request, None, run)
     }
 
-    fn start_with<T, F>(request: &Subscribe, lanes: Option<Lanes>, run: impl FnOnce(Feed<T>) -> F) -> Self
+    fn start_with<T, F>(request: &Subscribe, keys: Option<Keys>, run: impl FnOnce(Feed<T>) -> F) -> Self
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        let keeps_order = lanes.is_some();
+        let keeps_order = keys.is_some();
         let (events, taken) = mpsc::unbounded_channel();
         let (settling, settled) = mpsc::unbounded_channel();
         let drain = CancellationToken::new();
@@ -118,7 +118,7 @@ impl Subscription {
             sizes: HashMap::new(),
             bytes: 0,
             expected: FIRST_SIZE,
-            lanes,
+            keys,
         };
         Self {
             events: taken,
@@ -131,7 +131,7 @@ impl Subscription {
         }
     }
 
-    /// Whether messages of a lane that come again come in the lane's order.
+    /// Whether the broker redelivers the messages of a key in their order.
     pub fn keeps_order(&self) -> bool {
         self.keeps_order
     }
@@ -234,8 +234,8 @@ impl<T> Feed<T> {
         self.bytes += size;
         // One that is very large must not keep small ones out.
         self.expected = size.max(self.expected - self.expected / 8).min(MAX_BYTES / 8);
-        if let (Some(lanes), Some(lane)) = (&mut self.lanes, &message.lane)
-            && !lanes.offered(id, lane)
+        if let (Some(keys), Some(ordering_key)) = (&mut self.keys, &message.ordering_key)
+            && !keys.offered(id, ordering_key)
         {
             return;
         }
@@ -259,20 +259,20 @@ impl<T> Feed<T> {
     }
 
     fn take(&mut self, settled: (u64, Settlement, bool), found: &mut Vec<(T, Settlement)>) {
-        let (id, settlement, with_lane) = settled;
-        let notify = match &mut self.lanes {
-            Some(lanes) => lanes.settled(id, settlement, with_lane),
+        let (id, settlement, with_key) = settled;
+        let notify = match &mut self.keys {
+            Some(keys) => keys.settled(id, settlement, with_key),
             None => Notify::Now,
         };
         match notify {
             Notify::Now => self.report(id, settlement, found),
             Notify::Later => {}
-            Notify::All(all, lane) => {
+            Notify::All(all, ordering_key) => {
                 for (id, settlement) in all {
                     self.report(id, settlement, found);
                 }
                 // Where nobody takes it any more, nothing is attempted.
-                let _ = self.events.send(Event::Reopened(lane));
+                let _ = self.events.send(Event::Reopened(ordering_key));
             }
         }
     }
@@ -340,7 +340,7 @@ mod tests {
             data: text.into(),
             content_type: None,
             metadata: Default::default(),
-            lane: None,
+            ordering_key: None,
             redelivered: None,
         }
     }

@@ -5,8 +5,8 @@ use tokio::sync::mpsc::UnboundedSender;
 #[derive(Debug)]
 pub struct Receipt {
     id: u64,
-    /// Takes the receipt's number, the settlement, and whether the message's lane goes back with it. Its length is bounded by
-    /// the subscription's messages in flight. `None`: settled.
+    /// Takes the receipt's number, the settlement, and whether the messages behind it in its key are returned too. Its length
+    /// is bounded by the subscription's messages in flight. `None`: settled.
     settlements: Option<UnboundedSender<(u64, Settlement, bool)>>,
 }
 
@@ -29,23 +29,23 @@ impl Receipt {
         self.settle(Settlement::Reject, false);
     }
 
-    /// Returns a message that failed, and its lane with it: the broker hears of it together with the later ones that were
-    /// handed out, and then [`Event::Reopened`](super::Event::Reopened) comes. For subscriptions that
+    /// Returns a message that failed, and the later ones of its key that were handed out. The broker hears of all of them
+    /// together, and then [`Event::Reopened`](super::Event::Reopened) comes. For subscriptions that
     /// [keep order](super::Subscription::keeps_order).
-    pub fn reject_lane(mut self) {
+    pub fn reject_key(mut self) {
         self.settle(Settlement::Reject, true);
     }
 
-    /// Returns a message that did not fail: it was not attempted, or its attempt was cut short. `with_lane`: its lane goes
-    /// back with it, or has gone back before it.
-    pub fn release(mut self, with_lane: bool) {
-        self.settle(Settlement::Release, with_lane);
+    /// Returns a message that did not fail: it was not attempted, or its attempt was cut short. `with_key`: the later ones of
+    /// its key are returned too, or an earlier one was.
+    pub fn release(mut self, with_key: bool) {
+        self.settle(Settlement::Release, with_key);
     }
 
-    fn settle(&mut self, settlement: Settlement, with_lane: bool) {
+    fn settle(&mut self, settlement: Settlement, with_key: bool) {
         if let Some(settlements) = self.settlements.take() {
             // Fails after the subscription ended: the broker has the message then.
-            let _ = settlements.send((self.id, settlement, with_lane));
+            let _ = settlements.send((self.id, settlement, with_key));
         }
     }
 }

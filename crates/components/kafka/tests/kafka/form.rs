@@ -64,8 +64,11 @@ pub(super) async fn records_are_those_of_dapr(address: &str, admin: &AdminClient
     );
     let stamp: i64 = metadata["__timestamp"].parse().unwrap();
     assert_eq!(stamp, record.timestamp);
-    let lane = delivery.message.lane.as_ref().unwrap();
-    assert_eq!((lane.partition, lane.key.as_deref()), (Some(6), Some(&b"a"[..])));
+    let ordering_key = delivery.message.ordering_key.as_ref().unwrap();
+    assert_eq!(
+        (ordering_key.partition, ordering_key.key.as_deref()),
+        (Some(6), Some(&b"a"[..]))
+    );
     delivery.receipt.acknowledge();
     subscription.ended().await.unwrap();
     broker.close().await;

@@ -43,7 +43,7 @@ fn message(received: &Received, before: u32) -> Message {
         data: received.payload.clone(),
         content_type: properties.and_then(|properties| properties.content_type.clone()),
         metadata,
-        lane: None,
+        ordering_key: None,
         redelivered: Some(before.max(u32::from(received.again))),
     }
 }

@@ -189,7 +189,7 @@ impl Consumer {
             data: message.data,
             content_type: Some(message.content_type).filter(|kind| !kind.is_empty()),
             metadata: message.metadata,
-            lane: None,
+            ordering_key: None,
             redelivered: None,
         };
         feed.offer(message.id, incoming);

@@ -15,8 +15,8 @@ pub(super) async fn messages_are_those_of_dapr(address: &str) {
     let came = &delivery.message;
     assert_eq!((text(&delivery).as_str(), &*came.topic), ("a", "form"));
     assert_eq!(came.metadata, message("", "", &[("color", "blue")]).metadata);
-    let lane = came.lane.clone().unwrap();
-    assert_eq!(lane.key.as_deref(), Some(&b"k"[..]));
+    let ordering_key = came.ordering_key.clone().unwrap();
+    assert_eq!(ordering_key.key.as_deref(), Some(&b"k"[..]));
     assert_eq!(came.redelivered, Some(0));
     delivery.receipt.acknowledge();
     subscription.ended().await.unwrap();

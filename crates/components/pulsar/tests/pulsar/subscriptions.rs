@@ -22,16 +22,16 @@ pub(super) async fn partitions_are_one_topic(pulsar: &Pulsar) {
     let mut by_key: BTreeMap<_, Vec<u32>> = BTreeMap::new();
     for _ in 0..30 {
         let delivery = next(&mut subscription).await;
-        let lane = delivery.message.lane.clone().unwrap();
+        let ordering_key = delivery.message.ordering_key.clone().unwrap();
         by_key
-            .entry(lane)
+            .entry(ordering_key)
             .or_default()
             .push(text(&delivery).parse().unwrap());
         delivery.receipt.acknowledge();
     }
     assert_eq!(by_key.len(), 6);
     assert!(by_key.values().all(|numbers| numbers.is_sorted()), "{by_key:?}");
-    let partitions: BTreeSet<_> = by_key.keys().map(|lane| lane.partition).collect();
+    let partitions: BTreeSet<_> = by_key.keys().map(|ordering_key| ordering_key.partition).collect();
     assert!(partitions.len() > 1, "{partitions:?}");
     subscription.ended().await.unwrap();
     broker.close().await;

@@ -4,7 +4,7 @@ use ::redis::Value;
 use bytes::Bytes;
 use outrigger_component::{
     Pairs,
-    pubsub::{Lane, Message, PARTITION_KEY, property},
+    pubsub::{Message, OrderingKey, PARTITION_KEY, property},
 };
 
 /// An entry of a stream.
@@ -35,7 +35,7 @@ impl Entry {
             data: self.data,
             content_type: None,
             metadata: self.metadata,
-            lane: key.map(|key| Lane {
+            ordering_key: key.map(|key| OrderingKey {
                 partition: None,
                 key: Some(key),
             }),
@@ -158,7 +158,7 @@ mod tests {
             assert_eq!(ids, ["1-0", "2-0"]);
             let message = read.into_iter().next().unwrap().message(&"orders".into(), 0);
             assert_eq!(message.data, "x");
-            assert_eq!(message.lane.unwrap().key.unwrap(), "k");
+            assert_eq!(message.ordering_key.unwrap().key.unwrap(), "k");
         }
         assert!(read(Value::Nil).is_empty());
     }

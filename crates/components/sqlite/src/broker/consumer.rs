@@ -6,7 +6,7 @@ use std::{
 use outrigger_backoff::Backoff;
 use outrigger_component::{
     Error, Kind, Result,
-    pubsub::{Feed, Lane, Message, Settlement},
+    pubsub::{Feed, Message, OrderingKey, Settlement},
 };
 use tokio::time::{self, MissedTickBehavior, interval, interval_at, sleep};
 
@@ -146,7 +146,7 @@ impl Consumer {
             data: leased.data,
             content_type: leased.content_type,
             metadata: leased.metadata,
-            lane: leased.key.map(|key| Lane {
+            ordering_key: leased.key.map(|key| OrderingKey {
                 partition: None,
                 key: Some(key),
             }),

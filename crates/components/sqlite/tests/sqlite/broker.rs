@@ -277,7 +277,7 @@ async fn a_backlog_behind_poison_takes_no_time_of_other_keys() {
         match next.unwrap() {
             Event::Message(delivery) if delivery.message.data == "poison0" => {
                 *failed += 1;
-                delivery.receipt.reject_lane();
+                delivery.receipt.reject_key();
             }
             Event::Message(delivery) if delivery.message.data.starts_with(b"poison") => {
                 *behind += 1;

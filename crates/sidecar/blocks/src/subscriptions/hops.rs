@@ -70,7 +70,7 @@ mod tests {
             data: data.to_owned().into(),
             content_type: content_type.map(str::to_owned),
             metadata: Pairs::new(),
-            lane: None,
+            ordering_key: None,
             redelivered: None,
         }
     }

@@ -332,7 +332,7 @@ mod tests {
             data: data.to_owned().into(),
             content_type: None,
             metadata: pairs.collect(),
-            lane: None,
+            ordering_key: None,
             redelivered: None,
         }
     }

@@ -5,7 +5,7 @@ use std::future::Future;
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use outrigger_component::Error;
-use outrigger_component::pubsub::{Delivery, Event, Lane, Message, Receipt, Subscription};
+use outrigger_component::pubsub::{Delivery, Event, Message, OrderingKey, Receipt, Subscription};
 use tokio_util::sync::CancellationToken;
 
 use super::Inbox;
@@ -29,21 +29,21 @@ impl StopTokens<'_> {
 /// What orders a message among those of its subscription.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Order {
-    lane: Lane,
+    key: OrderingKey,
     /// Of a message that waits for no other.
     alone: Option<u64>,
 }
 
 impl Order {
-    /// After the messages of its lane that came before it.
-    pub fn after(lane: Lane) -> Self {
-        Self { lane, alone: None }
+    /// After the earlier messages of its key.
+    pub fn after(key: OrderingKey) -> Self {
+        Self { key, alone: None }
     }
 
-    /// After none; but it goes with its lane when a rebalance takes that away. `number`: no other message's.
-    pub fn alone(lane: Lane, number: u64) -> Self {
+    /// After none; but a rebalance that revokes the key revokes the message. `number`: unique.
+    pub fn alone(key: OrderingKey, number: u64) -> Self {
         Self {
-            lane,
+            key,
             alone: Some(number),
         }
     }
@@ -55,7 +55,7 @@ impl Order {
 
     /// Whether it came by one of these partitions.
     fn came_by(&self, partitions: &HashSet<u32>) -> bool {
-        self.lane
+        self.key
             .partition
             .is_some_and(|partition| partitions.contains(&partition))
     }
@@ -110,7 +110,7 @@ pub async fn take<C: Consumer>(
                     let offered = consumer.offer(&inbox, &message).await;
                     settling.push(consumer.settle(message, offered, receipt, tokens));
                 }
-                Some(Event::Reopened(lane)) => inbox.reopen(Order::after(lane)).await,
+                Some(Event::Reopened(key)) => inbox.reopen(Order::after(key)).await,
                 Some(Event::Revoked(revoked)) => {
                     let gone: HashSet<u32> = revoked.partitions.into_iter().collect();
                     inbox.revoke(Box::new(move |order: &Order| order.came_by(&gone))).await;

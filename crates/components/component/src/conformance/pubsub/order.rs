@@ -50,8 +50,8 @@ pub(super) async fn keys<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &
             delivery = first.take() => delivery?,
             delivery = second.take() => delivery?,
         };
-        let lane = delivery.message.lane.as_ref();
-        let key = lane.and_then(|lane| lane.key.as_ref());
+        let key = delivery.message.ordering_key.as_ref();
+        let key = key.and_then(|key| key.key.as_ref());
         let Some(key) = key else {
             return Err(format!("{:?} has no key", data(&delivery)));
         };
@@ -74,14 +74,14 @@ pub(super) async fn keys<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &
     settled(&two).await
 }
 
-/// One consumer that has several messages of a key: when the first goes back with its lane, all of them come again, in order, and
+/// One consumer that has several messages of a key: when the first is rejected with its key, all of them come again, in order, and
 /// no later one before them.
-pub(super) async fn lane<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSubs<'_, F>) -> Outcome {
+pub(super) async fn key<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSubs<'_, F>) -> Outcome {
     if !brokers.rules.keys {
         return Ok(());
     }
-    let broker = brokers.group("lane").await?;
-    let topic = brokers.topic("lane");
+    let broker = brokers.group("key").await?;
+    let topic = brokers.topic("key");
     let mut consumer = Consumer::start(&broker, &topic, 16).await?;
     if !consumer.subscription.keeps_order() {
         consumer.end().await?;
@@ -104,7 +104,7 @@ pub(super) async fn lane<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &
         consumer.take().await?,
         consumer.take().await?,
     );
-    first.receipt.reject_lane();
+    first.receipt.reject_key();
     second.receipt.release(true);
     // The third one, which the engine has not let go of yet, holds the others. A later one may have been on its way.
     send("4", "failing").await?;

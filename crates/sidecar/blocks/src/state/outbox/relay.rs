@@ -307,7 +307,7 @@ impl Consumer for Relay {
             marker: marker.clone(),
             envelope: message.data.clone(),
         };
-        let order = message.lane.clone().map(Order::after);
+        let order = message.ordering_key.clone().map(Order::after);
         Ok((marker, inbox.offer(order, internal).await))
     }
 

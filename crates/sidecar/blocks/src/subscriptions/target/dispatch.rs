@@ -113,12 +113,12 @@ impl Target {
 
     /// What orders a message. In bulks that is a key alone: the messages of a partition go to the app together.
     pub(super) fn order(&self, message: &Message) -> Option<Order> {
-        let lane = message.lane.clone()?;
-        if self.collector.is_some() && lane.key.is_none() {
+        let ordering_key = message.ordering_key.clone()?;
+        if self.collector.is_some() && ordering_key.key.is_none() {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
-            return Some(Order::alone(lane, number));
+            return Some(Order::alone(ordering_key, number));
         }
-        Some(Order::after(lane))
+        Some(Order::after(ordering_key))
     }
 
     /// The name that apps use for a topic of the broker.

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outrigger_cloudevents::Event;
-use outrigger_component::pubsub::{Features, Lane, Message, Publish, Settlement, Subscribe, Subscription};
+use outrigger_component::pubsub::{
+    Features, Message, OrderingKey, Publish, Settlement, Subscribe, Subscription,
+};
 use outrigger_component::{Error, Kind, PubSub, Result as ComponentResult};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_policy::routing::Routes;
@@ -42,7 +44,7 @@ const LONG: Duration = Duration::from_secs(30);
 
 /// What the broker does next.
 enum Step {
-    Deliver(&'static str, Option<Lane>),
+    Deliver(&'static str, Option<OrderingKey>),
     /// Takes a partition away; the other end hears when the engine has taken note.
     Revoke(u32, oneshot::Sender<()>),
 }
@@ -94,9 +96,9 @@ impl PubSub for Fake {
                 tokio::select! {
                     () = drain.cancelled(), if !feed.draining() || feed.is_settled() => {}
                     Some(step) = steps.recv() => match step {
-                        Step::Deliver(data, lane) => {
+                        Step::Deliver(data, ordering_key) => {
                             let before = delivered.entry(data).or_default();
-                            let message = Message { redelivered: Some(*before), ..message(data, lane) };
+                            let message = Message { redelivered: Some(*before), ..message(data, ordering_key) };
                             *before += 1;
                             feed.offer(data.to_owned(), message);
                         }
@@ -125,13 +127,13 @@ impl PubSub for Fake {
     async fn close(&self) {}
 }
 
-fn message(data: &str, lane: Option<Lane>) -> Message {
+fn message(data: &str, ordering_key: Option<OrderingKey>) -> Message {
     Message {
         topic: "orders".into(),
         data: data.to_owned().into(),
         content_type: None,
         metadata: Default::default(),
-        lane,
+        ordering_key,
         redelivered: None,
     }
 }
@@ -215,11 +217,11 @@ impl Scene {
     }
 
     fn deliver(&self, data: &'static str, partition: Option<u32>) {
-        let lane = partition.map(|partition| Lane {
+        let ordering_key = partition.map(|partition| OrderingKey {
             partition: Some(partition),
             key: None,
         });
-        assert!(self.steps.send(Step::Deliver(data, lane)).is_ok());
+        assert!(self.steps.send(Step::Deliver(data, ordering_key)).is_ok());
     }
 
     async fn revoke(&self, partition: u32) {
@@ -346,7 +348,7 @@ async fn other_partitions_do_not_feel_a_rebalance() {
 /// same.
 #[tokio::test]
 async fn messages_of_bulks_go_with_their_partition() {
-    let lane = |key: Option<&'static str>| Lane {
+    let ordering_key = |key: Option<&'static str>| OrderingKey {
         partition: Some(3),
         key: key.map(Into::into),
     };
@@ -355,15 +357,18 @@ async fn messages_of_bulks_go_with_their_partition() {
     let sink = Sink::Stream(Arc::clone(&scene.opened.stream));
     let subscriptions = Arc::clone(&scene.subscriptions);
     let mut target = Target::new(subscriptions, Arc::new(wanted()), broker, sink);
-    let order = |target: &Target, key| target.order(&message(EVENT, Some(lane(key))));
-    assert_eq!(order(&target, None), Some(Order::after(lane(None))));
+    let order = |target: &Target, key| target.order(&message(EVENT, Some(ordering_key(key))));
+    assert_eq!(order(&target, None), Some(Order::after(ordering_key(None))));
     target.collector = Some(Collector::new(super::super::spec::Bulk {
         count: 2,
         wait: Duration::from_secs(1),
     }));
-    assert_eq!(order(&target, None), Some(Order::alone(lane(None), 0)));
-    assert_eq!(order(&target, None), Some(Order::alone(lane(None), 1)));
-    assert_eq!(order(&target, Some("a")), Some(Order::after(lane(Some("a")))));
+    assert_eq!(order(&target, None), Some(Order::alone(ordering_key(None), 0)));
+    assert_eq!(order(&target, None), Some(Order::alone(ordering_key(None), 1)));
+    assert_eq!(
+        order(&target, Some("a")),
+        Some(Order::after(ordering_key(Some("a"))))
+    );
     assert_eq!(target.order(&message(EVENT, None)), None);
     drop(target);
     scene.end().await;

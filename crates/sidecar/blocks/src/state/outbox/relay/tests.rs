@@ -71,7 +71,7 @@ impl PubSub for Queue {
                         data: data.clone(),
                         content_type: None,
                         metadata: Pairs::new(),
-                        lane: None,
+                        ordering_key: None,
                         redelivered: None,
                     };
                     feed.offer(data, message);

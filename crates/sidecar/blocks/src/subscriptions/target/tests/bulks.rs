@@ -122,11 +122,11 @@ impl Bulks {
     }
 
     fn deliver(&self, event: &'static str, key: Option<&'static str>) {
-        let lane = key.map(|key| Lane {
+        let ordering_key = key.map(|key| OrderingKey {
             partition: None,
             key: Some(key.into()),
         });
-        assert!(self.steps.send(Step::Deliver(event, lane)).is_ok());
+        assert!(self.steps.send(Step::Deliver(event, ordering_key)).is_ok());
     }
 
     /// The size of the next bulk.
