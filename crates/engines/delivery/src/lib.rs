@@ -8,10 +8,10 @@
 //!   its next attempt holds back its own key alone, and takes no place among the attempts in flight.
 //! - One that is returned to the source can take those behind it along: then none of its key is attempted until the source
 //!   has all of them, and delivers them again in their order.
-//! - One whose attempts are over may be held until it is known what becomes of it, a dead letter for instance: its key waits.
+//! - One whose attempts are over may stay undecided, while its dead letter is published for instance: its key is paused.
 //! - Every event that was offered is settled exactly once: acknowledged, rejected or released. Nothing is acknowledged unless
 //!   its attempt ended well.
-//! - The number of events held is bounded: a source that offers more than there is room for has to wait.
+//! - The number of unsettled events is bounded: a source that offers more has to wait.
 //!
 //! [`Watermark`] is for sources that are told positions instead of single events, as Kafka's offsets.
 

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use crate::{AttemptEnd, Settlement};
 
-/// What a queue may hold.
+/// The bounds of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Attempts at once; at least 1.
     pub in_flight: usize,
-    /// Events held at once, those in flight included; at least `in_flight`.
-    pub held: usize,
+    /// Events that are not settled, those in flight included; at least `in_flight`.
+    pub unsettled: usize,
 }
 
 /// An event's name in its queue.
@@ -40,7 +40,7 @@ pub struct Queue<K, T> {
     running: HashMap<Id, Running<K, T>>,
     /// Those that were finished with [`AttemptEnd::Undecided`].
     undecided: HashMap<Id, Running<K, T>>,
-    held: usize,
+    unsettled: usize,
     next: u64,
     paused: bool,
     draining: bool,
@@ -95,14 +95,14 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         Self {
             limits: Limits {
                 in_flight,
-                held: limits.held.max(in_flight),
+                unsettled: limits.unsettled.max(in_flight),
             },
             keys: HashMap::new(),
             ready: VecDeque::new(),
             delayed: BTreeMap::new(),
             running: HashMap::new(),
             undecided: HashMap::new(),
-            held: 0,
+            unsettled: 0,
             next: 0,
             paused: false,
             draining: false,
@@ -114,12 +114,12 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         if self.draining {
             return 0;
         }
-        self.limits.held - self.held
+        self.limits.unsettled - self.unsettled
     }
 
-    /// Events held, in flight or not.
-    pub fn held(&self) -> usize {
-        self.held
+    /// Events that are not settled, in flight or not.
+    pub fn unsettled(&self) -> usize {
+        self.unsettled
     }
 
     /// Attempts that have not ended.
@@ -143,7 +143,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         }
         let id = Id(self.next);
         self.next += 1;
-        self.held += 1;
+        self.unsettled += 1;
         let event = Event {
             id,
             item,
@@ -245,7 +245,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
             }
             AttemptEnd::Retry(_) | AttemptEnd::Reject | AttemptEnd::RejectKey => Settlement::Reject,
         };
-        self.held -= 1;
+        self.unsettled -= 1;
         let behind = match key {
             Some(key) if !revoked && end == AttemptEnd::RejectKey => self.return_key(&key),
             Some(key) => {
@@ -348,12 +348,12 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
                 self.keys.remove(key);
             }
         }
-        self.held -= waiting.len();
+        self.unsettled -= waiting.len();
         waiting.into_iter().map(|event| event.id).collect()
     }
 
     /// Takes no more events and tries none again. What waits is returned to the source at once, in the order of its
-    /// key; the queue is drained when [`Queue::held`] is 0.
+    /// key; the queue is drained when [`Queue::unsettled`] is 0.
     pub fn drain(&mut self) -> Vec<Id> {
         self.draining = true;
         self.release_waiting()
@@ -369,7 +369,7 @@ impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
         let delayed = std::mem::take(&mut self.delayed).into_values();
         for candidate in std::mem::take(&mut self.ready).into_iter().chain(delayed) {
             if let Candidate::Free(event) = candidate {
-                self.held -= 1;
+                self.unsettled -= 1;
                 gone.push(event.id);
             }
         }

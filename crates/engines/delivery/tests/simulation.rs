@@ -14,7 +14,7 @@ enum Step {
     Start,
     /// Ends the attempt in flight at this place.
     Finish(usize, AttemptEnd),
-    /// Ends one that was held at this place.
+    /// Ends one that is undecided at this place.
     Decide(usize, AttemptEnd),
     Pass(u64),
     Pause,
@@ -104,7 +104,7 @@ impl Ledger {
 
 const LIMITS: Limits = Limits {
     in_flight: 3,
-    held: 10,
+    unsettled: 10,
 };
 
 fn finish(queue: &mut Queue<u8, u32>, ledger: &mut Ledger, id: Id, end: AttemptEnd, now: Instant) {
@@ -197,9 +197,9 @@ fn run(steps: Vec<Step>) {
                 }
             }
         }
-        assert!(queue.in_flight() <= LIMITS.in_flight && queue.held() <= LIMITS.held);
+        assert!(queue.in_flight() <= LIMITS.in_flight && queue.unsettled() <= LIMITS.unsettled);
         assert_eq!(queue.in_flight(), ledger.in_flight.len());
-        assert_eq!(queue.held(), ledger.offered.len() - ledger.settled.len());
+        assert_eq!(queue.unsettled(), ledger.offered.len() - ledger.settled.len());
     }
     complete(queue, ledger, now);
 }
@@ -207,7 +207,7 @@ fn run(steps: Vec<Step>) {
 /// Nothing is stuck: with an app that takes everything, all that was offered is settled.
 fn complete(mut queue: Queue<u8, u32>, mut ledger: Ledger, mut now: Instant) {
     queue.resume();
-    while queue.held() > 0 {
+    while queue.unsettled() > 0 {
         while let Some(attempt) = queue.next(now) {
             ledger.started(attempt.id, now);
         }
@@ -216,7 +216,7 @@ fn complete(mut queue: Queue<u8, u32>, mut ledger: Ledger, mut now: Instant) {
         } else {
             now = queue
                 .wake_at()
-                .expect("events are held, none is in flight and none will be due");
+                .expect("events are unsettled, none is in flight and none will be due");
         }
     }
     assert_eq!(ledger.settled.len(), ledger.offered.len());
@@ -250,7 +250,7 @@ fn drain(steps: Vec<Step>) {
         let (settled, _) = queue.finish(id, AttemptEnd::Retry(Duration::ZERO), now);
         assert_eq!(settled, Some(Settlement::Reject));
     }
-    assert_eq!(queue.held(), 0);
+    assert_eq!(queue.unsettled(), 0);
 }
 
 proptest! {
@@ -272,7 +272,7 @@ fn a_retry_holds_back_its_own_key_alone() {
     let now = Instant::now();
     let mut queue = Queue::new(Limits {
         in_flight: 1,
-        held: 10,
+        unsettled: 10,
     });
     for (key, item) in [("a", 1), ("a", 2), ("b", 3)] {
         queue.offer(Some(key), item).unwrap();
@@ -299,7 +299,7 @@ fn a_key_that_comes_back_waits_for_its_old_attempt() {
     let now = Instant::now();
     let mut queue = Queue::new(Limits {
         in_flight: 4,
-        held: 10,
+        unsettled: 10,
     });
     queue.offer(Some("a"), 1).unwrap();
     let old = queue.next(now).unwrap();
@@ -316,7 +316,7 @@ fn a_rejected_event_takes_those_of_its_key_along_and_no_other() {
     let now = Instant::now();
     let mut queue = Queue::new(Limits {
         in_flight: 4,
-        held: 10,
+        unsettled: 10,
     });
     let ids =
         [("a", 1), ("a", 2), ("b", 3), ("a", 4)].map(|(key, item)| queue.offer(Some(key), item).unwrap());
@@ -336,7 +336,7 @@ fn a_key_waits_until_the_end_of_its_event_is_decided() {
     let now = Instant::now();
     let limits = Limits {
         in_flight: 1,
-        held: 10,
+        unsettled: 10,
     };
     for (decided, next) in [(AttemptEnd::Acknowledge, Some(2)), (AttemptEnd::RejectKey, None)] {
         let mut queue = Queue::new(limits);

@@ -186,7 +186,7 @@ pub enum OnStop {
     FinishAttempts,
 }
 
-/// Is called with the attempts in flight, and the events held in all, before the engine waits for what happens next.
+/// Is called with the attempts in flight, and those unsettled in all, before the engine waits for what happens next.
 pub type LoadObserver<'p> = Box<dyn Fn(usize, usize) + Send + 'p>;
 
 /// Delivers the events of one source.
@@ -339,12 +339,12 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
                 running.push(async move { (id, attempt.await) });
             }
             if let Some(depth) = &mut self.depth {
-                depth.show(self.queue.in_flight(), self.queue.held());
+                depth.show(self.queue.in_flight(), self.queue.unsettled());
             }
             if let Some(observe) = &self.observer {
-                observe(self.queue.in_flight(), self.queue.held());
+                observe(self.queue.in_flight(), self.queue.unsettled());
             }
-            if self.closed && self.queue.held() == 0 {
+            if self.closed && self.queue.unsettled() == 0 {
                 return;
             }
             let wake_at = self.queue.wake_at();

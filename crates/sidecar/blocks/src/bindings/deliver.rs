@@ -30,7 +30,7 @@ const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnBindingEvent";
 /// Events of one binding that the app is handling.
 const MAX_IN_FLIGHT: usize = 128;
 /// The same, with those that wait for their next attempt.
-const MAX_HELD: usize = 1024;
+const MAX_UNSETTLED: usize = 1024;
 /// Answers of the app to events of one binding whose output bindings are being called while the next events come.
 pub(super) const MAX_FOLLOWED: usize = 128;
 /// How long the next answer waits until those of another have been called.
@@ -39,7 +39,7 @@ const FOLLOW_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_AT_ONCE: usize = 64;
 pub(super) const LIMITS: Limits = Limits {
     in_flight: MAX_IN_FLIGHT,
-    held: MAX_HELD,
+    unsettled: MAX_UNSETTLED,
 };
 
 /// An event on its way to the app.

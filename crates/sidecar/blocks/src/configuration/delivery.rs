@@ -24,10 +24,10 @@ const LOG: &str = "dapr.runtime.http";
 /// Bytes of the app's answer that are read, so that the connection can be used again; nothing looks at them.
 const MAX_ANSWER: usize = 64 * 1024;
 /// Changes of one subscription that wait for the app; what comes then waits in the store.
-const MAX_HELD: usize = 64;
+const MAX_UNSETTLED: usize = 64;
 const LIMITS: Limits = Limits {
     in_flight: 1,
-    held: MAX_HELD,
+    unsettled: MAX_UNSETTLED,
 };
 
 /// The app's endpoint for changes.

@@ -36,7 +36,7 @@ const MAX_ANSWER: usize = 64 * 1024;
 /// Jobs that the app handles at once, and those with the ones that wait: as many as a scheduler triggers at once.
 const LIMITS: Limits = Limits {
     in_flight: 2048,
-    held: 4096,
+    unsettled: 4096,
 };
 /// Lists within each other in a value: a message is decoded up to 100 levels deep, of which a list takes two.
 const MAX_LISTS: usize = 50;

@@ -55,7 +55,7 @@ struct EventBudget {
     window: Window,
     in_flight: usize,
     /// In all, those in flight included.
-    held: usize,
+    unsettled: usize,
 }
 
 impl OpenBatches {
@@ -64,7 +64,7 @@ impl OpenBatches {
     fn are_complete(&self) -> bool {
         let members = self.batches.values().map(|batch| batch.members.len());
         let (members, budget) = (members.sum::<usize>(), &self.budget);
-        let is_closed = budget.held >= budget.window.get() && members >= budget.in_flight;
+        let is_closed = budget.unsettled >= budget.window.get() && members >= budget.in_flight;
         members >= budget.limit || is_closed
     }
 }
@@ -102,7 +102,7 @@ impl Collector {
                     limit: usize::MAX,
                     window: Window::default(),
                     in_flight: 0,
-                    held: 0,
+                    unsettled: 0,
                 },
             }),
             complete: Notify::new(),
@@ -115,14 +115,14 @@ impl Collector {
             limit,
             window,
             in_flight: 0,
-            held: 0,
+            unsettled: 0,
         };
     }
 
-    /// So many events are in flight now, and held in all. Bulks that have become complete by that go to the app.
-    pub(super) fn observe(&self, in_flight: usize, held: usize) {
+    /// The events that are in flight now, and those unsettled in all. Bulks that have become complete by that go to the app.
+    pub(super) fn observe(&self, in_flight: usize, unsettled: usize) {
         let mut waiting = self.waiting();
-        (waiting.budget.in_flight, waiting.budget.held) = (in_flight, held);
+        (waiting.budget.in_flight, waiting.budget.unsettled) = (in_flight, unsettled);
         if !waiting.batches.is_empty() && waiting.are_complete() {
             self.complete.notify_waiters();
         }

@@ -34,10 +34,10 @@ impl Depth {
         }
     }
 
-    /// `held`: events in all, those in flight included.
-    pub(super) fn show(&mut self, in_flight: usize, held: usize) {
+    /// `unsettled`: events in all, those in flight included.
+    pub(super) fn show(&mut self, in_flight: usize, unsettled: usize) {
         let count = |events: usize| i64::try_from(events).unwrap_or(i64::MAX);
-        let now = (count(in_flight), count(held.saturating_sub(in_flight)));
+        let now = (count(in_flight), count(unsettled.saturating_sub(in_flight)));
         for (gauge, now, before) in [
             (&self.in_flight, now.0, self.shown.0),
             (&self.waiting, now.1, self.shown.1),

@@ -10,7 +10,7 @@ use super::*;
 const FAILURE: Outcome = Outcome::Failure { code: None };
 const LIMITS: Limits = Limits {
     in_flight: 1,
-    held: 2,
+    unsettled: 2,
 };
 
 /// Retries twice, at once.
@@ -62,7 +62,10 @@ async fn the_answer_of_the_last_attempt_is_the_answer() {
 #[tokio::test]
 async fn a_retry_holds_back_its_own_key_alone() {
     let (policy, metrics) = (policy(), metrics());
-    let limits = Limits { held: 3, ..LIMITS };
+    let limits = Limits {
+        unsettled: 3,
+        ..LIMITS
+    };
     let (inbox, mut engine) = engine(limits, Some(&policy), &metrics);
     drop(inbox);
     for event in ["a1", "b1", "a2"] {
@@ -164,12 +167,12 @@ async fn what_waits_for_its_next_attempt_has_no_answer_once_its_key_is_gone() {
     assert!(matches!(settled, Err(Undelivered::Revoked)), "{settled:?}");
 }
 
-/// What becomes of an event whose key goes away while its last attempt, which ends in `outcome`, is under way. `held`: the
+/// What becomes of an event whose key goes away while its last attempt, which ends in `outcome`, is under way. `undecided`: the
 /// source has to decide what becomes of it.
-async fn revoked_in_its_last_attempt(outcome: Outcome, held: bool) -> Result<u32, Undelivered> {
+async fn revoked_in_its_last_attempt(outcome: Outcome, undecided: bool) -> Result<u32, Undelivered> {
     let (policy, metrics) = (policy(), metrics());
     let (inbox, mut engine) = engine(LIMITS, Some(&policy), &metrics);
-    if held {
+    if undecided {
         engine = engine.in_order(|_| true).pausing_keys(|_| true);
     }
     let (stop, begun, gone) = (
@@ -216,18 +219,18 @@ async fn an_attempt_that_ends_after_its_key_is_gone_counts_only_where_it_succeed
     assert!(matches!(settled, Err(Undelivered::Revoked)), "{settled:?}");
 }
 
-/// Bulks go by it: one that waits for its next attempt is held, and not in flight.
+/// Bulks go by it: one that waits for its next attempt is unsettled, and not in flight.
 #[tokio::test]
 async fn who_is_told_hears_how_full_it_is() {
     let (policy, metrics) = (policy_after("1h"), metrics());
     let (inbox, engine) = engine::<(), _, ()>(LIMITS, Some(&policy), &metrics);
     let (stop, depths) = (CancellationToken::new(), Mutex::new(Vec::new()));
-    let tell = |in_flight, held| {
+    let tell = |in_flight, unsettled| {
         let mut depths = depths.lock().unwrap();
-        if depths.last() != Some(&(in_flight, held)) {
-            depths.push((in_flight, held));
+        if depths.last() != Some(&(in_flight, unsettled)) {
+            depths.push((in_flight, unsettled));
         }
-        if (in_flight, held) == (1, 2) {
+        if (in_flight, unsettled) == (1, 2) {
             stop.cancel();
         }
     };
@@ -253,7 +256,10 @@ async fn who_is_told_hears_how_full_it_is() {
 #[tokio::test]
 async fn what_a_rebalance_takes_while_its_end_is_decided_does_not_go_back() {
     let metrics = metrics();
-    let limits = Limits { held: 3, ..LIMITS };
+    let limits = Limits {
+        unsettled: 3,
+        ..LIMITS
+    };
     let (inbox, engine) = engine::<char, _, _>(limits, None, &metrics);
     let engine = engine.in_order(|_| true).pausing_keys(|()| true);
     let stop = CancellationToken::new();

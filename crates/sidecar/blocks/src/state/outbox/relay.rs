@@ -27,7 +27,7 @@ use crate::pubsub::{Broker, apply_overrides};
 /// Events that are looked at at once, unless the component says how many are to be handled at once.
 const MAX_IN_FLIGHT: usize = 128;
 /// The same, with those whose marker is waited for.
-const MAX_HELD: usize = 1024;
+const MAX_UNSETTLED: usize = 1024;
 /// How long a marker is waited for before its event is given back to the broker: the contract's time. The first look is
 /// at once, the next after the first of the pauses, which grow to the second.
 const MARKER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -104,7 +104,7 @@ impl Relay {
             let request = Subscribe {
                 topic: self.broker.stored_topic(&self.place.topic).into_owned(),
                 metadata: Pairs::new(),
-                in_flight: NonZeroUsize::new(MAX_HELD).unwrap_or(NonZeroUsize::MIN),
+                in_flight: NonZeroUsize::new(MAX_UNSETTLED).unwrap_or(NonZeroUsize::MIN),
             };
             let subscribed = tokio::select! {
                 () = stop.cancelled() => return,
@@ -144,8 +144,8 @@ impl Relay {
             .concurrency()
             .map_or(MAX_IN_FLIGHT, NonZeroUsize::get);
         let limits = Limits {
-            in_flight: at_once.min(MAX_HELD),
-            held: MAX_HELD,
+            in_flight: at_once.min(MAX_UNSETTLED),
+            unsettled: MAX_UNSETTLED,
         };
         let (inbox, engine) = delivery::engine(limits, Some(&self.policy), self.metrics());
         let engine = engine.showing(Depth::of_topic(

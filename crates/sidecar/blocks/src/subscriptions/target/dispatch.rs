@@ -21,7 +21,7 @@ use crate::subscriptions::spec::Bulk;
 /// Events of one subscription that the app is handling, unless the component says how many.
 pub(super) const MAX_IN_FLIGHT: usize = 128;
 /// The same, with those that wait for their turn or their next attempt.
-pub(super) const MAX_HELD: usize = 1024;
+pub(super) const MAX_UNSETTLED: usize = 1024;
 /// How often it is looked how old the oldest event is that the app is not done with.
 const LAG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -44,9 +44,9 @@ impl Target {
         let engine = engine.under(&self.policy);
         let engine = engine.showing(Depth::of_topic(metrics, &self.wanted.pubsub, &self.wanted.topic));
         let engine = match &self.collector {
-            Some(collector) => {
-                engine.observed_by(Box::new(|in_flight, held| collector.observe(in_flight, held)))
-            }
+            Some(collector) => engine.observed_by(Box::new(|in_flight, unsettled| {
+                collector.observe(in_flight, unsettled)
+            })),
             None => engine,
         };
         let engine = match &self.sink {
@@ -183,8 +183,8 @@ pub(super) fn limits(concurrency: Option<NonZeroUsize>, bulk: Option<&Bulk>, cal
         calls.saturating_mul(bulk.map_or(1, |bulk| bulk.count.max(1)))
     });
     Limits {
-        in_flight: in_flight.min(in_calls).min(MAX_HELD),
-        held: MAX_HELD,
+        in_flight: in_flight.min(in_calls).min(MAX_UNSETTLED),
+        unsettled: MAX_UNSETTLED,
     }
 }
 

@@ -8,7 +8,7 @@ use outrigger_component::pubsub::{Subscribe, Subscription};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::dispatch::MAX_HELD;
+use super::dispatch::MAX_UNSETTLED;
 use super::{LOG, Target};
 
 /// Pauses before a broker is asked again for a subscription.
@@ -93,7 +93,7 @@ impl Target {
         let request = Subscribe {
             topic: self.broker.stored_topic(topic).into_owned(),
             metadata: self.wanted.metadata.clone(),
-            in_flight: NonZeroUsize::new(MAX_HELD).unwrap_or(NonZeroUsize::MIN),
+            in_flight: NonZeroUsize::new(MAX_UNSETTLED).unwrap_or(NonZeroUsize::MIN),
         };
         let subscribed = self.broker.component().subscribe(request).await;
         subscribed.map_err(|error| {

@@ -285,7 +285,7 @@ fn wanted() -> AppSubscription {
 }
 
 /// The dead letter of a message that was none before.
-fn parked(data: &str) -> (String, String) {
+fn dead_letter(data: &str) -> (String, String) {
     let event = Event::parse(data.as_bytes()).ok();
     let event = event.filter(|event| event.get("specversion").is_some());
     let counted = event.map(|mut event| {
@@ -302,7 +302,7 @@ const EXPIRED: &str =
 /// Invariant: a rebalance dead-letters nothing that still has attempts, and acknowledges nothing that the app did not
 /// finish: the next owner gets it.
 #[tokio::test]
-async fn what_a_rebalance_takes_between_attempts_is_neither_parked_nor_acknowledged() {
+async fn what_a_rebalance_takes_between_attempts_is_neither_dead_lettered_nor_acknowledged() {
     let mut scene = Scene::new(PATIENT, wanted()).await;
     scene.deliver(EVENT, Some(0));
     let id = scene.event().await;
@@ -340,7 +340,7 @@ async fn other_partitions_do_not_feel_a_rebalance() {
     scene.revoke(0).await;
     scene.answer(&id, Said::Retry);
     assert_eq!(scene.settlement().await, Settlement::Acknowledge);
-    assert_eq!(scene.dead_letters(), [parked(EVENT)]);
+    assert_eq!(scene.dead_letters(), [dead_letter(EVENT)]);
     scene.end().await;
 }
 
@@ -376,7 +376,7 @@ async fn messages_of_bulks_go_with_their_partition() {
 
 /// Invariant: what does not go to the app is acknowledged only when its dead letter is published.
 #[tokio::test]
-async fn what_is_not_for_the_app_is_acknowledged_once_it_is_parked() {
+async fn what_is_not_for_the_app_is_acknowledged_once_it_is_dead_lettered() {
     let rules = Rules {
         rules: vec![Rule {
             r#match: "event.type == 'other'".to_owned(),
@@ -397,11 +397,15 @@ async fn what_is_not_for_the_app_is_acknowledged_once_it_is_parked() {
         let mut scene = Scene::new("", wanted).await;
         scene.fake.refuses.store(true, Ordering::Relaxed);
         scene.deliver(data, None);
-        assert_eq!(scene.settlement().await, Settlement::Reject, "{data}: not parked");
+        assert_eq!(
+            scene.settlement().await,
+            Settlement::Reject,
+            "{data}: no dead letter"
+        );
         scene.fake.refuses.store(false, Ordering::Relaxed);
         scene.deliver(data, None);
         assert_eq!(scene.settlement().await, Settlement::Acknowledge, "{data}");
-        assert_eq!(scene.dead_letters(), [parked(data)]);
+        assert_eq!(scene.dead_letters(), [dead_letter(data)]);
         scene.end().await;
     }
 }
@@ -409,7 +413,7 @@ async fn what_is_not_for_the_app_is_acknowledged_once_it_is_parked() {
 /// Invariant: a message that its dead-letter topic does not take is not overtaken by those of its key; they go back with it, and
 /// those of other keys go on.
 #[tokio::test]
-async fn what_cannot_be_parked_is_not_overtaken_by_its_key() {
+async fn what_cannot_be_dead_lettered_is_not_overtaken_by_its_key() {
     const FIRST: &str = r#"{"id":"first","type":"t","source":"s","specversion":"1.0","data":1}"#;
     const SECOND: &str = r#"{"id":"second","type":"t","source":"s","specversion":"1.0","data":2}"#;
     const OTHER: &str = r#"{"id":"other","type":"t","source":"s","specversion":"1.0","data":3}"#;
@@ -451,7 +455,7 @@ async fn what_cannot_be_parked_is_not_overtaken_by_its_key() {
             scene.answer(id, status);
             assert_eq!(scene.settlement().await, Settlement::Acknowledge);
         }
-        assert_eq!(scene.dead_letters(), [parked(FIRST)]);
+        assert_eq!(scene.dead_letters(), [dead_letter(FIRST)]);
         scene.end().await;
     }
 }
@@ -484,7 +488,7 @@ async fn an_unknown_status_of_a_stream_is_a_failure() {
         scene.opened.stream.answered(&id, status);
         assert_eq!(scene.settlement().await, Settlement::Acknowledge);
     }
-    assert_eq!(scene.dead_letters().len(), 3, "each is parked");
+    assert_eq!(scene.dead_letters().len(), 3, "each has a dead letter");
     scene.end().await;
 }
 

@@ -200,7 +200,7 @@ async fn rolling_restarts_of_sidecars_lose_nothing() {
 /// Invariant: a message that the app cannot take is dead-lettered with a trace, after its attempts; what follows under its key
 /// waits for that, and nothing else does.
 #[tokio::test]
-async fn poison_between_good_messages_is_parked() {
+async fn poison_between_good_messages_is_dead_lettered() {
     let (app, got) = keeping(|target, event| {
         let poisoned = target == "/orders" && event["data"] == "poison";
         app::text(if poisoned { 500 } else { 200 }, "")

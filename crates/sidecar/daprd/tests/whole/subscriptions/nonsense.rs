@@ -117,7 +117,7 @@ async fn over_grpc_an_answer_that_cannot_be_used_is_a_failure() {
 
 /// What the broker brings that is no event never reaches the app's route, and is kept where somebody can look at it.
 #[tokio::test]
-async fn what_is_no_event_is_parked() {
+async fn what_is_no_event_is_dead_lettered() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("broker.db");
     let (app, got) = keeping(|_, _| app::text(200, "")).await;
@@ -137,23 +137,23 @@ async fn what_is_no_event_is_parked() {
         let answer = node.ask(post("/v1.0/publish/broker/orders?metadata.rawPayload=true", text));
         assert_eq!(answer.await.status, 204);
     }
-    let parked = || {
+    let dead_letters = || {
         use base64::Engine;
         let got = got.lock().unwrap();
         let dead = got.iter().filter(|(target, _)| target == "/dead");
-        let mut parked: Vec<_> = dead
+        let mut dead_letters: Vec<_> = dead
             .map(|(_, event)| {
                 let text = event["data_base64"].as_str().unwrap();
                 let bytes = base64::engine::general_purpose::STANDARD.decode(text).unwrap();
                 String::from_utf8(bytes).unwrap()
             })
             .collect();
-        parked.sort_unstable();
-        parked
+        dead_letters.sort_unstable();
+        dead_letters
     };
     let mut wanted = texts;
     wanted.sort_unstable();
-    eventually(async || parked() == wanted).await;
+    eventually(async || dead_letters() == wanted).await;
     assert_eq!(payloads(&got, "/orders"), Vec::<Value>::new());
     let labels = ["component=\"broker\"", "success=\"true\"", "topic=\"orders\""];
     node.counts("dapr_component_pubsub_dead_letter_count", &labels, 3.0)

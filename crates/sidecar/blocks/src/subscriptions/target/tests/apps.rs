@@ -9,7 +9,7 @@ use super::bulks::app;
 use super::*;
 use crate::subscriptions::spec::Bulk;
 
-/// Invariant: while the app is unhealthy no event is attempted, and none is parked for it.
+/// Invariant: while the app is unhealthy no event is attempted, and none becomes a dead letter.
 #[tokio::test]
 async fn an_unhealthy_app_is_asked_nothing_and_parks_nothing() {
     let mut scene = Scene::new("", wanted()).await;
@@ -40,7 +40,7 @@ async fn an_unhealthy_app_is_asked_nothing_and_parks_nothing() {
 }
 
 /// Invariant: where the broker drops what nobody consumes, an unhealthy app does not end the subscription. What comes meanwhile goes
-/// back, to whomever the broker chooses, and nothing is parked.
+/// back, to any consumer, and nothing becomes a dead letter.
 #[tokio::test]
 async fn a_subscription_that_its_queue_needs_outlasts_an_unhealthy_app() {
     let mut scene = Scene::new("", wanted()).await;
