@@ -31,7 +31,7 @@ struct Reader<'a> {
     handler: Arc<dyn EventHandler>,
     drain: CancellationToken,
     client: Client,
-    handling: JoinSet<Settlement>,
+    handling: JoinSet<Attempted>,
     /// Which connection this is: a message can only be acknowledged on the one it came by.
     connection: u64,
     online: bool,
@@ -42,7 +42,7 @@ struct Reader<'a> {
 }
 
 /// A message that the app answered, or refused for good.
-struct Settlement {
+struct Attempted {
     message: Received,
     connection: u64,
     accepted: bool,
@@ -184,7 +184,7 @@ impl Reader<'_> {
                     () = drain.cancelled() => break false,
                 }
             };
-            Settlement {
+            Attempted {
                 message,
                 connection,
                 accepted,
@@ -192,7 +192,7 @@ impl Reader<'_> {
         });
     }
 
-    fn done(&mut self, done: Settlement, events: &mut Events) {
+    fn done(&mut self, done: Attempted, events: &mut Events) {
         // A broker that forgets would not send it again: then it should not take a place either.
         let dropped = !done.accepted && self.settings.connection.forgetful();
         if done.accepted || dropped {

@@ -240,7 +240,7 @@ impl<T> Feed<T> {
             return;
         }
         let receipt = Receipt::new(id, self.settling.clone());
-        // Where nobody takes it any more, dropping it returns it.
+        // After the subscription was dropped this fails, and the dropped receipt rejects the message.
         let _ = self.events.send(Event::Message(Delivery { message, receipt }));
     }
 
@@ -271,7 +271,7 @@ impl<T> Feed<T> {
                 for (id, settlement) in all {
                     self.report(id, settlement, found);
                 }
-                // Where nobody takes it any more, nothing is attempted.
+                // After the subscription was dropped nothing is attempted.
                 let _ = self.events.send(Event::Reopened(ordering_key));
             }
         }
