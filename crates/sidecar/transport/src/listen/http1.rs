@@ -1,21 +1,21 @@
 //! Serves connections that speak HTTP/1.1, on hyper, and those that go on with HTTP/2.
 //!
-//! A connection is one task: hyper's connection, its timers replaced by one of ours. Between it and the socket stands
-//! `requests`, which gives hyper one head at a time, whole and with nothing behind it. A head's target is escaped there
-//! where `http::Uri` would refuse what curl and browsers send. Where a body ends is hyper's decision: `requests` hears it
-//! from the request that hyper made of the head, before it gives a byte of the body. A body that came with its head
-//! reaches the handler as bytes. What a body that nobody read leaves behind is read up to a limit, else the connection
-//! ends once the client has had time to read the answer.
+//! A connection is one task: hyper's connection, its timers replaced by one of ours. `requests` stands between it and the
+//! socket, and says why. A body that came with its head reaches the handler as bytes. A body that the handler left unread is
+//! read up to a limit; beyond it the connection ends, once the client has had time to read the answer.
 //!
-//! What can be read in two ways is refused with an answer that says why: two framings, lengths that differ, two hosts or
-//! none, and any line of a chunked body that does not end with CR LF (`chunks`). Every wait for a peer has an end: for
-//! the first head, for a head that has begun, between requests, for the next piece of a body that somebody reads, for a
-//! peer that reads nothing of what is written. Drain ends those before a first request at once.
+//! hyper refuses malformed heads, lengths that differ and heads over the limit; where a request has a length and chunks it
+//! takes the chunks and closes the connection. What it does not refuse is refused here: no host or two, a transfer coding
+//! other than chunked, and a line of a chunked body that does not end with CR LF (`chunks`). Every wait for a peer has an
+//! end: for the first head, for the rest of a head, between requests, for the next piece of a body that is read, for a peer
+//! that does not read its answer. Drain ends connections without a first request at once.
 //!
 //! A connection that begins with HTTP/2 goes on in `outrigger_http2`, as does one that is upgraded to it: its request is
 //! handed over as a value, and becomes stream 1. The tests are conversations byte by byte.
 
 mod body;
+mod exchange;
+mod framing;
 #[cfg(feature = "fuzzing")]
 mod fuzzing;
 mod head;
@@ -45,9 +45,10 @@ use tokio_util::sync::CancellationToken;
 pub use body::Received;
 use body::ResponseBody;
 use body::Unread;
+use exchange::{Calling, Exchange};
 #[cfg(feature = "fuzzing")]
 pub use fuzzing::{fuzz_body_end, fuzz_head};
-use requests::{Calling, Exchange, Framing, Requests, Times};
+use requests::{Requests, Times};
 
 use super::unfinished::unfinished;
 use super::{Client, HEAD_TIMEOUT, Handler, Options, Versions, h2c, http2};
@@ -215,10 +216,9 @@ type Called = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infalli
 impl<H: Handler> Calls<H> {
     fn begin(&self, request: Request<Incoming>) -> Called {
         let length = request.body().size_hint().exact();
-        let framing = length.map_or(Framing::Chunks, Framing::Length);
-        let (at_hand, two_framings) = self.exchange.begin(framing, request.version());
+        let buffered = self.exchange.begin(length, request.version());
         let calling = self.exchange.calling();
-        if let Some(refused) = refuse(&request, two_framings) {
+        if let Some(refused) = refuse(&request) {
             return Box::pin(ready(Ok(calling.answer(refused))));
         }
         self.client.prove();
@@ -229,7 +229,7 @@ impl<H: Handler> Calls<H> {
             return Box::pin(ready(Ok(calling.answer(h2c::switching_protocols()))));
         }
         let (handler, client) = (Arc::clone(&self.handler), Arc::clone(&self.client));
-        let at_hand = length.is_some_and(|length| length <= at_hand as u64);
+        let at_hand = length.is_some_and(|length| length <= buffered as u64);
         // Boxed: hyper moves the future of a call several times before it runs, and a call's future is large.
         if length == Some(0) {
             let request = request.map(|_| Body::Empty);
@@ -279,13 +279,12 @@ async fn with_body<H: Handler>(
     response
 }
 
-/// What could be understood in two ways, or not at all.
+/// The refusal of a request that hyper takes and that has to be refused (RFC 9112 sections 3.2 and 6.1).
 #[inline]
-fn refuse(request: &Request<Incoming>, two_framings: bool) -> Option<Response<Body>> {
+fn refuse(request: &Request<Incoming>) -> Option<Response<Body>> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let mut encodings = request.headers().get_all(TRANSFER_ENCODING).iter();
     let bad = match (hosts.next(), hosts.next()) {
-        _ if two_framings => "there are both a Transfer-Encoding and a Content-Length",
         (None, _) if request.version() == Version::HTTP_11 => "the Host field is missing",
         (_, Some(_)) => "there are two Host fields",
         _ => {

@@ -2,15 +2,14 @@
 
 use std::borrow::Cow;
 
-use memchr::memchr;
+use memchr::{memchr, memchr2};
 use outrigger_http2::target::escape;
 
-/// Where the first head in `bytes` ends, behind its empty line; the first `seen` bytes were looked at before.
+/// Where the first head in `bytes` ends, behind its empty line. The first `seen` bytes are known to hold no end.
 #[inline]
 pub(super) fn end(bytes: &[u8], seen: usize) -> Option<usize> {
-    let start = start(bytes);
-    // An empty line is up to three bytes long, with the end of the one before it.
-    let mut at = seen.saturating_sub(2).max(start);
+    // An empty line is up to three bytes long, with the end of the line before it.
+    let mut at = seen.saturating_sub(2).max(start(bytes));
     while let Some(found) = memchr(b'\n', &bytes[at..]) {
         at += found + 1;
         match bytes[at..] {
@@ -22,43 +21,25 @@ pub(super) fn end(bytes: &[u8], seen: usize) -> Option<usize> {
     None
 }
 
-/// Empty lines before a request mean nothing.
+/// Where the request line begins: empty lines before it are ignored.
 #[inline]
 fn start(bytes: &[u8]) -> usize {
     let first = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n'));
     first.unwrap_or(bytes.len())
 }
 
-/// A head whose target can be carried, if that of `head` cannot.
+/// The head with its target escaped, if `http::Uri` refuses the target as it is.
 pub(super) fn escaped(head: &[u8]) -> Option<Vec<u8>> {
-    let start = start(head);
-    let line = memchr(b'\n', &head[start..])?;
-    let from = start + memchr(b' ', &head[start..start + line])? + 1;
-    let to = from + memchr(b' ', &head[from..start + line])?;
+    let space = |from: usize| {
+        let at = from + memchr2(b' ', b'\n', &head[from..])?;
+        (head[at] == b' ').then_some(at)
+    };
+    let from = space(start(head))? + 1;
+    let to = space(from)?;
     match escape(&head[from..to]) {
         Cow::Borrowed(_) => None,
         Cow::Owned(target) => Some([&head[..from], &target, &head[to..]].concat()),
     }
-}
-
-/// Whether a head tells the length of the body in two ways; hyper believes one of them and hides the other.
-pub(super) fn has_two_framings(head: &[u8]) -> bool {
-    let (mut length, mut encoding) = (false, false);
-    let mut at = 0;
-    while let Some(found) = memchr(b'\n', &head[at..]) {
-        at += found + 1;
-        match head[at..] {
-            [b'c' | b'C', ..] => length |= is_named(&head[at..], b"content-length"),
-            [b't' | b'T', ..] => encoding |= is_named(&head[at..], b"transfer-encoding"),
-            _ => {}
-        }
-    }
-    length && encoding
-}
-
-fn is_named(line: &[u8], name: &[u8]) -> bool {
-    line.split_at_checked(name.len())
-        .is_some_and(|(start, rest)| start.eq_ignore_ascii_case(name) && rest.first() == Some(&b':'))
 }
 
 #[cfg(test)]
@@ -99,18 +80,6 @@ mod tests {
             "GET /<\r\n\r\n",
         ] {
             assert_eq!(super::escaped(same.as_bytes()), None, "{same:?}");
-        }
-    }
-
-    #[test]
-    fn two_framings_are_found_by_their_names() {
-        let both = "POST / HTTP/1.1\r\nTransfer-encoding: chunked\nCONTENT-LENGTH: 3\r\n\r\n";
-        assert!(has_two_framings(both.as_bytes()));
-        for one in [
-            "POST / HTTP/1.1\r\ncontent-length: 3\r\na: transfer-encoding: x\r\n\r\n",
-            "POST / HTTP/1.1\r\ncontent-length: 3\r\ntransfer-encodings: x\r\n\r\n",
-        ] {
-            assert!(!has_two_framings(one.as_bytes()), "{one:?}");
         }
     }
 }

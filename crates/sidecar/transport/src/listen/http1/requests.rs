@@ -1,29 +1,28 @@
-//! What a client sends, cut for hyper: one head, then its body, then the next head.
+//! The byte stream of a client, cut for hyper: one head, then its body, then the next head.
 //!
-//! hyper reads as much as there is, and refuses targets that clients send all the same. Therefore it gets a head only
-//! when it is whole, with its target escaped, and nothing that is behind it. How the body is framed is hyper's decision:
-//! it is heard from the request that it makes of the head, before anything of the body is given.
+//! Two things need the cuts. `http::Uri` refuses targets that curl and browsers send: they are escaped before hyper
+//! parses them. And whether a client may end its half depends on where it ends: within a request that is an error,
+//! behind it the client may still wait for the answer. A head is scanned once, for its end; hyper parses it and decides
+//! how the body is framed, before the reader gives it any of the body.
 
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use http::Version;
 use outrigger_http2::PREFACE;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
+use super::exchange::Exchange;
+use super::framing::Framing;
 use super::head;
-use crate::chunks::Chunks;
-use crate::listen::held::{HeldAnswer, HeldAnswers};
 use crate::stall::StallTimer;
 
-/// Bytes that a read into a buffer of our own may bring.
+/// Bytes that one read into `ahead` may bring.
 const READ: usize = 4096;
-/// Time for the answer to a client that has said that it says no more, before it is asked whether it listens.
+/// Time for the answer once the client has ended its half; then the reader probes whether the client is still there.
 const PROBE_AFTER: Duration = Duration::from_secs(1);
 /// An interim answer that a client may discard (RFC 9110 section 15.2.1).
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -31,216 +30,47 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// Time limits of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
-    /// For a head, once it has begun, and for the first one of a connection.
+    /// For a head, from its first byte, and for the first head of a connection.
     pub(super) head: Duration,
     /// Between an answer and the next request.
     pub(super) idle: Duration,
-    /// Between two pieces of a body that is waited for.
+    /// Between two pieces of a body that hyper asks for.
     pub(super) body: Duration,
 }
 
-/// How the end of a request's body is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Framing {
-    /// By its length.
-    Length(u64),
-    /// By a last chunk.
-    Chunks,
-}
-
-/// What the reader of a connection and its service have to tell each other.
-#[derive(Debug)]
-pub(super) struct Exchange {
-    current: Mutex<CurrentRequest>,
-    /// Whether a request has been taken and not been answered whole.
-    calling: AtomicBool,
-    /// Whether something of an answer waits for the client to read.
-    unwritten: AtomicBool,
-    /// Where large answers are counted.
-    held: HeldAnswers,
-    /// Whether the answer is one of these.
-    is_large: AtomicBool,
-    large: Mutex<Option<LargeAnswer>>,
-}
-
-/// An answer that is counted until it is written whole.
-#[derive(Debug)]
-struct LargeAnswer {
-    held: HeldAnswer,
-    /// Whether hyper has taken all of it.
-    taken: bool,
-}
-
-/// A call until hyper has taken all of its answer.
-#[derive(Debug)]
-pub(super) struct Calling(Arc<Exchange>);
-
-impl Calling {
-    /// So many bytes of the answer are in memory.
-    #[inline]
-    pub(super) fn hold(&self, bytes: usize) {
-        if let Some(held) = self.0.held.hold(bytes) {
-            *self.0.large() = Some(LargeAnswer { held, taken: false });
-            self.0.is_large.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Drop for Calling {
-    fn drop(&mut self) {
-        self.0.calling.store(false, Ordering::Relaxed);
-        if self.0.is_large()
-            && let Some(large) = self.0.large().as_mut()
-        {
-            large.taken = true;
-        }
-    }
-}
-
-/// What is known of the request that is being read.
-#[derive(Debug, Default)]
-struct CurrentRequest {
-    /// How hyper takes its body to be framed, until the reader has taken note of it.
-    framing: Option<Framing>,
-    /// Bytes of the body that came with the head.
-    buffered: usize,
-    /// Whether the head has both `Transfer-Encoding` and `Content-Length`.
-    two_framings: bool,
-    /// Whether the client knows interim answers.
-    interim: bool,
-}
-
-impl Exchange {
-    pub(super) fn new(held: HeldAnswers) -> Self {
-        Self {
-            current: Mutex::default(),
-            calling: AtomicBool::new(false),
-            unwritten: AtomicBool::new(false),
-            held,
-            is_large: AtomicBool::new(false),
-            large: Mutex::default(),
-        }
-    }
-
-    #[inline]
-    fn is_large(&self) -> bool {
-        self.is_large.load(Ordering::Relaxed)
-    }
-
-    fn large(&self) -> MutexGuard<'_, Option<LargeAnswer>> {
-        self.large.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes note of a write.
-    ///
-    /// # Errors
-    /// The connection has to make room for others.
-    #[inline]
-    fn written(&self, written: &Poll<io::Result<usize>>, cx: &Context<'_>) -> io::Result<()> {
-        self.unwritten.store(written.is_pending(), Ordering::Relaxed);
-        if self.is_large()
-            && let Some(large) = self.large().as_ref()
-        {
-            large.held.written(written, cx)?;
-        }
-        Ok(())
-    }
-
-    /// Nothing that hyper has taken waits for the client.
-    #[inline]
-    fn flushed(&self) {
-        if self.is_large() && self.large().take_if(|large| large.taken).is_some() {
-            self.is_large.store(false, Ordering::Relaxed);
-        }
-    }
-
-    #[inline]
-    fn current(&self) -> MutexGuard<'_, CurrentRequest> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The service has a request whose body is framed like this. Returns how many bytes of it are here already, and
-    /// whether its head told another framing too.
-    #[inline]
-    pub(super) fn begin(&self, framing: Framing, version: Version) -> (usize, bool) {
-        let mut current = self.current();
-        current.framing = Some(framing);
-        current.interim = version == Version::HTTP_11;
-        (current.buffered, current.two_framings)
-    }
-
-    /// A call begins.
-    #[inline]
-    pub(super) fn calling(self: &Arc<Self>) -> Calling {
-        self.calling.store(true, Ordering::Relaxed);
-        Calling(Arc::clone(self))
-    }
-
-    /// Whether a request has been taken, and its answer has not been written whole.
-    #[inline]
-    pub(super) fn is_calling(&self) -> bool {
-        self.is_unwritten() || self.calling.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    fn is_unwritten(&self) -> bool {
-        self.unwritten.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    fn head(&self, two_framings: bool, buffered: usize) {
-        *self.current() = CurrentRequest {
-            framing: None,
-            buffered,
-            two_framings,
-            interim: false,
-        };
-    }
-
-    #[inline]
-    fn framing(&self) -> (Option<Framing>, bool) {
-        let mut current = self.current();
-        (current.framing.take(), current.interim)
-    }
-}
-
-/// Where in the conversation the reader is.
+/// What the reader expects next.
 #[derive(Debug, Clone, Copy)]
 enum ReaderState {
-    /// Before a head, or in it; so many bytes have been looked at.
+    /// A head, or the rest of one; the first so many bytes of it hold no end.
     Head(usize),
-    /// In a whole head, with so many bytes of it to give.
+    /// A whole head is here, with so many bytes left to give.
     Whole(usize),
-    /// Behind a head: the service knows what comes.
-    Behind,
-    /// In a body with so many bytes to come.
-    Body(u64),
-    /// In a body of chunks.
-    Chunks(Chunks),
-    /// In something that is not cut.
+    /// A body.
+    Body(Framing),
+    /// Bytes that are passed on as they are.
     Raw,
 }
 
-/// The reading half of a server's connection, and a writing half that is not waited for too long.
+/// The socket of a server's connection as hyper sees it. Reads are cut; writes have a time limit.
 #[derive(Debug)]
 pub(super) struct Requests<I> {
     io: I,
-    /// Read and not given to hyper yet.
+    /// Bytes that were read and not given to hyper yet.
     ahead: BytesMut,
     at: ReaderState,
     /// Whether there was a request before.
     served: bool,
     exchange: Arc<Exchange>,
-    /// Bytes of a head.
+    /// Largest head, in bytes.
     limit: usize,
     times: Times,
     reading: StallTimer,
     writing: StallTimer,
-    /// Whether the client has said that it says no more.
+    /// Whether the client has ended its half.
     ended: bool,
-    /// What did not come in time: hyper does not tell.
+    /// The timeout that ended the connection: hyper hides it.
     late: Option<io::Error>,
-    /// How often it may still be asked whether it listens.
+    /// How many probes are left for the current answer.
     probes: u8,
 }
 
@@ -267,7 +97,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         self.late.take()
     }
 
-    /// Whether the client begins with HTTP/2; `None` when it leaves before that can be told.
+    /// Whether the client begins with HTTP/2; `None` when it leaves before that is known.
     ///
     /// # Errors
     /// Those of the socket.
@@ -285,8 +115,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         }
     }
 
-    /// The connection for something else than HTTP/1.1, with everything behind the last request; `read` is what hyper has
-    /// of that.
+    /// The connection for another protocol. It begins with the bytes behind the last request; `read` are those that hyper
+    /// has of them.
     pub(super) fn into_raw(mut self, read: &[u8]) -> Self {
         self.at = ReaderState::Raw;
         let ahead = std::mem::take(&mut self.ahead);
@@ -295,8 +125,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         self
     }
 
-    /// Closes the connection. What the client still sends is read for a while: unread, it would make the kernel take back
-    /// the last answer.
+    /// Closes the connection. It reads what the client still sends for a while: unread bytes make the kernel reset the
+    /// connection, and the client loses the last answer.
     pub(super) async fn close(&mut self, linger: Duration) {
         let gone = async {
             let mut space = [0; 1024];
@@ -316,31 +146,16 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
                         return Poll::Ready(Ok(()));
                     }
                 }
+                ReaderState::Whole(0) => self.at = self.behind()?,
                 ReaderState::Whole(left) => {
-                    let given = self.give(left, space);
-                    self.at = match left - given {
-                        0 => ReaderState::Behind,
-                        left => ReaderState::Whole(left),
-                    };
+                    self.at = ReaderState::Whole(left - self.give(left, space));
                     return Poll::Ready(Ok(()));
                 }
-                ReaderState::Behind => self.at = self.behind()?,
-                ReaderState::Body(left) => {
-                    let given = ready!(self.poll_body(cx, space, |new| Ok(left.min(new.len() as u64)))?);
-                    self.at = match left.saturating_sub(given as u64) {
-                        0 => ReaderState::Head(0),
-                        left => ReaderState::Body(left),
-                    };
-                    return Poll::Ready(Ok(()));
-                }
-                ReaderState::Chunks(mut chunks) => {
-                    ready!(self.poll_body(cx, space, |new| {
-                        let taken = chunks.follow(new).map_err(invalid)?;
-                        Ok(taken as u64)
-                    })?);
-                    self.at = match chunks.ended() {
+                ReaderState::Body(mut left) => {
+                    ready!(self.poll_body(cx, space, |new| left.take(new).map_err(invalid))?);
+                    self.at = match left.ended() {
                         true => ReaderState::Head(0),
-                        false => ReaderState::Chunks(chunks),
+                        false => ReaderState::Body(left),
                     };
                     return Poll::Ready(Ok(()));
                 }
@@ -363,22 +178,21 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         given
     }
 
-    /// What follows a head.
+    /// The state behind a head: by now the service has the request.
     fn behind(&mut self) -> io::Result<ReaderState> {
         self.served = true;
         self.reading.renew();
         let (framing, interim) = self.exchange.framing();
         // A client that has gone resets the connection upon the first; the second is refused by the kernel then.
         self.probes = if interim { 2 } else { 0 };
-        Ok(match framing {
-            Some(Framing::Length(0)) => ReaderState::Head(0),
-            Some(Framing::Length(length)) => ReaderState::Body(length),
-            Some(Framing::Chunks) => ReaderState::Chunks(Chunks::default()),
-            None => return Err(invalid("a head that ends in two places")),
-        })
+        match framing {
+            Some(framing) if framing.ended() => Ok(ReaderState::Head(0)),
+            Some(framing) => Ok(ReaderState::Body(framing)),
+            None => Err(invalid("hyper did not take the whole head")),
+        }
     }
 
-    /// Reads until a head is whole. True when it has been given already, or when the client has left.
+    /// Reads until a head is whole. True when `space` has it already, or when the client has left.
     fn poll_head(
         &mut self,
         seen: usize,
@@ -391,15 +205,14 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
                 return self.poll_end(cx);
             }
             let new = &space.filled()[before..];
-            // Mostly a head comes in one piece, and is given where it lies.
+            // Mostly a head comes in one piece, and stays where it is.
             if let Some(end) = head::end(new, 0)
                 && head::escaped(&new[..end]).is_none()
             {
-                self.exchange
-                    .head(head::has_two_framings(&new[..end]), new.len() - end);
+                self.exchange.head(new.len() - end);
                 self.ahead.extend_from_slice(&new[end..]);
                 space.set_filled(before + end);
-                self.at = ReaderState::Behind;
+                self.at = ReaderState::Whole(0);
                 return Poll::Ready(Ok(true));
             }
             self.ahead.extend_from_slice(new);
@@ -415,13 +228,12 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
                 self.ahead.extend_from_slice(&escaped);
                 self.ahead.extend_from_slice(&behind);
             }
-            let two_framings = head::has_two_framings(&self.ahead[..whole]);
-            self.exchange.head(two_framings, self.ahead.len() - whole);
+            self.exchange.head(self.ahead.len() - whole);
             self.at = ReaderState::Whole(whole);
             return Poll::Ready(Ok(false));
         }
         if self.ahead.len() > self.limit {
-            // hyper refuses it, with the right answer.
+            // hyper answers 431.
             self.at = ReaderState::Raw;
             return Poll::Ready(Ok(false));
         }
@@ -437,8 +249,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         }
     }
 
-    /// The client says no more. While it waits for an answer that is its right; but it looks the same if it has gone, and
-    /// then the call is not to go on. So it is sent what a client of HTTP/1.1 has to expect at any time.
+    /// The client has ended its half. It may wait for the answer still, or it has gone and the call should end: both look the
+    /// same. An interim answer, which every client of HTTP/1.1 has to expect, tells them apart.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if !self.ended {
             self.ended = true;
@@ -478,27 +290,27 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         }
     }
 
-    /// Gives a part of a body: `of` tells how many of the bytes that are here belong to it.
+    /// Gives a part of a body: `take` returns how many of the given bytes belong to it.
     fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
         space: &mut ReadBuf<'_>,
-        of: impl FnOnce(&[u8]) -> io::Result<u64>,
-    ) -> Poll<io::Result<usize>> {
-        let least = |of: u64| usize::try_from(of).unwrap_or(usize::MAX);
+        take: impl FnOnce(&[u8]) -> io::Result<usize>,
+    ) -> Poll<io::Result<()>> {
         if !self.ahead.is_empty() {
             let most = self.ahead.len().min(space.remaining());
-            let mine = least(of(&self.ahead[..most])?);
-            return Poll::Ready(Ok(self.give(mine, space)));
+            let mine = take(&self.ahead[..most])?;
+            self.give(mine, space);
+            return Poll::Ready(Ok(()));
         }
         let before = space.filled().len();
         ready!(self.poll_read(cx, space)?);
         self.reading.renew();
         let new = &space.filled()[before..];
-        let mine = least(of(new)?);
+        let mine = take(new)?;
         self.ahead.extend_from_slice(&new[mine..]);
         space.set_filled(before + mine);
-        Poll::Ready(Ok(mine))
+        Poll::Ready(Ok(()))
     }
 
     /// Reads from the socket; how many bytes came.
@@ -510,13 +322,13 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         }
     }
 
-    /// Waits for the client, as long as its state allows.
+    /// Waits for the client, up to the limit of the state.
     fn poll_stalled<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let (limit, what) = match self.at {
-            // It is for us to speak.
+            // It is the server's turn.
             ReaderState::Head(_) if self.is_calling() => return Poll::Pending,
             ReaderState::Head(_) if self.served && self.ahead.is_empty() => (self.times.idle, "no request"),
-            ReaderState::Body(_) | ReaderState::Chunks(_) => {
+            ReaderState::Body(_) => {
                 (self.times.body, "the client sent no more of a request's body")
             }
             _ => (self.times.head, "no complete head of a request"),
