@@ -2,7 +2,6 @@
 //! that stream through, headers, and the framing of gRPC. It knows neither blocks nor components.
 
 pub mod body;
-mod chunks;
 pub mod conn;
 pub mod error;
 pub mod grpc;

@@ -4,7 +4,6 @@
 //! connection is a value in a list. Before it is used again the kernel is asked whether anything has come on it; one
 //! that brought more than its answer is never used again.
 
-mod answers;
 mod link;
 
 use std::pin::Pin;

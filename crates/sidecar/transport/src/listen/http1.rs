@@ -14,6 +14,7 @@
 //! handed over as a value, and becomes stream 1. The tests are conversations byte by byte.
 
 mod body;
+mod chunks;
 mod exchange;
 mod framing;
 #[cfg(feature = "fuzzing")]

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use http::header::TRANSFER_ENCODING;
 use http::{Request, StatusCode, response};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -18,7 +17,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::has_budget_remaining;
 
 use super::super::{ConnectionError, Io, MAX_FIELDS};
-use super::answers::Answer;
 use crate::body::{Body, BoxError};
 use crate::stall::{StallTimer, UNREAD_TIMEOUT};
 
@@ -30,16 +28,8 @@ pub(super) struct Link {
     sender: SendRequest<Body>,
     /// None once it is over.
     connection: Option<Connection<TokioIo<Checked>, Body>>,
-    notes: Arc<Notes>,
-}
-
-/// What the two sides of hyper tell each other.
-#[derive(Default)]
-struct Notes {
-    /// Set before another call.
-    check: AtomicBool,
-    /// Set when a line of the body is malformed, if that is chunked.
-    malformed: AtomicBool,
+    /// Set before another call: `Checked` looks for bytes that belong to no call.
+    check: Arc<AtomicBool>,
 }
 
 /// Why a request has no answer.
@@ -63,11 +53,10 @@ impl Link {
     /// # Errors
     /// hyper's.
     pub(super) async fn open(io: Io) -> hyper::Result<Box<Self>> {
-        let notes = Arc::<Notes>::default();
+        let check = Arc::<AtomicBool>::default();
         let io = Checked {
             io,
-            notes: Arc::clone(&notes),
-            answer: Answer::default(),
+            check: Arc::clone(&check),
             writing: StallTimer::default(),
         };
         let (sender, connection) = Builder::new()
@@ -78,7 +67,7 @@ impl Link {
         Ok(Box::new(Self {
             sender,
             connection: Some(connection),
-            notes,
+            check,
         }))
     }
 
@@ -110,19 +99,16 @@ impl Link {
             // What follows is no HTTP, and nobody asked for it: the connection ends here.
             return Ok((head, ResponseBody::Whole(Bytes::new(), None)));
         }
-        let chunked = is_chunked(&head);
-        Ok((head, self.begin(incoming, chunked)))
+        Ok((head, self.begin(incoming)))
     }
 
     /// Takes what is here of a body.
-    fn begin(mut self: Box<Self>, mut incoming: Incoming, chunked: bool) -> ResponseBody {
+    fn begin(mut self: Box<Self>, mut incoming: Incoming) -> ResponseBody {
         if incoming.is_end_stream() {
             return ResponseBody::Whole(Bytes::new(), self.if_reusable());
         }
         let Some(length) = incoming.size_hint().exact() else {
-            let mut body = StreamingBody::new(self, incoming, None);
-            body.chunked = chunked;
-            return ResponseBody::Streaming(body);
+            return ResponseBody::Streaming(StreamingBody::new(self, incoming, None));
         };
         // What is not here yet wakes whoever reads it.
         let frame = self.drive_until(1, &mut quiet(), |quiet| Pin::new(&mut incoming).poll_frame(quiet));
@@ -139,9 +125,7 @@ impl Link {
     fn if_reusable(self: Box<Self>) -> Option<Box<Self>> {
         let ready = self.connection.is_some() && self.sender.is_ready();
         ready.then(|| {
-            self.notes.check.store(true, Ordering::Relaxed);
-            // That of a body that hyper does not take for a chunked one.
-            self.notes.malformed.store(false, Ordering::Relaxed);
+            self.check.store(true, Ordering::Relaxed);
             self
         })
     }
@@ -188,26 +172,6 @@ impl Link {
     }
 }
 
-/// Whether hyper takes the body behind a head for one of chunks, if it tells no length.
-fn is_chunked(head: &response::Parts) -> bool {
-    let last = head.headers.get_all(TRANSFER_ENCODING).iter().next_back();
-    last.is_some_and(|codings| {
-        codings
-            .as_bytes()
-            .trim_ascii_end()
-            .to_ascii_lowercase()
-            .ends_with(b"chunked")
-    })
-}
-
-fn malformed() -> BoxError {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        "the end of a chunked body is malformed",
-    )
-    .into()
-}
-
 fn quiet() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
@@ -220,7 +184,6 @@ pub(super) struct StreamingBody {
     incoming: Incoming,
     /// What was read before anybody asked.
     first: Option<Result<Frame<Bytes>, hyper::Error>>,
-    chunked: bool,
     over: bool,
     /// For the next piece, where it is known that one must come.
     reading: StallTimer,
@@ -232,7 +195,6 @@ impl StreamingBody {
             link: Some(link),
             incoming,
             first,
-            chunked: false,
             over: false,
             reading: StallTimer::default(),
         }
@@ -253,19 +215,13 @@ impl StreamingBody {
             Some(first) => Poll::Ready(Some(first)),
             None => link.drive_until(2, cx, |quiet| Pin::new(&mut *incoming).poll_frame(quiet)),
         };
-        // What came before is given first. hyper would wait for more, or take what follows for a trailer.
-        let at_end = !matches!(&found, Poll::Ready(Some(Ok(frame))) if frame.is_data());
-        let frame = if at_end && self.chunked && link.notes.malformed.load(Ordering::Relaxed) {
-            Some(Err(malformed()))
-        } else {
-            match found {
-                Poll::Ready(frame) => frame.map(|frame| frame.map_err(BoxError::from)),
-                Poll::Pending if incoming.size_hint().exact().is_none() => return Poll::Pending,
-                Poll::Pending => {
-                    let reading = &mut self.reading;
-                    let late = reading.poll(UNREAD_TIMEOUT, "the server sent no more of the answer", cx);
-                    Some(Err(std::task::ready!(late).into()))
-                }
+        let frame = match found {
+            Poll::Ready(frame) => frame.map(|frame| frame.map_err(BoxError::from)),
+            Poll::Pending if incoming.size_hint().exact().is_none() => return Poll::Pending,
+            Poll::Pending => {
+                let reading = &mut self.reading;
+                let late = reading.poll(UNREAD_TIMEOUT, "the server sent no more of the answer", cx);
+                Some(Err(std::task::ready!(late).into()))
             }
         };
         self.reading.renew();
@@ -308,8 +264,7 @@ impl StreamingBody {
 /// A socket that is looked at before it is used again, and that is not written to for ever.
 struct Checked {
     io: Io,
-    notes: Arc<Notes>,
-    answer: Answer,
+    check: Arc<AtomicBool>,
     writing: StallTimer,
 }
 
@@ -327,19 +282,14 @@ impl Checked {
 impl AsyncRead for Checked {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let before = buf.filled().len();
         let read = Pin::new(&mut this.io).poll_read(cx, buf);
-        // The first read of a call comes before its request is written: whatever is there belongs to nobody, and to hyper
-        // the connection has ended.
-        if this.notes.check.load(Ordering::Relaxed) {
-            this.notes.check.store(false, Ordering::Relaxed);
-            this.answer = Answer::default();
+        // The first read of a call comes before its request is written: bytes that are here then belong to no call, and
+        // hyper is given the end of the connection.
+        if this.check.load(Ordering::Relaxed) {
+            this.check.store(false, Ordering::Relaxed);
             if read.is_pending() && this.has_unread() {
                 return Poll::Ready(Ok(()));
             }
-        }
-        if this.answer.follow(&buf.filled()[before..]).is_err() {
-            this.notes.malformed.store(true, Ordering::Relaxed);
         }
         read
     }

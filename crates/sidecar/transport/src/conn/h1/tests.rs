@@ -235,15 +235,7 @@ async fn answers_may_have_many_fields_but_not_any_number() {
 #[tokio::test]
 async fn a_body_that_ends_otherwise_than_told_is_broken_off() {
     let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
-    for body in [
-        "0\r\n\nx\r\n\r\n",
-        "2\r\nok0\r\n\r\n",
-        "2\nok\r\n0\r\n\r\n",
-        // Nothing follows: hyper would wait for ever.
-        "0\r\n\n",
-        "2\r\nok\r\n0\r\n\n",
-        "2\r\nok\r\n0\r\na: b\n\r\n",
-    ] {
+    for body in ["2\r\nok0\r\n\r\n", "2\nok\r\n0\r\n\r\n"] {
         let pool = first_answered(format!("{chunked}{body}")).await;
         let response = call(&pool, get()).await.unwrap();
         let read = timeout(LONG, response.into_body().collect_up_to(100))

@@ -1,6 +1,6 @@
 //! Where the body of a request ends.
 
-use crate::chunks::Chunks;
+use super::chunks::Chunks;
 
 /// What is left of the body of a request.
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Where heads and bodies end, for the fuzz targets.
 
+use super::chunks::Chunks;
 use super::head;
-use crate::chunks::Chunks;
 
 /// Where a chunked body ends that comes in pieces of `step` bytes; `None` where it goes on.
 ///

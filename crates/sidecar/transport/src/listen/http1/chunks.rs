@@ -1,11 +1,14 @@
-//! The lines between the chunks of a body (RFC 9112 section 7.1). hyper decodes them; here they are only
-//! followed, because it takes a line feed alone for a part of a trailer, where others see the end of the body.
+//! The lines between the chunks of a request's body (RFC 9112 section 7.1), followed to find its end; hyper decodes them.
+//!
+//! hyper takes a bare line feed behind the last chunk for the beginning of a trailer, and then the next request for the rest
+//! of it. A proxy that takes the line feed for the end of the body forwards that request, whose body hyper would take for a
+//! request that the proxy has never seen. Therefore a bare line feed is refused.
 
-/// How far a body has come.
+/// The position in a chunked body.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Chunks {
+pub(super) struct Chunks {
     at: Position,
-    /// Bytes of the chunk that are still to come.
+    /// Bytes of the chunk that have not come yet.
     size: u64,
 }
 
@@ -27,16 +30,16 @@ enum Position {
 impl Chunks {
     /// Whether the body is over.
     #[inline]
-    pub(crate) fn ended(self) -> bool {
+    pub(super) fn ended(self) -> bool {
         self.at == Position::Ended
     }
 
     /// How many of `bytes` belong to the body.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why the body is malformed.
     #[inline]
-    pub(crate) fn follow(&mut self, bytes: &[u8]) -> Result<usize, &'static str> {
+    pub(super) fn follow(&mut self, bytes: &[u8]) -> Result<usize, &'static str> {
         let mut taken = 0;
         while let Some(&byte) = bytes.get(taken).filter(|_| !self.ended()) {
             if self.at == Position::Data {
