@@ -10,16 +10,13 @@ pub mod address;
 mod admission;
 pub mod budget;
 mod descriptors;
-pub mod fields;
 mod handshake;
 pub mod health;
 mod http1;
 mod keep_alive;
 mod listen;
-pub mod messages;
 mod texts;
 mod throttle;
-pub mod unfinished;
 
 use std::fmt::Debug;
 use std::future::Future;

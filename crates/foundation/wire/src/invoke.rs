@@ -30,15 +30,14 @@ mod decode;
 mod encode;
 mod error;
 mod fields;
-mod frame;
 mod head;
 
 pub use crate::common::v1::http_extension::Verb;
 pub use decode::{Limits, decode_request, decode_response};
 pub use encode::{Chunk, encode_chunk, encode_request, encode_response, entries};
-pub use error::{DecodeError, FrameError};
-pub use frame::{FRAME_PREFIX, FrameReader};
+pub use error::DecodeError;
 pub use head::{
     Actor, Payload, RequestFrame, RequestHead, RequestParts, ResponseFrame, ResponseHead, ResponseParts,
     method_of, verb_of,
 };
+pub use outrigger_grpc::frame::{FrameError, FrameReader, PREFIX as FRAME_PREFIX};

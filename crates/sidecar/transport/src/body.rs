@@ -23,7 +23,7 @@ pub use deadline::Late;
 pub use failure::{Failure, Reason};
 pub use guarded::Guarded;
 pub use inspect::Next;
-pub use outrigger_accept::unfinished::{
+pub use outrigger_grpc::unfinished::{
     Bounds as UnfinishedBounds, TooMuchUnfinished, Unfinished, UnfinishedMemory, UnfinishedRequest,
 };
 

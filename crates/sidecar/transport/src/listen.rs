@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response};
-use outrigger_accept::unfinished::Bounds;
 use outrigger_accept::{Accept, Accepted, Admission, Limits, Permit};
+use outrigger_grpc::unfinished::Bounds;
 use outrigger_identity::{SpiffeId, expiry};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};

@@ -8,9 +8,8 @@ use std::str;
 use bytes::{BufMut, BytesMut};
 use http::HeaderMap;
 
-use super::frame::FRAME_PREFIX;
 use super::head::{RequestParts, ResponseParts};
-use super::{FrameError, Verb};
+use super::{FRAME_PREFIX, FrameError, Verb};
 
 /// A header: its name and one of its values.
 type Entry<'a> = (&'a str, &'a [u8]);

@@ -45,29 +45,3 @@ pub enum DecodeError {
         field: &'static str,
     },
 }
-
-/// A gRPC frame that cannot be taken or made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum FrameError {
-    /// The frame is marked as compressed; no compression is negotiated between sidecars.
-    #[error("a gRPC frame has compression flag {flag}, but no compression was agreed")]
-    Compressed {
-        /// The flag byte.
-        flag: u8,
-    },
-    /// The message exceeds the limit.
-    #[error("a gRPC message of {len} bytes exceeds the limit of {max}")]
-    TooLarge {
-        /// Length of the message in bytes.
-        len: usize,
-        /// The limit in bytes.
-        max: usize,
-    },
-    /// The stream ended within a frame.
-    #[error("the stream ended within a gRPC frame, after {have} of its bytes")]
-    Truncated {
-        /// Bytes of the frame that arrived, its prefix included.
-        have: usize,
-    },
-}

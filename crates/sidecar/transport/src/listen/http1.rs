@@ -38,7 +38,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use outrigger_accept::unfinished::Unfinished;
+use outrigger_grpc::unfinished::Unfinished;
 use outrigger_http2::Upgrade;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use outrigger_accept::budget;
-use outrigger_accept::unfinished::Unfinished;
+use outrigger_grpc::unfinished::Unfinished;
 use outrigger_http2::limits::HEADER_MEMORY;
 use outrigger_http2::{Config, Error, Http2, Incoming, KeepAlive, Reason, Service, Timeouts, Upgrade};
 use tokio::io::{AsyncRead, AsyncWrite};

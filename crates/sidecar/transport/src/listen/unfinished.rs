@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outrigger_accept::unfinished::{Bounds, Unfinished, UnfinishedMemory};
+use outrigger_grpc::unfinished::{Bounds, Unfinished, UnfinishedMemory};
 
 use super::Options;
 

@@ -7,8 +7,8 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use outrigger_accept::Limits;
-use outrigger_accept::fields::MAX_FIELDS;
-use outrigger_accept::messages::MESSAGE_TIMEOUT;
+use outrigger_grpc::fields::MAX_FIELDS;
+use outrigger_grpc::messages::MESSAGE_TIMEOUT;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 

@@ -2,10 +2,34 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::FrameError;
-
 /// Bytes before each message: a compression flag and the length, big-endian.
-pub const FRAME_PREFIX: usize = 5;
+pub const PREFIX: usize = 5;
+
+/// A gRPC frame that cannot be taken or made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FrameError {
+    /// The frame is marked as compressed; no compression is negotiated between sidecars.
+    #[error("a gRPC frame has compression flag {flag}, but no compression was agreed")]
+    Compressed {
+        /// The flag byte.
+        flag: u8,
+    },
+    /// The message exceeds the limit.
+    #[error("a gRPC message of {len} bytes exceeds the limit of {max}")]
+    TooLarge {
+        /// Length of the message in bytes.
+        len: usize,
+        /// The limit in bytes.
+        max: usize,
+    },
+    /// The stream ended within a frame.
+    #[error("the stream ended within a gRPC frame, after {have} of its bytes")]
+    Truncated {
+        /// Bytes of the frame that arrived, its prefix included.
+        have: usize,
+    },
+}
 
 /// Cuts the data of a stream into messages.
 ///
@@ -58,7 +82,7 @@ impl FrameReader {
             }
             return Ok(None);
         }
-        self.fill_partial(FRAME_PREFIX);
+        self.fill_partial(PREFIX);
         if let Some(total) = self.frame_len(&self.partial)? {
             self.fill_partial(total);
             if self.partial.len() == total {
@@ -95,7 +119,7 @@ impl FrameReader {
 
     /// Length of the frame that `data` begins with, prefix included, if its prefix is there.
     fn frame_len(&self, data: &[u8]) -> Result<Option<usize>, FrameError> {
-        let Some(&[flag, a, b, c, d]) = data.first_chunk::<FRAME_PREFIX>() else {
+        let Some(&[flag, a, b, c, d]) = data.first_chunk::<PREFIX>() else {
             return Ok(None);
         };
         if flag != 0 {
@@ -108,12 +132,12 @@ impl FrameReader {
                 max: self.max_message,
             });
         }
-        Ok(Some(FRAME_PREFIX + len))
+        Ok(Some(PREFIX + len))
     }
 }
 
 fn message(mut frame: Bytes) -> Bytes {
-    frame.advance(FRAME_PREFIX);
+    frame.advance(PREFIX);
     frame
 }
 
