@@ -4,6 +4,7 @@
 pub mod actor_types;
 pub mod config;
 pub mod grpc;
+pub mod health;
 mod identity;
 mod monitoring;
 mod process;

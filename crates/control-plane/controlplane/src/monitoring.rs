@@ -4,15 +4,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use outrigger_accept::health::{Health, Part, serve_health};
-use outrigger_accept::{Listen, Ports, Server, serve_metrics};
+use outrigger_accept::{ENDPOINT_LIMITS, Listen, Ports, Server, serve_http1};
+use outrigger_telemetry::metrics::{TextBody, Texts};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::health::{Health, Part, serve_health};
 use crate::tasks::{TaskFailed, fine, supervise};
+
+/// The content type of the Prometheus text format.
+const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The servers of health and metrics with their ports bound, and the parts that have to be ready.
 #[derive(Debug)]
@@ -115,4 +119,28 @@ impl Monitoring {
         self.running.iter().for_each(|part| part.set(false));
         outcome
     }
+}
+
+/// Serves what `render` writes in the Prometheus text format, on every path, until `drain`.
+async fn serve_metrics<R>(server: Server, drain: CancellationToken, render: R)
+where
+    R: Fn() -> String + Clone + Send + Sync + 'static,
+{
+    let texts = Arc::new(Texts::default());
+    let respond = move |request: Request<Incoming>| {
+        let (texts, render) = (Arc::clone(&texts), render.clone());
+        let reads = request.method() == Method::GET || request.method() == Method::HEAD;
+        async move {
+            if !reads {
+                let mut response = Response::new(TextBody::default());
+                *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+                return response;
+            }
+            let mut response = Response::new(texts.answer((), render).await);
+            let value = HeaderValue::from_static(EXPOSITION);
+            response.headers_mut().insert(header::CONTENT_TYPE, value);
+            response
+        }
+    };
+    serve_http1(server.listener, ENDPOINT_LIMITS, drain, respond).await;
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
-use outrigger_accept::{Limits, Ports, Server, health::Part};
+use outrigger_accept::{Limits, Ports, Server};
+use outrigger_controlplane::health::Part;
 use outrigger_controlplane::{Monitoring, TlsConfig, fine, obtain, webhook};
 use outrigger_identity::{Identity, Mode, Renewal};
 use outrigger_kube::Client;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use outrigger_accept::health::Part;
+use outrigger_controlplane::health::Part;
 use outrigger_identity::TrustAnchors;
 use outrigger_kube::{ApiError, Client, Kind, Patch};
 use serde_json::json;
@@ -68,7 +68,7 @@ async fn register(client: &Client, bundle: &str) -> Result<(), ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_accept::health::Health;
+    use outrigger_controlplane::health::Health;
     use outrigger_identity::TrustBundle;
     use outrigger_identity::testing::{Algorithm, Authority};
     use outrigger_kube::testing::Server;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_accept::health::Part;
+use outrigger_controlplane::health::Part;
 use outrigger_kube::{Client, Progress, Reflector, Scope, Store, WatchState, Watched};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use outrigger_accept::health::Part;
 use outrigger_backoff::Backoff;
+use outrigger_controlplane::health::Part;
 use outrigger_identity::TrustAnchors;
 use outrigger_kube::{ApiError, Client, Kind, Meta, Patch, Reflector, Scope, Watched};
 use serde_json::{Value, json};
@@ -174,7 +174,7 @@ fn patch(definition: &Value, namespace: &str, bundle: &str) -> Result<Option<Val
 
 #[cfg(test)]
 mod tests {
-    use outrigger_accept::health::Health;
+    use outrigger_controlplane::health::Health;
     use outrigger_identity::testing::{Algorithm, Authority};
     use outrigger_kube::testing::Server;
 

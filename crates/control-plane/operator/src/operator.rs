@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_accept::{ENDPOINT_LIMITS, Limits, Ports, Server, health::Part};
+use outrigger_accept::{ENDPOINT_LIMITS, Limits, Ports, Server};
 use outrigger_controlplane::grpc::{self, ServerLimits};
+use outrigger_controlplane::health::Part;
 use outrigger_controlplane::{Monitoring, TlsConfig, fine, host_name, obtain, webhook};
 use outrigger_identity::{Identity, Mode, Renewal};
 use outrigger_kube::{Client, Election, Kind, Leads, Pace};

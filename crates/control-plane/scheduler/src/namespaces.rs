@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outrigger_accept::health::Part;
+use outrigger_controlplane::health::Part;
 use outrigger_kube::{Client, Kind, Meta, Progress, Reflector, Scope, Store, Watched};
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -243,7 +243,7 @@ fn missed_some(missed: u64) {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_accept::health::Health;
+    use outrigger_controlplane::health::Health;
     use outrigger_kube::testing::Server;
     use serde_json::json;
 

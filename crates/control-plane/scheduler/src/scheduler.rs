@@ -8,9 +8,9 @@ use outrigger_accept::budget::Payloads;
 use outrigger_accept::{
     Limits, Listen, Ports, Server,
     address::{host_address, is_localhost},
-    health::Part,
 };
 use outrigger_controlplane::grpc::{self, ServerLimits};
+use outrigger_controlplane::health::Part;
 use outrigger_controlplane::{Monitoring, fine, obtain_into};
 use outrigger_identity::{Identity, Renewal};
 use outrigger_kube::Client;

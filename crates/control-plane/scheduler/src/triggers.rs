@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use outrigger_accept::health::Part;
+use outrigger_controlplane::health::Part;
 use outrigger_schedule::engine::{Action, Engine, Host, HostId, Limits, Name, TriggerId, Version};
 use outrigger_schedule::job::{Outcome, Progress};
 use tokio::sync::{mpsc, oneshot};

@@ -8,7 +8,8 @@ use std::{future::ready, sync::Arc};
 use arc_swap::ArcSwap;
 use http::{Request, header};
 use hyper::body::Incoming;
-use outrigger_accept::{Accepted, Admission, ENDPOINT_LIMITS, Server, health::Part, http1, keep_alive};
+use outrigger_accept::{Accepted, Admission, ENDPOINT_LIMITS, Server, http1, keep_alive};
+use outrigger_controlplane::health::Part;
 use tokio_util::sync::CancellationToken;
 
 use crate::{authority::Authority, config::OidcConfig};

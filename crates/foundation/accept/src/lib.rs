@@ -11,11 +11,9 @@ mod admission;
 pub mod budget;
 mod descriptors;
 mod handshake;
-pub mod health;
 mod http1;
 mod keep_alive;
 mod listen;
-mod texts;
 mod throttle;
 
 use std::fmt::Debug;
@@ -36,8 +34,7 @@ pub use descriptors::{descriptors, is_out_of_descriptors, raise_descriptors};
 pub use handshake::handshake;
 pub use http1::{finish, finish_http1, http1, serve_http1};
 pub use keep_alive::{keep_alive, probe};
-pub use listen::{BindError, BindErrors, ENDPOINT_LIMITS, Listen, Ports, Server, serve_metrics};
-pub use texts::{BrokenOff, TextBody, Texts};
+pub use listen::{BindError, BindErrors, ENDPOINT_LIMITS, Listen, Ports, Server};
 pub use throttle::LogThrottle;
 
 const LOG: &str = "dapr.accept";

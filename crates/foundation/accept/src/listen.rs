@@ -3,18 +3,11 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::Arc,
 };
 
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use hyper::body::Incoming;
 use tokio::net::{TcpListener, lookup_host};
-use tokio_util::sync::CancellationToken;
 
-use crate::{Limits, TextBody, Texts, serve_http1};
-
-/// The content type of the Prometheus text format.
-const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
+use crate::Limits;
 
 /// Connections of the endpoints for operators (health, metrics and their like), each.
 pub const ENDPOINT_LIMITS: Limits = Limits {
@@ -163,30 +156,6 @@ async fn bind(listen: &Listen) -> io::Result<TcpListener> {
     let mut addresses: Vec<SocketAddr> = lookup_host((host, listen.port)).await?.collect();
     addresses.sort_by_key(SocketAddr::is_ipv6);
     TcpListener::bind(addresses.as_slice()).await
-}
-
-/// Serves what `render` writes in the Prometheus text format, on every path, until `drain`.
-pub async fn serve_metrics<R>(server: Server, drain: CancellationToken, render: R)
-where
-    R: Fn() -> String + Clone + Send + Sync + 'static,
-{
-    let texts = Arc::new(Texts::default());
-    let respond = move |request: Request<Incoming>| {
-        let (texts, render) = (Arc::clone(&texts), render.clone());
-        let reads = request.method() == Method::GET || request.method() == Method::HEAD;
-        async move {
-            if !reads {
-                let mut response = Response::new(TextBody::default());
-                *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
-                return response;
-            }
-            let mut response = Response::new(texts.answer((), render).await);
-            let value = HeaderValue::from_static(EXPOSITION);
-            response.headers_mut().insert(header::CONTENT_TYPE, value);
-            response
-        }
-    };
-    serve_http1(server.listener, ENDPOINT_LIMITS, drain, respond).await;
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ mod resiliency;
 mod rules;
 mod runtime;
 mod server;
+mod texts;
 
 use std::sync::Arc;
 
@@ -42,6 +43,7 @@ pub use resiliency::{BreakerState, FlowDirection, PolicyKind, PolicyMetrics, Res
 pub use rules::wrong_regex;
 pub use runtime::RuntimeMetrics;
 pub use server::{Page, serve};
+pub use texts::{BrokenOff, TextBody, Texts};
 
 /// Every metric of one sidecar.
 #[derive(Debug)]

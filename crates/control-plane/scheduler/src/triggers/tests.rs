@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
-use outrigger_accept::health::Health;
+use outrigger_controlplane::health::Health;
 use outrigger_wire::scheduler::v1::{
     Job as Asked, JobMetadata, JobTargetMetadata, TargetJob, job_target_metadata::Type,
 };

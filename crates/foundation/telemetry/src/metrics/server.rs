@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use http::header::{ACCEPT, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Request, Response};
-use outrigger_accept::{Limits, TextBody, Texts, serve_http1};
+use outrigger_accept::{Limits, serve_http1};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{Format, Metrics};
+use super::{Format, Metrics, TextBody, Texts};
 
 /// Scrapers connected at once; beyond it the oldest silent connection goes.
 const LIMITS: Limits = Limits {

@@ -10,10 +10,8 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use outrigger_accept::{ENDPOINT_LIMITS, Server, serve_http1};
 use tokio_util::sync::CancellationToken;
-
-use crate::listen::{ENDPOINT_LIMITS, Server};
-use crate::serve_http1;
 
 /// The parts that have to be ready before the process is. Complete before it is served.
 #[derive(Debug, Default)]
@@ -79,7 +77,7 @@ fn respond(health: &Health, path: &str) -> Response<Full<Bytes>> {
         StatusCode::OK
     } else {
         let waiting = health.waiting().collect::<Vec<_>>().join(", ");
-        tracing::debug!(target: crate::LOG, "not healthy yet: waiting for {waiting}");
+        tracing::debug!(target: "dapr.accept", "not healthy yet: waiting for {waiting}");
         StatusCode::SERVICE_UNAVAILABLE
     };
     let mut response = Response::new(Full::default());
