@@ -4,13 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use outrigger_grpc::frame::{PREFIX, Prefix};
 use outrigger_wire::placement::v1::{Host, PlacementOrder, PlacementTable, PlacementTables};
 use prost::Message;
 
 use crate::dissemination::Phase;
-
-/// Length of a gRPC message's head: a flag, and four bytes of length.
-const HEAD: usize = 5;
 
 /// What is between our own alone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -85,10 +83,9 @@ fn message(phase: Phase, version: u64, marks: Marks, order: PlacementOrder) -> B
         ..order
     };
     let length = order.encoded_len();
-    let mut frame = BytesMut::with_capacity(HEAD + length);
-    frame.put_u8(0);
+    let mut frame = BytesMut::with_capacity(PREFIX + length);
     // Tables are bounded far below 4 GiB.
-    frame.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    frame.put_slice(&Prefix::write(length).unwrap_or_default());
     order.encode_raw(&mut frame);
     frame.freeze()
 }
@@ -113,12 +110,8 @@ mod tests {
             host("h2", "c", &["t"]),
         ];
         let frame = update(7, Marks::default(), 100, hosts.iter(), std::iter::once("h3"));
-        assert_eq!(frame[0], 0);
-        assert_eq!(
-            u32::from_be_bytes(frame[1..5].try_into().unwrap()) as usize,
-            frame.len() - HEAD
-        );
-        let order = PlacementOrder::decode(&frame[HEAD..]).unwrap();
+        assert_eq!(frame[..PREFIX], Prefix::write(frame.len() - PREFIX).unwrap());
+        let order = PlacementOrder::decode(&frame[PREFIX..]).unwrap();
         assert_eq!((order.operation.as_str(), order.version), ("update", 7));
         let ours = (order.handover, order.leaving.len(), order.settles);
         assert_eq!(ours, (0, 0, false), "as Dapr writes it");
@@ -127,7 +120,7 @@ mod tests {
             settles: true,
         };
         let handed = update(7, marks, 100, hosts.iter(), std::iter::once("h3"));
-        let handed = PlacementOrder::decode(&handed[HEAD..]).unwrap();
+        let handed = PlacementOrder::decode(&handed[PREFIX..]).unwrap();
         assert_eq!((handed.handover, handed.settles), (5, true));
         assert_eq!(handed.leaving, ["h3"]);
         let tables = order.tables.unwrap();
@@ -141,7 +134,7 @@ mod tests {
     fn orders_name_their_phase() {
         for (phase, name) in [(Phase::Lock, "lock"), (Phase::Unlock, "unlock")] {
             let frame = order(phase, 3, Marks::default());
-            let order = PlacementOrder::decode(&frame[HEAD..]).unwrap();
+            let order = PlacementOrder::decode(&frame[PREFIX..]).unwrap();
             assert_eq!(
                 (order.operation.as_str(), order.version, order.tables),
                 (name, 3, None)

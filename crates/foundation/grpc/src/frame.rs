@@ -2,8 +2,36 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Bytes before each message: a compression flag and the length, big-endian.
+/// Bytes before each message: a compression flag and the length, big-endian (gRPC over HTTP/2, "Length-Prefixed-Message").
 pub const PREFIX: usize = 5;
+
+/// What the prefix of a message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// 0 for a message that is not compressed.
+    pub flag: u8,
+    /// Bytes of the message.
+    pub length: usize,
+}
+
+impl Prefix {
+    /// The prefix that `data` begins with, once all of it is there.
+    #[inline]
+    pub fn read(data: &[u8]) -> Option<Self> {
+        let &[flag, a, b, c, d] = data.first_chunk()?;
+        Some(Self {
+            flag,
+            length: u32::from_be_bytes([a, b, c, d]) as usize,
+        })
+    }
+
+    /// The bytes before a message of this length that is not compressed; `None` beyond 4 GiB.
+    #[inline]
+    pub fn write(length: usize) -> Option<[u8; PREFIX]> {
+        let [a, b, c, d] = u32::try_from(length).ok()?.to_be_bytes();
+        Some([0, a, b, c, d])
+    }
+}
 
 /// A gRPC frame that cannot be taken or made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -119,13 +147,12 @@ impl FrameReader {
 
     /// Length of the frame that `data` begins with, prefix included, if its prefix is there.
     fn frame_len(&self, data: &[u8]) -> Result<Option<usize>, FrameError> {
-        let Some(&[flag, a, b, c, d]) = data.first_chunk::<PREFIX>() else {
+        let Some(Prefix { flag, length: len }) = Prefix::read(data) else {
             return Ok(None);
         };
         if flag != 0 {
             return Err(FrameError::Compressed { flag });
         }
-        let len = u32::from_be_bytes([a, b, c, d]) as usize;
         if len > self.max_message {
             return Err(FrameError::TooLarge {
                 len,
@@ -148,10 +175,7 @@ mod tests {
     use super::*;
 
     fn framed(message: &[u8]) -> Vec<u8> {
-        let mut frame = vec![0];
-        frame.extend_from_slice(&(message.len() as u32).to_be_bytes());
-        frame.extend_from_slice(message);
-        frame
+        [&Prefix::write(message.len()).unwrap()[..], message].concat()
     }
 
     fn read_all(reader: &mut FrameReader, into: &mut Vec<Vec<u8>>) {

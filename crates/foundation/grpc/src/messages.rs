@@ -9,13 +9,11 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::fields::{Counter, FLAT, Nested, TooManyFields};
+use crate::frame::{PREFIX, Prefix};
 use crate::unfinished::UnfinishedRequest;
 
 /// Time without a byte of a message that has begun, or of a request that is one message and has not ended.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Bytes before each message: a flag and the length, big-endian (gRPC over HTTP/2, "Length-Prefixed-Message").
-const PREFIX: usize = 5;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -199,8 +197,8 @@ impl Progress {
 
     /// Of the message with its prefix, which is here.
     fn length(&self) -> usize {
-        let [_, a, b, c, d] = self.prefix;
-        PREFIX.saturating_add(u32::from_be_bytes([a, b, c, d]) as usize)
+        let message = Prefix::read(&self.prefix).map_or(0, |prefix| prefix.length);
+        PREFIX.saturating_add(message)
     }
 }
 
@@ -300,10 +298,7 @@ mod tests {
     #[tokio::test]
     async fn a_message_with_too_many_fields_fails_before_it_is_whole() {
         static NAMED: Nested = Nested::of(&[(1, &FLAT)]);
-        let framed = |fields: &[u8]| {
-            let length = u32::try_from(fields.len()).unwrap().to_be_bytes();
-            [&[0], &length[..], fields].concat()
-        };
+        let framed = |fields: &[u8]| [&Prefix::write(fields.len()).unwrap()[..], fields].concat();
         let most = framed(&[0x12, 0].repeat(MAX_FIELDS));
         let many = framed(&[0x12, 0].repeat(MAX_FIELDS + 1));
         for kind in [RequestKind::Unary, RequestKind::Streaming] {

@@ -9,6 +9,7 @@ use http_body::{Body as HttpBody, Frame};
 use http_body_util::{BodyExt, StreamBody};
 pub use outrigger_grpc::fields;
 use outrigger_grpc::fields::TooManyFields;
+pub use outrigger_grpc::frame::{PREFIX, Prefix};
 use outrigger_grpc::messages::MessageTimeout;
 pub use outrigger_grpc::messages::{Messages, RequestKind};
 use outrigger_grpc::unfinished::{TooMuchUnfinished, Unfinished};
@@ -25,8 +26,6 @@ pub const CONTENT_TYPE_GRPC: HeaderValue = HeaderValue::from_static("application
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const OK: HeaderValue = HeaderValue::from_static("0");
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
-/// Bytes before each message: compressed flag and big-endian length (gRPC over HTTP/2).
-pub const PREFIX: usize = 5;
 
 /// True for `application/grpc` and its forms with a codec (`+proto`).
 #[inline]
@@ -60,12 +59,8 @@ pub fn baggage(headers: &HeaderMap) -> Result<Option<HeaderValue>, Status> {
 pub fn frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut out = BytesMut::with_capacity(PREFIX + length);
-    out.put_u8(0);
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "messages are bounded far below 4 GiB by the body limit"
-    )]
-    out.put_u32(length as u32);
+    // Messages are bounded far below 4 GiB by the body limit.
+    out.put_slice(&Prefix::write(length).unwrap_or_default());
     message.encode_raw(&mut out);
     out.freeze()
 }
@@ -79,28 +74,22 @@ pub fn unframe(mut body: Bytes) -> Result<Bytes, Status> {
     if body.is_empty() {
         return Err(Status::internal("the peer answered OK without a message"));
     }
-    if body.len() < PREFIX {
-        return Err(Status::internal("truncated gRPC message"));
-    }
-    if body.get_u8() != 0 {
-        return Err(Status::internal(
-            "compressed gRPC message without an agreed encoding",
-        ));
-    }
-    if body.get_u32() as usize != body.len() {
-        return Err(Status::internal("gRPC message length does not match the body"));
-    }
-    Ok(body)
+    let problem = match Prefix::read(&body) {
+        None => "truncated gRPC message",
+        Some(Prefix { flag: 1.., .. }) => "compressed gRPC message without an agreed encoding",
+        Some(prefix) if prefix.length != body.len() - PREFIX => "gRPC message length does not match the body",
+        Some(_) => {
+            body.advance(PREFIX);
+            return Ok(body);
+        }
+    };
+    Err(Status::internal(problem))
 }
 
 /// Whether these bytes, the first of a body, hold a whole message.
 #[inline]
-pub fn has_message(mut bytes: &[u8]) -> bool {
-    if bytes.len() < PREFIX {
-        return false;
-    }
-    bytes.advance(1);
-    bytes.get_u32() as usize <= bytes.len()
+pub fn has_message(bytes: &[u8]) -> bool {
+    Prefix::read(bytes).is_some_and(|prefix| prefix.length <= bytes.len() - PREFIX)
 }
 
 /// A gRPC request to `path` (`/package.Service/Method`), with the headers every call carries.

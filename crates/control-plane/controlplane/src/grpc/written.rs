@@ -9,6 +9,7 @@ use futures::stream::{Stream, StreamExt, iter, once, unfold};
 use http::HeaderMap;
 use http_body::Frame;
 use http_body_util::StreamBody;
+use outrigger_grpc::frame::{PREFIX, Prefix};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 use tonic::body::Body;
@@ -16,8 +17,6 @@ use tonic::{Response, Status};
 
 /// Piece of a list, in bytes: a frame of HTTP/2, and a record of TLS.
 const PIECE: usize = 16 << 10;
-/// What stands before a message: no compression, and the length.
-const PREFIX: usize = 5;
 /// The only field of a list.
 const FIELD: u32 = 1;
 /// Of its key and the length of an item, in bytes: as many as they can have.
@@ -82,11 +81,9 @@ fn instead<T>(placeholder: T, frames: impl Stream<Item = Frame<Bytes>> + Send + 
 }
 
 fn prefix(length: usize) -> Result<[u8; PREFIX], Status> {
-    let length = u32::try_from(length).map_err(|_| {
+    Prefix::write(length).ok_or_else(|| {
         Status::out_of_range(format!("the answer has {length} bytes, more than gRPC can send"))
-    })?;
-    let [a, b, c, d] = length.to_be_bytes();
-    Ok([0, a, b, c, d])
+    })
 }
 
 fn encoded(message: impl Message) -> Result<Bytes, Status> {

@@ -7,6 +7,7 @@ use std::str;
 
 use bytes::{BufMut, BytesMut};
 use http::HeaderMap;
+use outrigger_grpc::frame::Prefix;
 
 use super::head::{RequestParts, ResponseParts};
 use super::{FRAME_PREFIX, FrameError, Verb};
@@ -82,12 +83,12 @@ fn frame(
     message(out);
     let content = start + FRAME_PREFIX;
     let len = (out.len() - content).saturating_add(elsewhere);
-    let Ok(prefix) = u32::try_from(len) else {
+    let Some(prefix) = Prefix::write(len) else {
         out.truncate(start);
         let max = u32::MAX as usize;
         return Err(FrameError::TooLarge { len, max });
     };
-    out[content - 4..content].copy_from_slice(&prefix.to_be_bytes());
+    out[start..content].copy_from_slice(&prefix);
     Ok(())
 }
 

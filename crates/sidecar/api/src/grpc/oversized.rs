@@ -12,7 +12,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use outrigger_blocks_actors::workflow::Oversized;
 use outrigger_transport::body::{Body, BoxError};
-use outrigger_transport::grpc::PREFIX;
+use outrigger_transport::grpc::{PREFIX, Prefix};
 use prost::encoding::{WireType, decode_key, decode_varint};
 use tokio::time::timeout;
 
@@ -68,9 +68,9 @@ pub(super) async fn check(
             }
         }
     }
-    let size = match start.get(..PREFIX) {
-        // What is compressed is refused for that.
-        Some([0, a, b, c, d]) => u32::from_be_bytes([*a, *b, *c, *d]) as usize,
+    let size = match Prefix::read(&start) {
+        Some(Prefix { flag: 0, length }) => length,
+        // The codec refuses compressed messages.
         _ => 0,
     };
     if size <= limit {
