@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use super::requests::Calling;
+use super::exchange::Calling;
 use crate::body::{self, BoxError, Guarded};
 
 /// Bytes of a body that nobody wanted that are read all the same, so that the connection can be used again.
