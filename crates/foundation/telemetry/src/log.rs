@@ -13,13 +13,13 @@ use std::io::{self, IsTerminal as _, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use format::{Field, Identity, Style, Value};
+pub(crate) use format::go_quoted;
+use format::{Field, Format, Style};
 use output::Output;
 use subscriber::LogSubscriber;
 
@@ -27,23 +27,22 @@ use subscriber::LogSubscriber;
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
 /// Targets whose lines are written at info level whatever the configured level is (API logging).
-pub const API_TARGETS: [&str; 2] = [crate::apilog::HTTP_TARGET, crate::apilog::GRPC_TARGET];
+const API_TARGETS: [&str; 2] = [crate::apilog::HTTP_TARGET, crate::apilog::GRPC_TARGET];
 
 /// Lowest severity that is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
 pub enum Level {
     /// Everything the runtime says.
-    Debug = 0,
+    Debug,
     /// The default.
     #[default]
-    Info = 1,
+    Info,
     /// Written as `warning`.
-    Warn = 2,
+    Warn,
     /// Failures the process survives.
-    Error = 3,
+    Error,
     /// Only what ends the process.
-    Fatal = 4,
+    Fatal,
 }
 
 impl Level {
@@ -55,16 +54,6 @@ impl Level {
             Self::Warn => "warning",
             Self::Error => "error",
             Self::Fatal => "fatal",
-        }
-    }
-
-    fn from_u8(value: u8) -> Self {
-        match value {
-            0 => Self::Debug,
-            1 => Self::Info,
-            2 => Self::Warn,
-            3 => Self::Error,
-            _ => Self::Fatal,
         }
     }
 }
@@ -123,27 +112,21 @@ pub struct LogConfig {
 /// Where the process log goes. One per [`init`]; the newest receives the lines.
 #[derive(Debug)]
 struct Sink {
-    level: AtomicU8,
-    style: Style,
-    identity: Identity,
+    level: Level,
+    format: Format,
     output: Output,
 }
 
 impl Sink {
-    fn level(&self) -> Level {
-        Level::from_u8(self.level.load(Ordering::Relaxed))
-    }
-
-    fn line<'a>(&'a self, level: Level, scope: &'a str, msg: &str, fields: Vec<Field<'a>>) -> String {
-        format::line(
-            self.style,
-            &self.identity,
-            jiff::Timestamp::now(),
-            level,
-            scope,
-            msg,
-            fields,
-        )
+    /// Writes an API log line, unless the output lags behind: then it is counted as dropped.
+    fn push_api_line(&self, line: &str) {
+        if let Some(lost) = self.output.push_lossy(line) {
+            let msg =
+                format!("{lost} API log lines were dropped: the log output is slower than the API traffic");
+            let fields = vec![Field::plain("dropped", lost)];
+            self.output
+                .push(&self.format.line(Level::Warn, "dapr.runtime", &msg, fields));
+        }
     }
 }
 
@@ -155,13 +138,6 @@ static SINK: OnceLock<Arc<ArcSwap<Sink>>> = OnceLock::new();
 #[must_use = "lines still queued are written when this is dropped"]
 pub struct Guard {
     sink: Arc<Sink>,
-}
-
-impl Guard {
-    /// API log lines thrown away so far because the output was too slow.
-    pub fn dropped_lines(&self) -> u64 {
-        self.sink.output.dropped()
-    }
 }
 
 impl Drop for Guard {
@@ -186,9 +162,9 @@ pub fn init(config: LogConfig) -> Result<Guard, LogError> {
     let shown = config.file.is_none() && io::stdout().is_terminal();
     let output = Output::spawn(out).map_err(LogError::Thread)?;
     let sink = Arc::new(Sink {
-        level: AtomicU8::new(config.level as u8),
-        style: Style::of(config.json, shown),
-        identity: Identity {
+        level: config.level,
+        format: Format {
+            style: Style::of(config.json, shown),
             app_id: config.app_id,
             version: config.version,
             instance: config.instance,
@@ -199,7 +175,7 @@ pub fn init(config: LogConfig) -> Result<Guard, LogError> {
     shared.store(sink.clone());
     // Fails when a subscriber is installed already: ours (which sees the new sink), or one of the embedding program,
     // which then keeps deciding.
-    let _ = tracing::subscriber::set_global_default(LogSubscriber::new(shared.clone()));
+    let _ = tracing::subscriber::set_global_default(LogSubscriber { sink: shared.clone() });
     tracing::callsite::rebuild_interest_cache();
     Ok(Guard { sink })
 }
@@ -251,29 +227,23 @@ impl Write for NamedPipe {
     }
 }
 
-/// Changes the lowest severity written, at once.
-pub fn set_level(level: Level) {
-    if let Some(sink) = SINK.get() {
-        sink.load().level.store(level as u8, Ordering::Relaxed);
-        tracing::callsite::rebuild_interest_cache();
-    }
-}
-
 /// Writes a line at `fatal` level and waits until it is out. The caller ends the process.
 pub fn fatal(scope: &str, msg: &str) {
     match SINK.get() {
         Some(sink) => {
             let sink = sink.load_full();
-            sink.output.push(&sink.line(Level::Fatal, scope, msg, Vec::new()));
+            sink.output
+                .push(&sink.format.line(Level::Fatal, scope, msg, Vec::new()));
             sink.output.flush(FLUSH_LIMIT);
         }
         // Nothing is configured yet (bad flags): same shape, same place.
         None => {
-            let identity = Identity::default();
-            let now = jiff::Timestamp::now();
             let mut out = std::io::stdout();
-            let style = Style::of(false, out.is_terminal());
-            let line = format::line(style, &identity, now, Level::Fatal, scope, msg, Vec::new());
+            let format = Format {
+                style: Style::of(false, out.is_terminal()),
+                ..Format::default()
+            };
+            let line = format.line(Level::Fatal, scope, msg, Vec::new());
             let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
         }
     }
@@ -283,23 +253,6 @@ pub fn fatal(scope: &str, msg: &str) {
 pub fn flush() {
     if let Some(sink) = SINK.get() {
         sink.load_full().output.flush(FLUSH_LIMIT);
-    }
-}
-
-/// The text as a Go string literal, as error texts of the contract quote it.
-pub(crate) fn go_quoted(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    format::push_go_quoted(&mut out, text);
-    out
-}
-
-/// Writes an API log line, unless the output lags behind: then it is counted as dropped.
-fn push_api_line(sink: &Sink, line: &str) {
-    if let Some(lost) = sink.output.push_lossy(line) {
-        let msg = format!("{lost} API log lines were dropped: the log output is slower than the API traffic");
-        let fields = vec![Field::new("dropped", Value::Plain(lost.to_string()))];
-        sink.output
-            .push(&sink.line(Level::Warn, "dapr.runtime", &msg, fields));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The line formats.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
@@ -9,22 +9,15 @@ use jiff::tz::TimeZone;
 
 use super::Level;
 
-/// Fields every line carries.
-#[derive(Debug, Default)]
-pub(super) struct Identity {
-    pub(super) app_id: String,
-    pub(super) version: String,
-    pub(super) instance: String,
-}
-
 /// How lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Style {
     /// logrus text, for collectors.
+    #[default]
     Text,
     /// A JSON object, for collectors.
     Json,
-    /// For people: without what is the same in every line.
+    /// For people: without the fields that are the same in every line.
     Terminal,
 }
 
@@ -39,110 +32,111 @@ impl Style {
     }
 }
 
-/// A field value: text, or something JSON writes without quotes.
-#[derive(Debug)]
-pub(super) enum Value<'a> {
-    Text(Cow<'a, str>),
-    Plain(String),
+/// The style of all lines and the fields every line carries.
+#[derive(Debug, Default)]
+pub(super) struct Format {
+    pub(super) style: Style,
+    pub(super) app_id: String,
+    pub(super) version: String,
+    pub(super) instance: String,
 }
 
 #[derive(Debug)]
 pub(super) struct Field<'a> {
-    key: Cow<'a, str>,
-    value: Value<'a>,
+    key: &'a str,
+    value: Cow<'a, str>,
+    /// JSON writes the value without quotes.
+    plain: bool,
 }
 
 impl<'a> Field<'a> {
-    /// logrus renames fields that clash with its own three.
-    pub(super) fn new(key: &'a str, value: Value<'a>) -> Self {
-        let key = match key {
-            "time" | "level" | "msg" => Cow::Owned(format!("fields.{key}")),
-            _ => Cow::Borrowed(key),
-        };
-        Self { key, value }
+    pub(super) fn text(key: &'a str, value: impl Into<Cow<'a, str>>) -> Self {
+        Self {
+            key,
+            value: value.into(),
+            plain: false,
+        }
     }
 
-    fn text(key: &'a str, value: &'a str) -> Self {
+    pub(super) fn plain(key: &'a str, value: impl Display) -> Self {
         Self {
-            key: Cow::Borrowed(key),
-            value: Value::Text(Cow::Borrowed(value)),
+            key,
+            value: value.to_string().into(),
+            plain: true,
         }
     }
 }
 
-/// One line with its newline. Fields of the event win over the fields every line carries.
-pub(super) fn line<'a>(
-    style: Style,
-    identity: &'a Identity,
-    now: Timestamp,
-    level: Level,
-    scope: &'a str,
-    msg: &str,
-    mut fields: Vec<Field<'a>>,
-) -> String {
-    if style == Style::Terminal {
-        return terminal_line(now, level, scope, msg, fields);
-    }
-    let time = rfc3339_nano(now, zone());
-    let common = [
-        ("app_id", identity.app_id.as_str()),
-        ("instance", &identity.instance),
-        ("scope", scope),
-        ("type", "log"),
-        ("ver", &identity.version),
-    ];
-    for (key, value) in common {
-        let absent = key == "app_id" && value.is_empty();
-        if !absent && !fields.iter().any(|f| f.key == key) {
-            fields.push(Field::text(key, value));
+impl Format {
+    /// One line with its newline. Fields of the event win over the fields every line carries.
+    pub(super) fn line<'a>(
+        &'a self,
+        level: Level,
+        scope: &'a str,
+        msg: &'a str,
+        mut fields: Vec<Field<'a>>,
+    ) -> String {
+        let now = Timestamp::now();
+        let mut out = String::with_capacity(256 + msg.len());
+        if self.style == Style::Terminal {
+            write_terminal(&mut out, now, level, scope, msg, fields);
+            return out;
         }
+        let time = rfc3339_nano(now, zone());
+        let common = [
+            ("app_id", self.app_id.as_str()),
+            ("instance", &self.instance),
+            ("scope", scope),
+            ("type", "log"),
+            ("ver", &self.version),
+        ];
+        for (key, value) in common {
+            let absent = key == "app_id" && value.is_empty();
+            if !absent && !fields.iter().any(|f| f.key == key) {
+                fields.push(Field::text(key, value));
+            }
+        }
+        if self.style == Style::Json {
+            fields.push(Field::text("level", level.as_str()));
+            fields.push(Field::text("msg", msg));
+            fields.push(Field::text("time", time));
+            sort(&mut fields);
+            write_json(&mut out, &fields);
+        } else {
+            sort(&mut fields);
+            write_text(&mut out, &time, level, msg, &fields);
+        }
+        out.push('\n');
+        out
     }
-    let mut out = String::with_capacity(256 + msg.len());
-    if style == Style::Json {
-        fields.push(Field {
-            key: "level".into(),
-            value: Value::Text(level.as_str().into()),
-        });
-        fields.push(Field {
-            key: "msg".into(),
-            value: Value::Text(Cow::Owned(msg.to_owned())),
-        });
-        fields.push(Field {
-            key: "time".into(),
-            value: Value::Text(time.into()),
-        });
-        sort(&mut fields);
-        write_json(&mut out, &fields);
-    } else {
-        sort(&mut fields);
-        write_text(&mut out, &time, level, msg, &fields);
-    }
-    out.push('\n');
-    out
 }
 
 /// Sorted by key; of equal keys the last one recorded stays.
 fn sort(fields: &mut Vec<Field<'_>>) {
     fields.reverse();
-    fields.sort_by(|a, b| a.key.cmp(&b.key));
-    fields.dedup_by(|later, earlier| later.key == earlier.key);
+    fields.sort_by_key(|field| field.key);
+    fields.dedup_by_key(|field| field.key);
 }
 
 /// `07:08:09.120 warning message key=value scope=dapr.runtime`.
-fn terminal_line(now: Timestamp, level: Level, scope: &str, msg: &str, mut fields: Vec<Field<'_>>) -> String {
-    let local = zone().to_offset(now).to_datetime(now);
-    let (h, m, s, millis) = (local.hour(), local.minute(), local.second(), local.millisecond());
-    let mut out = String::with_capacity(64 + msg.len());
+fn write_terminal(
+    out: &mut String,
+    now: Timestamp,
+    level: Level,
+    scope: &str,
+    msg: &str,
+    mut fields: Vec<Field<'_>>,
+) {
+    let time = zone().to_datetime(now).time();
     // Writing to a String cannot fail.
-    let _ = write!(out, "{h:02}:{m:02}:{s:02}.{millis:03} {:<7} ", level.as_str());
-    push_shown(&mut out, msg);
+    let _ = write!(out, "{time:.3} {:<7} ", level.as_str());
+    push_shown(out, msg);
     sort(&mut fields);
     for field in &fields {
-        push_field(&mut out, field);
+        push_field(out, field);
     }
-    push_field(&mut out, &Field::text("scope", scope));
+    push_field(out, &Field::text("scope", scope));
     out.push('\n');
-    out
 }
 
 /// Appends a message for a terminal: further lines are indented, and what a terminal would obey is escaped.
@@ -173,12 +167,9 @@ fn write_text(out: &mut String, time: &str, level: Level, msg: &str, fields: &[F
 
 fn push_field(out: &mut String, field: &Field<'_>) {
     out.push(' ');
-    out.push_str(&field.key);
+    out.push_str(field.key);
     out.push('=');
-    match &field.value {
-        Value::Text(text) => push_text_value(out, text),
-        Value::Plain(text) => push_text_value(out, text),
-    }
+    push_text_value(out, &field.value);
 }
 
 /// Bare when every character is a letter, digit or one of `-._/@^+`, otherwise quoted as Go's `%q` does.
@@ -192,8 +183,15 @@ fn push_text_value(out: &mut String, value: &str) {
     }
 }
 
+/// The text as a Go string literal, as error texts of the contract quote it.
+pub(crate) fn go_quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    push_go_quoted(&mut out, text);
+    out
+}
+
 /// Appends `value` as a Go string literal.
-pub(crate) fn push_go_quoted(out: &mut String, value: &str) {
+fn push_go_quoted(out: &mut String, value: &str) {
     out.push('"');
     for c in value.chars() {
         match c {
@@ -229,11 +227,12 @@ fn printable(c: char) -> bool {
 fn write_json(out: &mut String, fields: &[Field<'_>]) {
     for (i, field) in fields.iter().enumerate() {
         out.push(if i == 0 { '{' } else { ',' });
-        push_json_string(out, &field.key);
+        push_json_string(out, field.key);
         out.push(':');
-        match &field.value {
-            Value::Text(text) => push_json_string(out, text),
-            Value::Plain(text) => out.push_str(text),
+        if field.plain {
+            out.push_str(&field.value);
+        } else {
+            push_json_string(out, &field.value);
         }
     }
     out.push('}');
@@ -260,8 +259,8 @@ fn push_json_string(out: &mut String, value: &str) {
     out.push('"');
 }
 
-/// The time zone of this process, which stays what it was at the first line. Without `TZ` the file of the local zone
-/// is read as it is: looking for its name means reading the names of all zones.
+/// The local time zone, read at the first line. Without `TZ` the file of the local zone is read directly: a search for
+/// its name would read the names of all zones.
 fn zone() -> &'static TimeZone {
     static ZONE: LazyLock<TimeZone> = LazyLock::new(|| {
         let local = match std::env::var_os("TZ") {
@@ -275,37 +274,21 @@ fn zone() -> &'static TimeZone {
 }
 
 /// RFC 3339 with up to nine fractional digits, trailing zeros left out, `Z` for UTC.
-pub(super) fn rfc3339_nano(now: Timestamp, zone: &TimeZone) -> String {
+fn rfc3339_nano(now: Timestamp, zone: &TimeZone) -> String {
     let offset = zone.to_offset(now);
-    let local = offset.to_datetime(now);
-    let mut out = String::with_capacity(35);
-    let (y, mo, d) = (local.year(), local.month(), local.day());
-    let (h, mi, s) = (local.hour(), local.minute(), local.second());
-    // Writing to a String cannot fail.
-    let _ = write!(out, "{y:04}-{mo:02}-{d:02}T{h:02}:{mi:02}:{s:02}");
-    let nanos = local.subsec_nanosecond();
-    if nanos != 0 {
-        let digits = format!("{nanos:09}");
-        out.push('.');
-        out.push_str(digits.trim_end_matches('0'));
+    if offset.is_zero() {
+        return now.to_string();
     }
-    match offset.seconds() {
-        0 => out.push('Z'),
-        secs => {
-            let minutes = secs.abs() / 60;
-            let sign = if secs < 0 { '-' } else { '+' };
-            let _ = write!(out, "{sign}{:02}:{:02}", minutes / 60, minutes % 60);
-        }
-    }
-    out
+    now.display_with_offset(offset).to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn identity() -> Identity {
-        Identity {
+    fn format(style: Style) -> Format {
+        Format {
+            style,
             app_id: "my-app".into(),
             version: "1.17.13".into(),
             instance: "host1".into(),
@@ -318,20 +301,12 @@ mod tests {
 
     #[test]
     fn text_line() {
-        let id = identity();
         let fields = vec![
-            Field::new("component", Value::Text("store (state.redis/v1)".into())),
-            Field::new("code", Value::Plain("200".into())),
+            Field::text("component", "store (state.redis/v1)"),
+            Field::plain("code", 200),
         ];
-        let line = line(
-            Style::Text,
-            &id,
-            Timestamp::now(),
-            Level::Warn,
-            "dapr.runtime",
-            "it's \"odd\"\n",
-            fields,
-        );
+        let format = format(Style::Text);
+        let line = format.line(Level::Warn, "dapr.runtime", "it's \"odd\"\n", fields);
         assert!(line.starts_with("time=\"2"), "{line}");
         assert_eq!(
             after_time(&line),
@@ -342,17 +317,9 @@ mod tests {
 
     #[test]
     fn single_words_are_bare_and_empty_values_too() {
-        let mut id = identity();
-        id.version = String::new();
-        let line = line(
-            Style::Text,
-            &id,
-            Timestamp::now(),
-            Level::Info,
-            "dapr.runtime",
-            "ready",
-            Vec::new(),
-        );
+        let mut format = format(Style::Text);
+        format.version = String::new();
+        let line = format.line(Level::Info, "dapr.runtime", "ready", Vec::new());
         assert_eq!(
             after_time(&line),
             " level=info msg=ready app_id=my-app instance=host1 scope=dapr.runtime type=log ver=\n"
@@ -361,20 +328,9 @@ mod tests {
 
     #[test]
     fn json_line_is_sorted_and_escaped() {
-        let id = identity();
-        let fields = vec![
-            Field::new("size", Value::Plain("7".into())),
-            Field::new("msg", Value::Text("x".into())),
-        ];
-        let line = line(
-            Style::Json,
-            &id,
-            Timestamp::now(),
-            Level::Fatal,
-            "dapr",
-            "a<b>\t\"q\"",
-            fields,
-        );
+        let fields = vec![Field::plain("size", 7), Field::text("fields.msg", "x")];
+        let format = format(Style::Json);
+        let line = format.line(Level::Fatal, "dapr", "a<b>\t\"q\"", fields);
         let (head, tail) = line.split_once("\"time\":").unwrap();
         assert_eq!(
             head,
@@ -388,19 +344,11 @@ mod tests {
     }
 
     #[test]
-    fn on_a_terminal_the_message_comes_first_and_what_every_line_has_is_left_out() {
-        let id = identity();
-        let fields = vec![Field::new("attempt", Value::Plain("2".into()))];
+    fn on_a_terminal_the_message_comes_first_and_common_fields_are_left_out() {
+        let fields = vec![Field::plain("attempt", 2)];
         let msg = "two\nlines \u{1b}[31m\u{202e}\u{9b}";
-        let line = line(
-            Style::of(false, true),
-            &id,
-            Timestamp::now(),
-            Level::Warn,
-            "dapr.runtime",
-            msg,
-            fields,
-        );
+        let format = format(Style::of(false, true));
+        let line = format.line(Level::Warn, "dapr.runtime", msg, fields);
         let (time, rest) = line.split_at(12);
         assert!(time.split([':', '.']).map(str::len).eq([2, 2, 2, 3]), "{line}");
         assert_eq!(
@@ -415,36 +363,29 @@ mod tests {
     }
 
     #[test]
-    fn event_fields_win() {
-        let id = identity();
-        let fields = vec![Field::new("app_id", Value::Text("other".into()))];
-        let line = line(Style::Text, &id, Timestamp::now(), Level::Info, "s", "m", fields);
+    fn the_last_field_of_an_event_wins() {
+        let fields = vec![Field::text("app_id", "first"), Field::text("app_id", "other")];
+        let format = format(Style::Text);
+        let line = format.line(Level::Info, "s", "m", fields);
         assert!(
-            line.contains(" app_id=other ") && !line.contains("my-app"),
+            line.contains(" app_id=other ") && !line.contains("my-app") && !line.contains("first"),
             "{line}"
         );
     }
 
     #[test]
     fn no_app_id_no_field() {
-        let id = Identity::default();
-        let line = line(
-            Style::Text,
-            &id,
-            Timestamp::now(),
-            Level::Info,
-            "s",
-            "m",
-            Vec::new(),
-        );
+        let format = Format::default();
+        let line = format.line(Level::Info, "s", "m", Vec::new());
         assert!(!line.contains("app_id"), "{line}");
     }
 
     #[test]
     fn quoting_follows_go() {
-        let mut out = String::new();
-        push_go_quoted(&mut out, "é\u{0}\u{7f}\u{200b}日e\u{301}\u{1f600}\u{feff}");
-        assert_eq!(out, "\"é\\x00\\x7f\\u200b日e\u{301}\u{1f600}\\ufeff\"");
+        assert_eq!(
+            go_quoted("é\u{0}\u{7f}\u{200b}日e\u{301}\u{1f600}\u{feff}"),
+            "\"é\\x00\\x7f\\u200b日e\u{301}\u{1f600}\\ufeff\""
+        );
     }
 
     #[test]

@@ -7,41 +7,14 @@ use arc_swap::ArcSwap;
 use tracing::field::{Field as TracingField, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
-use tracing::subscriber::Interest;
 use tracing::{Event, Metadata, Subscriber};
 
-use super::format::{Field, Value};
+use super::format::Field;
 use super::{API_TARGETS, Level, Sink};
 
-/// The subscriber of the whole process. Spans are not recorded: request tracing is [`crate::trace`]'s task.
+/// The subscriber of the process. It records no spans: [`crate::trace`] traces requests.
 pub(super) struct LogSubscriber {
-    sink: Arc<ArcSwap<Sink>>,
-}
-
-impl LogSubscriber {
-    pub(super) fn new(sink: Arc<ArcSwap<Sink>>) -> Self {
-        Self { sink }
-    }
-
-    fn wants(&self, metadata: &Metadata<'_>) -> bool {
-        if !metadata.is_event() {
-            return false;
-        }
-        if API_TARGETS.contains(&metadata.target()) {
-            return true;
-        }
-        let configured = self.sink.load().level();
-        // Libraries talk about themselves at debug and info level: only their warnings concern the operator.
-        let ours = ["dapr", "outrigger"]
-            .iter()
-            .any(|prefix| metadata.target().starts_with(prefix));
-        let lowest = if ours {
-            configured
-        } else {
-            configured.max(Level::Warn)
-        };
-        level_of(metadata).is_some_and(|level| level >= lowest)
-    }
+    pub(super) sink: Arc<ArcSwap<Sink>>,
 }
 
 /// `trace` has no counterpart in the log format and is not written.
@@ -56,21 +29,25 @@ fn level_of(metadata: &Metadata<'_>) -> Option<Level> {
 }
 
 impl Subscriber for LogSubscriber {
-    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        if self.wants(metadata) {
-            Interest::always()
-        } else {
-            Interest::never()
-        }
-    }
-
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        self.wants(metadata)
+        let target = metadata.target();
+        if API_TARGETS.contains(&target) {
+            return metadata.is_event();
+        }
+        let configured = self.sink.load().level;
+        // Libraries log about themselves at debug and info level: only their warnings concern the operator.
+        let ours = target.starts_with("dapr") || target.starts_with("outrigger");
+        let lowest = if ours {
+            configured
+        } else {
+            configured.max(Level::Warn)
+        };
+        metadata.is_event() && level_of(metadata).is_some_and(|level| level >= lowest)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
         // Never below info: API lines are written at every configured level.
-        Some(match self.sink.load().level() {
+        Some(match self.sink.load().level {
             Level::Debug => LevelFilter::DEBUG,
             _ => LevelFilter::INFO,
         })
@@ -81,13 +58,13 @@ impl Subscriber for LogSubscriber {
         let Some(level) = level_of(metadata) else { return };
         let mut visitor = Visitor::default();
         event.record(&mut visitor);
-        let Visitor { msg, fields } = visitor;
         let sink = self.sink.load();
+        let line = sink
+            .format
+            .line(level, metadata.target(), &visitor.msg, visitor.fields);
         if API_TARGETS.contains(&metadata.target()) {
-            let line = sink.line(Level::Info, metadata.target(), &msg, fields);
-            super::push_api_line(&sink, &line);
+            sink.push_api_line(&line);
         } else {
-            let line = sink.line(level, metadata.target(), &msg, fields);
             sink.output.push(&line);
         }
     }
@@ -112,8 +89,22 @@ struct Visitor {
 }
 
 impl Visitor {
-    fn push(&mut self, field: &TracingField, value: Value<'static>) {
-        self.fields.push(Field::new(field.name(), value));
+    fn text(&mut self, field: &TracingField, value: String) {
+        self.fields.push(Field::text(key(field), value));
+    }
+
+    fn plain(&mut self, field: &TracingField, value: impl fmt::Display) {
+        self.fields.push(Field::plain(key(field), value));
+    }
+}
+
+/// logrus renames fields that clash with its own three.
+fn key(field: &TracingField) -> &'static str {
+    match field.name() {
+        "time" => "fields.time",
+        "level" => "fields.level",
+        "msg" => "fields.msg",
+        name => name,
     }
 }
 
@@ -123,44 +114,32 @@ impl Visit for Visitor {
             // Writing to a String fails only if the value's own formatter does.
             let _ = write!(self.msg, "{value:?}");
         } else {
-            self.push(field, Value::Text(format!("{value:?}").into()));
+            self.text(field, format!("{value:?}"));
         }
     }
 
     fn record_str(&mut self, field: &TracingField, value: &str) {
-        if field.name() == "message" {
-            self.msg.push_str(value);
-        } else {
-            self.push(field, Value::Text(value.to_owned().into()));
-        }
+        self.record_debug(field, &format_args!("{value}"));
     }
 
     fn record_i64(&mut self, field: &TracingField, value: i64) {
-        self.push(field, Value::Plain(value.to_string()));
+        self.plain(field, value);
     }
 
     fn record_u64(&mut self, field: &TracingField, value: u64) {
-        self.push(field, Value::Plain(value.to_string()));
+        self.plain(field, value);
     }
 
     fn record_bool(&mut self, field: &TracingField, value: bool) {
-        self.push(field, Value::Plain(value.to_string()));
+        self.plain(field, value);
     }
 
     fn record_f64(&mut self, field: &TracingField, value: f64) {
-        let text = value.to_string();
         // JSON has no NaN or infinity.
-        self.push(
-            field,
-            if value.is_finite() {
-                Value::Plain(text)
-            } else {
-                Value::Text(text.into())
-            },
-        );
-    }
-
-    fn record_error(&mut self, field: &TracingField, value: &(dyn std::error::Error + 'static)) {
-        self.push(field, Value::Text(value.to_string().into()));
+        if value.is_finite() {
+            self.plain(field, value);
+        } else {
+            self.text(field, value.to_string());
+        }
     }
 }
