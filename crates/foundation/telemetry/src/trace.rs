@@ -14,6 +14,7 @@ mod tracer;
 
 pub use baggage::{BAGGAGE, Baggage, BaggageError};
 pub use context::{GRPC_TRACE_BIN, TRACEPARENT, TRACESTATE, TraceContext, TraceParent};
+pub(crate) use queue::BATCH;
 pub use queue::SpanQueue;
 pub use sampler::Sampler;
 pub use span::{Span, SpanData, SpanEvent, SpanKind, Status};

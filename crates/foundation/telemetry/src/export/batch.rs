@@ -7,12 +7,10 @@ use outrigger_backoff::Backoff;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::trace::{SpanData, SpanQueue};
+use crate::trace::{BATCH, SpanData, SpanQueue};
 
 use super::{ExportError, Exporter};
 
-/// Spans per export.
-const BATCH: usize = 512;
 /// The first span of a batch waits this long for others.
 const GATHER: Duration = Duration::from_secs(1);
 /// Attempts per batch, with growing pauses between them.
@@ -59,39 +57,32 @@ impl Worker {
     }
 
     async fn work(&mut self, cancel: &CancellationToken) {
-        while cancel.run_until_cancelled(self.gather()).await.is_some() {
-            let spans = self.queue.take();
-            for batch in spans.chunks(BATCH) {
+        let mut ending = false;
+        while !ending {
+            ending = cancel.run_until_cancelled(self.gather()).await.is_none();
+            for batch in self.queue.take().chunks(BATCH) {
                 self.deliver(batch, cancel).await;
             }
             self.report_dropped();
         }
-        for batch in self.queue.take().chunks(BATCH) {
-            let outcome = self.attempt(batch).await;
-            self.note(batch.len(), outcome);
-        }
     }
 
-    /// Waits for a span, then for company.
+    /// Waits for a span, and then for the rest of its batch.
     async fn gather(&self) {
         self.queue.arrived().await;
         let _ = timeout(GATHER, self.queue.batch_ready()).await;
     }
 
-    /// Tries several times unless the collector refuses. Cancellation ends the waiting, not an attempt under way.
+    /// Tries several times unless the collector refuses. An attempt that begins after cancellation is the last.
     async fn deliver(&mut self, batch: &[Arc<SpanData>], cancel: &CancellationToken) {
         let mut pauses = PAUSES;
         for attempt in 1.. {
+            let last = attempt == ATTEMPTS || cancel.is_cancelled();
             let outcome = self.attempt(batch).await;
-            let again = matches!(outcome, Err(ExportError::Unavailable(_))) && attempt < ATTEMPTS;
-            if !again {
+            if last || !matches!(outcome, Err(ExportError::Unavailable(_))) {
                 return self.note(batch.len(), outcome);
             }
-            // When cancelled, the next round is the last.
-            if cancel.run_until_cancelled(sleep(pauses.pause())).await.is_none() {
-                let last = self.attempt(batch).await;
-                return self.note(batch.len(), last);
-            }
+            cancel.run_until_cancelled(sleep(pauses.pause())).await;
         }
     }
 

@@ -9,8 +9,8 @@ use super::SpanData;
 
 /// Spans held for an exporter before new ones are dropped.
 const CAPACITY: usize = 2048;
-/// The exporter, which is woken by the first span, stops waiting for more when this many are here.
-const BATCH: usize = 512;
+/// Spans per export. The first span wakes the exporter; at this many it stops waiting for more.
+pub(crate) const BATCH: usize = 512;
 
 /// Bounded queue between the request path, which never waits, and an exporter.
 #[derive(Debug, Default)]
