@@ -5,7 +5,6 @@
 
 mod batch;
 mod config;
-mod dial;
 mod otlp;
 mod post;
 mod resource;
@@ -16,7 +15,9 @@ mod zipkin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Uri;
+use http::{HeaderMap, Uri};
+use prost::Message as _;
+use rustls::RootCertStore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -24,12 +25,12 @@ use crate::trace::{Sampler, SpanData, SpanQueue, Tracer};
 
 use batch::Worker;
 pub use config::{OtelConfig, TracingConfig, TracingError};
-use dial::Dialer;
-use otlp::{OtlpGrpc, OtlpHttp};
+use otlp::OtlpGrpc;
+use post::Poster;
 use resource::Resource;
-use stdout::Stdout;
-use zipkin::Zipkin;
 
+/// Time to connect to a collector; with TLS, as much again for its handshake.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Limit of one export when the configuration has none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -76,11 +77,11 @@ pub fn build(
     let mut pipeline = Pipeline::default();
     let mut queues = Vec::new();
     if config.stdout {
-        queues.push(pipeline.add(Exporter::Stdout(Stdout), DEFAULT_TIMEOUT));
+        queues.push(pipeline.add(Exporter::Stdout, DEFAULT_TIMEOUT));
     }
     if !config.zipkin_endpoint.is_empty() {
-        let zipkin = Zipkin::new(&config.zipkin_endpoint, &resource)?;
-        queues.push(pipeline.add(Exporter::Zipkin(zipkin), DEFAULT_TIMEOUT));
+        let zipkin = zipkin_exporter(&config.zipkin_endpoint, &resource)?;
+        queues.push(pipeline.add(zipkin, DEFAULT_TIMEOUT));
     }
     let otel = &config.otel;
     if !otel.endpoint.is_empty() && !otel.protocol.is_empty() {
@@ -95,37 +96,56 @@ pub fn build(
     Ok((Tracer::sampling(sampler, queues), pipeline))
 }
 
+fn zipkin_exporter(url: &str, resource: &Resource) -> Result<Exporter, TracingError> {
+    let uri = zipkin::parse(url).map_err(|reason| TracingError::ZipkinUrl {
+        url: url.to_owned(),
+        reason,
+    })?;
+    let roots = roots_for(&uri);
+    let poster = Poster::new(uri, roots, "application/json", HeaderMap::new())?;
+    Ok(Exporter::Zipkin(poster, resource.service_name().to_owned()))
+}
+
 fn otlp_exporter(otel: &OtelConfig, resource: Arc<Resource>) -> Result<Exporter, TracingError> {
-    let secure = otel.is_secure.unwrap_or(true);
     let headers = otel.header_map()?;
-    let scheme = if secure { "https" } else { "http" };
-    let uri = |path| {
-        otlp_uri(scheme, &otel.endpoint, path).map_err(|reason| TracingError::Endpoint {
-            endpoint: otel.endpoint.clone(),
-            reason,
-        })
+    let scheme = match otel.is_secure {
+        Some(false) => "http",
+        _ => "https",
     };
-    match otel.protocol.as_str() {
-        "http" => {
-            let dialer = Dialer::new(secure, b"http/1.1")?;
-            Ok(Exporter::OtlpHttp(OtlpHttp::new(
-                uri("/v1/traces")?,
-                dialer,
-                headers,
-                resource,
-            )))
-        }
-        "grpc" => {
-            let dialer = Dialer::new(secure, b"h2")?;
-            Ok(Exporter::OtlpGrpc(OtlpGrpc::new(
-                uri("")?,
-                dialer,
-                headers,
-                resource,
-            )))
-        }
-        other => Err(TracingError::Protocol(other.to_owned())),
+    let path = match otel.protocol.as_str() {
+        "http" => "/v1/traces",
+        "grpc" => "",
+        other => return Err(TracingError::Protocol(other.to_owned())),
+    };
+    let uri = otlp_uri(scheme, &otel.endpoint, path).map_err(|reason| TracingError::Endpoint {
+        endpoint: otel.endpoint.clone(),
+        reason,
+    })?;
+    let roots = roots_for(&uri);
+    Ok(if path.is_empty() {
+        Exporter::OtlpGrpc(OtlpGrpc::new(uri, roots, headers, resource))
+    } else {
+        Exporter::OtlpHttp(
+            Poster::new(uri, roots, "application/x-protobuf", headers)?,
+            resource,
+        )
+    })
+}
+
+/// The operating system's authorities, where a collector is reached over TLS.
+fn roots_for(uri: &Uri) -> RootCertStore {
+    if uri.scheme_str() != Some("https") {
+        return RootCertStore::empty();
     }
+    let roots = outrigger_tls::system_roots();
+    if roots.is_empty() {
+        tracing::warn!(
+            target: "dapr.runtime",
+            "no trusted root certificates found: TLS to the trace collector will fail (install ca-certificates, or \
+             set SSL_CERT_FILE)"
+        );
+    }
+    roots
 }
 
 /// Where spans go, or what is wrong with the endpoint.
@@ -139,19 +159,23 @@ fn otlp_uri(scheme: &str, endpoint: &str, path: &str) -> Result<Uri, String> {
 #[derive(Debug)]
 enum Exporter {
     OtlpGrpc(OtlpGrpc),
-    OtlpHttp(OtlpHttp),
-    Zipkin(Zipkin),
-    Stdout(Stdout),
+    OtlpHttp(Poster, Arc<Resource>),
+    /// With the name of the service.
+    Zipkin(Poster, String),
+    Stdout,
 }
 
 impl Exporter {
     async fn export(&mut self, spans: &[Arc<SpanData>]) -> Result<(), ExportError> {
         match self {
             Self::OtlpGrpc(exporter) => exporter.export(spans).await,
-            Self::OtlpHttp(exporter) => exporter.export(spans).await,
-            Self::Zipkin(exporter) => exporter.export(spans).await,
-            Self::Stdout(exporter) => {
-                exporter.export(spans);
+            Self::OtlpHttp(poster, resource) => {
+                let request = otlp::request(resource, spans);
+                poster.post(request.encode_to_vec()).await
+            }
+            Self::Zipkin(poster, service) => poster.post(zipkin::request(service, spans)).await,
+            Self::Stdout => {
+                stdout::log(spans);
                 Ok(())
             }
         }
@@ -160,9 +184,9 @@ impl Exporter {
     fn name(&self) -> &'static str {
         match self {
             Self::OtlpGrpc(_) => "OTLP gRPC",
-            Self::OtlpHttp(_) => "OTLP HTTP",
-            Self::Zipkin(_) => "Zipkin",
-            Self::Stdout(_) => "stdout",
+            Self::OtlpHttp(..) => "OTLP HTTP",
+            Self::Zipkin(..) => "Zipkin",
+            Self::Stdout => "stdout",
         }
     }
 }

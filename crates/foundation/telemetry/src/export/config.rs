@@ -68,7 +68,7 @@ pub enum TracingError {
     },
     /// TLS cannot be set up.
     #[error("cannot set up TLS to the trace collector: {0}")]
-    Tls(#[from] rustls::Error),
+    Tls(String),
 }
 
 const ENDPOINT: [&str; 2] = [

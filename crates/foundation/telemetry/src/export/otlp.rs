@@ -1,4 +1,4 @@
-//! OTLP: the OpenTelemetry protocol, over gRPC or HTTP.
+//! OTLP: the OpenTelemetry protocol.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,24 +12,21 @@ use opentelemetry_proto::tonic::resource::v1::Resource as OtlpResource;
 use opentelemetry_proto::tonic::trace::v1::span::Event;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status as OtlpStatus};
-use prost::Message as _;
+use rustls::RootCertStore;
 use tonic::metadata::MetadataMap;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request};
-use tower::service_fn;
 
 use crate::trace::{SpanData, SpanEvent, Status};
 
-use super::ExportError;
-use super::dial::Dialer;
-use super::post::Poster;
 use super::resource::Resource;
+use super::{CONNECT_LIMIT, ExportError};
 
 /// OTLP over gRPC.
 #[derive(Debug)]
 pub(super) struct OtlpGrpc {
-    uri: Uri,
-    dialer: Dialer,
+    /// An error fails each export, not the start.
+    endpoint: Result<Endpoint, String>,
     headers: HeaderMap,
     resource: Arc<Resource>,
     /// Made at the first export: it needs the runtime the exporter runs on.
@@ -37,10 +34,18 @@ pub(super) struct OtlpGrpc {
 }
 
 impl OtlpGrpc {
-    pub(super) fn new(uri: Uri, dialer: Dialer, headers: HeaderMap, resource: Arc<Resource>) -> Self {
+    /// `roots` are the authorities that may sign the collector's certificate, if the URI asks for TLS.
+    pub(super) fn new(uri: Uri, roots: RootCertStore, headers: HeaderMap, resource: Arc<Resource>) -> Self {
+        let secure = uri.scheme_str() == Some("https");
+        let mut endpoint = Ok(Endpoint::from(uri).connect_timeout(CONNECT_LIMIT));
+        if secure {
+            let tls = ClientTlsConfig::new()
+                .trust_anchors(roots.roots)
+                .timeout(CONNECT_LIMIT);
+            endpoint = endpoint.and_then(|endpoint| endpoint.tls_config(tls));
+        }
         Self {
-            uri,
-            dialer,
+            endpoint: endpoint.map_err(|error| error.to_string()),
             headers,
             resource,
             client: None,
@@ -48,70 +53,33 @@ impl OtlpGrpc {
     }
 
     pub(super) async fn export(&mut self, spans: &[Arc<SpanData>]) -> Result<(), ExportError> {
-        let client = match &mut self.client {
-            Some(client) => client,
-            empty => empty.insert(connect(&self.uri, &self.dialer)?),
-        };
+        let endpoint = self.endpoint.as_ref();
+        let endpoint = endpoint.map_err(|error| ExportError::Refused(error.clone()))?;
+        let connect = || TraceServiceClient::new(endpoint.connect_lazy());
+        let client = self.client.get_or_insert_with(connect);
         let mut request = Request::new(request(&self.resource, spans));
         *request.metadata_mut() = MetadataMap::from_headers(self.headers.clone());
-        match client.export(request).await {
-            Ok(_) => Ok(()),
-            Err(status) => {
-                let text = format!("{:?}: {}", status.code(), status.message());
-                match status.code() {
-                    Code::Cancelled
-                    | Code::DeadlineExceeded
-                    | Code::ResourceExhausted
-                    | Code::Aborted
-                    | Code::OutOfRange
-                    | Code::Unavailable
-                    | Code::DataLoss => Err(ExportError::Unavailable(text)),
-                    // A transport failure has this code.
-                    Code::Unknown => Err(ExportError::Unavailable(text)),
-                    _ => Err(ExportError::Refused(text)),
-                }
-            }
+        let Err(status) = client.export(request).await else {
+            return Ok(());
+        };
+        let text = format!("{:?}: {}", status.code(), status.message());
+        match status.code() {
+            // A transport failure is `Unknown`.
+            Code::Unknown
+            | Code::Cancelled
+            | Code::DeadlineExceeded
+            | Code::ResourceExhausted
+            | Code::Aborted
+            | Code::OutOfRange
+            | Code::Unavailable
+            | Code::DataLoss => Err(ExportError::Unavailable(text)),
+            _ => Err(ExportError::Refused(text)),
         }
     }
 }
 
-/// The channel dials by itself. TLS is the dialer's: the channel sees plain HTTP/2, its origin names the real scheme.
-fn connect(uri: &Uri, dialer: &Dialer) -> Result<TraceServiceClient<Channel>, ExportError> {
-    let authority = uri.authority().map_or("", |a| a.as_str());
-    let endpoint = Endpoint::from_shared(format!("http://{authority}"))
-        .map_err(|e| ExportError::Refused(e.to_string()))?
-        .origin(uri.clone());
-    let (uri, dialer) = (uri.clone(), dialer.clone());
-    let channel = endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| {
-        let (uri, dialer) = (uri.clone(), dialer.clone());
-        async move { dialer.connect(&uri).await }
-    }));
-    Ok(TraceServiceClient::new(channel))
-}
-
-/// OTLP over HTTP with protobuf bodies.
-#[derive(Debug)]
-pub(super) struct OtlpHttp {
-    poster: Poster,
-    resource: Arc<Resource>,
-}
-
-impl OtlpHttp {
-    pub(super) fn new(uri: Uri, dialer: Dialer, headers: HeaderMap, resource: Arc<Resource>) -> Self {
-        Self {
-            poster: Poster::new(uri, dialer, "application/x-protobuf", headers),
-            resource,
-        }
-    }
-
-    pub(super) async fn export(&mut self, spans: &[Arc<SpanData>]) -> Result<(), ExportError> {
-        self.poster
-            .post(request(&self.resource, spans).encode_to_vec().into())
-            .await
-    }
-}
-
-fn request(resource: &Resource, spans: &[Arc<SpanData>]) -> ExportTraceServiceRequest {
+/// The message that exports these spans.
+pub(super) fn request(resource: &Resource, spans: &[Arc<SpanData>]) -> ExportTraceServiceRequest {
     let attributes = resource.attributes.iter().map(|(k, v)| key_value(k, v)).collect();
     let mut scopes: Vec<ScopeSpans> = Vec::new();
     for span in spans {
@@ -141,16 +109,10 @@ fn request(resource: &Resource, spans: &[Arc<SpanData>]) -> ExportTraceServiceRe
 }
 
 fn otlp_span(span: &SpanData) -> Span {
-    let status = match &span.status {
-        Status::Unset => OtlpStatus::default(),
-        Status::Ok => OtlpStatus {
-            code: StatusCode::Ok as i32,
-            ..Default::default()
-        },
-        Status::Error(message) => OtlpStatus {
-            code: StatusCode::Error as i32,
-            message: message.clone(),
-        },
+    let (code, message) = match &span.status {
+        Status::Unset => (StatusCode::Unset, ""),
+        Status::Ok => (StatusCode::Ok, ""),
+        Status::Error(message) => (StatusCode::Error, message.as_str()),
     };
     Span {
         trace_id: span.context.trace_id.to_vec(),
@@ -173,7 +135,10 @@ fn otlp_span(span: &SpanData) -> Span {
             .chain(span.lists.iter().map(|(k, v)| key_list(k, v)))
             .collect(),
         events: span.events.iter().map(otlp_event).collect(),
-        status: Some(status),
+        status: Some(OtlpStatus {
+            code: code as i32,
+            message: message.to_owned(),
+        }),
         ..Default::default()
     }
 }
@@ -187,27 +152,22 @@ fn otlp_event(event: &SpanEvent) -> Event {
     }
 }
 
-fn text(value: &str) -> AnyValue {
-    AnyValue {
-        value: Some(Value::StringValue(value.to_owned())),
-    }
-}
-
 fn key_value(key: &str, value: &str) -> KeyValue {
-    KeyValue {
-        key: key.to_owned(),
-        value: Some(text(value)),
-        ..Default::default()
-    }
+    attribute(key, Value::StringValue(value.to_owned()))
 }
 
 fn key_list(key: &str, values: &[String]) -> KeyValue {
-    let values = values.iter().map(|value| text(value)).collect();
+    let text = |value: &String| AnyValue {
+        value: Some(Value::StringValue(value.clone())),
+    };
+    let values = values.iter().map(text).collect();
+    attribute(key, Value::ArrayValue(ArrayValue { values }))
+}
+
+fn attribute(key: &str, value: Value) -> KeyValue {
     KeyValue {
         key: key.to_owned(),
-        value: Some(AnyValue {
-            value: Some(Value::ArrayValue(ArrayValue { values })),
-        }),
+        value: Some(AnyValue { value: Some(value) }),
         ..Default::default()
     }
 }

@@ -6,14 +6,9 @@ use std::time::SystemTime;
 use crate::trace::SpanData;
 
 /// Writes an info line per span to the process log, whatever its output is.
-#[derive(Debug)]
-pub(super) struct Stdout;
-
-impl Stdout {
-    pub(super) fn export(&mut self, spans: &[Arc<SpanData>]) {
-        for span in spans {
-            tracing::info!(target: "dapr.runtime.trace", "{}", line(span));
-        }
+pub(super) fn log(spans: &[Arc<SpanData>]) {
+    for span in spans {
+        tracing::info!(target: "dapr.runtime.trace", "{}", line(span));
     }
 }
 

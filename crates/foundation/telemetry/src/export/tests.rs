@@ -20,8 +20,8 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 };
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as OtlpValue;
-use prost::Message as _;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status as RpcStatus};
@@ -64,7 +64,7 @@ impl Collector {
         )
     }
 
-    async fn serve<I: dial::Io + 'static>(self, io: I) {
+    async fn serve(self, io: impl AsyncRead + AsyncWrite + Unpin) {
         let service = TowerToHyperService::new(TraceServiceServer::new(self));
         let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
         let _ = builder.serve_connection(TokioIo::new(io), service).await;
@@ -232,8 +232,7 @@ async fn otlp_grpc_over_tls() {
 
     let uri = format!("https://localhost:{}", address.port()).parse().unwrap();
     let resource = Arc::new(Resource::new("my-app", no_env));
-    let dialer = Dialer::with_roots(roots, b"h2").unwrap();
-    let mut exporter = OtlpGrpc::new(uri, dialer, http::HeaderMap::new(), resource);
+    let mut exporter = OtlpGrpc::new(uri, roots, HeaderMap::new(), resource);
     let queue = Arc::new(SpanQueue::default());
     record(&Tracer::sampling(Sampler::new(1.0), vec![queue.clone()]));
     exporter.export(&queue.take()).await.unwrap();

@@ -3,53 +3,24 @@
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use http::{HeaderMap, Uri};
+use http::Uri;
 use serde_json::{Map, Value, json};
 
 use crate::trace::{SpanData, SpanKind, Status};
 
-use super::dial::Dialer;
-use super::post::Poster;
-use super::resource::Resource;
-use super::{ExportError, TracingError};
-
-#[derive(Debug)]
-pub(super) struct Zipkin {
-    poster: Poster,
-    service: String,
+/// The message that exports these spans of a service.
+pub(super) fn request(service: &str, spans: &[Arc<SpanData>]) -> String {
+    let spans = spans.iter().map(|span| zipkin_span(span, service));
+    Value::from_iter(spans).to_string()
 }
 
-impl Zipkin {
-    pub(super) fn new(url: &str, resource: &Resource) -> Result<Self, TracingError> {
-        let (uri, secure) = parse(url).map_err(|reason| TracingError::ZipkinUrl {
-            url: url.to_owned(),
-            reason,
-        })?;
-        let dialer = Dialer::new(secure, b"http/1.1")?;
-        let poster = Poster::new(uri, dialer, "application/json", HeaderMap::new());
-        Ok(Self {
-            poster,
-            service: resource.service_name().to_owned(),
-        })
-    }
-
-    pub(super) async fn export(&mut self, spans: &[Arc<SpanData>]) -> Result<(), ExportError> {
-        let spans: Vec<Value> = spans
-            .iter()
-            .map(|span| zipkin_span(span, &self.service))
-            .collect();
-        self.poster.post(Value::from(spans).to_string().into()).await
-    }
-}
-
-/// A URL and whether it asks for TLS, or what is wrong with it.
-pub(super) fn parse(url: &str) -> Result<(Uri, bool), String> {
+/// The address of a collector, or what is wrong with it.
+pub(super) fn parse(url: &str) -> Result<Uri, String> {
     let uri: Uri = url
         .parse()
         .map_err(|error: http::uri::InvalidUri| error.to_string())?;
     match (uri.scheme_str(), uri.host()) {
-        (Some("http"), Some(_)) => Ok((uri, false)),
-        (Some("https"), Some(_)) => Ok((uri, true)),
+        (Some("http" | "https"), Some(_)) => Ok(uri),
         _ => Err("no scheme or host".into()),
     }
 }
@@ -58,14 +29,12 @@ fn zipkin_span(span: &SpanData, service: &str) -> Value {
     let start = span.start.duration_since(UNIX_EPOCH).unwrap_or_default();
     let elapsed = span.end.duration_since(span.start).unwrap_or_default();
     let micros = |d: std::time::Duration| u64::try_from(d.as_micros()).unwrap_or(u64::MAX);
-    let mut tags: Map<String, Value> = Map::new();
-    for (key, value) in &span.attributes {
-        tags.insert(key.to_string(), value.as_ref().into());
-    }
-    for (key, values) in &span.lists {
-        // As OpenTelemetry has it for systems without lists: JSON in a text.
-        tags.insert(key.to_string(), json!(values).to_string().into());
-    }
+    let texts = span.attributes.iter();
+    let texts = texts.map(|(key, value)| (key.to_string(), value.as_ref().into()));
+    // As OpenTelemetry has it for systems without lists: JSON in a text.
+    let lists = span.lists.iter();
+    let lists = lists.map(|(key, values)| (key.to_string(), json!(values).to_string().into()));
+    let mut tags: Map<String, Value> = texts.chain(lists).collect();
     tags.insert("otel.scope.name".into(), span.scope.into());
     match &span.status {
         Status::Unset => {}
