@@ -2,6 +2,7 @@
 
 use krafka::auth::{AuthConfig, TlsConfig};
 use outrigger_component::{Metadata, MetadataError, Result};
+use outrigger_tls::{AnyCertificate, Verifier};
 
 use super::oidc::Tokens;
 
@@ -145,8 +146,7 @@ fn of_old(metadata: &Metadata, required: &str) -> Result<&'static str, MetadataE
 fn issuer_tls(metadata: &Metadata, root: Option<&str>, skip_verify: bool) -> Result<rustls::ClientConfig> {
     let mut config = metadata.client_tls_of(root, None)?;
     if skip_verify {
-        let provider = std::sync::Arc::clone(config.crypto_provider());
-        let verifier = outrigger_tls::AnyCertificate::new(provider);
+        let verifier = Verifier::new(AnyCertificate, config.crypto_provider());
         config
             .dangerous()
             .set_certificate_verifier(std::sync::Arc::new(verifier));

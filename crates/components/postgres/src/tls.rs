@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use outrigger_component::{Error, Kind, Result};
-use outrigger_tls::{AnyCertificate, NameCheck, WithName};
+use outrigger_tls::{AnyCertificate, NameCheck, Verifier, WithName};
 use rustls::{
     ClientConfig, RootCertStore,
     client::{WebPkiServerVerifier, danger::ServerCertVerifier},
@@ -43,14 +43,14 @@ impl Tls {
     pub(super) fn connector(&self) -> Result<MakeRustlsConnect> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let verifier: Arc<dyn ServerCertVerifier> = match self.trust {
-            Trust::Anything => Arc::new(AnyCertificate::new(provider.clone())),
+            Trust::Anything => Arc::new(Verifier::new(AnyCertificate, &provider)),
             trust => {
                 let roots = Arc::new(self.roots()?);
                 let inner = WebPkiServerVerifier::builder_with_provider(roots, provider.clone())
                     .build()
                     .map_err(|error| failed("sslrootcert".to_owned(), error))?;
                 if trust == Trust::Authority {
-                    Arc::new(WithName::new(inner, NameCheck::Skip))
+                    Arc::new(Verifier::new(WithName(inner, NameCheck::Skip), &provider))
                 } else {
                     inner
                 }

@@ -5,6 +5,7 @@ use std::{io, sync::Arc, time::Duration};
 use bytes::{Buf, BytesMut};
 use futures::{SinkExt, StreamExt};
 use outrigger_component::{Error, Kind, Result, deadline::within};
+use outrigger_tls::{AnyCertificate, Verifier};
 use pulsar::{
     error::ConnectionError,
     message::{Codec, Message},
@@ -259,8 +260,7 @@ async fn connect(settings: &Settings, url: &Url) -> Result<Box<dyn Stream>> {
     };
     let mut config = outrigger_tls::client_config(None, None).map_err(|error| wrong(&error))?;
     if !settings.verifies {
-        let provider = Arc::clone(config.crypto_provider());
-        let verifier = outrigger_tls::AnyCertificate::new(provider);
+        let verifier = Verifier::new(AnyCertificate, config.crypto_provider());
         config.dangerous().set_certificate_verifier(Arc::new(verifier));
     }
     let name = ServerName::try_from(host.to_owned()).map_err(|error| wrong(&error))?;

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use ::redis::{ClientTlsConfig, TlsCertificates};
 use outrigger_component::{Metadata, MetadataError};
-use outrigger_tls::AnyCertificate;
+use outrigger_tls::{AnyCertificate, Verifier};
 use rustls::ClientConfig;
 
 /// How connections are protected.
@@ -24,9 +24,8 @@ pub(super) fn read(metadata: &Metadata) -> Result<Option<Tls>, MetadataError> {
     // wrong with them is to be told before.
     let mut config = metadata.client_tls_of(roots, identity)?;
     if roots.is_none() {
-        let provider = Arc::clone(config.crypto_provider());
-        let anything = Arc::new(AnyCertificate::new(provider));
-        config.dangerous().set_certificate_verifier(anything);
+        let verifier = Verifier::new(AnyCertificate, config.crypto_provider());
+        config.dangerous().set_certificate_verifier(Arc::new(verifier));
     }
     let owned = |text: &str| text.as_bytes().to_vec();
     let certificates = TlsCertificates {

@@ -13,7 +13,7 @@ use crate::bundle::TrustAnchors;
 use crate::id::SpiffeId;
 use crate::provider;
 use crate::svid::Svid;
-use crate::verify::{Expect, PeerVerifier};
+use crate::verify::{self, Expect, PeerVerifier};
 
 /// Every connection between workloads speaks HTTP/2.
 const ALPN: &[u8] = b"h2";
@@ -38,7 +38,7 @@ impl Identity {
     pub fn new(svid: Svid, anchors: TrustAnchors) -> Self {
         let current = watch::Sender::new(Arc::new(svid));
         let mutual = server_config(
-            Some(PeerVerifier::new(anchors.clone(), Expect::Any)),
+            Some(verify::verifier(anchors.clone(), Expect::Any)),
             current.subscribe(),
         );
         let open = server_config(None, current.subscribe());
@@ -85,7 +85,7 @@ impl Identity {
     /// For servers: as [`Identity::server_config`], for `expect` alone.
     pub fn server_config_for(&self, expect: Expect) -> Arc<ServerConfig> {
         server_config(
-            Some(PeerVerifier::new(self.shared.anchors.clone(), expect)),
+            Some(verify::verifier(self.shared.anchors.clone(), expect)),
             self.subscribe(),
         )
     }
@@ -125,7 +125,7 @@ fn verifying_client(
         .with_safe_default_protocol_versions()
         .expect("the provider has suites for TLS 1.2 and TLS 1.3")
         .dangerous()
-        .with_custom_certificate_verifier(PeerVerifier::new(anchors, expect))
+        .with_custom_certificate_verifier(verify::verifier(anchors, expect))
 }
 
 fn finish_client(mut config: ClientConfig) -> Arc<ClientConfig> {

@@ -5,11 +5,9 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme};
+use outrigger_tls::{Check, Presented, Verifier};
+use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use rustls::{CertificateError, OtherError};
 use webpki::{
     EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter, KeyUsage, RequiredEkuNotFoundContext,
 };
@@ -147,42 +145,36 @@ impl fmt::Debug for PeerError {
     }
 }
 
-/// Verifies peers against the trust anchors in force at the time of the handshake.
+pub(crate) type PeerVerifier = Verifier<PeerCheck>;
+
+/// Verifies peers with the trust anchors in force at the time of the handshake.
+pub(crate) fn verifier(anchors: TrustAnchors, expect: Expect) -> Arc<PeerVerifier> {
+    Arc::new(Verifier::new(PeerCheck { anchors, expect }, provider::crypto()))
+}
+
 #[derive(Debug)]
-pub(crate) struct PeerVerifier {
+pub(crate) struct PeerCheck {
     anchors: TrustAnchors,
     expect: Expect,
 }
 
-impl PeerVerifier {
-    pub(crate) fn new(anchors: TrustAnchors, expect: Expect) -> Arc<Self> {
-        Arc::new(Self { anchors, expect })
-    }
-
-    fn verify(
-        &self,
-        role: Role,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<(), rustls::Error> {
-        self.check(role, end_entity, intermediates, now)
+impl Check for PeerCheck {
+    fn check(&self, presented: &Presented<'_>) -> Result<(), rustls::Error> {
+        self.accept(presented)
             .map_err(|error| CertificateError::Other(OtherError(Arc::new(error))).into())
     }
+}
 
-    fn check(
-        &self,
-        role: Role,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<(), PeerError> {
-        let parsed = pem::decode(end_entity).map_err(LeafError::Encoding)?;
+impl PeerCheck {
+    fn accept(&self, presented: &Presented<'_>) -> Result<(), PeerError> {
+        let role = match presented.server_name {
+            Some(_) => Role::Server,
+            None => Role::Client,
+        };
+        let parsed = pem::decode(presented.leaf).map_err(LeafError::Encoding)?;
         let id = leaf::check(&parsed)?;
         let bundle = self.anchors.current();
-        match bundle.with_valid_at(now, |anchors| {
-            verify_chain(role, end_entity, intermediates, anchors, now)
-        }) {
+        match bundle.with_valid_at(presented.now, |anchors| verify_chain(role, presented, anchors)) {
             Ok(()) if self.expect.accepts(&id) => Ok(()),
             Ok(()) => Err(PeerError::Unexpected {
                 presented: id,
@@ -202,26 +194,33 @@ impl PeerVerifier {
 
 /// Whether the anchors vouch for a chain, whose first certificate is the leaf. One that has expired may be vouched for.
 pub(crate) fn is_vouched(anchors: &TrustAnchors, chain: &[CertificateDer<'_>]) -> bool {
-    let verifier = PeerVerifier::new(anchors.clone(), Expect::Any);
+    let (anchors, expect) = (anchors.clone(), Expect::Any);
     chain.split_first().is_some_and(|(leaf, intermediates)| {
-        let checked = verifier.check(Role::Client, leaf, intermediates, UnixTime::now());
-        !matches!(checked, Err(PeerError::Untrusted { .. }))
+        let presented = Presented {
+            leaf,
+            intermediates,
+            server_name: None,
+            now: UnixTime::now(),
+        };
+        let accepted = PeerCheck { anchors, expect }.accept(&presented);
+        !matches!(accepted, Err(PeerError::Untrusted { .. }))
     })
-}
-
-fn algorithms() -> WebPkiSupportedAlgorithms {
-    provider::crypto().signature_verification_algorithms
 }
 
 fn verify_chain(
     role: Role,
-    end_entity: &CertificateDer<'_>,
-    intermediates: &[CertificateDer<'_>],
+    presented: &Presented<'_>,
     anchors: &[TrustAnchor<'static>],
-    now: UnixTime,
 ) -> Result<(), webpki::Error> {
-    let leaf = EndEntityCert::try_from(end_entity)?;
-    leaf.verify_for_usage(algorithms().all, anchors, intermediates, now, role, None, None)
+    let algorithms = provider::crypto().signature_verification_algorithms.all;
+    let Presented {
+        leaf,
+        intermediates,
+        now,
+        ..
+    } = *presented;
+    EndEntityCert::try_from(leaf)?
+        .verify_for_usage(algorithms, anchors, intermediates, now, role, None, None)
         .map(drop)
 }
 
@@ -270,81 +269,6 @@ impl ExtendedKeyUsageValidator for Role {
         Err(webpki::Error::RequiredEkuNotFoundContext(
             RequiredEkuNotFoundContext { required, present },
         ))
-    }
-}
-
-impl ServerCertVerifier for PeerVerifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        self.verify(Role::Server, end_entity, intermediates, now)
-            .map(|()| ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &algorithms())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &algorithms())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        algorithms().supported_schemes()
-    }
-}
-
-impl ClientCertVerifier for PeerVerifier {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        // Without hints a client always presents its one identity, also while roots rotate.
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        self.verify(Role::Client, end_entity, intermediates, now)
-            .map(|()| ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &algorithms())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &algorithms())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        algorithms().supported_schemes()
     }
 }
 

@@ -9,4 +9,4 @@ mod verifier;
 pub use client::{Unusable, certificates, client_config, verifying};
 pub use refused::refused;
 pub use roots::system_roots;
-pub use verifier::{AnyCertificate, NameCheck, WithName};
+pub use verifier::{AnyCertificate, Check, NameCheck, Presented, Verifier, WithName};

@@ -1,67 +1,138 @@
-//! Checks of servers that are not the usual one: nothing at all, or another name.
+//! Checks of a peer's certificates that differ from those of rustls.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use rustls::{
-    CertificateError, DigitallySignedStruct, Error, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
     client::{
         WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
-    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
+    crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature},
+    server::danger::{ClientCertVerified, ClientCertVerifier},
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-/// Accepts every certificate, but not a forged handshake: protects against listeners, not against impostors. For
-/// settings by which a user asks for it.
+/// What a peer presents in a handshake.
 #[derive(Debug)]
-pub struct AnyCertificate(Arc<CryptoProvider>);
+pub struct Presented<'a> {
+    /// Its own certificate.
+    pub leaf: &'a CertificateDer<'a>,
+    /// The certificates above it, as far as the peer sent them.
+    pub intermediates: &'a [CertificateDer<'a>],
+    /// The name by which a server was dialled; `None` for a client.
+    pub server_name: Option<&'a ServerName<'a>>,
+    /// The time of the handshake.
+    pub now: UnixTime,
+}
 
-impl AnyCertificate {
-    /// Verifies handshakes with the algorithms of `provider`.
-    pub fn new(provider: Arc<CryptoProvider>) -> Self {
-        Self(provider)
+/// Decides whether to accept the certificates of a peer.
+pub trait Check: fmt::Debug + Send + Sync {
+    /// Accepts the peer, or returns the error of the handshake.
+    ///
+    /// # Errors
+    /// Why the peer is refused.
+    fn check(&self, presented: &Presented<'_>) -> Result<(), Error>;
+}
+
+/// A verifier for rustls: a [`Check`] accepts the certificates, and the peer must prove that it holds the key.
+#[derive(Debug)]
+pub struct Verifier<C> {
+    check: C,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl<C: Check> Verifier<C> {
+    /// Verifies signatures with the algorithms of `provider`.
+    pub fn new(check: C, provider: &CryptoProvider) -> Self {
+        let algorithms = provider.signature_verification_algorithms;
+        Self { check, algorithms }
     }
 }
 
-impl ServerCertVerifier for AnyCertificate {
+/// The methods that the verifiers of servers and of clients share.
+macro_rules! signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            verify_tls12_signature(message, certificate, signature, &self.algorithms)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            verify_tls13_signature(message, certificate, signature, &self.algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.algorithms.supported_schemes()
+        }
+    };
+}
+
+impl<C: Check> ServerCertVerifier for Verifier<C> {
     fn verify_server_cert(
         &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
         _ocsp_response: &[u8],
-        _now: UnixTime,
+        now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        self.check.check(&Presented {
+            leaf,
+            intermediates,
+            server_name: Some(server_name),
+            now,
+        })?;
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
+    signatures!();
+}
+
+impl<C: Check> ClientCertVerifier for Verifier<C> {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        // Without hints a client always presents its one identity, also while roots rotate.
+        &[]
     }
 
-    fn verify_tls13_signature(
+    fn verify_client_cert(
         &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.check.check(&Presented {
+            leaf,
+            intermediates,
+            server_name: None,
+            now,
+        })?;
+        Ok(ClientCertVerified::assertion())
     }
 
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+    signatures!();
+}
+
+/// Accepts every certificate: protects against listeners, not against impostors. For settings by which a user asks for it.
+#[derive(Debug)]
+pub struct AnyCertificate;
+
+impl Check for AnyCertificate {
+    fn check(&self, _: &Presented<'_>) -> Result<(), Error> {
+        Ok(())
     }
 }
 
-/// Which name a certificate has to be for, instead of the one that was dialled.
+/// The name that a certificate must be for, instead of the one that was dialled.
 #[derive(Debug)]
 pub enum NameCheck {
     /// Any.
@@ -70,64 +141,29 @@ pub enum NameCheck {
     Expect(ServerName<'static>),
 }
 
-/// The usual check of a server, with another rule for its name.
+/// The check of rustls, with another rule for the name of the server.
 #[derive(Debug)]
-pub struct WithName {
-    usual: Arc<WebPkiServerVerifier>,
-    name: NameCheck,
-}
+pub struct WithName(pub Arc<WebPkiServerVerifier>, pub NameCheck);
 
-impl WithName {
-    /// As `usual` says, but for the name.
-    pub fn new(usual: Arc<WebPkiServerVerifier>, name: NameCheck) -> Self {
-        Self { usual, name }
-    }
-}
-
-impl ServerCertVerifier for WithName {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let check = |name: &ServerName<'_>| {
-            self.usual
-                .verify_server_cert(end_entity, intermediates, name, ocsp_response, now)
+impl Check for WithName {
+    fn check(&self, presented: &Presented<'_>) -> Result<(), Error> {
+        let Self(usual, check) = self;
+        let name = match check {
+            NameCheck::Expect(name) => Some(name),
+            NameCheck::Skip => presented.server_name,
         };
-        match &self.name {
-            NameCheck::Expect(name) => check(name),
-            NameCheck::Skip => match check(server_name) {
-                // The name is looked at last: everything else was right.
+        let name = name.ok_or(CertificateError::ApplicationVerificationFailure)?;
+        let verified =
+            usual.verify_server_cert(presented.leaf, presented.intermediates, name, &[], presented.now);
+        match (verified, check) {
+            // The verifier checks the name last: everything else was right.
+            (
                 Err(Error::InvalidCertificate(
                     CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-                )) => Ok(ServerCertVerified::assertion()),
-                other => other,
-            },
+                )),
+                NameCheck::Skip,
+            ) => Ok(()),
+            (verified, _) => verified.map(drop),
         }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.usual.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.usual.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.usual.supported_verify_schemes()
     }
 }

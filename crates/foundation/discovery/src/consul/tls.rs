@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use outrigger_tls::{AnyCertificate, NameCheck, WithName};
+use outrigger_tls::{AnyCertificate, NameCheck, Verifier, WithName};
 use rustls::{
     ClientConfig, RootCertStore,
     client::{WebPkiServerVerifier, danger::ServerCertVerifier},
@@ -27,17 +27,18 @@ pub(super) fn client_config(client: &Client) -> Result<ClientConfig, AgentError>
             target: "dapr.contrib",
             "hashicorp consul: you are using 'insecureSkipVerify' to skip server config verify which is unsafe!"
         );
-        Arc::new(AnyCertificate::new(provider))
+        Arc::new(Verifier::new(AnyCertificate, &provider))
     } else if client.scheme == "https" {
-        let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots(client)?), provider)
-            .build()
-            .map_err(|error| AgentError::Tls(error.to_string()))?;
+        let inner =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots(client)?), Arc::clone(&provider))
+                .build()
+                .map_err(|error| AgentError::Tls(error.to_string()))?;
         match &client.server_name {
             None => inner,
             Some(name) => {
                 let name =
                     ServerName::try_from(name.clone()).map_err(|error| AgentError::Tls(error.to_string()))?;
-                Arc::new(WithName::new(inner, NameCheck::Expect(name)))
+                Arc::new(Verifier::new(WithName(inner, NameCheck::Expect(name)), &provider))
             }
         }
     } else {

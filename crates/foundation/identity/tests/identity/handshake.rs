@@ -5,6 +5,7 @@ use outrigger_identity::testing::{Algorithm, Authority, Issued, Leaf};
 use outrigger_identity::{
     Expect, Identity, Svid, TrustAnchors, TrustBundle, anonymous_client_config, peer_id, server_name,
 };
+use outrigger_tls::{NameCheck, Verifier, WithName};
 use rcgen::{ExtendedKeyUsagePurpose, KeyUsagePurpose};
 use rustls::{ClientConfig, ProtocolVersion, ServerConfig};
 use time::Duration;
@@ -106,56 +107,18 @@ fn restrict_to_tls12(authority: &Authority, issued: Issued) -> Arc<ClientConfig>
     roots.add(authority.root.clone()).unwrap();
     let verifier =
         rustls::client::WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+    // The one DNS name that the test certificates carry.
+    let name = NameCheck::Expect(server_name("other.example"));
+    let verifier = Verifier::new(WithName(verifier.build().unwrap(), name), &provider);
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS12])
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyName(verifier.build().unwrap())))
+        .with_custom_certificate_verifier(Arc::new(verifier))
         .with_client_auth_cert(issued.chain, issued.key)
         .unwrap();
     config.alpn_protocols = vec![b"h2".to_vec()];
     Arc::new(config)
-}
-
-/// The ordinary verifier, with the one DNS name the test certificates carry.
-#[derive(Debug)]
-struct AnyName(Arc<rustls::client::WebPkiServerVerifier>);
-
-impl rustls::client::danger::ServerCertVerifier for AnyName {
-    fn verify_server_cert(
-        &self,
-        end_entity: &rustls::pki_types::CertificateDer<'_>,
-        intermediates: &[rustls::pki_types::CertificateDer<'_>],
-        _server_name: &rustls::pki_types::ServerName<'_>,
-        ocsp_response: &[u8],
-        now: rustls::pki_types::UnixTime,
-    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
-        let name = server_name("other.example");
-        self.0
-            .verify_server_cert(end_entity, intermediates, &name, ocsp_response, now)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &rustls::pki_types::CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &rustls::pki_types::CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.0.supported_verify_schemes()
-    }
 }
 
 #[tokio::test]

@@ -3,14 +3,14 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use outrigger_tls::AnyCertificate;
+use outrigger_tls::{AnyCertificate, Verifier};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 
 /// A configuration that accepts any certificate.
 pub fn unverified_config(alpn: &[&[u8]]) -> Arc<ClientConfig> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let verifier = Arc::new(AnyCertificate::new(Arc::clone(&provider)));
+    let verifier = Arc::new(Verifier::new(AnyCertificate, &provider));
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("the provider supports TLS 1.2 and 1.3")
