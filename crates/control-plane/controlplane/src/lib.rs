@@ -14,4 +14,4 @@ pub mod webhook;
 pub use identity::{TlsConfig, obtain, obtain_into};
 pub use monitoring::Monitoring;
 pub use process::{Binary, environment, host_name};
-pub use tasks::{TaskFailed, chain, fine, supervise, unless_stopped};
+pub use tasks::{TaskFailed, chain, fine, serve_unless_stopped, supervise};

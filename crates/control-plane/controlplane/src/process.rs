@@ -15,18 +15,74 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{ConfigError, LogSettings};
 use crate::tasks::{chain, stop_on_signal};
 
+/// Version of the build: that of the workspace.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Threads that serve: one answers health checks and keeps streams alive while the other works.
+const WORKERS: usize = 2;
+
+/// Defines the allocator and the `main` of a binary of the control plane: [`Binary::run`] with `Service::build` and
+/// `Service::run`. `arguments` changes the arguments of the process before flags are read; its error ends the process.
+/// `perform` does a task that is asked for in place of serving, and returns whether there was one.
+#[macro_export]
+macro_rules! main {
+    (
+        name: $name:literal,
+        title: $title:literal,
+        scope: $scope:literal,
+        flags: $flags:expr,
+        config: $config:ty,
+        service: $service:ty,
+        $(arguments: $arguments:expr,)?
+        $(perform: $perform:expr,)?
+    ) => {
+        #[cfg(feature = "jemalloc")]
+        #[global_allocator]
+        static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+        fn main() -> std::process::ExitCode {
+            let arguments = std::env::args();
+            $(
+                let arguments = match $arguments(arguments.collect()) {
+                    Ok(arguments) => Vec::into_iter(arguments),
+                    Err(error) => {
+                        eprintln!("{error}");
+                        return std::process::ExitCode::FAILURE;
+                    }
+                };
+            )?
+            let binary = $crate::Binary {
+                name: $name,
+                title: $title,
+                flags: $flags,
+                scope: $scope,
+                info: |text| tracing::info!(target: $scope, "{text}"),
+            };
+            binary.run(
+                arguments.skip(1),
+                |flags| <$config>::from_flags(flags, $crate::environment),
+                |config| &config.log,
+                async |config, stop| {
+                    $(
+                        if $perform(&config).await? {
+                            return Ok(());
+                        }
+                    )?
+                    let build = Box::pin(<$service>::build(config, $crate::environment, stop.clone()));
+                    $crate::serve_unless_stopped(&stop, build, <$service>::run).await
+                },
+            )
+        }
+    };
+}
+
 /// What tells one binary of the control plane from another.
 pub struct Binary {
     /// Name of the executable.
     pub name: &'static str,
     /// What it calls itself in its log.
     pub title: &'static str,
-    /// Version of the build.
-    pub version: &'static str,
     /// All of its flags.
     pub flags: &'static [Flag],
-    /// Threads that serve.
-    pub workers: usize,
     /// The scope of its log lines.
     pub scope: &'static str,
     /// Logs a line of that scope at level info.
@@ -80,7 +136,7 @@ impl Binary {
         };
         let settings = log(&config);
         let level = settings.level;
-        let _log = match log::init(self.log_config(settings)) {
+        let _log = match log::init(log_config(settings)) {
             Ok(guard) => guard,
             Err(error) => {
                 log::fatal(self.scope, &error.to_string());
@@ -88,7 +144,7 @@ impl Binary {
             }
         };
         outrigger_accept::raise_descriptors();
-        (self.info)(&format!("Starting {} -- version {}", self.title, self.version));
+        (self.info)(&format!("Starting {} -- version {}", self.title, VERSION));
         (self.info)(&format!("Log level set to: {}", level.as_str()));
         match self.serve(config, serve) {
             Ok(()) => {
@@ -111,7 +167,7 @@ impl Binary {
         E: From<io::Error>,
     {
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(self.workers)
+            .worker_threads(WORKERS)
             .enable_all()
             .build()?;
         runtime.block_on(async {
@@ -122,16 +178,16 @@ impl Binary {
             outcome
         })
     }
+}
 
-    fn log_config(&self, settings: &LogSettings) -> LogConfig {
-        LogConfig {
-            level: settings.level,
-            json: settings.json,
-            file: settings.file.clone(),
-            version: self.version.to_owned(),
-            instance: host_name(),
-            ..LogConfig::default()
-        }
+fn log_config(settings: &LogSettings) -> LogConfig {
+    LogConfig {
+        level: settings.level,
+        json: settings.json,
+        file: settings.file.clone(),
+        version: VERSION.to_owned(),
+        instance: host_name(),
+        ..LogConfig::default()
     }
 }
 

@@ -41,19 +41,20 @@ pub async fn fine<E>(task: impl Future<Output = ()>) -> Result<(), E> {
     Ok(())
 }
 
-/// What is built; nothing where the process was told to stop meanwhile, which is no failure.
+/// Runs what `build` makes. A process that is stopped while it starts has not failed.
 ///
 /// # Errors
-/// When it cannot be built.
-pub async fn unless_stopped<T, E>(
+/// That of `build`, or of `run`.
+pub async fn serve_unless_stopped<S, E>(
     stop: &CancellationToken,
-    build: impl Future<Output = Result<T, E>>,
-) -> Result<Option<T>, E> {
+    build: impl Future<Output = Result<S, E>>,
+    run: impl AsyncFnOnce(S) -> Result<(), E>,
+) -> Result<(), E> {
     match stop.run_until_cancelled(build).await {
-        None => Ok(None),
+        None => Ok(()),
         // What is built may watch the token too, and give up first.
-        Some(Err(_)) if stop.is_cancelled() => Ok(None),
-        Some(built) => built.map(Some),
+        Some(Err(_)) if stop.is_cancelled() => Ok(()),
+        Some(built) => run(built?).await,
     }
 }
 
@@ -91,25 +92,25 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_is_told_to_stop_while_starting_has_not_failed() {
+    async fn a_stop_during_the_start_is_no_failure() {
+        let run = async |built: i32| Err::<(), _>(if built == 1 { "ran" } else { "other" });
         let stop = CancellationToken::new();
-        let gives_up = async {
-            stop.cancel();
-            Err::<(), _>("stopped")
-        };
-        assert_eq!(unless_stopped(&stop, gives_up).await, Ok(None));
         assert_eq!(
-            unless_stopped::<(), ()>(&stop, std::future::pending()).await,
-            Ok(None)
-        );
-        let goes_on = CancellationToken::new();
-        assert_eq!(
-            unless_stopped(&goes_on, async { Err::<(), _>("wrong") }).await,
+            serve_unless_stopped(&stop, async { Err("wrong") }, run).await,
             Err("wrong")
         );
         assert_eq!(
-            unless_stopped(&goes_on, async { Ok::<_, ()>(1) }).await,
-            Ok(Some(1))
+            serve_unless_stopped(&stop, async { Ok(1) }, run).await,
+            Err("ran")
+        );
+        let gives_up = async {
+            stop.cancel();
+            Err("stopped")
+        };
+        assert_eq!(serve_unless_stopped(&stop, gives_up, run).await, Ok(()));
+        assert_eq!(
+            serve_unless_stopped(&stop, std::future::pending(), run).await,
+            Ok(())
         );
     }
 }

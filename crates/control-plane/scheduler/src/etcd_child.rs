@@ -133,7 +133,7 @@ pub(crate) struct EtcdChild {
 
 /// What becomes etcd, if the process was started for that: `arguments` are those of the process, its name included.
 /// It ends when its parent does.
-pub fn become_etcd(arguments: &[String]) -> Option<io::Error> {
+pub(crate) fn become_etcd(arguments: &[String]) -> Option<io::Error> {
     let [_, guard, parent, rest @ ..] = arguments else {
         return None;
     };

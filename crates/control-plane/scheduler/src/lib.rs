@@ -24,7 +24,7 @@ mod triggers;
 
 pub use config::{Config, ConfigError};
 pub use error::SchedulerError;
-pub use etcd_child::{ChildError, become_etcd};
+pub use etcd_child::ChildError;
 pub use migrate::MigrateError;
 pub use scheduler::{Addresses, Scheduler};
 pub use storage::etcd::EndpointError;

@@ -23,7 +23,7 @@ use crate::config::{Config, Store, Task};
 use crate::defragment::{self, Defragment};
 use crate::error::SchedulerError;
 use crate::etcd_api::{self, EtcdApi};
-use crate::etcd_child::{EtcdChild, Pace};
+use crate::etcd_child::{EtcdChild, Pace, become_etcd};
 use crate::metrics::Metrics;
 use crate::migrate::migrate;
 use crate::namespaces::Namespaces;
@@ -102,6 +102,25 @@ pub struct Addresses {
 }
 
 impl Scheduler {
+    /// The arguments as flags, from those of the process. Where they say so, the process becomes etcd.
+    ///
+    /// # Errors
+    /// When it cannot become etcd.
+    pub fn arguments(mut given: Vec<String>) -> Result<Vec<String>, String> {
+        if let Some(error) = become_etcd(&given) {
+            return Err(format!("cannot run etcd: {error}"));
+        }
+        // `--migrate FROM TO` has two values, and flags have one.
+        let is_migrate = |argument: &String| matches!(argument.as_str(), "--migrate" | "-migrate");
+        let at = given.iter().position(is_migrate);
+        if let Some(target) = at.and_then(|at| given.get_mut(at + 2))
+            && !target.starts_with('-')
+        {
+            target.insert_str(0, "--migrate-to=");
+        }
+        Ok(given)
+    }
+
     /// Does what the configuration wants done instead of serving; whether there was something.
     ///
     /// # Errors

@@ -46,6 +46,7 @@ pub struct Sentry {
     reloader: Reloader,
     watch: FolderWatch,
     metrics: Arc<Metrics>,
+    drain: CancellationToken,
 }
 
 /// Addresses the servers are bound to.
@@ -63,10 +64,11 @@ pub struct Addresses {
 
 impl Sentry {
     /// Loads or generates the CA, loads the key set of the validator, and binds every port. `env`
-    /// reads the environment variables that the Configuration file refers to.
+    /// reads the environment variables that the Configuration file refers to. `drain` ends [`Sentry::run`].
     pub async fn build(
         config: Config,
         env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+        drain: CancellationToken,
     ) -> Result<Self, SentryError> {
         let (client, settings) = cluster_and_settings(&config, Arc::new(env)).await?;
         let id = SpiffeId::sentry(&config.trust_domain, &config.namespace).map_err(|cause| {
@@ -136,6 +138,7 @@ impl Sentry {
             validators,
             reloader,
             metrics,
+            drain,
         })
     }
 
@@ -151,9 +154,9 @@ impl Sentry {
 
     /// Serves until `drain` is cancelled, then lets open calls finish. Ends early only when a part
     /// cannot go on.
-    pub async fn run(self, drain: CancellationToken) -> Result<(), SentryError> {
+    pub async fn run(self) -> Result<(), SentryError> {
         // Everything ends together: by the caller's wish, or because one part ended.
-        let stop = drain.child_token();
+        let stop = self.drain.child_token();
         let mut tasks = JoinSet::new();
         tracing::info!(target: "dapr.sentry.server", "Running gRPC server on {}", self.grpc.address());
         let (current, token) = (self.own.current(), stop.clone());

@@ -134,10 +134,10 @@ async fn sentry_is_not_healthy_before_the_tls_files_exist() {
         &format!("-oidc-server-tls-cert-file={}", path("c")),
         &format!("-oidc-server-tls-key-file={}", path("k")),
     ]);
-    let built = sentry.build().await.unwrap();
-    let addresses = built.addresses();
     let drain = tokio_util::sync::CancellationToken::new();
-    let task = tokio::spawn(built.run(drain.clone()));
+    let built = sentry.build(&drain).await.unwrap();
+    let addresses = built.addresses();
+    let task = tokio::spawn(built.run());
     let healthz = format!("http://{}/healthz", local(addresses.healthz));
     assert_eq!(get(&healthz).await.0, 503);
     drain.cancel();

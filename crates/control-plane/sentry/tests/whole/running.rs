@@ -91,18 +91,18 @@ impl Prepared {
         arguments
     }
 
-    pub(crate) async fn build(&self) -> Result<Sentry, SentryError> {
+    pub(crate) async fn build(&self, drain: &CancellationToken) -> Result<Sentry, SentryError> {
         let Ok(Parsed::Run(flags)) = parse(FLAGS, self.arguments()) else {
             panic!("{:?}", self.flags)
         };
         let mut config = Config::from_flags(&flags, |_| None).unwrap();
         config.connections = self.connections.unwrap_or(config.connections);
-        Sentry::build(config, |_| None).await
+        Sentry::build(config, |_| None, drain.clone()).await
     }
 
     /// The reason this sentry does not start.
     pub(crate) async fn refusal(&self) -> String {
-        match self.build().await {
+        match self.build(&CancellationToken::new()).await {
             Ok(_) => panic!("sentry started"),
             Err(error) => outrigger_controlplane::chain(&error),
         }
@@ -110,9 +110,10 @@ impl Prepared {
 
     /// Starts, and waits until it reports to be healthy.
     pub(crate) async fn start(self) -> Running {
-        let sentry = self.build().await.unwrap();
-        let (addresses, drain) = (sentry.addresses(), CancellationToken::new());
-        let task = tokio::spawn(sentry.run(drain.clone()));
+        let drain = CancellationToken::new();
+        let sentry = self.build(&drain).await.unwrap();
+        let addresses = sentry.addresses();
+        let task = tokio::spawn(sentry.run());
         let running = Running {
             credentials: self.credentials,
             addresses,
