@@ -24,7 +24,7 @@ pub use error::{FlagError, FlagErrors};
 pub use number::Int;
 pub use parser::{Parsed, parse, parse_every};
 pub use table::{Flag, Kind, reference, see_help, usage};
-pub use values::{Values, parse_bool};
+pub use values::Values;
 
 /// Exit status of a process that could not understand its command line.
 pub const EXIT_USAGE: u8 = 2;

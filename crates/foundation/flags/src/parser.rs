@@ -1,6 +1,7 @@
 //! From arguments to values.
 
-use crate::values::parse_bool;
+use outrigger_resources::value::go_bool;
+
 use crate::{Flag, FlagError, FlagErrors, Kind, Values, number};
 
 /// A command line that was understood.
@@ -97,7 +98,7 @@ fn flag_body(arg: &str) -> Result<Option<&str>, FlagError> {
 fn check(flag: &'static Flag, value: &str) -> Result<(), FlagError> {
     let outcome = match flag.kind {
         Kind::Text | Kind::List => Ok(()),
-        Kind::Bool => parse_bool(value)
+        Kind::Bool => go_bool(value)
             .map(drop)
             .ok_or_else(|| format!("parsing \"{value}\": invalid syntax")),
         Kind::Int => number::read::<i64>(value).map(drop),

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use outrigger_resources::value::go_bool;
+
 use crate::{Flag, Kind, number};
 
 /// Values by flag name: what was given, else the defaults of the table.
@@ -62,7 +64,7 @@ impl Values {
     /// The value of a [`Kind::Bool`] flag.
     pub fn boolean(&self, name: &str) -> bool {
         let flag = self.flag(name);
-        match parse_bool(self.raw(flag)) {
+        match go_bool(self.raw(flag)) {
             Some(value) if matches!(flag.kind, Kind::Bool) => value,
             _ => panic!("--{name} is not a boolean"),
         }
@@ -108,15 +110,6 @@ impl Values {
             Some(flag) => flag,
             None => panic!("--{name} is not in the table of flags"),
         }
-    }
-}
-
-/// Reads the spellings of booleans that Go accepts.
-pub fn parse_bool(text: &str) -> Option<bool> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-        _ => None,
     }
 }
 

@@ -21,6 +21,15 @@ pub fn truthy(text: &str) -> bool {
         .any(|yes| yes.eq_ignore_ascii_case(text))
 }
 
+/// Reads the spellings of booleans that Go accepts.
+pub fn go_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
 /// A map of texts to texts, written as JSON or YAML; sorted by key.
 ///
 /// # Errors

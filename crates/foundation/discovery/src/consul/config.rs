@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use outrigger_resources::value::go_bool;
 use serde_json::{Map, Value, json};
 
 use super::shape;
@@ -185,9 +186,7 @@ impl Client {
             let password = auth.text("password").ok().flatten().unwrap_or_default();
             (user, password)
         });
-        let is_set = |name: &str| {
-            env(name).is_some_and(|value| matches!(&value[..], "1" | "t" | "T" | "true" | "TRUE" | "True"))
-        };
+        let is_set = |name: &str| env(name).as_deref().and_then(go_bool) == Some(true);
         let given = text("address")?
             .or_else(|| env("CONSUL_HTTP_ADDR"))
             .unwrap_or_else(|| DEFAULT_ADDRESS.to_owned());

@@ -10,8 +10,8 @@ use outrigger_cloudevents::content_type::CLOUD_EVENT;
 use outrigger_component::offload::offload;
 use outrigger_component::pubsub::{BulkEntry, BulkPublish, Failed, Publish, inherit};
 use outrigger_component::{Error, Pairs};
-use outrigger_flags::parse_bool;
 use outrigger_policy::resiliency::Outcome;
+use outrigger_resources::value::go_bool;
 use outrigger_telemetry::trace::{Parent, Span, SpanKind};
 
 use super::codes::code;
@@ -82,7 +82,7 @@ impl PubSubs {
         }
         let is_raw = match metadata.get(RAW_PAYLOAD) {
             None => false,
-            Some(value) => parse_bool(value).ok_or_else(|| PublishError::RawPayload {
+            Some(value) => go_bool(value).ok_or_else(|| PublishError::RawPayload {
                 pubsub: owned(),
                 value: value.clone(),
             })?,
