@@ -5,7 +5,6 @@ mod binding;
 mod cell;
 mod configuration;
 mod connector;
-mod dsn;
 mod frames;
 mod layout;
 mod listener;
@@ -16,30 +15,12 @@ mod session;
 mod settings;
 mod state;
 mod sweep;
-mod tls;
 
 use std::sync::Arc;
 
-use outrigger_component::{
-    Catalog, ConfigurationStore, Entry, Metadata, OutputBinding, StateStore, catalog::Version,
-};
-use tokio_postgres_rustls::MakeRustlsConnect;
+use outrigger_component::{Catalog, ConfigurationStore, Entry, OutputBinding, StateStore, catalog::Version};
 
 use self::layout::Generation;
-use self::settings::Settings;
-
-/// What a connection string means: where the server is and as whom to sign in, and how the connection is protected.
-/// Both forms of libpq are read, `key=value` pairs and `postgres://` URLs.
-///
-/// # Errors
-/// A text that names what of it cannot be used.
-pub fn connection(text: &str) -> Result<(tokio_postgres::Config, MakeRustlsConnect), String> {
-    let properties = [("connectionString".to_owned(), text.to_owned())];
-    let metadata = Metadata::new("PostgreSQL", properties).map_err(|error| error.to_string())?;
-    let settings = Settings::read(&metadata).map_err(|error| error.to_string())?;
-    let tls = settings.tls.connector().map_err(|error| error.to_string())?;
-    Ok((settings.config, tls))
-}
 
 /// Adds the components of this crate.
 pub fn add(catalog: &mut Catalog) {

@@ -47,7 +47,7 @@ pub(crate) struct Postgres {
 /// # Errors
 /// What is wrong with it.
 pub(crate) fn check(connection: &str) -> Result<(), String> {
-    outrigger_components_postgres::connection(connection).map(drop)
+    session::read(connection).map(drop)
 }
 
 /// The upper end of a range as a condition, for an index to use: one that may be missing would have no end in a plan that

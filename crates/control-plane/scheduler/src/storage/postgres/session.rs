@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use deadpool_postgres::{
     ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
 };
+use outrigger_postgres::Connection;
 use tokio::sync::OnceCell;
+use tokio_postgres::Config;
 use tokio_postgres::error::SqlState;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -22,7 +24,7 @@ const CONNECTIONS: usize = 8;
 /// A pool of connections to the server; the first one creates the tables.
 pub(super) struct Sessions {
     pool: Pool,
-    pub(super) config: tokio_postgres::Config,
+    pub(super) config: Config,
     pub(super) tls: MakeRustlsConnect,
     /// The tables are there.
     prepared: OnceCell<()>,
@@ -56,10 +58,29 @@ impl Server {
 /// A connection on loan. It is closed, unless [`Session::keep`] says that nothing is under way on it.
 pub(super) struct Session(Option<Object>);
 
+/// The configuration that a connection string means.
+pub(super) fn read(connection: &str) -> Result<(Config, MakeRustlsConnect), String> {
+    let text = |why| {
+        format!("component PostgreSQL: invalid value for the metadata property connectionString: {why}")
+    };
+    let read = || {
+        let mut pairs = outrigger_postgres::parse(connection.trim())?;
+        if pairs.is_empty() {
+            return Err("it is empty".to_owned());
+        }
+        // Statements are prepared once per connection, whatever the mode is.
+        outrigger_postgres::prepares(pairs.remove("default_query_exec_mode").as_deref())?;
+        outrigger_postgres::Connection::new(pairs, CALL)
+    };
+    let Connection { mut config, tls } = read().map_err(text)?;
+    config.application_name("scheduler").connect_timeout(CALL);
+    let tls = tls.connector().map_err(|error| error.to_string())?;
+    Ok((config, tls))
+}
+
 impl Sessions {
     pub(super) fn new(connection: &str) -> Result<Self, String> {
-        let (mut config, tls) = outrigger_components_postgres::connection(connection)?;
-        config.application_name("scheduler").connect_timeout(CALL);
+        let (config, tls) = read(connection)?;
         let manager = ManagerConfig {
             recycling_method: RecyclingMethod::Fast,
         };

@@ -5,11 +5,17 @@ use std::collections::BTreeMap;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-/// Of a host without one, beside others with one.
+/// The pairs of a connection string, by name.
+pub type Pairs = BTreeMap<String, String>;
+
+/// The port of a host without one, where others have one.
 const DEFAULT_PORT: u16 = 5432;
 
-/// The pairs of a connection string; `database` and `dbname` are one.
-pub(super) fn parse(text: &str) -> Result<BTreeMap<String, String>, String> {
+/// Reads a connection string. `database` becomes `dbname`.
+///
+/// # Errors
+/// What is wrong with it; the text does not repeat the string, which may hold a password.
+pub fn parse(text: &str) -> Result<Pairs, String> {
     let mut pairs = if text.starts_with("postgres://") || text.starts_with("postgresql://") {
         from_url(text)?
     } else {
@@ -21,11 +27,11 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, String>, String> {
     Ok(pairs)
 }
 
-fn from_url(text: &str) -> Result<BTreeMap<String, String>, String> {
+fn from_url(text: &str) -> Result<Pairs, String> {
     let (account, hosts, rest) = authority(text);
     // The hosts are read one by one: a URL has but one.
     let url = parsed(&format!("postgres://{account}host{rest}"))?;
-    let mut pairs: BTreeMap<String, String> = url
+    let mut pairs: Pairs = url
         .query_pairs()
         .map(|(name, value)| (name.into_owned(), value.into_owned()))
         .collect();
@@ -61,7 +67,7 @@ fn decoded(text: &str) -> String {
     percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
-fn add_hosts(pairs: &mut BTreeMap<String, String>, text: &str) -> Result<(), String> {
+fn add_hosts(pairs: &mut Pairs, text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Ok(());
     }
@@ -86,7 +92,7 @@ fn add_hosts(pairs: &mut BTreeMap<String, String>, text: &str) -> Result<(), Str
 }
 
 /// `key=value key='value with space'`, a backslash before a literal quote or backslash.
-fn from_pairs(text: &str) -> Result<BTreeMap<String, String>, String> {
+fn from_pairs(text: &str) -> Result<Pairs, String> {
     let mut pairs = BTreeMap::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() {

@@ -1,6 +1,7 @@
+//! How connections are protected.
+
 use std::sync::Arc;
 
-use outrigger_component::{Error, Kind, Result};
 use outrigger_tls::{AnyCertificate, NameCheck, Verifier, WithName};
 use rustls::{
     ClientConfig, RootCertStore,
@@ -13,8 +14,9 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// How the connection is protected; files are paths.
 #[derive(Debug)]
-pub(super) struct Tls {
-    pub(super) mode: SslMode,
+pub struct Tls {
+    /// Whether TLS is asked for.
+    pub mode: SslMode,
     pub(super) trust: Trust,
     /// Authorities; without it the system's.
     pub(super) root: Option<String>,
@@ -35,12 +37,29 @@ pub(super) enum Trust {
     AuthorityAndName,
 }
 
-fn failed(what: String, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    Error::new(Kind::Configuration, what).because(cause)
+/// A setting of TLS that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {cause}")]
+pub struct TlsError {
+    /// The setting, and its file.
+    pub what: String,
+    /// The reason.
+    pub cause: Box<dyn std::error::Error + Send + Sync>,
+}
+
+type Result<T, E = TlsError> = std::result::Result<T, E>;
+
+fn failed(what: String, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> TlsError {
+    let cause = cause.into();
+    TlsError { what, cause }
 }
 
 impl Tls {
-    pub(super) fn connector(&self) -> Result<MakeRustlsConnect> {
+    /// What protects the connections. Reads the files of certificates and keys.
+    ///
+    /// # Errors
+    /// A file that cannot be used.
+    pub fn connector(&self) -> Result<MakeRustlsConnect> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let verifier: Arc<dyn ServerCertVerifier> = match self.trust {
             Trust::Anything => Arc::new(Verifier::new(AnyCertificate, &provider)),
