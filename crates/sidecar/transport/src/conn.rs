@@ -4,6 +4,7 @@ mod channel;
 mod dial;
 mod h1;
 mod h2;
+mod resend;
 
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderValue, Method, Request};
@@ -85,6 +86,11 @@ impl ConnectionError {
             Self::Http1(error) => !error.is_parse_too_large() && !error.is_user(),
             Self::Http2(error) => matches!(error, StreamError::ConnectionClosed | StreamError::GoAway(_)),
         }
+    }
+
+    /// Whether the server says that it did not process the request.
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Http2(error) if error.is_refusal())
     }
 
     /// Whether the header fields of the request or of the answer are more than one side takes.

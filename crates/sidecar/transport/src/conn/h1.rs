@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Request, Response, response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use link::{Link, ResponseBody, StreamingBody, Unanswered};
+use link::{Link, ResponseBody, StreamingBody};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::dial::DialErrorKind;
-use super::{ConnectionError, DialError, Dialer, SendError, tell_framing};
+use super::{DialError, Dialer, SendError, resend, tell_framing};
 use crate::body::{Body, BoxError};
 
 /// Idle connections kept.
@@ -121,39 +121,22 @@ impl H1Pool {
     }
 
     /// Sends a request in origin form; the connection returns to the pool when the response body has been read.
-    /// A request that met a connection which the server had closed is sent again on a fresh one if the server cannot have
-    /// seen it, or if it may see it twice (a safe method or an `Idempotency-Key`, body still whole).
+    /// A request that met a closed connection of the pool is sent again (see `resend.rs`), in the end on a fresh one.
     ///
     /// # Errors
     /// [`SendError`] when no connection could be made or it broke before the response head.
     pub async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, SendError> {
         tell_framing(&mut request);
-        while let Some(link) = self.take_idle() {
-            let spare = spare(&request);
+        loop {
+            let (link, spare, is_last) = match self.take_idle() {
+                Some(link) => (link, resend::spare(&request), false),
+                // Boxed: the rare path should not widen every call.
+                None => (Box::pin(self.connect()).await?, None, true),
+            };
             match link.call(request).await {
                 Ok(answer) => return Ok(self.receive(answer)),
-                Err(Unanswered {
-                    unsent: Some(unsent), ..
-                }) => request = unsent,
-                Err(Unanswered { why, .. }) => match spare {
-                    Some(copy) if why.is_lost() => request = copy,
-                    _ => return Err(self.broken(why, false)),
-                },
+                Err(unanswered) => request = unanswered.again(spare, is_last, self.address())?,
             }
-        }
-        // Boxed: the rare path should not widen every call.
-        let link = Box::pin(self.connect()).await?;
-        match link.call(request).await {
-            Ok(answer) => Ok(self.receive(answer)),
-            Err(Unanswered { why, unsent }) => Err(self.broken(why, unsent.is_some())),
-        }
-    }
-
-    fn broken(&self, source: ConnectionError, repeatable: bool) -> SendError {
-        SendError::Broken {
-            address: self.address().to_owned(),
-            repeatable,
-            source,
         }
     }
 
@@ -172,24 +155,6 @@ impl H1Pool {
         };
         Response::from_parts(head, body)
     }
-}
-
-/// A copy to send again, where that does nothing twice: of a safe method (RFC 9110 section 9.2.1), or with a key by
-/// which the server knows it again. A PUT may be the turn of an actor.
-fn spare(request: &Request<Body>) -> Option<Request<Body>> {
-    if !request.method().is_safe() && !request.headers().contains_key("idempotency-key") {
-        return None;
-    }
-    let body = match request.body() {
-        Body::Empty => Body::Empty,
-        Body::Full(bytes) => Body::Full(bytes.clone()),
-        _ => return None,
-    };
-    let mut copy = Request::new(body);
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    Some(copy)
 }
 
 /// A response body that gives its connection back when it has been read to the end.

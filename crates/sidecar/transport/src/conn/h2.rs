@@ -8,12 +8,13 @@ use arc_swap::ArcSwap;
 use http::header::CONTENT_LENGTH;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri};
-use outrigger_http2::{Client as _, Config, Http2, TrySendError};
+use outrigger_http2::{Client as _, Config, Http2};
 use outrigger_identity::expiry;
 use tokio::sync::Mutex;
 use tokio_util::task::TaskTracker;
 
 use super::dial::DialErrorKind;
+use super::resend::Unanswered;
 use super::{DialError, Dialer, Io, SendError};
 use crate::body::Body;
 use crate::http2::{Client, Implementation, MAX_STREAM_WINDOW, MAX_WINDOW_GROWTH, WINDOW_MEMORY};
@@ -248,37 +249,29 @@ impl H2Pool {
         Ok(PooledConnection { client, retired })
     }
 
-    /// Sends a request; a connection that died before taking it is replaced once.
+    /// Sends a request; a connection that died before taking it is replaced once (see `resend.rs`).
     ///
     /// # Errors
     /// [`SendError`] when no connection could be made or the connection broke before the response head.
     pub async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, SendError> {
         self.address_request(&mut request);
-        let mut again = true;
+        let mut is_last = false;
         loop {
             let connection = match self.usable() {
                 Some(connection) => connection,
                 // Boxed: the rare path should not widen every call.
                 None => Box::pin(self.open()).await?,
             };
-            let TrySendError {
-                error,
-                request: unsent,
-            } = match connection.client.send(request, Body::reset_reason).await {
+            let failed = match connection.client.send(request, Body::reset_reason).await {
                 Ok(response) => return Ok(response.map(Body::from)),
                 Err(failed) => failed,
             };
-            match unsent {
-                Some(unsent) if again && !error.is_too_large() => (request, again) = (unsent, false),
-                unsent => {
-                    let repeatable = (unsent.is_some() || error.is_refusal()) && !error.is_too_large();
-                    return Err(SendError::Broken {
-                        address: self.address().to_owned(),
-                        repeatable,
-                        source: error.into(),
-                    });
-                }
-            }
+            let unanswered = Unanswered {
+                why: failed.error.into(),
+                unsent: failed.request,
+            };
+            request = unanswered.again(None, is_last, self.address())?;
+            is_last = true;
         }
     }
 

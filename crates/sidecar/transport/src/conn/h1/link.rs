@@ -16,7 +16,8 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::has_budget_remaining;
 
-use super::super::{ConnectionError, Io, MAX_FIELDS};
+use super::super::resend::Unanswered;
+use super::super::{Io, MAX_FIELDS};
 use crate::body::{Body, BoxError};
 use crate::stall::{StallTimer, UNREAD_TIMEOUT};
 
@@ -30,13 +31,6 @@ pub(super) struct Link {
     connection: Option<Connection<TokioIo<Checked>, Body>>,
     /// Set before another call: `Checked` looks for bytes that belong to no call.
     check: Arc<AtomicBool>,
-}
-
-/// Why a request has no answer.
-pub(super) struct Unanswered {
-    pub(super) why: ConnectionError,
-    /// The request, if the server cannot have seen any of it.
-    pub(super) unsent: Option<Request<Body>>,
 }
 
 /// What is behind the head of an answer.
