@@ -145,9 +145,9 @@ impl Actors {
         self.found(message, false).await
     }
 
-    /// Sends to an actor wherever it is. One that its host does not have yet is looked for a few times, unless a policy of its
-    /// type does that: when the pause of the built-in retries is over, and as soon as there is a new table, which uses up none
-    /// of them, so that a fleet that starts does not.
+    /// Sends to an actor wherever it is. If its host does not have it yet, the built-in retries look for it again, unless a
+    /// policy of its type does. A new table ends a pause early with an attempt that uses up no retry, so that the start of
+    /// a fleet does not use them up.
     async fn found(&self, message: &Message<'_>, has_policy: bool) -> Result<Reply, ActorError> {
         let resilience = &self.with.resilience;
         let builtin = (!has_policy).then(|| {
@@ -156,29 +156,27 @@ impl Actors {
         });
         let mut run = Run::start(builtin, Key::NONE, &resilience.metrics);
         let mut steps = self.steps.subscribe();
+        // Set for an attempt that a new table began before the pause of a retry was over.
+        let mut pause_end = None;
         loop {
-            run.before()
-                .map_err(|refused| ActorError::Invoke(refused.to_string()))?;
-            // The future of a call to the app is large.
-            let mut result = Box::pin(self.once(message, Origin::Own, &mut steps)).await;
-            let Some(pause) = run.after(outcome(&result)) else {
-                return result;
-            };
-            let next = Instant::now() + pause;
-            loop {
-                let step = timeout_at(next, self.next_step(&mut steps)).await;
-                match step {
-                    Err(_) => break,
-                    Ok(Err(_)) => return result,
-                    Ok(Ok(())) => {}
-                }
-                result = Box::pin(self.once(message, Origin::Own, &mut steps)).await;
-                let found = outcome(&result);
-                if !matches!(found, Outcome::Failure { .. }) {
-                    run.after(found);
-                    return result;
-                }
+            if pause_end.is_none() {
+                run.before()
+                    .map_err(|refused| ActorError::Invoke(refused.to_string()))?;
             }
+            // The future of a call to the app is large.
+            let result = Box::pin(self.once(message, Origin::Own, &mut steps)).await;
+            let next = match (outcome(&result), pause_end) {
+                (Outcome::Failure { .. }, Some(end)) => end,
+                (outcome, _) => match run.after(outcome) {
+                    Some(pause) => Instant::now() + pause,
+                    None => return result,
+                },
+            };
+            pause_end = match timeout_at(next, self.next_step(&mut steps)).await {
+                Err(_) => None,
+                Ok(Ok(())) => Some(next),
+                Ok(Err(_)) => return result,
+            };
         }
     }
 
