@@ -15,10 +15,10 @@ use outrigger_runtime::app::AppChannel;
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::resilience::{Attempts, Deadline, Resilience, grpc_outcome};
 use outrigger_telemetry::trace::{Parent, Span, SpanKind, Tracer};
-use outrigger_transport::body::{Body, BoxError, Failure, Next, REPLAY_LIMIT, Replay};
+use outrigger_transport::body::{Body, BoxError, Failure, Next, REPLAY_LIMIT, Replayable};
 use outrigger_transport::grpc;
 use outrigger_transport::headers::{names, put_identities, strip_hop_by_hop, strip_identities};
-use outrigger_transport::peer::{CallError, Failed, Instance, PeerError, Peers};
+use outrigger_transport::peer::{PeerError, Peers};
 use tonic::{Code, Status};
 
 use crate::access::Access;
@@ -209,7 +209,7 @@ impl Proxy {
         self.metrics.invoke_sent_streaming(app_id);
         let (head, mut body) = request.into_parts();
         let failure = Failure::watch(&mut body);
-        let replay = Replay::new(body);
+        let replay = Replayable::new(body);
         let attempts = Attempts::new(policy, Key::app(id, method), self.metrics.as_ref());
         let (head, replay, failure) = (&head, &replay, &failure);
         let called = attempts.run(|limit| async move {
@@ -221,20 +221,19 @@ impl Proxy {
             };
             let wait = repeat || !deadline.is_none();
             let attempt = async {
-                let result = self.attempt(app_id, namespace, head, replay, failure).await;
+                let result = self.attempt((app_id, namespace), head, replay, failure).await;
                 known_code(result, wait).await
             };
             let (is_late, (result, code)) = match deadline.within(pin!(attempt)).await {
                 Some(known) => (false, known),
                 None => (true, (Err(late()), Code::DeadlineExceeded as i32)),
             };
-            let can_repeat = repeat && replay.can_repeat();
             let outcome = match grpc_outcome(code) {
                 Outcome::Failure { .. } if failure.reason().is_some() => Outcome::Unsendable,
-                Outcome::Failure { .. } if !can_repeat => Outcome::Final,
                 Outcome::Failure { .. } if is_late => Outcome::TimedOut,
                 other => other,
             };
+            let outcome = outcome.if_repeatable(repeat && replay.can_repeat());
             let result = result.map(|response| response.map(|body| deadline.bound(body, late_trailers)));
             ((result, code), outcome)
         });
@@ -248,41 +247,20 @@ impl Proxy {
     /// One attempt; a connection that turned out dead is replaced once.
     async fn attempt(
         &self,
-        app_id: &str,
-        namespace: &str,
+        target: (&str, &str),
         head: &http::request::Parts,
-        replay: &Replay,
+        replay: &Replayable,
         failure: &Failure,
     ) -> Result<Response<Body>, Status> {
-        let send = |(), instance: Arc<Instance>| async move {
-            let Some(body) = replay.attempt() else {
-                let error = Status::failed_precondition(
-                    "cannot use resiliency policies with retries on streaming RPCs",
-                );
-                let failed = Failed {
-                    error,
-                    connection: false,
-                    repeatable: false,
-                };
-                return ((), Err(failed));
-            };
-            let mut request = Request::new(body);
+        let requests = || {
+            let mut request = Request::new(replay.attempt()?);
             *request.method_mut() = head.method.clone();
             *request.uri_mut() = head.uri.clone();
             *request.headers_mut() = head.headers.clone();
-            let sent = instance.send(request).await;
-            let sent = sent.map_err(|error| Failed {
-                connection: failure.reason().is_none() && error.is_unavailable(),
-                repeatable: error.is_repeatable() && replay.can_repeat(),
-                error: grpc::send_status(&error),
-            });
-            ((), sent)
+            Some(request)
         };
-        let called = self.peers.call((app_id, namespace), 1, (), send).await;
-        called.map_err(|error| match error {
-            CallError::Unresolved(error) => peer_status(&error),
-            CallError::Failed(failed) => failed.error,
-        })
+        let sent = self.peers.send(target, requests, failure).await;
+        sent.map_err(|error| peer_status(&error))
     }
 }
 
@@ -365,7 +343,11 @@ fn peer_status(error: &PeerError) -> Status {
         PeerError::NoResolver => Status::unavailable(
             "failed to proxy request: proxy not initialized. daprd startup may be incomplete",
         ),
-        other => Status::unknown(other.to_string()),
+        PeerError::Send(error) => grpc::send_status(error),
+        PeerError::Spent => {
+            Status::failed_precondition("cannot use resiliency policies with retries on streaming RPCs")
+        }
+        PeerError::Resolve(error) => Status::unknown(error.to_string()),
     }
 }
 

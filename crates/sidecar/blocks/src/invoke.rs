@@ -1,9 +1,8 @@
 //! Service invocation: to this app, to another app through its sidecar, or to an HTTP endpoint outside.
 
 mod endpoint;
-mod repeat;
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,21 +10,20 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt;
 use outrigger_policy::resiliency::{AppPolicy, Builtin, Key, Outcome, Policy};
-use outrigger_policy::target::{Target, TargetError};
+use outrigger_policy::target::Target;
 use outrigger_runtime::app::{AppChannel, AppError};
 use outrigger_runtime::call::{AppStatus, Call, Reply};
 use outrigger_runtime::internal::{OpenRequest, RemoteError, call_remote, open_request};
 use outrigger_runtime::metrics::SidecarMetrics;
-use outrigger_runtime::resilience::{Attempts, BreakerOpen, Deadline, Resilience};
+use outrigger_runtime::resilience::{Attempt, Attempts, BreakerOpen, Deadline, Resilience};
 use outrigger_transport::body::{Body, BoxError, Failure, REPLAY_LIMIT, Reason, TooMuchUnfinished};
 use outrigger_transport::conn::mostly_has_body;
 use outrigger_transport::headers::{names, strip_identities};
-use outrigger_transport::peer::{CallError, Failed, Peers};
+use outrigger_transport::peer::{Failed, PeerError, Peers};
 use outrigger_transport::stall::is_of_events;
 use tonic::{Code, Status};
 
 pub use endpoint::{Common as EndpointCommon, EndpointError, EndpointSpec, Endpoints};
-use repeat::Repeatable;
 
 const SWITCHING_PROTOCOLS: u16 = StatusCode::SWITCHING_PROTOCOLS.as_u16();
 /// What callers are told of an app that answers 101.
@@ -187,13 +185,11 @@ impl CallSettings<'_> {
             return Failed {
                 error: InvokeError::Body(reason.clone()),
                 connection: false,
-                repeatable: false,
             };
         }
         Failed {
             connection: connection || status.code() == Code::Unauthenticated,
             error: InvokeError::Peer(status),
-            repeatable: false,
         }
     }
 
@@ -212,50 +208,44 @@ impl Invoker {
         *id == *self.app_id && namespace.is_none_or(|ns| *ns == *self.namespace)
     }
 
-    /// Whether a call to `id` goes through another sidecar.
-    #[inline]
-    pub fn is_remote(&self, id: &str) -> bool {
-        matches!(self.route(id), Ok(Route::Remote { .. }))
+    /// Where calls to `id` go.
+    ///
+    /// # Errors
+    /// [`InvokeError::Target`].
+    pub fn route<'a>(&'a self, id: &'a str) -> Result<Route<'a>, InvokeError> {
+        let target = Target::parse(id).map_err(|error| InvokeError::Target(error.to_string()))?;
+        let hop = match target {
+            Target::Url(url) => Hop::Url(url),
+            Target::App { id: name, .. } if self.endpoints.contains(name) => Hop::Endpoint(name),
+            Target::App { id, namespace } if self.is_self(id, namespace) => Hop::Local,
+            Target::App { id, namespace } => Hop::Remote(id, namespace.unwrap_or(&self.namespace)),
+        };
+        Ok(Route { id, hop })
     }
 
-    fn route<'a>(&'a self, id: &'a str) -> Result<Route<'a>, TargetError> {
-        Ok(match Target::parse(id)? {
-            Target::Url(url) => Route::Url(url),
-            Target::App { id: name, .. } if self.endpoints.contains(name) => Route::Endpoint(name),
-            Target::App { id, namespace } if self.is_self(id, namespace) => Route::Local,
-            Target::App { id, namespace } => Route::Remote {
-                id,
-                namespace: namespace.unwrap_or(&self.namespace),
-            },
-        })
-    }
-
-    /// Sends a call to what `id` names and waits for the reply's head. Whatever an app answers is `Ok`.
+    /// Sends a call and waits for the reply's head. Whatever an app answers is `Ok`.
     ///
     /// # Errors
     /// [`InvokeError`] when no app answered.
-    pub async fn invoke(&self, id: &str, mut call: Call) -> Result<Reply, InvokeError> {
-        let route = self
-            .route(id)
-            .map_err(|error| InvokeError::Target(error.to_string()))?;
-        let (rules, builtin) = self.rules(id, &route);
-        let base_url = match route {
-            Route::Endpoint(name) => self.endpoints.base_url(name).unwrap_or_default(),
+    pub async fn invoke(&self, route: Route<'_>, mut call: Call) -> Result<Reply, InvokeError> {
+        let (rules, builtin) = self.rules(route);
+        let base_url = match route.hop {
+            Hop::Endpoint(name) => self.endpoints.base_url(name).unwrap_or_default(),
             _ => String::new(),
         };
-        let in_http = match route {
-            Route::Remote { .. } => false,
-            Route::Local => self.app.as_ref().is_none_or(|app| !app.is_grpc()),
-            Route::Endpoint(_) | Route::Url(_) => true,
+        let in_http = match route.hop {
+            Hop::Remote(..) => false,
+            Hop::Local => self.app.as_ref().is_none_or(|app| !app.is_grpc()),
+            Hop::Endpoint(_) | Hop::Url(_) => true,
         };
         if call.octets.is_some() && !in_http {
             return Err(InvokeError::NotText);
         }
         let method = call.method.clone();
-        let key = match route {
-            Route::Url(url) => Key::url(url, &method),
-            Route::Endpoint(name) => Key::http_endpoint(name, &base_url),
-            _ => Key::app(id, &method),
+        let key = match route.hop {
+            Hop::Url(url) => Key::url(url, &method),
+            Hop::Endpoint(name) => Key::http_endpoint(name, &base_url),
+            _ => Key::app(route.id, &method),
         };
         buffer_small(&mut call.body).await?;
         if call.body.known_length().is_none() && !call.verb.as_ref().is_some_and(mostly_has_body) {
@@ -267,12 +257,12 @@ impl Invoker {
             builtin: builtin.as_deref(),
             failure: Failure::watch(&mut call.body),
         };
-        let mut reply = match route {
-            Route::Remote { id, namespace } => Box::pin(self.remote(id, namespace, call, &terms)).await,
-            other => {
+        let mut reply = match route.hop {
+            Hop::Remote(id, namespace) => Box::pin(self.remote((id, namespace), call, &terms)).await,
+            hop => {
                 // Whoever calls through this sidecar alone cannot speak for another.
                 strip_identities(&mut call.metadata);
-                Box::pin(self.direct(&other, call, &terms)).await
+                Box::pin(self.direct(hop, call, &terms)).await
             }
         }?;
         if let AppStatus::Http(SWITCHING_PROTOCOLS) = reply.status
@@ -287,36 +277,27 @@ impl Invoker {
 
     /// The user's policy for a target, and the built-in one for connections to another sidecar, unless the user has rules
     /// for it.
-    fn rules(&self, id: &str, route: &Route<'_>) -> (AppPolicy, Option<Arc<Policy>>) {
+    fn rules(&self, route: Route<'_>) -> (AppPolicy, Option<Arc<Policy>>) {
         let policies = self.resilience.policies.load();
-        let rules = policies.app(id);
-        let is_covered = matches!(route, Route::Remote { .. }) && !rules.has_target;
+        let rules = policies.app(route.id);
+        let is_covered = route.is_remote() && !rules.has_target;
         let builtin = is_covered.then(|| Arc::clone(policies.builtin(Builtin::ServiceRetries)));
         (rules, builtin)
     }
 
+    /// Another sidecar, under the user's policy.
     async fn remote(
         &self,
-        id: &str,
-        namespace: &str,
+        target: (&str, &str),
         mut call: Call,
         terms: &CallSettings<'_>,
     ) -> Result<Reply, InvokeError> {
-        self.forwarded.add(&mut call, id);
-        let mut request = open_request(call, true).map_err(InvokeError::Peer)?;
+        self.forwarded.add(&mut call, target.0);
+        let request = &open_request(call).map_err(InvokeError::Peer)?;
         let attempts = Attempts::new(terms.policy, terms.key, &self.metrics);
-        let called = attempts.run_with(&mut request, |request, limit| async move {
-            let deadline = limit.deadline();
-            let attempt = async {
-                let mut reply = self.remote_attempts(id, namespace, &mut *request, terms).await?;
-                begin(&mut reply, deadline).await;
-                Ok(reply)
-            };
-            let result = deadline
-                .within(pin!(attempt))
-                .await
-                .unwrap_or(Err(InvokeError::Timeout));
-            let outcome = outcome(&result, request.can_repeat());
+        let called = attempts.run_with(request, |request, limit| async move {
+            let result = in_time(limit, pin!(self.remote_attempts(target, request, terms))).await;
+            let outcome = outcome(&result).if_repeatable(request.can_repeat());
             (request, result, outcome)
         });
         called.await?
@@ -326,101 +307,86 @@ impl Invoker {
     /// the user has rules for this app.
     async fn remote_attempts(
         &self,
-        id: &str,
-        namespace: &str,
-        request: &mut OpenRequest,
+        target: (&str, &str),
+        request: &OpenRequest,
         terms: &CallSettings<'_>,
     ) -> Result<Reply, InvokeError> {
-        if terms.builtin.is_none() {
-            let once = self.remote_once(id, namespace, request, terms);
-            return once.await.map_err(|e| e.0);
-        }
         let attempts = Attempts::new(terms.builtin, Key::NONE, &self.metrics);
         let called = attempts.run_with(request, |request, attempt| async move {
-            let result = self.remote_once(id, namespace, &mut *request, terms).await;
+            let result = self.remote_once(target, request, terms).await;
             let outcome = match &result {
                 Ok(_) => Outcome::Success,
-                Err((_, true)) if request.can_repeat() => Outcome::Failure { code: None },
-                Err(_) => Outcome::Final,
+                Err(failed) => Outcome::Failure { code: None }
+                    // A new connection helps with nothing else.
+                    .if_repeatable(failed.connection && request.can_repeat()),
             };
             (request, (result, attempt.number - 1), outcome)
         });
         let (result, retries) = called.await?;
-        result.map_err(|(error, connection)| match error {
-            InvokeError::Peer(status) if connection => InvokeError::Exhausted {
-                target: id.to_owned(),
-                retries,
-                status,
-            },
+        result.map_err(|failed| match failed.error {
+            InvokeError::Peer(status) if failed.connection && terms.builtin.is_some() => {
+                InvokeError::Exhausted {
+                    target: target.0.to_owned(),
+                    retries,
+                    status,
+                }
+            }
             other => other,
         })
     }
 
-    /// One attempt at one instance; the flag says that a new connection may help.
+    /// One attempt at one instance.
     async fn remote_once(
         &self,
-        id: &str,
-        namespace: &str,
-        request: &mut OpenRequest,
+        target: (&str, &str),
+        request: &OpenRequest,
         terms: &CallSettings<'_>,
-    ) -> Result<Reply, (InvokeError, bool)> {
-        let target = (id, namespace);
-        let called = self
-            .peers
-            .call(target, 0, request, |request, instance| async move {
-                self.metrics.invoke_sent(id);
-                let started = Instant::now();
-                let result = match call_remote(&instance, request, self.max_message).await {
-                    Ok(reply) => {
-                        self.metrics
-                            .invoke_received(id, reply.status.code(), started.elapsed());
-                        Ok(reply)
-                    }
-                    Err(error) => Err(terms.failed(error)),
-                };
-                (request, result)
-            });
-        called.await.map_err(|error| match error {
-            CallError::Unresolved(error) => (InvokeError::Resolve(error.to_string()), false),
-            CallError::Failed(failed) => (failed.error, failed.connection),
-        })
+    ) -> Result<Reply, Failed<InvokeError>> {
+        let unresolved = |error: PeerError| Failed {
+            error: InvokeError::Resolve(error.to_string()),
+            connection: false,
+        };
+        let called = self.peers.call(target, unresolved, |instance| async move {
+            self.metrics.invoke_sent(target.0);
+            let started = Instant::now();
+            let called = call_remote(&instance, request, self.max_message).await;
+            let reply = called.map_err(|error| terms.failed(error))?;
+            let code = reply.status.code();
+            self.metrics.invoke_received(target.0, code, started.elapsed());
+            Ok(reply)
+        });
+        called.await
     }
 
-    /// The app beside us, or an endpoint outside.
-    async fn direct(
-        &self,
-        route: &Route<'_>,
-        call: Call,
-        terms: &CallSettings<'_>,
-    ) -> Result<Reply, InvokeError> {
-        let mut call = Repeatable::new(call, terms.policy.is_some_and(Policy::may_retry));
+    /// The app beside us, or an endpoint outside, under the user's policy.
+    async fn direct(&self, hop: Hop<'_>, call: Call, terms: &CallSettings<'_>) -> Result<Reply, InvokeError> {
+        // Only a call that may be repeated is copied.
+        let (kept, mut only) = match terms.policy.is_some_and(Policy::may_retry) {
+            true => (Some(call.replayable()), None),
+            false => (None, Some(call)),
+        };
+        let kept = kept.as_ref();
         let attempts = Attempts::new(terms.policy, terms.key, &self.metrics);
-        let called = attempts.run_with(&mut call, |call, limit| async move {
-            let deadline = limit.deadline();
-            let attempt = match call.attempt() {
-                Some(call) => {
-                    let attempt = async {
-                        let mut reply = self.direct_once(route, call).await?;
-                        begin(&mut reply, deadline).await;
-                        Ok(reply)
-                    };
-                    deadline.within(pin!(attempt)).await
-                }
-                None => Some(Err(InvokeError::Peer(Status::internal(
-                    "the body of the request was sent already and cannot be sent again",
-                )))),
+        let called = attempts.run_with(&mut only, |only, limit| async move {
+            let attempt = async {
+                let call = match kept {
+                    Some(call) => call.attempt(),
+                    None => only.take(),
+                };
+                self.direct_once(hop, call.ok_or_else(spent)?).await
             };
-            let result = terms.judged(attempt.unwrap_or(Err(InvokeError::Timeout)));
-            let outcome = outcome(&result, call.can_repeat());
-            (call, result, outcome)
+            let result = terms.judged(in_time(limit, pin!(attempt)).await);
+            let repeatable = kept.is_some_and(|call| call.body.can_repeat());
+            let outcome = outcome(&result).if_repeatable(repeatable);
+            (only, result, outcome)
         });
         called.await?
     }
 
-    async fn direct_once(&self, route: &Route<'_>, call: Call) -> Result<Reply, InvokeError> {
-        match route {
-            Route::Url(url) => Ok(self.endpoints.call_url(url, call).await?),
-            Route::Endpoint(name) => Ok(self.endpoints.call_named(name, call).await?),
+    async fn direct_once(&self, hop: Hop<'_>, call: Call) -> Result<Reply, InvokeError> {
+        match hop {
+            Hop::Url(url) => Ok(self.endpoints.call_url(url, call).await?),
+            Hop::Endpoint(name) => Ok(self.endpoints.call_named(name, call).await?),
             _ => match &self.app {
                 Some(app) => Ok(app.invoke(call).await?),
                 None => Err(AppError::NoChannel.into()),
@@ -429,15 +395,53 @@ impl Invoker {
     }
 }
 
-enum Route<'a> {
+/// A target id, and where its calls go: found once per call.
+#[derive(Clone, Copy)]
+pub struct Route<'a> {
+    id: &'a str,
+    hop: Hop<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Hop<'a> {
     Local,
-    Remote { id: &'a str, namespace: &'a str },
+    /// App id and namespace.
+    Remote(&'a str, &'a str),
     Endpoint(&'a str),
     Url(&'a str),
 }
 
-/// Waits for as much of a reply as an attempt waits for: its head, and under a deadline the first bytes of its body too, of which
-/// the rest has to come in time as well. A stream of events has no deadline once it has begun.
+impl Route<'_> {
+    /// Whether calls go through another sidecar.
+    #[inline]
+    pub fn is_remote(self) -> bool {
+        matches!(self.hop, Hop::Remote(..))
+    }
+}
+
+fn spent() -> InvokeError {
+    InvokeError::Peer(Status::internal(
+        "the body of the request was sent already and cannot be sent again",
+    ))
+}
+
+/// The reply of an attempt, within the time that its policy gives it.
+async fn in_time(
+    limit: Attempt,
+    attempt: Pin<&mut impl Future<Output = Result<Reply, InvokeError>>>,
+) -> Result<Reply, InvokeError> {
+    let deadline = limit.deadline();
+    let attempt = async {
+        let mut reply = attempt.await?;
+        begin(&mut reply, deadline).await;
+        Ok(reply)
+    };
+    let reply = deadline.within(pin!(attempt)).await;
+    reply.unwrap_or(Err(InvokeError::Timeout))
+}
+
+/// Waits for the first bytes of the body, if the attempt has a deadline; the rest keeps the same deadline. A stream of events
+/// has none after its head.
 async fn begin(reply: &mut Reply, deadline: Deadline) {
     if deadline.is_none() || reply.body.is_whole() || reply.content_type.as_ref().is_some_and(is_of_events) {
         return;
@@ -454,18 +458,12 @@ fn late() -> Status {
 }
 
 /// What a policy sees: app failures by their HTTP status, everything else without a code.
-fn outcome(result: &Result<Reply, InvokeError>, can_repeat: bool) -> Outcome {
+fn outcome(result: &Result<Reply, InvokeError>) -> Outcome {
     match result {
         Ok(reply) => match reply.status {
-            AppStatus::Http(code) if !(200..400).contains(&code) => {
-                if can_repeat {
-                    Outcome::Failure {
-                        code: Some(code.into()),
-                    }
-                } else {
-                    Outcome::Final
-                }
-            }
+            AppStatus::Http(code) if !(200..400).contains(&code) => Outcome::Failure {
+                code: Some(code.into()),
+            },
             _ => Outcome::Success,
         },
         Err(
@@ -473,9 +471,8 @@ fn outcome(result: &Result<Reply, InvokeError>, can_repeat: bool) -> Outcome {
             | InvokeError::App(AppError::Unfinished(_))
             | InvokeError::Endpoint(EndpointError::Outside(_)),
         ) => Outcome::Unsendable,
-        Err(InvokeError::Timeout) if can_repeat => Outcome::TimedOut,
-        Err(_) if can_repeat => Outcome::Failure { code: None },
-        Err(_) => Outcome::Final,
+        Err(InvokeError::Timeout) => Outcome::TimedOut,
+        Err(_) => Outcome::Failure { code: None },
     }
 }
 

@@ -7,11 +7,12 @@ use http::{HeaderMap, HeaderValue, Method};
 use outrigger_http2::target::escape_all;
 use outrigger_policy::escape::path_escape;
 use outrigger_telemetry::trace::Parent;
-use outrigger_transport::body::Body;
+use outrigger_transport::body::{Body, Replayable};
 use prost_types::Any;
 
-/// A request on its way to an app.
-pub struct Call {
+/// A request on its way to an app. With a [`Replayable`] body it makes a call per attempt.
+#[derive(Clone)]
+pub struct Call<B = Body> {
     /// Canonical decoded method path without leading slash; what access control saw is what is dispatched.
     pub method: String,
     /// The same where it is not UTF-8: only HTTP can carry it, so that it goes no further than this sidecar's own calls.
@@ -29,7 +30,7 @@ pub struct Call {
     /// Whether they are gRPC metadata, whose names stay as they are on the way to an app that speaks gRPC.
     pub from_grpc: bool,
     /// The payload.
-    pub body: Body,
+    pub body: B,
     /// The current span, which the next hop sees as its parent.
     pub trace: Parent,
 }
@@ -119,11 +120,41 @@ impl Call {
         }
     }
 
+    /// Keeps the call, so that attempts share it.
+    pub fn replayable(self) -> Call<Replayable> {
+        self.map(Replayable::new)
+    }
+
     /// Path and query of the request that an HTTP server gets: it decodes to the method that was decided on.
     #[inline]
     pub fn target(&self) -> String {
         let method = self.octets.as_deref().unwrap_or(self.method.as_bytes());
         request_target(method, &self.query)
+    }
+}
+
+impl<B> Call<B> {
+    fn map<C>(self, map: impl FnOnce(B) -> C) -> Call<C> {
+        Call {
+            method: self.method,
+            octets: self.octets,
+            verb: self.verb,
+            query: self.query,
+            content_type: self.content_type,
+            type_url: self.type_url,
+            metadata: self.metadata,
+            from_grpc: self.from_grpc,
+            body: map(self.body),
+            trace: self.trace,
+        }
+    }
+}
+
+impl Call<Replayable> {
+    /// The call of the next attempt; `None` if its body cannot be sent again.
+    pub fn attempt(&self) -> Option<Call> {
+        let body = self.body.attempt()?;
+        Some(self.clone().map(|_| body))
     }
 }
 

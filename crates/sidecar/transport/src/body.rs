@@ -1,15 +1,14 @@
-//! The body type that travels through the data path: one concrete enum instead of a boxed trait object per hop,
-//! plus the replay buffer that makes a call repeatable.
+//! The body type that travels through the data path: one concrete enum instead of a boxed trait object per hop.
 
 mod counted;
 mod deadline;
 mod failure;
 mod guarded;
 mod inspect;
+mod replay;
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -26,6 +25,7 @@ pub use inspect::Next;
 pub use outrigger_grpc::unfinished::{
     Bounds as UnfinishedBounds, TooMuchUnfinished, Unfinished, UnfinishedMemory, UnfinishedRequest,
 };
+pub use replay::{REPLAY_LIMIT, ReplayBody, Replayable};
 
 use crate::conn::PooledBody;
 use crate::http2::RecvStream;
@@ -53,7 +53,7 @@ pub enum Body {
     Counted(Box<Counted>),
     /// With what must live until the last byte is delivered.
     Guarded(Box<Guarded<Guard>>),
-    /// Repeatable up to [`REPLAY_LIMIT`].
+    /// One attempt's copy of a [`Replayable`].
     Replay(ReplayBody),
     /// Anything else.
     Stream(Pin<Box<dyn HttpBody<Data = Bytes, Error = BoxError> + Send>>),
@@ -363,147 +363,6 @@ pub fn limit(body: &mut Body, limit: usize) {
             None => Some(Err(Box::new(TooLarge { limit }))),
         }
     });
-}
-
-/// How much of a streamed body is kept so that a failed attempt can be repeated, in bytes.
-pub const REPLAY_LIMIT: usize = 64 * 1024;
-/// The same, in pieces: each takes some hundred bytes, however small it is.
-const REPLAY_FRAMES: usize = 512;
-
-/// The source of a repeatable call: hands out one [`ReplayBody`] per attempt. What an attempt reads is kept (by
-/// reference count, not copied) up to [`REPLAY_LIMIT`] and [`REPLAY_FRAMES`]; past them, or once the source failed, no attempt can follow.
-pub struct Replay(Arc<Mutex<ReplayState>>);
-
-struct ReplayState {
-    source: Option<Body>,
-    connection: Option<Arc<Unfinished>>,
-    kept: Vec<Frame<Bytes>>,
-    kept_bytes: usize,
-    ended: bool,
-    lost: bool,
-    hint: SizeHint,
-}
-
-impl Replay {
-    /// Makes `body` repeatable.
-    #[inline]
-    pub fn new(body: Body) -> Self {
-        let hint = body.size_hint();
-        let (body, connection) = body.uncounted();
-        Self(Arc::new(Mutex::new(ReplayState {
-            source: Some(body),
-            connection,
-            kept: Vec::new(),
-            kept_bytes: 0,
-            ended: false,
-            lost: false,
-            hint,
-        })))
-    }
-
-    /// The body for the next attempt, from the first byte; `None` when too much has gone already.
-    #[inline]
-    pub fn attempt(&self) -> Option<Body> {
-        let state = lock(&self.0);
-        if state.lost {
-            return None;
-        }
-        let connection = state.connection.clone();
-        drop(state);
-        let body = Body::Replay(ReplayBody {
-            shared: Arc::clone(&self.0),
-            next: 0,
-        });
-        Some(body.counted(connection))
-    }
-
-    /// Whether another attempt is possible.
-    #[inline]
-    pub fn can_repeat(&self) -> bool {
-        !lock(&self.0).lost
-    }
-}
-
-fn lock(state: &Mutex<ReplayState>) -> MutexGuard<'_, ReplayState> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// One attempt's view of a [`Replay`].
-pub struct ReplayBody {
-    shared: Arc<Mutex<ReplayState>>,
-    next: usize,
-}
-
-fn copy_frame(frame: &Frame<Bytes>) -> Frame<Bytes> {
-    match (frame.data_ref(), frame.trailers_ref()) {
-        (Some(data), _) => Frame::data(data.clone()),
-        (None, Some(trailers)) => Frame::trailers(trailers.clone()),
-        (None, None) => Frame::trailers(HeaderMap::new()),
-    }
-}
-
-impl HttpBody for ReplayBody {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let this = self.get_mut();
-        let mut state = lock(&this.shared);
-        if let Some(frame) = state.kept.get(this.next) {
-            this.next += 1;
-            return Poll::Ready(Some(Ok(copy_frame(frame))));
-        }
-        if state.ended {
-            return Poll::Ready(None);
-        }
-        let Some(source) = state.source.as_mut() else {
-            return Poll::Ready(None);
-        };
-        match ready!(Pin::new(source).poll_frame(cx)) {
-            Some(Ok(frame)) => {
-                let size = frame.data_ref().map_or(0, Bytes::len);
-                let much = state.kept_bytes + size > REPLAY_LIMIT || state.kept.len() == REPLAY_FRAMES;
-                if state.lost || much {
-                    state.lost = true;
-                    state.kept = Vec::new();
-                    this.next = 0;
-                } else {
-                    state.kept_bytes += size;
-                    state.kept.push(copy_frame(&frame));
-                    this.next += 1;
-                }
-                Poll::Ready(Some(Ok(frame)))
-            }
-            Some(Err(error)) => {
-                state.lost = true;
-                state.source = None;
-                Poll::Ready(Some(Err(error)))
-            }
-            None => {
-                state.ended = true;
-                state.source = None;
-                Poll::Ready(None)
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        let state = lock(&self.shared);
-        self.next >= state.kept.len()
-            && (state.ended || state.source.as_ref().is_some_and(HttpBody::is_end_stream))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let state = lock(&self.shared);
-        if self.next == 0 && !state.lost {
-            state.hint
-        } else {
-            SizeHint::default()
-        }
-    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use outrigger_discovery::{Address, Addresses, ResolveError, Resolver};
 use outrigger_identity::{Expect, Identity, server_name};
 use tokio::sync::watch;
 
-pub use call::{CallError, Failed};
+pub use call::Failed;
 use hosts::Hosts;
 
 use crate::body::Body;
@@ -38,6 +38,9 @@ pub enum PeerError {
     /// Found, but not reachable or gone while it was asked.
     #[error("{}", crate::error::chain(.0))]
     Send(#[from] SendError),
+    /// The body of the request was sent before, and is too large to be sent again.
+    #[error("the body of the request cannot be sent again")]
+    Spent,
 }
 
 /// One sidecar process of an app.

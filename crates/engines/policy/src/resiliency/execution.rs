@@ -50,6 +50,17 @@ pub enum Outcome {
     Unsendable,
 }
 
+impl Outcome {
+    /// The outcome of an attempt whose request can, or cannot, be sent again. The breaker counts both alike.
+    #[must_use]
+    pub const fn if_repeatable(self, repeatable: bool) -> Self {
+        match self {
+            Self::Failure { .. } | Self::TimedOut if !repeatable => Self::Final,
+            other => other,
+        }
+    }
+}
+
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {

@@ -87,10 +87,14 @@ impl HttpApi {
             body,
             trace: span.as_parent(),
         };
-        match self.invoker.invoke(&id, call).await {
+        let (result, is_remote) = match self.invoker.route(&id) {
+            Ok(route) => (self.invoker.invoke(route, call).await, route.is_remote()),
+            Err(error) => (Err(error), false),
+        };
+        match result {
             Ok(reply) => {
-                let may_be_events = matches!(reply.status, AppStatus::Http(code) if code != 204 && code != 304)
-                    && self.invoker.is_remote(&id);
+                let may_be_events =
+                    is_remote && matches!(reply.status, AppStatus::Http(code) if code != 204 && code != 304);
                 let mut response = self.reply(reply, head_only);
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS && version != Version::HTTP_11 {
                     // HTTP/2 has no such status (RFC 9113, section 8.6), nor has HTTP/1.0.

@@ -10,7 +10,7 @@ use outrigger_blocks_actors::actors::{Actors, Served};
 use outrigger_identity::SpiffeId;
 use outrigger_runtime::app::AppChannel;
 use outrigger_runtime::call::{AppStatus, Call, Reply};
-use outrigger_runtime::internal::stream::{ChunkStream, Direction, Finish, MessageStream, entries, inline};
+use outrigger_runtime::internal::stream::{ChunkStream, Direction, Finish, MessageStream, entries, inlined};
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_telemetry::trace::{Parent, Span, SpanKind, Tracer};
 use outrigger_transport::body::Body;
@@ -361,18 +361,19 @@ fn stream_reply(reply: Reply) -> Result<Response<Body>, Status> {
         content_type: reply.content_type.as_ref().map_or(&[], |v| v.as_bytes()),
         type_url: &reply.type_url,
     };
-    let (data, rest) = inline(reply.body);
-    let chunk = data.as_ref().map(|data| Chunk {
+    let data = inlined(&reply.body);
+    let chunk = data.map(|data| Chunk {
         seq: 0,
         len: data.len(),
     });
-    let mut head = BytesMut::with_capacity(512 + data.as_ref().map_or(0, Bytes::len));
+    let mut head = BytesMut::with_capacity(512 + data.map_or(0, Bytes::len));
     let headers = entries(&reply.headers, from_http);
     invoke::encode_response(&parts, headers, entries(&reply.trailers, false), chunk, &mut head)
         .map_err(|e| Status::internal(e.to_string()))?;
-    if let Some(data) = &data {
+    if let Some(data) = data {
         head.extend_from_slice(data);
     }
+    let rest = if data.is_some() { Body::Empty } else { reply.body };
     Ok(streamed(head.freeze(), rest, u64::from(chunk.is_some())))
 }
 

@@ -85,7 +85,6 @@ impl Actors {
                     cut.store(!error.is_repeatable(), Ordering::Relaxed);
                     Failed {
                         connection: error.is_unavailable(),
-                        repeatable: false,
                         error: grpc::send_status(&error),
                     }
                 })?;
@@ -121,7 +120,6 @@ impl Actors {
 pub(super) fn failed(error: Status) -> Failed<Status> {
     Failed {
         connection: error.code() == Code::Unavailable,
-        repeatable: false,
         error,
     }
 }

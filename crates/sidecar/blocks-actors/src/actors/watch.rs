@@ -138,7 +138,6 @@ impl Actors {
                     cut.store(!error.is_repeatable(), Ordering::Relaxed);
                     Failed {
                         connection: error.is_unavailable(),
-                        repeatable: false,
                         error: grpc::send_status(&error),
                     }
                 })?;

@@ -2,46 +2,35 @@
 
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
-use outrigger_telemetry::trace::Parent;
-use outrigger_transport::body::{Body, Replay};
+use outrigger_transport::body::{Body, Replayable};
 use outrigger_transport::conn::SendError;
 use outrigger_transport::grpc;
 use outrigger_transport::peer::Instance;
-use outrigger_wire::internals::v1::InternalInvokeResponse;
+use outrigger_wire::internals::v1::{InternalInvokeRequest, InternalInvokeResponse};
 use outrigger_wire::invoke::{self, Chunk, Limits, RequestHead, RequestParts, ResponseHead, verb_of};
 use prost::Message;
 use prost_types::Any;
 use tonic::{Code, Status};
 
-use super::stream::{ChunkStream, Direction, Finish, MessageStream, entries, inline};
+use super::stream::{ChunkStream, Direction, Finish, MessageStream, entries, inlined};
 use crate::call::{AppStatus, Call, Reply};
 
 const CALL_LOCAL: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallLocal";
 const CALL_LOCAL_STREAM: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallLocalStream";
 
-/// A call written once for all its attempts.
+/// A call whose head was written once for all attempts.
 pub struct OpenRequest {
-    head: RequestHead,
+    call: Call<Replayable>,
     first: Bytes,
-    inlined: Option<Bytes>,
-    rest: Source,
-    trace: Parent,
+    /// `first` has the payload too.
+    is_whole: bool,
 }
 
-enum Source {
-    None,
-    Once(Option<Body>),
-    Replay(Replay),
-}
-
-/// Writes the head of `call` and prepares its body. `repeatable` keeps what a streamed body has sent, up to
-/// [`outrigger_transport::body::REPLAY_LIMIT`], so that another attempt is possible.
+/// Writes the head of `call`, and its payload if that is small.
 ///
 /// # Errors
 /// Metadata too large for a frame.
-pub fn open_request(call: Call, repeatable: bool) -> Result<OpenRequest, Status> {
-    let from_http = !call.from_grpc;
-    let (inlined, rest) = inline(call.body);
+pub fn open_request(call: Call) -> Result<OpenRequest, Status> {
     let parts = RequestParts {
         method: &call.method,
         verb: call.verb.as_ref().map(verb_of).unwrap_or_default(),
@@ -50,62 +39,58 @@ pub fn open_request(call: Call, repeatable: bool) -> Result<OpenRequest, Status>
         type_url: &call.type_url,
         actor: None,
     };
-    let chunk = inlined.as_ref().map(|data| Chunk {
+    let data = inlined(&call.body);
+    let chunk = data.map(|data| Chunk {
         seq: 0,
         len: data.len(),
     });
-    let mut first = BytesMut::with_capacity(1024 + inlined.as_ref().map_or(0, Bytes::len));
-    invoke::encode_request(&parts, entries(&call.metadata, from_http), chunk, &mut first)
-        .map_err(|e| Status::invalid_argument(e.to_string()))?;
-    if let Some(data) = &inlined {
+    let mut first = BytesMut::with_capacity(1024 + data.map_or(0, Bytes::len));
+    invoke::encode_request(
+        &parts,
+        entries(&call.metadata, !call.from_grpc),
+        chunk,
+        &mut first,
+    )
+    .map_err(|e| Status::invalid_argument(e.to_string()))?;
+    if let Some(data) = data {
         first.extend_from_slice(data);
     }
-    let rest = match rest {
-        Body::Empty => Source::None,
-        body if repeatable => Source::Replay(Replay::new(body)),
-        body => Source::Once(Some(body)),
-    };
-    let head = RequestHead {
-        verb: parts.verb,
-        method: call.method,
-        query: call.query,
-        content_type: call.content_type,
-        type_url: call.type_url,
-        metadata: call.metadata,
-        http_names: from_http,
-        actor: None,
-    };
     Ok(OpenRequest {
-        head,
+        is_whole: data.is_some() || matches!(call.body, Body::Empty),
         first: first.freeze(),
-        inlined,
-        rest,
-        trace: call.trace,
+        call: call.replayable(),
     })
 }
 
 impl OpenRequest {
     /// Whether another attempt is possible.
     pub fn can_repeat(&self) -> bool {
-        match &self.rest {
-            Source::None => true,
-            Source::Once(body) => body.is_some(),
-            Source::Replay(replay) => replay.can_repeat(),
-        }
+        self.call.body.can_repeat()
     }
 
-    fn body(&mut self) -> Option<Body> {
-        let source = match &mut self.rest {
-            Source::None => return Some(Body::Full(self.first.clone())),
-            Source::Once(body) => body.take()?,
-            Source::Replay(replay) => replay.attempt()?,
+    fn body(&self) -> Option<Body> {
+        if self.is_whole {
+            return Some(Body::Full(self.first.clone()));
+        }
+        let rest = self.call.body.attempt()?;
+        let chunks = ChunkStream::new(self.first.clone(), rest, 0, Finish::End);
+        Some(Body::Stream(Box::pin(chunks)))
+    }
+
+    /// The call as one message.
+    fn message(&self, data: Bytes) -> InternalInvokeRequest {
+        let call = &self.call;
+        let head = RequestHead {
+            verb: call.verb.as_ref().map(verb_of).unwrap_or_default(),
+            method: call.method.clone(),
+            query: call.query.clone(),
+            content_type: call.content_type.clone(),
+            type_url: call.type_url.clone(),
+            metadata: call.metadata.clone(),
+            http_names: !call.from_grpc,
+            actor: None,
         };
-        Some(Body::Stream(Box::pin(ChunkStream::new(
-            self.first.clone(),
-            source,
-            0,
-            Finish::End,
-        ))))
+        head.into_message(data)
     }
 }
 
@@ -142,7 +127,7 @@ impl From<SendError> for RemoteError {
 /// [`RemoteError`] when the peer gave no reply of the app.
 pub async fn call_remote(
     instance: &Instance,
-    request: &mut OpenRequest,
+    request: &OpenRequest,
     max_message: usize,
 ) -> Result<Reply, RemoteError> {
     let Some(body) = request.body() else {
@@ -151,7 +136,7 @@ pub async fn call_remote(
         );
     };
     let mut http = grpc::request(CALL_LOCAL_STREAM, body);
-    request.trace.inject_grpc(http.headers_mut());
+    request.call.trace.inject_grpc(http.headers_mut());
     let response = instance.send(http).await?;
     match grpc::early_status(&response) {
         Some(status) if status.code() == Code::Unimplemented => {
@@ -224,25 +209,21 @@ fn is_interim(code: u16) -> bool {
 /// A peer that does not know the streamed form gets the unary one, if the body can be sent again.
 async fn call_unary(
     instance: &Instance,
-    request: &mut OpenRequest,
+    request: &OpenRequest,
     max_message: usize,
 ) -> Result<Reply, RemoteError> {
     tracing::warn!(
         target: "dapr.runtime.direct_messaging",
         "The target's sidecar does not support streaming-based service invocation; falling back to unary calls"
     );
-    let data = match (&request.inlined, &mut request.rest) {
-        (Some(data), _) => data.clone(),
-        (None, Source::None) => Bytes::new(),
-        (None, Source::Replay(replay)) => match replay.attempt() {
-            Some(body) => collect(body, max_message).await?,
-            None => return Err(no_streaming()),
-        },
-        (None, Source::Once(_)) => return Err(no_streaming()),
+    let data = match request.call.body.attempt() {
+        Some(Body::Full(data)) if request.is_whole => data,
+        Some(body) => collect(body, max_message).await?,
+        None => return Err(no_streaming()),
     };
-    let message = request.head.clone().into_message(data);
+    let message = request.message(data);
     let mut http = grpc::request(CALL_LOCAL, grpc::frame(&message).into());
-    request.trace.inject_grpc(http.headers_mut());
+    request.call.trace.inject_grpc(http.headers_mut());
     let response = instance.send(http).await?;
     let answer = grpc::finish_unary(response, max_message)
         .await

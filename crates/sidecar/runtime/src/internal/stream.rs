@@ -165,11 +165,11 @@ impl HttpBody for ChunkStream {
     }
 }
 
-/// Takes a small whole body to send in the same frame as the head; others stay streams.
-pub fn inline(body: Body) -> (Option<Bytes>, Body) {
+/// The bytes of a small body in memory, to send in the same frame as the head.
+pub fn inlined(body: &Body) -> Option<&Bytes> {
     match body {
-        Body::Full(bytes) if bytes.len() <= INLINE => (Some(bytes), Body::Empty),
-        other => (None, other),
+        Body::Full(bytes) if bytes.len() <= INLINE => Some(bytes),
+        _ => None,
     }
 }
 

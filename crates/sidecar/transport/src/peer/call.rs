@@ -1,9 +1,12 @@
-//! A call of another app: pick one of its sidecars, send, forget the one that does not answer, try another.
+//! A call of another app: pick one of its sidecars, send, and forget a sidecar whose connection failed.
 
 use std::future::Future;
 use std::sync::Arc;
 
+use http::{Request, Response};
+
 use super::{Instance, PeerError, Peers};
+use crate::body::{Body, Failure};
 
 /// How a call of one instance failed.
 #[derive(Debug)]
@@ -12,52 +15,56 @@ pub struct Failed<E> {
     pub error: E,
     /// It is the connection's fault: the instance's address is looked for again.
     pub connection: bool,
-    /// Whether the same call may be sent to another instance.
-    pub repeatable: bool,
-}
-
-/// Why no instance answered.
-#[derive(Debug)]
-pub enum CallError<E> {
-    /// The address of the app is not known.
-    Unresolved(PeerError),
-    /// The last that was called failed.
-    Failed(Failed<E>),
 }
 
 impl Peers {
-    /// Calls an instance of an app; one whose connection failed is replaced up to `replacements` times, at once. Each
-    /// `send` takes `state` and gives it back.
+    /// Calls an instance of an app. `unresolved` makes the error where no instance is known.
     ///
     /// # Errors
-    /// [`CallError`].
-    pub async fn call<S, T, E, F>(
+    /// What `send` or `unresolved` returns.
+    pub async fn call<T, E, F>(
         &self,
         (app_id, namespace): (&str, &str),
-        replacements: u32,
-        mut state: S,
-        mut send: impl FnMut(S, Arc<Instance>) -> F,
-    ) -> Result<T, CallError<E>>
+        unresolved: impl FnOnce(PeerError) -> Failed<E>,
+        send: impl FnOnce(Arc<Instance>) -> F,
+    ) -> Result<T, Failed<E>>
     where
-        F: Future<Output = (S, Result<T, Failed<E>>)>,
+        F: Future<Output = Result<T, Failed<E>>>,
     {
-        let mut left = replacements;
+        let picked = self.pick(app_id, namespace).await.map_err(unresolved)?;
+        let result = send(Arc::clone(&picked.instance)).await;
+        if result.as_ref().is_err_and(|failed| failed.connection) {
+            self.failed(&picked);
+        }
+        result
+    }
+
+    /// Sends a request to an instance of an app. If its connection failed and the instance provably has not processed
+    /// the request, the next of `requests` goes to another instance, once. `failure` is that of the request's body.
+    ///
+    /// # Errors
+    /// [`PeerError`]; [`PeerError::Spent`] where there is no request to send.
+    pub async fn send(
+        &self,
+        (app_id, namespace): (&str, &str),
+        mut requests: impl FnMut() -> Option<Request<Body>>,
+        failure: &Failure,
+    ) -> Result<Response<Body>, PeerError> {
+        let mut request = requests().ok_or(PeerError::Spent)?;
+        let mut is_last = false;
         loop {
-            let picked = self.pick(app_id, namespace).await;
-            let picked = picked.map_err(CallError::Unresolved)?;
-            let (given_back, result) = send(state, Arc::clone(&picked.instance)).await;
-            state = given_back;
-            let failed = match result {
-                Ok(answer) => return Ok(answer),
-                Err(failed) => failed,
+            let picked = self.pick(app_id, namespace).await?;
+            let error = match picked.instance.send(request).await {
+                Ok(response) => return Ok(response),
+                Err(error) => error,
             };
-            if failed.connection {
+            let is_lost = failure.reason().is_none() && error.is_unavailable();
+            if is_lost {
                 self.failed(&picked);
             }
-            if left == 0 || !failed.connection || !failed.repeatable {
-                return Err(CallError::Failed(failed));
-            }
-            left -= 1;
+            let again = !is_last && is_lost && error.is_repeatable();
+            request = again.then(&mut requests).flatten().ok_or(error)?;
+            is_last = true;
         }
     }
 }

@@ -3,6 +3,7 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 
 use super::*;
+use crate::body::Failure;
 
 /// Knows every app but those called `nobody…`, until they are `gone`.
 #[derive(Default)]
@@ -138,4 +139,39 @@ async fn first_calls_that_come_at_once_share_their_connections() {
             .all(|instance| Arc::ptr_eq(instance, &instances[0])),
         "each would open a connection of its own"
     );
+}
+
+#[tokio::test]
+async fn a_request_that_an_instance_has_not_seen_goes_to_one_other_if_it_can() {
+    let (_names, peers) = peers();
+    let target = ("orders", "default");
+    for bodies in 0..4 {
+        let mut taken = 0;
+        let requests = || {
+            taken += 1;
+            (taken <= bodies).then(|| Request::post("/call").body(Body::Empty).unwrap())
+        };
+        // Nothing listens at its address.
+        let error = peers.send(target, requests, &Failure::default()).await;
+        match (bodies, error.err().unwrap()) {
+            (0, PeerError::Spent) => assert_eq!(taken, 1),
+            (_, PeerError::Send(error)) => assert!(error.is_repeatable() && taken == 2, "{taken}"),
+            (_, error) => panic!("{error}"),
+        }
+    }
+    let failed = Failed {
+        error: (),
+        connection: true,
+    };
+    let mut calls = 0;
+    let called = peers.call(
+        target,
+        |_| panic!("the app is known"),
+        |_instance| {
+            calls += 1;
+            std::future::ready(Err::<(), _>(failed))
+        },
+    );
+    assert!(called.await.unwrap_err().connection);
+    assert_eq!(calls, 1);
 }

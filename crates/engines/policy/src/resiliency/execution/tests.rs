@@ -166,6 +166,26 @@ fn a_request_that_cannot_be_sent_is_not_repeated_and_opens_no_breaker() {
 }
 
 #[test]
+fn a_request_that_cannot_be_sent_again_is_not_repeated_and_counts_as_before() {
+    let (policy, now) = (policy(Some(10), Some("consecutiveFailures > 0")), Instant::now());
+    for (state, outcome) in [
+        (BreakerState::Closed, Outcome::Success),
+        (BreakerState::Open, FAILED),
+    ] {
+        let mut run = policy.start(key(), now);
+        run.before(now).unwrap();
+        assert!(!matches!(
+            run.after(outcome.if_repeatable(false), now),
+            Next::Retry { .. }
+        ));
+        assert_eq!(run.breaker_state(now), Some(state));
+        assert_eq!(outcome.if_repeatable(true), outcome);
+    }
+    assert_eq!(Outcome::TimedOut.if_repeatable(false), Outcome::Final);
+    assert_eq!(Outcome::Unsendable.if_repeatable(false), Outcome::Unsendable);
+}
+
+#[test]
 fn a_cancelled_probe_gives_its_place_back() {
     let (policy, now) = (policy(None, Some("consecutiveFailures > 0")), Instant::now());
     let fail = |now| {

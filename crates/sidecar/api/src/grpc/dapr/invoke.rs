@@ -76,7 +76,11 @@ impl DaprService {
             Err(error) => return Err(self.failed(&id, &format!("invalid method: {error}"))),
         };
         let call = call(method, message, metadata.into_headers(), trace);
-        match self.invoker.invoke(&id, call).await {
+        let result = match self.invoker.route(&id) {
+            Ok(route) => self.invoker.invoke(route, call).await,
+            Err(error) => Err(error),
+        };
+        match result {
             Ok(reply) => self.answer(reply).await,
             Err(error) => Err(self.failed(&id, &error.to_string())),
         }
