@@ -113,7 +113,7 @@ impl<'a> Invocation<'a> {
     /// the values of those headers.
     ///
     /// # Errors
-    /// [`TargetError`], except its two id forms, which [`Invocation::target`] reports.
+    /// [`TargetError`], except its two id forms, which [`Target::parse`] reports.
     pub fn parse(
         path: &'a str,
         app_id: Option<&'a str>,
@@ -177,14 +177,6 @@ impl<'a> Invocation<'a> {
             octets,
             source: found.source,
         })
-    }
-
-    /// The target id, taken apart.
-    ///
-    /// # Errors
-    /// [`TargetError::EmptyAppId`] or [`TargetError::AppId`].
-    pub fn target(&self) -> Result<Target<'_>, TargetError> {
-        Target::parse(&self.id)
     }
 
     fn whole_path(id: Cow<'a, str>, decoded: Cow<'a, str>, source: Source) -> Result<Self, TargetError> {
