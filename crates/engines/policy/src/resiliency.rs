@@ -21,7 +21,7 @@ use outrigger_resources::resiliency as spec;
 
 pub use breaker::{Breaker, BreakerError, BreakerSpec, BreakerState, Permit, StateChange};
 pub use builtin::Builtin;
-pub use execution::{Attempt, Event, Execution, Next, Outcome};
+pub use execution::{Event, Execution, Outcome};
 pub use policy::{Direction, Key, Labels, Policy, PolicyRef, Resource};
 pub use problem::Problem;
 pub use retry::{Backoff, CodeListError, CodeMatch, RetrySpec, RetryState};

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outrigger_policy::resiliency::{Event, Execution, Key, Next, Outcome, Policy, PolicyRef, Resiliency};
+use outrigger_policy::resiliency::{Event, Execution, Key, Outcome, Policy, PolicyRef, Resiliency};
 use outrigger_resources::value::format_go_duration;
 use outrigger_transport::body::{Body, Late};
 use tokio_util::sync::CancellationToken;
@@ -218,22 +218,18 @@ impl<'p> Run<'p> {
         let Some(execution) = &mut self.execution else {
             return Ok(None);
         };
-        let attempt = execution.before(Instant::now());
+        let timeout = execution.before(Instant::now());
         self.report();
-        let attempt = attempt.map_err(|error| BreakerOpen(error.to_string()))?;
-        Ok(attempt.timeout)
+        timeout.map_err(|error| BreakerOpen(error.to_string()))
     }
 
     /// Ends an attempt; the pause before the next, if there is to be one.
     #[inline]
     pub fn after(&mut self, outcome: Outcome) -> Option<Duration> {
         let execution = self.execution.as_mut()?;
-        let next = execution.after(outcome, Instant::now());
+        let pause = execution.after(outcome, Instant::now());
         self.report();
-        match next {
-            Next::Retry { after, .. } => Some(after),
-            Next::Done | Next::GiveUp => None,
-        }
+        pause
     }
 
     fn report(&mut self) {

@@ -5,12 +5,10 @@
 //! ```text
 //! let mut run = policy.start(key, now);
 //! loop {
-//!     let attempt = run.before(now)?;                   // a refusal ends the run
-//!     let outcome = call within attempt.timeout;
-//!     match run.after(outcome, now) {
-//!         Next::Retry { after, .. } => sleep(after),
-//!         Next::Done | Next::GiveUp => break,
-//!     }
+//!     let timeout = run.before(now)?;                   // a refusal ends the run
+//!     let outcome = call within timeout;
+//!     let Some(pause) = run.after(outcome, now) else { break };
+//!     sleep(pause);
 //! }
 //! for event in run.take_events() { log and count it }
 //! ```
@@ -21,15 +19,6 @@ use std::time::{Duration, Instant};
 use super::breaker::{Breaker, BreakerError, BreakerState, Permit, StateChange};
 use super::policy::{Key, Policy, PolicyRef};
 use super::retry::RetryState;
-
-/// What the caller may do now: one attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attempt {
-    /// 1 for the first.
-    pub number: u32,
-    /// Time limit of this attempt.
-    pub timeout: Option<Duration>,
-}
 
 /// How an attempt went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,24 +48,6 @@ impl Outcome {
             other => other,
         }
     }
-}
-
-/// What to do next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
-    /// The operation succeeded.
-    Done,
-    /// Wait, then make another attempt.
-    Retry {
-        /// The pause before the next attempt.
-        after: Duration,
-        /// Number of the coming attempt, from 2.
-        attempt: u32,
-        /// This is the first retry of the run: the one that is logged.
-        first: bool,
-    },
-    /// Answer with the last failure.
-    GiveUp,
 }
 
 /// Something to log or count.
@@ -142,11 +113,11 @@ impl<'p> Execution<'p> {
         }
     }
 
-    /// Begins an attempt.
+    /// Begins an attempt; returns its time limit.
     ///
     /// # Errors
     /// The breaker refuses; the run is over.
-    pub fn before(&mut self, now: Instant) -> Result<Attempt, BreakerError> {
+    pub fn before(&mut self, now: Instant) -> Result<Option<Duration>, BreakerError> {
         if let Some(breaker) = &self.breaker {
             let permit = breaker.allow(now)?;
             if let Some(change) = permit.change {
@@ -159,14 +130,11 @@ impl<'p> Execution<'p> {
             self.permit = Some((permit, now));
         }
         self.attempts = self.attempts.saturating_add(1);
-        Ok(Attempt {
-            number: self.attempts,
-            timeout: self.policy.timeout,
-        })
+        Ok(self.policy.timeout)
     }
 
-    /// Ends an attempt.
-    pub fn after(&mut self, outcome: Outcome, now: Instant) -> Next {
+    /// Ends an attempt; returns the pause before the next one, or `None` if the run is over.
+    pub fn after(&mut self, outcome: Outcome, now: Instant) -> Option<Duration> {
         match outcome {
             Outcome::Unsendable => {
                 if let (Some(breaker), Some((permit, _))) = (&self.breaker, self.permit.take()) {
@@ -182,9 +150,9 @@ impl<'p> Execution<'p> {
                         attempts: self.attempts,
                     });
                 }
-                return Next::Done;
+                return None;
             }
-            Outcome::Final | Outcome::Unsendable => return Next::GiveUp,
+            Outcome::Final | Outcome::Unsendable => return None,
             Outcome::Failure { code } => code,
             Outcome::TimedOut => {
                 if !std::mem::replace(&mut self.timeout_seen, true) {
@@ -193,21 +161,12 @@ impl<'p> Execution<'p> {
                 None
             }
         };
-        let (Some(state), Some(spec)) = (&mut self.retry, &self.policy.retry) else {
-            return Next::GiveUp;
-        };
-        let Some(after) = state.next_delay(spec, code, now) else {
-            return Next::GiveUp;
-        };
-        let first = !std::mem::replace(&mut self.retry_seen, true);
-        if first {
+        let (state, spec) = (self.retry.as_mut()?, self.policy.retry.as_ref()?);
+        let after = state.next_delay(spec, code, now)?;
+        if !std::mem::replace(&mut self.retry_seen, true) {
             self.events.push(Event::RetryStarted { after });
         }
-        Next::Retry {
-            after,
-            attempt: self.attempts.saturating_add(1),
-            first,
-        }
+        Some(after)
     }
 
     /// Attempts made so far.
