@@ -103,6 +103,8 @@ pub struct PublicApi(pub Arc<HttpApi>);
 /// A request in the handler of its route.
 struct Context<'a> {
     request: Request<Body>,
+    /// Its cleaned path.
+    path: &'a str,
     span: &'a mut Span,
     endpoint: &'static Endpoint,
     parameters: Parameters<'a>,
@@ -112,8 +114,7 @@ impl Context<'_> {
     /// Says in the span which store is called.
     fn describe_database(&mut self, system: &'static str, store: &str) {
         if self.span.is_recording() {
-            let path = clean_escaped_path(self.request.uri().path());
-            let statement = format!("{} {path}", self.request.method());
+            let statement = format!("{} {}", self.request.method(), self.path);
             self.span.database(system, &statement, store);
         }
     }
@@ -123,6 +124,8 @@ impl Context<'_> {
 /// copied.
 struct RequestRef<'a> {
     request: &'a mut Request<Body>,
+    /// Its cleaned path.
+    path: &'a str,
     span: &'a mut Span,
 }
 
@@ -130,6 +133,7 @@ impl<'a> RequestRef<'a> {
     fn take(self, matched: Match<'a>) -> Context<'a> {
         Context {
             request: std::mem::take(self.request),
+            path: self.path,
             span: self.span,
             endpoint: matched.endpoint,
             parameters: matched.parameters,
@@ -164,6 +168,7 @@ impl Handler for PublicApi {
                 let mut span = Span::none();
                 let request = RequestRef {
                     request: &mut request,
+                    path: &path,
                     span: &mut span,
                 };
                 self.0.dispatch(request.take(matched)).await
@@ -206,7 +211,12 @@ impl HttpApi {
             } else {
                 Span::of(parent)
             };
-            return self.guarded(client, request, matched, &mut span).await;
+            let context = RequestRef {
+                request,
+                path,
+                span: &mut span,
+            };
+            return self.guarded(client, matched, context).await;
         }
         let baggage = match baggage(request.headers()) {
             Ok(baggage) => baggage,
@@ -221,7 +231,12 @@ impl HttpApi {
             }
             describe(&mut span, client, request, &shown);
         }
-        let mut response = self.guarded(client, request, matched, &mut span).await;
+        let context = RequestRef {
+            request,
+            path,
+            span: &mut span,
+        };
+        let mut response = self.guarded(client, matched, context).await;
         let status = response.status();
         span.set("dapr.status_code", status.as_u16().to_string());
         if status.as_u16() >= 400 {
@@ -246,10 +261,10 @@ impl HttpApi {
     async fn guarded(
         &self,
         client: &Client,
-        request: &mut Request<Body>,
         matched: Option<Match<'_>>,
-        span: &mut Span,
+        context: RequestRef<'_>,
     ) -> Response<Body> {
+        let request = &mut *context.request;
         let cors_headers = match self.cors.admit(request) {
             cors::Admission::Answer(response) => return response,
             cors::Admission::Continue(cors_headers) => cors_headers,
@@ -259,7 +274,6 @@ impl HttpApi {
             text_response(StatusCode::UNAUTHORIZED, "invalid api token")
         } else {
             request.headers_mut().remove(names::API_TOKEN);
-            let context = RequestRef { request, span };
             match self.blocks.middlewares.server.current() {
                 None => self.route(matched, context).await,
                 Some(chain) => Box::pin(self.through(&chain, client, matched, context)).await,
@@ -278,7 +292,7 @@ impl HttpApi {
         matched: Option<Match<'_>>,
         context: RequestRef<'_>,
     ) -> Response<Body> {
-        let RequestRef { request, span } = context;
+        let RequestRef { request, path, span } = context;
         let mut request = std::mem::take(request);
         if let Some(address) = client.address {
             request.extensions_mut().insert(Peer(address));
@@ -291,18 +305,19 @@ impl HttpApi {
         *request.uri_mut() = uri;
         let end = |mut request: Request<Body>| -> BoxFuture<'_, Result<Response<Body>, BoxError>> {
             Box::pin(async move {
-                let path = clean_escaped_path(request.uri().path()).into_owned();
-                let matched = if request.uri().path() == shown {
+                let other;
+                let (path, matched) = if request.uri().path() == shown {
                     // As it was given: gRPC apps are told of a slash in front of their method.
                     if let Some(uri) = with_path(request.uri(), &given) {
                         *request.uri_mut() = uri;
                     }
-                    matched
+                    (path, matched)
                 } else {
-                    self.routes.find(request.method(), &path)
+                    other = clean_escaped_path(request.uri().path()).into_owned();
+                    (&*other, self.routes.find(request.method(), &other))
                 };
                 let request = &mut request;
-                Ok(self.route(matched, RequestRef { request, span }).await)
+                Ok(self.route(matched, RequestRef { request, path, span }).await)
             })
         };
         match chain.run(request, end).await {
@@ -323,13 +338,13 @@ impl HttpApi {
         let started = Instant::now();
         let request = &*context.request;
         let method = request.method().clone();
-        let path = clean_escaped_path(request.uri().path()).into_owned();
+        let path = context.path;
         let user_agent = request.headers().get(USER_AGENT).cloned();
         let endpoint = matched.as_ref().map(|m| m.endpoint);
         let response = self.answer(matched, context).await;
         self.log.http(&HttpCall {
             method: method.as_str(),
-            path: &path,
+            path,
             route: endpoint.map_or("InvokeService", |e| e.name),
             user_agent: user_agent.as_ref().and_then(|v| v.to_str().ok()),
             duration: started.elapsed(),
