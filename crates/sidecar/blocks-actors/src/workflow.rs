@@ -1,38 +1,16 @@
 //! Workflows: durable functions of the app, run in turns by its workers.
 //!
 //! An instance is an actor: what is asked of it here goes to its actor, wherever that lives. Workers open streams of work
-//! ([`queue`]); while there is one, this sidecar hosts the actors of its app's workflows.
+//! ([`worker`]); while there is one, this sidecar hosts the actors of its app's workflows.
 
 mod activity;
-mod arrivals;
-mod dispatch;
 mod engine;
-mod executions;
-mod executor;
 mod instance;
-pub mod item;
-mod kept;
-mod linger;
-mod listing;
-mod losses;
 mod manage;
 pub mod metrics;
-mod oversized;
-mod overview;
-mod purge;
-pub mod queue;
-mod read;
-mod relay;
 mod reminders;
-mod rerun;
-mod retention;
-mod run;
 mod spans;
-mod store;
-mod troubles;
-mod waits;
-mod watching;
-mod workers;
+mod worker;
 
 use std::future::Future;
 use std::sync::{Arc, Weak};
@@ -59,22 +37,23 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Code, Status};
 
-pub use listing::{Listed, Listing};
-pub use manage::{Action, WorkflowError};
-pub use oversized::Oversized;
-pub use overview::{Overview, WorkflowWait, WorkflowWork};
-pub use purge::Purged;
-pub use waits::Waits;
-pub use workers::WorkItems;
+pub use manage::control::{Action, WorkflowError};
+pub use manage::list::{Listed, Listing};
+pub use manage::overview::{Overview, WorkflowWait, WorkflowWork};
+pub use manage::purge::Purged;
+pub use manage::status::Waits;
+pub use worker::item::ItemCodec;
+pub use worker::oversized::Oversized;
+pub use worker::stream::WorkItems;
 
 use crate::actors::internal::PROTOBUF;
 use crate::actors::{ActorCall, ActorError, Actors};
+use activity::failures::Losses;
 use engine::methods;
-use instance::Instances;
-use losses::Losses;
+use instance::actor::Instances;
+use instance::failures::Troubles;
 use metrics::{Operation, WorkflowMetrics};
-use queue::{Limits, WorkQueue};
-use troubles::Troubles;
+use worker::queue::{Limits, WorkQueue};
 
 const LOG: &str = "dapr.wfengine";
 /// Tracer of workflow spans.

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use outrigger_blocks_actors::actors::ActorError;
-use outrigger_blocks_actors::workflow::item::ItemCodec;
-use outrigger_blocks_actors::workflow::{Start, Workflows, is_final, parent_of};
+use outrigger_blocks_actors::workflow::{ItemCodec, Start, Workflows, is_final, parent_of};
 use outrigger_telemetry::trace::Parent;
 use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
 use outrigger_wire::durabletask::history_event::EventType;

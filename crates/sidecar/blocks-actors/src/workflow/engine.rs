@@ -17,20 +17,20 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Code, Status};
 
-use super::activity::Activities;
-use super::executor::Executors;
-use super::instance::Instances;
-use super::losses::Losses;
+use super::activity::actor::Activities;
+use super::activity::failures::Losses;
+use super::instance::actor::Instances;
+use super::instance::failures::Troubles;
+use super::instance::retention::Retentioners;
 use super::metrics::WorkflowMetrics;
-use super::queue::WorkQueue;
-use super::retention::Retentioners;
-use super::troubles::Troubles;
+use super::worker::executor::Executors;
+use super::worker::queue::WorkQueue;
 use super::{LOG, Workflows};
 use crate::actors::internal::PROTOBUF;
 use crate::actors::{ActorCall, ActorError, Actors, InternalActors};
 
 /// Methods of workflow actors.
-pub(super) mod methods {
+pub(crate) mod methods {
     /// Creates an instance: `CreateWorkflowInstanceRequest`.
     pub(in crate::workflow) const CREATE: &str = "CreateWorkflowInstance";
     /// Adds an event: `HistoryEvent`.
@@ -54,43 +54,43 @@ pub(super) mod methods {
 }
 
 /// Says that a purge is the retention's, whose reminder ends by itself.
-pub(super) const RETENTION_CALL: &str = "purgeretentioncall";
+pub(crate) const RETENTION_CALL: &str = "purgeretentioncall";
 /// When an activity is due, milliseconds since 1970.
-pub(super) const DUE_TIME: &str = "duetime";
+pub(crate) const DUE_TIME: &str = "duetime";
 
 /// What the actors of an app's workflows share.
-pub(super) struct Engine {
-    pub(super) app_id: Arc<str>,
+pub(crate) struct Engine {
+    pub(crate) app_id: Arc<str>,
     namespace: Arc<str>,
     actors: Weak<Actors>,
     /// The app's workers.
-    pub(super) queue: Arc<WorkQueue>,
+    pub(crate) queue: Arc<WorkQueue>,
     /// Activities whose workers went away.
-    pub(super) losses: Arc<Losses>,
+    pub(crate) losses: Arc<Losses>,
     /// Instances whose runs fail.
-    pub(super) troubles: Arc<Troubles>,
+    pub(crate) troubles: Arc<Troubles>,
     /// Cancelled when the app becomes unhealthy.
     unhealthy: Arc<Mutex<CancellationToken>>,
     /// Largest body.
-    pub(super) limit: Limit,
+    pub(crate) limit: Limit,
     /// When instances that have ended go.
-    pub(super) retention: Option<Retention>,
+    pub(crate) retention: Option<Retention>,
     /// Results of activities become reminders where the workflow's app is not there.
-    pub(super) remote_results: bool,
+    pub(crate) remote_results: bool,
     /// Answers of workers may reach any sidecar of the app.
-    pub(super) is_clustered: bool,
-    pub(super) types: ActorTypes,
+    pub(crate) is_clustered: bool,
+    pub(crate) types: ActorTypes,
     /// Starts spans.
-    pub(super) tracer: Tracer,
+    pub(crate) tracer: Tracer,
     /// What is counted.
-    pub(super) metrics: Arc<WorkflowMetrics>,
+    pub(crate) metrics: Arc<WorkflowMetrics>,
     /// What goes on beside turns, and ends before the sidecar does.
-    pub(super) tasks: TaskTracker,
+    pub(crate) tasks: TaskTracker,
 }
 
 impl Workflows {
     /// The actors to host while there are workers.
-    pub(super) fn actors_of_app(&self) -> Vec<(String, Arc<dyn InternalActors>)> {
+    pub(crate) fn actors_of_app(&self) -> Vec<(String, Arc<dyn InternalActors>)> {
         // Workers that come now may have other code.
         self.troubles.forget();
         let engine = Arc::new(self.engine());
@@ -109,7 +109,7 @@ impl Workflows {
     }
 
     /// What actors share.
-    pub(super) fn engine(&self) -> Engine {
+    pub(crate) fn engine(&self) -> Engine {
         Engine {
             app_id: Arc::clone(&self.with.app_id),
             namespace: Arc::clone(&self.with.namespace),
@@ -131,12 +131,12 @@ impl Workflows {
 }
 
 impl Engine {
-    pub(super) fn actors(&self) -> Result<Arc<Actors>, ActorError> {
+    pub(crate) fn actors(&self) -> Result<Arc<Actors>, ActorError> {
         self.actors.upgrade().ok_or(ActorError::Ended)
     }
 
     /// Cancelled when the app becomes unhealthy next.
-    pub(super) fn unhealthy(&self) -> CancellationToken {
+    pub(crate) fn unhealthy(&self) -> CancellationToken {
         self.unhealthy
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -144,7 +144,7 @@ impl Engine {
     }
 
     /// The types of an app of this namespace; of this one where none is named.
-    pub(super) fn types_of(&self, app: Option<&str>) -> ActorTypes {
+    pub(crate) fn types_of(&self, app: Option<&str>) -> ActorTypes {
         match app {
             Some(app) if *app != *self.app_id => ActorTypes::of(&self.namespace, app),
             _ => self.types.clone(),
@@ -152,7 +152,7 @@ impl Engine {
     }
 
     /// Calls an actor, wherever it lives.
-    pub(super) async fn call(
+    pub(crate) async fn call(
         &self,
         kind: &str,
         id: &str,
@@ -174,7 +174,7 @@ impl Engine {
     }
 
     /// Adds an event to an instance of an app.
-    pub(super) async fn add_event(
+    pub(crate) async fn add_event(
         &self,
         app: Option<&str>,
         instance: &str,
@@ -190,7 +190,7 @@ impl Engine {
 }
 
 /// Metadata of one entry.
-pub(super) fn metadata(name: &'static str, value: &str) -> HeaderMap {
+pub(crate) fn metadata(name: &'static str, value: &str) -> HeaderMap {
     let mut metadata = HeaderMap::new();
     if let Ok(value) = HeaderValue::from_str(value) {
         metadata.insert(name, value);
@@ -198,7 +198,7 @@ pub(super) fn metadata(name: &'static str, value: &str) -> HeaderMap {
     metadata
 }
 
-pub(super) fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp {
         seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
@@ -207,12 +207,12 @@ pub(super) fn now() -> Timestamp {
 }
 
 /// An id that is nobody else's.
-pub(super) fn new_id() -> String {
+pub(crate) fn new_id() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
 /// A message in the form that says which one it is.
-pub(super) fn any(name: &str, message: &impl prost::Message) -> Any {
+pub(crate) fn any(name: &str, message: &impl prost::Message) -> Any {
     Any {
         type_url: format!("type.googleapis.com/{name}"),
         value: message.encode_to_vec(),
@@ -220,36 +220,36 @@ pub(super) fn any(name: &str, message: &impl prost::Message) -> Any {
 }
 
 /// The same, with the execution that it is for.
-pub(super) fn any_for(name: &str, message: &impl prost::Message, origin: &Origin) -> Any {
+pub(crate) fn any_for(name: &str, message: &impl prost::Message, origin: &Origin) -> Any {
     let mut any = any(name, message);
     origin.append_to(&mut any.value);
     any
 }
 
 /// Reads an event that comes to an instance.
-pub(super) fn arrival(encoded: &[u8]) -> Result<Arrival, Status> {
+pub(crate) fn arrival(encoded: &[u8]) -> Result<Arrival, Status> {
     let event = decode("the event", encoded)?;
     let origin = Origin::read(encoded);
     Ok(Arrival { event, origin })
 }
 
 /// Reads a body of a call.
-pub(super) fn decode<M: prost::Message + Default>(what: &str, body: impl bytes::Buf) -> Result<M, Status> {
+pub(crate) fn decode<M: prost::Message + Default>(what: &str, body: impl bytes::Buf) -> Result<M, Status> {
     M::decode(body).map_err(|error| Status::invalid_argument(format!("{what} cannot be read: {error}")))
 }
 
 /// A failure without a code of its own.
-pub(super) fn plain(error: impl std::fmt::Display) -> Status {
+pub(crate) fn plain(error: impl std::fmt::Display) -> Status {
     Status::unknown(error.to_string())
 }
 
 /// What is stored of an instance cannot be used: no repetition mends that.
-pub(super) fn broken(error: &StoredError) -> Status {
+pub(crate) fn broken(error: &StoredError) -> Status {
     Status::data_loss(error.to_string())
 }
 
 /// Whether that is what an error says.
-pub(super) fn is_broken(code: Code) -> bool {
+pub(crate) fn is_broken(code: Code) -> bool {
     code == Code::DataLoss
 }
 
@@ -263,19 +263,19 @@ const MAX_REPEATS: usize = 3;
 struct StateChanged;
 
 /// The status of a step that found the stored state changed.
-pub(super) fn state_changed(error: impl std::fmt::Display) -> Status {
+pub(crate) fn state_changed(error: impl std::fmt::Display) -> Status {
     let mut status = retry_later(error);
     status.set_source(Arc::new(StateChanged));
     status
 }
 
 /// Whether that is what a status says.
-pub(super) fn is_state_changed(status: &Status) -> bool {
+pub(crate) fn is_state_changed(status: &Status) -> bool {
     std::error::Error::source(status).is_some_and(<dyn std::error::Error>::is::<StateChanged>)
 }
 
 /// Repeats a step of an instance at once where the stored state has changed: it reads the instance anew.
-pub(super) async fn repeat_on_change<T, F>(id: &str, mut step: impl FnMut() -> F) -> Result<T, Status>
+pub(crate) async fn repeat_on_change<T, F>(id: &str, mut step: impl FnMut() -> F) -> Result<T, Status>
 where
     F: Future<Output = Result<T, Status>>,
 {
@@ -292,6 +292,6 @@ where
 }
 
 /// An error that passes: the scheduler triggers the reminder again.
-pub(super) fn retry_later(error: impl std::fmt::Display) -> Status {
+pub(crate) fn retry_later(error: impl std::fmt::Display) -> Status {
     Status::new(Code::Aborted, error.to_string())
 }

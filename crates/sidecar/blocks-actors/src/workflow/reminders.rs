@@ -14,9 +14,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
 use super::LOG;
-use super::dispatch::AT_ONCE;
 use super::engine::{Engine, any_for, now, retry_later};
-use super::instance::random;
+use super::instance::actor::random;
+use super::instance::dispatch::AT_ONCE;
 
 /// How long a scheduler that does not answer is asked again.
 const SCHEDULER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ impl Engine {
     ///
     /// # Errors
     /// Why it came in vain, where it is to come again in a second.
-    pub(super) async fn put_off(
+    pub(crate) async fn put_off(
         &self,
         id: &str,
         name: &str,
@@ -77,7 +77,7 @@ impl Engine {
     }
 
     /// Has an instance run that was to run later: it leaves, or workers have come.
-    pub(super) async fn run_soon(&self, id: &str) {
+    pub(crate) async fn run_soon(&self, id: &str) {
         let name = names::start_reminder(random());
         let set = self.remind(&self.types.workflow, id, &name, None, None);
         // It comes later all the same.
@@ -86,7 +86,7 @@ impl Engine {
 
     /// Sets the reminder that begins an execution. One that begins `later` says which: it is told from those that another
     /// execution of the instance has left, which begin nothing before its time.
-    pub(super) async fn remind_start(
+    pub(crate) async fn remind_start(
         &self,
         id: &str,
         execution: &str,
@@ -99,7 +99,7 @@ impl Engine {
     }
 
     /// Sets a reminder, in place of one of its name. One that fails comes again every second, for good.
-    pub(super) async fn remind(
+    pub(crate) async fn remind(
         &self,
         kind: &str,
         id: &str,
@@ -136,7 +136,7 @@ impl Engine {
     }
 
     /// Removes a reminder; that there is none is fine.
-    pub(super) async fn forget(&self, kind: &str, id: &str, name: &str) -> Result<(), Status> {
+    pub(crate) async fn forget(&self, kind: &str, id: &str, name: &str) -> Result<(), Status> {
         let deleted = self
             .actors()
             .map_err(retry_later)?
@@ -150,7 +150,7 @@ impl Engine {
     }
 
     /// Removes the reminders of activities.
-    pub(super) async fn forget_activities(&self, activities: Vec<String>) -> Result<(), Status> {
+    pub(crate) async fn forget_activities(&self, activities: Vec<String>) -> Result<(), Status> {
         let kind = &self.types.activity;
         let forgotten = activities
             .into_iter()
@@ -161,7 +161,7 @@ impl Engine {
     }
 
     /// Removes all reminders of an actor.
-    pub(super) async fn forget_all(&self, kind: &str, id: &str) -> Result<(), Status> {
+    pub(crate) async fn forget_all(&self, kind: &str, id: &str) -> Result<(), Status> {
         let deleted = self
             .actors()
             .map_err(retry_later)?
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn what_no_repetition_mends_is_put_off() {
-        let stalled = crate::workflow::instance::stalled_status();
+        let stalled = crate::workflow::instance::actor::stalled_status();
         assert_eq!(pause(stalled.code()), Some(STALLED_PAUSE));
         let unread = decode::<DurableTimer>("the data of the timer", &b"\xff"[..]).unwrap_err();
         assert_eq!(pause(unread.code()), Some(UNREAD_PAUSE));

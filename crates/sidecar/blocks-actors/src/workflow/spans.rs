@@ -18,11 +18,11 @@ use prost_types::Timestamp;
 use super::{SCOPE, parent_of, span_name};
 
 /// A span that is exported only when it is ended: work that is cut off is done again.
-pub(super) struct PendingSpan(Span);
+pub(crate) struct PendingSpan(Span);
 
 impl PendingSpan {
     /// Exports it.
-    pub(super) fn end(mut self) {
+    pub(crate) fn end(mut self) {
         std::mem::replace(&mut self.0, Span::none()).end();
     }
 }
@@ -48,7 +48,7 @@ impl Drop for PendingSpan {
 }
 
 /// The span of the execution that a turn belongs to. What nobody samples is none.
-pub(super) fn turn_span(tracer: &Tracer, id: &str, turn: &mut Turn) -> PendingSpan {
+pub(crate) fn turn_span(tracer: &Tracer, id: &str, turn: &mut Turn) -> PendingSpan {
     let Some((start, at)) = started(turn.facts()) else {
         return PendingSpan(Span::none());
     };
@@ -114,14 +114,14 @@ fn note(span: &mut Span, event: &HistoryEvent) {
 }
 
 /// Says which patches the workflow ran with.
-pub(super) fn patches(span: &mut Span, response: &OrchestratorResponse) {
+pub(crate) fn patches(span: &mut Span, response: &OrchestratorResponse) {
     if let Some(version) = &response.version {
         span.set_list("applied_patches", &version.patches);
     }
 }
 
 /// Says what came of a turn; whether the execution is over with it, and so its span.
-pub(super) fn record(span: &mut Span, outcome: &Outcome) -> bool {
+pub(crate) fn record(span: &mut Span, outcome: &Outcome) -> bool {
     if let Some(stalled) = &outcome.stalled {
         let why = stalled.description.clone().unwrap_or_default();
         let attributes = vec![
@@ -142,7 +142,7 @@ pub(super) fn record(span: &mut Span, outcome: &Outcome) -> bool {
 }
 
 /// Ends the span of an execution that goes on as a new one.
-pub(super) fn end_continued(mut span: PendingSpan) {
+pub(crate) fn end_continued(mut span: PendingSpan) {
     span.set(
         "durabletask.runtime_status",
         shown(OrchestrationStatus::ContinuedAsNew),
@@ -155,7 +155,7 @@ fn shown(status: OrchestrationStatus) -> &'static str {
 }
 
 /// The spans of timers that fired with a turn: from when they were created until now.
-pub(super) fn timers(tracer: &Tracer, execution: &Span, instance: &Instance, turn: &Turn) {
+pub(crate) fn timers(tracer: &Tracer, execution: &Span, instance: &Instance, turn: &Turn) {
     if !execution.is_recording() {
         return;
     }
@@ -182,7 +182,7 @@ pub(super) fn timers(tracer: &Tracer, execution: &Span, instance: &Instance, tur
 }
 
 /// The span of a run of an activity, which the worker's own spans are parts of.
-pub(super) fn activity_span(tracer: &Tracer, request: &mut ActivityRequest) -> PendingSpan {
+pub(crate) fn activity_span(tracer: &Tracer, request: &mut ActivityRequest) -> PendingSpan {
     let parent = parent_of(request.parent_trace_context.as_ref());
     if !parent.context.is_some_and(|context| context.is_sampled()) {
         return PendingSpan(Span::none());
@@ -204,7 +204,7 @@ pub(super) fn activity_span(tracer: &Tracer, request: &mut ActivityRequest) -> P
 }
 
 /// Ends the span of an activity that was answered.
-pub(super) fn end_activity(mut span: PendingSpan, response: &ActivityResponse) {
+pub(crate) fn end_activity(mut span: PendingSpan, response: &ActivityResponse) {
     if let Some(failure) = &response.failure_details {
         span.set_status(Status::Error(failure.error_message.clone()));
     }

@@ -16,14 +16,14 @@ const SPARE: usize = 1024;
 
 /// What is known of an instance between its turns.
 #[derive(Default)]
-pub(super) struct Slot {
-    pub(super) loaded: Option<Loaded>,
+pub(crate) struct Slot {
+    pub(crate) loaded: Option<Loaded>,
     /// Activities that were started and have not answered, as far as this sidecar knows.
-    pub(super) awaited: HashSet<i32>,
+    pub(crate) awaited: HashSet<i32>,
     /// It cannot go on before it is hosted anew.
-    pub(super) is_stalled: bool,
+    pub(crate) is_stalled: bool,
     /// A turn that was to be stored with what came after it was not: the next ones are stored alone.
-    pub(super) stores_alone: bool,
+    pub(crate) stores_alone: bool,
     /// Which turn was its last one, and its bytes; none while it has its turn, and where it has no history here.
     kept: Option<(u64, usize)>,
 }
@@ -42,15 +42,15 @@ impl Slot {
 }
 
 /// What an instance waits for.
-pub(super) struct InstanceWaits {
-    pub(super) id: String,
-    pub(super) generation: u64,
-    pub(super) status: OrchestrationStatus,
-    pub(super) waits: Vec<Wait>,
+pub(crate) struct InstanceWaits {
+    pub(crate) id: String,
+    pub(crate) generation: u64,
+    pub(crate) status: OrchestrationStatus,
+    pub(crate) waits: Vec<Wait>,
 }
 
 /// The instances that live here and have no turn now.
-pub(super) struct Slots {
+pub(crate) struct Slots {
     by_id: HashMap<String, Box<Slot>>,
     /// Those with a history, the one first whose turn was longest ago.
     by_turn: BTreeMap<u64, String>,
@@ -62,11 +62,11 @@ pub(super) struct Slots {
 
 /// What metrics say of them.
 #[derive(Default)]
-pub(super) struct Gauges {
+pub(crate) struct Gauges {
     /// How many are stalled.
-    pub(super) stalled: Gauge,
+    pub(crate) stalled: Gauge,
     /// Bytes of their histories.
-    pub(super) bytes: Gauge,
+    pub(crate) bytes: Gauge,
 }
 
 impl Default for Slots {
@@ -101,21 +101,21 @@ impl Slots {
     }
 
     /// With these metrics.
-    pub(super) fn with(gauges: Gauges) -> Self {
+    pub(crate) fn with(gauges: Gauges) -> Self {
         let mut slots = Self::default();
         slots.gauges = gauges;
         slots
     }
 
     /// The ids of `most` of them, the one first whose turn was longest ago; then those that are stalled.
-    pub(super) fn ids(&self, most: usize) -> Vec<String> {
+    pub(crate) fn ids(&self, most: usize) -> Vec<String> {
         let stalled = self.by_id.iter().filter(|(_, slot)| slot.is_stalled);
         let known = self.by_turn.values().chain(stalled.map(|(id, _)| id));
         known.take(most).cloned().collect()
     }
 
     /// What one of them waits for.
-    pub(super) fn waits(&self, id: &str) -> Option<InstanceWaits> {
+    pub(crate) fn waits(&self, id: &str) -> Option<InstanceWaits> {
         let slot = self.by_id.get(id)?;
         let id = id.to_owned();
         if slot.is_stalled {
@@ -146,7 +146,7 @@ impl Slots {
     }
 
     /// Takes an instance out, for its turn.
-    pub(super) fn take(&mut self, id: &str) -> Slot {
+    pub(crate) fn take(&mut self, id: &str) -> Slot {
         let mut slot = self.by_id.remove(id).map(|slot| *slot).unwrap_or_default();
         if slot.is_stalled {
             self.gauges.stalled.add(-1);
@@ -159,7 +159,7 @@ impl Slots {
     }
 
     /// Puts an instance back; its turn is to be ended with [`Slots::end_turn`].
-    pub(super) fn put(&mut self, id: &str, slot: Slot) {
+    pub(crate) fn put(&mut self, id: &str, slot: Slot) {
         drop(self.take(id));
         if slot.is_stalled {
             self.gauges.stalled.add(1);
@@ -169,7 +169,7 @@ impl Slots {
 
     /// Ends a turn; whether the instance is kept. Others go that had none for longest, where there is too much. That their
     /// activities are awaited is forgotten as when the sidecar ends: their results are told apart all the same.
-    pub(super) fn end_turn(&mut self, id: &str) -> bool {
+    pub(crate) fn end_turn(&mut self, id: &str) -> bool {
         let mut slot = self.take(id);
         if !slot.stays() {
             return false;
@@ -196,7 +196,7 @@ impl Slots {
 
     /// Ends a turn of an instance that had none for long; whether something has to stay known of it: that it is stalled, that
     /// its activities are awaited, that its events are stored alone. Its history goes.
-    pub(super) fn on_idle(&mut self, id: &str) -> (bool, Option<Loaded>) {
+    pub(crate) fn on_idle(&mut self, id: &str) -> (bool, Option<Loaded>) {
         let mut slot = self.take(id);
         let history = slot.loaded.take();
         let is_needed = slot.is_stalled || slot.stores_alone || !slot.awaited.is_empty();

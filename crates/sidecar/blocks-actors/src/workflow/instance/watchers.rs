@@ -9,14 +9,14 @@ use outrigger_workflow::facts::is_terminal;
 use tokio::sync::watch;
 use tonic::Status;
 
-use super::engine::any;
 use crate::actors::Watched;
+use crate::workflow::engine::any;
 
 type Snapshot = Option<OrchestrationMetadata>;
 
 /// The watched instances. Only what somebody watches has an entry.
 #[derive(Default)]
-pub(super) struct Watchers {
+pub(crate) struct Watchers {
     by_id: Mutex<HashMap<String, watch::Sender<Snapshot>>>,
 }
 
@@ -27,7 +27,7 @@ impl Watchers {
 
     /// Watches an instance: what it is now, then what it is after each save, until it has ended. Who is slow misses what
     /// was in between.
-    pub(super) fn watch(self: &Arc<Self>, id: &str, now: Snapshot) -> Watched {
+    pub(crate) fn watch(self: &Arc<Self>, id: &str, now: Snapshot) -> Watched {
         let receiver = {
             let mut watched = self.locked();
             let sender = watched
@@ -67,19 +67,19 @@ impl Watchers {
     }
 
     /// Whether anybody watches an instance.
-    pub(super) fn has(&self, id: &str) -> bool {
+    pub(crate) fn has(&self, id: &str) -> bool {
         self.locked().contains_key(id)
     }
 
     /// Tells what an instance is now.
-    pub(super) fn publish(&self, id: &str, now: impl FnOnce() -> OrchestrationMetadata) {
+    pub(crate) fn publish(&self, id: &str, now: impl FnOnce() -> OrchestrationMetadata) {
         if let Some(sender) = self.locked().get(id) {
             sender.send_replace(Some(now()));
         }
     }
 
     /// Nobody is told any more.
-    pub(super) fn end(&self, id: &str) {
+    pub(crate) fn end(&self, id: &str) {
         self.locked().remove(id);
     }
 }

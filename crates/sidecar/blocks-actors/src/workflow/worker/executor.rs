@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::engine::methods;
 use crate::actors::{ActorCall, InternalActors, Watched};
+use crate::workflow::engine::methods;
 
 /// Pieces of work whose answers are waited for at the executors of one sidecar, at most.
 const MAX_WAITING: usize = 1 << 16;
@@ -27,7 +27,7 @@ type WorkResult = Result<Any, Status>;
 
 /// The executors here. Only those that somebody watches have anything in memory.
 #[derive(Default)]
-pub(super) struct Executors {
+pub(crate) struct Executors {
     waiting: Arc<Waiting>,
 }
 

@@ -8,10 +8,10 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tonic::Status;
 
-use super::dispatch::AT_ONCE;
 use super::item::Item;
-use super::{LOG, Workflows};
 use crate::actors::ActorError;
+use crate::workflow::instance::dispatch::AT_ONCE;
+use crate::workflow::{LOG, Workflows};
 
 /// How long a worker may take to read a piece of work before its stream counts as dead.
 const SEND: Duration = Duration::from_secs(10);

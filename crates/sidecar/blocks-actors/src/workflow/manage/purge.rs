@@ -11,11 +11,11 @@ use outrigger_workflow::{Counts, Instance};
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::engine::{is_broken, methods};
-use super::metrics::Operation;
-use super::{Workflows, is_unknown};
 use crate::actors::internal::PROTOBUF;
 use crate::actors::{ActorCall, ActorError, ReminderCause, ReminderError};
+use crate::workflow::engine::{is_broken, methods};
+use crate::workflow::metrics::Operation;
+use crate::workflow::{Workflows, is_unknown};
 
 /// Instances that one call purges at most.
 const MAX_PURGED: usize = 100_000;
@@ -143,7 +143,7 @@ impl Workflows {
     ) -> Result<bool, ActorError> {
         let stays = |why: &dyn Display| {
             tracing::warn!(
-                target: super::LOG,
+                target: crate::workflow::LOG,
                 "child workflow '{id}' of app '{app}' is not purged with its parent, purge it there: {why}"
             );
             Ok(false)
@@ -253,7 +253,7 @@ impl Workflows {
     /// Removes what is stored of an instance, and its reminders.
     async fn purge_stored(&self, id: &str) -> Result<(), ActorError> {
         tracing::warn!(
-            target: super::LOG,
+            target: crate::workflow::LOG,
             "workflow '{id}' is purged by force: if it still runs, what it does from now on is lost"
         );
         let instance = match self.load_stored(id).await {

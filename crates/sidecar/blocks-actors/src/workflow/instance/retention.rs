@@ -7,16 +7,16 @@ use futures::future::BoxFuture;
 use prost_types::Any;
 use tonic::Status;
 
-use super::engine::{Engine, RETENTION_CALL, metadata, methods, retry_later};
-use super::{is_stalled, is_unknown};
 use crate::actors::{ActorCall, ActorError, InternalActors};
+use crate::workflow::engine::{Engine, RETENTION_CALL, metadata, methods, retry_later};
+use crate::workflow::{is_stalled, is_unknown};
 
-pub(super) struct Retentioners {
+pub(crate) struct Retentioners {
     engine: Arc<Engine>,
 }
 
 impl Retentioners {
-    pub(super) fn new(engine: Arc<Engine>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
         Self { engine }
     }
 }

@@ -7,12 +7,12 @@ use outrigger_workflow::names::{METADATA, history_key};
 use outrigger_workflow::{Change, Counts, Instance};
 use tonic::Status;
 
-use super::engine::{Engine, broken, decode, is_broken, retry_later, state_changed};
 use crate::actors::{ActorError, StateOperation, StateStep};
+use crate::workflow::engine::{Engine, broken, decode, is_broken, retry_later, state_changed};
 
 /// An instance that is in memory.
-pub(super) struct Loaded {
-    pub(super) instance: Instance,
+pub(crate) struct Loaded {
+    pub(crate) instance: Instance,
     /// Of its metadata as they are stored; `None` before the first save.
     etag: Option<String>,
     /// Nothing of it is stored.
@@ -21,7 +21,7 @@ pub(super) struct Loaded {
 
 impl Loaded {
     /// An instance that is not stored yet.
-    pub(super) fn new(id: &str) -> Self {
+    pub(crate) fn new(id: &str) -> Self {
         Self {
             instance: Instance::new(id),
             etag: None,
@@ -30,12 +30,12 @@ impl Loaded {
     }
 
     /// Whether it is what was found in the store.
-    pub(super) fn is(&self, found: &Found) -> bool {
+    pub(crate) fn is(&self, found: &Found) -> bool {
         self.etag.is_some() && self.etag == found.etag
     }
 
     /// An instance that was made elsewhere.
-    pub(super) fn made(instance: Instance) -> Self {
+    pub(crate) fn made(instance: Instance) -> Self {
         Self {
             instance,
             etag: None,
@@ -45,14 +45,14 @@ impl Loaded {
 }
 
 /// What the metadata of an instance say, without its history.
-pub(super) struct Found {
-    pub(super) counts: Counts,
+pub(crate) struct Found {
+    pub(crate) counts: Counts,
     etag: Option<String>,
 }
 
 impl Engine {
     /// Reads what there is of an instance, but not its history: one key. `None` if there is none.
-    pub(super) async fn find(&self, id: &str) -> Result<Option<Found>, Status> {
+    pub(crate) async fn find(&self, id: &str) -> Result<Option<Found>, Status> {
         let actors = self.actors().map_err(|error| failed(&error))?;
         let metadata = actors.state(&self.types.workflow, id, METADATA).await;
         let metadata = metadata.map_err(|error| failed(&error))?;
@@ -66,7 +66,7 @@ impl Engine {
     }
 
     /// Reads an instance that was found.
-    pub(super) async fn read(&self, id: &str, found: Found) -> Result<Loaded, Status> {
+    pub(crate) async fn read(&self, id: &str, found: Found) -> Result<Loaded, Status> {
         let actors = self.actors().map_err(|error| failed(&error))?;
         let keys = found.counts.keys().collect();
         let values = actors.states(&self.types.workflow, id, keys).await;
@@ -81,7 +81,7 @@ impl Engine {
     }
 
     /// Reads an instance; `None` if there is none.
-    pub(super) async fn load(&self, id: &str) -> Result<Option<Loaded>, Status> {
+    pub(crate) async fn load(&self, id: &str) -> Result<Option<Loaded>, Status> {
         match self.find(id).await? {
             Some(found) => self.read(id, found).await.map(Some),
             None => Ok(None),
@@ -89,7 +89,7 @@ impl Engine {
     }
 
     /// The last event of an instance that was found; `None` where it has none.
-    pub(super) async fn last_event(&self, id: &str, found: &Found) -> Result<Option<HistoryEvent>, Status> {
+    pub(crate) async fn last_event(&self, id: &str, found: &Found) -> Result<Option<HistoryEvent>, Status> {
         let Some(last) = found.counts.history.checked_sub(1) else {
             return Ok(None);
         };
@@ -102,7 +102,7 @@ impl Engine {
     }
 
     /// Stores a change. Who fails has to read the instance anew.
-    pub(super) async fn save(&self, loaded: &mut Loaded, change: Change) -> Result<(), Status> {
+    pub(crate) async fn save(&self, loaded: &mut Loaded, change: Change) -> Result<(), Status> {
         let actors = self.actors().map_err(|error| failed(&error))?;
         let (kind, id) = (&self.types.workflow, loaded.instance.id.as_str());
         let most = actors.max_operations().await.map_err(|error| failed(&error))?;
@@ -120,7 +120,7 @@ impl Engine {
     }
 
     /// Removes everything that is stored of an instance. Who fails has to read the instance anew.
-    pub(super) async fn remove(&self, loaded: &mut Loaded) -> Result<(), Status> {
+    pub(crate) async fn remove(&self, loaded: &mut Loaded) -> Result<(), Status> {
         let actors = self.actors().map_err(|error| failed(&error))?;
         let (kind, id) = (&self.types.workflow, loaded.instance.id.as_str());
         let most = actors.max_operations().await.map_err(|error| failed(&error))?;
@@ -139,7 +139,7 @@ impl Engine {
     }
 
     /// As [`Engine::load`]; what a removal has left of an instance is read as far as it can be.
-    pub(super) async fn load_rest(&self, id: &str) -> Result<Option<Loaded>, Status> {
+    pub(crate) async fn load_rest(&self, id: &str) -> Result<Option<Loaded>, Status> {
         let error = match self.load(id).await {
             Err(error) if is_broken(error.code()) => error,
             loaded => return loaded,

@@ -6,9 +6,9 @@ use outrigger_workflow::names::activity_id;
 use prost_types::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::Workflows;
-use super::queue::Progress;
 use crate::actors::ActorError;
+use crate::workflow::Workflows;
+use crate::workflow::worker::queue::Progress;
 
 /// What an instance waits for, and where.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ impl Workflows {
         let status = instance.status();
         let host = self.with.actors.host_of(&self.types.workflow, id);
         let mut waits: Vec<Value> = Vec::new();
-        if host.is_none() && !super::is_final(status) {
+        if host.is_none() && !crate::workflow::is_final(status) {
             waits.push(json!({
                 "kind": "host",
                 "why": "no sidecar hosts this app's workflows: none has a worker connected",
@@ -64,7 +64,8 @@ impl Workflows {
         waits.extend(described);
         // A timer that has fired is nowhere stored until its turn is.
         let is_tried = self.queue.turn_progress(id).is_some() || self.troubles.of(id).is_some();
-        if is_tried && !super::is_final(status) && !waits.iter().any(|wait| wait["kind"] == "turn") {
+        if is_tried && !crate::workflow::is_final(status) && !waits.iter().any(|wait| wait["kind"] == "turn")
+        {
             waits.push(self.described(id, instance.generation, Wait::Turn { events: 0, due: None }));
         }
         Ok(Some(Waits {
@@ -77,7 +78,7 @@ impl Workflows {
         }))
     }
 
-    pub(super) fn described(&self, instance: &str, generation: u64, wait: Wait) -> Value {
+    pub(crate) fn described(&self, instance: &str, generation: u64, wait: Wait) -> Value {
         let types = |app: Option<&str>| match app {
             Some(app) => outrigger_workflow::names::ActorTypes::of(&self.with.namespace, app),
             None => self.types.clone(),
@@ -164,7 +165,7 @@ impl Workflows {
 }
 
 /// Where work of this sidecar is.
-pub(super) fn text(progress: Progress, what: &str, setting: &str) -> String {
+pub(crate) fn text(progress: Progress, what: &str, setting: &str) -> String {
     match progress {
         Progress::Limit(limit) => {
             format!(
@@ -183,7 +184,7 @@ pub(super) fn text(progress: Progress, what: &str, setting: &str) -> String {
 }
 
 /// RFC 3339.
-pub(super) fn time(at: Option<Timestamp>) -> Value {
+pub(crate) fn time(at: Option<Timestamp>) -> Value {
     let at = at.and_then(|at| jiff::Timestamp::new(at.seconds, at.nanos).ok());
     at.map_or(Value::Null, |at| Value::String(at.to_string()))
 }

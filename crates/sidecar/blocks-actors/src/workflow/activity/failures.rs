@@ -30,7 +30,7 @@ struct Saved {
 }
 
 /// The data of an activity's reminder with the count of its losses, where that is to be saved.
-pub(super) fn with_count(mut data: Any, losses: u32) -> Option<Any> {
+pub(crate) fn with_count(mut data: Any, losses: u32) -> Option<Any> {
     if losses < SAVED_FROM {
         return None;
     }
@@ -40,12 +40,12 @@ pub(super) fn with_count(mut data: Any, losses: u32) -> Option<Any> {
 }
 
 /// The count that the data of an activity's reminder have.
-pub(super) fn saved_count(data: &[u8]) -> u32 {
+pub(crate) fn saved_count(data: &[u8]) -> u32 {
     Saved::decode(data).map_or(0, |saved| saved.losses)
 }
 
 /// Counts by activity, of this process and what was saved before it.
-pub(super) struct Losses {
+pub(crate) struct Losses {
     limit: Option<u32>,
     counts: Mutex<HashMap<String, (u32, Instant)>>,
     alone: Semaphore,
@@ -53,7 +53,7 @@ pub(super) struct Losses {
 
 impl Losses {
     /// `limit`: losses after which an activity is not run again; `None` = it always is.
-    pub(super) fn new(limit: Option<u32>) -> Self {
+    pub(crate) fn new(limit: Option<u32>) -> Self {
         Self {
             limit,
             counts: Mutex::default(),
@@ -66,12 +66,12 @@ impl Losses {
     }
 
     /// Waits for its turn, if the activity is suspected.
-    pub(super) async fn turn(&self, activity: &str) -> Option<SemaphorePermit<'_>> {
+    pub(crate) async fn turn(&self, activity: &str) -> Option<SemaphorePermit<'_>> {
         self.turn_after(self.count_of(activity)).await
     }
 
     /// Waits for its turn, if so many losses make something suspected.
-    pub(super) async fn turn_after(&self, count: u32) -> Option<SemaphorePermit<'_>> {
+    pub(crate) async fn turn_after(&self, count: u32) -> Option<SemaphorePermit<'_>> {
         if self.limit.is_none() || count < SUSPECT_AFTER_LOSSES {
             return None;
         }
@@ -80,24 +80,24 @@ impl Losses {
     }
 
     /// Losses that are too many; `None` = none are.
-    pub(super) fn limit(&self) -> Option<u32> {
+    pub(crate) fn limit(&self) -> Option<u32> {
         self.limit
     }
 
     /// The worker of an activity went away. How often that has happened, where it was once too often.
-    pub(super) fn lost(&self, activity: &str) -> Option<u32> {
+    pub(crate) fn lost(&self, activity: &str) -> Option<u32> {
         let limit = self.limit?;
         self.count(activity, |count| count + 1)
             .filter(|count| *count >= limit)
     }
 
     /// How often the worker of an activity went away.
-    pub(super) fn count_of(&self, activity: &str) -> u32 {
+    pub(crate) fn count_of(&self, activity: &str) -> u32 {
         self.locked().get(activity).map_or(0, |(count, _)| *count)
     }
 
     /// An activity's losses were counted elsewhere, or before this process.
-    pub(super) fn known(&self, activity: &str, saved: u32) {
+    pub(crate) fn known(&self, activity: &str, saved: u32) {
         if self.limit.is_some() && saved > 0 {
             self.count(activity, |count| count.max(saved));
         }
@@ -119,13 +119,13 @@ impl Losses {
     }
 
     /// How often the worker of an activity went away, if it is not to be run again.
-    pub(super) fn parked(&self, activity: &str) -> Option<u32> {
+    pub(crate) fn parked(&self, activity: &str) -> Option<u32> {
         let limit = self.limit?;
         Some(self.count_of(activity)).filter(|count| *count >= limit)
     }
 
     /// An activity was answered, or its workflow knows that it is parked.
-    pub(super) fn answered(&self, activity: &str) {
+    pub(crate) fn answered(&self, activity: &str) {
         self.locked().remove(activity);
     }
 }

@@ -4,8 +4,8 @@ use std::sync::PoisonError;
 
 use serde_json::{Map, Value, json};
 
-use super::Workflows;
-use super::waits::{text, time};
+use super::status::{text, time};
+use crate::workflow::Workflows;
 
 /// Something that an instance waits for, as JSON: `instanceID`, `runtimeStatus`, and what the API tells of a wait.
 pub type WorkflowWait = Value;

@@ -6,10 +6,10 @@ use outrigger_wire::durabletask::OrchestrationStatus;
 use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
 use serde_json::{Value, json};
 
-use super::dispatch::AT_ONCE;
-use super::waits::time;
-use super::{Action, WorkflowError, Workflows};
+use super::status::time;
 use crate::actors::ActorError;
+use crate::workflow::instance::dispatch::AT_ONCE;
+use crate::workflow::{Action, WorkflowError, Workflows};
 
 /// Instances that one answer looks at, where the client does not say how many.
 const PAGE: u32 = 100;

@@ -11,11 +11,11 @@ use outrigger_workflow::{Additions, Outcome};
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::arrivals::{Batch, Decoded};
-use super::engine::is_state_changed;
-use super::instance::{Held, answer};
+use super::actor::{Held, answer};
+use super::inbox::{Batch, Decoded};
 use super::run::RunOutcome;
 use super::store::Loaded;
+use crate::workflow::engine::is_state_changed;
 
 /// How long a turn that was carried out waits for what comes of it. It holds nobody up: others that want the turn end it, and
 /// events are what it waits for. Whoever reads the store sees the turn that much later.
@@ -25,14 +25,14 @@ const LINGER: Duration = Duration::from_millis(50);
 const MAX_HOLD: Duration = Duration::from_secs(1);
 
 /// What an instance runs for.
-pub(super) struct Hold {
+pub(crate) struct Hold {
     began: Instant,
     /// It is the reminder of a timer: where that comes again, it does not run the next generation.
     of_timer: bool,
 }
 
 impl Hold {
-    pub(super) fn new(of_timer: bool) -> Self {
+    pub(crate) fn new(of_timer: bool) -> Self {
         Self {
             began: Instant::now(),
             of_timer,
@@ -42,7 +42,7 @@ impl Hold {
 
 impl Held<'_> {
     /// What comes soon enough to be stored with the turn; `None` if the turn is to be stored alone.
-    pub(super) async fn linger(&self, loaded: &Loaded, outcome: &Outcome, hold: &Hold) -> Option<Batch> {
+    pub(crate) async fn linger(&self, loaded: &Loaded, outcome: &Outcome, hold: &Hold) -> Option<Batch> {
         let is_news = outcome.facts().status() != loaded.instance.status();
         let lingers = outcome.awaits_what_it_began(&loaded.instance)
             && !self.slot.stores_alone
@@ -56,7 +56,7 @@ impl Held<'_> {
     }
 
     /// Stores a turn with events that came since, and answers those who sent them.
-    pub(super) async fn store_together(
+    pub(crate) async fn store_together(
         &mut self,
         mut loaded: Loaded,
         outcome: Outcome,

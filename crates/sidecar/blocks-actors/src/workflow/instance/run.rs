@@ -15,18 +15,18 @@ use prost::Message as _;
 use prost_types::Timestamp;
 use tonic::Status;
 
-use super::LOG;
-use super::engine::{Engine, new_id, now, retry_later};
-use super::instance::{Held, random, stalled_status};
-use super::linger::Hold;
-use super::metrics::Ended as Execution;
-use super::queue::Cancelled;
-use super::spans;
+use super::actor::{Held, random, stalled_status};
+use super::group_commit::Hold;
 use super::store::Loaded;
+use crate::workflow::LOG;
+use crate::workflow::engine::{Engine, new_id, now, retry_later};
+use crate::workflow::metrics::Ended as Execution;
+use crate::workflow::spans;
+use crate::workflow::worker::queue::Cancelled;
 
 /// What a run came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RunOutcome {
+pub(crate) enum RunOutcome {
     /// What it was for.
     Completed,
     /// Nothing waits.
@@ -41,7 +41,7 @@ pub(super) enum RunOutcome {
 impl Held<'_> {
     /// Runs the instance; `timer` is one that has fired, `of` is what the reminder says of its execution. Its turns follow each
     /// other as long as each is stored with what it waits for.
-    pub(super) async fn run(
+    pub(crate) async fn run(
         &mut self,
         timer: Option<DurableTimer>,
         of: &Origin,
@@ -217,7 +217,7 @@ impl Held<'_> {
             let answered = {
                 let outside = &mut TurnContext {
                     at: now(),
-                    trace: super::trace_context(&span),
+                    trace: crate::workflow::trace_context(&span),
                     new_id: &mut new_id,
                     limit: engine.limit,
                 };
@@ -264,7 +264,7 @@ impl Held<'_> {
 
     /// Where turns have lost their workers too often, that is stored once, to be seen. The turn is tried again, seldom: a worker
     /// with other code cannot be told from the one that the workflow ended.
-    pub(super) async fn stall_after(&mut self, losses: u32) -> Result<(), Status> {
+    pub(crate) async fn stall_after(&mut self, losses: u32) -> Result<(), Status> {
         let limit = self.all.engine.losses.limit().filter(|limit| losses >= *limit);
         let Some(limit) = limit else { return Ok(()) };
         let Some(mut loaded) = self.take().await? else {
@@ -294,7 +294,7 @@ impl Held<'_> {
 
     /// Has the instance run again, whatever became of the reminder that this turn is for: one of a timer does not run the
     /// next generation.
-    pub(super) async fn run_again(&self) -> Result<(), Status> {
+    pub(crate) async fn run_again(&self) -> Result<(), Status> {
         let engine = &self.all.engine;
         let name = names::start_reminder(random());
         engine

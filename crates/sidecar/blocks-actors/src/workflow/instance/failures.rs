@@ -18,13 +18,13 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// What is wrong with an instance.
 #[derive(Clone, Debug)]
-pub(super) struct FailureRecord {
+pub(crate) struct FailureRecord {
     /// Why its last run failed.
-    pub(super) why: String,
+    pub(crate) why: String,
     /// How many have failed since one was well.
-    pub(super) count: u32,
+    pub(crate) count: u32,
     /// When the last one did.
-    pub(super) at: SystemTime,
+    pub(crate) at: SystemTime,
     /// How many answers could not be carried out, and the time before which no worker is asked again.
     refused: u32,
     until: Option<Instant>,
@@ -84,7 +84,7 @@ enum Failed {
 
 /// The instances of this sidecar whose runs fail.
 #[derive(Default)]
-pub(super) struct Troubles {
+pub(crate) struct Troubles {
     known: Mutex<HashMap<String, FailureRecord>>,
     /// How many of them are here.
     gauge: Gauge,
@@ -92,7 +92,7 @@ pub(super) struct Troubles {
 
 impl Troubles {
     /// `gauge` says how many there are.
-    pub(super) fn new(gauge: Gauge) -> Self {
+    pub(crate) fn new(gauge: Gauge) -> Self {
         Self {
             known: Mutex::default(),
             gauge,
@@ -152,7 +152,7 @@ impl Troubles {
     }
 
     /// Those that are here, `most` of them, sorted: what was last wrong, how many runs have failed, and when.
-    pub(super) fn all(&self, most: usize) -> Vec<(String, FailureRecord)> {
+    pub(crate) fn all(&self, most: usize) -> Vec<(String, FailureRecord)> {
         let all = self.locked();
         let here = all.iter().filter(|(_, trouble)| !trouble.is_left);
         let here = here.map(|(id, trouble)| (id.clone(), trouble.clone()));
@@ -162,34 +162,34 @@ impl Troubles {
     }
 
     /// A run failed; whether it has not failed so before.
-    pub(super) fn failed(&self, id: &str, why: &str) -> bool {
+    pub(crate) fn failed(&self, id: &str, why: &str) -> bool {
         self.note(id, why, Failed::Run).0
     }
 
     /// The answer of a worker cannot be carried out, and a repetition is likely to be the same; whether that is news.
-    pub(super) fn refused(&self, id: &str, why: &str) -> bool {
+    pub(crate) fn refused(&self, id: &str, why: &str) -> bool {
         self.note(id, why, Failed::Answer).0
     }
 
     /// The worker that had the turn of an instance went away. How many turns in a row have lost theirs; `None` where too much is
     /// known of others already.
-    pub(super) fn lost(&self, id: &str, why: &str) -> Option<u32> {
+    pub(crate) fn lost(&self, id: &str, why: &str) -> Option<u32> {
         self.note(id, why, Failed::Worker).1
     }
 
     /// How many turns of an instance in a row have lost their worker.
-    pub(super) fn losses_of(&self, id: &str) -> u32 {
+    pub(crate) fn losses_of(&self, id: &str) -> u32 {
         self.locked().get(id).map_or(0, |trouble| trouble.lost)
     }
 
     /// How long it is until a worker is asked again; `None` where one is asked at once.
-    pub(super) fn pause(&self, id: &str) -> Option<Duration> {
+    pub(crate) fn pause(&self, id: &str) -> Option<Duration> {
         self.locked().get(id)?.left()
     }
 
     /// Whether another reminder than this one is to come within this time, and has the instance run. One that was due may have
     /// come elsewhere, and be gone.
-    pub(super) fn comes_later(&self, id: &str, than: &str, pause: Duration) -> bool {
+    pub(crate) fn comes_later(&self, id: &str, than: &str, pause: Duration) -> bool {
         let now = Instant::now();
         let all = self.locked();
         let later = all.get(id).and_then(|trouble| trouble.later.as_ref());
@@ -197,14 +197,14 @@ impl Troubles {
     }
 
     /// A reminder of this name has the instance run after this time.
-    pub(super) fn put_off(&self, id: &str, later: String, pause: Duration) {
+    pub(crate) fn put_off(&self, id: &str, later: String, pause: Duration) {
         if let Some(trouble) = self.locked().get_mut(id) {
             trouble.later = Some((later, Instant::now() + pause));
         }
     }
 
     /// A worker that comes may have what is missing: instances that are to be run at once, and not later.
-    pub(super) fn take_put_off(&self) -> Vec<String> {
+    pub(crate) fn take_put_off(&self) -> Vec<String> {
         let mut woken = Vec::new();
         for (id, trouble) in self.locked().iter_mut() {
             if trouble.later.is_none() {
@@ -220,27 +220,27 @@ impl Troubles {
     }
 
     /// Why no worker is to be asked now.
-    pub(super) fn pauses(&self, id: &str) -> Option<String> {
+    pub(crate) fn pauses(&self, id: &str) -> Option<String> {
         let all = self.locked();
         let trouble = all.get(id)?;
         trouble.left().map(|_| trouble.why.clone())
     }
 
     /// Something new has come: a worker is asked at once.
-    pub(super) fn wake(&self, id: &str) {
+    pub(crate) fn wake(&self, id: &str) {
         if let Some(trouble) = self.locked().get_mut(id) {
             trouble.ask_at_once();
         }
     }
 
     /// A run was well.
-    pub(super) fn clear(&self, id: &str) {
+    pub(crate) fn clear(&self, id: &str) {
         let known = self.locked().remove(id);
         known.iter().for_each(|trouble| self.uncount(trouble));
     }
 
     /// The instance is not here any more; whether it was to run later, and may be run at once elsewhere.
-    pub(super) fn depart(&self, id: &str) -> bool {
+    pub(crate) fn depart(&self, id: &str) -> bool {
         let mut all = self.locked();
         let Some(trouble) = all.remove(id) else {
             return false;
@@ -256,14 +256,14 @@ impl Troubles {
     }
 
     /// Whether its next run was put off: another host has it run at once.
-    pub(super) fn is_put_off(&self, id: &str) -> bool {
+    pub(crate) fn is_put_off(&self, id: &str) -> bool {
         self.locked()
             .get(id)
             .is_some_and(|trouble| trouble.later.is_some())
     }
 
     /// Workers have come anew, maybe with other code; or the one that an instance ended.
-    pub(super) fn forget(&self) {
+    pub(crate) fn forget(&self) {
         let mut all = self.locked();
         let known = std::mem::take(&mut *all).into_iter();
         let known = known.inspect(|(_, trouble)| self.uncount(trouble));
@@ -273,7 +273,7 @@ impl Troubles {
     }
 
     /// What is wrong with an instance; `None` where nothing is known to be.
-    pub(super) fn of(&self, id: &str) -> Option<FailureRecord> {
+    pub(crate) fn of(&self, id: &str) -> Option<FailureRecord> {
         self.locked().get(id).filter(|trouble| !trouble.is_left).cloned()
     }
 }

@@ -9,9 +9,9 @@ use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
 use outrigger_workflow::names::METADATA;
 use outrigger_workflow::{Counts, Instance};
 
-use super::Workflows;
-use super::engine::broken;
 use crate::actors::ActorError;
+use crate::workflow::Workflows;
+use crate::workflow::engine::broken;
 
 /// Ids of instances that one answer has, where the client does not say how many.
 const PAGE: u32 = 1024;
@@ -49,7 +49,7 @@ impl Workflows {
     }
 
     /// Some of the ids of instances that begin with `prefix`, as [`Workflows::list`] does.
-    pub(super) async fn list_beginning(
+    pub(crate) async fn list_beginning(
         &self,
         prefix: &str,
         token: Option<String>,
@@ -71,13 +71,13 @@ impl Workflows {
     }
 
     /// An instance as it is stored; `None` where there is none.
-    pub(super) async fn load(&self, id: &str) -> Result<Option<Instance>, ActorError> {
+    pub(crate) async fn load(&self, id: &str) -> Result<Option<Instance>, ActorError> {
         let stored = self.load_stored(id).await?;
         Ok(stored.filter(|instance| !instance.is_left_over()))
     }
 
     /// As [`Workflows::load`]; what is left of one that was never stored whole is found too.
-    pub(super) async fn load_stored(&self, id: &str) -> Result<Option<Instance>, ActorError> {
+    pub(crate) async fn load_stored(&self, id: &str) -> Result<Option<Instance>, ActorError> {
         let mut unreadable: Option<(Option<String>, ActorError)> = None;
         for _ in 0..READS {
             let Some(metadata) = self.with.actors.state(&self.types.workflow, id, METADATA).await? else {

@@ -4,7 +4,7 @@ use outrigger_wire::durabletask::{ActivityResponse, TaskFailureDetails};
 use tonic::Status;
 
 use super::queue::Cancelled;
-use super::{LOG, Workflows};
+use crate::workflow::{LOG, Workflows};
 
 /// The type of the failure of an activity whose result is too large.
 const TOO_LARGE: &str = "ActivityResultTooLarge";

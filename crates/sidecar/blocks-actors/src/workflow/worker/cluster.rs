@@ -13,11 +13,11 @@ use prost::{DecodeError, Message};
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
-use super::engine::{Engine, methods};
 use super::queue::Cancelled;
-use super::{LOG, WATCH_PAUSE, Workflows};
 use crate::actors::internal::PROTOBUF;
 use crate::actors::{ActorCall, ActorError};
+use crate::workflow::engine::{Engine, methods};
+use crate::workflow::{LOG, WATCH_PAUSE, Workflows};
 
 /// How long an answer is offered that nobody takes: who waits for it may be about to watch its executor, or to look where
 /// that has moved.
@@ -30,7 +30,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Cancelled`].
-    pub(super) async fn orchestrate(
+    pub(crate) async fn orchestrate(
         &self,
         instance: &str,
         request: Vec<Bytes>,
@@ -51,7 +51,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Cancelled`].
-    pub(super) async fn execute(&self, request: ActivityRequest) -> Result<ActivityResponse, Cancelled> {
+    pub(crate) async fn execute(&self, request: ActivityRequest) -> Result<ActivityResponse, Cancelled> {
         let instance = request.orchestration_instance.as_ref();
         let instance = instance.map_or_else(String::new, |instance| instance.instance_id.clone());
         let task = request.task_id;
@@ -146,7 +146,7 @@ impl Workflows {
     }
 
     /// Has the sidecar that waits for the answer to a turn wait no longer, where that is another one.
-    pub(super) async fn cancel(&self, id: &str, token: &str) {
+    pub(crate) async fn cancel(&self, id: &str, token: &str) {
         if !self.with.is_clustered || id.is_empty() || self.queue.is_own(token) {
             return;
         }

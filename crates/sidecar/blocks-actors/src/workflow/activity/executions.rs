@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 
-use super::LOG;
+use crate::workflow::LOG;
 
 /// How long it is known that an execution is done.
 const RETENTION: Duration = Duration::from_secs(60);
@@ -22,7 +22,7 @@ const MAX_RETAINED: usize = 1 << 16;
 const MAX_UNDELIVERED: usize = 64 << 20;
 
 /// What an execution consists of.
-pub(super) trait Step: Send + Sync + 'static {
+pub(crate) trait Step: Send + Sync + 'static {
     /// What it results in.
     type Result: Send + Sync + 'static;
 
@@ -82,7 +82,7 @@ struct All {
 }
 
 /// All executions.
-pub(super) struct Executions {
+pub(crate) struct Executions {
     all: Mutex<All>,
     /// Bytes, for what is not delivered.
     budget: Arc<Semaphore>,
@@ -91,7 +91,7 @@ pub(super) struct Executions {
 
 impl Executions {
     /// None yet. Whoever ends the sidecar waits for `tasks`: a result that is being delivered is delivered first.
-    pub(super) fn new(tasks: TaskTracker) -> Self {
+    pub(crate) fn new(tasks: TaskTracker) -> Self {
         Self::with_room(MAX_UNDELIVERED, tasks)
     }
 
@@ -129,7 +129,7 @@ impl Executions {
     }
 
     /// Executes a step, or joins its execution. Whoever is dropped meanwhile leaves it to go on for a while.
-    pub(super) async fn join<S: Step>(self: &Arc<Self>, key: String, step: S) -> Result<(), Status> {
+    pub(crate) async fn join<S: Step>(self: &Arc<Self>, key: String, step: S) -> Result<(), Status> {
         let scheduled = step.scheduled();
         let mut ending = {
             let mut all = self.locked();

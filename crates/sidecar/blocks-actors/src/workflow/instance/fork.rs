@@ -11,13 +11,13 @@ use prost::Message as _;
 use prost_types::Any;
 use tonic::{Code, Status};
 
-use super::LOG;
-use super::engine::{decode, methods, new_id, now, plain};
-use super::instance::{Held, random};
+use super::actor::{Held, random};
 use super::store::Loaded;
+use crate::workflow::LOG;
+use crate::workflow::engine::{decode, methods, new_id, now, plain};
 
 impl Held<'_> {
-    pub(super) async fn fork(&mut self, body: &Bytes) -> Result<(), Status> {
+    pub(crate) async fn fork(&mut self, body: &Bytes) -> Result<(), Status> {
         let request: RerunWorkflowFromEventRequest = decode("the request to rerun a workflow", body.clone())?;
         let loaded = self.take().await?;
         let none = || RerunError::NoSource(self.id.to_owned());
@@ -40,7 +40,7 @@ impl Held<'_> {
         })
     }
 
-    pub(super) async fn rerun(&mut self, body: &Bytes) -> Result<(), Status> {
+    pub(crate) async fn rerun(&mut self, body: &Bytes) -> Result<(), Status> {
         let state: WorkflowState = decode("the state of the workflow to rerun", body.clone())?;
         let engine = Arc::clone(&self.all.engine);
         match self.take_current().await? {
@@ -70,7 +70,7 @@ impl Held<'_> {
     }
 
     /// Begins what [`Held::rerun`] left to its reminder.
-    pub(super) async fn begin_rerun(&mut self, made: Counts) -> Result<(), Status> {
+    pub(crate) async fn begin_rerun(&mut self, made: Counts) -> Result<(), Status> {
         let Some(loaded) = self.take().await? else {
             tracing::warn!(target: LOG, "workflow '{}' was not run again: its state was not stored", self.id);
             return Ok(());

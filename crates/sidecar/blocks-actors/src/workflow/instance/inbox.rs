@@ -13,9 +13,9 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tonic::Status;
 
-use super::engine::{arrival, is_state_changed, repeat_on_change};
-use super::instance::Instances;
+use super::actor::Instances;
 use crate::actors::{ActorCall, QueuedCall};
+use crate::workflow::engine::{arrival, is_state_changed, repeat_on_change};
 
 /// Events that are taken in at once, at most.
 const MAX_TOGETHER: usize = 128;
@@ -62,10 +62,10 @@ struct Queues {
 
 /// All events that wait, as many as there are calls.
 #[derive(Default)]
-pub(super) struct Arrivals(Mutex<Queues>);
+pub(crate) struct Arrivals(Mutex<Queues>);
 
 /// Events that are taken in together, encoded, with their tickets.
-pub(super) type Batch = Vec<(u64, Bytes)>;
+pub(crate) type Batch = Vec<(u64, Bytes)>;
 
 /// The batch that `waiting` begins with.
 fn batch<'a>(waiting: impl Iterator<Item = &'a Waiting>) -> Batch {
@@ -86,16 +86,16 @@ fn batch<'a>(waiting: impl Iterator<Item = &'a Waiting>) -> Batch {
 
 /// A batch that was read.
 #[derive(Default)]
-pub(super) struct Decoded {
-    pub(super) tickets: Vec<u64>,
+pub(crate) struct Decoded {
+    pub(crate) tickets: Vec<u64>,
     /// As many as tickets.
-    pub(super) events: Vec<Arrival>,
+    pub(crate) events: Vec<Arrival>,
     /// To those that cannot be read.
-    pub(super) answers: Vec<(u64, Result<(), Status>)>,
+    pub(crate) answers: Vec<(u64, Result<(), Status>)>,
 }
 
 impl Decoded {
-    pub(super) fn read(batch: Batch) -> Self {
+    pub(crate) fn read(batch: Batch) -> Self {
         let mut decoded = Self::default();
         for (ticket, event) in batch {
             match arrival(&event) {
@@ -149,7 +149,7 @@ impl Arrivals {
     }
 
     /// Something that brings no event waits for the turn of an instance, until what comes back is dropped.
-    pub(super) fn wait<'a>(&'a self, instance: &'a str) -> TurnWaiter<'a> {
+    pub(crate) fn wait<'a>(&'a self, instance: &'a str) -> TurnWaiter<'a> {
         let mut queues = self.locked();
         let queue = queues.by_instance.entry(instance.to_owned()).or_default();
         queue.others += 1;
@@ -161,7 +161,7 @@ impl Arrivals {
     }
 
     /// Waits for events, in the turn of their instance, for at most `limit`; not as long as others want the turn.
-    pub(super) async fn next(&self, instance: &str, limit: Duration) -> Option<Batch> {
+    pub(crate) async fn next(&self, instance: &str, limit: Duration) -> Option<Batch> {
         let came = Arc::<Notify>::default();
         let _lingering = Lingering::new(self, instance, Arc::clone(&came));
         let next = async {
@@ -224,7 +224,7 @@ impl Arrivals {
     }
 
     /// Tells who still waits.
-    pub(super) fn answer(&self, instance: &str, answers: Vec<(u64, Result<(), Status>)>) {
+    pub(crate) fn answer(&self, instance: &str, answers: Vec<(u64, Result<(), Status>)>) {
         let mut answers: HashMap<_, _> = answers.into_iter().collect();
         let mut queues = self.locked();
         let queue = queues.by_instance.get_mut(instance);
@@ -238,7 +238,7 @@ impl Arrivals {
 }
 
 /// Who waits for a turn, and brings no event.
-pub(super) struct TurnWaiter<'a> {
+pub(crate) struct TurnWaiter<'a> {
     arrivals: &'a Arrivals,
     instance: &'a str,
 }
@@ -275,14 +275,14 @@ impl Drop for Lingering<'_> {
 }
 
 /// A call that brings an event.
-pub(super) struct Arriving<'a> {
+pub(crate) struct Arriving<'a> {
     instances: &'a Instances,
     instance: &'a str,
     ticket: u64,
 }
 
 impl<'a> Arriving<'a> {
-    pub(super) fn new(instances: &'a Instances, call: &'a ActorCall) -> Self {
+    pub(crate) fn new(instances: &'a Instances, call: &'a ActorCall) -> Self {
         Self {
             ticket: instances.arrivals.enter(&call.id, call.body.clone()),
             instances,

@@ -13,13 +13,13 @@ use prost_types::Timestamp;
 use tokio::time::timeout;
 use tonic::Status;
 
-use super::LOG;
-use super::engine::{DUE_TIME, Engine, any_for, metadata, methods, now, retry_later};
-use super::{is_stalled, is_unknown};
 use crate::actors::ActorError;
+use crate::workflow::LOG;
+use crate::workflow::engine::{DUE_TIME, Engine, any_for, metadata, methods, now, retry_later};
+use crate::workflow::{is_stalled, is_unknown};
 
 /// Calls that are made at once for one turn.
-pub(super) const AT_ONCE: usize = 32;
+pub(crate) const AT_ONCE: usize = 32;
 /// How long another instance may take to be told something.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it may take to create a child. Its id may be that of an instance which creates this one meanwhile: neither would
@@ -28,11 +28,11 @@ const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What could not be sent.
 #[derive(Debug, Default)]
-pub(super) struct Failures {
+pub(crate) struct Failures {
     /// The event ids of what was to be sent.
-    pub(super) causes: Vec<i32>,
+    pub(crate) causes: Vec<i32>,
     /// All of it was for other apps.
-    pub(super) only_remote: bool,
+    pub(crate) only_remote: bool,
     why: Option<String>,
 }
 
@@ -47,19 +47,19 @@ impl Failures {
         }
     }
 
-    pub(super) fn and(mut self, other: Self) -> Self {
+    pub(crate) fn and(mut self, other: Self) -> Self {
         self.causes.extend(other.causes);
         self.only_remote &= other.only_remote;
         self.why = self.why.or(other.why);
         self
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.why.is_none()
     }
 
     /// What a run of this instance comes to: not to be had again every second.
-    pub(super) fn into_result(self, engine: &Engine, instance: &str) -> Result<(), Status> {
+    pub(crate) fn into_result(self, engine: &Engine, instance: &str) -> Result<(), Status> {
         match self.why {
             None => Ok(()),
             Some(why) => Err(engine.refused(instance, &why)),
@@ -69,7 +69,7 @@ impl Failures {
 
 impl Engine {
     /// What an instance wants done cannot be done now: it is tried again less and less often, and told once.
-    pub(super) fn refused(&self, instance: &str, why: &str) -> Status {
+    pub(crate) fn refused(&self, instance: &str, why: &str) -> Status {
         if self.troubles.refused(instance, why) {
             tracing::warn!(
                 target: LOG,
@@ -80,7 +80,7 @@ impl Engine {
     }
 
     /// Starts activities of an execution. `due` is a time that is over.
-    pub(super) async fn start(
+    pub(crate) async fn start(
         &self,
         instance: &str,
         (generation, execution): (u64, &str),
@@ -115,7 +115,7 @@ impl Engine {
     }
 
     /// Sends to other instances.
-    pub(super) async fn send(&self, from: &str, messages: &[Message]) -> Failures {
+    pub(crate) async fn send(&self, from: &str, messages: &[Message]) -> Failures {
         let sent = messages.iter().map(|message| async move {
             let error = self.send_one(from, message).await.err()?;
             let app = message.app.as_deref();
@@ -179,7 +179,7 @@ impl Engine {
     }
 
     /// Removes the timers that a turn made superfluous, and sets its own.
-    pub(super) async fn prepare_timers(&self, instance: &str, outcome: &Outcome) -> Result<(), Status> {
+    pub(crate) async fn prepare_timers(&self, instance: &str, outcome: &Outcome) -> Result<(), Status> {
         for id in &outcome.superseded {
             let name = names::timer_reminder(*id);
             self.forget(&self.types.workflow, instance, &name).await?;
@@ -189,7 +189,7 @@ impl Engine {
     }
 
     /// Sets timers of an execution.
-    pub(super) async fn set_timers(
+    pub(crate) async fn set_timers(
         &self,
         instance: &str,
         (generation, execution): (u64, &str),

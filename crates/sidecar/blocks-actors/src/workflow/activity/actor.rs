@@ -1,0 +1,465 @@
+//! The actors that run activities. Each is started by a reminder, so that it is run until its result is delivered; what
+//! runs already is not run twice for a reminder that comes again.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::{
+    ActivityRequest, ActivityResponse, HistoryEvent, OrchestrationInstance, TaskCompletedEvent,
+    TaskFailedEvent, TaskFailureDetails, TaskScheduledEvent,
+};
+use outrigger_workflow::event::{NO_ID, event, nanos};
+use outrigger_workflow::{Origin, names};
+use prost::Message as _;
+use prost_types::{Any, Timestamp};
+use tokio::time::timeout;
+use tonic::Status;
+
+use super::executions::{Executions, Step};
+use super::failures;
+use crate::actors::{ActorCall, ActorError, InternalActors};
+use crate::workflow::LOG;
+use crate::workflow::engine::{DUE_TIME, Engine, any_for, decode, methods, now, retry_later};
+use crate::workflow::instance::actor::random;
+use crate::workflow::is_unknown;
+use crate::workflow::metrics::Ended as Execution;
+use crate::workflow::spans;
+use crate::workflow::worker::queue::Cancelled;
+
+/// An activity that nobody reminds of any more is not active after so long.
+const ORPHANED_AFTER: Duration = Duration::from_secs(60 * 60);
+/// When an activity comes again whose worker went away, as any that was not done.
+const AFTER_LOSS: Duration = Duration::from_secs(1);
+/// How long it may take to save how often that has happened.
+const SAVE: Duration = Duration::from_secs(2);
+/// The type of the failure of an activity that is not run again.
+const PARKED: &str = "ActivityParked";
+
+pub(crate) struct Activities {
+    engine: Arc<Engine>,
+    executions: Arc<Executions>,
+}
+
+impl Activities {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        Self {
+            executions: Arc::new(Executions::new(engine.tasks.clone())),
+            engine,
+        }
+    }
+
+    async fn execute(&self, call: &ActorCall) -> Result<(), Status> {
+        let task: HistoryEvent = decode("the activity", call.body.clone())?;
+        let due = call.metadata.get(DUE_TIME).map(due).transpose()?;
+        let data = any_for("HistoryEvent", &task, &Origin::read(&call.body));
+        let kind = &self.engine.types.activity;
+        self.engine
+            .remind(kind, &call.id, names::RUN_ACTIVITY, due, Some(data))
+            .await
+    }
+}
+
+fn due(value: &http::HeaderValue) -> Result<Timestamp, Status> {
+    let text = value.to_str().unwrap_or_default();
+    let millis: i64 = text.parse().map_err(|_| {
+        Status::invalid_argument(format!("dueTime {text:?} is not a whole number of milliseconds"))
+    })?;
+    Ok(Timestamp {
+        seconds: millis.div_euclid(1000),
+        nanos: i32::try_from(millis.rem_euclid(1000)).unwrap_or_default() * 1_000_000,
+    })
+}
+
+impl InternalActors for Activities {
+    fn invoke<'a>(&'a self, call: &'a ActorCall) -> BoxFuture<'a, Result<Bytes, Status>> {
+        Box::pin(async move { self.execute(call).await.map(|()| Bytes::new()) })
+    }
+
+    fn remind<'a>(
+        &'a self,
+        id: &'a str,
+        _name: &'a str,
+        data: Option<&'a Any>,
+    ) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let data = data.map_or(&[][..], |data| &data.value);
+            let event: HistoryEvent = decode("the data of the activity's reminder", data)?;
+            let Some(EventType::TaskScheduled(task)) = &event.event_type else {
+                return Err(Status::invalid_argument(format!(
+                    "invalid activity task event of actor '{id}'"
+                )));
+            };
+            let Some(instance) = names::instance_of(id) else {
+                return Err(Status::invalid_argument(format!(
+                    "invalid activity actor ID: '{id}'"
+                )));
+            };
+            let origin = Origin::read(data);
+            let key = key(id, &event, &task.task_execution_id, &origin);
+            self.engine.losses.known(&key, failures::saved_count(data));
+            let work = Work {
+                engine: Arc::clone(&self.engine),
+                actor: id.to_owned(),
+                key: key.clone(),
+                request: request(instance, event.event_id, task),
+                origin,
+                event,
+                elapsed: OnceLock::new(),
+            };
+            let mut waiting = ReminderWait { id, is_over: false };
+            let unhealthy = self.engine.unhealthy();
+            let joined = tokio::select! {
+                biased;
+                joined = self.executions.join(key, work) => joined,
+                () = unhealthy.cancelled() => return Err(retry_later("the app is unhealthy")),
+            };
+            waiting.is_over = true;
+            joined
+        })
+    }
+
+    fn halt<'a>(&'a self, _id: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {})
+    }
+
+    /// It is active until its reminder has brought the result.
+    fn is_kept(&self, _id: &str) -> bool {
+        true
+    }
+
+    fn reminders_take_turns(&self) -> bool {
+        false
+    }
+
+    fn idle_after(&self) -> Duration {
+        ORPHANED_AFTER
+    }
+}
+
+/// A reminder that waits for its activity. One that is cut off says so; the activity goes on.
+struct ReminderWait<'a> {
+    id: &'a str,
+    is_over: bool,
+}
+
+impl Drop for ReminderWait<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            tracing::warn!(
+                target: LOG,
+                "{}: received cancellation signal while waiting for activity execution '{}'",
+                self.id,
+                names::RUN_ACTIVITY
+            );
+        }
+    }
+}
+
+/// One execution of an activity.
+pub(crate) struct Work {
+    engine: Arc<Engine>,
+    /// The actor that runs it.
+    actor: String,
+    /// Which execution it is.
+    key: String,
+    request: ActivityRequest,
+    event: HistoryEvent,
+    /// The execution of the workflow that waits for it.
+    origin: Origin,
+    /// How long the worker took.
+    elapsed: OnceLock<Duration>,
+}
+
+impl Work {
+    /// What the workflow is told of an activity that is not run again, because its workers went away `count` times.
+    fn parked(&self, count: u32) -> ActivityResponse {
+        let name = &self.request.name;
+        let instance = self.request.orchestration_instance.as_ref();
+        let instance_id = instance.map_or_else(String::new, |instance| instance.instance_id.clone());
+        let error_message = format!(
+            "activity '{name}' was given to a worker {count} times, and each time the worker's stream ended before it \
+             answered: it may be what ends the app. It is parked, and not run again; see the app's log. \
+             spec.workflow.maxActivityLosses of the Configuration sets how often it is tried."
+        );
+        tracing::error!(target: LOG, "workflow '{instance_id}': {error_message}");
+        ActivityResponse {
+            instance_id,
+            task_id: self.request.task_id,
+            failure_details: Some(TaskFailureDetails {
+                error_type: PARKED.to_owned(),
+                error_message,
+                is_non_retriable: true,
+                ..TaskFailureDetails::default()
+            }),
+            ..ActivityResponse::default()
+        }
+    }
+
+    /// Has the reminder know how often the worker went away: a sidecar that starts later counts on. Where that does not work
+    /// now, the reminder comes again as it is.
+    async fn save_losses(&self) {
+        let engine = &self.engine;
+        let data = any_for("HistoryEvent", &self.event, &self.origin);
+        let Some(data) = failures::with_count(data, engine.losses.count_of(&self.key)) else {
+            return;
+        };
+        let due = (SystemTime::now() + AFTER_LOSS).into();
+        let kind = &engine.types.activity;
+        let saved = engine.remind(kind, &self.actor, names::RUN_ACTIVITY, Some(due), Some(data));
+        let _saved = timeout(SAVE, saved).await;
+    }
+
+    fn count(&self, ended: Execution) {
+        let elapsed = self.elapsed.get().copied().unwrap_or_default();
+        self.engine
+            .metrics
+            .activity_execution(&self.request.name, ended, elapsed);
+    }
+}
+
+impl Step for Work {
+    type Result = HistoryEvent;
+
+    fn run(&self) -> BoxFuture<'_, Result<HistoryEvent, Status>> {
+        Box::pin(async move {
+            let (engine, began) = (&self.engine, Instant::now());
+            let mut request = self.request.clone();
+            let span = spans::activity_span(&engine.tracer, &mut request);
+            let name = request.name.clone();
+            engine
+                .metrics
+                .activity_operation(&name, Execution::Success, began.elapsed());
+            let response = match engine.losses.parked(&self.key) {
+                // Its workflow could not be told yet.
+                Some(count) => Ok(self.parked(count)),
+                None => {
+                    let _turn = engine.losses.turn(&self.key).await;
+                    match engine.execute(request).await {
+                        // The other one has lost as many workers, and is counted.
+                        Err(beside @ Cancelled::DisconnectedWithSuspect { losses })
+                            if engine.losses.count_of(&self.key) <= losses =>
+                        {
+                            Err(beside)
+                        }
+                        Err(Cancelled::Disconnected | Cancelled::DisconnectedWithSuspect { .. }) => {
+                            match engine.losses.lost(&self.key) {
+                                Some(count) => {
+                                    engine.metrics.activity_parked(&name);
+                                    Ok(self.parked(count))
+                                }
+                                None => {
+                                    self.save_losses().await;
+                                    Err(Cancelled::Disconnected)
+                                }
+                            }
+                        }
+                        response => response,
+                    }
+                }
+            };
+            if let Ok(response) = &response {
+                spans::end_activity(span, response);
+            }
+            let _first = self.elapsed.set(began.elapsed());
+            if response.is_err() {
+                self.count(Execution::Recoverable);
+            }
+            let response = response.map_err(|cancelled| {
+                let instance = self.request.orchestration_instance.as_ref();
+                let instance = instance.map_or("", |instance| &instance.instance_id);
+                let (name, id) = (&self.request.name, self.request.task_id);
+                retry_later(format!(
+                    "activity '{name}' {id} of workflow '{instance}' was not done: {cancelled}"
+                ))
+            })?;
+            let mut result = event(NO_ID, now(), result(response, &self.request.task_execution_id));
+            result.router.clone_from(&self.event.router);
+            Ok(result)
+        })
+    }
+
+    fn deliver<'a>(&'a self, result: &'a HistoryEvent) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let engine = &self.engine;
+            let source = self
+                .event
+                .router
+                .as_ref()
+                .map(|router| router.source_app_id.as_str());
+            let source = source.filter(|app| !app.is_empty());
+            let instance = self.request.orchestration_instance.as_ref();
+            let instance = instance.map_or("", |instance| &instance.instance_id);
+            let Err(error) = engine.add_event(source, instance, result, &self.origin).await else {
+                let failed = matches!(result.event_type, Some(EventType::TaskFailed(_)));
+                engine.losses.answered(&self.key);
+                self.count(if failed {
+                    Execution::Failed
+                } else {
+                    Execution::Success
+                });
+                return Ok(());
+            };
+            if is_unknown(&error) {
+                tracing::warn!(
+                    target: LOG,
+                    "workflow '{instance}' no longer exists: the result of its activity '{}' is dropped",
+                    self.request.name
+                );
+                self.count(Execution::Failed);
+                return Ok(());
+            }
+            if engine.remote_results {
+                let kind = engine.types_of(source).workflow;
+                let name = names::result_reminder(random());
+                let data = any_for("HistoryEvent", result, &self.origin);
+                return engine.remind(&kind, instance, &name, None, Some(data)).await;
+            }
+            self.count(Execution::Recoverable);
+            Err(undelivered(&self.request.name, &error))
+        })
+    }
+
+    fn scheduled(&self) -> i128 {
+        scheduled(&self.event, &self.origin)
+    }
+
+    fn size(&self, result: &HistoryEvent) -> usize {
+        self.request.encoded_len() + self.event.encoded_len() + result.encoded_len()
+    }
+}
+
+fn undelivered(name: &str, error: &ActorError) -> Status {
+    let method = methods::ADD_EVENT;
+    retry_later(format!(
+        "the result of activity '{name}' was not delivered: failed to invoke '{method}' method on workflow actor: {error}"
+    ))
+}
+
+/// Which execution it is. An SDK may give the same id in another life of the instance, whose execution is another one. One that
+/// was scheduled without an id, by a sidecar of Dapr for an SDK that gives none, is told by its time.
+fn key(actor: &str, event: &HistoryEvent, execution: &str, of: &Origin) -> String {
+    match (execution, of.execution.as_str()) {
+        ("", _) => format!("{actor}::at-{}", nanos(event.timestamp.as_ref())),
+        (execution, "") => format!("{actor}::{execution}"),
+        (execution, workflow) => format!("{actor}::{execution}::{workflow}"),
+    }
+}
+
+/// What tells it from an earlier one of its key. Where the key has the workflow's execution nothing has to, and a turn that is
+/// repeated schedules the same one again, later.
+fn scheduled(event: &HistoryEvent, of: &Origin) -> i128 {
+    match of.execution.as_str() {
+        "" => nanos(event.timestamp.as_ref()),
+        _ => 0,
+    }
+}
+
+fn request(instance: &str, id: i32, task: &TaskScheduledEvent) -> ActivityRequest {
+    ActivityRequest {
+        name: task.name.clone(),
+        version: task.version.clone(),
+        input: task.input.clone(),
+        orchestration_instance: Some(OrchestrationInstance {
+            instance_id: instance.to_owned(),
+            execution_id: None,
+        }),
+        task_id: id,
+        parent_trace_context: task.parent_trace_context.clone(),
+        task_execution_id: task.task_execution_id.clone(),
+    }
+}
+
+fn result(response: ActivityResponse, execution: &str) -> EventType {
+    let (task_scheduled_id, task_execution_id) = (response.task_id, execution.to_owned());
+    match response.failure_details {
+        Some(failure_details) => EventType::TaskFailed(TaskFailedEvent {
+            task_scheduled_id,
+            failure_details: Some(failure_details),
+            task_execution_id,
+        }),
+        None => EventType::TaskCompleted(TaskCompletedEvent {
+            task_scheduled_id,
+            result: response.result,
+            task_execution_id,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_wire::durabletask::TaskFailureDetails;
+
+    use super::*;
+
+    #[test]
+    fn a_failure_is_told_from_a_result() {
+        let done = ActivityResponse {
+            task_id: 3,
+            result: Some("7".to_owned()),
+            ..ActivityResponse::default()
+        };
+        assert!(matches!(
+            result(done.clone(), "x"),
+            EventType::TaskCompleted(done) if done.task_scheduled_id == 3 && done.task_execution_id == "x"
+        ));
+        let failed = ActivityResponse {
+            failure_details: Some(TaskFailureDetails::default()),
+            ..done
+        };
+        assert!(matches!(result(failed, ""), EventType::TaskFailed(failed) if failed.task_scheduled_id == 3));
+    }
+
+    /// Regression: an activity was run again that a repeated turn had scheduled anew, when its result was taken meanwhile.
+    #[test]
+    fn an_activity_is_the_same_whenever_its_execution_schedules_it() {
+        let at = |seconds| {
+            event(
+                0,
+                Timestamp { seconds, nanos: 0 },
+                EventType::TaskScheduled(TaskScheduledEvent::default()),
+            )
+        };
+        let known = Origin::of("one");
+        assert_eq!(scheduled(&at(1), &known), scheduled(&at(2), &known));
+        let unknown = Origin::default();
+        assert_ne!(scheduled(&at(1), &unknown), scheduled(&at(2), &unknown));
+    }
+
+    #[test]
+    fn an_activity_without_an_id_is_another_one_in_the_next_life_of_its_instance() {
+        let scheduled_by = |workflow: &str, seconds, execution: &str| {
+            let task = TaskScheduledEvent {
+                task_execution_id: execution.to_owned(),
+                ..TaskScheduledEvent::default()
+            };
+            let event = event(0, Timestamp { seconds, nanos: 0 }, EventType::TaskScheduled(task));
+            key("a::0::0", &event, execution, &Origin::of(workflow))
+        };
+        let scheduled = |seconds, execution: &str| scheduled_by("", seconds, execution);
+        assert_eq!(scheduled(1, ""), scheduled(1, ""));
+        assert_ne!(scheduled(1, ""), scheduled(2, ""));
+        // A turn that is repeated schedules it later, and has it run once.
+        assert_eq!(scheduled(1, "x"), scheduled(2, "x"));
+        assert_ne!(scheduled(1, "x"), scheduled(1, "y"));
+        // The SDK may make the same id in another life.
+        assert_eq!(scheduled_by("one", 1, "x"), scheduled_by("one", 2, "x"));
+        assert_ne!(scheduled_by("one", 1, "x"), scheduled_by("two", 2, "x"));
+    }
+
+    #[test]
+    fn due_times_are_milliseconds() {
+        let due = |text: &str| super::due(&http::HeaderValue::from_str(text).unwrap()).ok();
+        assert_eq!(
+            due("1500").map(|due| (due.seconds, due.nanos)),
+            Some((1, 500_000_000))
+        );
+        assert_eq!(
+            due("-1").map(|due| (due.seconds, due.nanos)),
+            Some((-1, 999_000_000))
+        );
+        assert!(due("soon").is_none());
+    }
+}

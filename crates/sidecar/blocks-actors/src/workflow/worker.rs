@@ -1,0 +1,8 @@
+//! Workers: the queue of their work, the streams that they read it from, and their answers.
+
+pub(crate) mod cluster;
+pub(crate) mod executor;
+pub mod item;
+pub(crate) mod oversized;
+pub mod queue;
+pub(crate) mod stream;
