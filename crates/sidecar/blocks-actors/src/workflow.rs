@@ -48,10 +48,10 @@ pub use worker::stream::WorkItems;
 
 use crate::actors::internal::PROTOBUF;
 use crate::actors::{ActorCall, ActorError, Actors};
-use activity::failures::Losses;
+use activity::failures::ActivityFailures;
 use engine::methods;
 use instance::actor::Instances;
-use instance::failures::Troubles;
+use instance::failures::InstanceFailures;
 use metrics::{Operation, WorkflowMetrics};
 use worker::queue::{Limits, WorkQueue};
 
@@ -92,9 +92,9 @@ pub struct Workflows {
     types: ActorTypes,
     queue: Arc<WorkQueue>,
     /// Activities whose workers went away.
-    losses: Arc<Losses>,
+    activity_failures: Arc<ActivityFailures>,
     /// Instances whose runs fail.
-    troubles: Arc<Troubles>,
+    instance_failures: Arc<InstanceFailures>,
     /// How many streams of workers there are.
     workers: Mutex<usize>,
     tasks: TaskTracker,
@@ -135,8 +135,8 @@ impl Workflows {
         Arc::new(Self {
             types: ActorTypes::of(&with.namespace, &with.app_id),
             queue: WorkQueue::new(limits),
-            losses: Arc::new(Losses::new(with.settings.max_activity_losses)),
-            troubles: Arc::new(Troubles::new(with.metrics.failing.clone())),
+            activity_failures: Arc::new(ActivityFailures::new(with.settings.max_activity_losses)),
+            instance_failures: Arc::new(InstanceFailures::new(with.metrics.failing.clone())),
             workers: Mutex::new(0),
             tasks: TaskTracker::new(),
             ended: CancellationToken::new(),

@@ -18,9 +18,9 @@ use tokio_util::task::TaskTracker;
 use tonic::{Code, Status};
 
 use super::activity::actor::Activities;
-use super::activity::failures::Losses;
+use super::activity::failures::ActivityFailures;
 use super::instance::actor::Instances;
-use super::instance::failures::Troubles;
+use super::instance::failures::InstanceFailures;
 use super::instance::retention::Retentioners;
 use super::metrics::WorkflowMetrics;
 use super::worker::executor::Executors;
@@ -66,9 +66,9 @@ pub(crate) struct Engine {
     /// The app's workers.
     pub(crate) queue: Arc<WorkQueue>,
     /// Activities whose workers went away.
-    pub(crate) losses: Arc<Losses>,
+    pub(crate) activity_failures: Arc<ActivityFailures>,
     /// Instances whose runs fail.
-    pub(crate) troubles: Arc<Troubles>,
+    pub(crate) instance_failures: Arc<InstanceFailures>,
     /// Cancelled when the app becomes unhealthy.
     unhealthy: Arc<Mutex<CancellationToken>>,
     /// Largest body.
@@ -92,7 +92,7 @@ impl Workflows {
     /// The actors to host while there are workers.
     pub(crate) fn actors_of_app(&self) -> Vec<(String, Arc<dyn InternalActors>)> {
         // Workers that come now may have other code.
-        self.troubles.forget();
+        self.instance_failures.forget();
         let engine = Arc::new(self.engine());
         let types = engine.types.clone();
         let instances = Arc::new(Instances::new(Arc::clone(&engine)));
@@ -115,8 +115,8 @@ impl Workflows {
             namespace: Arc::clone(&self.with.namespace),
             actors: Arc::downgrade(&self.with.actors),
             queue: Arc::clone(&self.queue),
-            losses: Arc::clone(&self.losses),
-            troubles: Arc::clone(&self.troubles),
+            activity_failures: Arc::clone(&self.activity_failures),
+            instance_failures: Arc::clone(&self.instance_failures),
             unhealthy: Arc::clone(&self.unhealthy),
             limit: Limit(self.with.max_message.unwrap_or_default()),
             retention: self.with.settings.retention,

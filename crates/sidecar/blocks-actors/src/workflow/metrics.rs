@@ -75,7 +75,7 @@ pub struct WorkflowMetrics {
     activity_executions: Measured,
     payload: Family<Histogram<Ratio>, 1>,
     activity_payload: Family<Histogram<Ratio>, 2>,
-    activity_parked: Family<Counter, 1>,
+    activity_quarantined: Family<Counter, 1>,
     /// Workers that are connected.
     pub(super) workers: Gauge,
     /// Instances here that are stalled.
@@ -83,7 +83,7 @@ pub struct WorkflowMetrics {
     /// Instances here whose last run failed.
     pub(super) failing: Gauge,
     /// Bytes of the histories that are kept between turns.
-    pub(super) kept: Gauge,
+    pub(super) cached: Gauge,
 }
 
 impl WorkflowMetrics {
@@ -132,7 +132,7 @@ impl WorkflowMetrics {
                 "Size of a scheduled activity as a fraction of --max-body-size.",
                 ["workflow_name", "activity_name"],
             ),
-            activity_parked: registry.counter(
+            activity_quarantined: registry.counter(
                 "runtime_workflow_activity_parked_count",
                 "Activities that are parked, because their workers disconnected too often.",
                 ["activity_name"],
@@ -152,7 +152,7 @@ impl WorkflowMetrics {
                 "runtime_workflow_failing_instances",
                 "Instances on this sidecar whose last turn failed, and is tried again.",
             ),
-            kept: one(
+            cached: one(
                 registry,
                 "runtime_workflow_kept_history_bytes",
                 "Bytes of workflow histories kept in memory between turns.",
@@ -161,8 +161,8 @@ impl WorkflowMetrics {
     }
 
     /// An activity is not run again.
-    pub fn activity_parked(&self, activity: &str) {
-        self.activity_parked.with([activity]).inc();
+    pub fn activity_quarantined(&self, activity: &str) {
+        self.activity_quarantined.with([activity]).inc();
     }
 
     /// Something was done to an instance from outside.

@@ -23,7 +23,7 @@ const SCHEDULER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two attempts.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// How long it may take to put a reminder off, before it comes again in a second instead.
-const PUT_OFF: Duration = Duration::from_secs(2);
+const POSTPONE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// When a stalled instance comes again. It waits for a worker with other code: where that comes with another sidecar, because this
 /// one was killed, nothing else has it run.
@@ -37,18 +37,18 @@ impl Engine {
     ///
     /// # Errors
     /// Why it came in vain, where it is to come again in a second.
-    pub(crate) async fn put_off(
+    pub(crate) async fn postpone(
         &self,
         id: &str,
         name: &str,
         data: Option<&Any>,
         why: Status,
     ) -> Result<(), Status> {
-        let Some(pause) = pause(why.code()).or_else(|| self.troubles.pause(id)) else {
+        let Some(pause) = pause(why.code()).or_else(|| self.instance_failures.pause(id)) else {
             return Err(why);
         };
         let purpose = names::purpose(name);
-        if purpose == Some(Purpose::Run) && self.troubles.comes_later(id, name, pause) {
+        if purpose == Some(Purpose::Run) && self.instance_failures.comes_later(id, name, pause) {
             return Ok(());
         }
         if why.code() == Code::InvalidArgument {
@@ -65,10 +65,10 @@ impl Engine {
         };
         let due = (SystemTime::now() + pause).into();
         let set = self.remind(&self.types.workflow, id, &later, Some(due), data.cloned());
-        match timeout(PUT_OFF, set).await {
+        match timeout(POSTPONE_TIMEOUT, set).await {
             Ok(Ok(())) => {
                 if purpose == Some(Purpose::Run) {
-                    self.troubles.put_off(id, later, pause);
+                    self.instance_failures.postpone(id, later, pause);
                 }
                 Ok(())
             }
@@ -77,11 +77,11 @@ impl Engine {
     }
 
     /// Has an instance run that was to run later: it leaves, or workers have come.
-    pub(crate) async fn run_soon(&self, id: &str) {
+    pub(crate) async fn run_now(&self, id: &str) {
         let name = names::start_reminder(random());
         let set = self.remind(&self.types.workflow, id, &name, None, None);
         // It comes later all the same.
-        let _set = timeout(PUT_OFF, set).await;
+        let _set = timeout(POSTPONE_TIMEOUT, set).await;
     }
 
     /// Sets the reminder that begins an execution. One that begins `later` says which: it is told from those that another

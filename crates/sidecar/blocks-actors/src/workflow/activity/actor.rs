@@ -36,7 +36,7 @@ const AFTER_LOSS: Duration = Duration::from_secs(1);
 /// How long it may take to save how often that has happened.
 const SAVE: Duration = Duration::from_secs(2);
 /// The type of the failure of an activity that is not run again.
-const PARKED: &str = "ActivityParked";
+const QUARANTINED: &str = "ActivityParked";
 
 pub(crate) struct Activities {
     engine: Arc<Engine>,
@@ -99,7 +99,9 @@ impl InternalActors for Activities {
             };
             let origin = Origin::read(data);
             let key = key(id, &event, &task.task_execution_id, &origin);
-            self.engine.losses.known(&key, failures::saved_count(data));
+            self.engine
+                .activity_failures
+                .restore(&key, failures::saved_count(data));
             let work = Work {
                 engine: Arc::clone(&self.engine),
                 actor: id.to_owned(),
@@ -175,7 +177,7 @@ pub(crate) struct Work {
 
 impl Work {
     /// What the workflow is told of an activity that is not run again, because its workers went away `count` times.
-    fn parked(&self, count: u32) -> ActivityResponse {
+    fn quarantined(&self, count: u32) -> ActivityResponse {
         let name = &self.request.name;
         let instance = self.request.orchestration_instance.as_ref();
         let instance_id = instance.map_or_else(String::new, |instance| instance.instance_id.clone());
@@ -189,7 +191,7 @@ impl Work {
             instance_id,
             task_id: self.request.task_id,
             failure_details: Some(TaskFailureDetails {
-                error_type: PARKED.to_owned(),
+                error_type: QUARANTINED.to_owned(),
                 error_message,
                 is_non_retriable: true,
                 ..TaskFailureDetails::default()
@@ -203,7 +205,7 @@ impl Work {
     async fn save_losses(&self) {
         let engine = &self.engine;
         let data = any_for("HistoryEvent", &self.event, &self.origin);
-        let Some(data) = failures::with_count(data, engine.losses.count_of(&self.key)) else {
+        let Some(data) = failures::with_count(data, engine.activity_failures.count_of(&self.key)) else {
             return;
         };
         let due = (SystemTime::now() + AFTER_LOSS).into();
@@ -232,23 +234,23 @@ impl Step for Work {
             engine
                 .metrics
                 .activity_operation(&name, Execution::Success, began.elapsed());
-            let response = match engine.losses.parked(&self.key) {
+            let response = match engine.activity_failures.quarantined(&self.key) {
                 // Its workflow could not be told yet.
-                Some(count) => Ok(self.parked(count)),
+                Some(count) => Ok(self.quarantined(count)),
                 None => {
-                    let _turn = engine.losses.turn(&self.key).await;
+                    let _isolated = engine.activity_failures.isolate(&self.key).await;
                     match engine.execute(request).await {
                         // The other one has lost as many workers, and is counted.
                         Err(beside @ Cancelled::DisconnectedWithSuspect { losses })
-                            if engine.losses.count_of(&self.key) <= losses =>
+                            if engine.activity_failures.count_of(&self.key) <= losses =>
                         {
                             Err(beside)
                         }
                         Err(Cancelled::Disconnected | Cancelled::DisconnectedWithSuspect { .. }) => {
-                            match engine.losses.lost(&self.key) {
+                            match engine.activity_failures.record_loss(&self.key) {
                                 Some(count) => {
-                                    engine.metrics.activity_parked(&name);
-                                    Ok(self.parked(count))
+                                    engine.metrics.activity_quarantined(&name);
+                                    Ok(self.quarantined(count))
                                 }
                                 None => {
                                     self.save_losses().await;
@@ -294,7 +296,7 @@ impl Step for Work {
             let instance = instance.map_or("", |instance| &instance.instance_id);
             let Err(error) = engine.add_event(source, instance, result, &self.origin).await else {
                 let failed = matches!(result.event_type, Some(EventType::TaskFailed(_)));
-                engine.losses.answered(&self.key);
+                engine.activity_failures.clear(&self.key);
                 self.count(if failed {
                     Execution::Failed
                 } else {

@@ -13,14 +13,14 @@ use tokio::time::{Instant, timeout};
 /// Losses from which an activity is suspected: those that are take turns, so that one that only ran beside it is done.
 const SUSPECT_AFTER_LOSSES: u32 = 3;
 /// How long one that is suspected waits for the others.
-const TURN: Duration = Duration::from_secs(30);
+const ISOLATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Losses from which the activity's reminder has their count too, for a sidecar that starts later: one alone is any restart of
 /// an app, with all the activities that it had.
 const SAVED_FROM: u32 = 2;
 /// Activities whose losses are counted, at most.
 const MAX_COUNTED: usize = 1 << 16;
 /// How long a count is kept that does not grow.
-const RETENTION: Duration = Duration::from_secs(3600);
+const COUNT_RETENTION: Duration = Duration::from_secs(3600);
 
 /// What the data of an activity's reminder have beside its event: sidecars of Dapr skip fields that they do not know.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -45,13 +45,13 @@ pub(crate) fn saved_count(data: &[u8]) -> u32 {
 }
 
 /// Counts by activity, of this process and what was saved before it.
-pub(crate) struct Losses {
+pub(crate) struct ActivityFailures {
     limit: Option<u32>,
     counts: Mutex<HashMap<String, (u32, Instant)>>,
     alone: Semaphore,
 }
 
-impl Losses {
+impl ActivityFailures {
     /// `limit`: losses after which an activity is not run again; `None` = it always is.
     pub(crate) fn new(limit: Option<u32>) -> Self {
         Self {
@@ -66,17 +66,17 @@ impl Losses {
     }
 
     /// Waits for its turn, if the activity is suspected.
-    pub(crate) async fn turn(&self, activity: &str) -> Option<SemaphorePermit<'_>> {
-        self.turn_after(self.count_of(activity)).await
+    pub(crate) async fn isolate(&self, activity: &str) -> Option<SemaphorePermit<'_>> {
+        self.isolate_after(self.count_of(activity)).await
     }
 
     /// Waits for its turn, if so many losses make something suspected.
-    pub(crate) async fn turn_after(&self, count: u32) -> Option<SemaphorePermit<'_>> {
+    pub(crate) async fn isolate_after(&self, count: u32) -> Option<SemaphorePermit<'_>> {
         if self.limit.is_none() || count < SUSPECT_AFTER_LOSSES {
             return None;
         }
         // Its turn comes in any case: another one may just take long.
-        timeout(TURN, self.alone.acquire()).await.ok()?.ok()
+        timeout(ISOLATION_TIMEOUT, self.alone.acquire()).await.ok()?.ok()
     }
 
     /// Losses that are too many; `None` = none are.
@@ -85,7 +85,7 @@ impl Losses {
     }
 
     /// The worker of an activity went away. How often that has happened, where it was once too often.
-    pub(crate) fn lost(&self, activity: &str) -> Option<u32> {
+    pub(crate) fn record_loss(&self, activity: &str) -> Option<u32> {
         let limit = self.limit?;
         self.count(activity, |count| count + 1)
             .filter(|count| *count >= limit)
@@ -97,7 +97,7 @@ impl Losses {
     }
 
     /// An activity's losses were counted elsewhere, or before this process.
-    pub(crate) fn known(&self, activity: &str, saved: u32) {
+    pub(crate) fn restore(&self, activity: &str, saved: u32) {
         if self.limit.is_some() && saved > 0 {
             self.count(activity, |count| count.max(saved));
         }
@@ -108,7 +108,7 @@ impl Losses {
         let now = Instant::now();
         let mut counts = self.locked();
         if counts.len() >= MAX_COUNTED && !counts.contains_key(activity) {
-            counts.retain(|_, (_, last)| now - *last < RETENTION);
+            counts.retain(|_, (_, last)| now - *last < COUNT_RETENTION);
             if counts.len() >= MAX_COUNTED {
                 return None;
             }
@@ -119,13 +119,13 @@ impl Losses {
     }
 
     /// How often the worker of an activity went away, if it is not to be run again.
-    pub(crate) fn parked(&self, activity: &str) -> Option<u32> {
+    pub(crate) fn quarantined(&self, activity: &str) -> Option<u32> {
         let limit = self.limit?;
         Some(self.count_of(activity)).filter(|count| *count >= limit)
     }
 
     /// An activity was answered, or its workflow knows that it is parked.
-    pub(crate) fn answered(&self, activity: &str) {
+    pub(crate) fn clear(&self, activity: &str) {
         self.locked().remove(activity);
     }
 }
@@ -138,25 +138,40 @@ mod tests {
 
     #[test]
     fn the_last_loss_is_told_and_an_answer_begins_anew() {
-        let losses = Losses::new(Some(3));
+        let losses = ActivityFailures::new(Some(3));
         assert_eq!(
-            (losses.lost("a"), losses.lost("a"), losses.lost("b")),
+            (
+                losses.record_loss("a"),
+                losses.record_loss("a"),
+                losses.record_loss("b")
+            ),
             (None, None, None)
         );
-        assert_eq!(losses.parked("a"), None);
-        assert_eq!((losses.lost("a"), losses.parked("a")), (Some(3), Some(3)));
-        losses.answered("a");
+        assert_eq!(losses.quarantined("a"), None);
         assert_eq!(
-            (losses.parked("a"), losses.lost("a"), losses.lost("b")),
+            (losses.record_loss("a"), losses.quarantined("a")),
+            (Some(3), Some(3))
+        );
+        losses.clear("a");
+        assert_eq!(
+            (
+                losses.quarantined("a"),
+                losses.record_loss("a"),
+                losses.record_loss("b")
+            ),
             (None, None, None)
         );
-        losses.answered("b");
+        losses.clear("b");
         assert_eq!(
-            (losses.lost("b"), losses.lost("b"), losses.lost("b")),
+            (
+                losses.record_loss("b"),
+                losses.record_loss("b"),
+                losses.record_loss("b")
+            ),
             (None, None, Some(3))
         );
-        let never = Losses::new(None);
-        assert!((0..1000).all(|_| never.lost("a").is_none()));
+        let never = ActivityFailures::new(None);
+        assert!((0..1000).all(|_| never.record_loss("a").is_none()));
         assert!(never.locked().is_empty());
     }
 
@@ -176,31 +191,39 @@ mod tests {
         let data = with_count(data, 4).and_then(|data| with_count(data, 5)).unwrap();
         assert_eq!(saved_count(&data.value), 5);
         assert_eq!(HistoryEvent::decode(&data.value[..]).unwrap(), event);
-        let losses = Losses::new(Some(6));
-        losses.known("a", 5);
-        losses.known("a", 2);
-        assert_eq!((losses.parked("a"), losses.lost("a")), (None, Some(6)));
-        let never = Losses::new(None);
-        never.known("a", 5);
+        let losses = ActivityFailures::new(Some(6));
+        losses.restore("a", 5);
+        losses.restore("a", 2);
+        assert_eq!(
+            (losses.quarantined("a"), losses.record_loss("a")),
+            (None, Some(6))
+        );
+        let never = ActivityFailures::new(None);
+        never.restore("a", 5);
         assert!(never.locked().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn suspects_take_turns_and_others_do_not() {
-        let losses = Losses::new(Some(9));
+        let losses = ActivityFailures::new(Some(9));
         for name in ["a", "b"] {
-            (0..SUSPECT_AFTER_LOSSES).for_each(|_| assert_eq!(losses.lost(name), None));
+            (0..SUSPECT_AFTER_LOSSES).for_each(|_| assert_eq!(losses.record_loss(name), None));
         }
-        let first = losses.turn("a").await;
+        let first = losses.isolate("a").await;
         assert!(first.is_some());
-        assert!(losses.turn("c").now_or_never().is_some_and(|turn| turn.is_none()));
-        let mut second = std::pin::pin!(losses.turn("b"));
+        assert!(
+            losses
+                .isolate("c")
+                .now_or_never()
+                .is_some_and(|permit| permit.is_none())
+        );
+        let mut second = std::pin::pin!(losses.isolate("b"));
         assert!(second.as_mut().now_or_never().is_none());
         drop(first);
         assert!(second.await.is_some());
-        let _held = losses.turn("a").await;
+        let _held = losses.isolate("a").await;
         let began = Instant::now();
-        assert!(losses.turn("b").await.is_none());
-        assert_eq!(began.elapsed(), TURN);
+        assert!(losses.isolate("b").await.is_none());
+        assert_eq!(began.elapsed(), ISOLATION_TIMEOUT);
     }
 }

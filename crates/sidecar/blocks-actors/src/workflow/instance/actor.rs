@@ -16,8 +16,8 @@ use prost_types::Any;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
-use super::cache::{Gauges, InstanceWaits, Slot, Slots};
-use super::inbox::{Arrivals, Arriving};
+use super::cache::{CacheEntry, CachedWaits, Gauges, InstanceCache};
+use super::inbox::{Inbox, QueuedEvent};
 use super::run::RunOutcome;
 use super::store::Loaded;
 use super::watchers::Watchers;
@@ -37,8 +37,8 @@ const REMINDER_REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct Instances {
     pub(crate) engine: Arc<Engine>,
     /// Only who has the turn of an instance takes its slot out.
-    slots: Mutex<Slots>,
-    pub(crate) arrivals: Arrivals,
+    cache: Mutex<InstanceCache>,
+    pub(crate) inbox: Inbox,
     pub(crate) watchers: Arc<Watchers>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Instances {
 pub(crate) struct Held<'a> {
     pub(crate) all: &'a Instances,
     pub(crate) id: &'a str,
-    pub(crate) slot: Slot,
+    pub(crate) slot: CacheEntry,
 }
 
 impl Drop for Held<'_> {
@@ -60,25 +60,25 @@ impl Instances {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
         let gauges = Gauges {
             stalled: engine.metrics.stalled.clone(),
-            bytes: engine.metrics.kept.clone(),
+            bytes: engine.metrics.cached.clone(),
         };
         Self {
             engine,
-            slots: Mutex::new(Slots::with(gauges)),
-            arrivals: Arrivals::default(),
+            cache: Mutex::new(InstanceCache::with(gauges)),
+            inbox: Inbox::default(),
             watchers: Arc::default(),
         }
     }
 
     /// What those in memory wait for, `most` of them, the one first whose turn was longest ago.
-    pub(crate) fn waits(&self, most: usize) -> Vec<InstanceWaits> {
+    pub(crate) fn waits(&self, most: usize) -> Vec<CachedWaits> {
         let ids = self.locked().ids(most);
         // Turns need the lock, too: it is held for one instance at a time.
         ids.iter().filter_map(|id| self.locked().waits(id)).collect()
     }
 
-    fn locked(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locked(&self) -> MutexGuard<'_, InstanceCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn hold<'a>(&'a self, id: &'a str) -> Held<'a> {
@@ -111,7 +111,7 @@ impl Held<'_> {
         let known = self.slot.loaded.as_ref().zip(found.as_ref());
         let is_current = known.is_some_and(|(loaded, found)| loaded.is(found));
         if !is_current {
-            self.slot = Slot::default();
+            self.slot = CacheEntry::default();
         }
         Ok(!is_current)
     }
@@ -181,7 +181,7 @@ impl Held<'_> {
             .remind_start(self.id, execution, due, later.is_some())
             .await?;
         self.save(loaded, change).await?;
-        engine.troubles.clear(self.id);
+        engine.instance_failures.clear(self.id);
         self.slot.awaited.clear();
         self.slot.is_stalled = false;
         self.forget_replaced(replaced).await;
@@ -234,7 +234,7 @@ impl Held<'_> {
             if let Err(error) = self.save(loaded, change).await {
                 // It was purged by force, and was only in memory still: who sends an event is not to send it again.
                 if matches!(engine.find(self.id).await, Ok(None)) {
-                    self.slot = Slot::default();
+                    self.slot = CacheEntry::default();
                     return all(Status::not_found(AddError::Unknown.to_string()));
                 }
                 return Err(error);
@@ -254,7 +254,7 @@ impl Held<'_> {
         }
         // The result of what a turn began that could not be stored would have that turn repeated at once, and bring the next.
         if events.iter().any(|arrival| !facts.ends_nothing(&arrival.event)) {
-            self.all.engine.troubles.wake(self.id);
+            self.all.engine.instance_failures.wake(self.id);
         }
     }
 
@@ -284,7 +284,7 @@ impl Held<'_> {
         let Some(mut loaded) = loaded else { return Ok(()) };
         let engine = Arc::clone(&self.all.engine);
         engine.remove(&mut loaded).await?;
-        self.slot = Slot::default();
+        self.slot = CacheEntry::default();
         engine
             .forget_instance(self.id, loaded.instance.activities(), !by_retention)
             .await
@@ -325,11 +325,11 @@ impl InternalActors for Instances {
 
     fn arrive<'a>(&'a self, call: &'a ActorCall) -> Option<Box<dyn QueuedCall + 'a>> {
         (call.method == methods::ADD_EVENT)
-            .then(|| Box::new(Arriving::new(self, call)) as Box<dyn QueuedCall>)
+            .then(|| Box::new(QueuedEvent::new(self, call)) as Box<dyn QueuedCall>)
     }
 
     fn wait<'a>(&'a self, id: &'a str) -> Option<Box<dyn Send + 'a>> {
-        Some(Box::new(self.arrivals.wait(id)))
+        Some(Box::new(self.inbox.wait(id)))
     }
 
     fn remind<'a>(
@@ -341,7 +341,7 @@ impl InternalActors for Instances {
         Box::pin(async move {
             match Box::pin(repeat_on_change(id, || self.reminded(id, name, data))).await {
                 Ok(()) => Ok(()),
-                Err(why) => self.engine.put_off(id, name, data, why).await,
+                Err(why) => self.engine.postpone(id, name, data, why).await,
             }
         })
     }
@@ -368,11 +368,11 @@ impl InternalActors for Instances {
     fn halt<'a>(&'a self, id: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             drop(self.locked().take(id));
-            if self.engine.troubles.depart(id) {
+            if self.engine.instance_failures.depart(id) {
                 let (engine, id) = (Arc::clone(&self.engine), id.to_owned());
                 // Others are to end meanwhile.
                 let tasks = engine.tasks.clone();
-                tasks.spawn(async move { engine.run_soon(&id).await });
+                tasks.spawn(async move { engine.run_now(&id).await });
             }
             self.watchers.end(id);
         })
@@ -391,7 +391,7 @@ impl InternalActors for Instances {
         let (is_needed, history) = self.locked().on_idle(id);
         // Freed when others have their turn again: it may be large.
         drop(history);
-        !is_needed && !self.watchers.has(id) && !self.engine.troubles.is_put_off(id)
+        !is_needed && !self.watchers.has(id) && !self.engine.instance_failures.is_postponed(id)
     }
 }
 
@@ -441,21 +441,21 @@ impl Instances {
                 )));
             }
         };
-        let troubles = &self.engine.troubles;
+        let failures = &self.engine.instance_failures;
         // The end of the last worker ends the run too that would have stored it.
-        held.stall_after(troubles.losses_of(id)).await?;
+        held.stall_after(failures.losses_of(id)).await?;
         // It was asked already, and nothing has come since.
-        if let Some(why) = troubles.pauses(id) {
+        if let Some(why) = failures.pauses(id) {
             return Err(retry_later(why));
         }
         let ran = Box::pin(held.run(fired, &of)).await;
         match &ran {
             // The turn that failed has a timer's reminder, which comes again.
             Ok(RunOutcome::OnlyEarly) => {}
-            Ok(_) => troubles.clear(id),
+            Ok(_) => failures.clear(id),
             Err(error) => {
                 self.note_broken(id, error);
-                troubles.failed(id, error.message());
+                failures.failed(id, error.message());
             }
         }
         ran.map(|_| ())

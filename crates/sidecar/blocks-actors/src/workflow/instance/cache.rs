@@ -9,14 +9,14 @@ use outrigger_workflow::Wait;
 use super::store::Loaded;
 
 /// Bytes of the instances that stay in memory between their turns, at most. Others are read anew.
-const MAX_KEPT: usize = 64 << 20;
+const MAX_CACHED: usize = 64 << 20;
 
 /// Places for instances that are left beside twice as many as there are.
 const SPARE: usize = 1024;
 
 /// What is known of an instance between its turns.
 #[derive(Default)]
-pub(crate) struct Slot {
+pub(crate) struct CacheEntry {
     pub(crate) loaded: Option<Loaded>,
     /// Activities that were started and have not answered, as far as this sidecar knows.
     pub(crate) awaited: HashSet<i32>,
@@ -25,10 +25,10 @@ pub(crate) struct Slot {
     /// A turn that was to be stored with what came after it was not: the next ones are stored alone.
     pub(crate) stores_alone: bool,
     /// Which turn was its last one, and its bytes; none while it has its turn, and where it has no history here.
-    kept: Option<(u64, usize)>,
+    position: Option<(u64, usize)>,
 }
 
-impl Slot {
+impl CacheEntry {
     /// Whether it is kept at the end of a turn. What is stalled always is, without its history: its reminders, which come
     /// again every second, would else run its turns.
     fn stays(&mut self) -> bool {
@@ -42,7 +42,7 @@ impl Slot {
 }
 
 /// What an instance waits for.
-pub(crate) struct InstanceWaits {
+pub(crate) struct CachedWaits {
     pub(crate) id: String,
     pub(crate) generation: u64,
     pub(crate) status: OrchestrationStatus,
@@ -50,8 +50,8 @@ pub(crate) struct InstanceWaits {
 }
 
 /// The instances that live here and have no turn now.
-pub(crate) struct Slots {
-    by_id: HashMap<String, Box<Slot>>,
+pub(crate) struct InstanceCache {
+    by_id: HashMap<String, Box<CacheEntry>>,
     /// Those with a history, the one first whose turn was longest ago.
     by_turn: BTreeMap<u64, String>,
     turns: u64,
@@ -69,13 +69,13 @@ pub(crate) struct Gauges {
     pub(crate) bytes: Gauge,
 }
 
-impl Default for Slots {
+impl Default for InstanceCache {
     fn default() -> Self {
-        Self::new(MAX_KEPT)
+        Self::new(MAX_CACHED)
     }
 }
 
-impl Drop for Slots {
+impl Drop for InstanceCache {
     fn drop(&mut self) {
         self.weigh(0);
         let stalled = self.by_id.values().filter(|slot| slot.is_stalled).count();
@@ -88,7 +88,7 @@ fn signed(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-impl Slots {
+impl InstanceCache {
     fn new(most: usize) -> Self {
         Self {
             by_id: HashMap::new(),
@@ -102,9 +102,9 @@ impl Slots {
 
     /// With these metrics.
     pub(crate) fn with(gauges: Gauges) -> Self {
-        let mut slots = Self::default();
-        slots.gauges = gauges;
-        slots
+        let mut cache = Self::default();
+        cache.gauges = gauges;
+        cache
     }
 
     /// The ids of `most` of them, the one first whose turn was longest ago; then those that are stalled.
@@ -115,12 +115,12 @@ impl Slots {
     }
 
     /// What one of them waits for.
-    pub(crate) fn waits(&self, id: &str) -> Option<InstanceWaits> {
+    pub(crate) fn waits(&self, id: &str) -> Option<CachedWaits> {
         let slot = self.by_id.get(id)?;
         let id = id.to_owned();
         if slot.is_stalled {
             // Without a history: why is in the log, and told by who loads it.
-            return Some(InstanceWaits {
+            return Some(CachedWaits {
                 id,
                 generation: 0,
                 status: OrchestrationStatus::Stalled,
@@ -131,7 +131,7 @@ impl Slots {
             });
         }
         let instance = &slot.loaded.as_ref()?.instance;
-        Some(InstanceWaits {
+        Some(CachedWaits {
             id,
             generation: instance.generation,
             status: instance.status(),
@@ -146,20 +146,20 @@ impl Slots {
     }
 
     /// Takes an instance out, for its turn.
-    pub(crate) fn take(&mut self, id: &str) -> Slot {
+    pub(crate) fn take(&mut self, id: &str) -> CacheEntry {
         let mut slot = self.by_id.remove(id).map(|slot| *slot).unwrap_or_default();
         if slot.is_stalled {
             self.gauges.stalled.add(-1);
         }
-        if let Some((turn, bytes)) = slot.kept.take() {
+        if let Some((turn, bytes)) = slot.position.take() {
             self.by_turn.remove(&turn);
             self.weigh(self.bytes.saturating_sub(bytes));
         }
         slot
     }
 
-    /// Puts an instance back; its turn is to be ended with [`Slots::end_turn`].
-    pub(crate) fn put(&mut self, id: &str, slot: Slot) {
+    /// Puts an instance back; its turn is to be ended with [`InstanceCache::end_turn`].
+    pub(crate) fn put(&mut self, id: &str, slot: CacheEntry) {
         drop(self.take(id));
         if slot.is_stalled {
             self.gauges.stalled.add(1);
@@ -182,7 +182,7 @@ impl Slots {
             self.turns += 1;
             self.weigh(self.bytes + bytes);
             self.by_turn.insert(self.turns, id.to_owned());
-            slot.kept = Some((self.turns, bytes));
+            slot.position = Some((self.turns, bytes));
         }
         self.put(id, slot);
         while self.bytes > self.most {
@@ -215,59 +215,59 @@ impl Slots {
 mod tests {
     use super::*;
 
-    fn awaiting(id: &str) -> Slot {
-        Slot {
+    fn awaiting(id: &str) -> CacheEntry {
+        CacheEntry {
             loaded: Some(Loaded::new(id)),
             awaited: HashSet::from([1]),
-            ..Slot::default()
+            ..CacheEntry::default()
         }
     }
 
-    fn turn(slots: &mut Slots, id: &str) -> bool {
-        slots.put(id, awaiting(id));
-        slots.end_turn(id)
+    fn turn(cache: &mut InstanceCache, id: &str) -> bool {
+        cache.put(id, awaiting(id));
+        cache.end_turn(id)
     }
 
-    fn histories(slots: &Slots) -> Vec<&str> {
-        slots.by_turn.values().map(String::as_str).collect()
+    fn histories(cache: &InstanceCache) -> Vec<&str> {
+        cache.by_turn.values().map(String::as_str).collect()
     }
 
     /// Room for so many instances without events.
-    fn room_for(instances: usize) -> Slots {
-        Slots::new(instances * Loaded::new("a").instance.memory())
+    fn room_for(instances: usize) -> InstanceCache {
+        InstanceCache::new(instances * Loaded::new("a").instance.memory())
     }
 
     #[test]
     fn those_stay_that_had_a_turn_last() {
-        let mut slots = room_for(2);
+        let mut cache = room_for(2);
         for id in ["a", "b", "a", "c"] {
-            let mut slot = slots.take(id);
+            let mut slot = cache.take(id);
             slot.loaded.get_or_insert_with(|| Loaded::new(id));
             slot.awaited.insert(1);
-            slots.put(id, slot);
-            assert!(slots.end_turn(id), "{id}");
+            cache.put(id, slot);
+            assert!(cache.end_turn(id), "{id}");
         }
-        assert_eq!(histories(&slots), ["a", "c"]);
-        assert_eq!(slots.by_id.len(), 2);
+        assert_eq!(histories(&cache), ["a", "c"]);
+        assert_eq!(cache.by_id.len(), 2);
         // What is stalled stays so, however many there are, and has no history.
         for id in ["s", "t", "u"] {
             let is_stalled = true;
-            slots.put(
+            cache.put(
                 id,
-                Slot {
+                CacheEntry {
                     is_stalled,
                     ..awaiting(id)
                 },
             );
-            assert!(slots.end_turn(id), "{id}");
-            assert!(slots.take(id).is_stalled);
+            assert!(cache.end_turn(id), "{id}");
+            assert!(cache.take(id).is_stalled);
         }
-        assert_eq!(histories(&slots), ["a", "c"]);
+        assert_eq!(histories(&cache), ["a", "c"]);
         // One that is over is not kept, and makes room.
-        slots.put("a", Slot::default());
-        assert!(!slots.end_turn("a"));
-        assert!(turn(&mut slots, "d"));
-        assert_eq!(histories(&slots), ["c", "d"]);
+        cache.put("a", CacheEntry::default());
+        assert!(!cache.end_turn("a"));
+        assert!(turn(&mut cache, "d"));
+        assert_eq!(histories(&cache), ["c", "d"]);
         // One that is larger than all may be does not drive the others out.
         let mut small = room_for(1);
         small.most -= 1;
@@ -278,60 +278,60 @@ mod tests {
     #[test]
     fn what_had_no_turn_for_long_leaves_nothing_but_what_cannot_be_read_anew() {
         const SLEEPERS: usize = 100 * SPARE;
-        let mut slots = room_for(SLEEPERS + 2);
+        let mut cache = room_for(SLEEPERS + 2);
         for sleeper in 0..SLEEPERS {
             let id = sleeper.to_string();
             let loaded = Some(Loaded::new(&id));
-            slots.put(
+            cache.put(
                 &id,
-                Slot {
+                CacheEntry {
                     loaded,
-                    ..Slot::default()
+                    ..CacheEntry::default()
                 },
             );
-            assert!(slots.end_turn(&id), "{id}");
+            assert!(cache.end_turn(&id), "{id}");
         }
-        assert!(turn(&mut slots, "awaiting"));
-        slots.put(
+        assert!(turn(&mut cache, "awaiting"));
+        cache.put(
             "stalled",
-            Slot {
+            CacheEntry {
                 is_stalled: true,
-                ..Slot::default()
+                ..CacheEntry::default()
             },
         );
         for sleeper in 0..SLEEPERS {
-            assert!(!slots.on_idle(&sleeper.to_string()).0);
+            assert!(!cache.on_idle(&sleeper.to_string()).0);
         }
-        assert!(slots.on_idle("awaiting").0 && slots.on_idle("stalled").0);
-        assert_eq!((slots.by_id.len(), slots.by_turn.len(), slots.bytes), (2, 0, 0));
+        assert!(cache.on_idle("awaiting").0 && cache.on_idle("stalled").0);
+        assert_eq!((cache.by_id.len(), cache.by_turn.len(), cache.bytes), (2, 0, 0));
         assert!(
-            slots.by_id.capacity() < SLEEPERS / 10,
+            cache.by_id.capacity() < SLEEPERS / 10,
             "{}",
-            slots.by_id.capacity()
+            cache.by_id.capacity()
         );
-        let awaiting = slots.take("awaiting");
+        let awaiting = cache.take("awaiting");
         assert!(awaiting.loaded.is_none() && awaiting.awaited.contains(&1));
-        assert!(slots.take("stalled").is_stalled);
+        assert!(cache.take("stalled").is_stalled);
     }
 
     #[test]
     fn sleepers_do_not_have_running_instances_read_anew() {
         const SLEEPERS: usize = 10_000;
-        let mut slots = room_for(100);
+        let mut cache = room_for(100);
         let chains = ["one", "two", "three"];
         for chain in chains {
-            assert!(turn(&mut slots, chain));
+            assert!(turn(&mut cache, chain));
         }
         for sleeper in 0..SLEEPERS {
-            assert!(turn(&mut slots, &sleeper.to_string()));
+            assert!(turn(&mut cache, &sleeper.to_string()));
             let chain = chains[sleeper % chains.len()];
-            let slot = slots.take(chain);
+            let slot = cache.take(chain);
             assert!(slot.loaded.is_some(), "{chain} after {sleeper}");
-            slots.put(chain, slot);
-            assert!(slots.end_turn(chain));
-            assert!(slots.bytes <= slots.most);
+            cache.put(chain, slot);
+            assert!(cache.end_turn(chain));
+            assert!(cache.bytes <= cache.most);
         }
         // Nothing is left of those that went.
-        assert_eq!((slots.by_id.len(), slots.by_turn.len()), (100, 100));
+        assert_eq!((cache.by_id.len(), cache.by_turn.len()), (100, 100));
     }
 }

@@ -70,7 +70,7 @@ impl Failures {
 impl Engine {
     /// What an instance wants done cannot be done now: it is tried again less and less often, and told once.
     pub(crate) fn refused(&self, instance: &str, why: &str) -> Status {
-        if self.troubles.refused(instance, why) {
+        if self.instance_failures.refused(instance, why) {
             tracing::warn!(
                 target: LOG,
                 "workflow '{instance}' cannot proceed, trying again at growing intervals: {why}"

@@ -9,7 +9,7 @@ use outrigger_backoff::Backoff;
 use outrigger_telemetry::metrics::Gauge;
 use tokio::time::Instant;
 
-/// Instances whose troubles are known, at most.
+/// Instances whose failures are known, at most.
 const MAX_KNOWN: usize = 4096;
 /// Characters of an error that are kept.
 const MAX_TEXT: usize = 1024;
@@ -84,13 +84,13 @@ enum Failed {
 
 /// The instances of this sidecar whose runs fail.
 #[derive(Default)]
-pub(crate) struct Troubles {
+pub(crate) struct InstanceFailures {
     known: Mutex<HashMap<String, FailureRecord>>,
     /// How many of them are here.
     gauge: Gauge,
 }
 
-impl Troubles {
+impl InstanceFailures {
     /// `gauge` says how many there are.
     pub(crate) fn new(gauge: Gauge) -> Self {
         Self {
@@ -104,8 +104,8 @@ impl Troubles {
     }
 
     /// A record is none of those here any more.
-    fn uncount(&self, trouble: &FailureRecord) {
-        if !trouble.is_left {
+    fn uncount(&self, record: &FailureRecord) {
+        if !record.is_left {
             self.gauge.add(-1);
         }
     }
@@ -114,12 +114,12 @@ impl Troubles {
     fn note(&self, id: &str, why: &str, failed: Failed) -> (bool, Option<u32>) {
         let mut all = self.locked();
         if all.len() >= MAX_KNOWN && !all.contains_key(id) {
-            all.retain(|_, trouble| !trouble.is_left);
+            all.retain(|_, record| !record.is_left);
             if all.len() >= MAX_KNOWN {
                 return (true, None);
             }
         }
-        let trouble = all.entry(id.to_owned()).or_insert_with(|| FailureRecord {
+        let record = all.entry(id.to_owned()).or_insert_with(|| FailureRecord {
             why: String::new(),
             count: 0,
             at: SystemTime::UNIX_EPOCH,
@@ -130,32 +130,32 @@ impl Troubles {
             lost_until: None,
             is_left: true,
         });
-        if std::mem::take(&mut trouble.is_left) {
+        if std::mem::take(&mut record.is_left) {
             self.gauge.add(1);
         }
         let why: String = why.chars().take(MAX_TEXT).collect();
-        let is_news = trouble.why != why;
-        trouble.why = why;
-        trouble.at = SystemTime::now();
+        let is_news = record.why != why;
+        record.why = why;
+        record.at = SystemTime::now();
         match failed {
-            Failed::Run => trouble.count = trouble.count.saturating_add(1),
+            Failed::Run => record.count = record.count.saturating_add(1),
             Failed::Answer => {
-                trouble.refused = trouble.refused.saturating_add(1);
-                trouble.until = Some(Instant::now() + pause_after(trouble.refused));
+                record.refused = record.refused.saturating_add(1);
+                record.until = Some(Instant::now() + pause_after(record.refused));
             }
             Failed::Worker => {
-                trouble.lost = trouble.lost.saturating_add(1);
-                trouble.lost_until = Some(Instant::now() + pause_after(trouble.lost));
+                record.lost = record.lost.saturating_add(1);
+                record.lost_until = Some(Instant::now() + pause_after(record.lost));
             }
         }
-        (is_news, Some(trouble.lost))
+        (is_news, Some(record.lost))
     }
 
     /// Those that are here, `most` of them, sorted: what was last wrong, how many runs have failed, and when.
     pub(crate) fn all(&self, most: usize) -> Vec<(String, FailureRecord)> {
         let all = self.locked();
-        let here = all.iter().filter(|(_, trouble)| !trouble.is_left);
-        let here = here.map(|(id, trouble)| (id.clone(), trouble.clone()));
+        let here = all.iter().filter(|(_, record)| !record.is_left);
+        let here = here.map(|(id, record)| (id.clone(), record.clone()));
         let mut here: Vec<_> = here.take(most).collect();
         here.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         here
@@ -179,7 +179,7 @@ impl Troubles {
 
     /// How many turns of an instance in a row have lost their worker.
     pub(crate) fn losses_of(&self, id: &str) -> u32 {
-        self.locked().get(id).map_or(0, |trouble| trouble.lost)
+        self.locked().get(id).map_or(0, |record| record.lost)
     }
 
     /// How long it is until a worker is asked again; `None` where one is asked at once.
@@ -192,27 +192,27 @@ impl Troubles {
     pub(crate) fn comes_later(&self, id: &str, than: &str, pause: Duration) -> bool {
         let now = Instant::now();
         let all = self.locked();
-        let later = all.get(id).and_then(|trouble| trouble.later.as_ref());
+        let later = all.get(id).and_then(|record| record.later.as_ref());
         later.is_some_and(|(later, due)| later != than && *due > now && *due <= now + pause)
     }
 
     /// A reminder of this name has the instance run after this time.
-    pub(crate) fn put_off(&self, id: &str, later: String, pause: Duration) {
-        if let Some(trouble) = self.locked().get_mut(id) {
-            trouble.later = Some((later, Instant::now() + pause));
+    pub(crate) fn postpone(&self, id: &str, later: String, pause: Duration) {
+        if let Some(record) = self.locked().get_mut(id) {
+            record.later = Some((later, Instant::now() + pause));
         }
     }
 
     /// A worker that comes may have what is missing: instances that are to be run at once, and not later.
-    pub(crate) fn take_put_off(&self) -> Vec<String> {
+    pub(crate) fn take_postponed(&self) -> Vec<String> {
         let mut woken = Vec::new();
-        for (id, trouble) in self.locked().iter_mut() {
-            if trouble.later.is_none() {
+        for (id, record) in self.locked().iter_mut() {
+            if record.later.is_none() {
                 continue;
             }
-            trouble.ask_at_once();
-            if trouble.left().is_none() {
-                trouble.later = None;
+            record.ask_at_once();
+            if record.left().is_none() {
+                record.later = None;
                 woken.push(id.clone());
             }
         }
@@ -222,59 +222,57 @@ impl Troubles {
     /// Why no worker is to be asked now.
     pub(crate) fn pauses(&self, id: &str) -> Option<String> {
         let all = self.locked();
-        let trouble = all.get(id)?;
-        trouble.left().map(|_| trouble.why.clone())
+        let record = all.get(id)?;
+        record.left().map(|_| record.why.clone())
     }
 
     /// Something new has come: a worker is asked at once.
     pub(crate) fn wake(&self, id: &str) {
-        if let Some(trouble) = self.locked().get_mut(id) {
-            trouble.ask_at_once();
+        if let Some(record) = self.locked().get_mut(id) {
+            record.ask_at_once();
         }
     }
 
     /// A run was well.
     pub(crate) fn clear(&self, id: &str) {
         let known = self.locked().remove(id);
-        known.iter().for_each(|trouble| self.uncount(trouble));
+        known.iter().for_each(|record| self.uncount(record));
     }
 
     /// The instance is not here any more; whether it was to run later, and may be run at once elsewhere.
     pub(crate) fn depart(&self, id: &str) -> bool {
         let mut all = self.locked();
-        let Some(trouble) = all.remove(id) else {
+        let Some(record) = all.remove(id) else {
             return false;
         };
-        self.uncount(&trouble);
-        let is_put_off = trouble.later.is_some();
-        let Some(known) = trouble.leave() else {
-            return is_put_off;
+        self.uncount(&record);
+        let is_postponed = record.later.is_some();
+        let Some(known) = record.leave() else {
+            return is_postponed;
         };
-        let runs_at_once = is_put_off && known.left().is_none();
+        let runs_at_once = is_postponed && known.left().is_none();
         all.insert(id.to_owned(), known);
         runs_at_once
     }
 
     /// Whether its next run was put off: another host has it run at once.
-    pub(crate) fn is_put_off(&self, id: &str) -> bool {
-        self.locked()
-            .get(id)
-            .is_some_and(|trouble| trouble.later.is_some())
+    pub(crate) fn is_postponed(&self, id: &str) -> bool {
+        self.locked().get(id).is_some_and(|record| record.later.is_some())
     }
 
     /// Workers have come anew, maybe with other code; or the one that an instance ended.
     pub(crate) fn forget(&self) {
         let mut all = self.locked();
         let known = std::mem::take(&mut *all).into_iter();
-        let known = known.inspect(|(_, trouble)| self.uncount(trouble));
+        let known = known.inspect(|(_, record)| self.uncount(record));
         *all = known
-            .filter_map(|(id, trouble)| Some((id, trouble.leave()?)))
+            .filter_map(|(id, record)| Some((id, record.leave()?)))
             .collect();
     }
 
     /// What is wrong with an instance; `None` where nothing is known to be.
     pub(crate) fn of(&self, id: &str) -> Option<FailureRecord> {
-        self.locked().get(id).filter(|trouble| !trouble.is_left).cloned()
+        self.locked().get(id).filter(|record| !record.is_left).cloned()
     }
 }
 
@@ -284,103 +282,103 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn answers_that_cannot_be_carried_out_are_asked_for_ever_more_seldom() {
-        let troubles = Troubles::default();
+        let failures = InstanceFailures::default();
         let mut pauses = Vec::new();
         for _ in 0..10 {
-            troubles.refused("a", "no such action");
+            failures.refused("a", "no such action");
             let began = Instant::now();
-            while troubles.pauses("a").is_some() {
+            while failures.pauses("a").is_some() {
                 tokio::time::advance(Duration::from_secs(1)).await;
             }
             pauses.push(began.elapsed().as_secs());
         }
         assert_eq!(pauses, [0, 2, 4, 8, 16, 32, 60, 60, 60, 60]);
-        assert!(!troubles.refused("a", "no such action"), "that is known");
-        assert_eq!(troubles.pause("a"), Some(MAX_PAUSE));
-        assert_eq!(troubles.pauses("a").as_deref(), Some("no such action"));
-        assert_eq!(troubles.pauses("b"), None);
+        assert!(!failures.refused("a", "no such action"), "that is known");
+        assert_eq!(failures.pause("a"), Some(MAX_PAUSE));
+        assert_eq!(failures.pauses("a").as_deref(), Some("no such action"));
+        assert_eq!(failures.pauses("b"), None);
         // An event is an occasion to ask again, at once.
-        troubles.wake("a");
-        assert_eq!((troubles.pauses("a"), troubles.pause("a")), (None, None));
+        failures.wake("a");
+        assert_eq!((failures.pauses("a"), failures.pause("a")), (None, None));
         // Other failures are told, and come again as their reminders do.
-        assert!(troubles.failed("a", "bank is not there"));
-        assert!(!troubles.failed("a", "bank is not there"));
-        assert_eq!(troubles.pauses("a"), None);
-        let found = troubles.of("a").unwrap();
+        assert!(failures.failed("a", "bank is not there"));
+        assert!(!failures.failed("a", "bank is not there"));
+        assert_eq!(failures.pauses("a"), None);
+        let found = failures.of("a").unwrap();
         assert_eq!((found.why.as_str(), found.count), ("bank is not there", 2));
-        troubles.clear("a");
-        assert!(troubles.of("a").is_none());
+        failures.clear("a");
+        assert!(failures.of("a").is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_reminder_has_an_instance_run_later_until_a_worker_comes() {
         const PAUSE: Duration = Duration::from_secs(8);
-        let troubles = Troubles::default();
-        troubles.put_off("a", "start-0".to_owned(), PAUSE);
+        let failures = InstanceFailures::default();
+        failures.postpone("a", "start-0".to_owned(), PAUSE);
         assert!(
-            !troubles.comes_later("a", "start-1", PAUSE),
+            !failures.comes_later("a", "start-1", PAUSE),
             "nothing is wrong with it"
         );
         for id in ["a", "b"] {
-            troubles.refused(id, "no such action");
+            failures.refused(id, "no such action");
         }
-        troubles.put_off("a", "start-0".to_owned(), PAUSE);
-        assert!(troubles.comes_later("a", "new-event-1", PAUSE));
-        assert!(!troubles.comes_later("a", "start-0", PAUSE), "it is the one");
+        failures.postpone("a", "start-0".to_owned(), PAUSE);
+        assert!(failures.comes_later("a", "new-event-1", PAUSE));
+        assert!(!failures.comes_later("a", "start-0", PAUSE), "it is the one");
         assert!(
-            !troubles.comes_later("a", "new-event-1", PAUSE / 2),
+            !failures.comes_later("a", "new-event-1", PAUSE / 2),
             "it comes too late"
         );
-        assert!(!troubles.comes_later("b", "start-0", PAUSE));
-        assert!(troubles.is_put_off("a") && !troubles.is_put_off("b"));
+        assert!(!failures.comes_later("b", "start-0", PAUSE));
+        assert!(failures.is_postponed("a") && !failures.is_postponed("b"));
         tokio::time::advance(PAUSE).await;
         // It may have come to another sidecar.
-        assert!(!troubles.comes_later("a", "new-event-1", PAUSE), "it was due");
-        assert_eq!(troubles.take_put_off(), ["a"]);
-        assert_eq!(troubles.take_put_off(), [""; 0], "once");
-        troubles.put_off("b", "start-0".to_owned(), PAUSE);
-        assert!(troubles.depart("b") && !troubles.depart("b") && !troubles.depart("a"));
+        assert!(!failures.comes_later("a", "new-event-1", PAUSE), "it was due");
+        assert_eq!(failures.take_postponed(), ["a"]);
+        assert_eq!(failures.take_postponed(), [""; 0], "once");
+        failures.postpone("b", "start-0".to_owned(), PAUSE);
+        assert!(failures.depart("b") && !failures.depart("b") && !failures.depart("a"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn turns_that_lose_their_worker_come_ever_more_seldom_whatever_comes() {
-        let troubles = Troubles::default();
+        let failures = InstanceFailures::default();
         let mut pauses = Vec::new();
         for count in 1..=9 {
-            assert_eq!(troubles.lost("a", "it disconnected"), Some(count));
-            troubles.wake("a");
-            troubles.put_off("a", "start-0".to_owned(), MAX_PAUSE);
+            assert_eq!(failures.lost("a", "it disconnected"), Some(count));
+            failures.wake("a");
+            failures.postpone("a", "start-0".to_owned(), MAX_PAUSE);
             let is_short = count == 1;
             assert_eq!(
-                troubles.take_put_off().len(),
+                failures.take_postponed().len(),
                 usize::from(is_short),
                 "a worker comes"
             );
             // The last worker goes, and one comes.
-            assert!(!troubles.depart("a"));
-            troubles.forget();
-            assert!(troubles.of("a").is_none(), "it is not here");
-            pauses.push(troubles.pause("a").unwrap_or_default().as_secs());
-            assert_eq!(troubles.losses_of("a"), count);
+            assert!(!failures.depart("a"));
+            failures.forget();
+            assert!(failures.of("a").is_none(), "it is not here");
+            pauses.push(failures.pause("a").unwrap_or_default().as_secs());
+            assert_eq!(failures.losses_of("a"), count);
         }
         assert_eq!(pauses, [0, 2, 4, 8, 16, 32, 60, 60, 60]);
-        troubles.clear("a");
-        assert_eq!((troubles.losses_of("a"), troubles.pause("a")), (0, None));
-        troubles.lost("b", "it disconnected");
-        troubles.put_off("b", "start-0".to_owned(), MAX_PAUSE);
-        assert!(troubles.depart("b"), "it may run at once elsewhere");
+        failures.clear("a");
+        assert_eq!((failures.losses_of("a"), failures.pause("a")), (0, None));
+        failures.lost("b", "it disconnected");
+        failures.postpone("b", "start-0".to_owned(), MAX_PAUSE);
+        assert!(failures.depart("b"), "it may run at once elsewhere");
     }
 
     #[test]
     fn no_more_is_known_than_there_may_be() {
-        let troubles = Troubles::default();
+        let failures = InstanceFailures::default();
         let long = "\u{e9}".repeat(2 * MAX_TEXT);
         for id in 0..=MAX_KNOWN {
-            troubles.failed(&id.to_string(), &long);
+            failures.failed(&id.to_string(), &long);
         }
-        assert_eq!(troubles.locked().len(), MAX_KNOWN);
-        assert_eq!(troubles.of("0").unwrap().why.chars().count(), MAX_TEXT);
-        troubles.failed("0", "other");
-        assert_eq!(troubles.of("0").unwrap().why, "other");
+        assert_eq!(failures.locked().len(), MAX_KNOWN);
+        assert_eq!(failures.of("0").unwrap().why.chars().count(), MAX_TEXT);
+        failures.failed("0", "other");
+        assert_eq!(failures.of("0").unwrap().why, "other");
     }
 }

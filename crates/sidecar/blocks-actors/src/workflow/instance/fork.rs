@@ -63,7 +63,7 @@ impl Held<'_> {
             .remind(&engine.types.workflow, self.id, &name, None, Some(data))
             .await?;
         // Whatever was wrong with one of this id is not wrong with this one.
-        engine.troubles.clear(self.id);
+        engine.instance_failures.clear(self.id);
         self.slot.awaited.clear();
         self.slot.is_stalled = false;
         self.save(Loaded::made(instance), change).await

@@ -19,19 +19,19 @@ use crate::workflow::engine::is_state_changed;
 
 /// How long a turn that was carried out waits for what comes of it. It holds nobody up: others that want the turn end it, and
 /// events are what it waits for. Whoever reads the store sees the turn that much later.
-const LINGER: Duration = Duration::from_millis(50);
+const RESULT_TIMEOUT: Duration = Duration::from_millis(50);
 /// How long a reminder has an instance run, turn after turn, at most: it is kept from ending meanwhile, and so is an actor
 /// that is to move.
-const MAX_HOLD: Duration = Duration::from_secs(1);
+const MAX_RUN_TIME: Duration = Duration::from_secs(1);
 
 /// What an instance runs for.
-pub(crate) struct Hold {
+pub(crate) struct RunBudget {
     began: Instant,
     /// It is the reminder of a timer: where that comes again, it does not run the next generation.
     of_timer: bool,
 }
 
-impl Hold {
+impl RunBudget {
     pub(crate) fn new(of_timer: bool) -> Self {
         Self {
             began: Instant::now(),
@@ -42,26 +42,31 @@ impl Hold {
 
 impl Held<'_> {
     /// What comes soon enough to be stored with the turn; `None` if the turn is to be stored alone.
-    pub(crate) async fn linger(&self, loaded: &Loaded, outcome: &Outcome, hold: &Hold) -> Option<Batch> {
+    pub(crate) async fn await_results(
+        &self,
+        loaded: &Loaded,
+        outcome: &Outcome,
+        budget: &RunBudget,
+    ) -> Option<Batch> {
         let is_news = outcome.facts().status() != loaded.instance.status();
-        let lingers = outcome.awaits_what_it_began(&loaded.instance)
+        let waits = outcome.awaits_what_it_began(&loaded.instance)
             && !self.slot.stores_alone
-            && hold.began.elapsed() < MAX_HOLD
+            && budget.began.elapsed() < MAX_RUN_TIME
             // Somebody may wait to see that it runs.
             && !(is_news && self.all.watchers.has(self.id));
-        if !lingers {
+        if !waits {
             return None;
         }
-        self.all.arrivals.next(self.id, LINGER).await
+        self.all.inbox.next(self.id, RESULT_TIMEOUT).await
     }
 
     /// Stores a turn with events that came since, and answers those who sent them.
-    pub(crate) async fn store_together(
+    pub(crate) async fn commit_with_results(
         &mut self,
         mut loaded: Loaded,
         outcome: Outcome,
         batch: Batch,
-        hold: &Hold,
+        budget: &RunBudget,
     ) -> Result<RunOutcome, Status> {
         let Decoded {
             tickets,
@@ -69,7 +74,7 @@ impl Held<'_> {
             mut answers,
         } = Decoded::read(batch);
         self.note_arrivals(outcome.facts(), &events);
-        if hold.of_timer {
+        if budget.of_timer {
             self.run_again().await?;
         }
         let raised: Vec<u64> = tickets
@@ -90,12 +95,12 @@ impl Held<'_> {
             if !is_state_changed(&error) {
                 answers.extend(raised.into_iter().map(|ticket| (ticket, Err(error.clone()))));
             }
-            self.all.arrivals.answer(self.id, answers);
+            self.all.inbox.answer(self.id, answers);
             return Err(error);
         }
         self.slot.stores_alone = false;
         answers.extend(tickets.into_iter().zip(added.into_iter().map(answer)));
-        self.all.arrivals.answer(self.id, answers);
+        self.all.inbox.answer(self.id, answers);
         Ok(RunOutcome::EventsLeft)
     }
 }

@@ -39,17 +39,17 @@ struct Queue {
     /// Calls and reminders that bring no event.
     others: usize,
     /// Told of everything that comes: by who has the turn and waits before it stores what it has done.
-    lingering: Option<Arc<Notify>>,
+    batch_waiter: Option<Arc<Notify>>,
 }
 
 impl Queue {
     fn is_empty(&self) -> bool {
-        self.events.is_empty() && self.others == 0 && self.lingering.is_none()
+        self.events.is_empty() && self.others == 0 && self.batch_waiter.is_none()
     }
 
     fn notify(&self) {
-        if let Some(lingering) = &self.lingering {
-            lingering.notify_one();
+        if let Some(batch_waiter) = &self.batch_waiter {
+            batch_waiter.notify_one();
         }
     }
 }
@@ -62,7 +62,7 @@ struct Queues {
 
 /// All events that wait, as many as there are calls.
 #[derive(Default)]
-pub(crate) struct Arrivals(Mutex<Queues>);
+pub(crate) struct Inbox(Mutex<Queues>);
 
 /// Events that are taken in together, encoded, with their tickets.
 pub(crate) type Batch = Vec<(u64, Bytes)>;
@@ -110,7 +110,7 @@ impl Decoded {
     }
 }
 
-impl Arrivals {
+impl Inbox {
     fn locked(&self) -> MutexGuard<'_, Queues> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,7 +155,7 @@ impl Arrivals {
         queue.others += 1;
         queue.notify();
         TurnWaiter {
-            arrivals: self,
+            inbox: self,
             instance,
         }
     }
@@ -163,7 +163,7 @@ impl Arrivals {
     /// Waits for events, in the turn of their instance, for at most `limit`; not as long as others want the turn.
     pub(crate) async fn next(&self, instance: &str, limit: Duration) -> Option<Batch> {
         let came = Arc::<Notify>::default();
-        let _lingering = Lingering::new(self, instance, Arc::clone(&came));
+        let _lingering = BatchWaiter::new(self, instance, Arc::clone(&came));
         let next = async {
             loop {
                 if let Some(next) = self.arrived(instance) {
@@ -239,52 +239,52 @@ impl Arrivals {
 
 /// Who waits for a turn, and brings no event.
 pub(crate) struct TurnWaiter<'a> {
-    arrivals: &'a Arrivals,
+    inbox: &'a Inbox,
     instance: &'a str,
 }
 
 impl Drop for TurnWaiter<'_> {
     fn drop(&mut self) {
-        self.arrivals.change(self.instance, |queue| queue.others -= 1);
+        self.inbox.change(self.instance, |queue| queue.others -= 1);
     }
 }
 
 /// Who has the turn of an instance, and is told of what comes.
-struct Lingering<'a> {
-    arrivals: &'a Arrivals,
+struct BatchWaiter<'a> {
+    inbox: &'a Inbox,
     instance: &'a str,
 }
 
-impl<'a> Lingering<'a> {
-    fn new(arrivals: &'a Arrivals, instance: &'a str, notify: Arc<Notify>) -> Self {
-        let mut queues = arrivals.locked();
+impl<'a> BatchWaiter<'a> {
+    fn new(inbox: &'a Inbox, instance: &'a str, notify: Arc<Notify>) -> Self {
+        let mut queues = inbox.locked();
         queues
             .by_instance
             .entry(instance.to_owned())
             .or_default()
-            .lingering = Some(notify);
-        Self { arrivals, instance }
+            .batch_waiter = Some(notify);
+        Self { inbox, instance }
     }
 }
 
-impl Drop for Lingering<'_> {
+impl Drop for BatchWaiter<'_> {
     fn drop(&mut self) {
-        self.arrivals
-            .change(self.instance, |queue| queue.lingering = None);
+        self.inbox
+            .change(self.instance, |queue| queue.batch_waiter = None);
     }
 }
 
 /// A call that brings an event.
-pub(crate) struct Arriving<'a> {
+pub(crate) struct QueuedEvent<'a> {
     instances: &'a Instances,
     instance: &'a str,
     ticket: u64,
 }
 
-impl<'a> Arriving<'a> {
+impl<'a> QueuedEvent<'a> {
     pub(crate) fn new(instances: &'a Instances, call: &'a ActorCall) -> Self {
         Self {
-            ticket: instances.arrivals.enter(&call.id, call.body.clone()),
+            ticket: instances.inbox.enter(&call.id, call.body.clone()),
             instances,
             instance: &call.id,
         }
@@ -319,25 +319,25 @@ impl<'a> Arriving<'a> {
             // Its own could not be read; those of others are theirs to try.
             (Err(_), None) => {}
         }
-        self.instances.arrivals.answer(self.instance, answers);
-        match self.instances.arrivals.take(self.instance, self.ticket) {
+        self.instances.inbox.answer(self.instance, answers);
+        match self.instances.inbox.take(self.instance, self.ticket) {
             Err(answer) => answer,
             Ok(_) => Err(Status::internal("an event of a workflow got no answer")),
         }
     }
 }
 
-impl Drop for Arriving<'_> {
+impl Drop for QueuedEvent<'_> {
     fn drop(&mut self) {
-        self.instances.arrivals.leave(self.instance, self.ticket);
+        self.instances.inbox.leave(self.instance, self.ticket);
     }
 }
 
-impl QueuedCall for Arriving<'_> {
+impl QueuedCall for QueuedEvent<'_> {
     fn in_turn(&self) -> BoxFuture<'_, Result<Bytes, Status>> {
         Box::pin(async move {
             // Who took it in had its turn before, and may have been cut off: then it has no answer, and is taken in now.
-            let taken = match self.instances.arrivals.take(self.instance, self.ticket) {
+            let taken = match self.instances.inbox.take(self.instance, self.ticket) {
                 Err(answer) => answer,
                 Ok(batch) => self.take_in(batch).await,
             };
@@ -347,7 +347,7 @@ impl QueuedCall for Arriving<'_> {
 
     fn answered(&self) -> BoxFuture<'_, Result<Bytes, Status>> {
         Box::pin(async move {
-            let answered = self.instances.arrivals.answered(self.instance, self.ticket).await;
+            let answered = self.instances.inbox.answered(self.instance, self.ticket).await;
             answered.map(|()| Bytes::new())
         })
     }
@@ -363,32 +363,32 @@ mod tests {
 
     #[test]
     fn what_waits_is_taken_together_and_answered_once() {
-        let arrivals = Arrivals::default();
-        let mut enter = |instance: &str| arrivals.enter(instance, Bytes::from_static(b"event"));
+        let inbox = Inbox::default();
+        let mut enter = |instance: &str| inbox.enter(instance, Bytes::from_static(b"event"));
         let [a, b, other, c] = ["one", "one", "other", "one"].map(&mut enter);
-        assert_eq!(tickets(arrivals.take("one", a)), [a, b, c]);
-        assert_eq!(tickets(arrivals.take("other", other)), [other]);
+        assert_eq!(tickets(inbox.take("one", a)), [a, b, c]);
+        assert_eq!(tickets(inbox.take("other", other)), [other]);
         // The second has given up while the first has the turn; the third is answered.
-        arrivals.leave("one", b);
+        inbox.leave("one", b);
         let refused = || Err(Status::aborted("no"));
-        arrivals.answer("one", vec![(a, Ok(())), (b, Ok(())), (c, refused())]);
-        arrivals.leave("one", a);
-        let answered = arrivals.take("one", c).unwrap_err();
+        inbox.answer("one", vec![(a, Ok(())), (b, Ok(())), (c, refused())]);
+        inbox.leave("one", a);
+        let answered = inbox.take("one", c).unwrap_err();
         assert_eq!(answered.unwrap_err().message(), "no");
         // Another that comes is not taken in with what has its answer.
-        let d = arrivals.enter("one", Bytes::new());
-        assert_eq!(tickets(arrivals.take("one", d)), [d]);
+        let d = inbox.enter("one", Bytes::new());
+        assert_eq!(tickets(inbox.take("one", d)), [d]);
         for (instance, ticket) in [("one", c), ("one", d), ("other", other)] {
-            arrivals.leave(instance, ticket);
+            inbox.leave(instance, ticket);
         }
-        assert!(arrivals.locked().by_instance.is_empty());
+        assert!(inbox.locked().by_instance.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_lingers_takes_what_comes_unless_others_want_the_turn() {
         const LIMIT: Duration = Duration::from_millis(50);
-        let arrivals = Arrivals::default();
-        let next = async || arrivals.next("one", LIMIT).await.map(|batch| tickets(Ok(batch)));
+        let inbox = Inbox::default();
+        let next = async || inbox.next("one", LIMIT).await.map(|batch| tickets(Ok(batch)));
         // Nothing comes.
         let began = tokio::time::Instant::now();
         assert_eq!(next().await, None);
@@ -396,58 +396,58 @@ mod tests {
         // Something comes meanwhile, and before.
         let enter = async {
             tokio::task::yield_now().await;
-            let _other = arrivals.enter("other", Bytes::new());
-            arrivals.enter("one", Bytes::new())
+            let _other = inbox.enter("other", Bytes::new());
+            inbox.enter("one", Bytes::new())
         };
         let (came, a) = tokio::join!(next(), enter);
         assert_eq!(came, Some(vec![a]));
-        let b = arrivals.enter("one", Bytes::new());
+        let b = inbox.enter("one", Bytes::new());
         assert_eq!(next().await, Some(vec![a, b]));
-        let mut answered = std::pin::pin!(arrivals.answered("one", b));
+        let mut answered = std::pin::pin!(inbox.answered("one", b));
         assert!(futures::poll!(&mut answered).is_pending());
-        arrivals.answer("one", vec![(b, Ok(())), (a, Err(Status::aborted("no")))]);
+        inbox.answer("one", vec![(b, Ok(())), (a, Err(Status::aborted("no")))]);
         assert!(answered.await.is_ok());
-        assert_eq!(arrivals.answered("one", a).await.unwrap_err().message(), "no");
+        assert_eq!(inbox.answered("one", a).await.unwrap_err().message(), "no");
         // What has its answer has come, and is not taken again.
         assert_eq!(next().await, None);
         // Others are let in at once.
         let began = tokio::time::Instant::now();
         let wait = async {
             tokio::task::yield_now().await;
-            arrivals.wait("one")
+            inbox.wait("one")
         };
         let (came, other) = tokio::join!(next(), wait);
-        let c = arrivals.enter("one", Bytes::new());
+        let c = inbox.enter("one", Bytes::new());
         assert_eq!((came, next().await), (None, None));
         drop(other);
         assert_eq!(next().await, Some(vec![c]));
         assert_eq!(began.elapsed(), Duration::ZERO);
         for ticket in [a, b, c] {
-            arrivals.leave("one", ticket);
+            inbox.leave("one", ticket);
         }
-        assert_eq!(arrivals.locked().by_instance.len(), 1);
+        assert_eq!(inbox.locked().by_instance.len(), 1);
     }
 
     #[test]
     fn who_was_cut_off_leaves_the_others_to_themselves() {
-        let arrivals = Arrivals::default();
-        let [a, b, c] = [0; 3].map(|_| arrivals.enter("one", Bytes::new()));
-        assert_eq!(tickets(arrivals.take("one", a)), [a, b, c]);
-        arrivals.leave("one", a);
-        assert_eq!(tickets(arrivals.take("one", c)), [c]);
-        assert_eq!(tickets(arrivals.take("one", b)), [b, c]);
+        let inbox = Inbox::default();
+        let [a, b, c] = [0; 3].map(|_| inbox.enter("one", Bytes::new()));
+        assert_eq!(tickets(inbox.take("one", a)), [a, b, c]);
+        inbox.leave("one", a);
+        assert_eq!(tickets(inbox.take("one", c)), [c]);
+        assert_eq!(tickets(inbox.take("one", b)), [b, c]);
     }
 
     #[test]
     fn a_batch_is_bounded_but_for_its_first() {
-        let arrivals = Arrivals::default();
+        let inbox = Inbox::default();
         let large = Bytes::from(vec![0; MAX_BYTES_TOGETHER]);
-        let [first, second, third] = [0; 3].map(|_| arrivals.enter("large", large.clone()));
-        assert_eq!(tickets(arrivals.take("large", first)), [first, second]);
-        assert_eq!(tickets(arrivals.take("large", third)), [third]);
+        let [first, second, third] = [0; 3].map(|_| inbox.enter("large", large.clone()));
+        assert_eq!(tickets(inbox.take("large", first)), [first, second]);
+        assert_eq!(tickets(inbox.take("large", third)), [third]);
         let small: Vec<_> = (0..=MAX_TOGETHER)
-            .map(|_| arrivals.enter("many", Bytes::new()))
+            .map(|_| inbox.enter("many", Bytes::new()))
             .collect();
-        assert_eq!(tickets(arrivals.take("many", small[0])), small[..MAX_TOGETHER]);
+        assert_eq!(tickets(inbox.take("many", small[0])), small[..MAX_TOGETHER]);
     }
 }

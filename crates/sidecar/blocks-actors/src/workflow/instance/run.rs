@@ -16,7 +16,7 @@ use prost_types::Timestamp;
 use tonic::Status;
 
 use super::actor::{Held, random, stalled_status};
-use super::group_commit::Hold;
+use super::group_commit::RunBudget;
 use super::store::Loaded;
 use crate::workflow::LOG;
 use crate::workflow::engine::{Engine, new_id, now, retry_later};
@@ -46,12 +46,12 @@ impl Held<'_> {
         timer: Option<DurableTimer>,
         of: &Origin,
     ) -> Result<RunOutcome, Status> {
-        let hold = Hold::new(timer.is_some());
-        let first = self.run_once(timer, of, &hold).await?;
+        let budget = RunBudget::new(timer.is_some());
+        let first = self.run_once(timer, of, &budget).await?;
         if first != RunOutcome::EventsLeft {
             return Ok(first);
         }
-        while self.run_once(None, of, &hold).await? == RunOutcome::EventsLeft {}
+        while self.run_once(None, of, &budget).await? == RunOutcome::EventsLeft {}
         Ok(RunOutcome::Completed)
     }
 
@@ -61,13 +61,13 @@ impl Held<'_> {
         &mut self,
         timer: Option<DurableTimer>,
         of: &Origin,
-        hold: &Hold,
+        budget: &RunBudget,
     ) -> Result<RunOutcome, Status> {
         let is_cached = self.slot.loaded.is_some();
-        let outcome = self.begin(timer.clone(), of, hold).await?;
+        let outcome = self.begin(timer.clone(), of, budget).await?;
         let is_idle = matches!(outcome, RunOutcome::Nothing | RunOutcome::OnlyEarly);
         if is_cached && is_idle && self.forget_if_changed().await? {
-            return self.begin(timer, of, hold).await;
+            return self.begin(timer, of, budget).await;
         }
         Ok(outcome)
     }
@@ -76,7 +76,7 @@ impl Held<'_> {
         &mut self,
         timer: Option<DurableTimer>,
         of: &Origin,
-        hold: &Hold,
+        budget: &RunBudget,
     ) -> Result<RunOutcome, Status> {
         if self.slot.loaded.is_none() && self.is_over(timer.as_ref()).await? {
             return Ok(RunOutcome::Completed);
@@ -121,9 +121,9 @@ impl Held<'_> {
                     started.map_or("", |started| started.name.as_str()),
                     &loaded.instance,
                 );
-                return self.finish(loaded, *outcome, hold).await;
+                return self.finish(loaded, *outcome, budget).await;
             }
-            TurnStart::Turn(turn) => return self.turn(loaded, *turn, hold).await,
+            TurnStart::Turn(turn) => return self.turn(loaded, *turn, budget).await,
         }
         Ok(RunOutcome::Completed)
     }
@@ -179,7 +179,12 @@ impl Held<'_> {
         }
     }
 
-    async fn turn(&mut self, loaded: Loaded, mut turn: Turn, hold: &Hold) -> Result<RunOutcome, Status> {
+    async fn turn(
+        &mut self,
+        loaded: Loaded,
+        mut turn: Turn,
+        budget: &RunBudget,
+    ) -> Result<RunOutcome, Status> {
         let engine = Arc::clone(&self.all.engine);
         let mut span = spans::turn_span(&engine.tracer, self.id, &mut turn);
         spans::timers(&engine.tracer, &span, &loaded.instance, &turn);
@@ -196,7 +201,7 @@ impl Held<'_> {
                     engine.metrics.execution(&workflow, Execution::Recoverable, None);
                     let why = format!("the turn of workflow '{}' was not done: {cancelled}", self.id);
                     let lost = match cancelled {
-                        Cancelled::Disconnected => engine.troubles.lost(self.id, &why),
+                        Cancelled::Disconnected => engine.instance_failures.lost(self.id, &why),
                         _ => None,
                     };
                     if let Some(outcome) = turn.abandoned(&loaded.instance) {
@@ -238,7 +243,7 @@ impl Held<'_> {
                         .as_ref()
                         .map(|completed| completed.status());
                     let since = loaded.instance.first_at().or_else(|| outcome.facts().first_at);
-                    let finished = self.finish(loaded, *outcome, hold).await;
+                    let finished = self.finish(loaded, *outcome, budget).await;
                     // Whoever fails here is asked again, and ends it then.
                     if finished.is_ok() && is_over {
                         span.end();
@@ -265,7 +270,12 @@ impl Held<'_> {
     /// Where turns have lost their workers too often, that is stored once, to be seen. The turn is tried again, seldom: a worker
     /// with other code cannot be told from the one that the workflow ended.
     pub(crate) async fn stall_after(&mut self, losses: u32) -> Result<(), Status> {
-        let limit = self.all.engine.losses.limit().filter(|limit| losses >= *limit);
+        let limit = self
+            .all
+            .engine
+            .activity_failures
+            .limit()
+            .filter(|limit| losses >= *limit);
         let Some(limit) = limit else { return Ok(()) };
         let Some(mut loaded) = self.take().await? else {
             return Ok(());
@@ -307,7 +317,7 @@ impl Held<'_> {
         &mut self,
         mut loaded: Loaded,
         outcome: Outcome,
-        hold: &Hold,
+        budget: &RunBudget,
     ) -> Result<RunOutcome, Status> {
         if let Some(stalled) = outcome.stalled.clone() {
             let change = loaded.instance.commit(outcome);
@@ -356,8 +366,8 @@ impl Held<'_> {
         self.slot
             .awaited
             .extend(outcome.tasks.iter().map(|task| task.event_id));
-        if let Some(batch) = self.linger(&loaded, &outcome, hold).await {
-            return self.store_together(loaded, outcome, batch, hold).await;
+        if let Some(batch) = self.await_results(&loaded, &outcome, budget).await {
+            return self.commit_with_results(loaded, outcome, batch, budget).await;
         }
         let change: Change = loaded.instance.commit(outcome);
         let ended = ended(&loaded.instance);

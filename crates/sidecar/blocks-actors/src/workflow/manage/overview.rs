@@ -44,7 +44,7 @@ impl Workflows {
             };
             json!({"instanceID": instance, "kind": kind, "id": task, "why": why})
         });
-        let failing = self.troubles.all(most).into_iter().map(|(id, trouble)| {
+        let failing = self.instance_failures.all(most).into_iter().map(|(id, trouble)| {
             json!({
                 "instanceID": id,
                 "why": trouble.why,

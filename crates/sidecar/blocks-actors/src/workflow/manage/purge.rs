@@ -276,7 +276,7 @@ impl Workflows {
             let deleted = actors.delete_reminder(&types.activity, &activity, RUN_ACTIVITY);
             deleted.await.map_err(failed)?;
         }
-        self.troubles.clear(id);
+        self.instance_failures.clear(id);
         Ok(())
     }
 }

@@ -63,7 +63,7 @@ impl Workflows {
             .map(|wait| self.described(id, instance.generation, wait));
         waits.extend(described);
         // A timer that has fired is nowhere stored until its turn is.
-        let is_tried = self.queue.turn_progress(id).is_some() || self.troubles.of(id).is_some();
+        let is_tried = self.queue.turn_progress(id).is_some() || self.instance_failures.of(id).is_some();
         if is_tried && !crate::workflow::is_final(status) && !waits.iter().any(|wait| wait["kind"] == "turn")
         {
             waits.push(self.described(id, instance.generation, Wait::Turn { events: 0, due: None }));
@@ -95,7 +95,7 @@ impl Workflows {
                 set("events", json!(events));
                 set("due", time(due));
                 // Known to the sidecar that hosts it.
-                if let Some(trouble) = self.troubles.of(instance) {
+                if let Some(trouble) = self.instance_failures.of(instance) {
                     set("why", json!(trouble.why));
                     set("failures", json!(trouble.count));
                     set("lastFailure", time(Some(trouble.at.into())));

@@ -35,15 +35,15 @@ impl Engine {
         instance: &str,
         request: Vec<Bytes>,
     ) -> Result<OrchestratorResponse, Cancelled> {
-        let relay = self.relay(instance.to_owned(), |answer| {
+        let remote = self.remote_answer(instance.to_owned(), |answer| {
             let response = OrchestratorResponse::decode(answer)?;
             Ok(response.instance_id == instance && self.queue.turn_done(response).is_none())
         });
-        let losses = self.troubles.losses_of(instance);
+        let losses = self.instance_failures.losses_of(instance);
         // What may be what ends the app is alone with it, as activities are.
-        let _turn = self.losses.turn_after(losses).await;
+        let _isolated = self.activity_failures.isolate_after(losses).await;
         self.queue
-            .orchestrate(instance, request, losses, Box::pin(relay))
+            .orchestrate(instance, request, losses, Box::pin(remote))
             .await
     }
 
@@ -55,16 +55,20 @@ impl Engine {
         let instance = request.orchestration_instance.as_ref();
         let instance = instance.map_or_else(String::new, |instance| instance.instance_id.clone());
         let task = request.task_id;
-        let relay = self.relay(names::execution_id(&instance, task), move |answer| {
+        let remote = self.remote_answer(names::execution_id(&instance, task), move |answer| {
             let response = ActivityResponse::decode(answer)?;
             let is_this = (&response.instance_id, response.task_id) == (&instance, task);
             Ok(is_this && self.queue.activity_done(response).is_none())
         });
-        self.queue.execute(request, Box::pin(relay)).await
+        self.queue.execute(request, Box::pin(remote)).await
     }
 
     /// Takes what other sidecars bring to an executor, until it is dropped. It ends where an answer may have got lost.
-    async fn relay(&self, id: String, take: impl Fn(&[u8]) -> Result<bool, DecodeError>) -> Cancelled {
+    async fn remote_answer(
+        &self,
+        id: String,
+        take: impl Fn(&[u8]) -> Result<bool, DecodeError>,
+    ) -> Cancelled {
         if !self.is_clustered {
             return pending().await;
         }

@@ -191,7 +191,7 @@ impl WorkQueue {
     }
 
     /// Has a worker run a turn of an instance: an `OrchestratorRequest`, encoded, in pieces. `losses`: how many turns of it in a
-    /// row have lost their worker. Dropping the future withdraws the work. While it is wanted `relay` runs, which may bring the
+    /// row have lost their worker. Dropping the future withdraws the work. While it is wanted `remote` runs, which may bring the
     /// answer, or give up.
     ///
     /// # Errors
@@ -201,13 +201,13 @@ impl WorkQueue {
         instance: &str,
         request: Vec<Bytes>,
         losses: u32,
-        relay: impl Future<Output = Cancelled>,
+        remote: impl Future<Output = Cancelled>,
     ) -> Result<OrchestratorResponse, Cancelled> {
         let _wanted = self.want()?;
         let _memory = hold(&self.memory_of_turns, request.iter().map(Bytes::len).sum())?;
         let key = Key::Turn(instance.to_owned());
         let _permit = self.permit(self.turns.as_ref(), &key).await?;
-        match self.work(key, Task::Turn(request), losses, relay).await? {
+        match self.work(key, Task::Turn(request), losses, remote).await? {
             WorkerResponse::Turn(response) => Ok(response),
             // Keys of the two kinds are never the same.
             WorkerResponse::Activity(_) => Err(Cancelled::Disconnected),
@@ -221,7 +221,7 @@ impl WorkQueue {
     pub async fn execute(
         &self,
         request: ActivityRequest,
-        relay: impl Future<Output = Cancelled>,
+        remote: impl Future<Output = Cancelled>,
     ) -> Result<ActivityResponse, Cancelled> {
         let _wanted = self.want()?;
         let _memory = hold(
@@ -233,7 +233,7 @@ impl WorkQueue {
         let key = Key::Activity(instance.unwrap_or_default(), request.task_id);
         let _permit = self.permit(self.activities.as_ref(), &key).await?;
         let task = Task::Activity(Box::new(request));
-        match self.work(key, task, 0, relay).await? {
+        match self.work(key, task, 0, remote).await? {
             WorkerResponse::Activity(response) => Ok(response),
             WorkerResponse::Turn(_) => Err(Cancelled::Disconnected),
         }
@@ -266,7 +266,7 @@ impl WorkQueue {
         key: Key,
         task: Task,
         turn_losses: u32,
-        relay: impl Future<Output = Cancelled>,
+        remote: impl Future<Output = Cancelled>,
     ) -> Result<WorkerResponse, Cancelled> {
         let (answer, answered) = oneshot::channel();
         let number = {
@@ -298,7 +298,7 @@ impl WorkQueue {
         tokio::select! {
             biased;
             answer = answered => answer.unwrap_or(Err(Cancelled::Disconnected)),
-            cancelled = relay => Err(cancelled),
+            cancelled = remote => Err(cancelled),
         }
     }
 

@@ -48,7 +48,7 @@ impl Workflows {
                 "the limit of {MAX_WORKERS} connected workers is reached"
             )));
         }
-        let put_off = self.troubles.take_put_off();
+        let postpone = self.instance_failures.take_postponed();
         if *workers == 0 {
             let unable = |error: ActorError| {
                 let text = format!("unable to establish work item stream at this time: {error}");
@@ -60,10 +60,10 @@ impl Workflows {
         }
         *workers += 1;
         self.with.metrics.workers.add(1);
-        if !put_off.is_empty() {
+        if !postpone.is_empty() {
             let engine = self.engine();
             self.tasks.spawn(async move {
-                let all = put_off.iter().map(|id| engine.run_soon(id));
+                let all = postpone.iter().map(|id| engine.run_now(id));
                 let all: Vec<_> = all.collect();
                 stream::iter(all).buffer_unordered(AT_ONCE).collect::<()>().await;
             });
@@ -81,7 +81,7 @@ impl Workflows {
         if *workers == 0 {
             self.with.actors.unregister_internal(&self.hosted_types()).await;
             // Runs that were cut off have left their instances here.
-            self.troubles.forget();
+            self.instance_failures.forget();
         }
     }
 

@@ -149,19 +149,19 @@ async fn tokens_are_of_one_queue() {
 }
 
 #[tokio::test]
-async fn a_relay_brings_an_answer_or_gives_up() {
+async fn a_remote_answer_ends_the_wait() {
     let queue = WorkQueue::new(Limits {
         turns: Some(1),
         activities: None,
     });
     let stream = queue.open();
     let brought = {
-        let relay = async {
+        let remote = async {
             let item = stream.next().await;
             assert!(queue.turn_done(turned("a", &item.token)).is_none());
             pending().await
         };
-        queue.orchestrate("a", Vec::new(), 0, relay).await
+        queue.orchestrate("a", Vec::new(), 0, remote).await
     };
     assert!(brought.is_ok());
     let lost = queue
