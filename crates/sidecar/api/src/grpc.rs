@@ -333,7 +333,13 @@ impl GrpcApi {
             taskhub::COMPLETE_TURN => {
                 match oversized::check(request, oversized::TURN, self.dapr.max_message).await {
                     Ok(request) => by_generated(self.task_hub.clone(), request).await,
-                    Err(answer) => self.workers.workflows.turn_too_large(&answer).await.into_http(),
+                    Err(answer) => self
+                        .workers
+                        .workflows
+                        .workers()
+                        .step_too_large(&answer)
+                        .await
+                        .into_http(),
                 }
             }
             taskhub::COMPLETE_ACTIVITY => {
@@ -342,6 +348,7 @@ impl GrpcApi {
                     Err(answer) => self
                         .workers
                         .workflows
+                        .workers()
                         .activity_too_large(answer)
                         .await
                         .into_http(),

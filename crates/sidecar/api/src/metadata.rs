@@ -164,7 +164,8 @@ impl Metadata {
             scheduler: (!connected_addresses.is_empty())
                 .then_some(proto::MetadataScheduler { connected_addresses }),
             workflows: Some(proto::MetadataWorkflows {
-                connected_workers: i32::try_from(self.reported.workflows.workers()).unwrap_or(i32::MAX),
+                connected_workers: i32::try_from(self.reported.workflows.workers().connected())
+                    .unwrap_or(i32::MAX),
             }),
         }
     }

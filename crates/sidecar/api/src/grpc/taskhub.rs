@@ -338,7 +338,7 @@ impl TaskHub {
     ) -> Result<Response<CompleteTaskResponse>, Status> {
         let response = request.into_inner();
         let (id, task) = (response.instance_id.clone(), response.task_id);
-        if !self.workflows.activity_done(response).await? {
+        if !self.workflows.workers().activity_done(response).await? {
             tracing::warn!(
                 target: "dapr.wfengine",
                 "ignored the result of activity {task} of workflow '{id}': it is not pending"
@@ -353,7 +353,7 @@ impl TaskHub {
     ) -> Result<Response<CompleteTaskResponse>, Status> {
         let response = request.into_inner();
         let id = response.instance_id.clone();
-        if !self.workflows.turn_done(response).await? {
+        if !self.workflows.workers().step_done(response).await? {
             tracing::warn!(
                 target: "dapr.wfengine",
                 "ignored the result of a turn of workflow '{id}': it is not pending"

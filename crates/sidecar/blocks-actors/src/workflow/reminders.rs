@@ -1,6 +1,6 @@
 //! Reminders of the actors of workflows.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use outrigger_backoff::Backoff;
@@ -8,74 +8,23 @@ use outrigger_wire::common::v1::job_failure_policy::Policy;
 use outrigger_wire::common::v1::{JobFailurePolicy, JobFailurePolicyConstant};
 use outrigger_wire::scheduler::v1::Job;
 use outrigger_workflow::Origin;
-use outrigger_workflow::names::{self, Purpose, RUN_ACTIVITY};
+use outrigger_workflow::names::{self, RUN_ACTIVITY};
 use prost_types::{Any, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
-use super::LOG;
-use super::engine::{Engine, any_for, now, retry_later};
-use super::instance::actor::random;
-use super::instance::dispatch::AT_ONCE;
+use super::engine::{AT_ONCE, Engine};
+use super::error::retry_later;
+use super::protocol::{any_for, now, random};
 
 /// How long a scheduler that does not answer is asked again.
 const SCHEDULER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two attempts.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// How long it may take to put a reminder off, before it comes again in a second instead.
-const POSTPONE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// When a stalled instance comes again. It waits for a worker with other code: where that comes with another sidecar, because this
-/// one was killed, nothing else has it run.
-const STALLED_PAUSE: Duration = Duration::from_secs(5);
-/// When a reminder comes again that this sidecar cannot read, or does not know: it waits for a sidecar of another version.
-const UNREAD_PAUSE: Duration = Duration::from_secs(60);
+pub(crate) const POSTPONE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Engine {
-    /// A reminder of an instance came in vain. Where the instance cannot go on soon, another takes its place that comes later:
-    /// one of each kind that carries something, and one for all those that only have it run.
-    ///
-    /// # Errors
-    /// Why it came in vain, where it is to come again in a second.
-    pub(crate) async fn postpone(
-        &self,
-        id: &str,
-        name: &str,
-        data: Option<&Any>,
-        why: Status,
-    ) -> Result<(), Status> {
-        let Some(pause) = pause(why.code()).or_else(|| self.instance_failures.pause(id)) else {
-            return Err(why);
-        };
-        let purpose = names::purpose(name);
-        if purpose == Some(Purpose::Run) && self.instance_failures.comes_later(id, name, pause) {
-            return Ok(());
-        }
-        if why.code() == Code::InvalidArgument {
-            tracing::warn!(
-                target: LOG,
-                "workflow '{id}': reminder '{name}' is postponed by {} s: {}",
-                pause.as_secs(),
-                why.message()
-            );
-        }
-        let later = match purpose {
-            Some(purpose) => names::later_reminder(purpose, random()),
-            None => names::later_unknown(name, random()),
-        };
-        let due = (SystemTime::now() + pause).into();
-        let set = self.remind(&self.types.workflow, id, &later, Some(due), data.cloned());
-        match timeout(POSTPONE_TIMEOUT, set).await {
-            Ok(Ok(())) => {
-                if purpose == Some(Purpose::Run) {
-                    self.instance_failures.postpone(id, later, pause);
-                }
-                Ok(())
-            }
-            _ => Err(why),
-        }
-    }
-
     /// Has an instance run that was to run later: it leaves, or workers have come.
     pub(crate) async fn run_now(&self, id: &str) {
         let name = names::start_reminder(random());
@@ -160,6 +109,28 @@ impl Engine {
         forgotten.try_collect().await
     }
 
+    /// Removes the reminders of an instance and of these of its activities; `with_retention`: that of its purge too. No
+    /// prefix of ids is removed: another instance's id may begin as this one's activities' do.
+    pub(crate) async fn forget_instance(
+        &self,
+        id: &str,
+        activities: Vec<String>,
+        with_retention: bool,
+    ) -> Result<(), Status> {
+        let types = &self.types;
+        tokio::try_join!(
+            self.forget_all(&types.workflow, id),
+            self.forget_activities(activities),
+            async {
+                match with_retention {
+                    true => self.forget_all(&types.retentioner, id).await,
+                    false => Ok(()),
+                }
+            }
+        )?;
+        Ok(())
+    }
+
     /// Removes all reminders of an actor.
     pub(crate) async fn forget_all(&self, kind: &str, id: &str) -> Result<(), Status> {
         let deleted = self
@@ -172,15 +143,6 @@ impl Engine {
                 "reminders of actor {kind}||{id} were not deleted: {error}"
             ))
         })
-    }
-}
-
-/// How long what came in vain is put off, whatever is known of the instance; `None` where that decides.
-fn pause(why: Code) -> Option<Duration> {
-    match why {
-        Code::FailedPrecondition => Some(STALLED_PAUSE),
-        Code::InvalidArgument => Some(UNREAD_PAUSE),
-        _ => None,
     }
 }
 
@@ -197,20 +159,7 @@ fn spelled(due: Option<Timestamp>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_wire::durabletask::backend::v1::DurableTimer;
-
     use super::*;
-    use crate::workflow::engine::decode;
-
-    #[test]
-    fn what_no_repetition_mends_is_put_off() {
-        let stalled = crate::workflow::instance::actor::stalled_status();
-        assert_eq!(pause(stalled.code()), Some(STALLED_PAUSE));
-        let unread = decode::<DurableTimer>("the data of the timer", &b"\xff"[..]).unwrap_err();
-        assert_eq!(pause(unread.code()), Some(UNREAD_PAUSE));
-        // The store, the scheduler or a worker may be there again.
-        assert_eq!(pause(retry_later("the store is away").code()), None);
-    }
 
     #[test]
     fn due_times_are_rfc_3339() {

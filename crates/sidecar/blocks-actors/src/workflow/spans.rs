@@ -4,18 +4,19 @@
 use std::ops::{Deref, DerefMut};
 use std::time::SystemTime;
 
-use outrigger_telemetry::trace::{Span, SpanKind, Status, Tracer};
+use outrigger_telemetry::trace::{Parent, Span, SpanKind, Status, Tracer};
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
     ActivityRequest, ActivityResponse, ExecutionStartedEvent, HistoryEvent, OrchestrationStatus,
-    OrchestratorResponse,
+    OrchestratorResponse, TraceContext,
 };
 use outrigger_workflow::event::Awaited;
 use outrigger_workflow::facts::Facts;
 use outrigger_workflow::{Instance, Outcome, Turn};
 use prost_types::Timestamp;
 
-use super::{SCOPE, parent_of, span_name};
+/// Tracer of workflow spans.
+pub(crate) const SCOPE: &str = "durabletask";
 
 /// A span that is exported only when it is ended: work that is cut off is done again.
 pub(crate) struct PendingSpan(Span);
@@ -45,6 +46,42 @@ impl Drop for PendingSpan {
     fn drop(&mut self) {
         std::mem::replace(&mut self.0, Span::none()).discard();
     }
+}
+
+/// The name of a workflow span.
+pub(crate) fn span_name(what: &str, name: &str, version: &str) -> String {
+    match version {
+        "" => format!("{what}||{name}"),
+        version => format!("{what}||{name}||{version}"),
+    }
+}
+
+/// A span as histories carry it.
+pub(crate) fn trace_context(span: &Span) -> Option<TraceContext> {
+    // What is not sampled leaves nothing in a history.
+    let context = span.context().filter(|context| context.is_sampled())?;
+    Some(TraceContext {
+        trace_parent: context.traceparent().as_str().to_owned(),
+        span_id: context.span_id_hex(),
+        trace_state: span.state().map(|state| state.as_str().to_owned()),
+    })
+}
+
+/// The parent that a trace context of a history or a request names.
+pub fn parent_of(context: Option<&TraceContext>) -> Parent {
+    context.map_or_else(Parent::default, |context| {
+        let state = context.trace_state.as_deref().unwrap_or_default();
+        let TraceContext {
+            trace_parent,
+            span_id,
+            ..
+        } = context;
+        if trace_parent.split('-').count() == 4 {
+            return Parent::from_text(trace_parent, state);
+        }
+        // The Go SDK gives the ids of trace and span apart, of what is sampled only.
+        Parent::from_text(&format!("00-{trace_parent}-{span_id}-01"), state)
+    })
 }
 
 /// The span of the execution that a turn belongs to. What nobody samples is none.
@@ -199,7 +236,7 @@ pub(crate) fn activity_span(tracer: &Tracer, request: &mut ActivityRequest) -> P
         instance.map_or_else(String::new, |instance| instance.instance_id.clone()),
     );
     span.set("durabletask.task.version", version);
-    request.parent_trace_context = super::trace_context(&span);
+    request.parent_trace_context = trace_context(&span);
     PendingSpan(span)
 }
 
@@ -213,7 +250,7 @@ pub(crate) fn end_activity(mut span: PendingSpan, response: &ActivityResponse) {
 
 #[cfg(test)]
 mod tests {
-    use super::span_id;
+    use super::*;
 
     #[test]
     fn span_ids_are_sixteen_digits() {
@@ -223,5 +260,22 @@ mod tests {
         );
         assert_eq!(span_id("f067aa0ba902b7"), None);
         assert_eq!(span_id("00f067aa0ba902bx"), None);
+    }
+
+    #[test]
+    fn trace_contexts_come_in_two_forms() {
+        let (trace, span) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+        let of = |trace_parent: String, span_id: &str| {
+            let context = TraceContext {
+                trace_parent,
+                span_id: span_id.to_owned(),
+                trace_state: None,
+            };
+            parent_of(Some(&context)).context
+        };
+        let whole = of(format!("00-{trace}-{span}-01"), "");
+        assert!(whole.is_some_and(|context| context.is_sampled()));
+        assert_eq!(of(trace.to_owned(), span), whole);
+        assert_eq!(of(String::new(), ""), None);
     }
 }

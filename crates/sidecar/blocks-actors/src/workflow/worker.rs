@@ -2,7 +2,8 @@
 
 pub(crate) mod cluster;
 pub(crate) mod executor;
-pub mod item;
+pub(crate) mod item;
 pub(crate) mod oversized;
-pub mod queue;
+pub(crate) mod queue;
 pub(crate) mod stream;
+pub(crate) mod workers;

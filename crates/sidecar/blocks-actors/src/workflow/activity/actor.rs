@@ -19,15 +19,15 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use super::executions::{Executions, Step};
-use super::failures;
+use super::failures::{self, ActivityFailures};
 use crate::actors::{ActorCall, ActorError, InternalActors};
-use crate::workflow::LOG;
-use crate::workflow::engine::{DUE_TIME, Engine, any_for, decode, methods, now, retry_later};
-use crate::workflow::instance::actor::random;
-use crate::workflow::is_unknown;
+use crate::workflow::engine::Engine;
+use crate::workflow::error::{is_unknown, retry_later};
 use crate::workflow::metrics::Ended as Execution;
+use crate::workflow::protocol::{DUE_TIME, LOG, any_for, decode, methods, now, random};
 use crate::workflow::spans;
 use crate::workflow::worker::queue::Cancelled;
+use crate::workflow::worker::workers::Workers;
 
 /// An activity that nobody reminds of any more is not active after so long.
 const ORPHANED_AFTER: Duration = Duration::from_secs(60 * 60);
@@ -40,14 +40,18 @@ const QUARANTINED: &str = "ActivityParked";
 
 pub(crate) struct Activities {
     engine: Arc<Engine>,
+    workers: Arc<Workers>,
+    failures: Arc<ActivityFailures>,
     executions: Arc<Executions>,
 }
 
 impl Activities {
-    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, workers: Arc<Workers>, failures: Arc<ActivityFailures>) -> Self {
         Self {
             executions: Arc::new(Executions::new(engine.tasks.clone())),
             engine,
+            workers,
+            failures,
         }
     }
 
@@ -99,11 +103,11 @@ impl InternalActors for Activities {
             };
             let origin = Origin::read(data);
             let key = key(id, &event, &task.task_execution_id, &origin);
-            self.engine
-                .activity_failures
-                .restore(&key, failures::saved_count(data));
+            self.failures.restore(&key, failures::saved_count(data));
             let work = Work {
                 engine: Arc::clone(&self.engine),
+                workers: Arc::clone(&self.workers),
+                failures: Arc::clone(&self.failures),
                 actor: id.to_owned(),
                 key: key.clone(),
                 request: request(instance, event.event_id, task),
@@ -161,8 +165,10 @@ impl Drop for ReminderWait<'_> {
 }
 
 /// One execution of an activity.
-pub(crate) struct Work {
+struct Work {
     engine: Arc<Engine>,
+    workers: Arc<Workers>,
+    failures: Arc<ActivityFailures>,
     /// The actor that runs it.
     actor: String,
     /// Which execution it is.
@@ -205,7 +211,7 @@ impl Work {
     async fn save_losses(&self) {
         let engine = &self.engine;
         let data = any_for("HistoryEvent", &self.event, &self.origin);
-        let Some(data) = failures::with_count(data, engine.activity_failures.count_of(&self.key)) else {
+        let Some(data) = failures::with_count(data, self.failures.count_of(&self.key)) else {
             return;
         };
         let due = (SystemTime::now() + AFTER_LOSS).into();
@@ -234,20 +240,20 @@ impl Step for Work {
             engine
                 .metrics
                 .activity_operation(&name, Execution::Success, began.elapsed());
-            let response = match engine.activity_failures.quarantined(&self.key) {
+            let response = match self.failures.quarantined(&self.key) {
                 // Its workflow could not be told yet.
                 Some(count) => Ok(self.quarantined(count)),
                 None => {
-                    let _isolated = engine.activity_failures.isolate(&self.key).await;
-                    match engine.execute(request).await {
+                    let _isolated = self.failures.isolate(&self.key).await;
+                    match self.workers.run_activity(request).await {
                         // The other one has lost as many workers, and is counted.
                         Err(beside @ Cancelled::DisconnectedWithSuspect { losses })
-                            if engine.activity_failures.count_of(&self.key) <= losses =>
+                            if self.failures.count_of(&self.key) <= losses =>
                         {
                             Err(beside)
                         }
                         Err(Cancelled::Disconnected | Cancelled::DisconnectedWithSuspect { .. }) => {
-                            match engine.activity_failures.record_loss(&self.key) {
+                            match self.failures.record_loss(&self.key) {
                                 Some(count) => {
                                     engine.metrics.activity_quarantined(&name);
                                     Ok(self.quarantined(count))
@@ -296,7 +302,7 @@ impl Step for Work {
             let instance = instance.map_or("", |instance| &instance.instance_id);
             let Err(error) = engine.add_event(source, instance, result, &self.origin).await else {
                 let failed = matches!(result.event_type, Some(EventType::TaskFailed(_)));
-                engine.activity_failures.clear(&self.key);
+                self.failures.clear(&self.key);
                 self.count(if failed {
                     Execution::Failed
                 } else {

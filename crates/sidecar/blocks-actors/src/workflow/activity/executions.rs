@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 
-use crate::workflow::LOG;
+use crate::workflow::protocol::LOG;
 
 /// How long it is known that an execution is done.
 const RETENTION: Duration = Duration::from_secs(60);

@@ -78,7 +78,7 @@ impl Default for InstanceCache {
 impl Drop for InstanceCache {
     fn drop(&mut self) {
         self.weigh(0);
-        let stalled = self.by_id.values().filter(|slot| slot.is_stalled).count();
+        let stalled = self.by_id.values().filter(|entry| entry.is_stalled).count();
         self.gauges.stalled.add(-signed(stalled));
     }
 }
@@ -109,16 +109,16 @@ impl InstanceCache {
 
     /// The ids of `most` of them, the one first whose turn was longest ago; then those that are stalled.
     pub(crate) fn ids(&self, most: usize) -> Vec<String> {
-        let stalled = self.by_id.iter().filter(|(_, slot)| slot.is_stalled);
+        let stalled = self.by_id.iter().filter(|(_, entry)| entry.is_stalled);
         let known = self.by_turn.values().chain(stalled.map(|(id, _)| id));
         known.take(most).cloned().collect()
     }
 
     /// What one of them waits for.
     pub(crate) fn waits(&self, id: &str) -> Option<CachedWaits> {
-        let slot = self.by_id.get(id)?;
+        let entry = self.by_id.get(id)?;
         let id = id.to_owned();
-        if slot.is_stalled {
+        if entry.is_stalled {
             // Without a history: why is in the log, and told by who loads it.
             return Some(CachedWaits {
                 id,
@@ -130,7 +130,7 @@ impl InstanceCache {
                 }],
             });
         }
-        let instance = &slot.loaded.as_ref()?.instance;
+        let instance = &entry.loaded.as_ref()?.instance;
         Some(CachedWaits {
             id,
             generation: instance.generation,
@@ -147,34 +147,34 @@ impl InstanceCache {
 
     /// Takes an instance out, for its turn.
     pub(crate) fn take(&mut self, id: &str) -> CacheEntry {
-        let mut slot = self.by_id.remove(id).map(|slot| *slot).unwrap_or_default();
-        if slot.is_stalled {
+        let mut entry = self.by_id.remove(id).map(|entry| *entry).unwrap_or_default();
+        if entry.is_stalled {
             self.gauges.stalled.add(-1);
         }
-        if let Some((turn, bytes)) = slot.position.take() {
+        if let Some((turn, bytes)) = entry.position.take() {
             self.by_turn.remove(&turn);
             self.weigh(self.bytes.saturating_sub(bytes));
         }
-        slot
+        entry
     }
 
     /// Puts an instance back; its turn is to be ended with [`InstanceCache::end_turn`].
-    pub(crate) fn put(&mut self, id: &str, slot: CacheEntry) {
+    pub(crate) fn put(&mut self, id: &str, entry: CacheEntry) {
         drop(self.take(id));
-        if slot.is_stalled {
+        if entry.is_stalled {
             self.gauges.stalled.add(1);
         }
-        self.by_id.insert(id.to_owned(), Box::new(slot));
+        self.by_id.insert(id.to_owned(), Box::new(entry));
     }
 
     /// Ends a turn; whether the instance is kept. Others go that had none for longest, where there is too much. That their
     /// activities are awaited is forgotten as when the sidecar ends: their results are told apart all the same.
     pub(crate) fn end_turn(&mut self, id: &str) -> bool {
-        let mut slot = self.take(id);
-        if !slot.stays() {
+        let mut entry = self.take(id);
+        if !entry.stays() {
             return false;
         }
-        if let Some(loaded) = &slot.loaded {
+        if let Some(loaded) = &entry.loaded {
             let bytes = loaded.instance.memory();
             if bytes > self.most {
                 return false;
@@ -182,9 +182,9 @@ impl InstanceCache {
             self.turns += 1;
             self.weigh(self.bytes + bytes);
             self.by_turn.insert(self.turns, id.to_owned());
-            slot.position = Some((self.turns, bytes));
+            entry.position = Some((self.turns, bytes));
         }
-        self.put(id, slot);
+        self.put(id, entry);
         while self.bytes > self.most {
             let Some((_, oldest)) = self.by_turn.pop_first() else {
                 break;
@@ -197,11 +197,11 @@ impl InstanceCache {
     /// Ends a turn of an instance that had none for long; whether something has to stay known of it: that it is stalled, that
     /// its activities are awaited, that its events are stored alone. Its history goes.
     pub(crate) fn on_idle(&mut self, id: &str) -> (bool, Option<Loaded>) {
-        let mut slot = self.take(id);
-        let history = slot.loaded.take();
-        let is_needed = slot.is_stalled || slot.stores_alone || !slot.awaited.is_empty();
+        let mut entry = self.take(id);
+        let history = entry.loaded.take();
+        let is_needed = entry.is_stalled || entry.stores_alone || !entry.awaited.is_empty();
         if is_needed {
-            self.put(id, slot);
+            self.put(id, entry);
         }
         let capacity = 2 * self.by_id.len() + SPARE;
         if self.by_id.capacity() > 2 * capacity {
@@ -241,10 +241,10 @@ mod tests {
     fn those_stay_that_had_a_turn_last() {
         let mut cache = room_for(2);
         for id in ["a", "b", "a", "c"] {
-            let mut slot = cache.take(id);
-            slot.loaded.get_or_insert_with(|| Loaded::new(id));
-            slot.awaited.insert(1);
-            cache.put(id, slot);
+            let mut entry = cache.take(id);
+            entry.loaded.get_or_insert_with(|| Loaded::new(id));
+            entry.awaited.insert(1);
+            cache.put(id, entry);
             assert!(cache.end_turn(id), "{id}");
         }
         assert_eq!(histories(&cache), ["a", "c"]);
@@ -325,9 +325,9 @@ mod tests {
         for sleeper in 0..SLEEPERS {
             assert!(turn(&mut cache, &sleeper.to_string()));
             let chain = chains[sleeper % chains.len()];
-            let slot = cache.take(chain);
-            assert!(slot.loaded.is_some(), "{chain} after {sleeper}");
-            cache.put(chain, slot);
+            let entry = cache.take(chain);
+            assert!(entry.loaded.is_some(), "{chain} after {sleeper}");
+            cache.put(chain, entry);
             assert!(cache.end_turn(chain));
             assert!(cache.bytes <= cache.most);
         }

@@ -14,12 +14,10 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use crate::actors::ActorError;
-use crate::workflow::LOG;
-use crate::workflow::engine::{DUE_TIME, Engine, any_for, metadata, methods, now, retry_later};
-use crate::workflow::{is_stalled, is_unknown};
+use crate::workflow::engine::{AT_ONCE, Engine};
+use crate::workflow::error::{is_stalled, is_unknown};
+use crate::workflow::protocol::{DUE_TIME, LOG, any_for, metadata, methods, now};
 
-/// Calls that are made at once for one turn.
-pub(crate) const AT_ONCE: usize = 32;
 /// How long another instance may take to be told something.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it may take to create a child. Its id may be that of an instance which creates this one meanwhile: neither would
@@ -28,15 +26,16 @@ const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What could not be sent.
 #[derive(Debug, Default)]
-pub(crate) struct Failures {
+pub(crate) struct SendFailures {
     /// The event ids of what was to be sent.
     pub(crate) causes: Vec<i32>,
     /// All of it was for other apps.
     pub(crate) only_remote: bool,
-    why: Option<String>,
+    /// The first failure; `None` if all was sent.
+    pub(crate) why: Option<String>,
 }
 
-impl Failures {
+impl SendFailures {
     fn of(failed: Vec<(Option<i32>, bool, String)>) -> Self {
         Self {
             only_remote: failed
@@ -53,32 +52,9 @@ impl Failures {
         self.why = self.why.or(other.why);
         self
     }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.why.is_none()
-    }
-
-    /// What a run of this instance comes to: not to be had again every second.
-    pub(crate) fn into_result(self, engine: &Engine, instance: &str) -> Result<(), Status> {
-        match self.why {
-            None => Ok(()),
-            Some(why) => Err(engine.refused(instance, &why)),
-        }
-    }
 }
 
 impl Engine {
-    /// What an instance wants done cannot be done now: it is tried again less and less often, and told once.
-    pub(crate) fn refused(&self, instance: &str, why: &str) -> Status {
-        if self.instance_failures.refused(instance, why) {
-            tracing::warn!(
-                target: LOG,
-                "workflow '{instance}' cannot proceed, trying again at growing intervals: {why}"
-            );
-        }
-        retry_later(why)
-    }
-
     /// Starts activities of an execution. `due` is a time that is over.
     pub(crate) async fn start(
         &self,
@@ -86,7 +62,7 @@ impl Engine {
         (generation, execution): (u64, &str),
         due: Option<Timestamp>,
         tasks: &[HistoryEvent],
-    ) -> Failures {
+    ) -> SendFailures {
         let due = nanos(Some(&due.unwrap_or_else(now))) / 1_000_000;
         let (due, origin) = (due.to_string(), Origin::of(execution));
         // Made before they are waited for: a closure that borrows could not be sent with them.
@@ -115,7 +91,7 @@ impl Engine {
     }
 
     /// Sends to other instances.
-    pub(crate) async fn send(&self, from: &str, messages: &[Message]) -> Failures {
+    pub(crate) async fn send(&self, from: &str, messages: &[Message]) -> SendFailures {
         let sent = messages.iter().map(|message| async move {
             let error = self.send_one(from, message).await.err()?;
             let app = message.app.as_deref();
@@ -213,9 +189,9 @@ impl Engine {
 }
 
 /// What failed of calls that are made at once.
-async fn all(calls: Vec<impl Future<Output = Option<(Option<i32>, bool, String)>>>) -> Failures {
+async fn all(calls: Vec<impl Future<Output = Option<(Option<i32>, bool, String)>>>) -> SendFailures {
     let calls = stream::iter(calls).buffer_unordered(AT_ONCE);
-    Failures::of(calls.filter_map(std::future::ready).collect().await)
+    SendFailures::of(calls.filter_map(std::future::ready).collect().await)
 }
 
 fn is_end(event: &HistoryEvent) -> bool {

@@ -8,6 +8,10 @@ use std::time::{Duration, SystemTime};
 use outrigger_backoff::Backoff;
 use outrigger_telemetry::metrics::Gauge;
 use tokio::time::Instant;
+use tonic::Status;
+
+use crate::workflow::error::retry_later;
+use crate::workflow::protocol::LOG;
 
 /// Instances whose failures are known, at most.
 const MAX_KNOWN: usize = 4096;
@@ -167,8 +171,19 @@ impl InstanceFailures {
     }
 
     /// The answer of a worker cannot be carried out, and a repetition is likely to be the same; whether that is news.
-    pub(crate) fn refused(&self, id: &str, why: &str) -> bool {
+    fn refused(&self, id: &str, why: &str) -> bool {
         self.note(id, why, Failed::Answer).0
+    }
+
+    /// As [`InstanceFailures::refused`], logged once. The status that the run fails with.
+    pub(crate) fn reject(&self, id: &str, why: &str) -> Status {
+        if self.refused(id, why) {
+            tracing::warn!(
+                target: LOG,
+                "workflow '{id}' cannot proceed, trying again at growing intervals: {why}"
+            );
+        }
+        retry_later(why)
     }
 
     /// The worker that had the turn of an instance went away. How many turns in a row have lost theirs; `None` where too much is

@@ -11,10 +11,10 @@ use prost::Message as _;
 use prost_types::Any;
 use tonic::{Code, Status};
 
-use super::actor::{Held, random};
+use super::state::Held;
 use super::store::Loaded;
-use crate::workflow::LOG;
-use crate::workflow::engine::{decode, methods, new_id, now, plain};
+use crate::workflow::error::plain;
+use crate::workflow::protocol::{LOG, decode, methods, new_id, now, random};
 
 impl Held<'_> {
     pub(crate) async fn fork(&mut self, body: &Bytes) -> Result<(), Status> {
@@ -63,9 +63,9 @@ impl Held<'_> {
             .remind(&engine.types.workflow, self.id, &name, None, Some(data))
             .await?;
         // Whatever was wrong with one of this id is not wrong with this one.
-        engine.instance_failures.clear(self.id);
-        self.slot.awaited.clear();
-        self.slot.is_stalled = false;
+        self.all.failures.clear(self.id);
+        self.entry.awaited.clear();
+        self.entry.is_stalled = false;
         self.save(Loaded::made(instance), change).await
     }
 
@@ -87,13 +87,16 @@ impl Held<'_> {
             timers,
             children,
         } = rerun;
-        self.slot.awaited.extend(tasks.iter().map(|task| task.event_id));
+        self.entry.awaited.extend(tasks.iter().map(|task| task.event_id));
         engine.set_timers(self.id, execution, &timers).await?;
         let (started, sent) = tokio::join!(
             engine.start(self.id, execution, due, &tasks),
             engine.send(self.id, &children),
         );
-        started.and(sent).into_result(&engine, self.id)
+        match started.and(sent).why {
+            None => Ok(()),
+            Some(why) => Err(self.all.failures.reject(self.id, &why)),
+        }
     }
 }
 

@@ -7,15 +7,16 @@
 
 use std::time::Duration;
 
+use outrigger_workflow::event::ends;
 use outrigger_workflow::{Additions, Outcome};
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::actor::{Held, answer};
+use super::events::answer;
 use super::inbox::{Batch, Decoded};
-use super::run::RunOutcome;
+use super::state::Held;
 use super::store::Loaded;
-use crate::workflow::engine::is_state_changed;
+use crate::workflow::error::is_state_changed;
 
 /// How long a turn that was carried out waits for what comes of it. It holds nobody up: others that want the turn end it, and
 /// events are what it waits for. Whoever reads the store sees the turn that much later.
@@ -50,7 +51,7 @@ impl Held<'_> {
     ) -> Option<Batch> {
         let is_news = outcome.facts().status() != loaded.instance.status();
         let waits = outcome.awaits_what_it_began(&loaded.instance)
-            && !self.slot.stores_alone
+            && !self.entry.stores_alone
             && budget.began.elapsed() < MAX_RUN_TIME
             // Somebody may wait to see that it runs.
             && !(is_news && self.all.watchers.has(self.id));
@@ -67,7 +68,7 @@ impl Held<'_> {
         outcome: Outcome,
         batch: Batch,
         budget: &RunBudget,
-    ) -> Result<RunOutcome, Status> {
+    ) -> Result<(), Status> {
         let Decoded {
             tickets,
             events,
@@ -80,7 +81,7 @@ impl Held<'_> {
         let raised: Vec<u64> = tickets
             .iter()
             .zip(&events)
-            .filter(|(_, arrival)| outrigger_workflow::event::ends(&arrival.event).is_none())
+            .filter(|(_, arrival)| ends(&arrival.event).is_none())
             .map(|(ticket, _)| *ticket)
             .collect();
         let Additions { added, change, .. } =
@@ -89,7 +90,7 @@ impl Held<'_> {
                 .commit_with(outcome, events, self.all.engine.limit);
         // One of the events may be what the store does not take: who sent a result is told so in a turn of its own. Who raised
         // an event decides whether to raise it again.
-        self.slot.stores_alone = true;
+        self.entry.stores_alone = true;
         if let Err(error) = self.save(loaded, change).await {
             // Nothing was stored where the state has changed: all that came waits for the step that is repeated.
             if !is_state_changed(&error) {
@@ -98,9 +99,9 @@ impl Held<'_> {
             self.all.inbox.answer(self.id, answers);
             return Err(error);
         }
-        self.slot.stores_alone = false;
+        self.entry.stores_alone = false;
         answers.extend(tickets.into_iter().zip(added.into_iter().map(answer)));
         self.all.inbox.answer(self.id, answers);
-        Ok(RunOutcome::EventsLeft)
+        Ok(())
     }
 }

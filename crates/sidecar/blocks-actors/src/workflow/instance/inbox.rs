@@ -7,15 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use outrigger_workflow::Arrival;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tonic::Status;
 
-use super::actor::Instances;
-use crate::actors::{ActorCall, QueuedCall};
-use crate::workflow::engine::{arrival, is_state_changed, repeat_on_change};
+use crate::workflow::protocol::arrival;
 
 /// Events that are taken in at once, at most.
 const MAX_TOGETHER: usize = 128;
@@ -115,7 +112,7 @@ impl Inbox {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, instance: &str, event: Bytes) -> u64 {
+    pub(crate) fn enter(&self, instance: &str, event: Bytes) -> u64 {
         let mut queues = self.locked();
         queues.next += 1;
         let ticket = queues.next;
@@ -131,7 +128,7 @@ impl Inbox {
         ticket
     }
 
-    fn leave(&self, instance: &str, ticket: u64) {
+    pub(crate) fn leave(&self, instance: &str, ticket: u64) {
         self.change(instance, |queue| {
             queue.events.retain(|waiting| waiting.ticket != ticket);
         });
@@ -186,7 +183,7 @@ impl Inbox {
     }
 
     /// What is to be done in a turn: the answer if there is one already, and else the events that are to be taken in.
-    fn take(&self, instance: &str, ticket: u64) -> Result<Batch, Result<(), Status>> {
+    pub(crate) fn take(&self, instance: &str, ticket: u64) -> Result<Batch, Result<(), Status>> {
         let queues = self.locked();
         let queue = queues.by_instance.get(instance);
         let waiting = queue.into_iter().flat_map(|queue| &queue.events);
@@ -199,7 +196,7 @@ impl Inbox {
     }
 
     /// Waits until there is an answer.
-    async fn answered(&self, instance: &str, ticket: u64) -> Result<(), Status> {
+    pub(crate) async fn answered(&self, instance: &str, ticket: u64) -> Result<(), Status> {
         loop {
             match self.answer_of(instance, ticket) {
                 Ok(answer) => return answer,
@@ -271,85 +268,6 @@ impl Drop for BatchWaiter<'_> {
     fn drop(&mut self) {
         self.inbox
             .change(self.instance, |queue| queue.batch_waiter = None);
-    }
-}
-
-/// A call that brings an event.
-pub(crate) struct QueuedEvent<'a> {
-    instances: &'a Instances,
-    instance: &'a str,
-    ticket: u64,
-}
-
-impl<'a> QueuedEvent<'a> {
-    pub(crate) fn new(instances: &'a Instances, call: &'a ActorCall) -> Self {
-        Self {
-            ticket: instances.inbox.enter(&call.id, call.body.clone()),
-            instances,
-            instance: &call.id,
-        }
-    }
-
-    async fn take_in(&self, batch: Batch) -> Result<(), Status> {
-        repeat_on_change(self.instance, || self.try_take_in(batch.clone())).await
-    }
-
-    async fn try_take_in(&self, batch: Batch) -> Result<(), Status> {
-        let mut held = self.instances.hold(self.instance);
-        held.check_stalled()?;
-        let Decoded {
-            tickets,
-            events,
-            mut answers,
-        } = Decoded::read(batch);
-        let own = events
-            .first()
-            .cloned()
-            .filter(|_| tickets.first() == Some(&self.ticket));
-        let are_many = events.len() > 1;
-        match (held.add_events(events).await, own) {
-            (Ok(taken), _) => answers.extend(tickets.into_iter().zip(taken)),
-            (Err(error), _) if is_state_changed(&error) => return Err(error),
-            // What the store did not take may be another's event: that must not keep this one out.
-            (Err(_), Some(own)) if are_many => {
-                let alone = held.add_events(vec![own]).await?;
-                answers.extend(alone.into_iter().map(|answer| (self.ticket, answer)));
-            }
-            (Err(error), Some(_)) => return Err(error),
-            // Its own could not be read; those of others are theirs to try.
-            (Err(_), None) => {}
-        }
-        self.instances.inbox.answer(self.instance, answers);
-        match self.instances.inbox.take(self.instance, self.ticket) {
-            Err(answer) => answer,
-            Ok(_) => Err(Status::internal("an event of a workflow got no answer")),
-        }
-    }
-}
-
-impl Drop for QueuedEvent<'_> {
-    fn drop(&mut self) {
-        self.instances.inbox.leave(self.instance, self.ticket);
-    }
-}
-
-impl QueuedCall for QueuedEvent<'_> {
-    fn in_turn(&self) -> BoxFuture<'_, Result<Bytes, Status>> {
-        Box::pin(async move {
-            // Who took it in had its turn before, and may have been cut off: then it has no answer, and is taken in now.
-            let taken = match self.instances.inbox.take(self.instance, self.ticket) {
-                Err(answer) => answer,
-                Ok(batch) => self.take_in(batch).await,
-            };
-            taken.map(|()| Bytes::new())
-        })
-    }
-
-    fn answered(&self) -> BoxFuture<'_, Result<Bytes, Status>> {
-        Box::pin(async move {
-            let answered = self.instances.inbox.answered(self.instance, self.ticket).await;
-            answered.map(|()| Bytes::new())
-        })
     }
 }
 

@@ -1,15 +1,20 @@
 //! The actors that purge instances which have ended, when their time is over.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use prost_types::Any;
+use outrigger_resources::configuration::Retention;
+use outrigger_wire::durabletask::OrchestrationStatus;
+use outrigger_workflow::names;
+use prost_types::{Any, Timestamp};
 use tonic::Status;
 
 use crate::actors::{ActorCall, ActorError, InternalActors};
-use crate::workflow::engine::{Engine, RETENTION_CALL, metadata, methods, retry_later};
-use crate::workflow::{is_stalled, is_unknown};
+use crate::workflow::engine::Engine;
+use crate::workflow::error::{is_stalled, is_unknown, retry_later};
+use crate::workflow::protocol::{RETENTION_CALL, metadata, methods, now};
 
 pub(crate) struct Retentioners {
     engine: Arc<Engine>,
@@ -60,4 +65,60 @@ impl InternalActors for Retentioners {
 
 fn is_early(error: &ActorError) -> bool {
     error.to_string().ends_with("orchestration has not yet completed")
+}
+
+impl Engine {
+    /// Has an instance that ended purged when its time is over.
+    pub(crate) async fn retain(
+        &self,
+        id: &str,
+        status: OrchestrationStatus,
+        ended: Option<Timestamp>,
+    ) -> Result<(), Status> {
+        let Some(keep) = self.retention.and_then(|retention| time(&retention, status)) else {
+            return Ok(());
+        };
+        let mut due = ended.unwrap_or_else(now);
+        due.seconds = due
+            .seconds
+            .saturating_add(i64::try_from(keep.as_secs()).unwrap_or(i64::MAX));
+        due.nanos += i32::try_from(keep.subsec_nanos()).unwrap_or_default();
+        due.normalize();
+        self.remind(&self.types.retentioner, id, names::RETENTION, Some(due), None)
+            .await
+    }
+}
+
+/// How long an instance of this status stays.
+fn time(retention: &Retention, status: OrchestrationStatus) -> Option<Duration> {
+    let own = match status {
+        OrchestrationStatus::Completed => retention.completed,
+        OrchestrationStatus::Failed => retention.failed,
+        OrchestrationStatus::Terminated => retention.terminated,
+        _ => None,
+    };
+    own.or(retention.any)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_of_its_own_wins_over_any() {
+        let retention = Retention {
+            any: Some(Duration::from_secs(9)),
+            failed: Some(Duration::ZERO),
+            ..Retention::default()
+        };
+        assert_eq!(
+            time(&retention, OrchestrationStatus::Failed),
+            Some(Duration::ZERO)
+        );
+        assert_eq!(
+            time(&retention, OrchestrationStatus::Completed),
+            Some(Duration::from_secs(9))
+        );
+        assert_eq!(time(&Retention::default(), OrchestrationStatus::Completed), None);
+    }
 }

@@ -1,26 +1,24 @@
 //! A run of an instance: what waits in its inbox goes to a worker, and what the worker answers is carried out and stored.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use outrigger_resources::configuration::Retention;
+use bytes::Bytes;
 use outrigger_wire::durabletask::backend::v1::DurableTimer;
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_wire::durabletask::{ExecutionStalledEvent, OrchestrationStatus, StalledReason};
-use outrigger_workflow::event::Awaited;
-use outrigger_workflow::{
-    Answered, Change, Instance, MAX_RESTARTS, Origin, Outcome, Turn, TurnContext, TurnStart, names,
+use outrigger_wire::durabletask::{
+    ExecutionStalledEvent, OrchestrationStatus, OrchestratorResponse, StalledReason,
 };
-use prost::Message as _;
+use outrigger_workflow::event::Awaited;
+use outrigger_workflow::{Answered, Instance, MAX_RESTARTS, Origin, Outcome, Turn, TurnContext, TurnStart};
 use prost_types::Timestamp;
 use tonic::Status;
 
-use super::actor::{Held, random, stalled_status};
 use super::group_commit::RunBudget;
+use super::state::Held;
 use super::store::Loaded;
-use crate::workflow::LOG;
-use crate::workflow::engine::{Engine, new_id, now, retry_later};
+use crate::workflow::error::{retry_later, stalled_status};
 use crate::workflow::metrics::Ended as Execution;
+use crate::workflow::protocol::{LOG, new_id, now};
 use crate::workflow::spans;
 use crate::workflow::worker::queue::Cancelled;
 
@@ -63,7 +61,7 @@ impl Held<'_> {
         of: &Origin,
         budget: &RunBudget,
     ) -> Result<RunOutcome, Status> {
-        let is_cached = self.slot.loaded.is_some();
+        let is_cached = self.entry.loaded.is_some();
         let outcome = self.begin(timer.clone(), of, budget).await?;
         let is_idle = matches!(outcome, RunOutcome::Nothing | RunOutcome::OnlyEarly);
         if is_cached && is_idle && self.forget_if_changed().await? {
@@ -78,7 +76,7 @@ impl Held<'_> {
         of: &Origin,
         budget: &RunBudget,
     ) -> Result<RunOutcome, Status> {
-        if self.slot.loaded.is_none() && self.is_over(timer.as_ref()).await? {
+        if self.entry.loaded.is_none() && self.is_over(timer.as_ref()).await? {
             return Ok(RunOutcome::Completed);
         }
         let Some(mut loaded) = self.take().await? else {
@@ -195,13 +193,13 @@ impl Held<'_> {
         engine.count_size(&workflow, &loaded.instance);
         loop {
             let request = turn.request(&loaded.instance);
-            let response = match engine.orchestrate(self.id, request).await {
+            let response = match self.ask_worker(request).await {
                 Ok(response) => response,
                 Err(cancelled) => {
                     engine.metrics.execution(&workflow, Execution::Recoverable, None);
                     let why = format!("the turn of workflow '{}' was not done: {cancelled}", self.id);
                     let lost = match cancelled {
-                        Cancelled::Disconnected => engine.instance_failures.lost(self.id, &why),
+                        Cancelled::Disconnected => self.all.failures.lost(self.id, &why),
                         _ => None,
                     };
                     if let Some(outcome) = turn.abandoned(&loaded.instance) {
@@ -212,7 +210,7 @@ impl Held<'_> {
                     }
                     return Err(match cancelled {
                         // The next one is likely to be as large.
-                        Cancelled::TooLarge { .. } => engine.refused(self.id, &why),
+                        Cancelled::TooLarge { .. } => self.all.failures.reject(self.id, &why),
                         _ => retry_later(why),
                     });
                 }
@@ -222,7 +220,7 @@ impl Held<'_> {
             let answered = {
                 let outside = &mut TurnContext {
                     at: now(),
-                    trace: crate::workflow::trace_context(&span),
+                    trace: spans::trace_context(&span),
                     new_id: &mut new_id,
                     limit: engine.limit,
                 };
@@ -254,10 +252,17 @@ impl Held<'_> {
                 Err(error) => {
                     engine.metrics.execution(&workflow, Execution::Failed, None);
                     self.keep(loaded);
-                    return Err(engine.refused(self.id, &error.to_string()));
+                    return Err(self.all.failures.reject(self.id, &error.to_string()));
                 }
             }
         }
+    }
+
+    /// Has a worker run the step. After losses it runs alone with its worker, as activities do.
+    async fn ask_worker(&self, request: Vec<Bytes>) -> Result<OrchestratorResponse, Cancelled> {
+        let losses = self.all.failures.losses_of(self.id);
+        let _isolated = self.all.activity_failures.isolate_after(losses).await;
+        self.all.workers.run_step(self.id, request, losses).await
     }
 
     /// The worker went away after the workflow continued as new: what it continues with is not lost.
@@ -272,7 +277,6 @@ impl Held<'_> {
     pub(crate) async fn stall_after(&mut self, losses: u32) -> Result<(), Status> {
         let limit = self
             .all
-            .engine
             .activity_failures
             .limit()
             .filter(|limit| losses >= *limit);
@@ -302,16 +306,6 @@ impl Held<'_> {
         self.save(loaded, change).await
     }
 
-    /// Has the instance run again, whatever became of the reminder that this turn is for: one of a timer does not run the
-    /// next generation.
-    pub(crate) async fn run_again(&self) -> Result<(), Status> {
-        let engine = &self.all.engine;
-        let name = names::start_reminder(random());
-        engine
-            .remind(&engine.types.workflow, self.id, &name, None, None)
-            .await
-    }
-
     /// Carries out what the worker answered, and stores it.
     async fn finish(
         &mut self,
@@ -322,7 +316,7 @@ impl Held<'_> {
         if let Some(stalled) = outcome.stalled.clone() {
             let change = loaded.instance.commit(outcome);
             self.save(loaded, change).await?;
-            self.slot.is_stalled = true;
+            self.entry.is_stalled = true;
             let why = stalled.description.unwrap_or_default();
             tracing::warn!(target: LOG, "workflow '{}' is stalled: {why}", self.id);
             return Err(stalled_status());
@@ -339,7 +333,7 @@ impl Held<'_> {
         }
         let engine = Arc::clone(&self.all.engine);
         let set = engine.prepare_timers(self.id, &outcome).await;
-        set.map_err(|error| engine.refused(self.id, error.message()))?;
+        set.map_err(|error| self.all.failures.reject(self.id, error.message()))?;
         let due = loaded.instance.first_at().or_else(|| outcome.facts().first_at);
         let execution = (outcome.generation, outcome.facts().execution());
         let (started, sent) = tokio::join!(
@@ -347,7 +341,7 @@ impl Held<'_> {
             engine.send(self.id, &outcome.messages),
         );
         let failed = started.and(sent);
-        if !failed.is_empty() {
+        if let Some(why) = failed.why {
             if failed.only_remote && outcome.may_be_stored_in_part() {
                 self.run_again().await?;
                 let partly = outcome.without(&loaded.instance, &failed.causes);
@@ -356,23 +350,22 @@ impl Held<'_> {
             } else {
                 self.keep(loaded);
             }
-            return failed
-                .into_result(&engine, self.id)
-                .map(|()| RunOutcome::Completed);
+            return Err(self.all.failures.reject(self.id, &why));
         }
         if outcome.wakes {
             self.run_again().await?;
         }
-        self.slot
+        self.entry
             .awaited
             .extend(outcome.tasks.iter().map(|task| task.event_id));
         if let Some(batch) = self.await_results(&loaded, &outcome, budget).await {
-            return self.commit_with_results(loaded, outcome, batch, budget).await;
+            self.commit_with_results(loaded, outcome, batch, budget).await?;
+            return Ok(RunOutcome::EventsLeft);
         }
-        let change: Change = loaded.instance.commit(outcome);
+        let change = loaded.instance.commit(outcome);
         let ended = ended(&loaded.instance);
         self.save(loaded, change).await?;
-        self.slot.stores_alone = false;
+        self.entry.stores_alone = false;
         if let Some(ended) = ended {
             self.complete(ended).await?;
         }
@@ -386,7 +379,7 @@ impl Held<'_> {
             // Reminders of timers that nobody waits for would only come to find the workflow gone.
             engine.forget_instance(self.id, ended.activities, false).await?;
             // Nor do activities answer whose reminders are gone.
-            self.slot.awaited.clear();
+            self.entry.awaited.clear();
         }
         tracing::debug!(target: LOG, "workflow '{}' has ended: {}", self.id, ended.status.as_str_name());
         Ok(())
@@ -415,114 +408,4 @@ fn ended(instance: &Instance) -> Option<Ended> {
 fn workflow_name(turn: &Turn) -> String {
     let started = turn.facts().started.as_ref();
     started.map_or_else(String::new, |started| started.event.name.clone())
-}
-
-impl Engine {
-    /// Counts a turn that was carried out, if the workflow has ended with it, or that was not.
-    fn count(
-        &self,
-        workflow: &str,
-        ended: Option<OrchestrationStatus>,
-        since: Option<Timestamp>,
-        done: bool,
-    ) {
-        if !done {
-            self.metrics.execution(workflow, Execution::Recoverable, None);
-            return;
-        }
-        let Some(status) = ended else { return };
-        let ended = match status {
-            OrchestrationStatus::Completed => Execution::Success,
-            _ => Execution::Failed,
-        };
-        let since = since.and_then(|since| SystemTime::try_from(since).ok());
-        let elapsed = since.and_then(|since| since.elapsed().ok());
-        self.metrics.execution(workflow, ended, elapsed);
-    }
-
-    /// Counts how large an instance is that a worker is to be sent, also where it is too large.
-    fn count_size(&self, workflow: &str, instance: &Instance) {
-        if let Some(ratio) = self.limit.ratio(instance.size()) {
-            self.metrics.payload(workflow, ratio);
-        }
-    }
-
-    /// Counts how large the activities are that a turn schedules, those that are too large too.
-    fn count_tasks(&self, workflow: &str, outcome: &Outcome) {
-        for event in outcome.tasks.iter().chain(&outcome.refused) {
-            if let Some(EventType::TaskScheduled(task)) = &event.event_type
-                && let Some(ratio) = self.limit.ratio(event.encoded_len())
-            {
-                self.metrics.activity_payload(workflow, &task.name, ratio);
-            }
-        }
-    }
-
-    /// Counts how late an execution begins.
-    fn count_begun(&self, turn: &Turn) {
-        let Some(started) = &turn.facts().started else {
-            return;
-        };
-        let due = started.event.scheduled_start_timestamp.or(started.at);
-        let due = due.and_then(|due| SystemTime::try_from(due).ok());
-        if let Some(late) = due.and_then(|due| due.elapsed().ok()) {
-            self.metrics.scheduled(&started.event.name, late);
-        }
-    }
-
-    /// Has an instance that ended purged when its time is over.
-    async fn retain(
-        &self,
-        id: &str,
-        status: OrchestrationStatus,
-        ended: Option<Timestamp>,
-    ) -> Result<(), Status> {
-        let Some(keep) = self.retention.and_then(|retention| time(&retention, status)) else {
-            return Ok(());
-        };
-        let mut due = ended.unwrap_or_else(now);
-        due.seconds = due
-            .seconds
-            .saturating_add(i64::try_from(keep.as_secs()).unwrap_or(i64::MAX));
-        due.nanos += i32::try_from(keep.subsec_nanos()).unwrap_or_default();
-        due.normalize();
-        self.remind(&self.types.retentioner, id, names::RETENTION, Some(due), None)
-            .await
-    }
-}
-
-/// How long an instance of this status stays.
-fn time(retention: &Retention, status: OrchestrationStatus) -> Option<std::time::Duration> {
-    let own = match status {
-        OrchestrationStatus::Completed => retention.completed,
-        OrchestrationStatus::Failed => retention.failed,
-        OrchestrationStatus::Terminated => retention.terminated,
-        _ => None,
-    };
-    own.or(retention.any)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn a_status_of_its_own_wins_over_any() {
-        let retention = Retention {
-            any: Some(Duration::from_secs(9)),
-            failed: Some(Duration::ZERO),
-            ..Retention::default()
-        };
-        assert_eq!(
-            time(&retention, OrchestrationStatus::Failed),
-            Some(Duration::ZERO)
-        );
-        assert_eq!(
-            time(&retention, OrchestrationStatus::Completed),
-            Some(Duration::from_secs(9))
-        );
-        assert_eq!(time(&Retention::default(), OrchestrationStatus::Completed), None);
-    }
 }

@@ -8,7 +8,9 @@ use outrigger_workflow::{Change, Counts, Instance};
 use tonic::Status;
 
 use crate::actors::{ActorError, StateOperation, StateStep};
-use crate::workflow::engine::{Engine, broken, decode, is_broken, retry_later, state_changed};
+use crate::workflow::engine::Engine;
+use crate::workflow::error::{broken, is_broken, retry_later, state_changed};
+use crate::workflow::protocol::decode;
 
 /// An instance that is in memory.
 pub(crate) struct Loaded {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use crate::actors::Watched;
-use crate::workflow::engine::any;
+use crate::workflow::protocol::any;
 
 type Snapshot = Option<OrchestrationMetadata>;
 

@@ -2,19 +2,28 @@
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
+use outrigger_blocks::state::SEPARATOR;
+use outrigger_component::state::KeyPage;
 use outrigger_wire::durabletask::OrchestrationStatus;
 use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
+use outrigger_workflow::names::METADATA;
 use serde_json::{Value, json};
 
+use super::error::{Action, WorkflowError};
 use super::status::time;
 use crate::actors::ActorError;
-use crate::workflow::instance::dispatch::AT_ONCE;
-use crate::workflow::{Action, WorkflowError, Workflows};
+use crate::workflow::engine::AT_ONCE;
+use crate::workflow::service::Workflows;
 
 /// Instances that one answer looks at, where the client does not say how many.
 const PAGE: u32 = 100;
 /// Instances that one answer looks at, at most: each is read.
 const MAX_PAGE: u32 = 1000;
+
+/// Ids of instances that one answer has, where the client does not say how many.
+const IDS_PAGE: u32 = 1024;
+/// Ids of instances that one answer has at most.
+const MAX_IDS_PAGE: u32 = 16 * 1024;
 
 /// Which instances are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -107,6 +116,35 @@ impl Listed {
 }
 
 impl Workflows {
+    /// Some of the ids of instances, from where `token` left off.
+    ///
+    /// # Errors
+    /// [`ActorError`]; a store that cannot list keys says so.
+    pub async fn list(&self, token: Option<String>, size: Option<u32>) -> Result<KeyPage, ActorError> {
+        self.list_beginning("", token, size).await
+    }
+
+    /// Some of the ids of instances that begin with `prefix`, as [`Workflows::list`] does.
+    async fn list_beginning(
+        &self,
+        prefix: &str,
+        token: Option<String>,
+        size: Option<u32>,
+    ) -> Result<KeyPage, ActorError> {
+        let size = Some(size.unwrap_or(IDS_PAGE).clamp(1, MAX_IDS_PAGE));
+        let page = self
+            .actors
+            .actor_ids_with(&self.engine.types.workflow, prefix, METADATA, token, size);
+        let mut page = page.await?;
+        // An id may have the separator in it. Patterns of some stores take capitals for small letters.
+        let before = [&*self.engine.app_id, &self.engine.types.workflow, ""].join(SEPARATOR);
+        let after = ["", METADATA].join(SEPARATOR);
+        let id = |key: &String| Some(key.strip_prefix(&before)?.strip_suffix(&after)?.to_owned());
+        let ids = page.keys.iter().filter_map(id);
+        page.keys = ids.filter(|id| id.starts_with(prefix)).collect();
+        Ok(page)
+    }
+
     /// Some of the instances of this app, with those that cannot be read. An answer may have fewer than were looked at:
     /// not wanted, or purged meanwhile.
     ///

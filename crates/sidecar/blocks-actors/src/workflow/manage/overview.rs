@@ -1,11 +1,9 @@
 //! What this sidecar knows of its workflows without reading a store, for the page of the status.
 
-use std::sync::PoisonError;
-
 use serde_json::{Map, Value, json};
 
 use super::status::{text, time};
-use crate::workflow::Workflows;
+use crate::workflow::service::Workflows;
 
 /// Something that an instance waits for, as JSON: `instanceID`, `runtimeStatus`, and what the API tells of a wait.
 pub type WorkflowWait = Value;
@@ -30,7 +28,7 @@ pub struct Overview {
 impl Workflows {
     /// What is known here, `most` entries of each kind. Instances that sleep are in the store alone.
     pub fn overview(&self, most: usize) -> Overview {
-        let wanted = self.queue.wanted(most).into_iter();
+        let wanted = self.workers().queue.wanted(most).into_iter();
         let work = wanted.map(|(instance, task, progress)| {
             let (kind, why) = match task {
                 Some(_) => (
@@ -44,17 +42,17 @@ impl Workflows {
             };
             json!({"instanceID": instance, "kind": kind, "id": task, "why": why})
         });
-        let failing = self.instance_failures.all(most).into_iter().map(|(id, trouble)| {
+        let failing = self.instance_failures.all(most).into_iter().map(|(id, failure)| {
             json!({
                 "instanceID": id,
-                "why": trouble.why,
-                "failures": trouble.count,
-                "lastFailure": time(Some(trouble.at.into())),
+                "why": failure.why,
+                "failures": failure.count,
+                "lastFailure": time(Some(failure.at.into())),
             })
         });
         Overview {
-            workers: self.workers(),
-            waiting: self.queue.waiting(),
+            workers: self.workers().connected(),
+            waiting: self.workers().queue.waiting(),
             work: work.collect(),
             waits: self.known_waits(most),
             failing: failing.collect(),
@@ -62,11 +60,7 @@ impl Workflows {
     }
 
     fn known_waits(&self, most: usize) -> Vec<WorkflowWait> {
-        let instances = {
-            let known = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
-            known.upgrade()
-        };
-        let Some(instances) = instances else {
+        let Some(instances) = self.instances() else {
             return Vec::new();
         };
         let known = instances.waits(most).into_iter().flat_map(|known| {
@@ -76,7 +70,7 @@ impl Workflows {
                 let mut members = Map::new();
                 members.insert("instanceID".to_owned(), json!(known.id));
                 members.insert("runtimeStatus".to_owned(), json!(status));
-                if let Value::Object(described) = self.described(&known.id, known.generation, wait) {
+                if let Value::Object(described) = self.described_wait(&known.id, known.generation, wait) {
                     // An instance that is waited for has an id of its own.
                     for (name, value) in described {
                         let name = match name.as_str() {

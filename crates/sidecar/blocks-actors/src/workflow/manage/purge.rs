@@ -11,11 +11,12 @@ use outrigger_workflow::{Counts, Instance};
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::actors::internal::PROTOBUF;
+use super::error::{Action, WorkflowError};
 use crate::actors::{ActorCall, ActorError, ReminderCause, ReminderError};
-use crate::workflow::engine::{is_broken, methods};
+use crate::workflow::error::{is_broken, is_unknown};
 use crate::workflow::metrics::Operation;
-use crate::workflow::{Workflows, is_unknown};
+use crate::workflow::protocol::{LOG, methods};
+use crate::workflow::service::Workflows;
 
 /// Instances that one call purges at most.
 const MAX_PURGED: usize = 100_000;
@@ -77,6 +78,23 @@ impl Progress {
 }
 
 impl Workflows {
+    /// Removes an instance that has ended, and all that it has created; by `force` it alone, whether it has ended or not.
+    ///
+    /// # Errors
+    /// [`WorkflowError`].
+    pub async fn manage_purge(&self, id: &str, force: bool) -> Result<(), WorkflowError> {
+        self.ready(id)?;
+        match self.purge(id, !force, force).await.error {
+            None => Ok(()),
+            Some(error) if is_unknown(&error) => Err(WorkflowError::NotFound(id.to_owned())),
+            Some(error) => {
+                let cause =
+                    format!("failed to Purge workflow {id}: failed to purge orchestration state: {error}");
+                Err(WorkflowError::Failed(Action::Purge, id.to_owned(), cause))
+            }
+        }
+    }
+
     /// Purges an instance that has ended; `recursive`: its children first, `force`: without their actors, whether they
     /// have ended or not.
     pub async fn purge(&self, id: &str, recursive: bool, force: bool) -> Purged {
@@ -117,8 +135,8 @@ impl Workflows {
                 match force {
                     true => self.purge_stored(member).await,
                     false => {
-                        let call = self.request(methods::PURGE, member, Vec::new(), PROTOBUF);
-                        self.with.actors.invoke_plain(&call).await.map(|_| ())
+                        let call = self.request(methods::PURGE, member, Vec::new());
+                        self.actors.invoke_plain(&call).await.map(|_| ())
                     }
                 }
             };
@@ -143,7 +161,7 @@ impl Workflows {
     ) -> Result<bool, ActorError> {
         let stays = |why: &dyn Display| {
             tracing::warn!(
-                target: crate::workflow::LOG,
+                target: LOG,
                 "child workflow '{id}' of app '{app}' is not purged with its parent, purge it there: {why}"
             );
             Ok(false)
@@ -152,10 +170,10 @@ impl Workflows {
             return stays(&"no sidecar hosts the app's workflows");
         }
         let call = ActorCall {
-            kind: ActorTypes::of(&self.with.namespace, app).workflow,
-            ..self.request(methods::PURGE, id, Vec::new(), PROTOBUF)
+            kind: ActorTypes::of(&self.engine.namespace, app).workflow,
+            ..self.request(methods::PURGE, id, Vec::new())
         };
-        let purged = async { self.with.actors.invoke_plain(&call).await.map(|_| ()) };
+        let purged = async { self.actors.invoke_plain(&call).await.map(|_| ()) };
         match self.counted(Operation::Purge, purged).await {
             Ok(()) => Ok(true),
             Err(error) if is_unknown(&error) => Ok(false),
@@ -198,7 +216,7 @@ impl Workflows {
                 Err(error) => return Err(error),
             };
             for child in instance.facts().children() {
-                let app = child.app.clone().filter(|app| **app != *self.with.app_id);
+                let app = child.app.clone().filter(|app| **app != *self.engine.app_id);
                 if !known.insert((app.clone(), child.id.clone())) {
                     continue;
                 }
@@ -220,7 +238,7 @@ impl Workflows {
 
     /// What can be found of an instance whose stored state is broken.
     async fn recover_broken(&self, id: &str) -> Result<Instance, ActorError> {
-        let (actors, kind) = (&self.with.actors, &self.types.workflow);
+        let (actors, kind) = (&self.actors, &self.engine.types.workflow);
         let metadata = actors.state(kind, id, METADATA).await?;
         let counts = metadata.and_then(|metadata| Counts::read(id, &metadata.data).ok());
         let counts = match counts {
@@ -240,7 +258,7 @@ impl Workflows {
         let mut count = 0;
         for first in (0..).step_by(LOOKED_FOR) {
             let keys: Vec<_> = (first..first + LOOKED_FOR).map(key).collect();
-            let stored = self.with.actors.states(&self.types.workflow, id, keys.clone());
+            let stored = self.actors.states(&self.engine.types.workflow, id, keys.clone());
             let stored = stored.await?;
             let Some(last) = keys.iter().rposition(|key| stored.contains_key(key)) else {
                 break;
@@ -253,7 +271,7 @@ impl Workflows {
     /// Removes what is stored of an instance, and its reminders.
     async fn purge_stored(&self, id: &str) -> Result<(), ActorError> {
         tracing::warn!(
-            target: crate::workflow::LOG,
+            target: LOG,
             "workflow '{id}' is purged by force: if it still runs, what it does from now on is lost"
         );
         let instance = match self.load_stored(id).await {
@@ -262,11 +280,11 @@ impl Workflows {
             Err(error) if says_broken(&error) => self.recover_broken(id).await?,
             Err(error) => return Err(error),
         };
-        let actors = &self.with.actors;
+        let actors = &self.actors;
         // The metadata go last: what is left when this breaks off can be purged again.
         let keys = instance.removal().deletes;
-        actors.remove_state(&self.types.workflow, id, keys).await?;
-        let types = &self.types;
+        actors.remove_state(&self.engine.types.workflow, id, keys).await?;
+        let types = &self.engine.types;
         let failed = |error: SchedulerError| ReminderError::Delete(ReminderCause::Other(error.to_string()));
         for kind in [&types.workflow, &types.retentioner] {
             actors.delete_reminders(kind, id, false).await.map_err(failed)?;

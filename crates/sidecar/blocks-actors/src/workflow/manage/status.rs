@@ -1,13 +1,19 @@
-//! Why an instance does not go on, for whoever asks.
+//! The status of an instance, and what it waits for.
 
-use outrigger_wire::durabletask::OrchestrationStatus;
+use std::collections::HashMap;
+
+use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
+use outrigger_wire::durabletask::{HistoryEvent, OrchestrationStatus};
+use outrigger_wire::runtime::v1::GetWorkflowResponse;
 use outrigger_workflow::Wait;
 use outrigger_workflow::names::activity_id;
 use prost_types::Timestamp;
 use serde_json::{Map, Value, json};
 
+use super::error::{Action, WorkflowError};
 use crate::actors::ActorError;
-use crate::workflow::Workflows;
+use crate::workflow::error::is_final;
+use crate::workflow::service::Workflows;
 use crate::workflow::worker::queue::Progress;
 
 /// What an instance waits for, and where.
@@ -49,9 +55,9 @@ impl Workflows {
             return Ok(None);
         };
         let status = instance.status();
-        let host = self.with.actors.host_of(&self.types.workflow, id);
+        let host = self.actors.host_of(&self.engine.types.workflow, id);
         let mut waits: Vec<Value> = Vec::new();
-        if host.is_none() && !crate::workflow::is_final(status) {
+        if host.is_none() && !is_final(status) {
             waits.push(json!({
                 "kind": "host",
                 "why": "no sidecar hosts this app's workflows: none has a worker connected",
@@ -60,29 +66,59 @@ impl Workflows {
         let described = instance
             .waits()
             .into_iter()
-            .map(|wait| self.described(id, instance.generation, wait));
+            .map(|wait| self.described_wait(id, instance.generation, wait));
         waits.extend(described);
         // A timer that has fired is nowhere stored until its turn is.
-        let is_tried = self.queue.turn_progress(id).is_some() || self.instance_failures.of(id).is_some();
-        if is_tried && !crate::workflow::is_final(status) && !waits.iter().any(|wait| wait["kind"] == "turn")
-        {
-            waits.push(self.described(id, instance.generation, Wait::Turn { events: 0, due: None }));
+        let is_tried =
+            self.workers().queue.step_progress(id).is_some() || self.instance_failures.of(id).is_some();
+        if is_tried && !is_final(status) && !waits.iter().any(|wait| wait["kind"] == "turn") {
+            waits.push(self.described_wait(id, instance.generation, Wait::Turn { events: 0, due: None }));
         }
         Ok(Some(Waits {
             id: id.to_owned(),
             status,
             host,
-            workers: self.workers(),
-            work: self.queue.waiting(),
+            workers: self.workers().connected(),
+            work: self.workers().queue.waiting(),
             waits,
         }))
     }
 
-    pub(crate) fn described(&self, instance: &str, generation: u64, wait: Wait) -> Value {
-        let types = |app: Option<&str>| match app {
-            Some(app) => outrigger_workflow::names::ActorTypes::of(&self.with.namespace, app),
-            None => self.types.clone(),
-        };
+    /// How an instance is; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`WorkflowError`].
+    pub async fn manage_get(&self, id: &str) -> Result<Option<GetWorkflowResponse>, WorkflowError> {
+        self.ready(id)?;
+        let found = self.get(id).await.map_err(|error| {
+            let cause = format!("failed to get workflow metadata for '{id}': {error}");
+            WorkflowError::Failed(Action::Get, id.to_owned(), cause)
+        })?;
+        Ok(found.map(described))
+    }
+
+    /// Why an instance does not go on; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`WorkflowError`].
+    pub async fn manage_waits(&self, id: &str) -> Result<Option<Waits>, WorkflowError> {
+        self.ready(id)?;
+        let failed = |error: ActorError| WorkflowError::Failed(Action::Get, id.to_owned(), error.to_string());
+        self.waits(id).await.map_err(failed)
+    }
+
+    /// The history of an instance; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`WorkflowError`].
+    pub async fn manage_history(&self, id: &str) -> Result<Option<Vec<HistoryEvent>>, WorkflowError> {
+        self.ready(id)?;
+        let failed = |error: ActorError| WorkflowError::Failed(Action::Get, id.to_owned(), error.to_string());
+        self.history(id).await.map_err(failed)
+    }
+
+    pub(crate) fn described_wait(&self, instance: &str, generation: u64, wait: Wait) -> Value {
+        let types = |app: Option<&str>| self.engine.types_of(app);
         let mut members = Map::new();
         let mut set = |name: &str, value: Value| {
             if !value.is_null() {
@@ -95,29 +131,29 @@ impl Workflows {
                 set("events", json!(events));
                 set("due", time(due));
                 // Known to the sidecar that hosts it.
-                if let Some(trouble) = self.instance_failures.of(instance) {
-                    set("why", json!(trouble.why));
-                    set("failures", json!(trouble.count));
-                    set("lastFailure", time(Some(trouble.at.into())));
-                } else if let Some(progress) = self.queue.turn_progress(instance) {
+                if let Some(failure) = self.instance_failures.of(instance) {
+                    set("why", json!(failure.why));
+                    set("failures", json!(failure.count));
+                    set("lastFailure", time(Some(failure.at.into())));
+                } else if let Some(progress) = self.workers().queue.step_progress(instance) {
                     let why = text(progress, "turns", "maxConcurrentWorkflowInvocations");
                     set("why", json!(why));
                 }
             }
             Wait::Activity { id, name, app, since } => {
                 let actor = activity_id(instance, id, generation);
-                let host = self.with.actors.host_of(&types(app.as_deref()).activity, &actor);
+                let host = self.actors.host_of(&types(app.as_deref()).activity, &actor);
                 set("kind", json!("activity"));
                 set("id", json!(id));
                 set("name", json!(name));
                 set("since", time(since));
                 if host.is_none() {
-                    let app = app.as_deref().unwrap_or(&self.with.app_id);
+                    let app = app.as_deref().unwrap_or(&self.engine.app_id);
                     set(
                         "why",
                         json!(format!("no sidecar of app '{app}' has a worker connected")),
                     );
-                } else if let Some(progress) = self.queue.activity_progress(instance, id) {
+                } else if let Some(progress) = self.workers().queue.activity_progress(instance, id) {
                     let why = text(progress, "activities", "maxConcurrentActivityInvocations");
                     set("why", json!(why));
                 }
@@ -131,10 +167,7 @@ impl Workflows {
                 app,
                 since,
             } => {
-                let host = self
-                    .with
-                    .actors
-                    .host_of(&types(app.as_deref()).workflow, &instance);
+                let host = self.actors.host_of(&types(app.as_deref()).workflow, &instance);
                 set("kind", json!("child"));
                 set("id", json!(id));
                 set("name", json!(name));
@@ -187,4 +220,54 @@ pub(crate) fn text(progress: Progress, what: &str, setting: &str) -> String {
 pub(crate) fn time(at: Option<Timestamp>) -> Value {
     let at = at.and_then(|at| jiff::Timestamp::new(at.seconds, at.nanos).ok());
     at.map_or(Value::Null, |at| Value::String(at.to_string()))
+}
+
+/// An instance as the management API describes it.
+fn described(metadata: OrchestrationMetadata) -> GetWorkflowResponse {
+    let runtime_status = match metadata.runtime_status() {
+        // The management API has no word for it.
+        OrchestrationStatus::Stalled => "UNKNOWN",
+        status => status.as_str_name().trim_start_matches("ORCHESTRATION_STATUS_"),
+    };
+    let mut properties = HashMap::new();
+    let mut put = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            properties.insert(format!("dapr.workflow.{name}"), value);
+        }
+    };
+    put("custom_status", metadata.custom_status.clone());
+    put("input", metadata.input.clone());
+    put("output", metadata.output.clone());
+    if let Some(failure) = metadata.failure_details.clone() {
+        put("failure.error_type", Some(failure.error_type));
+        put("failure.error_message", Some(failure.error_message));
+        put("failure.stack_trace", failure.stack_trace);
+    }
+    GetWorkflowResponse {
+        runtime_status: runtime_status.to_owned(),
+        instance_id: metadata.instance_id,
+        workflow_name: metadata.name,
+        created_at: metadata.created_at,
+        last_updated_at: metadata.last_updated_at,
+        properties,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_said_is_unknown() {
+        let status = |status: OrchestrationStatus| {
+            let metadata = OrchestrationMetadata {
+                runtime_status: status.into(),
+                ..OrchestrationMetadata::default()
+            };
+            described(metadata).runtime_status
+        };
+        assert_eq!(status(OrchestrationStatus::Running), "RUNNING");
+        assert_eq!(status(OrchestrationStatus::ContinuedAsNew), "CONTINUED_AS_NEW");
+        assert_eq!(status(OrchestrationStatus::Stalled), "UNKNOWN");
+    }
 }

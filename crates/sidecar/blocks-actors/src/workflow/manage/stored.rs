@@ -2,21 +2,14 @@
 
 use std::collections::HashMap;
 
-use outrigger_blocks::state::SEPARATOR;
-use outrigger_component::state::KeyPage;
 use outrigger_wire::durabletask::HistoryEvent;
 use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
 use outrigger_workflow::names::METADATA;
 use outrigger_workflow::{Counts, Instance};
 
 use crate::actors::ActorError;
-use crate::workflow::Workflows;
-use crate::workflow::engine::broken;
-
-/// Ids of instances that one answer has, where the client does not say how many.
-const PAGE: u32 = 1024;
-/// Ids of instances that one answer has at most.
-const MAX_PAGE: u32 = 16 * 1024;
+use crate::workflow::error::broken;
+use crate::workflow::service::Workflows;
 
 /// How often an instance that is stored anew meanwhile is read.
 const READS: usize = 10;
@@ -40,36 +33,6 @@ impl Workflows {
         Ok(instance.map(|instance| instance.history()))
     }
 
-    /// Some of the ids of instances, from where `token` left off.
-    ///
-    /// # Errors
-    /// [`ActorError`]; a store that cannot list keys says so.
-    pub async fn list(&self, token: Option<String>, size: Option<u32>) -> Result<KeyPage, ActorError> {
-        self.list_beginning("", token, size).await
-    }
-
-    /// Some of the ids of instances that begin with `prefix`, as [`Workflows::list`] does.
-    pub(crate) async fn list_beginning(
-        &self,
-        prefix: &str,
-        token: Option<String>,
-        size: Option<u32>,
-    ) -> Result<KeyPage, ActorError> {
-        let size = Some(size.unwrap_or(PAGE).clamp(1, MAX_PAGE));
-        let page = self
-            .with
-            .actors
-            .actor_ids_with(&self.types.workflow, prefix, METADATA, token, size);
-        let mut page = page.await?;
-        // An id may have the separator in it. Patterns of some stores take capitals for small letters.
-        let before = [&*self.with.app_id, &self.types.workflow, ""].join(SEPARATOR);
-        let after = ["", METADATA].join(SEPARATOR);
-        let id = |key: &String| Some(key.strip_prefix(&before)?.strip_suffix(&after)?.to_owned());
-        let ids = page.keys.iter().filter_map(id);
-        page.keys = ids.filter(|id| id.starts_with(prefix)).collect();
-        Ok(page)
-    }
-
     /// An instance as it is stored; `None` where there is none.
     pub(crate) async fn load(&self, id: &str) -> Result<Option<Instance>, ActorError> {
         let stored = self.load_stored(id).await?;
@@ -80,7 +43,11 @@ impl Workflows {
     pub(crate) async fn load_stored(&self, id: &str) -> Result<Option<Instance>, ActorError> {
         let mut unreadable: Option<(Option<String>, ActorError)> = None;
         for _ in 0..READS {
-            let Some(metadata) = self.with.actors.state(&self.types.workflow, id, METADATA).await? else {
+            let Some(metadata) = self
+                .actors
+                .state(&self.engine.types.workflow, id, METADATA)
+                .await?
+            else {
                 return Ok(None);
             };
             if metadata.data.is_empty() {
@@ -106,7 +73,7 @@ impl Workflows {
         let unreadable = |error| ActorError::Internal(broken(&error));
         let counts = Counts::read(id, metadata).map_err(unreadable)?;
         let keys: Vec<String> = counts.keys().collect();
-        let states = self.with.actors.states(&self.types.workflow, id, keys);
+        let states = self.actors.states(&self.engine.types.workflow, id, keys);
         let mut values: HashMap<String, _> = states.await?;
         Instance::read(id, counts, |key| values.remove(key)).map_err(unreadable)
     }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::actors::{ActorCall, InternalActors, Watched};
-use crate::workflow::engine::methods;
+use crate::workflow::protocol::methods;
 
 /// Pieces of work whose answers are waited for at the executors of one sidecar, at most.
 const MAX_WAITING: usize = 1 << 16;

@@ -7,7 +7,7 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, k
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-const TURN: u32 = 1;
+const STEP: u32 = 1;
 const ACTIVITY: u32 = 2;
 const TOKEN: u32 = 10;
 
@@ -15,7 +15,7 @@ const TOKEN: u32 = 10;
 #[derive(Clone, Debug)]
 pub enum Task {
     /// An `OrchestratorRequest`, encoded, in pieces that follow each other.
-    Turn(Vec<Bytes>),
+    Step(Vec<Bytes>),
     /// A run of an activity.
     Activity(Box<ActivityRequest>),
 }
@@ -33,7 +33,7 @@ impl Item {
     /// The field that the task is, and its length.
     fn task_field(&self) -> (u32, usize) {
         match &self.task {
-            Task::Turn(pieces) => (TURN, pieces.iter().map(Bytes::len).sum()),
+            Task::Step(pieces) => (STEP, pieces.iter().map(Bytes::len).sum()),
             Task::Activity(activity) => (ACTIVITY, activity.encoded_len()),
         }
     }
@@ -49,7 +49,7 @@ impl Item {
         encode_key(field, WireType::LengthDelimited, buffer);
         encode_varint(len as u64, buffer);
         match &self.task {
-            Task::Turn(pieces) => pieces.iter().for_each(|piece| buffer.put_slice(piece)),
+            Task::Step(pieces) => pieces.iter().for_each(|piece| buffer.put_slice(piece)),
             Task::Activity(activity) => activity.encode_raw(buffer),
         }
         prost::encoding::string::encode(TOKEN, &self.token, buffer);
@@ -119,7 +119,7 @@ mod tests {
         };
         for (task, request) in [
             (
-                Task::Turn(vec![encoded.slice(..2), Bytes::new(), encoded.slice(2..)]),
+                Task::Step(vec![encoded.slice(..2), Bytes::new(), encoded.slice(2..)]),
                 Request::OrchestratorRequest(turn),
             ),
             (

@@ -4,7 +4,8 @@ use outrigger_wire::durabletask::{ActivityResponse, TaskFailureDetails};
 use tonic::Status;
 
 use super::queue::Cancelled;
-use crate::workflow::{LOG, Workflows};
+use super::workers::Workers;
+use crate::workflow::protocol::LOG;
 
 /// The type of the failure of an activity whose result is too large.
 const TOO_LARGE: &str = "ActivityResultTooLarge";
@@ -24,13 +25,13 @@ pub struct Oversized {
     pub limit: usize,
 }
 
-impl Workflows {
-    /// A worker's answer to a turn is too large: the turn is tried again, less and less often, and the instance can be told to
-    /// end meanwhile. What the worker is told.
-    pub async fn turn_too_large(&self, answer: &Oversized) -> Status {
+impl Workers {
+    /// A worker's answer to a step is too large: the step is retried at growing intervals, and the instance can be terminated
+    /// meanwhile. The status for the worker.
+    pub async fn step_too_large(&self, answer: &Oversized) -> Status {
         let &Oversized { size, limit, .. } = answer;
         let why = Cancelled::TooLarge { size, limit };
-        let is_told = self.queue.turn_refused(&answer.instance, &answer.token, why);
+        let is_told = self.queue.reject_step(&answer.instance, &answer.token, why);
         tracing::warn!(
             target: LOG,
             "CompleteOrchestratorTask for workflow '{}' is refused: it has {size} bytes, which exceeds the {limit} bytes \
@@ -38,13 +39,13 @@ impl Workflows {
             answer.instance,
             if is_told { "" } else { " (nobody waits for it here)" }
         );
-        if !is_told {
-            self.cancel(&answer.instance, &answer.token).await;
+        if !is_told && !answer.instance.is_empty() && self.is_remote(&answer.token) {
+            self.engine.cancel_remotely(&answer.instance).await;
         }
         refused(answer)
     }
 
-    /// A worker's answer to an activity is too large: the activity fails with that. What the worker is told.
+    /// A worker's answer to an activity is too large: the activity fails with that. The status for the worker.
     pub async fn activity_too_large(&self, answer: Oversized) -> Status {
         let Oversized { size, limit, .. } = answer;
         let status = refused(&answer);

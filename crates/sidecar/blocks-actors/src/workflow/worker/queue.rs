@@ -70,7 +70,7 @@ pub enum Cancelled {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Turns of workflows; `None` = no limit.
-    pub turns: Option<usize>,
+    pub steps: Option<usize>,
     /// Activities; `None` = no limit.
     pub activities: Option<usize>,
 }
@@ -78,13 +78,13 @@ pub struct Limits {
 /// What a worker's answer is matched by, as the contract has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    Turn(String),
+    Step(String),
     Activity(String, i32),
 }
 
 /// What a worker answered.
 enum WorkerResponse {
-    Turn(OrchestratorResponse),
+    Step(OrchestratorResponse),
     Activity(ActivityResponse),
 }
 
@@ -97,7 +97,7 @@ struct PendingWork {
     /// The stream that it was sent on, and when.
     sent: Option<(u64, SystemTime)>,
     /// How many turns of the instance in a row have lost their worker; 0 of an activity.
-    turn_losses: u32,
+    step_losses: u32,
 }
 
 #[derive(Default)]
@@ -162,10 +162,10 @@ pub struct WorkQueue {
     /// There is work that no stream has taken.
     arrived: Notify,
     limits: Limits,
-    memory_of_turns: Arc<Payloads>,
+    step_memory: Arc<Payloads>,
     /// For itself: turns do not wait for activities, which may take hours and may wait for turns.
-    memory_of_activities: Arc<Payloads>,
-    turns: Option<Semaphore>,
+    activity_memory: Arc<Payloads>,
+    steps: Option<Semaphore>,
     activities: Option<Semaphore>,
     streams: AtomicUsize,
 }
@@ -182,9 +182,9 @@ impl WorkQueue {
             work: Mutex::default(),
             arrived: Notify::new(),
             limits,
-            memory_of_turns: memory(),
-            memory_of_activities: memory(),
-            turns: limits.turns.map(Semaphore::new),
+            step_memory: memory(),
+            activity_memory: memory(),
+            steps: limits.steps.map(Semaphore::new),
             activities: limits.activities.map(Semaphore::new),
             streams: AtomicUsize::new(0),
         })
@@ -196,7 +196,7 @@ impl WorkQueue {
     ///
     /// # Errors
     /// [`Cancelled`].
-    pub async fn orchestrate(
+    pub async fn run_step(
         &self,
         instance: &str,
         request: Vec<Bytes>,
@@ -204,28 +204,28 @@ impl WorkQueue {
         remote: impl Future<Output = Cancelled>,
     ) -> Result<OrchestratorResponse, Cancelled> {
         let _wanted = self.want()?;
-        let _memory = hold(&self.memory_of_turns, request.iter().map(Bytes::len).sum())?;
-        let key = Key::Turn(instance.to_owned());
-        let _permit = self.permit(self.turns.as_ref(), &key).await?;
-        match self.work(key, Task::Turn(request), losses, remote).await? {
-            WorkerResponse::Turn(response) => Ok(response),
+        let _memory = hold(&self.step_memory, request.iter().map(Bytes::len).sum())?;
+        let key = Key::Step(instance.to_owned());
+        let _permit = self.permit(self.steps.as_ref(), &key).await?;
+        match self.work(key, Task::Step(request), losses, remote).await? {
+            WorkerResponse::Step(response) => Ok(response),
             // Keys of the two kinds are never the same.
             WorkerResponse::Activity(_) => Err(Cancelled::Disconnected),
         }
     }
 
-    /// Has a worker run an activity, as [`WorkQueue::orchestrate`] does.
+    /// Has a worker run an activity, as [`WorkQueue::run_step`] does.
     ///
     /// # Errors
     /// [`Cancelled`].
-    pub async fn execute(
+    pub async fn run_activity(
         &self,
         request: ActivityRequest,
         remote: impl Future<Output = Cancelled>,
     ) -> Result<ActivityResponse, Cancelled> {
         let _wanted = self.want()?;
         let _memory = hold(
-            &self.memory_of_activities,
+            &self.activity_memory,
             request.input.as_ref().map_or(0, String::len),
         )?;
         let instance = request.orchestration_instance.as_ref();
@@ -235,7 +235,7 @@ impl WorkQueue {
         let task = Task::Activity(Box::new(request));
         match self.work(key, task, 0, remote).await? {
             WorkerResponse::Activity(response) => Ok(response),
-            WorkerResponse::Turn(_) => Err(Cancelled::Disconnected),
+            WorkerResponse::Step(_) => Err(Cancelled::Disconnected),
         }
     }
 
@@ -244,7 +244,7 @@ impl WorkQueue {
     /// # Errors
     /// [`Cancelled::TooLargeTogether`].
     pub fn has_memory(&self) -> Result<(), Cancelled> {
-        let memory = &self.memory_of_turns;
+        let memory = &self.step_memory;
         let has_room = memory.has_room().then_some(());
         has_room.ok_or_else(|| Cancelled::TooLargeTogether(memory.most()))
     }
@@ -265,7 +265,7 @@ impl WorkQueue {
         &self,
         key: Key,
         task: Task,
-        turn_losses: u32,
+        step_losses: u32,
         remote: impl Future<Output = Cancelled>,
     ) -> Result<WorkerResponse, Cancelled> {
         let (answer, answered) = oneshot::channel();
@@ -288,7 +288,7 @@ impl WorkQueue {
                 item: Some(item),
                 answer,
                 sent: None,
-                turn_losses,
+                step_losses,
             };
             work.pieces.insert(number, piece);
             number
@@ -431,7 +431,7 @@ impl Drop for WorkStream {
         // What only ran beside that is not blamed.
         let losses = lost
             .iter()
-            .map(|piece| piece.turn_losses)
+            .map(|piece| piece.step_losses)
             .max()
             .unwrap_or_default();
         for piece in lost {

@@ -6,19 +6,19 @@ use super::{Cancelled, Key, PendingWork, WorkQueue, WorkerResponse};
 
 impl WorkQueue {
     /// A worker has run a turn. Its answer comes back where nobody waits for it here.
-    pub fn turn_done(&self, response: OrchestratorResponse) -> Option<OrchestratorResponse> {
-        let key = Key::Turn(response.instance_id.clone());
+    pub fn step_done(&self, response: OrchestratorResponse) -> Option<OrchestratorResponse> {
+        let key = Key::Step(response.instance_id.clone());
         let Some(piece) = self.answered(&key, &response.completion_token) else {
             return Some(response);
         };
         // Who gives up in this moment needs no answer.
-        let _gone = piece.answer.send(Ok(WorkerResponse::Turn(response)));
+        let _gone = piece.answer.send(Ok(WorkerResponse::Step(response)));
         None
     }
 
     /// A worker has run a turn, and its answer cannot be taken. Whether somebody waited for it here.
-    pub fn turn_refused(&self, instance: &str, token: &str, why: Cancelled) -> bool {
-        let piece = self.answered(&Key::Turn(instance.to_owned()), token);
+    pub fn reject_step(&self, instance: &str, token: &str, why: Cancelled) -> bool {
+        let piece = self.answered(&Key::Step(instance.to_owned()), token);
         piece.is_some_and(|piece| piece.answer.send(Err(why)).is_ok())
     }
 

@@ -35,8 +35,8 @@ impl WorkQueue {
     }
 
     /// Where the turn of an instance is; `None` where none is wanted here.
-    pub fn turn_progress(&self, instance: &str) -> Option<Progress> {
-        self.progress(&Key::Turn(instance.to_owned()), self.limits.turns)
+    pub fn step_progress(&self, instance: &str) -> Option<Progress> {
+        self.progress(&Key::Step(instance.to_owned()), self.limits.steps)
     }
 
     /// Where an activity of an instance is; `None` where it is not wanted here.
@@ -56,8 +56,8 @@ impl WorkQueue {
         let mut wanted: Vec<_> = keys
             .into_iter()
             .filter_map(|key| match key {
-                Key::Turn(id) => {
-                    let progress = self.turn_progress(&id)?;
+                Key::Step(id) => {
+                    let progress = self.step_progress(&id)?;
                     Some((id, None, progress))
                 }
                 Key::Activity(id, task) => {

@@ -37,19 +37,19 @@ async fn work_goes_to_one_stream_and_its_answer_back() {
     let queue = WorkQueue::new(Limits::default());
     let (one, two) = (queue.open(), queue.open());
     assert_eq!(queue.streams(), 2);
-    let mut first = std::pin::pin!(queue.orchestrate("a", Vec::new(), 0, pending()));
-    let mut second = std::pin::pin!(queue.execute(activity("a", 3), pending()));
+    let mut first = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
+    let mut second = std::pin::pin!(queue.run_activity(activity("a", 3), pending()));
     assert!(first.as_mut().now_or_never().is_none());
     assert!(second.as_mut().now_or_never().is_none());
-    assert!(queue.turn_done(turned("a", "")).is_some(), "it was not sent yet");
+    assert!(queue.step_done(turned("a", "")).is_some(), "it was not sent yet");
     let (a, b) = (one.next().await, two.next().await);
-    assert!(matches!(a.task, Task::Turn(_)));
+    assert!(matches!(a.task, Task::Step(_)));
     assert!(matches!(b.task, Task::Activity(_)));
     assert!(one.next().now_or_never().is_none());
     assert!(queue.activity_done(acted("a", 4)).is_some(), "another task");
     assert!(queue.activity_done(acted("a", 3)).is_none());
-    assert!(queue.turn_done(turned("a", &a.token)).is_none());
-    assert!(queue.turn_done(turned("a", "")).is_some(), "once");
+    assert!(queue.step_done(turned("a", &a.token)).is_none());
+    assert!(queue.step_done(turned("a", "")).is_some(), "once");
     assert!(first.await.is_ok());
     assert_eq!(second.await.unwrap().task_id, 3);
     assert!(queue.locked().pieces.is_empty() && queue.locked().by_key.is_empty());
@@ -59,17 +59,17 @@ async fn work_goes_to_one_stream_and_its_answer_back() {
 async fn what_a_stream_leaves_is_cancelled_and_what_it_did_not_take_is_not() {
     let queue = WorkQueue::new(Limits::default());
     let stream = queue.open();
-    let mut sent = std::pin::pin!(queue.orchestrate("a", Vec::new(), 0, pending()));
+    let mut sent = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
     assert!(sent.as_mut().now_or_never().is_none());
     stream.next().await;
-    let mut unsent = std::pin::pin!(queue.orchestrate("b", Vec::new(), 0, pending()));
+    let mut unsent = std::pin::pin!(queue.run_step("b", Vec::new(), 0, pending()));
     assert!(unsent.as_mut().now_or_never().is_none());
     drop(stream);
     assert_eq!(sent.await.unwrap_err(), Cancelled::Disconnected);
     assert!(unsent.as_mut().now_or_never().is_none());
     let stream = queue.open();
     stream.next().await;
-    assert!(queue.turn_done(turned("b", "")).is_none());
+    assert!(queue.step_done(turned("b", "")).is_none());
     assert!(unsent.await.is_ok());
 }
 
@@ -78,8 +78,8 @@ async fn an_activity_beside_a_turn_that_has_lost_workers_is_told_so() {
     let queue = WorkQueue::new(Limits::default());
     for losses in [0, 2] {
         let stream = queue.open();
-        let mut turn = std::pin::pin!(queue.orchestrate("a", Vec::new(), losses, pending()));
-        let mut activity = std::pin::pin!(queue.execute(activity("b", 1), pending()));
+        let mut turn = std::pin::pin!(queue.run_step("a", Vec::new(), losses, pending()));
+        let mut activity = std::pin::pin!(queue.run_activity(activity("b", 1), pending()));
         assert!(turn.as_mut().now_or_never().is_none());
         assert!(activity.as_mut().now_or_never().is_none());
         for _ in 0..2 {
@@ -99,15 +99,15 @@ async fn an_activity_beside_a_turn_that_has_lost_workers_is_told_so() {
 async fn an_answer_to_an_earlier_piece_is_none_to_a_later_one() {
     let queue = WorkQueue::new(Limits::default());
     let stream = queue.open();
-    let mut earlier = Box::pin(queue.orchestrate("a", Vec::new(), 0, pending()));
+    let mut earlier = Box::pin(queue.run_step("a", Vec::new(), 0, pending()));
     assert!(earlier.as_mut().now_or_never().is_none());
     let old = stream.next().await;
     drop(earlier);
-    let mut later = std::pin::pin!(queue.orchestrate("a", Vec::new(), 0, pending()));
+    let mut later = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
     assert!(later.as_mut().now_or_never().is_none());
     let new = stream.next().await;
-    assert!(queue.turn_done(turned("a", &old.token)).is_some());
-    assert!(queue.turn_done(turned("a", &new.token)).is_none());
+    assert!(queue.step_done(turned("a", &old.token)).is_some());
+    assert!(queue.step_done(turned("a", &new.token)).is_none());
     assert!(later.await.is_ok());
 }
 
@@ -116,16 +116,16 @@ async fn an_answer_to_an_earlier_piece_is_none_to_a_later_one() {
 async fn each_of_two_pieces_of_one_key_gets_its_own_answer() {
     let queue = WorkQueue::new(Limits::default());
     let stream = queue.open();
-    let mut first = std::pin::pin!(queue.orchestrate("a", Vec::new(), 0, pending()));
+    let mut first = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
     assert!(first.as_mut().now_or_never().is_none());
     let first_item = stream.next().await;
-    let mut second = std::pin::pin!(queue.orchestrate("a", Vec::new(), 0, pending()));
+    let mut second = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
     assert!(second.as_mut().now_or_never().is_none());
     let second_item = stream.next().await;
-    assert!(queue.turn_done(turned("a", &first_item.token)).is_none());
+    assert!(queue.step_done(turned("a", &first_item.token)).is_none());
     assert!(first.now_or_never().is_some_and(|answer| answer.is_ok()));
     assert!(second.as_mut().now_or_never().is_none());
-    assert!(queue.turn_done(turned("a", &second_item.token)).is_none());
+    assert!(queue.step_done(turned("a", &second_item.token)).is_none());
     assert!(second.now_or_never().is_some_and(|answer| answer.is_ok()));
 }
 
@@ -136,42 +136,40 @@ async fn tokens_are_of_one_queue() {
         WorkQueue::new(Limits::default()),
     );
     let (one, two) = (here.open(), there.open());
-    let mut wanted = std::pin::pin!(here.orchestrate("a", Vec::new(), 0, pending()));
-    let mut other = std::pin::pin!(there.orchestrate("a", Vec::new(), 0, pending()));
+    let mut wanted = std::pin::pin!(here.run_step("a", Vec::new(), 0, pending()));
+    let mut other = std::pin::pin!(there.run_step("a", Vec::new(), 0, pending()));
     assert!(wanted.as_mut().now_or_never().is_none());
     assert!(other.as_mut().now_or_never().is_none());
     let (item, foreign) = (one.next().await, two.next().await);
     assert!(here.is_own(&item.token) && !here.is_own(&foreign.token) && !here.is_own(""));
-    let back = here.turn_done(turned("a", &foreign.token));
+    let back = here.step_done(turned("a", &foreign.token));
     assert_eq!(back, Some(turned("a", &foreign.token)), "for who waits elsewhere");
-    assert!(here.turn_done(turned("a", &item.token)).is_none());
+    assert!(here.step_done(turned("a", &item.token)).is_none());
     assert!(wanted.await.is_ok());
 }
 
 #[tokio::test]
 async fn a_remote_answer_ends_the_wait() {
     let queue = WorkQueue::new(Limits {
-        turns: Some(1),
+        steps: Some(1),
         activities: None,
     });
     let stream = queue.open();
     let brought = {
         let remote = async {
             let item = stream.next().await;
-            assert!(queue.turn_done(turned("a", &item.token)).is_none());
+            assert!(queue.step_done(turned("a", &item.token)).is_none());
             pending().await
         };
-        queue.orchestrate("a", Vec::new(), 0, remote).await
+        queue.run_step("a", Vec::new(), 0, remote).await
     };
     assert!(brought.is_ok());
-    let lost = queue
-        .orchestrate("a", Vec::new(), 0, ready(Cancelled::Lost))
-        .await;
+    let lost = queue.run_step("a", Vec::new(), 0, ready(Cancelled::Lost)).await;
     assert_eq!(lost.unwrap_err(), Cancelled::Lost);
     assert!(queue.locked().pieces.is_empty() && queue.locked().by_key.is_empty());
-    let mut held = std::pin::pin!(queue.orchestrate("b", Vec::new(), 0, pending()));
+    let mut held = std::pin::pin!(queue.run_step("b", Vec::new(), 0, pending()));
     assert!(held.as_mut().now_or_never().is_none());
-    let waiting = queue.orchestrate("a", Vec::new(), 0, ready(Cancelled::Lost));
+    let waiting = queue.run_step("a", Vec::new(), 0, ready(Cancelled::Lost));
     assert!(waiting.now_or_never().is_none(), "it is not with a worker yet");
 }
 
@@ -180,25 +178,25 @@ async fn an_answer_that_cannot_be_taken_ends_the_wait_for_it() {
     let queue = WorkQueue::new(Limits::default());
     let why = Cancelled::TooLarge { size: 9, limit: 8 };
     let stream = queue.open();
-    let mut wanted = std::pin::pin!(queue.orchestrate("a", Vec::new(), 0, pending()));
+    let mut wanted = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
     assert!(wanted.as_mut().now_or_never().is_none());
-    assert!(!queue.turn_refused("a", "", why), "it was not sent yet");
+    assert!(!queue.reject_step("a", "", why), "it was not sent yet");
     let item = stream.next().await;
-    assert!(!queue.turn_refused("b", &item.token, why), "another instance");
-    assert!(queue.turn_refused("a", &item.token, why));
+    assert!(!queue.reject_step("b", &item.token, why), "another instance");
+    assert!(queue.reject_step("a", &item.token, why));
     assert_eq!(wanted.await.unwrap_err(), why);
-    assert!(!queue.turn_refused("a", &item.token, why), "once");
+    assert!(!queue.reject_step("a", &item.token, why), "once");
 }
 
 #[tokio::test]
 async fn limits_hold_work_back() {
     let queue = WorkQueue::new(Limits {
-        turns: None,
+        steps: None,
         activities: Some(1),
     });
     let stream = queue.open();
-    let mut one = std::pin::pin!(queue.execute(activity("a", 1), pending()));
-    let mut two = std::pin::pin!(queue.execute(activity("a", 2), pending()));
+    let mut one = std::pin::pin!(queue.run_activity(activity("a", 1), pending()));
+    let mut two = std::pin::pin!(queue.run_activity(activity("a", 2), pending()));
     assert!(one.as_mut().now_or_never().is_none());
     assert!(two.as_mut().now_or_never().is_none());
     let progress = || {
@@ -227,19 +225,19 @@ async fn limits_hold_work_back() {
 #[tokio::test]
 async fn what_a_limit_holds_back_counts_as_work() {
     let queue = WorkQueue::new(Limits {
-        turns: None,
+        steps: None,
         activities: Some(1),
     });
     let want = |task| {
         let queue = Arc::clone(&queue);
-        let mut wanted = Box::pin(async move { queue.execute(activity("a", task), pending()).await });
+        let mut wanted = Box::pin(async move { queue.run_activity(activity("a", task), pending()).await });
         wanted.as_mut().now_or_never().is_none().then_some(wanted)
     };
     let mut held: Vec<_> = (0..MAX_WORK)
         .map(|task| want(i32::try_from(task).unwrap()).unwrap())
         .collect();
     assert_eq!(queue.waiting(), MAX_WORK);
-    let beyond = queue.execute(activity("b", 1), pending()).now_or_never();
+    let beyond = queue.run_activity(activity("b", 1), pending()).now_or_never();
     assert_eq!(beyond.unwrap().unwrap_err(), Cancelled::TooMuch);
     held.pop();
     held.push(want(-1).unwrap());
@@ -254,7 +252,7 @@ async fn what_a_limit_holds_back_counts_as_work() {
 async fn work_beyond_its_memory_is_refused() {
     let queue = WorkQueue::within(Limits::default(), || Payloads::up_to(100));
     let turn = |bytes| {
-        let mut wanted = Box::pin(queue.orchestrate("a", vec![vec![0; bytes].into()], 0, pending()));
+        let mut wanted = Box::pin(queue.run_step("a", vec![vec![0; bytes].into()], 0, pending()));
         match wanted.as_mut().now_or_never() {
             None => Ok(wanted),
             Some(ended) => Err(ended.unwrap_err()),
@@ -264,9 +262,9 @@ async fn work_beyond_its_memory_is_refused() {
         input: Some("x".repeat(500)),
         ..activity("b", task)
     };
-    let mut running = Box::pin(queue.execute(large(1), pending()));
+    let mut running = Box::pin(queue.run_activity(large(1), pending()));
     assert!(running.as_mut().now_or_never().is_none());
-    let beyond = queue.execute(large(2), pending()).now_or_never();
+    let beyond = queue.run_activity(large(2), pending()).now_or_never();
     assert_eq!(beyond.unwrap().unwrap_err(), Cancelled::TooLargeTogether(100));
     let (small, large) = (turn(25).unwrap(), turn(500).unwrap());
     assert!(queue.open().next().now_or_never().is_some(), "a worker has it");
@@ -280,7 +278,7 @@ async fn work_beyond_its_memory_is_refused() {
 #[tokio::test]
 async fn work_that_nobody_waits_for_is_not_sent() {
     let queue = WorkQueue::new(Limits::default());
-    let mut dropped = Box::pin(queue.orchestrate("a", Vec::new(), 0, pending()));
+    let mut dropped = Box::pin(queue.run_step("a", Vec::new(), 0, pending()));
     assert!(dropped.as_mut().now_or_never().is_none());
     assert_eq!(queue.waiting(), 1);
     drop(dropped);
@@ -294,7 +292,7 @@ async fn what_was_withdrawn_is_skipped_and_does_not_pile_up() {
     let queue = WorkQueue::new(Limits::default());
     let want = |task: i32| {
         let queue = Arc::clone(&queue);
-        let mut wanted = Box::pin(async move { queue.execute(activity("a", task), pending()).await });
+        let mut wanted = Box::pin(async move { queue.run_activity(activity("a", task), pending()).await });
         assert!(wanted.as_mut().now_or_never().is_none());
         wanted
     };
@@ -326,15 +324,12 @@ async fn what_was_withdrawn_is_skipped_and_does_not_pile_up() {
 #[tokio::test]
 async fn an_end_cancels_everything() {
     let queue = WorkQueue::new(Limits::default());
-    let mut waiting = std::pin::pin!(queue.orchestrate("a", Vec::new(), 0, pending()));
+    let mut waiting = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
     assert!(waiting.as_mut().now_or_never().is_none());
     queue.end();
     assert_eq!(waiting.await.unwrap_err(), Cancelled::Ended);
     assert_eq!(
-        queue
-            .orchestrate("a", Vec::new(), 0, pending())
-            .await
-            .unwrap_err(),
+        queue.run_step("a", Vec::new(), 0, pending()).await.unwrap_err(),
         Cancelled::Ended
     );
 }

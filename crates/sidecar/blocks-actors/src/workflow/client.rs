@@ -1,0 +1,194 @@
+//! What clients of workflows ask of an instance's actor, wherever that lives: start, add an event, wait for a status.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use futures::StreamExt as _;
+use http::HeaderValue;
+use outrigger_telemetry::trace::{Parent, Span, SpanKind, Status as SpanStatus};
+use outrigger_wire::durabletask::backend::v1::{CreateWorkflowInstanceRequest, OrchestrationMetadata};
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::{
+    ExecutionStartedEvent, HistoryEvent, OrchestrationIdReusePolicy, OrchestrationInstance,
+    OrchestrationStatus,
+};
+use prost::Message as _;
+use prost_types::Timestamp;
+use tokio::time::sleep;
+use tonic::{Code, Status};
+
+use super::engine::request;
+use super::metrics::Operation;
+use super::protocol::{WATCH_PAUSE, methods};
+use super::service::Workflows;
+use super::spans::{SCOPE, span_name, trace_context};
+use crate::actors::{ActorCall, ActorError};
+
+/// Before an instance whose type no sidecar hosts is started again.
+const START_PAUSE: Duration = Duration::from_secs(1);
+const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+/// An instance to be started.
+#[derive(Clone, Debug, Default)]
+pub struct Start {
+    /// Instance id; not checked.
+    pub id: String,
+    /// Name of the workflow to start.
+    pub name: String,
+    /// Version of the workflow, for its span alone.
+    pub version: String,
+    /// The input of the workflow, as text.
+    pub input: Option<String>,
+    /// Not before.
+    pub at: Option<Timestamp>,
+    /// What becomes of an instance that has the id already.
+    pub policy: Option<OrchestrationIdReusePolicy>,
+    /// The span that starts it.
+    pub parent: Parent,
+}
+
+impl Workflows {
+    /// Starts an instance. Without a worker this waits for one, until the future is dropped.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn start(&self, start: Start) -> Result<(), ActorError> {
+        let mut span = self.create_span(&start);
+        let event = EventType::ExecutionStarted(ExecutionStartedEvent {
+            name: start.name,
+            input: start.input,
+            orchestration_instance: Some(OrchestrationInstance {
+                instance_id: start.id.clone(),
+                execution_id: Some(uuid::Uuid::new_v4().to_string()),
+            }),
+            scheduled_start_timestamp: start.at,
+            parent_trace_context: trace_context(&span),
+            ..ExecutionStartedEvent::default()
+        });
+        let request = CreateWorkflowInstanceRequest {
+            start_event: Some(now(event)),
+            policy: Some(start.policy.unwrap_or_default()),
+        };
+        let call = self.request(methods::CREATE, &start.id, request.encode_to_vec());
+        let created = self.counted(Operation::Create, self.create(&call)).await;
+        if let Err(error) = &created {
+            span.set_status(SpanStatus::Error(error.to_string()));
+        }
+        created
+    }
+
+    async fn create(&self, call: &ActorCall) -> Result<(), ActorError> {
+        loop {
+            match self.actors.invoke_plain(call).await {
+                Ok(_) => return Ok(()),
+                Err(error) if waits_for_host(&error) => sleep(START_PAUSE).await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn create_span(&self, start: &Start) -> Span {
+        let name = span_name("create_orchestration", &start.name, &start.version);
+        let mut span = self
+            .engine
+            .tracer
+            .start_scoped(SCOPE, SpanKind::Client, &name, &start.parent);
+        if span.is_recording() {
+            span.set("durabletask.type", "orchestration");
+            span.set("durabletask.task.name", start.name.clone());
+            span.set("durabletask.task.instance_id", start.id.clone());
+            span.set("durabletask.task.version", start.version.clone());
+        }
+        span
+    }
+
+    /// Sends an event to an instance.
+    ///
+    /// # Errors
+    /// [`ActorError`]; what an unknown instance says is [`outrigger_workflow::error::NO_INSTANCE`].
+    pub async fn add(&self, id: &str, event: EventType) -> Result<(), ActorError> {
+        let event = now(event).encode_to_vec();
+        let call = ActorCall {
+            content_type: Some(OCTETS),
+            ..self.request(methods::ADD_EVENT, id, event)
+        };
+        let added = async { self.actors.invoke_plain(&call).await.map(|_| ()) };
+        self.counted(Operation::AddEvent, added).await
+    }
+
+    /// Waits until the status of an instance is one that `until` takes; `None` where it ended without.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn wait(
+        &self,
+        id: &str,
+        until: impl Fn(OrchestrationStatus) -> bool,
+    ) -> Result<Option<OrchestrationMetadata>, ActorError> {
+        let call = self.request(methods::WATCH, id, Vec::new());
+        loop {
+            let mut updates = match self.actors.watch(&call).await {
+                Err(error) if waits_for_host(&error) => {
+                    sleep(START_PAUSE).await;
+                    continue;
+                }
+                opened => opened?,
+            };
+            let mut last = None;
+            loop {
+                let metadata = match updates.next().await {
+                    None => return Ok(last),
+                    // It moved: it is watched again where it is now.
+                    Some(Err(error)) if waits_for_host(&error) => {
+                        sleep(WATCH_PAUSE).await;
+                        break;
+                    }
+                    Some(Err(error)) => return Err(error),
+                    Some(Ok(any)) => {
+                        OrchestrationMetadata::decode(any.value.as_slice()).map_err(|error| {
+                            let text = format!("the status of workflow '{id}' cannot be read: {error}");
+                            ActorError::Internal(Status::internal(text))
+                        })?
+                    }
+                };
+                if until(metadata.runtime_status()) {
+                    return Ok(Some(metadata));
+                }
+                last = Some(metadata);
+            }
+        }
+    }
+
+    /// A call of the actor of an instance.
+    pub(crate) fn request(&self, method: &str, id: &str, body: Vec<u8>) -> ActorCall {
+        request(&self.engine.types.workflow, id, method, body)
+    }
+
+    pub(crate) async fn counted<T>(
+        &self,
+        operation: Operation,
+        done: impl Future<Output = Result<T, ActorError>>,
+    ) -> Result<T, ActorError> {
+        let began = Instant::now();
+        let done = done.await;
+        self.engine
+            .metrics
+            .operation(operation, done.is_ok(), began.elapsed());
+        done
+    }
+}
+
+/// Whether somebody who hosts the instance may come.
+fn waits_for_host(error: &ActorError) -> bool {
+    let waits = |(code, _)| matches!(code, Code::FailedPrecondition | Code::Unavailable);
+    error.is_about_place() || error.status().is_some_and(waits)
+}
+
+/// An event of this moment, which no history has numbered.
+fn now(event: EventType) -> HistoryEvent {
+    HistoryEvent {
+        event_id: -1,
+        timestamp: Some(SystemTime::now().into()),
+        event_type: Some(event),
+        ..HistoryEvent::default()
+    }
+}

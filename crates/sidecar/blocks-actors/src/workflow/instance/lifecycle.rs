@@ -1,0 +1,118 @@
+//! How an instance is created, replaced and purged.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use outrigger_wire::durabletask::backend::v1::CreateWorkflowInstanceRequest;
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_workflow::error::PurgeError;
+use outrigger_workflow::{Creation, create};
+use tokio::time::timeout;
+use tonic::{Code, Status};
+
+use super::cache::CacheEntry;
+use super::state::Held;
+use super::store::Loaded;
+use crate::workflow::error::{plain, retry_later};
+use crate::workflow::protocol::{LOG, decode, now};
+
+/// How long it may take to remove reminders of what was replaced.
+const REMINDER_REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Held<'_> {
+    pub(crate) async fn create(&mut self, body: &Bytes) -> Result<(), Status> {
+        let mut request: CreateWorkflowInstanceRequest =
+            decode("the request to create a workflow", body.clone())?;
+        let mut loaded = self.take_current().await?.unwrap_or_else(|| Loaded::new(self.id));
+        let awaits = !self.entry.awaited.is_empty();
+        let creation = match loaded.instance.creation(&request, awaits) {
+            Ok(creation) => creation,
+            Err(error) => {
+                self.keep(loaded);
+                return Err(plain(error));
+            }
+        };
+        let Some(start) = request
+            .start_event
+            .take()
+            .filter(|_| creation != Creation::Nothing)
+        else {
+            self.keep(loaded);
+            return Ok(());
+        };
+        let engine = Arc::clone(&self.all.engine);
+        // A child is made, and stalls: its parent is told of neither, and both are seen.
+        let is_child = matches!(&start.event_type, Some(EventType::ExecutionStarted(started)) if started.parent_instance.is_some());
+        let too_much = || {
+            let room = self.all.workers.queue.has_memory();
+            room.err()
+                .map(|why| format!("the workflow is not started: {why}"))
+        };
+        if !is_child && let Some(why) = engine.limit.refuses_start(&start).or_else(too_much) {
+            self.keep(loaded);
+            return Err(Status::resource_exhausted(why));
+        }
+        // What was there goes with the change that stores what takes its place: whatever is cut off before leaves it whole.
+        let replaced = match creation {
+            Creation::Replace => loaded.instance.activities(),
+            _ => Vec::new(),
+        };
+        let due = create::due(&start);
+        let change = loaded.instance.start(start);
+        let (execution, later) = (loaded.instance.execution(), loaded.instance.begins_later(now()));
+        engine
+            .remind_start(self.id, execution, due, later.is_some())
+            .await?;
+        self.save(loaded, change).await?;
+        self.all.failures.clear(self.id);
+        self.entry.awaited.clear();
+        self.entry.is_stalled = false;
+        self.forget_replaced(replaced).await;
+        Ok(())
+    }
+
+    /// Removes the reminders of activities that nobody waits for any more: they would be run for nothing. Other reminders of
+    /// what was replaced find another execution and do nothing, and a removal that is late might take one of this execution.
+    async fn forget_replaced(&self, activities: Vec<String>) {
+        let forgotten = timeout(
+            REMINDER_REMOVAL_TIMEOUT,
+            self.all.engine.forget_activities(activities),
+        )
+        .await;
+        let forgotten = forgotten.unwrap_or_else(|_| Err(retry_later("the scheduler takes long")));
+        if let Err(error) = forgotten {
+            let why = error.message();
+            tracing::warn!(
+                target: LOG,
+                "workflow '{}' was replaced; activities of the one before may be run once more, for nothing: {why}",
+                self.id
+            );
+        }
+    }
+
+    pub(crate) async fn purge(&mut self, by_retention: bool) -> Result<(), Status> {
+        // What is removed is what the store has now.
+        self.entry.loaded = None;
+        let loaded = self.all.engine.load_rest(self.id).await?;
+        let instance = loaded.as_ref().map(|loaded| &loaded.instance);
+        let purged = instance.map_or(Err(PurgeError::Unknown), |instance| instance.purge());
+        if let Err(error) = purged {
+            let code = match error {
+                PurgeError::Unknown => Code::NotFound,
+                _ => Code::FailedPrecondition,
+            };
+            if let Some(loaded) = loaded {
+                self.keep(loaded);
+            }
+            return Err(Status::new(code, error.to_string()));
+        }
+        let Some(mut loaded) = loaded else { return Ok(()) };
+        let engine = Arc::clone(&self.all.engine);
+        engine.remove(&mut loaded).await?;
+        self.entry = CacheEntry::default();
+        engine
+            .forget_instance(self.id, loaded.instance.activities(), !by_retention)
+            .await
+    }
+}

@@ -1,0 +1,66 @@
+//! What is counted of the steps of instances.
+
+use std::time::SystemTime;
+
+use outrigger_wire::durabletask::OrchestrationStatus;
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_workflow::{Instance, Outcome, Turn};
+use prost::Message as _;
+use prost_types::Timestamp;
+
+use crate::workflow::engine::Engine;
+use crate::workflow::metrics::Ended as Execution;
+
+impl Engine {
+    /// Counts a turn that was carried out, if the workflow has ended with it, or that was not.
+    pub(crate) fn count(
+        &self,
+        workflow: &str,
+        ended: Option<OrchestrationStatus>,
+        since: Option<Timestamp>,
+        done: bool,
+    ) {
+        if !done {
+            self.metrics.execution(workflow, Execution::Recoverable, None);
+            return;
+        }
+        let Some(status) = ended else { return };
+        let ended = match status {
+            OrchestrationStatus::Completed => Execution::Success,
+            _ => Execution::Failed,
+        };
+        let since = since.and_then(|since| SystemTime::try_from(since).ok());
+        let elapsed = since.and_then(|since| since.elapsed().ok());
+        self.metrics.execution(workflow, ended, elapsed);
+    }
+
+    /// Counts how large an instance is that a worker is to be sent, also where it is too large.
+    pub(crate) fn count_size(&self, workflow: &str, instance: &Instance) {
+        if let Some(ratio) = self.limit.ratio(instance.size()) {
+            self.metrics.payload(workflow, ratio);
+        }
+    }
+
+    /// Counts how large the activities are that a turn schedules, those that are too large too.
+    pub(crate) fn count_tasks(&self, workflow: &str, outcome: &Outcome) {
+        for event in outcome.tasks.iter().chain(&outcome.refused) {
+            if let Some(EventType::TaskScheduled(task)) = &event.event_type
+                && let Some(ratio) = self.limit.ratio(event.encoded_len())
+            {
+                self.metrics.activity_payload(workflow, &task.name, ratio);
+            }
+        }
+    }
+
+    /// Counts how late an execution begins.
+    pub(crate) fn count_begun(&self, turn: &Turn) {
+        let Some(started) = &turn.facts().started else {
+            return;
+        };
+        let due = started.event.scheduled_start_timestamp.or(started.at);
+        let due = due.and_then(|due| SystemTime::try_from(due).ok());
+        if let Some(late) = due.and_then(|due| due.elapsed().ok()) {
+            self.metrics.scheduled(&started.event.name, late);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The instances that live on this sidecar, and an instance held by the call that has its turn.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outrigger_workflow::{Change, names};
+use tonic::Status;
+
+use super::cache::{CacheEntry, CachedWaits, Gauges, InstanceCache};
+use super::failures::InstanceFailures;
+use super::inbox::Inbox;
+use super::store::Loaded;
+use super::watchers::Watchers;
+use crate::workflow::activity::failures::ActivityFailures;
+use crate::workflow::engine::Engine;
+use crate::workflow::error::stalled_status;
+use crate::workflow::protocol::random;
+use crate::workflow::worker::workers::Workers;
+
+/// All instances that live here.
+pub(crate) struct Instances {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) workers: Arc<Workers>,
+    pub(crate) failures: Arc<InstanceFailures>,
+    pub(crate) activity_failures: Arc<ActivityFailures>,
+    /// Only the holder of an instance's turn takes its entry out.
+    cache: Mutex<InstanceCache>,
+    pub(crate) inbox: Inbox,
+    pub(crate) watchers: Arc<Watchers>,
+}
+
+/// An instance in its turn. Without [`Held::keep`] it is read anew: a cancelled turn leaves no half-done change.
+pub(crate) struct Held<'a> {
+    pub(crate) all: &'a Instances,
+    pub(crate) id: &'a str,
+    pub(crate) entry: CacheEntry,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let entry = std::mem::take(&mut self.entry);
+        self.all.locked().put(self.id, entry);
+    }
+}
+
+impl Instances {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        workers: Arc<Workers>,
+        failures: Arc<InstanceFailures>,
+        activity_failures: Arc<ActivityFailures>,
+    ) -> Self {
+        let gauges = Gauges {
+            stalled: engine.metrics.stalled.clone(),
+            bytes: engine.metrics.cached.clone(),
+        };
+        Self {
+            engine,
+            workers,
+            failures,
+            activity_failures,
+            cache: Mutex::new(InstanceCache::with(gauges)),
+            inbox: Inbox::default(),
+            watchers: Arc::default(),
+        }
+    }
+
+    /// What those in memory wait for, `most` of them, the one first whose turn was longest ago.
+    pub(crate) fn waits(&self, most: usize) -> Vec<CachedWaits> {
+        let ids = self.locked().ids(most);
+        // Turns need the lock, too: it is held for one instance at a time.
+        ids.iter().filter_map(|id| self.locked().waits(id)).collect()
+    }
+
+    pub(crate) fn locked(&self) -> MutexGuard<'_, InstanceCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn hold<'a>(&'a self, id: &'a str) -> Held<'a> {
+        let entry = self.locked().take(id);
+        Held { all: self, id, entry }
+    }
+}
+
+impl Held<'_> {
+    /// Takes the instance, from memory or from the store. It is to be given back with [`Held::keep`].
+    pub(crate) async fn take(&mut self) -> Result<Option<Loaded>, Status> {
+        match self.entry.loaded.take() {
+            Some(loaded) => Ok(Some(loaded)),
+            None => self.all.engine.load(self.id).await,
+        }
+    }
+
+    /// As [`Held::take`], but what is in memory is read anew where it is not what is stored any more: an instance that was
+    /// purged by force is not in the way of another.
+    pub(crate) async fn take_current(&mut self) -> Result<Option<Loaded>, Status> {
+        if self.entry.loaded.is_some() {
+            self.forget_if_changed().await?;
+        }
+        self.take().await
+    }
+
+    /// Whether the store has another state than the one in memory, which is dropped then.
+    pub(crate) async fn forget_if_changed(&mut self) -> Result<bool, Status> {
+        let found = self.all.engine.find(self.id).await?;
+        let known = self.entry.loaded.as_ref().zip(found.as_ref());
+        let is_current = known.is_some_and(|(loaded, found)| loaded.is(found));
+        if !is_current {
+            self.entry = CacheEntry::default();
+        }
+        Ok(!is_current)
+    }
+
+    pub(crate) fn keep(&mut self, loaded: Loaded) {
+        self.entry.loaded = Some(loaded);
+    }
+
+    /// Stores a change, keeps the instance, and tells who watches it.
+    pub(crate) async fn save(&mut self, mut loaded: Loaded, change: Change) -> Result<(), Status> {
+        if !change.is_empty() {
+            self.all.engine.save(&mut loaded, change).await?;
+        }
+        self.all.watchers.publish(self.id, || loaded.instance.metadata());
+        self.keep(loaded);
+        Ok(())
+    }
+
+    pub(crate) fn check_stalled(&self) -> Result<(), Status> {
+        if self.entry.is_stalled {
+            return Err(stalled_status());
+        }
+        Ok(())
+    }
+
+    /// Has the instance run again, whatever became of the reminder that this turn is for: one of a timer does not run the
+    /// next generation.
+    pub(crate) async fn run_again(&self) -> Result<(), Status> {
+        let engine = &self.all.engine;
+        let name = names::start_reminder(random());
+        engine
+            .remind(&engine.types.workflow, self.id, &name, None, None)
+            .await
+    }
+}

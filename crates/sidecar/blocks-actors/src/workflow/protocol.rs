@@ -1,0 +1,96 @@
+//! What the actors of workflows call each other, and how they encode it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::{HeaderMap, HeaderValue};
+use outrigger_workflow::{Arrival, Origin};
+use prost_types::{Any, Timestamp};
+use tonic::Status;
+
+/// Target of the log lines of workflows.
+pub(crate) const LOG: &str = "dapr.wfengine";
+
+/// Methods of workflow actors.
+pub(crate) mod methods {
+    /// Creates an instance: `CreateWorkflowInstanceRequest`.
+    pub(crate) const CREATE: &str = "CreateWorkflowInstance";
+    /// Adds an event: `HistoryEvent`.
+    pub(crate) const ADD_EVENT: &str = "AddWorkflowEvent";
+    /// Removes the state of an instance that has ended.
+    pub(crate) const PURGE: &str = "PurgeWorkflowState";
+    /// Watches the status of an instance: `OrchestrationMetadata`, one after the other.
+    pub(crate) const WATCH: &str = "WaitForRuntimeStatus";
+    /// Begins another instance from an event of this one: `RerunWorkflowFromEventRequest`.
+    pub(crate) const FORK: &str = "ForkWorkflowHistory";
+    /// Begins an instance with a history: `WorkflowState`.
+    pub(crate) const RERUN: &str = "RerunWorkflowInstance";
+    /// Starts an activity: `HistoryEvent`.
+    pub(crate) const EXECUTE: &str = "Execute";
+    /// Brings an answer to an executor: `OrchestratorResponse` or `ActivityResponse`.
+    pub(crate) const COMPLETE: &str = "Complete";
+    /// The worker of an executor's work went away.
+    pub(crate) const CANCEL: &str = "Cancel";
+    /// Waits for the answer that is brought to an executor.
+    pub(crate) const WATCH_COMPLETE: &str = "WatchComplete";
+}
+
+/// Says that a purge is the retention's, whose reminder ends by itself.
+pub(crate) const RETENTION_CALL: &str = "purgeretentioncall";
+/// When an activity is due, milliseconds since 1970.
+pub(crate) const DUE_TIME: &str = "duetime";
+/// Before an actor that moved is watched again.
+pub(crate) const WATCH_PAUSE: Duration = Duration::from_millis(100);
+
+/// Metadata of one entry.
+pub(crate) fn metadata(name: &'static str, value: &str) -> HeaderMap {
+    let mut metadata = HeaderMap::new();
+    if let Ok(value) = HeaderValue::from_str(value) {
+        metadata.insert(name, value);
+    }
+    metadata
+}
+
+pub(crate) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp {
+        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(since.subsec_nanos()).unwrap_or_default(),
+    }
+}
+
+/// A part of a name that tells reminders of one purpose apart.
+pub(crate) fn random() -> [u8; 6] {
+    rand::random()
+}
+
+/// A new unique id.
+pub(crate) fn new_id() -> String {
+    uuid::Uuid::new_v4().to_string()
+}
+
+/// A message in the form that says which one it is.
+pub(crate) fn any(name: &str, message: &impl prost::Message) -> Any {
+    Any {
+        type_url: format!("type.googleapis.com/{name}"),
+        value: message.encode_to_vec(),
+    }
+}
+
+/// The same, with the execution that it is for.
+pub(crate) fn any_for(name: &str, message: &impl prost::Message, origin: &Origin) -> Any {
+    let mut any = any(name, message);
+    origin.append_to(&mut any.value);
+    any
+}
+
+/// Reads an event that comes to an instance.
+pub(crate) fn arrival(encoded: &[u8]) -> Result<Arrival, Status> {
+    let event = decode("the event", encoded)?;
+    let origin = Origin::read(encoded);
+    Ok(Arrival { event, origin })
+}
+
+/// Reads a body of a call.
+pub(crate) fn decode<M: prost::Message + Default>(what: &str, body: impl bytes::Buf) -> Result<M, Status> {
+    M::decode(body).map_err(|error| Status::invalid_argument(format!("{what} cannot be read: {error}")))
+}

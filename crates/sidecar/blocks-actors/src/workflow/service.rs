@@ -1,0 +1,208 @@
+//! The workflows of an app: its workers, and the actor types that this sidecar hosts while any of them is connected.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use futures::stream::{self, StreamExt as _};
+use outrigger_workflow::names::ActorTypes;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::activity::actor::Activities;
+use super::activity::failures::ActivityFailures;
+use super::engine::{AT_ONCE, Dependencies, Engine};
+use super::instance::failures::InstanceFailures;
+use super::instance::retention::Retentioners;
+use super::instance::state::Instances;
+use super::protocol::LOG;
+use super::worker::executor::Executors;
+use super::worker::queue::Limits;
+use super::worker::stream::WorkItems;
+use super::worker::workers::Workers;
+use crate::actors::{ActorError, Actors, InternalActors};
+
+/// Streams of workers at most.
+const MAX_WORKERS: usize = 1024;
+
+/// The workflows of this app.
+pub struct Workflows {
+    pub(crate) actors: Arc<Actors>,
+    pub(crate) engine: Arc<Engine>,
+    workers: Arc<Workers>,
+    activity_failures: Arc<ActivityFailures>,
+    pub(crate) instance_failures: Arc<InstanceFailures>,
+    /// Streams of workers. The first one registers the actor types, and the last one unregisters them.
+    streams: tokio::sync::Mutex<usize>,
+    ended: CancellationToken,
+    /// The instances that live here, while there are workers.
+    instances: Mutex<Weak<Instances>>,
+}
+
+impl Workflows {
+    /// Without workers.
+    pub fn new(with: Dependencies) -> Arc<Self> {
+        let limit = |limit: Option<u32>| limit.and_then(|limit| usize::try_from(limit).ok());
+        let limits = Limits {
+            steps: limit(with.settings.max_workflows),
+            activities: limit(with.settings.max_activities),
+        };
+        let max_losses = with.settings.max_activity_losses;
+        let actors = Arc::clone(&with.actors);
+        let engine = Engine::new(with);
+        Arc::new(Self {
+            actors,
+            workers: Arc::new(Workers::new(Arc::clone(&engine), limits)),
+            activity_failures: Arc::new(ActivityFailures::new(max_losses)),
+            instance_failures: Arc::new(InstanceFailures::new(engine.metrics.failing.clone())),
+            streams: tokio::sync::Mutex::new(0),
+            ended: CancellationToken::new(),
+            instances: Mutex::default(),
+            engine,
+        })
+    }
+
+    /// Logs that instances can be run from now on, once workers connect.
+    pub fn begin(&self) {
+        tracing::info!(target: LOG, "Workflow engine started");
+    }
+
+    /// The app is unhealthy: the reminders of activities end, and come again. Activities that run are not cancelled.
+    pub fn app_is_unhealthy(&self) {
+        self.engine.app_is_unhealthy();
+    }
+
+    /// The workers that are connected.
+    pub fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
+    /// Whether there can be workflows at all.
+    ///
+    /// # Errors
+    /// [`ActorError`] without placement or without a state store of actors.
+    pub fn check(&self) -> Result<(), ActorError> {
+        self.actors.check_available()
+    }
+
+    /// The instances that live here; `None` without workers.
+    pub(crate) fn instances(&self) -> Option<Arc<Instances>> {
+        let instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
+        instances.upgrade()
+    }
+
+    fn hosted_types(&self) -> Vec<String> {
+        let ActorTypes {
+            workflow,
+            activity,
+            retentioner,
+            executor,
+        } = &self.engine.types;
+        let executor = self.engine.is_clustered.then_some(executor);
+        let types = [workflow, activity, retentioner].into_iter().chain(executor);
+        types.cloned().collect()
+    }
+
+    /// The actors to host while there are workers.
+    fn hosted_actors(&self) -> Vec<(String, Arc<dyn InternalActors>)> {
+        // Workers that come now may have other code.
+        self.instance_failures.forget();
+        let engine = &self.engine;
+        let types = engine.types.clone();
+        let instances = Arc::new(Instances::new(
+            Arc::clone(engine),
+            Arc::clone(&self.workers),
+            Arc::clone(&self.instance_failures),
+            Arc::clone(&self.activity_failures),
+        ));
+        *self.instances.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&instances);
+        let activities = Activities::new(
+            Arc::clone(engine),
+            Arc::clone(&self.workers),
+            Arc::clone(&self.activity_failures),
+        );
+        let mut actors: Vec<(String, Arc<dyn InternalActors>)> = vec![
+            (types.workflow, instances),
+            (types.activity, Arc::new(activities)),
+            (types.retentioner, Arc::new(Retentioners::new(Arc::clone(engine)))),
+        ];
+        if engine.is_clustered {
+            actors.push((types.executor, Arc::<Executors>::default()));
+        }
+        actors
+    }
+
+    /// Opens a stream of work. The first one has this sidecar host the actor types of workflows.
+    ///
+    /// # Errors
+    /// `Unavailable` where there can be no workflows, `ResourceExhausted` where there are too many streams.
+    pub async fn open_worker(self: &Arc<Self>) -> Result<WorkItems, Status> {
+        if self.ended.is_cancelled() {
+            return Err(Status::unavailable("the sidecar ends"));
+        }
+        self.connect().await?;
+        // Counted before anything can fail between here and the task that disconnects again.
+        let (items, received) = mpsc::channel(1);
+        let workflows = Arc::clone(self);
+        self.engine.tasks.spawn(async move {
+            workflows.workers.serve(items, &workflows.ended).await;
+            workflows.disconnect().await;
+        });
+        Ok(received)
+    }
+
+    async fn connect(&self) -> Result<(), Status> {
+        let mut streams = self.streams.lock().await;
+        if *streams >= MAX_WORKERS {
+            return Err(Status::resource_exhausted(format!(
+                "the limit of {MAX_WORKERS} connected workers is reached"
+            )));
+        }
+        let postponed = self.instance_failures.take_postponed();
+        if *streams == 0 {
+            let unable = |error: ActorError| {
+                let text = format!("unable to establish work item stream at this time: {error}");
+                tracing::warn!(target: LOG, "{text}");
+                Status::unavailable(text)
+            };
+            let types = self.hosted_actors();
+            self.actors.register_internal(types).map_err(unable)?;
+        }
+        *streams += 1;
+        self.engine.metrics.workers.add(1);
+        if !postponed.is_empty() {
+            let engine = Arc::clone(&self.engine);
+            self.engine.tasks.spawn(async move {
+                let all = postponed.iter().map(|id| engine.run_now(id));
+                let all: Vec<_> = all.collect();
+                stream::iter(all).buffer_unordered(AT_ONCE).collect::<()>().await;
+            });
+        }
+        tracing::info!(target: LOG, "work item stream established; {} in all", *streams);
+        Ok(())
+    }
+
+    /// The last worker to disconnect ends all instances here.
+    async fn disconnect(&self) {
+        let mut streams = self.streams.lock().await;
+        *streams -= 1;
+        self.engine.metrics.workers.add(-1);
+        tracing::info!(target: LOG, "work item stream closed; {} remain", *streams);
+        if *streams == 0 {
+            self.actors.unregister_internal(&self.hosted_types()).await;
+            // Runs that were cancelled have left their failures here.
+            self.instance_failures.forget();
+        }
+    }
+
+    /// Ends the streams of all workers, and with them what they have not answered.
+    pub fn end(&self) {
+        self.workers.queue.end();
+        self.ended.cancel();
+        self.engine.tasks.close();
+    }
+
+    /// Waits until the streams have ended.
+    pub async fn has_ended(&self) {
+        self.engine.tasks.wait().await;
+    }
+}
