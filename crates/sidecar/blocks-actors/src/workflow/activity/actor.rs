@@ -220,6 +220,15 @@ impl Work {
         let _saved = timeout(SAVE, saved).await;
     }
 
+    async fn ask_worker(&self, request: &ActivityRequest) -> Result<ActivityResponse, Cancelled> {
+        let instance = request.orchestration_instance.as_ref();
+        let instance = instance.map_or("", |instance| &instance.instance_id);
+        let encoded = request.encode_to_vec().into();
+        self.workers
+            .run_activity(instance, request.task_id, encoded)
+            .await
+    }
+
     fn count(&self, ended: Execution) {
         let elapsed = self.elapsed.get().copied().unwrap_or_default();
         self.engine
@@ -245,7 +254,7 @@ impl Step for Work {
                 Some(count) => Ok(self.quarantined(count)),
                 None => {
                     let _isolated = self.failures.isolate(&self.key).await;
-                    match self.workers.run_activity(request).await {
+                    match self.ask_worker(&request).await {
                         // The other one has lost as many workers, and is counted.
                         Err(beside @ Cancelled::DisconnectedWithSuspect { losses })
                             if self.failures.count_of(&self.key) <= losses =>

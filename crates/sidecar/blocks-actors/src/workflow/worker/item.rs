@@ -1,7 +1,7 @@
-//! Pieces of work as workers read them: `WorkItem`, whose turn is sent as it is stored, without being decoded.
+//! Work items as workers read them: a `WorkItem` whose request is sent as it was encoded, without being decoded.
 
 use bytes::{BufMut, Bytes};
-use outrigger_wire::durabletask::{ActivityRequest, GetWorkItemsRequest};
+use outrigger_wire::durabletask::GetWorkItemsRequest;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 use tonic::Status;
@@ -16,8 +16,8 @@ const TOKEN: u32 = 10;
 pub enum Task {
     /// An `OrchestratorRequest`, encoded, in pieces that follow each other.
     Step(Vec<Bytes>),
-    /// A run of an activity.
-    Activity(Box<ActivityRequest>),
+    /// An `ActivityRequest`, encoded.
+    Activity(Bytes),
 }
 
 /// A `WorkItem`. It is written, never read.
@@ -34,7 +34,7 @@ impl Item {
     fn task_field(&self) -> (u32, usize) {
         match &self.task {
             Task::Step(pieces) => (STEP, pieces.iter().map(Bytes::len).sum()),
-            Task::Activity(activity) => (ACTIVITY, activity.encoded_len()),
+            Task::Activity(activity) => (ACTIVITY, activity.len()),
         }
     }
 
@@ -50,7 +50,7 @@ impl Item {
         encode_varint(len as u64, buffer);
         match &self.task {
             Task::Step(pieces) => pieces.iter().for_each(|piece| buffer.put_slice(piece)),
-            Task::Activity(activity) => activity.encode_raw(buffer),
+            Task::Activity(activity) => buffer.put_slice(activity),
         }
         prost::encoding::string::encode(TOKEN, &self.token, buffer);
     }
@@ -101,18 +101,18 @@ impl Decoder for ItemCodec {
 #[cfg(test)]
 mod tests {
     use outrigger_wire::durabletask::work_item::Request;
-    use outrigger_wire::durabletask::{OrchestratorRequest, WorkItem};
+    use outrigger_wire::durabletask::{ActivityRequest, OrchestratorRequest, WorkItem};
 
     use super::*;
 
     #[test]
     fn items_are_work_items() {
-        let turn = OrchestratorRequest {
+        let step = OrchestratorRequest {
             instance_id: "a".to_owned(),
             requires_history_streaming: true,
             ..OrchestratorRequest::default()
         };
-        let encoded = Bytes::from(turn.encode_to_vec());
+        let encoded = Bytes::from(step.encode_to_vec());
         let activity = ActivityRequest {
             name: "b".repeat(300),
             ..ActivityRequest::default()
@@ -120,10 +120,10 @@ mod tests {
         for (task, request) in [
             (
                 Task::Step(vec![encoded.slice(..2), Bytes::new(), encoded.slice(2..)]),
-                Request::OrchestratorRequest(turn),
+                Request::OrchestratorRequest(step),
             ),
             (
-                Task::Activity(Box::new(activity.clone())),
+                Task::Activity(activity.encode_to_vec().into()),
                 Request::ActivityRequest(activity),
             ),
         ] {

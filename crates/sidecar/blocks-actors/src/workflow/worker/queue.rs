@@ -1,5 +1,5 @@
-//! Work for the workers of the app: turns of workflows and runs of activities, each given to one of the streams that the
-//! workers have open, and waited for until the worker answers or its stream ends.
+//! The queue of work items: steps of workflows and runs of activities. Each item goes to one of the streams that workers have
+//! open, and is waited for until the worker answers or its stream ends.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -9,36 +9,31 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use outrigger_accept::budget::{self, HeldPayload, Payloads};
-use outrigger_wire::durabletask::{ActivityRequest, ActivityResponse, OrchestratorResponse};
-use tokio::sync::{Notify, Semaphore, oneshot};
+use outrigger_wire::durabletask::{ActivityResponse, OrchestratorResponse};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
 
 use super::item::{Item, Task};
 
-mod answers;
-mod permits;
-pub use permits::Progress;
-
-/// Work that waits or is with workers, at most; what comes beyond is refused, and comes again with its reminder.
-pub const MAX_WORK: usize = 1 << 16;
-/// The part of the memory budget for the turns, and for the inputs of the activities, one in so many.
+/// Work items that wait or are with workers, at most; one beyond is refused, and comes again with its reminder.
+pub(crate) const MAX_WORK: usize = 1 << 16;
+/// The part of the memory budget for the steps, and for the activities, one in so many.
 const MEMORY_PART: usize = 2;
-/// Pieces that were withdrawn and are still in the row of those that wait, beyond as many as wait.
+/// Withdrawn items that stay in the order of those that wait, beyond as many as wait.
 const SLACK: usize = 64;
 
-/// The work was not done: the stream of its worker ended, there is too much of it, its answer got lost, or the sidecar ends.
-/// It is to be tried again later.
+/// The work was not done. It is to be tried again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Cancelled {
+pub(crate) enum Cancelled {
     /// The stream that the work was sent on ended before the worker answered.
     #[error("the worker that had it disconnected")]
     Disconnected,
-    /// The same, and the worker had a turn too of an instance whose turns have lost their worker before.
+    /// The same, and the worker also had a step of an instance whose steps have lost their worker before.
     #[error("the worker that had it disconnected; a workflow that the worker had too may be the cause")]
     DisconnectedWithSuspect {
         /// How often in a row that had happened.
         losses: u32,
     },
-    /// More work than is kept.
+    /// The queue is full.
     #[error("{MAX_WORK} work items wait for workers already; start more workers, or limit what is started")]
     TooMuch,
     /// The same, in bytes.
@@ -68,18 +63,37 @@ pub enum Cancelled {
 
 /// How much may be with workers at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// Turns of workflows; `None` = no limit.
-    pub steps: Option<usize>,
+pub(crate) struct Limits {
+    /// Steps of workflows; `None` = no limit.
+    pub(crate) steps: Option<usize>,
     /// Activities; `None` = no limit.
-    pub activities: Option<usize>,
+    pub(crate) activities: Option<usize>,
 }
 
-/// What a worker's answer is matched by, as the contract has it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
-    Step(String),
-    Activity(String, i32),
+/// Where a work item is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// As many as may be are with workers.
+    Limit(usize),
+    /// No worker has taken it yet.
+    Untaken,
+    /// A worker was sent it then, and has not answered.
+    Sent(SystemTime),
+}
+
+/// What a worker's answer is matched by, as the contract has it: the instance, and the number of the activity (`None`: the
+/// step).
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    instance: Arc<str>,
+    task: Option<i32>,
+}
+
+impl Key {
+    fn new(instance: &str, task: Option<i32>) -> Self {
+        let instance = Arc::from(instance);
+        Self { instance, task }
+    }
 }
 
 /// What a worker answered.
@@ -88,213 +102,261 @@ enum WorkerResponse {
     Activity(ActivityResponse),
 }
 
-/// A piece of work, from when somebody waits for it to when nobody does any more.
-struct PendingWork {
-    key: Key,
-    /// What is sent; `None` once it was.
-    item: Option<Item>,
+enum Stage {
+    /// As many as may be are with workers.
+    Limited,
+    /// No stream has taken it.
+    Queued(Item),
+    /// It was sent on this stream, then.
+    Sent(u64, SystemTime),
+}
+
+/// All that is known of a work item, from when a caller wants it done until the caller is answered or gives up.
+struct WorkItem {
+    number: u64,
+    stage: Stage,
+    /// A later item of its key was queued: an answer without a token is for that one.
+    is_superseded: bool,
     answer: oneshot::Sender<Result<WorkerResponse, Cancelled>>,
-    /// The stream that it was sent on, and when.
-    sent: Option<(u64, SystemTime)>,
-    /// How many turns of the instance in a row have lost their worker; 0 of an activity.
+    /// How many steps of the instance in a row have lost their worker; 0 for an activity.
     step_losses: u32,
 }
 
+/// The item that an answer without a token is for.
+fn current(items: &[WorkItem]) -> Option<&WorkItem> {
+    let is_limited = |item: &WorkItem| matches!(item.stage, Stage::Limited);
+    items.iter().find(|item| !item.is_superseded && !is_limited(item))
+}
+
+fn progress(items: &[WorkItem], limit: Option<usize>) -> Option<Progress> {
+    match current(items).map(|item| &item.stage) {
+        Some(Stage::Sent(_, at)) => Some(Progress::Sent(*at)),
+        Some(_) => Some(Progress::Untaken),
+        None => {
+            let is_limited = items.iter().any(|item| matches!(item.stage, Stage::Limited));
+            limit.filter(|_| is_limited).map(Progress::Limit)
+        }
+    }
+}
+
 #[derive(Default)]
-struct Work {
-    /// Of the next piece, and of the next stream.
-    next: u64,
-    pieces: HashMap<u64, PendingWork>,
-    /// All who want work done, those too who wait until more may be with workers.
+struct State {
+    /// The number of the last item or stream.
+    last: u64,
+    /// Nearly always one of each key: a repeated step has its activities run again while workers still have the first ones.
+    items: HashMap<Key, Vec<WorkItem>>,
+    /// Callers that want work done, also those whose item is answered already.
     wanted: usize,
-    /// How many wait until more may be with workers.
-    held: HashMap<Key, usize>,
-    /// The latest piece of each key: the one that an answer without a token is for.
-    by_key: HashMap<Key, u64>,
-    /// Pieces that no stream has taken, in the order in which they came, and some that were withdrawn.
-    waiting: VecDeque<u64>,
-    /// How many of them were not withdrawn.
-    unsent: usize,
+    /// The order of queued items, and of some that were withdrawn.
+    order: VecDeque<(u64, Key)>,
+    /// How many are queued.
+    queued: usize,
     ended: bool,
 }
 
-impl Work {
+impl State {
     fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
+        self.last += 1;
+        self.last
     }
 
-    /// Takes a piece out, wherever it is.
-    fn take(&mut self, number: u64) -> Option<PendingWork> {
-        let piece = self.pieces.remove(&number)?;
-        if self.by_key.get(&piece.key) == Some(&number) {
-            self.by_key.remove(&piece.key);
+    fn find(&mut self, key: &Key, number: u64) -> Option<&mut WorkItem> {
+        let items = self.items.get_mut(key)?;
+        items.iter_mut().find(|item| item.number == number)
+    }
+
+    fn enqueue(&mut self, key: &Key, number: u64, item: Item) {
+        for earlier in self.items.get_mut(key).into_iter().flatten() {
+            earlier.is_superseded |= !matches!(earlier.stage, Stage::Limited);
         }
-        if piece.item.is_some() {
-            self.unsent -= 1;
-            // Each look at all of them is paid for by as many that were withdrawn.
-            if self.waiting.len() > 2 * self.unsent + SLACK {
-                let pieces = &self.pieces;
-                self.waiting.retain(|waiting| pieces.contains_key(waiting));
+        if let Some(limited) = self.find(key, number) {
+            limited.stage = Stage::Queued(item);
+        }
+        self.order.push_back((number, key.clone()));
+        self.queued += 1;
+    }
+
+    /// Takes an item out, wherever it is.
+    fn take(&mut self, key: &Key, number: u64) -> Option<WorkItem> {
+        let items = self.items.get_mut(key)?;
+        let at = items.iter().position(|item| item.number == number)?;
+        let item = items.swap_remove(at);
+        if items.is_empty() {
+            self.items.remove(key);
+        }
+        if matches!(item.stage, Stage::Queued(_)) {
+            self.queued -= 1;
+            // Each pass over the order is paid for by as many withdrawn items.
+            if self.order.len() > 2 * self.queued + SLACK {
+                let items = &self.items;
+                let is_known = |(number, key): &(u64, Key)| {
+                    let mut items = items.get(key).into_iter().flatten();
+                    items.any(|item| item.number == *number)
+                };
+                self.order.retain(is_known);
             }
         }
-        Some(piece)
+        Some(item)
     }
 
-    /// Takes out what the stream is to send next.
+    /// Takes the item that the stream is to send next.
     fn send(&mut self, stream: u64) -> Option<Item> {
         loop {
-            let number = self.waiting.pop_front()?;
-            if let Some(piece) = self.pieces.get_mut(&number) {
-                self.unsent -= 1;
-                piece.sent = Some((stream, SystemTime::now()));
-                return piece.item.take();
+            let (number, key) = self.order.pop_front()?;
+            let sent = Stage::Sent(stream, SystemTime::now());
+            let stage = self
+                .find(&key, number)
+                .map(|item| std::mem::replace(&mut item.stage, sent));
+            if let Some(Stage::Queued(item)) = stage {
+                self.queued -= 1;
+                return Some(item);
             }
         }
     }
 }
 
 /// The work of one app, and the streams of its workers.
-pub struct WorkQueue {
-    /// What its tokens begin with: no other queue of the app, in whatever process, has the same.
+pub(crate) struct WorkQueue {
+    /// The prefix of its tokens: no other queue of the app, in whatever process, has the same.
     origin: String,
-    work: Mutex<Work>,
-    /// There is work that no stream has taken.
+    state: Mutex<State>,
+    /// There are queued items.
     arrived: Notify,
     limits: Limits,
     step_memory: Arc<Payloads>,
-    /// For itself: turns do not wait for activities, which may take hours and may wait for turns.
+    /// Apart: steps do not wait for activities, which may take hours and may wait for steps.
     activity_memory: Arc<Payloads>,
-    steps: Option<Semaphore>,
-    activities: Option<Semaphore>,
+    step_permits: Option<Semaphore>,
+    activity_permits: Option<Semaphore>,
     streams: AtomicUsize,
 }
 
 impl WorkQueue {
     /// Without work.
-    pub fn new(limits: Limits) -> Arc<Self> {
+    pub(crate) fn new(limits: Limits) -> Arc<Self> {
         Self::within(limits, || Payloads::part(MEMORY_PART))
     }
 
     fn within(limits: Limits, memory: impl Fn() -> Arc<Payloads>) -> Arc<Self> {
         Arc::new(Self {
             origin: format!("{:016x}-", rand::random::<u64>()),
-            work: Mutex::default(),
+            state: Mutex::default(),
             arrived: Notify::new(),
             limits,
             step_memory: memory(),
             activity_memory: memory(),
-            steps: limits.steps.map(Semaphore::new),
-            activities: limits.activities.map(Semaphore::new),
+            step_permits: limits.steps.map(Semaphore::new),
+            activity_permits: limits.activities.map(Semaphore::new),
             streams: AtomicUsize::new(0),
         })
     }
 
-    /// Has a worker run a turn of an instance: an `OrchestratorRequest`, encoded, in pieces. `losses`: how many turns of it in a
-    /// row have lost their worker. Dropping the future withdraws the work. While it is wanted `remote` runs, which may bring the
-    /// answer, or give up.
+    /// Has a worker run a step of an instance: an `OrchestratorRequest`, encoded, in pieces. `losses`: how many steps of it in a
+    /// row have lost their worker. Dropping the future withdraws the work. `remote` runs meanwhile, and may bring the answer, or
+    /// give up.
     ///
     /// # Errors
     /// [`Cancelled`].
-    pub async fn run_step(
+    pub(crate) async fn run_step(
         &self,
         instance: &str,
         request: Vec<Bytes>,
         losses: u32,
         remote: impl Future<Output = Cancelled>,
     ) -> Result<OrchestratorResponse, Cancelled> {
-        let _wanted = self.want()?;
         let _memory = hold(&self.step_memory, request.iter().map(Bytes::len).sum())?;
-        let key = Key::Step(instance.to_owned());
-        let _permit = self.permit(self.steps.as_ref(), &key).await?;
-        match self.work(key, Task::Step(request), losses, remote).await? {
+        let (key, task) = (Key::new(instance, None), Task::Step(request));
+        match self
+            .run(key, task, losses, self.step_permits.as_ref(), remote)
+            .await?
+        {
             WorkerResponse::Step(response) => Ok(response),
             // Keys of the two kinds are never the same.
             WorkerResponse::Activity(_) => Err(Cancelled::Disconnected),
         }
     }
 
-    /// Has a worker run an activity, as [`WorkQueue::run_step`] does.
+    /// Has a worker run an activity: an `ActivityRequest`, encoded. As [`WorkQueue::run_step`] otherwise.
     ///
     /// # Errors
     /// [`Cancelled`].
-    pub async fn run_activity(
+    pub(crate) async fn run_activity(
         &self,
-        request: ActivityRequest,
+        instance: &str,
+        task: i32,
+        request: Bytes,
         remote: impl Future<Output = Cancelled>,
     ) -> Result<ActivityResponse, Cancelled> {
-        let _wanted = self.want()?;
-        let _memory = hold(
-            &self.activity_memory,
-            request.input.as_ref().map_or(0, String::len),
-        )?;
-        let instance = request.orchestration_instance.as_ref();
-        let instance = instance.map(|instance| instance.instance_id.clone());
-        let key = Key::Activity(instance.unwrap_or_default(), request.task_id);
-        let _permit = self.permit(self.activities.as_ref(), &key).await?;
-        let task = Task::Activity(Box::new(request));
-        match self.work(key, task, 0, remote).await? {
+        let _memory = hold(&self.activity_memory, request.len())?;
+        let (key, task) = (Key::new(instance, Some(task)), Task::Activity(request));
+        match self
+            .run(key, task, 0, self.activity_permits.as_ref(), remote)
+            .await?
+        {
             WorkerResponse::Activity(response) => Ok(response),
             WorkerResponse::Step(_) => Err(Cancelled::Disconnected),
         }
     }
 
-    /// Whether there is memory for a turn.
+    /// Whether there is memory for a step.
     ///
     /// # Errors
     /// [`Cancelled::TooLargeTogether`].
-    pub fn has_memory(&self) -> Result<(), Cancelled> {
+    pub(crate) fn has_memory(&self) -> Result<(), Cancelled> {
         let memory = &self.step_memory;
         let has_room = memory.has_room().then_some(());
         has_room.ok_or_else(|| Cancelled::TooLargeTogether(memory.most()))
     }
 
-    fn want(&self) -> Result<Demand<'_>, Cancelled> {
-        let mut work = self.locked();
-        if work.ended {
-            return Err(Cancelled::Ended);
-        }
-        if work.wanted >= MAX_WORK {
-            return Err(Cancelled::TooMuch);
-        }
-        work.wanted += 1;
-        Ok(Demand(self))
-    }
-
-    async fn work(
+    async fn run(
         &self,
         key: Key,
         task: Task,
         step_losses: u32,
+        permits: Option<&Semaphore>,
         remote: impl Future<Output = Cancelled>,
     ) -> Result<WorkerResponse, Cancelled> {
         let (answer, answered) = oneshot::channel();
         let number = {
-            let mut work = self.locked();
-            if work.ended {
+            let mut state = self.locked();
+            if state.ended {
                 return Err(Cancelled::Ended);
             }
-            let number = work.number();
-            work.by_key.insert(key.clone(), number);
-            work.waiting.push_back(number);
-            work.unsent += 1;
-            let item = Item {
-                task,
-                // A worker that hands it back answers this piece, and no later one of the same key.
-                token: self.token(number),
-            };
-            let piece = PendingWork {
-                key,
-                item: Some(item),
+            if state.wanted >= MAX_WORK {
+                return Err(Cancelled::TooMuch);
+            }
+            state.wanted += 1;
+            let number = state.number();
+            state.items.entry(key.clone()).or_default().push(WorkItem {
+                number,
+                stage: Stage::Limited,
+                is_superseded: false,
                 answer,
-                sent: None,
                 step_losses,
-            };
-            work.pieces.insert(number, piece);
+            });
             number
         };
+        let mut ticket = Ticket {
+            queue: self,
+            key,
+            number,
+            _permit: None,
+        };
+        if let Some(permits) = permits {
+            // The semaphore is never closed.
+            let permit = permits.acquire().await.map_err(|_| Cancelled::Ended)?;
+            ticket._permit = Some(permit);
+        }
+        {
+            let mut state = self.locked();
+            if state.ended {
+                return Err(Cancelled::Ended);
+            }
+            // A worker that returns the token answers this item, and no later one of the same key.
+            let token = format!("{}{number}", self.origin);
+            state.enqueue(&ticket.key, number, Item { task, token });
+        }
         self.arrived.notify_one();
-        let _withdrawn = Withdraw { queue: self, number };
         tokio::select! {
             biased;
             answer = answered => answer.unwrap_or(Err(Cancelled::Disconnected)),
@@ -302,147 +364,186 @@ impl WorkQueue {
         }
     }
 
-    fn token(&self, number: u64) -> String {
-        format!("{}{number}", self.origin)
-    }
-
-    /// Whether a token is of a piece of this queue, waited for or not.
-    pub fn is_own(&self, token: &str) -> bool {
+    /// Whether a token is of an item of this queue, waited for or not.
+    pub(crate) fn is_own(&self, token: &str) -> bool {
         token.starts_with(&self.origin)
     }
 
-    /// Opens a stream of work.
-    pub fn open(self: &Arc<Self>) -> WorkStream {
+    /// A worker has run a step. The answer is returned where no item waits for it.
+    pub(crate) fn step_done(&self, response: OrchestratorResponse) -> Option<OrchestratorResponse> {
+        let key = Key::new(&response.instance_id, None);
+        let Some(item) = self.answered(&key, &response.completion_token) else {
+            return Some(response);
+        };
+        // A caller that gives up at this moment needs no answer.
+        let _gone = item.answer.send(Ok(WorkerResponse::Step(response)));
+        None
+    }
+
+    /// A worker has run a step, and its answer cannot be taken. Whether an item waited for it.
+    pub(crate) fn reject_step(&self, instance: &str, token: &str, why: Cancelled) -> bool {
+        let item = self.answered(&Key::new(instance, None), token);
+        item.is_some_and(|item| item.answer.send(Err(why)).is_ok())
+    }
+
+    /// A worker has run an activity. The answer is returned where no item waits for it.
+    pub(crate) fn activity_done(&self, response: ActivityResponse) -> Option<ActivityResponse> {
+        let key = Key::new(&response.instance_id, Some(response.task_id));
+        let Some(item) = self.answered(&key, &response.completion_token) else {
+            return Some(response);
+        };
+        let _gone = item.answer.send(Ok(WorkerResponse::Activity(response)));
+        None
+    }
+
+    /// Takes out the item that an answer is for. One that was not sent yet cannot be what the worker answers.
+    fn answered(&self, key: &Key, token: &str) -> Option<WorkItem> {
+        let mut state = self.locked();
+        let number = match token {
+            "" => current(state.items.get(key)?)?.number,
+            token => token.strip_prefix(&self.origin)?.parse().ok()?,
+        };
+        let is_sent = matches!(state.find(key, number)?.stage, Stage::Sent(..));
+        is_sent.then(|| state.take(key, number)).flatten()
+    }
+
+    /// Where the step of an instance is; `None` where none is wanted here.
+    pub(crate) fn step_progress(&self, instance: &str) -> Option<Progress> {
+        let state = self.locked();
+        progress(state.items.get(&Key::new(instance, None))?, self.limits.steps)
+    }
+
+    /// Where an activity of an instance is; `None` where it is not wanted here.
+    pub(crate) fn activity_progress(&self, instance: &str, task: i32) -> Option<Progress> {
+        let state = self.locked();
+        let items = state.items.get(&Key::new(instance, Some(task)))?;
+        progress(items, self.limits.activities)
+    }
+
+    /// The work that is wanted, `most` items of it: of which instance, which of its activities (`None`: its step), and
+    /// where it is.
+    pub(crate) fn wanted(&self, most: usize) -> Vec<(String, Option<i32>, Progress)> {
+        let state = self.locked();
+        let wanted = state.items.iter().filter_map(|(key, items)| {
+            let limit = match key.task {
+                None => self.limits.steps,
+                Some(_) => self.limits.activities,
+            };
+            Some((key.instance.to_string(), key.task, progress(items, limit)?))
+        });
+        let mut wanted: Vec<_> = wanted.take(most).collect();
+        drop(state);
+        wanted.sort_unstable_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
+        wanted
+    }
+
+    /// How many items wait for a stream to take them, or until more may be with workers.
+    pub(crate) fn waiting(&self) -> usize {
+        let state = self.locked();
+        let items = state.items.values().flatten();
+        items
+            .filter(|item| !matches!(item.stage, Stage::Sent(..)))
+            .count()
+    }
+
+    /// A stream is open from now on; its number.
+    pub(super) fn open_stream(&self) -> u64 {
         self.streams.fetch_add(1, Ordering::AcqRel);
-        let number = self.locked().number();
-        WorkStream {
-            queue: Arc::clone(self),
-            number,
-        }
+        self.locked().number()
     }
 
     /// How many streams are open.
-    pub fn streams(&self) -> usize {
+    pub(crate) fn streams(&self) -> usize {
         self.streams.load(Ordering::Acquire)
     }
 
-    /// How much work waits for a stream to take it, or until more may be with workers.
-    pub fn waiting(&self) -> usize {
-        let work = self.locked();
-        work.unsent + work.held.values().sum::<usize>()
-    }
-
-    /// Cancels all work, and takes no more.
-    pub fn end(&self) {
-        let pieces = {
-            let mut work = self.locked();
-            work.ended = true;
-            work.waiting.clear();
-            work.unsent = 0;
-            work.by_key.clear();
-            std::mem::take(&mut work.pieces)
-        };
-        for piece in pieces.into_values() {
-            // Who does not wait any more needs no answer.
-            let _gone = piece.answer.send(Err(Cancelled::Ended));
+    /// The next item, which is this stream's from now on.
+    pub(super) async fn next(&self, stream: u64) -> Item {
+        loop {
+            let arrived = self.arrived.notified();
+            let (item, has_more) = {
+                let mut state = self.locked();
+                (state.send(stream), state.queued > 0)
+            };
+            if has_more {
+                // Notices of several items may have become one.
+                self.arrived.notify_one();
+            }
+            match item {
+                Some(item) => return item,
+                None => arrived.await,
+            }
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, Work> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Cancels what was sent on a stream and is not answered.
+    pub(super) fn close_stream(&self, stream: u64) {
+        self.streams.fetch_sub(1, Ordering::AcqRel);
+        let mut lost = Vec::new();
+        {
+            let mut state = self.locked();
+            let is_lost = |item: &WorkItem| matches!(item.stage, Stage::Sent(sent, _) if sent == stream);
+            state.items.retain(|key, items| {
+                let of_key = items.extract_if(.., |item| is_lost(item));
+                lost.extend(of_key.map(|item| (key.task, item)));
+                !items.is_empty()
+            });
+        }
+        let losses = lost
+            .iter()
+            .map(|(_, item)| item.step_losses)
+            .max()
+            .unwrap_or_default();
+        for (task, item) in lost {
+            let why = match task {
+                // An activity that only ran at the same time is not blamed.
+                Some(_) if losses > 0 => Cancelled::DisconnectedWithSuspect { losses },
+                _ => Cancelled::Disconnected,
+            };
+            let _gone = item.answer.send(Err(why));
+        }
+        // A notice that this stream had and did not use is another's.
+        self.arrived.notify_one();
+    }
+
+    /// Cancels all work, and takes no more.
+    pub(crate) fn end(&self) {
+        let items = {
+            let mut state = self.locked();
+            state.ended = true;
+            state.order.clear();
+            state.queued = 0;
+            std::mem::take(&mut state.items)
+        };
+        for item in items.into_values().flatten() {
+            let _gone = item.answer.send(Err(Cancelled::Ended));
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Holds work about so many bytes: as its instance has them, and as they are sent.
+/// Holds memory for an item about twice its bytes: as its instance has them, and as they are sent.
 fn hold(memory: &Arc<Payloads>, bytes: usize) -> Result<HeldPayload, Cancelled> {
     let held = memory.try_hold(bytes.saturating_mul(2));
     held.ok_or_else(|| Cancelled::TooLargeTogether(memory.most()))
 }
 
-/// Somebody wants work done, until it is dropped.
-struct Demand<'a>(&'a WorkQueue);
-
-impl Drop for Demand<'_> {
-    fn drop(&mut self) {
-        self.0.locked().wanted -= 1;
-    }
-}
-
-/// Nobody waits for the piece any more.
-struct Withdraw<'a> {
+/// A caller that wants an item done. The item is withdrawn with it, before its permit is free for another.
+struct Ticket<'a> {
     queue: &'a WorkQueue,
+    key: Key,
     number: u64,
+    _permit: Option<SemaphorePermit<'a>>,
 }
 
-impl Drop for Withdraw<'_> {
+impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.queue.locked().take(self.number);
-    }
-}
-
-/// One worker's stream of work. When it is dropped, what was sent on it and not answered is cancelled.
-pub struct WorkStream {
-    queue: Arc<WorkQueue>,
-    number: u64,
-}
-
-impl WorkStream {
-    /// The next piece of work, which is this stream's from now on.
-    pub async fn next(&self) -> Item {
-        loop {
-            let arrived = self.queue.arrived.notified();
-            if let Some(item) = self.take() {
-                return item;
-            }
-            arrived.await;
-        }
-    }
-
-    fn take(&self) -> Option<Item> {
-        let mut work = self.queue.locked();
-        let item = work.send(self.number);
-        let more = work.unsent > 0;
-        drop(work);
-        if more {
-            // Notices of several pieces may have become one.
-            self.queue.arrived.notify_one();
-        }
-        item
-    }
-}
-
-impl Drop for WorkStream {
-    fn drop(&mut self) {
-        self.queue.streams.fetch_sub(1, Ordering::AcqRel);
-        let lost: Vec<_> = {
-            let mut work = self.queue.locked();
-            let of_this = |(number, piece): (&u64, &PendingWork)| {
-                piece
-                    .sent
-                    .is_some_and(|(stream, _)| stream == self.number)
-                    .then_some(*number)
-            };
-            let numbers: Vec<_> = work.pieces.iter().filter_map(of_this).collect();
-            numbers
-                .into_iter()
-                .filter_map(|number| work.take(number))
-                .collect()
-        };
-        // What only ran beside that is not blamed.
-        let losses = lost
-            .iter()
-            .map(|piece| piece.step_losses)
-            .max()
-            .unwrap_or_default();
-        for piece in lost {
-            let why = match piece.key {
-                Key::Activity(..) if losses > 0 => Cancelled::DisconnectedWithSuspect { losses },
-                _ => Cancelled::Disconnected,
-            };
-            let _gone = piece.answer.send(Err(why));
-        }
-        // A notice that this stream had and did not use is another's.
-        self.queue.arrived.notify_one();
+        let mut state = self.queue.locked();
+        state.wanted -= 1;
+        state.take(&self.key, self.number);
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use outrigger_wire::durabletask::{ActivityRequest, ActivityResponse, OrchestratorResponse};
+use outrigger_wire::durabletask::{ActivityResponse, OrchestratorResponse};
 use outrigger_workflow::names;
 use prost::Message as _;
 use tonic::Status;
@@ -53,21 +53,25 @@ impl Workers {
             .await
     }
 
-    /// Has a worker run an activity.
+    /// Has a worker run an activity: an `ActivityRequest`, encoded.
     ///
     /// # Errors
     /// [`Cancelled`].
-    pub(crate) async fn run_activity(&self, request: ActivityRequest) -> Result<ActivityResponse, Cancelled> {
-        let instance = request.orchestration_instance.as_ref();
-        let instance = instance.map_or_else(String::new, |instance| instance.instance_id.clone());
-        let task = request.task_id;
-        let executor = names::execution_id(&instance, task);
-        let remote = self.engine.remote_answer(executor, move |answer| {
+    pub(crate) async fn run_activity(
+        &self,
+        instance: &str,
+        task: i32,
+        request: Bytes,
+    ) -> Result<ActivityResponse, Cancelled> {
+        let executor = names::execution_id(instance, task);
+        let remote = self.engine.remote_answer(executor, |answer| {
             let response = ActivityResponse::decode(answer)?;
-            let is_this = (&response.instance_id, response.task_id) == (&instance, task);
+            let is_this = (response.instance_id.as_str(), response.task_id) == (instance, task);
             Ok(is_this && self.queue.activity_done(response).is_none())
         });
-        self.queue.run_activity(request, Box::pin(remote)).await
+        self.queue
+            .run_activity(instance, task, request, Box::pin(remote))
+            .await
     }
 
     /// A worker has run a step. Whether its answer was waited for, here or at another sidecar of the app.

@@ -1,22 +1,10 @@
 use std::future::{pending, ready};
 
-use futures::FutureExt;
-use outrigger_wire::durabletask::OrchestrationInstance;
-
 use super::*;
+use crate::workflow::worker::stream::WorkStream;
+use futures::FutureExt;
 
-fn activity(instance: &str, task: i32) -> ActivityRequest {
-    ActivityRequest {
-        orchestration_instance: Some(OrchestrationInstance {
-            instance_id: instance.to_owned(),
-            execution_id: None,
-        }),
-        task_id: task,
-        ..ActivityRequest::default()
-    }
-}
-
-fn turned(instance: &str, token: &str) -> OrchestratorResponse {
+fn stepped(instance: &str, token: &str) -> OrchestratorResponse {
     OrchestratorResponse {
         instance_id: instance.to_owned(),
         completion_token: token.to_owned(),
@@ -35,30 +23,30 @@ fn acted(instance: &str, task: i32) -> ActivityResponse {
 #[tokio::test]
 async fn work_goes_to_one_stream_and_its_answer_back() {
     let queue = WorkQueue::new(Limits::default());
-    let (one, two) = (queue.open(), queue.open());
+    let (one, two) = (WorkStream::open(&queue), WorkStream::open(&queue));
     assert_eq!(queue.streams(), 2);
     let mut first = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
-    let mut second = std::pin::pin!(queue.run_activity(activity("a", 3), pending()));
+    let mut second = std::pin::pin!(queue.run_activity("a", 3, Bytes::new(), pending()));
     assert!(first.as_mut().now_or_never().is_none());
     assert!(second.as_mut().now_or_never().is_none());
-    assert!(queue.step_done(turned("a", "")).is_some(), "it was not sent yet");
+    assert!(queue.step_done(stepped("a", "")).is_some(), "it was not sent yet");
     let (a, b) = (one.next().await, two.next().await);
     assert!(matches!(a.task, Task::Step(_)));
     assert!(matches!(b.task, Task::Activity(_)));
     assert!(one.next().now_or_never().is_none());
     assert!(queue.activity_done(acted("a", 4)).is_some(), "another task");
     assert!(queue.activity_done(acted("a", 3)).is_none());
-    assert!(queue.step_done(turned("a", &a.token)).is_none());
-    assert!(queue.step_done(turned("a", "")).is_some(), "once");
+    assert!(queue.step_done(stepped("a", &a.token)).is_none());
+    assert!(queue.step_done(stepped("a", "")).is_some(), "once");
     assert!(first.await.is_ok());
     assert_eq!(second.await.unwrap().task_id, 3);
-    assert!(queue.locked().pieces.is_empty() && queue.locked().by_key.is_empty());
+    assert!(queue.locked().items.is_empty());
 }
 
 #[tokio::test]
 async fn what_a_stream_leaves_is_cancelled_and_what_it_did_not_take_is_not() {
     let queue = WorkQueue::new(Limits::default());
-    let stream = queue.open();
+    let stream = WorkStream::open(&queue);
     let mut sent = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
     assert!(sent.as_mut().now_or_never().is_none());
     stream.next().await;
@@ -67,26 +55,26 @@ async fn what_a_stream_leaves_is_cancelled_and_what_it_did_not_take_is_not() {
     drop(stream);
     assert_eq!(sent.await.unwrap_err(), Cancelled::Disconnected);
     assert!(unsent.as_mut().now_or_never().is_none());
-    let stream = queue.open();
+    let stream = WorkStream::open(&queue);
     stream.next().await;
-    assert!(queue.step_done(turned("b", "")).is_none());
+    assert!(queue.step_done(stepped("b", "")).is_none());
     assert!(unsent.await.is_ok());
 }
 
 #[tokio::test]
-async fn an_activity_beside_a_turn_that_has_lost_workers_is_told_so() {
+async fn an_activity_beside_a_step_that_has_lost_workers_is_told_so() {
     let queue = WorkQueue::new(Limits::default());
     for losses in [0, 2] {
-        let stream = queue.open();
-        let mut turn = std::pin::pin!(queue.run_step("a", Vec::new(), losses, pending()));
-        let mut activity = std::pin::pin!(queue.run_activity(activity("b", 1), pending()));
-        assert!(turn.as_mut().now_or_never().is_none());
+        let stream = WorkStream::open(&queue);
+        let mut step = std::pin::pin!(queue.run_step("a", Vec::new(), losses, pending()));
+        let mut activity = std::pin::pin!(queue.run_activity("b", 1, Bytes::new(), pending()));
+        assert!(step.as_mut().now_or_never().is_none());
         assert!(activity.as_mut().now_or_never().is_none());
         for _ in 0..2 {
             stream.next().await;
         }
         drop(stream);
-        assert_eq!(turn.await.unwrap_err(), Cancelled::Disconnected);
+        assert_eq!(step.await.unwrap_err(), Cancelled::Disconnected);
         let expected = match losses {
             0 => Cancelled::Disconnected,
             losses => Cancelled::DisconnectedWithSuspect { losses },
@@ -98,7 +86,7 @@ async fn an_activity_beside_a_turn_that_has_lost_workers_is_told_so() {
 #[tokio::test]
 async fn an_answer_to_an_earlier_piece_is_none_to_a_later_one() {
     let queue = WorkQueue::new(Limits::default());
-    let stream = queue.open();
+    let stream = WorkStream::open(&queue);
     let mut earlier = Box::pin(queue.run_step("a", Vec::new(), 0, pending()));
     assert!(earlier.as_mut().now_or_never().is_none());
     let old = stream.next().await;
@@ -106,26 +94,26 @@ async fn an_answer_to_an_earlier_piece_is_none_to_a_later_one() {
     let mut later = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
     assert!(later.as_mut().now_or_never().is_none());
     let new = stream.next().await;
-    assert!(queue.step_done(turned("a", &old.token)).is_some());
-    assert!(queue.step_done(turned("a", &new.token)).is_none());
+    assert!(queue.step_done(stepped("a", &old.token)).is_some());
+    assert!(queue.step_done(stepped("a", &new.token)).is_none());
     assert!(later.await.is_ok());
 }
 
-/// A turn that is repeated has its activities run again while the first executions are still with workers.
+/// A step that is repeated has its activities run again while the first executions are still with workers.
 #[tokio::test]
 async fn each_of_two_pieces_of_one_key_gets_its_own_answer() {
     let queue = WorkQueue::new(Limits::default());
-    let stream = queue.open();
+    let stream = WorkStream::open(&queue);
     let mut first = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
     assert!(first.as_mut().now_or_never().is_none());
     let first_item = stream.next().await;
     let mut second = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
     assert!(second.as_mut().now_or_never().is_none());
     let second_item = stream.next().await;
-    assert!(queue.step_done(turned("a", &first_item.token)).is_none());
+    assert!(queue.step_done(stepped("a", &first_item.token)).is_none());
     assert!(first.now_or_never().is_some_and(|answer| answer.is_ok()));
     assert!(second.as_mut().now_or_never().is_none());
-    assert!(queue.step_done(turned("a", &second_item.token)).is_none());
+    assert!(queue.step_done(stepped("a", &second_item.token)).is_none());
     assert!(second.now_or_never().is_some_and(|answer| answer.is_ok()));
 }
 
@@ -135,16 +123,20 @@ async fn tokens_are_of_one_queue() {
         WorkQueue::new(Limits::default()),
         WorkQueue::new(Limits::default()),
     );
-    let (one, two) = (here.open(), there.open());
+    let (one, two) = (WorkStream::open(&here), WorkStream::open(&there));
     let mut wanted = std::pin::pin!(here.run_step("a", Vec::new(), 0, pending()));
     let mut other = std::pin::pin!(there.run_step("a", Vec::new(), 0, pending()));
     assert!(wanted.as_mut().now_or_never().is_none());
     assert!(other.as_mut().now_or_never().is_none());
     let (item, foreign) = (one.next().await, two.next().await);
     assert!(here.is_own(&item.token) && !here.is_own(&foreign.token) && !here.is_own(""));
-    let back = here.step_done(turned("a", &foreign.token));
-    assert_eq!(back, Some(turned("a", &foreign.token)), "for who waits elsewhere");
-    assert!(here.step_done(turned("a", &item.token)).is_none());
+    let back = here.step_done(stepped("a", &foreign.token));
+    assert_eq!(
+        back,
+        Some(stepped("a", &foreign.token)),
+        "for who waits elsewhere"
+    );
+    assert!(here.step_done(stepped("a", &item.token)).is_none());
     assert!(wanted.await.is_ok());
 }
 
@@ -154,11 +146,11 @@ async fn a_remote_answer_ends_the_wait() {
         steps: Some(1),
         activities: None,
     });
-    let stream = queue.open();
+    let stream = WorkStream::open(&queue);
     let brought = {
         let remote = async {
             let item = stream.next().await;
-            assert!(queue.step_done(turned("a", &item.token)).is_none());
+            assert!(queue.step_done(stepped("a", &item.token)).is_none());
             pending().await
         };
         queue.run_step("a", Vec::new(), 0, remote).await
@@ -166,7 +158,7 @@ async fn a_remote_answer_ends_the_wait() {
     assert!(brought.is_ok());
     let lost = queue.run_step("a", Vec::new(), 0, ready(Cancelled::Lost)).await;
     assert_eq!(lost.unwrap_err(), Cancelled::Lost);
-    assert!(queue.locked().pieces.is_empty() && queue.locked().by_key.is_empty());
+    assert!(queue.locked().items.is_empty());
     let mut held = std::pin::pin!(queue.run_step("b", Vec::new(), 0, pending()));
     assert!(held.as_mut().now_or_never().is_none());
     let waiting = queue.run_step("a", Vec::new(), 0, ready(Cancelled::Lost));
@@ -177,7 +169,7 @@ async fn a_remote_answer_ends_the_wait() {
 async fn an_answer_that_cannot_be_taken_ends_the_wait_for_it() {
     let queue = WorkQueue::new(Limits::default());
     let why = Cancelled::TooLarge { size: 9, limit: 8 };
-    let stream = queue.open();
+    let stream = WorkStream::open(&queue);
     let mut wanted = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
     assert!(wanted.as_mut().now_or_never().is_none());
     assert!(!queue.reject_step("a", "", why), "it was not sent yet");
@@ -194,9 +186,9 @@ async fn limits_hold_work_back() {
         steps: None,
         activities: Some(1),
     });
-    let stream = queue.open();
-    let mut one = std::pin::pin!(queue.run_activity(activity("a", 1), pending()));
-    let mut two = std::pin::pin!(queue.run_activity(activity("a", 2), pending()));
+    let stream = WorkStream::open(&queue);
+    let mut one = std::pin::pin!(queue.run_activity("a", 1, Bytes::new(), pending()));
+    let mut two = std::pin::pin!(queue.run_activity("a", 2, Bytes::new(), pending()));
     assert!(one.as_mut().now_or_never().is_none());
     assert!(two.as_mut().now_or_never().is_none());
     let progress = || {
@@ -230,14 +222,15 @@ async fn what_a_limit_holds_back_counts_as_work() {
     });
     let want = |task| {
         let queue = Arc::clone(&queue);
-        let mut wanted = Box::pin(async move { queue.run_activity(activity("a", task), pending()).await });
+        let mut wanted =
+            Box::pin(async move { queue.run_activity("a", task, Bytes::new(), pending()).await });
         wanted.as_mut().now_or_never().is_none().then_some(wanted)
     };
     let mut held: Vec<_> = (0..MAX_WORK)
         .map(|task| want(i32::try_from(task).unwrap()).unwrap())
         .collect();
     assert_eq!(queue.waiting(), MAX_WORK);
-    let beyond = queue.run_activity(activity("b", 1), pending()).now_or_never();
+    let beyond = queue.run_activity("b", 1, Bytes::new(), pending()).now_or_never();
     assert_eq!(beyond.unwrap().unwrap_err(), Cancelled::TooMuch);
     held.pop();
     held.push(want(-1).unwrap());
@@ -246,29 +239,29 @@ async fn what_a_limit_holds_back_counts_as_work() {
     assert_eq!(queue.waiting(), 0);
 }
 
-/// Invariant: turns hold so many bytes together, whether a worker has them or not. Any turn gets in while there is room, however
-/// large. Activities have memory for themselves, so that no turn waits for one.
+/// Invariant: steps hold so many bytes together, whether a worker has them or not. Any step gets in while there is room, however
+/// large. Activities have memory for themselves, so that no step waits for one.
 #[tokio::test]
 async fn work_beyond_its_memory_is_refused() {
     let queue = WorkQueue::within(Limits::default(), || Payloads::up_to(100));
-    let turn = |bytes| {
+    let step = |bytes| {
         let mut wanted = Box::pin(queue.run_step("a", vec![vec![0; bytes].into()], 0, pending()));
         match wanted.as_mut().now_or_never() {
             None => Ok(wanted),
             Some(ended) => Err(ended.unwrap_err()),
         }
     };
-    let large = |task| ActivityRequest {
-        input: Some("x".repeat(500)),
-        ..activity("b", task)
-    };
-    let mut running = Box::pin(queue.run_activity(large(1), pending()));
+    let large = |task| queue.run_activity("b", task, vec![0; 500].into(), pending());
+    let mut running = Box::pin(large(1));
     assert!(running.as_mut().now_or_never().is_none());
-    let beyond = queue.run_activity(large(2), pending()).now_or_never();
+    let beyond = large(2).now_or_never();
     assert_eq!(beyond.unwrap().unwrap_err(), Cancelled::TooLargeTogether(100));
-    let (small, large) = (turn(25).unwrap(), turn(500).unwrap());
-    assert!(queue.open().next().now_or_never().is_some(), "a worker has it");
-    assert_eq!(turn(1).err(), Some(Cancelled::TooLargeTogether(100)));
+    let (small, large) = (step(25).unwrap(), step(500).unwrap());
+    assert!(
+        WorkStream::open(&queue).next().now_or_never().is_some(),
+        "a worker has it"
+    );
+    assert_eq!(step(1).err(), Some(Cancelled::TooLargeTogether(100)));
     let refused = queue.has_memory().unwrap_err().to_string();
     assert!(refused.contains(budget::VARIABLE), "{refused}");
     drop((small, large));
@@ -283,7 +276,7 @@ async fn work_that_nobody_waits_for_is_not_sent() {
     assert_eq!(queue.waiting(), 1);
     drop(dropped);
     assert_eq!(queue.waiting(), 0);
-    let stream = queue.open();
+    let stream = WorkStream::open(&queue);
     assert!(stream.next().now_or_never().is_none());
 }
 
@@ -292,23 +285,24 @@ async fn what_was_withdrawn_is_skipped_and_does_not_pile_up() {
     let queue = WorkQueue::new(Limits::default());
     let want = |task: i32| {
         let queue = Arc::clone(&queue);
-        let mut wanted = Box::pin(async move { queue.run_activity(activity("a", task), pending()).await });
+        let request = Bytes::from(task.to_string());
+        let mut wanted = Box::pin(async move { queue.run_activity("a", task, request, pending()).await });
         assert!(wanted.as_mut().now_or_never().is_none());
         wanted
     };
     let mut held: VecDeque<_> = (0..10).map(want).collect();
     drop(held.pop_front());
     assert_eq!(queue.waiting(), 9);
-    assert_eq!(queue.locked().waiting.len(), 10, "it is not looked for");
+    assert_eq!(queue.locked().order.len(), 10, "it is not looked for");
     for task in 10..1000 {
         drop(want(task));
-        assert!(queue.locked().waiting.len() <= 2 * 10 + SLACK);
+        assert!(queue.locked().order.len() <= 2 * 10 + SLACK);
     }
     assert_eq!(queue.waiting(), 9);
-    let stream = queue.open();
+    let stream = WorkStream::open(&queue);
     for task in 1..10 {
         let item = stream.next().now_or_never().unwrap();
-        assert!(matches!(item.task, Task::Activity(sent) if sent.task_id == task));
+        assert!(matches!(item.task, Task::Activity(sent) if sent == task.to_string()));
     }
     assert_eq!(queue.waiting(), 0);
     assert!(stream.next().now_or_never().is_none());
