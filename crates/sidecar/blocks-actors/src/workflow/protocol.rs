@@ -70,10 +70,13 @@ pub(crate) fn new_id() -> String {
 
 /// A message in the form that says which one it is.
 pub(crate) fn any(name: &str, message: &impl prost::Message) -> Any {
-    Any {
-        type_url: format!("type.googleapis.com/{name}"),
-        value: message.encode_to_vec(),
-    }
+    any_encoded(name, message.encode_to_vec())
+}
+
+/// The same, of a message that is encoded already.
+pub(crate) fn any_encoded(name: &str, value: Vec<u8>) -> Any {
+    let type_url = format!("type.googleapis.com/{name}");
+    Any { type_url, value }
 }
 
 /// The same, with the execution that it is for.

@@ -218,11 +218,15 @@ pub(crate) fn timers(tracer: &Tracer, execution: &Span, instance: &Instance, tur
     }
 }
 
-/// The span of a run of an activity, which the worker's own spans are parts of.
-pub(crate) fn activity_span(tracer: &Tracer, request: &mut ActivityRequest) -> PendingSpan {
-    let parent = parent_of(request.parent_trace_context.as_ref());
+/// The span of a run of an activity, and the context that the worker's own spans are parts of.
+pub(crate) fn activity_span(
+    tracer: &Tracer,
+    request: &ActivityRequest,
+    parent_context: Option<TraceContext>,
+) -> (PendingSpan, Option<TraceContext>) {
+    let parent = parent_of(parent_context.as_ref());
     if !parent.context.is_some_and(|context| context.is_sampled()) {
-        return PendingSpan(Span::none());
+        return (PendingSpan(Span::none()), parent_context);
     }
     let version = request.version.clone().unwrap_or_default();
     let name = span_name("activity", &request.name, &version);
@@ -236,8 +240,8 @@ pub(crate) fn activity_span(tracer: &Tracer, request: &mut ActivityRequest) -> P
         instance.map_or_else(String::new, |instance| instance.instance_id.clone()),
     );
     span.set("durabletask.task.version", version);
-    request.parent_trace_context = trace_context(&span);
-    PendingSpan(span)
+    let context = trace_context(&span);
+    (PendingSpan(span), context)
 }
 
 /// Ends the span of an activity that was answered.

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
     ActivityRequest, ActivityResponse, HistoryEvent, OrchestrationInstance, TaskCompletedEvent,
-    TaskFailedEvent, TaskFailureDetails, TaskScheduledEvent,
+    TaskFailedEvent, TaskFailureDetails, TaskRouter, TaskScheduledEvent, TraceContext,
 };
 use outrigger_workflow::event::{NO_ID, event, nanos};
 use outrigger_workflow::{Origin, names};
@@ -24,7 +24,7 @@ use crate::actors::{ActorCall, ActorError, InternalActors};
 use crate::workflow::engine::Engine;
 use crate::workflow::error::{is_unknown, retry_later};
 use crate::workflow::metrics::Ended as Execution;
-use crate::workflow::protocol::{DUE_TIME, LOG, any_for, decode, methods, now, random};
+use crate::workflow::protocol::{DUE_TIME, LOG, any_encoded, any_for, decode, methods, now, random};
 use crate::workflow::spans;
 use crate::workflow::worker::queue::Cancelled;
 use crate::workflow::worker::workers::Workers;
@@ -56,14 +56,19 @@ impl Activities {
     }
 
     async fn execute(&self, call: &ActorCall) -> Result<(), Status> {
-        let task: HistoryEvent = decode("the activity", call.body.clone())?;
+        // The event is passed on as it came: only its reminder reads it.
+        decode::<()>("the activity", call.body.clone())?;
         let due = call.metadata.get(DUE_TIME).map(due).transpose()?;
-        let data = any_for("HistoryEvent", &task, &Origin::read(&call.body));
-        let kind = &self.engine.types.activity;
+        let (kind, data) = (&self.engine.types.activity, reminder_data(call.body.to_vec()));
         self.engine
             .remind(kind, &call.id, names::RUN_ACTIVITY, due, Some(data))
             .await
     }
+}
+
+/// The data of an activity's reminder: the event that schedules it, encoded.
+fn reminder_data(event: Vec<u8>) -> Any {
+    any_encoded("HistoryEvent", event)
 }
 
 fn due(value: &http::HeaderValue) -> Result<Timestamp, Status> {
@@ -91,7 +96,7 @@ impl InternalActors for Activities {
         Box::pin(async move {
             let data = data.map_or(&[][..], |data| &data.value);
             let event: HistoryEvent = decode("the data of the activity's reminder", data)?;
-            let Some(EventType::TaskScheduled(task)) = &event.event_type else {
+            let Some(EventType::TaskScheduled(mut task)) = event.event_type else {
                 return Err(Status::invalid_argument(format!(
                     "invalid activity task event of actor '{id}'"
                 )));
@@ -102,17 +107,23 @@ impl InternalActors for Activities {
                 )));
             };
             let origin = Origin::read(data);
-            let key = key(id, &event, &task.task_execution_id, &origin);
+            let at = nanos(event.timestamp.as_ref());
+            let key = key(id, at, &task.task_execution_id, &origin);
             self.failures.restore(&key, failures::saved_count(data));
+            let parent = task.parent_trace_context.take();
             let work = Work {
                 engine: Arc::clone(&self.engine),
                 workers: Arc::clone(&self.workers),
                 failures: Arc::clone(&self.failures),
                 actor: id.to_owned(),
+                instance: instance.to_owned(),
                 key: key.clone(),
                 request: request(instance, event.event_id, task),
+                parent,
+                scheduled: scheduled(at, &origin),
                 origin,
-                event,
+                router: event.router,
+                data: data.to_vec(),
                 elapsed: OnceLock::new(),
             };
             let mut waiting = ReminderWait { id, is_over: false };
@@ -173,20 +184,25 @@ struct Work {
     actor: String,
     /// Which execution it is.
     key: String,
+    instance: String,
+    /// Without its trace context, which is that of the span of each run.
     request: ActivityRequest,
-    event: HistoryEvent,
+    parent: Option<TraceContext>,
+    router: Option<TaskRouter>,
     /// The execution of the workflow that waits for it.
     origin: Origin,
+    /// See [`scheduled`].
+    scheduled: i128,
+    /// The data of its reminder.
+    data: Vec<u8>,
     /// How long the worker took.
     elapsed: OnceLock<Duration>,
 }
 
 impl Work {
-    /// What the workflow is told of an activity that is not run again, because its workers went away `count` times.
+    /// The result of an activity that is not run again, because its workers disconnected `count` times.
     fn quarantined(&self, count: u32) -> ActivityResponse {
-        let name = &self.request.name;
-        let instance = self.request.orchestration_instance.as_ref();
-        let instance_id = instance.map_or_else(String::new, |instance| instance.instance_id.clone());
+        let (name, instance_id) = (&self.request.name, self.instance.clone());
         let error_message = format!(
             "activity '{name}' was given to a worker {count} times, and each time the worker's stream ended before it \
              answered: it may be what ends the app. It is parked, and not run again; see the app's log. \
@@ -206,11 +222,11 @@ impl Work {
         }
     }
 
-    /// Has the reminder know how often the worker went away: a sidecar that starts later counts on. Where that does not work
+    /// Saves in the reminder how often the worker disconnected: a sidecar that starts later continues the count. Where that fails
     /// now, the reminder comes again as it is.
     async fn save_losses(&self) {
         let engine = &self.engine;
-        let data = any_for("HistoryEvent", &self.event, &self.origin);
+        let data = reminder_data(self.data.clone());
         let Some(data) = failures::with_count(data, self.failures.count_of(&self.key)) else {
             return;
         };
@@ -220,12 +236,17 @@ impl Work {
         let _saved = timeout(SAVE, saved).await;
     }
 
-    async fn ask_worker(&self, request: &ActivityRequest) -> Result<ActivityResponse, Cancelled> {
-        let instance = request.orchestration_instance.as_ref();
-        let instance = instance.map_or("", |instance| &instance.instance_id);
-        let encoded = request.encode_to_vec().into();
+    /// Has a worker run it, as a part of the span `parent`.
+    async fn ask_worker(&self, parent: Option<TraceContext>) -> Result<ActivityResponse, Cancelled> {
+        let mut request = self.request.encode_to_vec();
+        let context = ActivityRequest {
+            parent_trace_context: parent,
+            ..ActivityRequest::default()
+        };
+        // Encoded messages that follow each other are one message.
+        request.extend(context.encode_to_vec());
         self.workers
-            .run_activity(instance, request.task_id, encoded)
+            .run_activity(&self.instance, self.request.task_id, request.into())
             .await
     }
 
@@ -243,18 +264,17 @@ impl Step for Work {
     fn run(&self) -> BoxFuture<'_, Result<HistoryEvent, Status>> {
         Box::pin(async move {
             let (engine, began) = (&self.engine, Instant::now());
-            let mut request = self.request.clone();
-            let span = spans::activity_span(&engine.tracer, &mut request);
-            let name = request.name.clone();
+            let (span, parent) = spans::activity_span(&engine.tracer, &self.request, self.parent.clone());
+            let name = &self.request.name;
             engine
                 .metrics
-                .activity_operation(&name, Execution::Success, began.elapsed());
+                .activity_operation(name, Execution::Success, began.elapsed());
             let response = match self.failures.quarantined(&self.key) {
                 // Its workflow could not be told yet.
                 Some(count) => Ok(self.quarantined(count)),
                 None => {
                     let _isolated = self.failures.isolate(&self.key).await;
-                    match self.ask_worker(&request).await {
+                    match self.ask_worker(parent).await {
                         // The other one has lost as many workers, and is counted.
                         Err(beside @ Cancelled::DisconnectedWithSuspect { losses })
                             if self.failures.count_of(&self.key) <= losses =>
@@ -264,7 +284,7 @@ impl Step for Work {
                         Err(Cancelled::Disconnected | Cancelled::DisconnectedWithSuspect { .. }) => {
                             match self.failures.record_loss(&self.key) {
                                 Some(count) => {
-                                    engine.metrics.activity_quarantined(&name);
+                                    engine.metrics.activity_quarantined(name);
                                     Ok(self.quarantined(count))
                                 }
                                 None => {
@@ -285,15 +305,13 @@ impl Step for Work {
                 self.count(Execution::Recoverable);
             }
             let response = response.map_err(|cancelled| {
-                let instance = self.request.orchestration_instance.as_ref();
-                let instance = instance.map_or("", |instance| &instance.instance_id);
-                let (name, id) = (&self.request.name, self.request.task_id);
+                let (instance, id) = (&self.instance, self.request.task_id);
                 retry_later(format!(
                     "activity '{name}' {id} of workflow '{instance}' was not done: {cancelled}"
                 ))
             })?;
             let mut result = event(NO_ID, now(), result(response, &self.request.task_execution_id));
-            result.router.clone_from(&self.event.router);
+            result.router.clone_from(&self.router);
             Ok(result)
         })
     }
@@ -301,14 +319,9 @@ impl Step for Work {
     fn deliver<'a>(&'a self, result: &'a HistoryEvent) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let engine = &self.engine;
-            let source = self
-                .event
-                .router
-                .as_ref()
-                .map(|router| router.source_app_id.as_str());
+            let source = self.router.as_ref().map(|router| router.source_app_id.as_str());
             let source = source.filter(|app| !app.is_empty());
-            let instance = self.request.orchestration_instance.as_ref();
-            let instance = instance.map_or("", |instance| &instance.instance_id);
+            let instance = &self.instance;
             let Err(error) = engine.add_event(source, instance, result, &self.origin).await else {
                 let failed = matches!(result.event_type, Some(EventType::TaskFailed(_)));
                 self.failures.clear(&self.key);
@@ -340,11 +353,11 @@ impl Step for Work {
     }
 
     fn scheduled(&self) -> i128 {
-        scheduled(&self.event, &self.origin)
+        self.scheduled
     }
 
     fn size(&self, result: &HistoryEvent) -> usize {
-        self.request.encoded_len() + self.event.encoded_len() + result.encoded_len()
+        self.request.encoded_len() + self.data.len() + result.encoded_len()
     }
 }
 
@@ -357,9 +370,9 @@ fn undelivered(name: &str, error: &ActorError) -> Status {
 
 /// Which execution it is. An SDK may give the same id in another life of the instance, whose execution is another one. One that
 /// was scheduled without an id, by a sidecar of Dapr for an SDK that gives none, is told by its time.
-fn key(actor: &str, event: &HistoryEvent, execution: &str, of: &Origin) -> String {
+fn key(actor: &str, at: i128, execution: &str, of: &Origin) -> String {
     match (execution, of.execution.as_str()) {
-        ("", _) => format!("{actor}::at-{}", nanos(event.timestamp.as_ref())),
+        ("", _) => format!("{actor}::at-{at}"),
         (execution, "") => format!("{actor}::{execution}"),
         (execution, workflow) => format!("{actor}::{execution}::{workflow}"),
     }
@@ -367,25 +380,25 @@ fn key(actor: &str, event: &HistoryEvent, execution: &str, of: &Origin) -> Strin
 
 /// What tells it from an earlier one of its key. Where the key has the workflow's execution nothing has to, and a turn that is
 /// repeated schedules the same one again, later.
-fn scheduled(event: &HistoryEvent, of: &Origin) -> i128 {
+fn scheduled(at: i128, of: &Origin) -> i128 {
     match of.execution.as_str() {
-        "" => nanos(event.timestamp.as_ref()),
+        "" => at,
         _ => 0,
     }
 }
 
-fn request(instance: &str, id: i32, task: &TaskScheduledEvent) -> ActivityRequest {
+fn request(instance: &str, id: i32, task: TaskScheduledEvent) -> ActivityRequest {
     ActivityRequest {
-        name: task.name.clone(),
-        version: task.version.clone(),
-        input: task.input.clone(),
+        name: task.name,
+        version: task.version,
+        input: task.input,
         orchestration_instance: Some(OrchestrationInstance {
             instance_id: instance.to_owned(),
             execution_id: None,
         }),
         task_id: id,
-        parent_trace_context: task.parent_trace_context.clone(),
-        task_execution_id: task.task_execution_id.clone(),
+        parent_trace_context: None,
+        task_execution_id: task.task_execution_id,
     }
 }
 
@@ -432,30 +445,17 @@ mod tests {
     /// Regression: an activity was run again that a repeated turn had scheduled anew, when its result was taken meanwhile.
     #[test]
     fn an_activity_is_the_same_whenever_its_execution_schedules_it() {
-        let at = |seconds| {
-            event(
-                0,
-                Timestamp { seconds, nanos: 0 },
-                EventType::TaskScheduled(TaskScheduledEvent::default()),
-            )
-        };
         let known = Origin::of("one");
-        assert_eq!(scheduled(&at(1), &known), scheduled(&at(2), &known));
+        assert_eq!(scheduled(1, &known), scheduled(2, &known));
         let unknown = Origin::default();
-        assert_ne!(scheduled(&at(1), &unknown), scheduled(&at(2), &unknown));
+        assert_ne!(scheduled(1, &unknown), scheduled(2, &unknown));
     }
 
     #[test]
     fn an_activity_without_an_id_is_another_one_in_the_next_life_of_its_instance() {
-        let scheduled_by = |workflow: &str, seconds, execution: &str| {
-            let task = TaskScheduledEvent {
-                task_execution_id: execution.to_owned(),
-                ..TaskScheduledEvent::default()
-            };
-            let event = event(0, Timestamp { seconds, nanos: 0 }, EventType::TaskScheduled(task));
-            key("a::0::0", &event, execution, &Origin::of(workflow))
-        };
-        let scheduled = |seconds, execution: &str| scheduled_by("", seconds, execution);
+        let scheduled_by =
+            |workflow: &str, at, execution: &str| key("a::0::0", at, execution, &Origin::of(workflow));
+        let scheduled = |at, execution: &str| scheduled_by("", at, execution);
         assert_eq!(scheduled(1, ""), scheduled(1, ""));
         assert_ne!(scheduled(1, ""), scheduled(2, ""));
         // A turn that is repeated schedules it later, and has it run once.
