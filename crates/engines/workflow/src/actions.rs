@@ -11,14 +11,14 @@ use outrigger_wire::durabletask::{
 };
 use prost_types::Timestamp;
 
-use crate::error::TurnError;
+use crate::error::StepError;
 use crate::event::{Awaited, NO_ID, event, nanos, other_app};
 use crate::facts::Facts;
 use crate::names::child_id;
 use crate::origin::Origin;
-use crate::turn::{Message, Timer, Turn, TurnContext};
+use crate::step::{Message, Step, StepContext, Timer};
 
-/// What is to be done after a turn.
+/// What is to be done after a step.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub(crate) tasks: Vec<HistoryEvent>,
@@ -99,16 +99,16 @@ pub(crate) fn creation(
     }
 }
 
-impl Turn {
-    /// Carries out an action. Gives the next turn where the workflow continues as new; nothing after that counts.
+impl Step {
+    /// Carries out an action. Gives the next step where the workflow continues as new; nothing after that counts.
     pub(crate) fn apply(
         &mut self,
         action: OrchestratorAction,
-        outside: &mut TurnContext<'_>,
+        outside: &mut StepContext<'_>,
         effects: &mut Effects,
-    ) -> Result<Option<Self>, TurnError> {
+    ) -> Result<Option<Self>, StepError> {
         let id = action.id;
-        let outbound = |what: &'static str| TurnError::Outbound {
+        let outbound = |what: &'static str| StepError::Outbound {
             instance: self.id.clone(),
             what,
         };
@@ -146,7 +146,7 @@ impl Turn {
                 return Err(outbound("terminateOrchestration"));
             }
             None => {
-                return Err(TurnError::UnknownAction {
+                return Err(StepError::UnknownAction {
                     instance: self.id.clone(),
                     action: id,
                 });
@@ -182,7 +182,7 @@ impl Turn {
         id: i32,
         task: ScheduleTaskAction,
         outer: Option<TaskRouter>,
-        outside: &TurnContext<'_>,
+        outside: &StepContext<'_>,
         effects: &mut Effects,
     ) {
         let router = self.router(outer, task.router);
@@ -199,14 +199,14 @@ impl Turn {
         };
         let execution = scheduled.task_execution_id.clone();
         let event = self.record_action(id, outside.at, router, EventType::TaskScheduled(scheduled));
-        // Its result may be here already, from a turn that was not stored.
+        // Its result may be here already, from a step that was not stored.
         if !self.facts.has_ended(Awaited::Task, id) && !self.has_early(Awaited::Task, id, &execution) {
             effects.tasks.push(event);
         }
     }
 
     /// What tells an activity apart from that of the same number in another life of the instance, where the SDK says
-    /// nothing. A repetition of the turn gives the same.
+    /// nothing. A repetition of the step gives the same.
     fn task_execution(&self, id: i32) -> String {
         let Some(started) = &self.facts.started else {
             return String::new();
@@ -223,7 +223,7 @@ impl Turn {
         id: i32,
         action: CreateTimerAction,
         outer: Option<TaskRouter>,
-        outside: &TurnContext<'_>,
+        outside: &StepContext<'_>,
         effects: &mut Effects,
     ) {
         let router = self.router(outer, None);
@@ -243,16 +243,16 @@ impl Turn {
         id: i32,
         action: CreateSubOrchestrationAction,
         outer: Option<TaskRouter>,
-        outside: &mut TurnContext<'_>,
+        outside: &mut StepContext<'_>,
         effects: &mut Effects,
-    ) -> Result<(), TurnError> {
+    ) -> Result<(), StepError> {
         let router = self.router(outer, action.router);
         let instance_id = match action.instance_id {
             given if given.is_empty() => child_id(&self.id, id),
             given => given,
         };
         if instance_id == self.id && other_app(router.as_ref(), &self.app).is_none() {
-            return Err(TurnError::OwnChild {
+            return Err(StepError::OwnChild {
                 instance: instance_id,
                 action: id,
                 child: action.name,
@@ -347,7 +347,7 @@ impl Turn {
         &self,
         action: CompleteOrchestrationAction,
         outer: Option<TaskRouter>,
-        outside: &mut TurnContext<'_>,
+        outside: &mut StepContext<'_>,
     ) -> Self {
         let router = self.router(outer, None);
         let last = self.facts.started.as_deref().map(|started| &started.event);
@@ -366,8 +366,8 @@ impl Turn {
             ..ExecutionStartedEvent::default()
         };
         let mut next = self.restarted();
-        let turn = EventType::OrchestratorStarted(OrchestratorStartedEvent::default());
-        for event_type in [turn, EventType::ExecutionStarted(started)] {
+        let step = EventType::OrchestratorStarted(OrchestratorStartedEvent::default());
+        for event_type in [step, EventType::ExecutionStarted(started)] {
             next.record_action(NO_ID, outside.at, router.clone(), event_type);
         }
         for event in action.carryover_events {

@@ -1,4 +1,4 @@
-//! What becomes of a turn that is over: it is taken into the history, alone or with what came after it.
+//! What becomes of a step that is over: it is taken into the history, alone or with what came after it.
 
 use prost::Message as _;
 
@@ -6,11 +6,11 @@ use crate::event::{Awaited, is_timer};
 use crate::instance::{Additions, Instance};
 use crate::origin::Arrival;
 use crate::payload::Limit;
+use crate::step::Outcome;
 use crate::stored::Change;
-use crate::turn::Outcome;
 
 impl Instance {
-    /// Takes a turn into the history. What comes back has to be stored; who fails to store it has to read the instance
+    /// Takes a step into the history. What comes back has to be stored; who fails to store it has to read the instance
     /// anew.
     pub fn commit(&mut self, outcome: Outcome) -> Change {
         let (history, inbox) = self.absorb(outcome);
@@ -30,7 +30,7 @@ impl Instance {
         additions
     }
 
-    /// Takes a turn in; from which entries on history and inbox are others than what is stored.
+    /// Takes a step in; from which entries on history and inbox are others than what is stored.
     fn absorb(&mut self, outcome: Outcome) -> (usize, usize) {
         if outcome.restarted {
             self.reset();

@@ -78,7 +78,7 @@ impl Instance {
                 Err(CreateError::Active(self.id.clone()))
             };
         }
-        // Its parent knows how it ended; the parent's turn was cut off before it was stored.
+        // Its parent knows how it ended; the parent's step was cut off before it was stored.
         if is_same_task(existing, start) && is_same_execution(existing, start) {
             return Ok(Creation::Nothing);
         }
@@ -118,7 +118,7 @@ impl Instance {
     }
 }
 
-/// A parent that did not store its turn creates its children again: the instance and the task are those of before.
+/// A parent that did not store its step creates its children again: the instance and the task are those of before.
 fn is_same_task(existing: &ExecutionStartedEvent, start: &ExecutionStartedEvent) -> bool {
     fn key(parent: &ParentInstanceInfo) -> (Option<String>, i32) {
         let instance = parent.orchestration_instance.as_ref();

@@ -28,7 +28,7 @@ pub enum AddError {
     /// It cannot go on, and takes no events meanwhile.
     #[error("workflow is stalled")]
     Stalled,
-    /// As many events as an instance may have wait for a turn already.
+    /// As many events as an instance may have wait for a step already.
     #[error(
         "workflow has {most} events that are not processed yet, the most it may have: try again later",
         most = crate::stored::MAX_ENTRIES
@@ -58,9 +58,9 @@ pub enum PurgeError {
     NotCompleted,
 }
 
-/// Why what a worker answered cannot be carried out. The turn is not stored.
+/// Why what a worker answered cannot be carried out. The step is not stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TurnError {
+pub enum StepError {
     /// An action without content.
     #[error("workflow '{instance}': the worker's action {action} is of an unknown action type")]
     UnknownAction {
@@ -73,7 +73,7 @@ pub enum TurnError {
     #[error(
         "workflow '{instance}': the worker's answer has {actions} actions, more than the {most} that one turn may have; begin \
          activities and children in several steps",
-        most = crate::turn::MAX_ACTIONS
+        most = crate::step::MAX_ACTIONS
     )]
     TooManyActions {
         /// Id of the workflow instance.

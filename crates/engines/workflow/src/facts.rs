@@ -77,7 +77,7 @@ const MAX_RAISED: usize = 128;
 /// What a history says.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// How it began; `None` before the first turn.
+    /// How it began; `None` before the first step.
     pub started: Option<Arc<Started>>,
     /// The end of the execution, once it has ended.
     pub completed: Option<Arc<Completed>>,
@@ -89,9 +89,9 @@ pub struct Facts {
     pub is_suspended: bool,
     /// Why it cannot go on; forgotten with the next event.
     pub stalled: Option<ExecutionStalledEvent>,
-    /// Patches that turns so far have used, in order.
+    /// Patches that steps so far have used, in order.
     pub patches: Vec<String>,
-    /// The name of the version that the first turn ran, if its worker said so.
+    /// The name of the version that the first step ran, if its worker said so.
     pub version: Option<String>,
     /// Number of events.
     pub len: usize,
@@ -248,7 +248,7 @@ impl Facts {
         self.open.contains(&(awaited, id))
     }
 
-    /// Whether an event is the end of what is not open: of what no turn that was stored has begun, or what has ended. Nothing
+    /// Whether an event is the end of what is not open: of what no step that was stored has begun, or what has ended. Nothing
     /// can go on because of it.
     #[must_use]
     pub fn ends_nothing(&self, event: &HistoryEvent) -> bool {
@@ -430,14 +430,14 @@ mod tests {
         assert!(facts.is_repeated(&event(-1, Timestamp::default(), started())));
         facts.add(&result("two"));
         assert!(facts.is_repeated(&result("two")) && !facts.is_open(Awaited::Task, 5));
-        // The result was stored, the scheduling was not: it is scheduled again by the turn that is repeated.
+        // The result was stored, the scheduling was not: it is scheduled again by the step that is repeated.
         facts.add(&event(5, Timestamp::default(), scheduled));
         assert!(!facts.is_open(Awaited::Task, 5));
     }
 
     #[test]
     fn patches_add_up() {
-        let turn = |patches: &[&str]| {
+        let step = |patches: &[&str]| {
             EventType::OrchestratorStarted(OrchestratorStartedEvent {
                 version: Some(outrigger_wire::durabletask::OrchestrationVersion {
                     patches: patches.iter().map(|&patch| patch.to_owned()).collect(),
@@ -445,7 +445,7 @@ mod tests {
                 }),
             })
         };
-        let facts = after([(-1, turn(&["a"])), (-1, turn(&[])), (-1, turn(&["b", "c"]))]);
+        let facts = after([(-1, step(&["a"])), (-1, step(&[])), (-1, step(&["b", "c"]))]);
         assert_eq!(facts.patches, ["a", "b", "c"]);
     }
 }

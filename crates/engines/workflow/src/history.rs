@@ -1,5 +1,5 @@
 //! The events of a history, encoded as they are stored, and laid out as workers are sent them: what was laid out once is
-//! shared by every turn after it.
+//! shared by every step after it.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::encoding::{WireType, encode_key, encode_varint};

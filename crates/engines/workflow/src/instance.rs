@@ -20,7 +20,7 @@ use crate::stored::{Change, Counts, MAX_ENTRIES};
 /// The generation of an instance that is created.
 pub(crate) const FIRST_GENERATION: u64 = 1;
 
-/// A workflow instance as it is stored, between two turns.
+/// A workflow instance as it is stored, between two steps.
 #[derive(Clone, Debug, Default)]
 pub struct Instance {
     /// Id of the instance, unique for its app.
@@ -119,7 +119,7 @@ impl Instance {
         &self.facts
     }
 
-    /// What waits for the next turn.
+    /// What waits for the next step.
     #[must_use]
     pub fn inbox(&self) -> &[HistoryEvent] {
         &self.inbox
@@ -342,8 +342,8 @@ impl Instance {
     }
 
     /// Puts an event into the inbox; how many bytes of another go. A result whose beginning is not stored takes the place of
-    /// the one before it: SDKs give each repetition of a turn another execution of its activity, so that only that of a last
-    /// one can be wanted, and a turn that fails for long would fill the inbox.
+    /// the one before it: SDKs give each repetition of a step another execution of its activity, so that only that of a last
+    /// one can be wanted, and a step that fails for long would fill the inbox.
     fn put(&mut self, event: HistoryEvent, waiting: &mut Waiting) -> usize {
         let known = ends(&event)
             .filter(|_| self.facts.ends_nothing(&event))

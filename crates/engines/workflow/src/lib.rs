@@ -1,5 +1,5 @@
 //! What a workflow instance does. Everything is a function of its history and an event that comes: [`Instance`] holds
-//! what is stored, [`Turn`] what the worker is asked, [`Outcome`] what has to be sent, set and stored afterwards.
+//! what is stored, [`Step`] what the worker is asked, [`Outcome`] what has to be sent, set and stored afterwards.
 //! There is no I/O here; time and random ids are arguments.
 
 mod actions;
@@ -15,8 +15,8 @@ pub mod names;
 mod origin;
 mod payload;
 mod rerun;
+mod step;
 pub mod stored;
-mod turn;
 mod waits;
 
 pub use create::Creation;
@@ -24,6 +24,6 @@ pub use instance::{Added, Additions, Instance, Run};
 pub use origin::{Arrival, Origin};
 pub use payload::Limit;
 pub use rerun::Rerun;
+pub use step::{Answered, MAX_RESTARTS, Message, Outcome, Step, StepContext, StepStart, Timer};
 pub use stored::{Change, Counts};
-pub use turn::{Answered, MAX_RESTARTS, Message, Outcome, Timer, Turn, TurnContext, TurnStart};
 pub use waits::Wait;

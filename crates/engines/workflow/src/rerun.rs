@@ -16,8 +16,8 @@ use crate::event::{Awaited, ends, other_app};
 use crate::facts::{Facts, is_terminal};
 use crate::instance::{FIRST_GENERATION, Instance};
 use crate::names::child_id;
+use crate::step::{Message, Timer};
 use crate::stored::{Change, Counts};
-use crate::turn::{Message, Timer};
 
 /// What a new instance begins with.
 #[derive(Clone, Debug, Default)]
@@ -217,7 +217,7 @@ impl Instance {
             return rerun;
         }
         let (id, start) = (self.id.as_str(), self.start_event());
-        // What a turn has begun since stands behind them.
+        // What a step has begun since stands behind them.
         for event in self.history().into_iter().take(made.history) {
             let waits = |key: (Awaited, i32)| {
                 let has_ended = self.inbox.iter().any(|end| ends(end) == Some(key));
@@ -349,7 +349,7 @@ mod tests {
             .as_ref();
         assert_eq!(parent.unwrap().execution_id.as_deref(), Some("1"));
 
-        // What has ended, waits as ended, or was begun by a turn is not begun once more.
+        // What has ended, waits as ended, or was begun by a step is not begun once more.
         let completed = |id| {
             let completed = TaskCompletedEvent {
                 task_scheduled_id: id,
@@ -395,7 +395,7 @@ mod tests {
             panic!()
         };
         assert_eq!(child.instance_id, "kid");
-        // It would be created by the turn that waits for it.
+        // It would be created by the step that waits for it.
         let itself = |event| RerunWorkflowFromEventRequest {
             new_child_workflow_instance_id: Some("new".to_owned()),
             ..request(event)

@@ -8,8 +8,8 @@ use crate::instance::Instance;
 /// Something that an instance waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wait {
-    /// A worker: something has come, and no turn has taken it.
-    Turn {
+    /// A worker: something has come, and no step has taken it.
+    Step {
         /// How many events have come.
         events: usize,
         /// Not before.
@@ -84,7 +84,7 @@ impl Instance {
         }
         if !self.inbox().is_empty() {
             let start = self.start_event().filter(|_| facts.started.is_none());
-            waits.push(Wait::Turn {
+            waits.push(Wait::Step {
                 events: self.inbox().len(),
                 due: start.and_then(|start| start.scheduled_start_timestamp),
             });
@@ -140,8 +140,8 @@ mod tests {
             ..ExecutionStartedEvent::default()
         };
         drop(instance.push(event(-1, AT, EventType::ExecutionStarted(start.clone()))));
-        let turn = |due| Wait::Turn { events: 1, due };
-        assert_eq!(instance.waits(), [turn(Some(AT))]);
+        let step = |due| Wait::Step { events: 1, due };
+        assert_eq!(instance.waits(), [step(Some(AT))]);
         instance.inbox.clear();
         instance.append(&event(-1, AT, EventType::ExecutionStarted(start)));
         let (name, until) = (None, None);

@@ -5,12 +5,12 @@
 //!
 //! A module uses only modules below it:
 //!
-//! 1. [`manage`]: the management API: list, purge, rerun, status.
-//! 2. [`client`]: starts instances, sends them events, and waits for their status.
-//! 3. [`service`]: [`Workflows`], which hosts the actors while workers are connected.
-//! 4. [`instance`]: the actors of instances: inbox, run, store, cache.
-//! 5. [`activity`]: the actors of activities: executions, failures.
-//! 6. [`worker`]: the queue of work items, their streams and the answers.
+//! 1. `manage`: the management API: list, purge, rerun, status.
+//! 2. `client`: starts instances, sends them events, and waits for their status.
+//! 3. `service`: [`Workflows`], which hosts the actors while workers are connected.
+//! 4. `instance`: the actors of instances: inbox, run, store, cache.
+//! 5. `activity`: the actors of activities: executions, failures.
+//! 6. `worker`: the queue of work items, their streams and the answers.
 //! 7. `engine`, `reminders`, `protocol`, `error`, `spans`, `metrics`: shared by all of them.
 
 mod activity;

@@ -127,7 +127,7 @@ fn the_end_of_what_another_execution_began_is_not_taken() {
 }
 
 /// Regression: a result of an earlier execution that waited for its beginning had that of this execution dropped as known; then
-/// one of each repetition of a turn that could not be stored waited, until they filled the inbox.
+/// one of each repetition of a step that could not be stored waited, until they filled the inbox.
 #[test]
 fn of_results_whose_beginning_is_not_stored_the_last_one_waits() {
     let of = |execution: &str| {
@@ -160,7 +160,7 @@ fn of_results_whose_beginning_is_not_stored_the_last_one_waits() {
     let added = instance.add(vec![of("last")], Limit::default());
     assert_eq!(keys(&added), ["inbox-000001", "metadata"]);
     assert_eq!(added.run.unwrap().reminder, "new-event-tc-2");
-    // The turn is stored: the result of what it began does not take the place of another.
+    // The step is stored: the result of what it began does not take the place of another.
     let scheduled = TaskScheduledEvent {
         task_execution_id: "stored".to_owned(),
         ..TaskScheduledEvent::default()
@@ -198,7 +198,7 @@ fn an_event_that_is_sent_again_is_taken_once_and_one_that_is_raised_again_twice(
     let (new, repeated) = (Ok(Added::New), Ok(Added::Repeated));
     assert_eq!(added.added, [new, repeated, new, new]);
     assert_eq!(instance.check(&named("paid", 1)), repeated);
-    // It is known when a turn has taken it, too, as long as there were not too many others.
+    // It is known when a step has taken it, too, as long as there were not too many others.
     instance.inbox.clear();
     instance.append(&named("paid", 1));
     assert_eq!(
@@ -332,6 +332,6 @@ fn a_raised_event_that_would_stall_the_instance_is_refused_and_results_are_not()
     }
     // The second time it is known, whatever there is room for.
     assert_eq!(instance_of.add(vec![fits], limit).added, [Ok(Added::Repeated)]);
-    let turn = instance.begin("shop", None, AT, limit);
-    assert!(!matches!(turn, crate::TurnStart::Stalled(_)));
+    let step = instance.begin("shop", None, AT, limit);
+    assert!(!matches!(step, crate::StepStart::Stalled(_)));
 }

@@ -1,5 +1,5 @@
 //! Random workflows run by a small worker over a store, reminders and actors that are played here. Each is run twice:
-//! without a disturbance, and with crashes between all steps, where turns are stored at once or with what comes after them,
+//! without a disturbance, and with crashes between all steps, where steps are stored at once or with what comes after them,
 //! and in some by a store that takes few operations at once, so that crashes come between the parts of a change too. Both
 //! have to end alike, each execution once. Then all is purged, with crashes too, and nothing may be left over.
 //!
@@ -82,7 +82,7 @@ fn crashes_between_all_steps_change_nothing() {
         }
     }
     eprintln!(
-        "{} programs, {crashes} crashes, {stored_together} turns stored with what came after them, {splits} changes in parts, \
+        "{} programs, {crashes} crashes, {stored_together} steps stored with what came after them, {splits} changes in parts, \
          {terminated} instances terminated",
         seeds().count()
     );

@@ -35,7 +35,7 @@ pub(crate) enum Step {
     Halt,
     /// What follows is another execution's, with the output so far as input.
     ContinueAsNew,
-    /// As often in a row, which is more than a turn allows.
+    /// As often in a row, which is more than a step allows.
     Loop(u32),
     /// It fails here.
     Fail,

@@ -1,4 +1,4 @@
-//! A worker as small as one can be: workflows are functions that are run from the beginning in every turn, and are told
+//! A worker as small as one can be: workflows are functions that are run from the beginning in every step, and are told
 //! what the history knows. `None` = it waits.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -151,8 +151,8 @@ impl Context {
     }
 }
 
-/// Runs a turn.
-pub fn turn(
+/// Runs a step.
+pub fn step(
     request: OrchestratorRequest,
     workflow: &dyn Fn(&mut Context) -> Option<End>,
 ) -> OrchestratorResponse {

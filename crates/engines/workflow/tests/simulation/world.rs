@@ -3,7 +3,7 @@
 
 mod ends;
 mod reruns;
-mod turns;
+mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +18,8 @@ use outrigger_wire::durabletask::{
 use outrigger_workflow::event::event;
 use outrigger_workflow::names::{METADATA, timer_reminder};
 use outrigger_workflow::{
-    Additions, Answered, Arrival, Change, Counts, Creation, Instance, Limit, Message, Origin, Outcome, Timer,
-    TurnContext, TurnStart,
+    Additions, Answered, Arrival, Change, Counts, Creation, Instance, Limit, Message, Origin, Outcome,
+    StepContext, StepStart, Timer,
 };
 use prost::Message as _;
 use prost_types::Timestamp;
@@ -47,11 +47,11 @@ enum Ran {
     Over,
     /// It has to be tried again.
     Again,
-    /// The turn was stored with events that came meanwhile: they are run at once.
+    /// The step was stored with events that came meanwhile: they are run at once.
     TookMore,
 }
 
-/// Who sent an event that came while a turn was not stored.
+/// Who sent an event that came while a step was not stored.
 enum Came {
     /// The activity of a reminder.
     Result((i64, String, String)),
@@ -88,14 +88,14 @@ pub(crate) struct World {
     /// How each execution ended, by instance id and generation.
     completed: BTreeMap<(String, u64), End>,
     other_app_is_down: bool,
-    /// How probable it is that a turn is stored with what comes after it; `None`: all are stored at once.
+    /// How probable it is that a step is stored with what comes after it; `None`: all are stored at once.
     lingering: Option<(StdRng, f64)>,
-    /// Turns that were stored together with what came after them.
+    /// Steps that were stored together with what came after them.
     pub(crate) stored_together: u32,
     /// Operations that the store takes at once, and how often that was too few.
     most: usize,
     pub(crate) splits: usize,
-    /// Whether a turn that is repeated has other executions of its activities.
+    /// Whether a step that is repeated has other executions of its activities.
     distinguishes: bool,
     /// What clients do, which retry until it is done.
     to_start: bool,
@@ -147,7 +147,7 @@ impl World {
         self
     }
 
-    /// Has workers that give each repetition of a turn other executions of its activities, as most SDKs do.
+    /// Has workers that give each repetition of a step other executions of its activities, as most SDKs do.
     pub(crate) fn distinguishing(mut self) -> Self {
         self.distinguishes = true;
         self

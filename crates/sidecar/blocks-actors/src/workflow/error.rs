@@ -48,7 +48,7 @@ pub(crate) fn is_broken(code: Code) -> bool {
     code == Code::DataLoss
 }
 
-/// How often a step is repeated at once because the stored state of its instance has changed. Behind that its reminder or
+/// How often a call is repeated at once because the stored state of its instance has changed. After that its reminder or
 /// its sender repeats it.
 const MAX_REPEATS: usize = 3;
 
@@ -57,7 +57,7 @@ const MAX_REPEATS: usize = 3;
 #[error("the stored state has changed")]
 struct StateChanged;
 
-/// The status of a step that found the stored state changed.
+/// The status of a call that found the stored state changed.
 pub(crate) fn state_changed(error: impl std::fmt::Display) -> Status {
     let mut status = retry_later(error);
     status.set_source(Arc::new(StateChanged));
@@ -69,13 +69,13 @@ pub(crate) fn is_state_changed(status: &Status) -> bool {
     std::error::Error::source(status).is_some_and(<dyn std::error::Error>::is::<StateChanged>)
 }
 
-/// Repeats a step of an instance at once where the stored state has changed: it reads the instance anew.
-pub(crate) async fn repeat_on_change<T, F>(id: &str, mut step: impl FnMut() -> F) -> Result<T, Status>
+/// Repeats a call of an instance at once where the stored state has changed: it reads the instance anew.
+pub(crate) async fn repeat_on_change<T, F>(id: &str, mut call: impl FnMut() -> F) -> Result<T, Status>
 where
     F: Future<Output = Result<T, Status>>,
 {
     for _ in 0..MAX_REPEATS {
-        match step().await {
+        match call().await {
             Err(error) if is_state_changed(&error) => {
                 let why = error.message();
                 tracing::info!(target: LOG, "workflow '{id}' is read again, its stored state has changed: {why}");
@@ -83,7 +83,7 @@ where
             done => return done,
         }
     }
-    step().await
+    call().await
 }
 
 /// An error that passes: the scheduler triggers the reminder again.

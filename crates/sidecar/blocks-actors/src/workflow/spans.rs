@@ -1,4 +1,4 @@
-//! The spans of workflows. That of an execution is the same in all of its turns, wherever they run: its id stands in the
+//! The spans of workflows. That of an execution is the same in all of its steps, wherever they run: its id stands in the
 //! history. It is exported with the last one.
 
 use std::ops::{Deref, DerefMut};
@@ -12,7 +12,7 @@ use outrigger_wire::durabletask::{
 };
 use outrigger_workflow::event::Awaited;
 use outrigger_workflow::facts::Facts;
-use outrigger_workflow::{Instance, Outcome, Turn};
+use outrigger_workflow::{Instance, Outcome, Step};
 use prost_types::Timestamp;
 
 /// Tracer of workflow spans.
@@ -84,9 +84,9 @@ pub fn parent_of(context: Option<&TraceContext>) -> Parent {
     })
 }
 
-/// The span of the execution that a turn belongs to. What nobody samples is none.
-pub(crate) fn turn_span(tracer: &Tracer, id: &str, turn: &mut Turn) -> PendingSpan {
-    let Some((start, at)) = started(turn.facts()) else {
+/// The span of the execution that a step belongs to. What nobody samples is none.
+pub(crate) fn step_span(tracer: &Tracer, id: &str, step: &mut Step) -> PendingSpan {
+    let Some((start, at)) = started(step.facts()) else {
         return PendingSpan(Span::none());
     };
     let parent = parent_of(start.parent_trace_context.as_ref());
@@ -104,12 +104,12 @@ pub(crate) fn turn_span(tracer: &Tracer, id: &str, turn: &mut Turn) -> PendingSp
         span.set_start(at);
     }
     let known = start.orchestration_span_id.as_deref().and_then(span_id);
-    if let Some(known) = known.filter(|_| !turn.begins_execution()) {
+    if let Some(known) = known.filter(|_| !step.begins_execution()) {
         span.set_id(known);
     } else if let Some(context) = span.context() {
-        turn.set_span(&context.span_id_hex());
+        step.set_span(&context.span_id_hex());
     }
-    for event in turn.events() {
+    for event in step.events() {
         note(&mut span, event);
     }
     PendingSpan(span)
@@ -157,7 +157,7 @@ pub(crate) fn patches(span: &mut Span, response: &OrchestratorResponse) {
     }
 }
 
-/// Says what came of a turn; whether the execution is over with it, and so its span.
+/// Says what came of a step; whether the execution is over with it, and so its span.
 pub(crate) fn record(span: &mut Span, outcome: &Outcome) -> bool {
     if let Some(stalled) = &outcome.stalled {
         let why = stalled.description.clone().unwrap_or_default();
@@ -191,12 +191,12 @@ fn shown(status: OrchestrationStatus) -> &'static str {
     status.as_str_name().trim_start_matches("ORCHESTRATION_STATUS_")
 }
 
-/// The spans of timers that fired with a turn: from when they were created until now.
-pub(crate) fn timers(tracer: &Tracer, execution: &Span, instance: &Instance, turn: &Turn) {
+/// The spans of timers that fired with a step: from when they were created until now.
+pub(crate) fn timers(tracer: &Tracer, execution: &Span, instance: &Instance, step: &Step) {
     if !execution.is_recording() {
         return;
     }
-    for event in turn.events() {
+    for event in step.events() {
         let Some(EventType::TimerFired(fired)) = &event.event_type else {
             continue;
         };

@@ -18,7 +18,7 @@ use prost_types::{Any, Timestamp};
 use tokio::time::timeout;
 use tonic::Status;
 
-use super::executions::{Executions, Step};
+use super::executions::{Executable, Executions};
 use super::failures::{self, ActivityFailures};
 use crate::actors::{ActorCall, ActorError, InternalActors};
 use crate::workflow::engine::Engine;
@@ -236,20 +236,6 @@ impl Work {
         let _saved = timeout(SAVE, saved).await;
     }
 
-    /// Has a worker run it, as a part of the span `parent`.
-    async fn ask_worker(&self, parent: Option<TraceContext>) -> Result<ActivityResponse, Cancelled> {
-        let mut request = self.request.encode_to_vec();
-        let context = ActivityRequest {
-            parent_trace_context: parent,
-            ..ActivityRequest::default()
-        };
-        // Encoded messages that follow each other are one message.
-        request.extend(context.encode_to_vec());
-        self.workers
-            .run_activity(&self.instance, self.request.task_id, request.into())
-            .await
-    }
-
     fn count(&self, ended: Execution) {
         let elapsed = self.elapsed.get().copied().unwrap_or_default();
         self.engine
@@ -258,7 +244,7 @@ impl Work {
     }
 }
 
-impl Step for Work {
+impl Executable for Work {
     type Result = HistoryEvent;
 
     fn run(&self) -> BoxFuture<'_, Result<HistoryEvent, Status>> {
@@ -274,7 +260,15 @@ impl Step for Work {
                 Some(count) => Ok(self.quarantined(count)),
                 None => {
                     let _isolated = self.failures.isolate(&self.key).await;
-                    match self.ask_worker(parent).await {
+                    match self
+                        .workers
+                        .run_activity(
+                            &self.instance,
+                            self.request.task_id,
+                            encoded(&self.request, parent),
+                        )
+                        .await
+                    {
                         // The other one has lost as many workers, and is counted.
                         Err(beside @ Cancelled::DisconnectedWithSuspect { losses })
                             if self.failures.count_of(&self.key) <= losses =>
@@ -378,7 +372,7 @@ fn key(actor: &str, at: i128, execution: &str, of: &Origin) -> String {
     }
 }
 
-/// What tells it from an earlier one of its key. Where the key has the workflow's execution nothing has to, and a turn that is
+/// What tells it from an earlier one of its key. Where the key has the workflow's execution nothing has to, and a step that is
 /// repeated schedules the same one again, later.
 fn scheduled(at: i128, of: &Origin) -> i128 {
     match of.execution.as_str() {
@@ -400,6 +394,19 @@ fn request(instance: &str, id: i32, task: TaskScheduledEvent) -> ActivityRequest
         parent_trace_context: None,
         task_execution_id: task.task_execution_id,
     }
+}
+
+/// The request for the worker, as a part of the span `parent`.
+fn encoded(request: &ActivityRequest, parent: Option<TraceContext>) -> Bytes {
+    let context = ActivityRequest {
+        parent_trace_context: parent,
+        ..ActivityRequest::default()
+    };
+    let mut encoded = Vec::with_capacity(request.encoded_len() + context.encoded_len());
+    // Encoded messages that follow each other are one message.
+    request.encode_raw(&mut encoded);
+    context.encode_raw(&mut encoded);
+    encoded.into()
 }
 
 fn result(response: ActivityResponse, execution: &str) -> EventType {
@@ -442,7 +449,7 @@ mod tests {
         assert!(matches!(result(failed, ""), EventType::TaskFailed(failed) if failed.task_scheduled_id == 3));
     }
 
-    /// Regression: an activity was run again that a repeated turn had scheduled anew, when its result was taken meanwhile.
+    /// Regression: an activity was run again that a repeated step had scheduled anew, when its result was taken meanwhile.
     #[test]
     fn an_activity_is_the_same_whenever_its_execution_schedules_it() {
         let known = Origin::of("one");
@@ -458,12 +465,37 @@ mod tests {
         let scheduled = |at, execution: &str| scheduled_by("", at, execution);
         assert_eq!(scheduled(1, ""), scheduled(1, ""));
         assert_ne!(scheduled(1, ""), scheduled(2, ""));
-        // A turn that is repeated schedules it later, and has it run once.
+        // A step that is repeated schedules it later, and has it run once.
         assert_eq!(scheduled(1, "x"), scheduled(2, "x"));
         assert_ne!(scheduled(1, "x"), scheduled(1, "y"));
         // The SDK may make the same id in another life.
         assert_eq!(scheduled_by("one", 1, "x"), scheduled_by("one", 2, "x"));
         assert_ne!(scheduled_by("one", 1, "x"), scheduled_by("two", 2, "x"));
+    }
+
+    #[test]
+    fn a_request_has_the_context_of_its_run() {
+        let request = request(
+            "a",
+            3,
+            TaskScheduledEvent {
+                name: "pay".to_owned(),
+                input: Some("1".to_owned()),
+                ..TaskScheduledEvent::default()
+            },
+        );
+        let parent = Some(TraceContext {
+            trace_parent: "00-1-2-01".to_owned(),
+            ..TraceContext::default()
+        });
+        for parent in [None, parent] {
+            let read = ActivityRequest::decode(encoded(&request, parent.clone())).unwrap();
+            let expected = ActivityRequest {
+                parent_trace_context: parent,
+                ..request.clone()
+            };
+            assert_eq!(read, expected);
+        }
     }
 
     #[test]

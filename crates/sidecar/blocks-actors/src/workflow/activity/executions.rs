@@ -22,7 +22,7 @@ const MAX_RETAINED: usize = 1 << 16;
 const MAX_UNDELIVERED: usize = 64 << 20;
 
 /// What an execution consists of.
-pub(crate) trait Step: Send + Sync + 'static {
+pub(crate) trait Executable: Send + Sync + 'static {
     /// What it results in.
     type Result: Send + Sync + 'static;
 
@@ -62,15 +62,15 @@ trait Redeliver: Send + Sync {
     fn redeliver(&self) -> BoxFuture<'_, Result<(), Status>>;
 }
 
-struct Undelivered<S: Step> {
-    step: S,
+struct Undelivered<S: Executable> {
+    work: S,
     result: S::Result,
     _budget: OwnedSemaphorePermit,
 }
 
-impl<S: Step> Redeliver for Undelivered<S> {
+impl<S: Executable> Redeliver for Undelivered<S> {
     fn redeliver(&self) -> BoxFuture<'_, Result<(), Status>> {
-        self.step.deliver(&self.result)
+        self.work.deliver(&self.result)
     }
 }
 
@@ -104,8 +104,8 @@ impl Executions {
     }
 
     /// Keeps a result that was not delivered, if there is room.
-    fn keep<S: Step>(&self, key: &str, step: S, result: S::Result) -> Option<Finished> {
-        let size = step.size(&result);
+    fn keep<S: Executable>(&self, key: &str, work: S, result: S::Result) -> Option<Finished> {
+        let size = work.size(&result);
         let bytes = u32::try_from(size).ok();
         let held = bytes.and_then(|bytes| Arc::clone(&self.budget).try_acquire_many_owned(bytes).ok());
         let Some(held) = held else {
@@ -117,7 +117,7 @@ impl Executions {
             return None;
         };
         let undelivered = Undelivered {
-            step,
+            work,
             result,
             _budget: held,
         };
@@ -128,9 +128,9 @@ impl Executions {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Executes a step, or joins its execution. Whoever is dropped meanwhile leaves it to go on for a while.
-    pub(crate) async fn join<S: Step>(self: &Arc<Self>, key: String, step: S) -> Result<(), Status> {
-        let scheduled = step.scheduled();
+    /// Executes it, or joins its execution. Whoever is dropped meanwhile leaves it to go on for a while.
+    pub(crate) async fn join<S: Executable>(self: &Arc<Self>, key: String, work: S) -> Result<(), Status> {
+        let scheduled = work.scheduled();
         let mut ending = {
             let mut all = self.locked();
             all.forget();
@@ -164,7 +164,7 @@ impl Executions {
                     let (sender, ending) = watch::channel(None);
                     let known = Execution::Running(ending.clone(), scheduled);
                     all.by_key.insert(key.clone(), known);
-                    self.tasks.spawn(execute(Running::new(self, key, sender), step));
+                    self.tasks.spawn(execute(Running::new(self, key, sender), work));
                     ending
                 }
             }
@@ -199,16 +199,16 @@ impl Executions {
     }
 }
 
-async fn execute<S: Step>(running: Running, step: S) {
+async fn execute<S: Executable>(running: Running, work: S) {
     let ran = tokio::select! {
-        ran = step.run() => ran,
+        ran = work.run() => ran,
         () = alone(&running.sender) => Err(Status::cancelled("the activity was cancelled: its caller has gone")),
     };
     let (over, ended) = match ran {
         Err(error) => (None, Err(error)),
-        Ok(result) => match step.deliver(&result).await {
+        Ok(result) => match work.deliver(&result).await {
             Ok(()) => (Some(Finished::Done), Ok(())),
-            Err(error) => (running.keep(step, result), Err(error)),
+            Err(error) => (running.keep(work, result), Err(error)),
         },
     };
     running.end(over, ended);
@@ -231,9 +231,9 @@ impl Running {
         }
     }
 
-    fn keep<S: Step>(&self, step: S, result: S::Result) -> Option<Finished> {
+    fn keep<S: Executable>(&self, work: S, result: S::Result) -> Option<Finished> {
         let key = self.key.as_deref().unwrap_or_default();
-        self.executions.keep(key, step, result)
+        self.executions.keep(key, work, result)
     }
 
     fn end(mut self, over: Option<Finished>, ended: Result<(), Status>) {
@@ -326,7 +326,7 @@ mod tests {
         }
     }
 
-    impl Step for Counted {
+    impl Executable for Counted {
         type Result = ();
 
         fn run(&self) -> BoxFuture<'_, Result<(), Status>> {
@@ -402,7 +402,7 @@ mod tests {
                 assert_eq!(step.counts(), (expected, expected));
             }
         }
-        // A turn that is repeated schedules what runs already, and its reminder may come again.
+        // A step that is repeated schedules what runs already, and its reminder may come again.
         let step = Counted::new(0);
         let later = Counted {
             scheduled: 2,

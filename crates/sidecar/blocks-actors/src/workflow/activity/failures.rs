@@ -1,5 +1,5 @@
-//! Activities whose workers go away while they run. One that does so again and again may be what ends the app: it is run
-//! alone, and in the end not any more.
+//! Activities whose workers disconnect while they run. One that does so repeatedly may crash the app: it runs isolated, and is
+//! quarantined in the end.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,9 +10,9 @@ use prost_types::Any;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
-/// Losses from which an activity is suspected: those that are take turns, so that one that only ran beside it is done.
+/// Losses from which an activity is suspected: those that are run one at a time, so that one that only ran at the same time is done.
 const SUSPECT_AFTER_LOSSES: u32 = 3;
-/// How long one that is suspected waits for the others.
+/// How long a suspect waits for the others.
 const ISOLATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Losses from which the activity's reminder has their count too, for a sidecar that starts later: one alone is any restart of
 /// an app, with all the activities that it had.
@@ -65,17 +65,17 @@ impl ActivityFailures {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for its turn, if the activity is suspected.
+    /// Waits until no other suspect runs, if the activity is suspected.
     pub(crate) async fn isolate(&self, activity: &str) -> Option<SemaphorePermit<'_>> {
         self.isolate_after(self.count_of(activity)).await
     }
 
-    /// Waits for its turn, if so many losses make something suspected.
+    /// Waits until no other suspect runs, if so many losses make something suspected.
     pub(crate) async fn isolate_after(&self, count: u32) -> Option<SemaphorePermit<'_>> {
         if self.limit.is_none() || count < SUSPECT_AFTER_LOSSES {
             return None;
         }
-        // Its turn comes in any case: another one may just take long.
+        // It runs in any case: the other one may just take long.
         timeout(ISOLATION_TIMEOUT, self.alone.acquire()).await.ok()?.ok()
     }
 

@@ -1,4 +1,4 @@
-//! What stays in memory of instances between their turns: the histories of those that had a turn last, up to so many bytes.
+//! The cache of instances between their turns: the histories of the most recently used ones, up to a number of bytes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -22,7 +22,7 @@ pub(crate) struct CacheEntry {
     pub(crate) awaited: HashSet<i32>,
     /// It cannot go on before it is hosted anew.
     pub(crate) is_stalled: bool,
-    /// A turn that was to be stored with what came after it was not: the next ones are stored alone.
+    /// A group commit failed: the next steps are stored alone.
     pub(crate) stores_alone: bool,
     /// Which turn was its last one, and its bytes; none while it has its turn, and where it has no history here.
     position: Option<(u64, usize)>,

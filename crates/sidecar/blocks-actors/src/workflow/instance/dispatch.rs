@@ -1,4 +1,4 @@
-//! What a turn sends: activities, messages to other instances, timers.
+//! What a step sends: activities, messages to other instances, timers.
 
 use std::time::Duration;
 
@@ -154,7 +154,7 @@ impl Engine {
         created.unwrap_or(Err(ActorError::Timeout))
     }
 
-    /// Removes the timers that a turn made superfluous, and sets its own.
+    /// Removes the timers that a step made superfluous, and sets its own.
     pub(crate) async fn prepare_timers(&self, instance: &str, outcome: &Outcome) -> Result<(), Status> {
         for id in &outcome.superseded {
             let name = names::timer_reminder(*id);

@@ -63,7 +63,7 @@ impl Held<'_> {
                 self.entry.awaited.remove(&task);
             }
         }
-        // The result of what a turn began that could not be stored would have that turn repeated at once, and bring the next.
+        // A step that could not be stored would be repeated at once by the result of what it began.
         if events.iter().any(|arrival| !facts.ends_nothing(&arrival.event)) {
             self.all.failures.wake(self.id);
         }

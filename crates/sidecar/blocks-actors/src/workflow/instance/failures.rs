@@ -1,5 +1,4 @@
-//! What was last wrong with instances whose runs fail: for who asks why they do not go on, and so that what is likely to fail
-//! again is not tried every second.
+//! Instances whose runs fail: the last error of each, and the backoff before a worker is asked again.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -34,11 +33,11 @@ pub(crate) struct FailureRecord {
     until: Option<Instant>,
     /// The reminder that has it run then, and when it is due.
     later: Option<(String, Instant)>,
-    /// How many turns in a row lost their worker, and the time before which there is no other. Neither an event nor a worker
+    /// How many steps in a row lost their worker, and the time before which there is no other. Neither an event nor a worker
     /// that comes is an occasion to try it sooner: an app that it ends comes again and again.
     lost: u32,
     lost_until: Option<Instant>,
-    /// The instance is elsewhere, or nowhere: only how many turns were lost is known still.
+    /// The instance is elsewhere, or nowhere: only how many steps were lost is known still.
     is_left: bool,
 }
 
@@ -82,7 +81,7 @@ enum Failed {
     Run,
     /// The answer of a worker, or what it begins.
     Answer,
-    /// A worker, with the turn.
+    /// A worker, with the step.
     Worker,
 }
 
@@ -114,7 +113,7 @@ impl InstanceFailures {
         }
     }
 
-    /// Whether that is news, and how many turns have lost their worker; `None` where that is not known.
+    /// Whether that is news, and how many steps have lost their worker; `None` where that is not known.
     fn note(&self, id: &str, why: &str, failed: Failed) -> (bool, Option<u32>) {
         let mut all = self.locked();
         if all.len() >= MAX_KNOWN && !all.contains_key(id) {
@@ -186,13 +185,13 @@ impl InstanceFailures {
         retry_later(why)
     }
 
-    /// The worker that had the turn of an instance went away. How many turns in a row have lost theirs; `None` where too much is
+    /// The worker that had the step of an instance went away. How many steps in a row have lost theirs; `None` where too much is
     /// known of others already.
     pub(crate) fn lost(&self, id: &str, why: &str) -> Option<u32> {
         self.note(id, why, Failed::Worker).1
     }
 
-    /// How many turns of an instance in a row have lost their worker.
+    /// How many steps of an instance in a row have lost their worker.
     pub(crate) fn losses_of(&self, id: &str) -> u32 {
         self.locked().get(id).map_or(0, |record| record.lost)
     }

@@ -1,9 +1,9 @@
-//! A turn that began one activity is not stored at once: what comes of that may come soon, and is stored with it
-//! then. A step costs one transaction instead of two, and no reminder of its own.
+//! Group commit: a step that began one activity waits shortly for the result, and both are stored in one transaction. The result
+//! needs no reminder of its own then.
 //!
-//! What is stored meanwhile is what a crash during the turn leaves: its events wait in the inbox, and the reminder that it is
-//! run for has not ended. So nothing is sent because of what is not stored, and any sidecar can go on from there. Senders are
-//! answered once their events are stored.
+//! A crash before the commit loses nothing. The events of the step are still in the inbox, and the reminder that it runs for has
+//! not ended, so any sidecar repeats the step. Nothing is sent because of what is not stored, and senders are answered only
+//! once their events are stored.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use super::state::Held;
 use super::store::Loaded;
 use crate::workflow::error::is_state_changed;
 
-/// How long a turn that was carried out waits for what comes of it. It holds nobody up: others that want the turn end it, and
-/// events are what it waits for. Whoever reads the store sees the turn that much later.
+/// How long a step that was carried out waits for what comes of it. It holds nobody up: others that want the turn end it, and
+/// events are what it waits for. Whoever reads the store sees the step that much later.
 const RESULT_TIMEOUT: Duration = Duration::from_millis(50);
-/// How long a reminder has an instance run, turn after turn, at most: it is kept from ending meanwhile, and so is an actor
+/// How long a reminder has an instance run, step after step, at most: it is kept from ending meanwhile, and so is an actor
 /// that is to move.
 const MAX_RUN_TIME: Duration = Duration::from_secs(1);
 
@@ -42,7 +42,7 @@ impl RunBudget {
 }
 
 impl Held<'_> {
-    /// What comes soon enough to be stored with the turn; `None` if the turn is to be stored alone.
+    /// What comes soon enough to be stored with the step; `None` if the step is to be stored alone.
     pub(crate) async fn await_results(
         &self,
         loaded: &Loaded,
@@ -61,7 +61,7 @@ impl Held<'_> {
         self.all.inbox.next(self.id, RESULT_TIMEOUT).await
     }
 
-    /// Stores a turn with events that came since, and answers those who sent them.
+    /// Stores a step with events that came since, and answers those who sent them.
     pub(crate) async fn commit_with_results(
         &mut self,
         mut loaded: Loaded,
@@ -88,7 +88,7 @@ impl Held<'_> {
             loaded
                 .instance
                 .commit_with(outcome, events, self.all.engine.limit);
-        // One of the events may be what the store does not take: who sent a result is told so in a turn of its own. Who raised
+        // One of the events may be what the store does not take: the sender of a result gets the error in a turn of its own. Who raised
         // an event decides whether to raise it again.
         self.entry.stores_alone = true;
         if let Err(error) = self.save(loaded, change).await {

@@ -1,6 +1,5 @@
-//! Events that wait for the turn of their instance: whoever has the turn takes in what waits with it. A fan-out's results
-//! come together, and cost one reminder and one transaction then instead of one each. Who has the turn may also wait for what
-//! comes before it stores what it has done.
+//! Events that wait for the turn of their instance. The call that has the turn takes all of them: the results of a fan-out cost one
+//! reminder and one transaction instead of one each. A step can also wait for events before it is stored.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,13 +28,13 @@ struct Waiting {
     answered: Arc<Notify>,
 }
 
-/// Who waits for the turn of an instance.
+/// What waits for the turn of an instance.
 #[derive(Default)]
 struct Queue {
     events: Vec<Waiting>,
     /// Calls and reminders that bring no event.
     others: usize,
-    /// Told of everything that comes: by who has the turn and waits before it stores what it has done.
+    /// Notified of each arrival: the step that waits for events before it is stored.
     batch_waiter: Option<Arc<Notify>>,
 }
 
@@ -234,7 +233,7 @@ impl Inbox {
     }
 }
 
-/// Who waits for a turn, and brings no event.
+/// Something that waits for a turn, and brings no event.
 pub(crate) struct TurnWaiter<'a> {
     inbox: &'a Inbox,
     instance: &'a str,
@@ -246,7 +245,7 @@ impl Drop for TurnWaiter<'_> {
     }
 }
 
-/// Who has the turn of an instance, and is told of what comes.
+/// A step that waits for events before it is stored.
 struct BatchWaiter<'a> {
     inbox: &'a Inbox,
     instance: &'a str,
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_lingers_takes_what_comes_unless_others_want_the_turn() {
+    async fn a_step_takes_the_events_that_come_unless_others_want_the_turn() {
         const LIMIT: Duration = Duration::from_millis(50);
         let inbox = Inbox::default();
         let next = async || inbox.next("one", LIMIT).await.map(|batch| tickets(Ok(batch)));

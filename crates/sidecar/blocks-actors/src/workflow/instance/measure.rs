@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use outrigger_wire::durabletask::OrchestrationStatus;
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_workflow::{Instance, Outcome, Turn};
+use outrigger_workflow::{Instance, Outcome, Step};
 use prost::Message as _;
 use prost_types::Timestamp;
 
@@ -12,7 +12,7 @@ use crate::workflow::engine::Engine;
 use crate::workflow::metrics::Ended as Execution;
 
 impl Engine {
-    /// Counts a turn that was carried out, if the workflow has ended with it, or that was not.
+    /// Counts a step that was carried out, if the workflow has ended with it, or that was not.
     pub(crate) fn count(
         &self,
         workflow: &str,
@@ -41,7 +41,7 @@ impl Engine {
         }
     }
 
-    /// Counts how large the activities are that a turn schedules, those that are too large too.
+    /// Counts how large the activities are that a step schedules, those that are too large too.
     pub(crate) fn count_tasks(&self, workflow: &str, outcome: &Outcome) {
         for event in outcome.tasks.iter().chain(&outcome.refused) {
             if let Some(EventType::TaskScheduled(task)) = &event.event_type
@@ -53,8 +53,8 @@ impl Engine {
     }
 
     /// Counts how late an execution begins.
-    pub(crate) fn count_begun(&self, turn: &Turn) {
-        let Some(started) = &turn.facts().started else {
+    pub(crate) fn count_begun(&self, step: &Step) {
+        let Some(started) = &step.facts().started else {
             return;
         };
         let due = started.event.scheduled_start_timestamp.or(started.at);

@@ -9,7 +9,7 @@ use outrigger_wire::durabletask::{
     ExecutionStalledEvent, OrchestrationStatus, OrchestratorResponse, StalledReason,
 };
 use outrigger_workflow::event::Awaited;
-use outrigger_workflow::{Answered, Instance, MAX_RESTARTS, Origin, Outcome, Turn, TurnContext, TurnStart};
+use outrigger_workflow::{Answered, Instance, MAX_RESTARTS, Origin, Outcome, Step, StepContext, StepStart};
 use prost_types::Timestamp;
 use tonic::Status;
 
@@ -29,15 +29,15 @@ pub(crate) enum RunOutcome {
     Completed,
     /// Nothing waits.
     Nothing,
-    /// Its turn was stored with events that came meanwhile. They wait for a run, and have no reminder but the one that this
+    /// Its step was stored with events that came meanwhile. They wait for a run, and have no reminder but the one that this
     /// is for.
     EventsLeft,
-    /// Nothing: what waits are results of what no turn that was stored has begun. That says nothing of the turn that failed.
+    /// Nothing: what waits are results of what no step that was stored has begun. That says nothing of the step that failed.
     OnlyEarly,
 }
 
 impl Held<'_> {
-    /// Runs the instance; `timer` is one that has fired, `of` is what the reminder says of its execution. Its turns follow each
+    /// Runs the instance; `timer` is one that has fired, `of` is what the reminder says of its execution. Its steps follow each
     /// other as long as each is stored with what it waits for.
     pub(crate) async fn run(
         &mut self,
@@ -53,7 +53,7 @@ impl Held<'_> {
         Ok(RunOutcome::Completed)
     }
 
-    /// One turn. Where there is nothing to do for what is in memory, the store is asked whether it has another state: somebody
+    /// One step. Where there is nothing to do for what is in memory, the store is asked whether it has another state: somebody
     /// else may have written it.
     async fn run_once(
         &mut self,
@@ -104,7 +104,7 @@ impl Held<'_> {
         });
         let engine = Arc::clone(&self.all.engine);
         match loaded.instance.begin(&engine.app_id, fired, at, engine.limit) {
-            TurnStart::Idle => {
+            StepStart::Idle => {
                 let only_early = !loaded.instance.inbox().is_empty();
                 self.idle(loaded).await?;
                 return Ok(match only_early {
@@ -112,8 +112,8 @@ impl Held<'_> {
                     false => RunOutcome::Nothing,
                 });
             }
-            TurnStart::Dropped(change) => self.save(loaded, change).await?,
-            TurnStart::Stalled(outcome) => {
+            StepStart::Dropped(change) => self.save(loaded, change).await?,
+            StepStart::Stalled(outcome) => {
                 let started = loaded.instance.start_event();
                 engine.count_size(
                     started.map_or("", |started| started.name.as_str()),
@@ -121,7 +121,7 @@ impl Held<'_> {
                 );
                 return self.finish(loaded, *outcome, budget).await;
             }
-            TurnStart::Turn(turn) => return self.turn(loaded, *turn, budget).await,
+            StepStart::Step(step) => return self.step(loaded, *step, budget).await,
         }
         Ok(RunOutcome::Completed)
     }
@@ -177,22 +177,22 @@ impl Held<'_> {
         }
     }
 
-    async fn turn(
+    async fn step(
         &mut self,
         loaded: Loaded,
-        mut turn: Turn,
+        mut step: Step,
         budget: &RunBudget,
     ) -> Result<RunOutcome, Status> {
         let engine = Arc::clone(&self.all.engine);
-        let mut span = spans::turn_span(&engine.tracer, self.id, &mut turn);
-        spans::timers(&engine.tracer, &span, &loaded.instance, &turn);
-        let workflow = workflow_name(&turn);
-        if turn.begins_execution() {
-            engine.count_begun(&turn);
+        let mut span = spans::step_span(&engine.tracer, self.id, &mut step);
+        spans::timers(&engine.tracer, &span, &loaded.instance, &step);
+        let workflow = workflow_name(&step);
+        if step.begins_execution() {
+            engine.count_begun(&step);
         }
         engine.count_size(&workflow, &loaded.instance);
         loop {
-            let request = turn.request(&loaded.instance);
+            let request = step.request(&loaded.instance);
             let response = match self.ask_worker(request).await {
                 Ok(response) => response,
                 Err(cancelled) => {
@@ -202,7 +202,7 @@ impl Held<'_> {
                         Cancelled::Disconnected => self.all.failures.lost(self.id, &why),
                         _ => None,
                     };
-                    if let Some(outcome) = turn.abandoned(&loaded.instance) {
+                    if let Some(outcome) = step.abandoned(&loaded.instance) {
                         self.abandon(loaded, outcome).await?;
                     } else {
                         self.keep(loaded);
@@ -218,19 +218,19 @@ impl Held<'_> {
             spans::patches(&mut span, &response);
             // Not across what is awaited.
             let answered = {
-                let outside = &mut TurnContext {
+                let outside = &mut StepContext {
                     at: now(),
                     trace: spans::trace_context(&span),
                     new_id: &mut new_id,
                     limit: engine.limit,
                 };
-                turn.answer(&loaded.instance, response, outside)
+                step.answer(&loaded.instance, response, outside)
             };
             match answered {
                 Ok(Answered::ContinuedAsNew(next)) => {
-                    turn = *next;
+                    step = *next;
                     spans::end_continued(span);
-                    span = spans::turn_span(&engine.tracer, self.id, &mut turn);
+                    span = spans::step_span(&engine.tracer, self.id, &mut step);
                 }
                 Ok(Answered::Done(outcome)) => {
                     let is_over = spans::record(&mut span, &outcome);
@@ -272,7 +272,7 @@ impl Held<'_> {
         self.save(loaded, change).await
     }
 
-    /// Where turns have lost their workers too often, that is stored once, to be seen. The turn is tried again, seldom: a worker
+    /// Where steps have lost their workers too often, that is stored once, to be seen. The step is tried again, seldom: a worker
     /// with other code cannot be told from the one that the workflow ended.
     pub(crate) async fn stall_after(&mut self, losses: u32) -> Result<(), Status> {
         let limit = self
@@ -404,8 +404,8 @@ fn ended(instance: &Instance) -> Option<Ended> {
     })
 }
 
-/// The name of the workflow that a turn is of.
-fn workflow_name(turn: &Turn) -> String {
-    let started = turn.facts().started.as_ref();
+/// The name of the workflow that a step is of.
+fn workflow_name(step: &Step) -> String {
+    let started = step.facts().started.as_ref();
     started.map_or_else(String::new, |started| started.event.name.clone())
 }

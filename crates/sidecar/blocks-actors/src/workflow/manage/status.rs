@@ -68,11 +68,11 @@ impl Workflows {
             .into_iter()
             .map(|wait| self.described_wait(id, instance.generation, wait));
         waits.extend(described);
-        // A timer that has fired is nowhere stored until its turn is.
+        // A timer that has fired is nowhere stored until its step is.
         let is_tried =
             self.workers().queue.step_progress(id).is_some() || self.instance_failures.of(id).is_some();
         if is_tried && !is_final(status) && !waits.iter().any(|wait| wait["kind"] == "turn") {
-            waits.push(self.described_wait(id, instance.generation, Wait::Turn { events: 0, due: None }));
+            waits.push(self.described_wait(id, instance.generation, Wait::Step { events: 0, due: None }));
         }
         Ok(Some(Waits {
             id: id.to_owned(),
@@ -126,7 +126,7 @@ impl Workflows {
             }
         };
         match wait {
-            Wait::Turn { events, due } => {
+            Wait::Step { events, due } => {
                 set("kind", json!("turn"));
                 set("events", json!(events));
                 set("due", time(due));

@@ -117,6 +117,23 @@ async fn each_of_two_pieces_of_one_key_gets_its_own_answer() {
     assert!(second.now_or_never().is_some_and(|answer| answer.is_ok()));
 }
 
+/// A worker that returns no token answers the latest item of its key, and no earlier one after that.
+#[tokio::test]
+async fn an_answer_without_a_token_is_for_the_latest_item() {
+    let queue = WorkQueue::new(Limits::default());
+    let stream = WorkStream::open(&queue);
+    let mut earlier = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
+    let mut latest = std::pin::pin!(queue.run_step("a", Vec::new(), 0, pending()));
+    for wanted in [&mut earlier, &mut latest] {
+        assert!(wanted.as_mut().now_or_never().is_none());
+        stream.next().await;
+    }
+    assert!(queue.step_done(stepped("a", "")).is_none());
+    assert!(latest.await.is_ok());
+    assert!(queue.step_done(stepped("a", "")).is_some());
+    assert!(earlier.now_or_never().is_none());
+}
+
 #[tokio::test]
 async fn tokens_are_of_one_queue() {
     let (here, there) = (

@@ -12,10 +12,10 @@ fn children_that_run_are_terminated_with_their_parent() {
     };
     let mut instance = after(acts(vec![action(0, child("")), action(1, child("named"))]));
     instance.push(terminated(true));
-    let turn = begin(&mut instance);
+    let step = begin(&mut instance);
     let outcome = done(answer(
         &instance,
-        turn,
+        step,
         acts(vec![complete(2, OrchestrationStatus::Terminated)]),
     ));
     let names: Vec<_> = outcome
@@ -45,9 +45,9 @@ fn a_child_tells_for_which_execution_of_its_parent_it_ended() {
         }
         let mut instance = Instance::new("a");
         instance.start(start);
-        let turn = begin(&mut instance);
+        let step = begin(&mut instance);
         let ends = acts(vec![complete(0, OrchestrationStatus::Completed)]);
-        let outcome = done(answer(&instance, turn, ends));
+        let outcome = done(answer(&instance, step, ends));
         let origin = &outcome.messages[0].origin;
         let expected = execution.map_or(("", ""), |execution| (execution, "a"));
         assert_eq!((origin.execution.as_str(), origin.instance.as_str()), expected);
@@ -61,16 +61,16 @@ fn children_are_terminated_where_any_of_several_terminations_says_so() {
         let mut instance = after(acts(vec![action(0, child)]));
         instance.push(terminated(first));
         instance.push(terminated(second));
-        let turn = begin(&mut instance);
+        let step = begin(&mut instance);
         let ended = acts(vec![complete(1, OrchestrationStatus::Terminated)]);
-        let outcome = done(answer(&instance, turn, ended));
+        let outcome = done(answer(&instance, step, ended));
         assert_eq!(outcome.messages.len(), expected, "{first} {second}");
     }
 }
 
 /// Regression: the instance waited for itself.
 #[test]
-fn a_child_with_the_id_of_its_parent_fails_the_turn_unless_it_lives_in_another_app() {
+fn a_child_with_the_id_of_its_parent_fails_the_step_unless_it_lives_in_another_app() {
     let child = |id: &str, app: Option<&str>| {
         let create = CreateSubOrchestrationAction {
             instance_id: id.to_owned(),
@@ -84,13 +84,13 @@ fn a_child_with_the_id_of_its_parent_fails_the_turn_unless_it_lives_in_another_a
         });
         let mut instance = Instance::new("a");
         instance.start(started());
-        let turn = begin(&mut instance);
-        answer(&instance, turn, acts(vec![create]))
+        let step = begin(&mut instance);
+        answer(&instance, step, acts(vec![create]))
     };
     for app in [None, Some("app")] {
         let error = child("a", app).unwrap_err();
         let text = error.to_string();
-        assert!(matches!(error, TurnError::OwnChild { action: 4, .. }), "{text}");
+        assert!(matches!(error, StepError::OwnChild { action: 4, .. }), "{text}");
         assert!(
             text.contains("'order'") && text.contains("another instance id"),
             "{text}"
@@ -115,8 +115,8 @@ fn a_child_whose_input_is_too_large_stalls_its_parent_until_the_limit_is_raised(
     };
     let mut instance = Instance::new("a");
     instance.start(started());
-    let turn = begin(&mut instance);
-    let outcome = done(answer_within(2000, &instance, turn, child()));
+    let step = begin(&mut instance);
+    let outcome = done(answer_within(2000, &instance, step, child()));
     let stalled = outcome.stalled.clone().unwrap();
     assert_eq!(stalled.reason(), StalledReason::PayloadSizeExceeded);
     let why = stalled.description.as_deref().unwrap();
@@ -135,8 +135,8 @@ fn a_child_whose_input_is_too_large_stalls_its_parent_until_the_limit_is_raised(
         "{told:?}"
     );
     instance.push(raised("x"));
-    let turn = begin(&mut instance);
-    let outcome = done(answer_within(4000, &instance, turn, child()));
+    let step = begin(&mut instance);
+    let outcome = done(answer_within(4000, &instance, step, child()));
     assert!(outcome.stalled.is_none());
     assert_eq!(outcome.messages[0].target, "child");
 }

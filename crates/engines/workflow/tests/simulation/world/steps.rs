@@ -1,4 +1,4 @@
-//! Turns of instances and runs of activities, and how what they did is stored.
+//! Steps of instances and runs of activities, and how what they did is stored.
 
 use outrigger_wire::durabletask::OrchestratorResponse;
 use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Act;
@@ -54,7 +54,7 @@ impl World {
         Ok(Arrival { event, origin })
     }
 
-    /// Runs an instance as long as its turns are stored together with what came meanwhile, for one reminder. `false`: it
+    /// Runs an instance as long as its steps are stored together with what came meanwhile, for one reminder. `false`: it
     /// has to be tried again.
     pub(super) fn run_until_stored(
         &mut self,
@@ -87,38 +87,38 @@ impl World {
         }
         let fired = timer.map(|(fired, _)| fired);
         let app = self.apps[id].clone();
-        let mut turn = match instance.begin(&app, fired, self.at(), LIMIT) {
-            TurnStart::Idle => {
+        let mut step = match instance.begin(&app, fired, self.at(), LIMIT) {
+            StepStart::Idle => {
                 self.memory.insert(id.to_owned(), instance);
                 return Ok(Ran::Over);
             }
-            TurnStart::Dropped(change) => {
+            StepStart::Dropped(change) => {
                 self.save(instance, change)?;
                 return Ok(Ran::Over);
             }
-            TurnStart::Stalled(stalled) => panic!("{stalled:?}"),
-            TurnStart::Turn(turn) => *turn,
+            StepStart::Stalled(stalled) => panic!("{stalled:?}"),
+            StepStart::Step(step) => *step,
         };
         let outcome = loop {
             self.may_crash()?;
-            let request = OrchestratorRequest::decode(turn.request(&instance).concat().as_slice()).unwrap();
+            let request = OrchestratorRequest::decode(step.request(&instance).concat().as_slice()).unwrap();
             assert_eq!(
                 request.past_events.len(),
-                if turn.is_restart() {
+                if step.is_restart() {
                     0
                 } else {
                     instance.facts().len
                 }
             );
             let program = self.program.clone();
-            let mut answer = replay::turn(request, &|context| {
+            let mut answer = replay::step(request, &|context| {
                 let steps = program::steps_of(&program, &context.name);
                 program::run(&steps, context)
             });
             self.distinguish(&mut answer);
-            if turn.is_restart() && self.may_crash().is_err() {
+            if step.is_restart() && self.may_crash().is_err() {
                 // The worker alone is gone.
-                let outcome = turn.abandoned(&instance).unwrap();
+                let outcome = step.abandoned(&instance).unwrap();
                 // A timer of the last generation would not run the next one.
                 self.run_again(id);
                 let change = instance.commit(outcome);
@@ -131,21 +131,21 @@ impl World {
                 *next_id += 1;
                 next_id.to_string()
             };
-            let outside = &mut TurnContext {
+            let outside = &mut StepContext {
                 at,
                 trace: None,
                 new_id: &mut new_id,
                 limit: LIMIT,
             };
-            match turn.answer(&instance, answer, outside).unwrap() {
-                Answered::ContinuedAsNew(next) => turn = *next,
+            match step.answer(&instance, answer, outside).unwrap() {
+                Answered::ContinuedAsNew(next) => step = *next,
                 Answered::Done(outcome) => break *outcome,
             }
         };
         self.carry_out(instance, outcome, is_timers)
     }
 
-    /// Where each repetition of a turn has other executions of its activities.
+    /// Where each repetition of a step has other executions of its activities.
     fn distinguish(&mut self, answer: &mut OrchestratorResponse) {
         if !self.distinguishes {
             return;
@@ -206,7 +206,7 @@ impl World {
         Ok(Ran::Over)
     }
 
-    /// What comes before the turn is stored, each with the reminder that waits until it is.
+    /// What comes before the step is stored, each with the reminder that waits until it is.
     fn linger(
         &mut self,
         id: &str,

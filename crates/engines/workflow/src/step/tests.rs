@@ -1,4 +1,4 @@
-//! One test for each rule of a turn; how turns go together is simulated in `tests/simulation`.
+//! One test for each rule of a step; how steps go together is simulated in `tests/simulation`.
 
 use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Act;
 use outrigger_wire::durabletask::{
@@ -9,7 +9,7 @@ use outrigger_wire::durabletask::{
 };
 
 use super::*;
-use crate::error::TurnError;
+use crate::error::StepError;
 use crate::stored::MAX_ENTRIES;
 
 mod children;
@@ -52,31 +52,31 @@ fn complete(id: i32, status: OrchestrationStatus) -> OrchestratorAction {
     action(id, Act::CompleteOrchestration(complete))
 }
 
-fn begin(instance: &mut Instance) -> Turn {
+fn begin(instance: &mut Instance) -> Step {
     match instance.begin("app", None, AT, Limit(0)) {
-        TurnStart::Turn(turn) => *turn,
+        StepStart::Step(step) => *step,
         other => panic!("{other:?}"),
     }
 }
 
-fn answer(instance: &Instance, turn: Turn, response: OrchestratorResponse) -> Result<Answered, TurnError> {
-    answer_within(0, instance, turn, response)
+fn answer(instance: &Instance, step: Step, response: OrchestratorResponse) -> Result<Answered, StepError> {
+    answer_within(0, instance, step, response)
 }
 
 fn answer_within(
     limit: usize,
     instance: &Instance,
-    turn: Turn,
+    step: Step,
     response: OrchestratorResponse,
-) -> Result<Answered, TurnError> {
+) -> Result<Answered, StepError> {
     let mut new_id = || "id".to_owned();
-    let outside = &mut TurnContext {
+    let outside = &mut StepContext {
         at: AT,
         trace: None,
         new_id: &mut new_id,
         limit: Limit(limit),
     };
-    turn.answer(instance, response, outside)
+    step.answer(instance, response, outside)
 }
 
 fn acts(actions: Vec<OrchestratorAction>) -> OrchestratorResponse {
@@ -86,19 +86,19 @@ fn acts(actions: Vec<OrchestratorAction>) -> OrchestratorResponse {
     }
 }
 
-fn done(answered: Result<Answered, TurnError>) -> Outcome {
+fn done(answered: Result<Answered, StepError>) -> Outcome {
     match answered {
         Ok(Answered::Done(outcome)) => *outcome,
         other => panic!("{other:?}"),
     }
 }
 
-/// An instance after a first turn with this answer.
+/// An instance after a first step with this answer.
 fn after(response: OrchestratorResponse) -> Instance {
     let mut instance = Instance::new("a");
     instance.start(started());
-    let turn = begin(&mut instance);
-    let outcome = done(answer(&instance, turn, response));
+    let step = begin(&mut instance);
+    let outcome = done(answer(&instance, step, response));
     instance.commit(outcome);
     instance
 }
@@ -117,14 +117,14 @@ fn patched(patches: &[&str]) -> OrchestratorResponse {
 fn the_request_holds_the_history_and_what_is_new() {
     let mut instance = after(acts(vec![task(0)]));
     instance.push(raised("x"));
-    let turn = begin(&mut instance);
-    let request = OrchestratorRequest::decode(turn.request(&instance).concat().as_slice()).unwrap();
+    let step = begin(&mut instance);
+    let request = OrchestratorRequest::decode(step.request(&instance).concat().as_slice()).unwrap();
     assert_eq!(
         (request.instance_id.as_str(), request.past_events.len()),
         ("a", 3)
     );
     assert_eq!(request.past_events, instance.history());
-    assert_eq!(request.new_events, turn.events());
+    assert_eq!(request.new_events, step.events());
     assert!(matches!(
         request.new_events[0].event_type,
         Some(EventType::OrchestratorStarted(_))
@@ -141,11 +141,11 @@ fn who_has_ended_drops_what_comes() {
     let mut instance = after(acts(vec![complete(0, OrchestrationStatus::Completed)]));
     assert!(matches!(
         instance.begin("app", None, AT, Limit(0)),
-        TurnStart::Idle
+        StepStart::Idle
     ));
     instance.push(raised("x"));
     match instance.begin("app", None, AT, Limit(0)) {
-        TurnStart::Dropped(change) => assert_eq!(change.deletes, ["inbox-000000"]),
+        StepStart::Dropped(change) => assert_eq!(change.deletes, ["inbox-000000"]),
         other => panic!("{other:?}"),
     }
 }
@@ -161,16 +161,16 @@ fn patches_of_the_history_have_to_be_the_first_of_the_workers() {
         (&["a", "b", "c"], false),
     ] {
         let mut instance = instance.clone();
-        let turn = begin(&mut instance);
-        let outcome = done(answer(&instance, turn, patched(patches)));
+        let step = begin(&mut instance);
+        let outcome = done(answer(&instance, step, patched(patches)));
         assert_eq!(outcome.stalled.is_some(), stalls, "{patches:?}");
         if !stalls {
             instance.commit(outcome);
             assert_eq!(instance.facts().patches, patches, "only what is new is recorded");
         }
     }
-    let turn = begin(&mut instance);
-    let outcome = done(answer(&instance, turn, OrchestratorResponse::default()));
+    let step = begin(&mut instance);
+    let outcome = done(answer(&instance, step, OrchestratorResponse::default()));
     let text = outcome.stalled.as_ref().unwrap().description.clone().unwrap();
     assert_eq!(
         text,
@@ -181,13 +181,13 @@ fn patches_of_the_history_have_to_be_the_first_of_the_workers() {
     assert_eq!(instance.inbox().len(), 1, "the event is taken when it can go on");
     // The same reason is not told twice.
     let len = instance.facts().len;
-    let turn = begin(&mut instance);
-    let again = done(answer(&instance, turn, OrchestratorResponse::default()));
+    let step = begin(&mut instance);
+    let again = done(answer(&instance, step, OrchestratorResponse::default()));
     assert!(again.stalled.is_some());
     instance.commit(again);
     assert_eq!(instance.facts().len, len);
-    let turn = begin(&mut instance);
-    let outcome = done(answer(&instance, turn, patched(&["a", "b"])));
+    let step = begin(&mut instance);
+    let outcome = done(answer(&instance, step, patched(&["a", "b"])));
     instance.commit(outcome);
     assert_eq!(instance.status(), OrchestrationStatus::Running);
 }
@@ -203,9 +203,9 @@ fn a_version_that_the_worker_does_not_have_stalls() {
     };
     let mut instance = after(first);
     instance.push(raised("x"));
-    let turn = begin(&mut instance);
+    let step = begin(&mut instance);
     let gone = Act::OrchestratorVersionNotAvailable(OrchestratorVersionNotAvailableAction::default());
-    let outcome = done(answer(&instance, turn, acts(vec![action(0, gone)])));
+    let outcome = done(answer(&instance, step, acts(vec![action(0, gone)])));
     let stalled = outcome.stalled.unwrap();
     assert_eq!(stalled.reason(), StalledReason::VersionNotAvailable);
     assert_eq!(stalled.description.as_deref(), Some("Version not available: v2"));
@@ -216,7 +216,7 @@ fn what_is_too_large_stalls_before_the_worker_is_asked() {
     let mut instance = Instance::new("a");
     instance.start(started());
     match instance.begin("app", None, AT, Limit(8)) {
-        TurnStart::Stalled(outcome) => {
+        StepStart::Stalled(outcome) => {
             instance.commit(*outcome);
         }
         other => panic!("{other:?}"),
@@ -225,16 +225,16 @@ fn what_is_too_large_stalls_before_the_worker_is_asked() {
 }
 
 #[test]
-fn an_activity_that_is_too_large_stalls_its_turn_and_starts_none() {
+fn an_activity_that_is_too_large_stalls_its_step_and_starts_none() {
     let mut instance = Instance::new("a");
     instance.start(started());
-    let turn = begin(&mut instance);
+    let step = begin(&mut instance);
     let large = ScheduleTaskAction {
         input: Some("x".repeat(2000)),
         ..ScheduleTaskAction::default()
     };
     let acts = acts(vec![task(0), action(1, Act::ScheduleTask(large))]);
-    let outcome = done(answer_within(2000, &instance, turn, acts));
+    let outcome = done(answer_within(2000, &instance, step, acts));
     assert!(outcome.tasks.is_empty(), "none is started");
     let refused: Vec<_> = outcome.refused.iter().map(|task| task.event_id).collect();
     assert_eq!(refused, [0, 1]);
@@ -250,8 +250,8 @@ fn a_raised_event_makes_the_limit_of_its_wait_superfluous() {
     };
     let mut instance = after(acts(vec![action(0, Act::CreateTimer(limit))]));
     instance.push(raised("paid"));
-    let turn = begin(&mut instance);
-    let outcome = done(answer(&instance, turn, OrchestratorResponse::default()));
+    let step = begin(&mut instance);
+    let outcome = done(answer(&instance, step, OrchestratorResponse::default()));
     assert_eq!(outcome.superseded, [0]);
     instance.commit(outcome);
     // A timer that fires twice is one.
@@ -264,14 +264,14 @@ fn a_raised_event_makes_the_limit_of_its_wait_superfluous() {
         timer_id: 0,
     };
     let fired = event(NO_ID, AT, EventType::TimerFired(fired));
-    let TurnStart::Turn(turn) = instance.begin("app", Some(fired.clone()), AT, Limit(0)) else {
+    let StepStart::Step(step) = instance.begin("app", Some(fired.clone()), AT, Limit(0)) else {
         panic!()
     };
-    let outcome = done(answer(&instance, *turn, OrchestratorResponse::default()));
+    let outcome = done(answer(&instance, *step, OrchestratorResponse::default()));
     instance.commit(outcome);
     assert!(matches!(
         instance.begin("app", Some(fired), AT, Limit(0)),
-        TurnStart::Idle
+        StepStart::Idle
     ));
 }
 
@@ -281,7 +281,7 @@ fn terminated(recurse: bool) -> HistoryEvent {
 }
 
 #[test]
-fn a_termination_outlives_a_continuation_in_the_same_turn() {
+fn a_termination_outlives_a_continuation_in_the_same_step() {
     let (ends, continues) = (
         complete(0, OrchestrationStatus::Terminated),
         complete(1, OrchestrationStatus::ContinuedAsNew),
@@ -289,16 +289,16 @@ fn a_termination_outlives_a_continuation_in_the_same_turn() {
     let mut instance = after(acts(vec![task(5)]));
     instance.push(terminated(false));
     // Go's SDK answers with both, in any order.
-    let turn = begin(&mut instance);
+    let step = begin(&mut instance);
     let outcome = done(answer(
         &instance,
-        turn,
+        step,
         acts(vec![ends.clone(), continues.clone()]),
     ));
     let completed = outcome.facts().completed.as_ref().unwrap();
     assert_eq!(completed.status(), OrchestrationStatus::Terminated);
-    let turn = begin(&mut instance);
-    let Ok(Answered::ContinuedAsNew(next)) = answer(&instance, turn, acts(vec![continues, ends])) else {
+    let step = begin(&mut instance);
+    let Ok(Answered::ContinuedAsNew(next)) = answer(&instance, step, acts(vec![continues, ends])) else {
         panic!()
     };
     let is_end = |event: &HistoryEvent| matches!(event.event_type, Some(EventType::ExecutionTerminated(_)));
@@ -316,22 +316,22 @@ fn a_termination_outlives_a_continuation_in_the_same_turn() {
 }
 
 #[test]
-fn what_could_not_be_sent_in_a_first_turn_is_sent_in_its_repetition() {
+fn what_could_not_be_sent_in_a_first_step_is_sent_in_its_repetition() {
     let mut instance = Instance::new("a");
     instance.start(started());
-    let turn = begin(&mut instance);
+    let step = begin(&mut instance);
     let ends = acts(vec![task(0), complete(1, OrchestrationStatus::Completed)]);
-    let last = done(answer(&instance, turn, ends));
+    let last = done(answer(&instance, step, ends));
     assert!(!last.may_be_stored_in_part(), "it would have no repetition");
-    let turn = begin(&mut instance);
-    let outcome = done(answer(&instance, turn, acts(vec![task(0), task(1)])));
+    let step = begin(&mut instance);
+    let outcome = done(answer(&instance, step, acts(vec![task(0), task(1)])));
     assert!(outcome.may_be_stored_in_part());
     let partly = outcome.without(&instance, &[1]);
     instance.commit(partly);
     assert_eq!(instance.status(), OrchestrationStatus::Running);
-    let turn = begin(&mut instance);
-    assert_eq!(turn.events().len(), 1);
-    let outcome = done(answer(&instance, turn, acts(vec![task(1)])));
+    let step = begin(&mut instance);
+    assert_eq!(step.events().len(), 1);
+    let outcome = done(answer(&instance, step, acts(vec![task(1)])));
     assert_eq!(outcome.tasks.len(), 1);
     instance.commit(outcome);
     assert!(instance.inbox().is_empty());
@@ -345,9 +345,9 @@ fn what_could_not_be_sent_in_a_first_turn_is_sent_in_its_repetition() {
     );
 }
 
-/// Regression: what was raised before such a turn was given to the workflow twice.
+/// Regression: what was raised before such a step was given to the workflow twice.
 #[test]
-fn events_of_a_turn_that_dapr_has_stored_in_part_are_taken_once() {
+fn events_of_a_step_that_dapr_has_stored_in_part_are_taken_once() {
     let mut instance = Instance::new("a");
     // Dapr keeps the inbox, and has the same events in the history.
     for event in [started(), raised("x")] {
@@ -357,15 +357,15 @@ fn events_of_a_turn_that_dapr_has_stored_in_part_are_taken_once() {
     let mut later = raised("x");
     later.timestamp = Some(Timestamp { nanos: 1, ..AT });
     instance.push(later.clone());
-    let turn = begin(&mut instance);
-    assert_eq!(turn.events()[1..], [later]);
+    let step = begin(&mut instance);
+    assert_eq!(step.events()[1..], [later]);
     // What a workflow has carried on with, maybe several alike of one time, is nowhere yet.
     let mut instance = Instance::new("a");
     for event in [started(), raised("x"), raised("x")] {
         instance.push(event);
     }
-    let turn = begin(&mut instance);
-    assert_eq!(turn.events()[2..], [raised("x"), raised("x")]);
+    let step = begin(&mut instance);
+    assert_eq!(step.events()[2..], [raised("x"), raised("x")]);
 }
 
 #[test]
@@ -377,25 +377,25 @@ fn a_result_that_comes_before_its_beginning_waits_for_it() {
         };
         event(NO_ID, AT, EventType::TaskCompleted(done))
     };
-    // The turn that schedules 1 and 2 was cut off after it had begun them.
+    // The step that schedules 1 and 2 was cut off after it had begun them.
     let mut instance = after(acts(vec![task(0)]));
     instance.push(result(1));
     assert!(matches!(
         instance.begin("app", None, AT, Limit(0)),
-        TurnStart::Idle
+        StepStart::Idle
     ));
     instance.push(raised("go"));
-    let turn = begin(&mut instance);
-    assert_eq!(turn.events().len(), 2, "only the event goes to the worker");
-    let outcome = done(answer(&instance, turn, acts(vec![task(1), task(2)])));
+    let step = begin(&mut instance);
+    assert_eq!(step.events().len(), 2, "only the event goes to the worker");
+    let outcome = done(answer(&instance, step, acts(vec![task(1), task(2)])));
     let begun: Vec<_> = outcome.tasks.iter().map(|task| task.event_id).collect();
     assert_eq!(begun, [2], "what has a result is not begun again");
     assert!(outcome.wakes);
     instance.commit(outcome);
     assert_eq!(instance.inbox(), [result(1)]);
-    let turn = begin(&mut instance);
-    assert_eq!(turn.events()[1], result(1));
-    let outcome = done(answer(&instance, turn, acts(vec![])));
+    let step = begin(&mut instance);
+    assert_eq!(step.events()[1], result(1));
+    let outcome = done(answer(&instance, step, acts(vec![])));
     assert!(!outcome.wakes);
     instance.commit(outcome);
     assert!(instance.inbox().is_empty());
@@ -403,7 +403,7 @@ fn a_result_that_comes_before_its_beginning_waits_for_it() {
     let fired = event(NO_ID, AT, EventType::TimerFired(TimerFiredEvent::default()));
     assert!(matches!(
         instance.begin("app", Some(fired), AT, Limit(0)),
-        TurnStart::Idle
+        StepStart::Idle
     ));
 }
 
@@ -411,12 +411,12 @@ fn a_result_that_comes_before_its_beginning_waits_for_it() {
 fn a_loop_without_end_gives_way_after_twenty_rounds_and_keeps_what_it_did() {
     let mut instance = Instance::new("a");
     instance.start(started());
-    let mut turn = begin(&mut instance);
+    let mut step = begin(&mut instance);
     let mut rounds = 0;
     let outcome = loop {
         let again = acts(vec![complete(0, OrchestrationStatus::ContinuedAsNew)]);
-        match answer(&instance, turn, again).unwrap() {
-            Answered::ContinuedAsNew(next) => turn = *next,
+        match answer(&instance, step, again).unwrap() {
+            Answered::ContinuedAsNew(next) => step = *next,
             Answered::Done(outcome) => break outcome,
         }
         rounds += 1;
@@ -431,18 +431,18 @@ fn a_loop_without_end_gives_way_after_twenty_rounds_and_keeps_what_it_did() {
 }
 
 #[test]
-fn actions_that_nobody_carries_out_fail_the_turn() {
+fn actions_that_nobody_carries_out_fail_the_step() {
     let mut instance = Instance::new("a");
     instance.start(started());
-    let turn = begin(&mut instance);
+    let step = begin(&mut instance);
     let unknown = OrchestratorAction {
         id: 4,
         ..OrchestratorAction::default()
     };
-    let error = answer(&instance, turn.clone(), acts(vec![unknown])).unwrap_err();
+    let error = answer(&instance, step.clone(), acts(vec![unknown])).unwrap_err();
     assert!(error.to_string().contains("unknown action type"), "{error}");
     let sends = action(0, Act::SendEvent(SendEventAction::default()));
-    let error = answer(&instance, turn, acts(vec![sends])).unwrap_err();
+    let error = answer(&instance, step, acts(vec![sends])).unwrap_err();
     assert!(
         error
             .to_string()
@@ -451,7 +451,7 @@ fn actions_that_nobody_carries_out_fail_the_turn() {
     );
 }
 
-/// The execution that the activity of a first turn has.
+/// The execution that the activity of a first step has.
 fn execution_of_task(execution: Option<&str>, at: i64, given: &str) -> String {
     let mut start = started();
     start.timestamp = Some(Timestamp {
@@ -466,14 +466,14 @@ fn execution_of_task(execution: Option<&str>, at: i64, given: &str) -> String {
     }
     let mut instance = Instance::new("a");
     instance.start(start);
-    let turn = begin(&mut instance);
+    let step = begin(&mut instance);
     let scheduled = ScheduleTaskAction {
         task_execution_id: given.to_owned(),
         ..ScheduleTaskAction::default()
     };
     let outcome = done(answer(
         &instance,
-        turn,
+        step,
         acts(vec![action(0, Act::ScheduleTask(scheduled))]),
     ));
     match &outcome.tasks[0].event_type {
@@ -493,20 +493,20 @@ fn an_activity_is_told_from_that_of_another_life_of_its_instance() {
 }
 
 #[test]
-fn an_answer_with_too_many_actions_or_one_number_twice_fails_the_turn() {
+fn an_answer_with_too_many_actions_or_one_number_twice_fails_the_step() {
     let failed = |actions: Vec<OrchestratorAction>| {
         let mut instance = Instance::new("a");
         instance.start(started());
-        let turn = begin(&mut instance);
-        answer(&instance, turn, acts(actions)).err()
+        let step = begin(&mut instance);
+        answer(&instance, step, acts(actions)).err()
     };
-    let repeated = TurnError::RepeatedAction {
+    let repeated = StepError::RepeatedAction {
         instance: "a".to_owned(),
         action: 1,
     };
     assert_eq!(failed(vec![task(1), task(2), task(1)]), Some(repeated));
     let actions = MAX_ACTIONS + 1;
-    let too_many = TurnError::TooManyActions {
+    let too_many = StepError::TooManyActions {
         instance: "a".to_owned(),
         actions,
     };
@@ -523,8 +523,8 @@ fn an_instance_that_would_have_more_entries_than_can_be_read_is_stalled() {
     }
     drop(instance.change());
     instance.push(raised("x"));
-    let turn = begin(&mut instance);
-    let outcome = done(answer(&instance, turn, acts(vec![task(1), task(2)])));
+    let step = begin(&mut instance);
+    let outcome = done(answer(&instance, step, acts(vec![task(1), task(2)])));
     let stalled = outcome.stalled.clone().unwrap();
     assert_eq!(stalled.reason(), StalledReason::PayloadSizeExceeded);
     assert!(
@@ -539,6 +539,6 @@ fn an_instance_that_would_have_more_entries_than_can_be_read_is_stalled() {
     instance.push(raised("y"));
     assert!(matches!(
         instance.begin("app", None, AT, Limit(0)),
-        TurnStart::Stalled(_)
+        StepStart::Stalled(_)
     ));
 }

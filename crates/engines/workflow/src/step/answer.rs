@@ -1,4 +1,4 @@
-//! What the worker answers to a turn, carried out.
+//! What the worker answers to a step, carried out.
 
 use std::collections::HashSet;
 
@@ -10,15 +10,15 @@ use outrigger_wire::durabletask::{
 };
 use prost_types::Timestamp;
 
-use super::{Message, Outcome, Turn, TurnContext};
+use super::{Message, Outcome, Step, StepContext};
 use crate::actions::Effects;
-use crate::error::TurnError;
+use crate::error::StepError;
 use crate::event::{Awaited, NO_ID, ends, event};
 use crate::instance::Instance;
 use crate::origin::Origin;
 use crate::payload::too_long;
 
-/// How often a turn may continue as new before anything else happens.
+/// How often a step may continue as new before anything else happens.
 pub const MAX_RESTARTS: u32 = 20;
 
 /// Actions of one answer of a worker, at most.
@@ -28,22 +28,22 @@ pub(crate) const MAX_ACTIONS: usize = 100_000;
 #[derive(Debug)]
 pub enum Answered {
     /// It continued as new: the worker has to be asked again.
-    ContinuedAsNew(Box<Turn>),
-    /// The turn is over.
+    ContinuedAsNew(Box<Step>),
+    /// The step is over.
     Done(Box<Outcome>),
 }
 
-impl Turn {
+impl Step {
     /// Carries out what the worker answered.
     ///
     /// # Errors
-    /// [`TurnError`]; the turn has to be repeated, nothing of it holds.
+    /// [`StepError`]; the step has to be repeated, nothing of it holds.
     pub fn answer(
         mut self,
         instance: &Instance,
         response: OrchestratorResponse,
-        outside: &mut TurnContext<'_>,
-    ) -> Result<Answered, TurnError> {
+        outside: &mut StepContext<'_>,
+    ) -> Result<Answered, StepError> {
         let OrchestratorResponse {
             actions,
             custom_status,
@@ -176,7 +176,7 @@ impl Turn {
         self.is_restart().then(|| self.hold(instance))
     }
 
-    /// Nothing of the turn but that it continued as new, if it did.
+    /// Nothing of the step but that it continued as new, if it did.
     fn hold(self, instance: &Instance) -> Outcome {
         if !self.is_restart() {
             return Outcome {
@@ -195,7 +195,7 @@ impl Turn {
         }
     }
 
-    /// Records the version that the worker ran in the event that begins this turn, without what earlier turns recorded.
+    /// Records the version that the worker ran in the event that begins this step, without what earlier steps recorded.
     fn record(&mut self, version: Option<OrchestrationVersion>) {
         let Some(mut version) = version else { return };
         let had_patches = !version.patches.is_empty();
@@ -221,11 +221,11 @@ impl Turn {
 }
 
 /// What a worker answers is bounded, and has nothing twice.
-fn check_actions(instance: &str, actions: &[OrchestratorAction]) -> Result<(), TurnError> {
+fn check_actions(instance: &str, actions: &[OrchestratorAction]) -> Result<(), StepError> {
     use OrchestratorActionType as Act;
     let instance = || instance.to_owned();
     if actions.len() > MAX_ACTIONS {
-        return Err(TurnError::TooManyActions {
+        return Err(StepError::TooManyActions {
             instance: instance(),
             actions: actions.len(),
         });
@@ -243,7 +243,7 @@ fn check_actions(instance: &str, actions: &[OrchestratorAction]) -> Result<(), T
         .find(|action| !known.insert(action.id))
     {
         None => Ok(()),
-        Some(repeated) => Err(TurnError::RepeatedAction {
+        Some(repeated) => Err(StepError::RepeatedAction {
             instance: instance(),
             action: repeated.id,
         }),

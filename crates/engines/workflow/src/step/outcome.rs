@@ -1,4 +1,4 @@
-//! What comes of a turn.
+//! What comes of a step.
 
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{ExecutionStalledEvent, HistoryEvent};
@@ -43,7 +43,7 @@ impl Message {
     }
 }
 
-/// A turn that is over: what has to be done before it is stored, and then stored.
+/// A step that is over: what has to be done before it is stored, and then stored.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Activities to start: `TaskScheduled` events.
@@ -63,7 +63,7 @@ pub struct Outcome {
     /// Results that came early can be taken now: it has to be run again after it is stored.
     pub wakes: bool,
     /// It continued as new more often than [`MAX_RESTARTS`] in a row: it has to be run again after it is stored, and others
-    /// get a turn meanwhile.
+    /// get a step meanwhile.
     pub runs_again: bool,
     pub(crate) facts: Facts,
     pub(crate) fresh: Vec<HistoryEvent>,
@@ -86,7 +86,7 @@ impl Outcome {
         &self.facts
     }
 
-    /// Whether it may be stored [without](Outcome::without) what could not be sent: an execution's first turn, unless it is
+    /// Whether it may be stored [without](Outcome::without) what could not be sent: an execution's first step, unless it is
     /// the last one too. What has ended is not run again, and would never send it.
     #[must_use]
     pub fn may_be_stored_in_part(&self) -> bool {
@@ -94,8 +94,8 @@ impl Outcome {
         !self.is_completed() && self.fresh.iter().any(begins)
     }
 
-    /// The first turn of an execution without what could not be sent, so that its status is seen: the event ids of
-    /// `unsent` are taken out. The turn is to be repeated.
+    /// The first step of an execution without what could not be sent, so that its status is seen: the event ids of
+    /// `unsent` are taken out. The step is to be repeated.
     #[must_use]
     pub fn without(mut self, instance: &Instance, unsent: &[i32]) -> Self {
         let mut facts = if self.restarted {
@@ -108,7 +108,7 @@ impl Outcome {
         for event in &self.fresh {
             facts.add(event);
         }
-        // An event that says what is known already makes the turn run again.
+        // An event that says what is known already makes the step run again.
         let start = self
             .fresh
             .iter()

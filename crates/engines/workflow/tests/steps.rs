@@ -1,4 +1,4 @@
-//! A turn costs the same, however long the history is: what it allocates is counted, its time is printed.
+//! A step costs the same, however long the history is: what it allocates is counted, its time is printed.
 
 use std::alloc::System;
 use std::hint::black_box;
@@ -11,7 +11,7 @@ use outrigger_wire::durabletask::{
     TaskCompletedEvent,
 };
 use outrigger_workflow::event::{NO_ID, event};
-use outrigger_workflow::{Answered, Change, Instance, Limit, TurnContext, TurnStart};
+use outrigger_workflow::{Answered, Change, Instance, Limit, StepContext, StepStart};
 use prost_types::Timestamp;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -20,7 +20,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const AT: Timestamp = Timestamp { seconds: 1, nanos: 0 };
 
-/// A turn of a chain: the result of the last activity comes, the next activity is scheduled. What has to be stored, and
+/// A step of a chain: the result of the last activity comes, the next activity is scheduled. What has to be stored, and
 /// the bytes that the worker is sent.
 fn step(instance: &mut Instance, id: i32) -> (Change, usize) {
     let came = match id {
@@ -40,10 +40,10 @@ fn step(instance: &mut Instance, id: i32) -> (Change, usize) {
         0 => instance.start(came),
         _ => instance.add(vec![came], Limit::default()).change,
     });
-    let TurnStart::Turn(turn) = instance.begin("app", None, AT, Limit(0)) else {
-        panic!("a turn begins");
+    let StepStart::Step(step) = instance.begin("app", None, AT, Limit(0)) else {
+        panic!("a step begins");
     };
-    let sent = turn.request(instance).iter().map(bytes::Bytes::len).sum();
+    let sent = step.request(instance).iter().map(bytes::Bytes::len).sum();
     let action = OrchestratorAction {
         id,
         orchestrator_action_type: Some(OrchestratorActionType::ScheduleTask(ScheduleTaskAction {
@@ -57,24 +57,24 @@ fn step(instance: &mut Instance, id: i32) -> (Change, usize) {
         actions: vec![action],
         ..OrchestratorResponse::default()
     };
-    let outside = &mut TurnContext {
+    let outside = &mut StepContext {
         at: AT,
         trace: None,
         new_id: &mut String::new,
         limit: Limit(0),
     };
-    let Ok(Answered::Done(outcome)) = turn.answer(instance, response, outside) else {
-        panic!("the turn ends");
+    let Ok(Answered::Done(outcome)) = step.answer(instance, response, outside) else {
+        panic!("the step ends");
     };
     (instance.commit(*outcome), sent)
 }
 
 #[test]
-fn a_turn_costs_the_same_however_long_the_history_is() {
-    const TURNS: usize = 64;
+fn a_step_costs_the_same_however_long_the_history_is() {
+    const STEPS: usize = 64;
     let mut instance = Instance::new("a");
     let (mut next, mut costs) = (0, Vec::new());
-    println!("events in the history | operations stored | bytes sent | bytes allocated | time of a turn, µs");
+    println!("events in the history | operations stored | bytes sent | bytes allocated | time of a step, µs");
     for events in [10, 100, 1_000, 10_000] {
         while instance.facts().len < events {
             step(&mut instance, next);
@@ -82,17 +82,17 @@ fn a_turn_costs_the_same_however_long_the_history_is() {
         }
         let (region, began) = (Region::new(ALLOCATOR), Instant::now());
         let (mut operations, mut sent) = (0, 0);
-        for _ in 0..TURNS {
+        for _ in 0..STEPS {
             let (change, bytes) = black_box(step(&mut instance, next));
             next += 1;
             operations = change.len();
             sent = bytes;
         }
         let time = began.elapsed().as_secs_f64() * 1e6 / 64.0;
-        let allocated = region.change().bytes_allocated / TURNS;
+        let allocated = region.change().bytes_allocated / STEPS;
         println!("{events} | {operations} | {sent} | {allocated} | {time:.1}");
         costs.push(allocated);
-        assert!(operations < 10, "a turn stores what is new");
+        assert!(operations < 10, "a step stores what is new");
     }
     // Up to a piece of the history is copied, and now and then a table grows.
     assert!(costs[3] < costs[1] + 64 * 1024, "{costs:?}");

@@ -1,4 +1,4 @@
-//! A turn: what waits in the inbox goes to the worker, and what the worker answers becomes history, activities, timers
+//! A step: what waits in the inbox goes to the worker, and what the worker answers becomes history, activities, timers
 //! and messages. Nothing of it holds before [`Instance::commit`].
 
 mod answer;
@@ -26,7 +26,7 @@ pub use outcome::{Message, Outcome, Timer};
 
 /// What a run of an instance begins with.
 #[derive(Debug)]
-pub enum TurnStart {
+pub enum StepStart {
     /// Nothing waits.
     Idle,
     /// The instance has ended; what waited is dropped, and this has to be stored.
@@ -34,12 +34,12 @@ pub enum TurnStart {
     /// It cannot go on; see [`Instance::commit`].
     Stalled(Box<Outcome>),
     /// The worker has to be asked.
-    Turn(Box<Turn>),
+    Step(Box<Step>),
 }
 
-/// What a turn runs with: its time, ids and limits.
-pub struct TurnContext<'a> {
-    /// The time of the turn.
+/// What a step runs with: its time, ids and limits.
+pub struct StepContext<'a> {
+    /// The time of the step.
     pub at: Timestamp,
     /// The span that activities and children are parts of.
     pub trace: Option<TraceContext>,
@@ -49,16 +49,16 @@ pub struct TurnContext<'a> {
     pub limit: Limit,
 }
 
-/// A turn that the worker works on.
+/// A step that the worker works on.
 #[derive(Clone, Debug)]
-pub struct Turn {
+pub struct Step {
     pub(crate) id: String,
     /// The app that hosts the instance.
     pub(crate) app: String,
     pub(crate) facts: Facts,
-    /// Events of this turn; the first one is `OrchestratorStarted`.
+    /// Events of this step; the first one is `OrchestratorStarted`.
     pub(crate) fresh: Vec<HistoryEvent>,
-    /// Results of what no turn that was stored has begun: they wait until one has.
+    /// Results of what no step that was stored has begun: they wait until one has.
     pub(crate) early: Vec<HistoryEvent>,
     superseded: Vec<i32>,
     /// The first one; it takes the children along if any of them does.
@@ -68,32 +68,32 @@ pub struct Turn {
 }
 
 impl Instance {
-    /// Begins a turn with what waits, and with a timer that has `fired`. `app` is the app that hosts the instance.
+    /// Begins a step with what waits, and with a timer that has `fired`. `app` is the app that hosts the instance.
     pub fn begin(
         &mut self,
         app: &str,
         fired: Option<HistoryEvent>,
         at: Timestamp,
         limit: Limit,
-    ) -> TurnStart {
+    ) -> StepStart {
         if self.is_completed() {
             return if self.inbox.is_empty() {
-                TurnStart::Idle
+                StepStart::Idle
             } else {
                 self.inbox.clear();
-                TurnStart::Dropped(self.change())
+                StepStart::Dropped(self.change())
             };
         }
         if self.inbox.is_empty() && fired.is_none() {
-            return TurnStart::Idle;
+            return StepStart::Idle;
         }
-        // The turn has its own beginning, and maybe a timer.
+        // The step has its own beginning, and maybe a timer.
         let entries = self.history.len() + self.inbox.len() + 2;
         if let Some(stalled) = limit.stalls(self.size()).or_else(|| too_long(entries)) {
-            return TurnStart::Stalled(Box::new(self.stall(stalled, at)));
+            return StepStart::Stalled(Box::new(self.stall(stalled, at)));
         }
         let started = EventType::OrchestratorStarted(OrchestratorStartedEvent::default());
-        let mut turn = Turn {
+        let mut step = Step {
             id: self.id.clone(),
             app: app.to_owned(),
             facts: self.facts.clone(),
@@ -104,24 +104,24 @@ impl Instance {
             restarts: 0,
             stalled_before: self.facts.stalled.clone(),
         };
-        turn.take(event(NO_ID, at, started));
-        let mut repeats_first_turn = false;
+        step.take(event(NO_ID, at, started));
+        let mut repeats_first_step = false;
         for mut event in self.inbox.iter().cloned().chain(fired) {
-            // A first turn that Dapr has stored in part leaves its events in the inbox, although the history has them. Those
+            // A first step that Dapr has stored in part leaves its events in the inbox, although the history has them. Those
             // that a workflow carries on with may be alike: what counts is what was stored.
-            let is_known = turn.facts.is_repeated(&event) || self.facts.was_raised(&event);
-            if is_known || turn.facts.is_foreign(&event) {
-                repeats_first_turn |= crate::create::execution(&event).is_some();
+            let is_known = step.facts.is_repeated(&event) || self.facts.was_raised(&event);
+            if is_known || step.facts.is_foreign(&event) {
+                repeats_first_step |= crate::create::execution(&event).is_some();
                 continue;
             }
-            // A turn that began it was cut off before it was stored. SDKs take no notice of a result that stands before
+            // A step that began it was cut off before it was stored. SDKs take no notice of a result that stands before
             // its beginning, and would wait for good.
             if let Some((awaited, id)) = ends(&event)
-                && !turn.facts.is_open(awaited, id)
+                && !step.facts.is_open(awaited, id)
             {
-                // A timer is set anew by the turn that creates it.
+                // A timer is set anew by the step that creates it.
                 if awaited != Awaited::Timer {
-                    turn.early.push(event);
+                    step.early.push(event);
                 }
                 continue;
             }
@@ -131,16 +131,16 @@ impl Instance {
                     target_app_id: None,
                 });
             }
-            turn.take(event);
+            step.take(event);
         }
-        if turn.fresh.len() == 1 && !repeats_first_turn {
-            if turn.early == self.inbox {
-                return TurnStart::Idle;
+        if step.fresh.len() == 1 && !repeats_first_step {
+            if step.early == self.inbox {
+                return StepStart::Idle;
             }
-            self.inbox = turn.early;
-            return TurnStart::Dropped(self.change_from(self.stored().history, 0));
+            self.inbox = step.early;
+            return StepStart::Dropped(self.change_from(self.stored().history, 0));
         }
-        TurnStart::Turn(Box::new(turn))
+        StepStart::Step(Box::new(step))
     }
 
     /// It cannot go on: what is to be committed, which changes nothing where that is known already.
@@ -158,8 +158,8 @@ impl Instance {
     }
 }
 
-impl Turn {
-    /// Takes an event into the turn.
+impl Step {
+    /// Takes an event into the step.
     pub(crate) fn take(&mut self, event: HistoryEvent) {
         self.superseded.extend(self.facts.add(&event));
         if let Some(EventType::ExecutionTerminated(terminated)) = &event.event_type {
@@ -185,19 +185,19 @@ impl Turn {
         self.stalled_before = None;
     }
 
-    /// Whether the history begins anew with this turn.
+    /// Whether the history begins anew with this step.
     #[must_use]
     pub fn is_restart(&self) -> bool {
         self.restarts > 0
     }
 
-    /// What the history says, this turn's events included.
+    /// What the history says, this step's events included.
     #[must_use]
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// This turn's events.
+    /// This step's events.
     #[must_use]
     pub fn events(&self) -> &[HistoryEvent] {
         &self.fresh
@@ -211,7 +211,7 @@ impl Turn {
             .any(|event| crate::create::execution(event).is_some())
     }
 
-    /// Records the span of the execution in the event that begins it, if that is of this turn.
+    /// Records the span of the execution in the event that begins it, if that is of this step.
     pub fn set_span(&mut self, span_id: &str) {
         for event in &mut self.fresh {
             if let Some(EventType::ExecutionStarted(started)) = &mut event.event_type {
