@@ -5,32 +5,13 @@
 RELEASE = "$(shell scripts/target)/release"
 DEMO = "$(shell scripts/target)/demo"
 DIST = "$(shell scripts/target)/dist"
-HYPER = "$(shell scripts/target)/http2-hyper"
 PEER_BIN = "$(shell conformance/cache)/bin"
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build build-hyper demo test nightly check conformance conformance-hyper sdk sdk-hyper pluggable cli mixed mixed-hyper kubernetes measurekubernetes measure bench benchstate benchpubsub benchblocks benchworkflows cost fuzz faults deny clean-room
+.PHONY: help build demo test nightly check oracle conformance sdk pluggable cli mixed kubernetes measurekubernetes measure bench benchstate benchpubsub benchblocks benchworkflows cost fuzz faults deny clean-room
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
-
-# With the folder of the binaries that are checked.
-define sdks
-	conformance/sdk/run $(1)
-	conformance/sdk-go/run $(1)
-	! scripts/need node 2>/dev/null || conformance/sdk-js/run $(1)
-	! scripts/need jdk 2>/dev/null || conformance/sdk-java/run $(1)
-endef
-define mixtures
-	conformance/build reference
-	$(1)/outrigger-demo matrix --ours $(1) --peer $(PEER_BIN)
-	conformance/crossread $(1) $(PEER_BIN)
-	conformance/documents.py $(1) $(PEER_BIN)
-	conformance/groups $(1) $(PEER_BIN)
-	conformance/handover $(1) $(PEER_BIN)
-	conformance/differential/run $(1) $(PEER_BIN)
-	conformance/kubernetes/mixed $(1) $(PEER_BIN)
-endef
 
 build: ## release binaries: daprd, sentry, scheduler, placement and the demo; then how to start the control plane
 	@scripts/need cargo cc make
@@ -55,31 +36,20 @@ check: ## format and lints
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
+oracle: ## our HTTP/2 and that of hyper and h2 in the same conversations
+	@scripts/need cargo cc make
+	cargo test -p outrigger-http2 --test http2 --locked differential
+
 conformance: build ## the cases of Dapr's own suite that are known to pass
 	@scripts/need python3 venv git
 	conformance/check $(RELEASE)
 
-# What it does not build anew for hyper is a link to the release build.
-build-hyper: ## release binaries with the HTTP/2 of hyper and h2, for the targets that end with -hyper
-	@scripts/need cargo cc make
-	scripts/build checks
-	scripts/build http2-hyper
-
-conformance-hyper: build-hyper ## the same cases, h2spec, the Python SDK and hostile peers on the HTTP/2 of hyper and h2
-	@scripts/need python3 venv git
-	conformance/build h2spec
-	conformance/http2 $(HYPER)
-	conformance/check $(HYPER)
-	conformance/sdk/run $(HYPER)
-	cargo test --workspace --features outrigger-hostile/http2-hyper --test suite --no-fail-fast --locked
-
 sdk: build ## Dapr's official SDKs against our binaries: Python, Go, and where they can run JavaScript and Java
 	@scripts/need python3 venv
-	$(call sdks,$(RELEASE))
-
-sdk-hyper: build-hyper ## the same SDKs on the HTTP/2 of hyper and h2
-	@scripts/need python3 venv
-	$(call sdks,$(HYPER))
+	conformance/sdk/run $(RELEASE)
+	conformance/sdk-go/run $(RELEASE)
+	! scripts/need node 2>/dev/null || conformance/sdk-js/run $(RELEASE)
+	! scripts/need jdk 2>/dev/null || conformance/sdk-java/run $(RELEASE)
 
 pluggable: build ## components in a process of their own, by Dapr's Go SDK for them
 	@scripts/need python3 venv
@@ -93,11 +63,14 @@ cli: build ## Dapr's official CLI starts, lists, calls and stops our sidecars; t
 mixed: build ## our sidecars and control plane mixed with Dapr's (builds Dapr's once: 8 minutes, several GB)
 	@scripts/need python3 venv redis postgres rabbitmq kafka etcd
 	scripts/build checks
-	$(call mixtures,$(RELEASE))
-
-mixed-hyper: build-hyper ## the same mixtures with our sidecars on the HTTP/2 of hyper and h2
-	@scripts/need python3 venv redis postgres rabbitmq kafka etcd
-	$(call mixtures,$(HYPER))
+	conformance/build reference
+	$(RELEASE)/outrigger-demo matrix --ours $(RELEASE) --peer $(PEER_BIN)
+	conformance/crossread $(RELEASE) $(PEER_BIN)
+	conformance/documents.py $(RELEASE) $(PEER_BIN)
+	conformance/groups $(RELEASE) $(PEER_BIN)
+	conformance/handover $(RELEASE) $(PEER_BIN)
+	conformance/differential/run $(RELEASE) $(PEER_BIN)
+	conformance/kubernetes/mixed $(RELEASE) $(PEER_BIN)
 
 kubernetes: ## the chart, control plane and sidecars against a real kube-apiserver, Dapr's chart upgraded to ours (builds one once: 20 minutes, 3 GB)
 	@scripts/need cargo cc make python3 venv etcd

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Empty, Full};
 use libfuzzer_sys::fuzz_target;
 use outrigger_http2::PREFACE;
 use outrigger_http2::{
-    Client as _, Config, Http2, Incoming, KeepAlive, Native, Reason, RecvStream, Service, Timeouts,
+    Config, Incoming, KeepAlive, Reason, Service, Timeouts, connect, serve,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -35,10 +35,10 @@ const TIMES: Timeouts = Timeouts {
 
 struct Echo;
 
-impl Service<RecvStream> for Echo {
+impl Service for Echo {
     type Body = Full<Bytes>;
 
-    async fn call(self: Arc<Self>, request: Request<Incoming<RecvStream>>) -> Response<Full<Bytes>> {
+    async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
         Response::new(Full::new(read(request.into_body()).await))
     }
 
@@ -47,7 +47,7 @@ impl Service<RecvStream> for Echo {
     }
 }
 
-async fn read(body: Incoming<RecvStream>) -> Bytes {
+async fn read(body: Incoming) -> Bytes {
     match body {
         Incoming::Empty => Bytes::new(),
         Incoming::Full(data) => data,
@@ -65,7 +65,7 @@ async fn say(io: &mut DuplexStream, words: &[u8], piece: usize) {
 async fn as_client(words: &[u8], piece: usize) {
     let (mut near, far) = tokio::io::duplex(1 << 20);
     let serving =
-        tokio::spawn(async move { Native::serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await });
+        tokio::spawn(async move { serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await });
     say(&mut near, &[PREFACE, SETTINGS, words].concat(), piece).await;
     near.shutdown().await.expect("a pipe");
     let mut answers = Vec::new();
@@ -75,7 +75,7 @@ async fn as_client(words: &[u8], piece: usize) {
 
 async fn as_server(words: &[u8], piece: usize) {
     let (near, mut far) = tokio::io::duplex(1 << 20);
-    let (client, connection) = Native::connect(near, &CONFIG, None).await.expect("a pipe");
+    let (client, connection) = connect(near, &CONFIG, None);
     let running = tokio::spawn(connection);
     let calling = tokio::spawn(async move {
         for _ in 0..3 {

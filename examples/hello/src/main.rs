@@ -1,5 +1,4 @@
 //! Serves HTTP/2 with prior knowledge on a port of the system's choice, for checkers of the protocol: `h2spec -p PORT`.
-//! With the feature `http2-hyper` it is the HTTP/2 of hyper and h2.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,22 +7,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
-use outrigger_http2::{Config, Http2, Incoming, KeepAlive, Reason, Service, Timeouts};
-
-#[cfg(feature = "http2-hyper")]
-type Implementation = outrigger_http2::HyperH2;
-#[cfg(not(feature = "http2-hyper"))]
-type Implementation = outrigger_http2::Native;
+use outrigger_http2::{Config, Incoming, KeepAlive, Reason, Service, Timeouts};
 
 struct Hello;
 
-impl Service<<Implementation as Http2>::Body> for Hello {
+impl Service for Hello {
     type Body = Full<Bytes>;
 
-    async fn call(
-        self: Arc<Self>,
-        request: Request<Incoming<<Implementation as Http2>::Body>>,
-    ) -> Response<Full<Bytes>> {
+    async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
         if let Incoming::Stream(body) = request.into_body() {
             let _cut_or_whole = body.collect().await;
         }
@@ -81,7 +72,7 @@ async fn serve() -> std::io::Result<()> {
     loop {
         let (socket, _) = listener.accept().await?;
         tokio::spawn(async move {
-            if let Err(error) = Implementation::serve(
+            if let Err(error) = outrigger_http2::serve(
                 socket,
                 None,
                 Arc::new(Hello),

@@ -133,10 +133,6 @@ pub enum Error {
     /// The client did not begin.
     #[error("no HTTP/2 connection preface within {0:?}")]
     PrefaceTimeout(Duration),
-    /// The library that implements the connection says.
-    #[cfg(feature = "hyper")]
-    #[error(transparent)]
-    Hyper(#[from] hyper::Error),
 }
 
 /// Why a stream ended before its message was complete: a stream error (RFC 9113 section 5.4.2), or what ended the

@@ -1,8 +1,5 @@
-//! HTTP/2 (RFC 9113) for the data path, behind one boundary: the trait [`Http2`]. It has two implementations, between
-//! which a program chooses by a type: [`Native`], which is ours, and `HyperH2` (feature `hyper`), which is hyper's and
-//! h2's. `tests/http2/differential.rs` holds the same conversations with both, and lists where they may differ.
-//!
-//! The rest of this page is the design of [`Native`].
+//! HTTP/2 (RFC 9113) for the data path: [`serve`] accepts a connection, [`connect`] opens one. `tests/http2/differential.rs` holds
+//! the same conversations with hyper and h2, and lists where they may differ.
 //!
 //! # Why our own
 //!
@@ -70,21 +67,15 @@ mod error;
 // These two are public for what speaks HTTP/2 frame by frame: the load of `crates/testing/bench`, tests and fuzz targets.
 pub mod frame;
 pub mod hpack;
-#[cfg(feature = "hyper")]
-mod hyper_h2;
 pub mod limits;
 mod native;
 mod open_streams;
 mod settings;
 pub mod target;
 
-pub use boundary::{
-    Client, Connected, Http2, Incoming, Io, KeepAlive, Service, Timeouts, TrySendError, Upgrade,
-};
+pub use boundary::{Incoming, Io, KeepAlive, Service, Timeouts, TrySendError, Upgrade};
 pub use error::{ConnectionError, Error, Reason, StreamError};
 pub use frame::PREFACE;
-#[cfg(feature = "hyper")]
-pub use hyper_h2::{HyperBody, HyperClient, HyperH2};
-pub use native::{Connection, Native, RecvStream, SendRequest};
+pub use native::{Connection, RecvStream, SendRequest, connect, serve};
 pub use open_streams::{OpenStreams, TOO_MANY_CALLS};
 pub use settings::{Config, SharedLimit, WindowMemory};

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
-use outrigger_http2::{Incoming, StreamError};
+use outrigger_http2::{Incoming, RecvStream, StreamError};
 use tokio::sync::OwnedSemaphorePermit;
 
 pub use counted::Counted;
@@ -28,7 +28,6 @@ pub use outrigger_grpc::unfinished::{
 pub use replay::{REPLAY_LIMIT, ReplayBody, Replayable};
 
 use crate::conn::PooledBody;
-use crate::http2::RecvStream;
 
 /// Any failure while a body is read or written.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -193,9 +192,9 @@ impl From<&'static str> for Body {
     }
 }
 
-impl From<Incoming<RecvStream>> for Body {
+impl From<Incoming> for Body {
     #[inline]
-    fn from(incoming: Incoming<RecvStream>) -> Self {
+    fn from(incoming: Incoming) -> Self {
         match incoming {
             Incoming::Empty => Self::Empty,
             Incoming::Full(data) => data.into(),

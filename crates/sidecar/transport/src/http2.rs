@@ -1,19 +1,6 @@
-//! Which implementation of HTTP/2 the data path runs on: our own, or, with the feature `http2-hyper`, hyper and h2.
+//! What the HTTP/2 connections of a process share.
 
-use outrigger_http2::{Http2, SharedLimit, WindowMemory};
-
-/// Our own.
-#[cfg(not(feature = "http2-hyper"))]
-pub type Implementation = outrigger_http2::Native;
-/// hyper and h2.
-#[cfg(feature = "http2-hyper")]
-pub type Implementation = outrigger_http2::HyperH2;
-
-/// The body of a message that was received.
-pub type RecvStream = <Implementation as Http2>::Body;
-
-/// What sends requests on a connection.
-pub type Client<I> = <Implementation as Http2>::Client<I>;
+use outrigger_http2::{SharedLimit, WindowMemory};
 
 /// What the flow-control window of a stream may grow to, bytes, where the bandwidth-delay product asks for it.
 pub const MAX_STREAM_WINDOW: u32 = 8 * 1024 * 1024;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 
-use crate::boundary::{Client, Incoming, Io, KeepAlive, TrySendError};
+use crate::boundary::{Incoming, Io, KeepAlive, TrySendError};
 use crate::error::{Error, Reason, StreamError};
 use crate::native::driver::Driver;
 use crate::native::recv_stream::RecvStream;
@@ -18,8 +18,8 @@ use crate::native::state::{Load, Role};
 use crate::native::transport::Transport;
 use crate::settings::Config;
 
-/// See [`Http2::connect`](crate::Http2::connect).
-pub(super) fn connect<I: Io>(
+/// Makes a client connection of a socket. Nothing happens on it unless the second value runs, as a task of its own.
+pub fn connect<I: Io>(
     io: I,
     config: &Config,
     keep_alive: Option<KeepAlive>,
@@ -30,7 +30,8 @@ pub(super) fn connect<I: Io>(
     (SendRequest { transport, load }, Connection(driver))
 }
 
-/// The task of a client connection.
+/// What moves a connection's bytes: runs until the [`SendRequest`] is dropped and its last request is over, or until the
+/// connection ends; the error tells why it ended early.
 pub struct Connection<I>(Driver<I>);
 
 impl<I: Io> Future for Connection<I> {
@@ -41,7 +42,7 @@ impl<I: Io> Future for Connection<I> {
     }
 }
 
-/// The sending handle of a client connection.
+/// Sends requests, many at a time on one connection.
 pub struct SendRequest<I> {
     transport: Arc<Transport<I>>,
     load: Arc<Load>,
@@ -53,22 +54,26 @@ impl<I> Drop for SendRequest<I> {
     }
 }
 
-impl<I: Io> Client for SendRequest<I> {
-    type Body = RecvStream;
-
-    fn streams(&self) -> usize {
+impl<I: Io> SendRequest<I> {
+    /// Requests that are not over: their responses have not been read to the end, or dropped.
+    pub fn streams(&self) -> usize {
         self.load.streams.load(Ordering::Relaxed)
     }
 
-    fn is_closed(&self) -> bool {
+    /// True when no request can be sent any more.
+    pub fn is_closed(&self) -> bool {
         self.load.closed.load(Ordering::Relaxed)
     }
 
-    async fn send<B>(
+    /// Sends a request and waits for the head of the response. `reason` is what the peer is told when the body fails.
+    ///
+    /// # Errors
+    /// [`TrySendError`].
+    pub async fn send<B>(
         &self,
         request: Request<B>,
         reason: fn(B::Error) -> Reason,
-    ) -> Result<Response<Incoming<RecvStream>>, TrySendError<B>>
+    ) -> Result<Response<Incoming>, TrySendError<B>>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
     {
@@ -136,7 +141,7 @@ impl<I> Drop for Opening<'_, I> {
 struct ResponseFuture(Option<RecvStream>);
 
 impl Future for ResponseFuture {
-    type Output = Result<Response<Incoming<RecvStream>>, StreamError>;
+    type Output = Result<Response<Incoming>, StreamError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(received) = &self.0 else {

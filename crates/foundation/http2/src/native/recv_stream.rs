@@ -38,7 +38,7 @@ impl RecvStream {
     }
 
     /// The body that follows, of `left` bytes where the head told.
-    pub(crate) fn incoming(mut self, left: Option<u64>) -> Incoming<Self> {
+    pub(crate) fn incoming(mut self, left: Option<u64>) -> Incoming {
         self.left = left;
         Incoming::Stream(self)
     }
@@ -64,7 +64,7 @@ impl RecvStream {
     }
 
     /// What there is of the body already, where that is all of it.
-    pub(crate) fn into_incoming(self) -> Incoming<Self> {
+    pub(crate) fn into_incoming(self) -> Incoming {
         let mut state = self.shared.state();
         let Some(stream) = state.stream(self.stream) else {
             drop(state);

@@ -16,7 +16,6 @@ use tokio::io::AsyncWrite;
 use crate::boundary::{Io, Service, Timeouts, Upgrade};
 use crate::error::Error;
 use crate::native::driver::Driver;
-use crate::native::recv_stream::RecvStream;
 use crate::native::send_stream::SendStream;
 use crate::native::state::{Accepted, Role};
 use crate::native::transport::Transport;
@@ -26,8 +25,13 @@ use crate::settings::Config;
 /// waited for as long as a stalled call.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
 
-/// See [`Http2::serve`](crate::Http2::serve).
-pub(super) async fn serve<I, S, D>(
+/// Serves a connection until the client is done, or, once `drain` is ready, until the calls in flight are.
+/// `upgrade` is the request of stream 1, where the connection was upgraded to HTTP/2 and the answer to that was
+/// sent.
+///
+/// # Errors
+/// Why the connection ended early.
+pub async fn serve<I, S, D>(
     io: I,
     upgrade: Option<Upgrade>,
     service: Arc<S>,
@@ -37,7 +41,7 @@ pub(super) async fn serve<I, S, D>(
 ) -> Result<(), Error>
 where
     I: Io,
-    S: Service<RecvStream>,
+    S: Service,
     D: Future<Output = ()>,
 {
     let mut drain = pin!(drain);
@@ -79,7 +83,7 @@ where
 fn begin<I, S>(transport: &Arc<Transport<I>>, service: &Arc<S>, accepted: Accepted)
 where
     I: Io,
-    S: Service<RecvStream>,
+    S: Service,
 {
     let answer = SendStream {
         transport: Arc::clone(transport),
@@ -107,7 +111,7 @@ where
 
 async fn wait<S, I, F>(answer: SendStream<I>, mut call: Pin<Box<F>>)
 where
-    S: Service<RecvStream>,
+    S: Service,
     I: AsyncWrite + Unpin,
     F: Future<Output = Response<S::Body>>,
 {
@@ -126,7 +130,7 @@ where
 /// Sends the head and what the body has without waiting; returns a body that has more.
 fn respond<S, I>(answer: &SendStream<I>, response: Response<S::Body>) -> Option<S::Body>
 where
-    S: Service<RecvStream>,
+    S: Service,
     I: AsyncWrite + Unpin,
 {
     let (head, body) = response.into_parts();

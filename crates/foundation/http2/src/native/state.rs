@@ -55,7 +55,7 @@ type Streams = HashMap<u32, Stream, foldhash::fast::RandomState>;
 /// A request and the identifier of its stream.
 pub(crate) struct Accepted {
     pub(crate) stream: u32,
-    pub(crate) request: Request<Incoming<RecvStream>>,
+    pub(crate) request: Request<Incoming>,
 }
 
 pub(crate) struct State {

@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use crate::boundary::Incoming;
 use crate::error::StreamError;
 use crate::native::queue::{Piece, Queue};
-use crate::native::recv_stream::RecvStream;
 
 /// Keeps a waker until it is used; one that is kept already is not cloned again.
 pub(crate) fn keep(slot: &mut Option<Waker>, waker: &Waker) {
@@ -243,7 +242,7 @@ impl Stream {
     }
 
     /// Takes the body when all of it was received, in one piece or none.
-    pub(crate) fn take_complete(&mut self) -> Option<Incoming<RecvStream>> {
+    pub(crate) fn take_complete(&mut self) -> Option<Incoming> {
         if self.state.recv_end() != Some(RecvEnd::EndStream) || !self.recv_queue.is_plain() {
             return None;
         }

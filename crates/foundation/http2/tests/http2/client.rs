@@ -9,8 +9,7 @@ use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use outrigger_http2::{
-    Client as _, Config, Http2, Incoming, KeepAlive, Native, Reason, RecvStream, SendRequest, Service,
-    StreamError, Timeouts,
+    Config, Incoming, KeepAlive, Reason, SendRequest, Service, StreamError, Timeouts, connect, serve,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::timeout;
@@ -30,7 +29,7 @@ async fn soon<F: Future>(what: F) -> F::Output {
 }
 
 async fn dialled(io: DuplexStream) -> SendRequest<DuplexStream> {
-    let (client, connection) = Native::connect(io, &CONFIG, None).await.unwrap();
+    let (client, connection) = connect(io, &CONFIG, None);
     tokio::spawn(connection);
     client
 }
@@ -43,7 +42,7 @@ fn impossible(never: Infallible) -> Reason {
     match never {}
 }
 
-async fn whole(body: Incoming<RecvStream>) -> Bytes {
+async fn whole(body: Incoming) -> Bytes {
     match body {
         Incoming::Empty => Bytes::new(),
         Incoming::Full(data) => data,
@@ -54,10 +53,10 @@ async fn whole(body: Incoming<RecvStream>) -> Bytes {
 /// Gives back what it gets, with trailers.
 struct Mirror;
 
-impl Service<RecvStream> for Mirror {
+impl Service for Mirror {
     type Body = UnsyncBoxBody<Bytes, StreamError>;
 
-    async fn call(self: Arc<Self>, request: Request<Incoming<RecvStream>>) -> Response<Self::Body> {
+    async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<Self::Body> {
         let trailers = async {
             let mut trailers = HeaderMap::new();
             trailers.insert("grpc-status", HeaderValue::from_static("0"));
@@ -86,7 +85,7 @@ async fn mirrored() -> SendRequest<DuplexStream> {
         },
     };
     tokio::spawn(async move {
-        Native::serve(
+        serve(
             far,
             None,
             Arc::new(Mirror),
@@ -260,7 +259,7 @@ async fn a_server_that_goes_away_answers_what_it_took_and_refuses_the_rest() {
 #[tokio::test]
 async fn a_connection_ends_when_nobody_holds_it() {
     let (near, far) = tokio::io::duplex(64 * 1024);
-    let (client, connection) = Native::connect(near, &CONFIG, None).await.unwrap();
+    let (client, connection) = connect(near, &CONFIG, None);
     let running = tokio::spawn(connection);
     let serving = tokio::spawn(async move {
         let mut server = h2::server::handshake(far).await.unwrap();

@@ -1,13 +1,19 @@
-//! The same conversations with both implementations of the boundary: recorded ones and random ones. What happens is the
-//! same, except for the differences that are listed with their reasons.
+//! The same conversations with our HTTP/2 and with that of hyper and h2: recorded ones and random ones. What happens is
+//! the same, except for the differences that are listed with their reasons.
 mod client;
+mod oracle;
 mod random;
 mod server;
 mod wire;
 
 use std::time::Duration;
 
-use outrigger_http2::{Config, KeepAlive, Timeouts};
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use outrigger_http2::{Config, Incoming, KeepAlive, StreamError, Timeouts};
+
+type AnyBody<E> = UnsyncBoxBody<Bytes, E>;
 
 /// Time is paused: it passes when nobody has anything to do.
 const SETTLED: Duration = Duration::from_millis(10);
@@ -35,6 +41,21 @@ fn run<F: Future>(conversation: F) -> F::Output {
     runtime.block_on(conversation)
 }
 
+fn full<E>(data: impl Into<Bytes>) -> AnyBody<E> {
+    Full::new(data.into())
+        .map_err(|never| match never {})
+        .boxed_unsync()
+}
+
+/// The body of a message that was received, if it has one.
+fn received(body: Incoming) -> Option<AnyBody<StreamError>> {
+    match body {
+        Incoming::Empty => None,
+        Incoming::Full(data) => Some(full(data)),
+        Incoming::Stream(body) => Some(body.boxed_unsync()),
+    }
+}
+
 async fn settle() {
     tokio::time::sleep(SETTLED).await;
 }
@@ -42,14 +63,14 @@ async fn settle() {
 /// What differs without a reason, or does not differ although there is one.
 fn difference<E: PartialEq + std::fmt::Debug>(
     name: &str,
-    native: &E,
+    ours: &E,
     hyper: &E,
     allowed: &[(&str, &str)],
 ) -> Option<String> {
     let listed = allowed.iter().find(|(known, _)| *known == name);
     match listed {
-        None if native != hyper => Some(format!("{name}\nnative: {native:?}\nhyper: {hyper:?}")),
-        Some((_, reason)) if native == hyper => Some(format!("{name} does not differ any more: {reason}")),
+        None if ours != hyper => Some(format!("{name}\nours: {ours:?}\nhyper: {hyper:?}")),
+        Some((_, reason)) if ours == hyper => Some(format!("{name} does not differ any more: {reason}")),
         _ => None,
     }
 }

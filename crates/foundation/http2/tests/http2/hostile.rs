@@ -9,9 +9,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full};
 use outrigger_http2::frame::{PREFACE, flag};
-use outrigger_http2::{
-    Client as _, Config, Error, Http2, Incoming, KeepAlive, Native, Reason, RecvStream, Service, Timeouts,
-};
+use outrigger_http2::{Config, Error, Incoming, KeepAlive, Reason, Service, Timeouts, connect, serve};
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -34,10 +32,10 @@ const TIMES: Timeouts = Timeouts {
 
 struct Echo;
 
-impl Service<RecvStream> for Echo {
+impl Service for Echo {
     type Body = Full<Bytes>;
 
-    async fn call(self: Arc<Self>, request: Request<Incoming<RecvStream>>) -> Response<Full<Bytes>> {
+    async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let body = match request.into_body() {
             Incoming::Empty => Bytes::from_static(b"nothing"),
             Incoming::Full(data) => data,
@@ -109,7 +107,7 @@ proptest! {
         run(async {
             let (mut near, far) = tokio::io::duplex(1 << 20);
             let serving = tokio::spawn(async move {
-                Native::serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await
+                serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await
             });
             let _gone = near.write_all(PREFACE).await;
             for piece in words.chunks(piece) {
@@ -129,7 +127,7 @@ proptest! {
     fn a_client_survives_any_server(words in conversation(), piece in 1usize..50) {
         run(async {
             let (near, mut far) = tokio::io::duplex(1 << 20);
-            let (client, connection) = Native::connect(near, &CONFIG, None).await.unwrap();
+            let (client, connection) = connect(near, &CONFIG, None);
             let running = tokio::spawn(connection);
             let calling = tokio::spawn(async move {
                 for _ in 0..3 {
@@ -158,7 +156,7 @@ proptest! {
 async fn pings_that_nobody_reads_the_answers_of_end_the_connection() {
     let (mut near, far) = tokio::io::duplex(1024);
     let serving = tokio::spawn(async move {
-        Native::serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await
+        serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await
     });
     let _gone = near.write_all(PREFACE).await;
     let _gone = near.write_all(b"\0\0\0\x04\0\0\0\0\0").await;
@@ -175,7 +173,7 @@ async fn pings_that_nobody_reads_the_answers_of_end_the_connection() {
 async fn fields_without_end_end_the_connection() {
     let (mut near, far) = tokio::io::duplex(1 << 20);
     let serving = tokio::spawn(async move {
-        Native::serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await
+        serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await
     });
     near.write_all(PREFACE).await.unwrap();
     near.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
@@ -250,7 +248,7 @@ async fn floods_end_the_connection_whether_the_answers_are_read_or_not() {
     for (name, attack) in ATTACKS {
         let (near, far) = tokio::io::duplex(1 << 16);
         let serving = tokio::spawn(async move {
-            Native::serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await
+            serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await
         });
         let (mut read, mut write) = tokio::io::split(near);
         let reading = tokio::spawn(async move { tokio::io::copy(&mut read, &mut tokio::io::sink()).await });
@@ -292,7 +290,7 @@ async fn a_connection_with_many_frames_lets_others_have_their_turn() {
         Poll::<()>::Pending
     }));
     let serving = tokio::spawn(async move {
-        Native::serve(far, None, Arc::new(Echo), &config, TIMES, std::future::pending()).await
+        serve(far, None, Arc::new(Echo), &config, TIMES, std::future::pending()).await
     });
     near.shutdown().await.unwrap();
     serving.await.unwrap().unwrap();

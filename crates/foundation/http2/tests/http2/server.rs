@@ -10,9 +10,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use outrigger_http2::frame::{HEAD, Head, Kind, PREFACE, flag};
-use outrigger_http2::{
-    Config, Error, Http2, Incoming, KeepAlive, Native, RecvStream, Service, StreamError, Timeouts,
-};
+use outrigger_http2::{Config, Error, Incoming, KeepAlive, Service, StreamError, Timeouts, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
@@ -52,10 +50,10 @@ impl Drop for Counted<'_> {
     }
 }
 
-impl Service<RecvStream> for Echo {
+impl Service for Echo {
     type Body = Body;
 
-    async fn call(self: Arc<Self>, request: Request<Incoming<RecvStream>>) -> Response<Body> {
+    async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         let unfinished = Counted(&self.dropped);
         self.begun.fetch_add(1, Ordering::SeqCst);
         self.may.acquire().await.unwrap().forget();
@@ -108,7 +106,7 @@ fn served_within(permits: usize, times: Timeouts) -> Served {
     let (service, drain) = (Arc::clone(&echo), Arc::new(Notify::new()));
     let stop = Arc::clone(&drain);
     let server =
-        tokio::spawn(async move { Native::serve(far, None, service, &CONFIG, times, stop.notified()).await });
+        tokio::spawn(async move { serve(far, None, service, &CONFIG, times, stop.notified()).await });
     Served {
         echo,
         drain,

@@ -9,8 +9,8 @@ use http_body_util::{BodyExt, Empty, Full};
 use outrigger_http2::frame::{HEAD, Head, Kind, PREFACE, flag};
 use outrigger_http2::limits::{CROWDED_STALL, IDLE, STALL};
 use outrigger_http2::{
-    Client as _, Config, Error, Http2, Incoming, KeepAlive, Native, Reason, RecvStream, SendRequest, Service,
-    SharedLimit, StreamError, Timeouts,
+    Config, Error, Incoming, KeepAlive, Reason, SendRequest, Service, SharedLimit, StreamError, Timeouts,
+    connect, serve,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
@@ -35,10 +35,10 @@ const LATE: Duration = Duration::from_secs(20);
 /// Answers with the body, or with what went wrong with it.
 struct Echo;
 
-impl Service<RecvStream> for Echo {
+impl Service for Echo {
     type Body = UnsyncBoxBody<Bytes, StreamError>;
 
-    async fn call(self: Arc<Self>, request: Request<Incoming<RecvStream>>) -> Response<Self::Body> {
+    async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<Self::Body> {
         let large = request.uri().path() == "/large";
         let body = match request.into_body() {
             _ if large => Bytes::from(vec![0; 1 << 20]),
@@ -69,7 +69,7 @@ type Server = JoinHandle<Result<(), Error>>;
 fn served(config: Config) -> (DuplexStream, Server) {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let server = tokio::spawn(async move {
-        Native::serve(far, None, Arc::new(Echo), &config, TIMES, std::future::pending()).await
+        serve(far, None, Arc::new(Echo), &config, TIMES, std::future::pending()).await
     });
     (near, server)
 }
@@ -207,7 +207,7 @@ async fn an_answer_of_grpc_that_is_not_taken_makes_room_where_there_is_little() 
 async fn an_answer_of_known_length_that_stops_is_given_up_and_others_are_not() {
     for length in [Some(10), None] {
         let (near, far) = tokio::io::duplex(64 * 1024);
-        let (client, connection) = Native::connect(near, &CONFIG, None).await.unwrap();
+        let (client, connection) = connect(near, &CONFIG, None);
         tokio::spawn(connection);
         let serving = tokio::spawn(async move {
             let mut server = h2::server::handshake(far).await.unwrap();
@@ -327,7 +327,7 @@ async fn asking_seldom(io: DuplexStream) -> (SendRequest<DuplexStream>, Server) 
         interval: SELDOM,
         timeout: Duration::from_secs(20),
     };
-    let (client, connection) = Native::connect(io, &config, Some(keep_alive)).await.unwrap();
+    let (client, connection) = connect(io, &config, Some(keep_alive));
     (client, tokio::spawn(connection))
 }
 
@@ -397,7 +397,7 @@ async fn silence_is_counted_from_the_last_word_whenever_it_came() {
     let limit = keep_alive.interval + keep_alive.timeout;
     for tenths in [1, 15, 29, 31, 45, 59] {
         let (near, mut far) = tokio::io::duplex(64 * 1024);
-        let (client, connection) = Native::connect(near, &CONFIG, Some(keep_alive)).await.unwrap();
+        let (client, connection) = connect(near, &CONFIG, Some(keep_alive));
         let connection = tokio::spawn(connection);
         far.write_all(&frame(Kind::Settings, 0, 0, &[])).await.unwrap();
         let (mut read, mut write) = tokio::io::split(far);

@@ -48,9 +48,6 @@ pub enum DialErrorKind {
     /// A connection that carries no HTTP/1.1.
     #[error("HTTP/1.1: {0}")]
     Http(hyper::Error),
-    /// A connection that carries no HTTP/2.
-    #[error("HTTP/2: {0}")]
-    Http2(outrigger_http2::Error),
     /// Nothing happened in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),

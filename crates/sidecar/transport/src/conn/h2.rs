@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use http::header::CONTENT_LENGTH;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri};
-use outrigger_http2::{Client as _, Config, Http2};
+use outrigger_http2::{Config, SendRequest, TrySendError};
 use outrigger_identity::expiry;
 use tokio::sync::Mutex;
 use tokio_util::task::TaskTracker;
@@ -17,7 +17,7 @@ use super::dial::DialErrorKind;
 use super::resend::Unanswered;
 use super::{DialError, Dialer, Io, SendError};
 use crate::body::Body;
-use crate::http2::{Client, Implementation, MAX_STREAM_WINDOW, MAX_WINDOW_GROWTH, WINDOW_MEMORY};
+use crate::http2::{MAX_STREAM_WINDOW, MAX_WINDOW_GROWTH, WINDOW_MEMORY};
 
 /// Streams on one connection before another is opened.
 const STREAMS_PER_CONNECTION: usize = 100;
@@ -87,7 +87,7 @@ type Connection = Arc<PooledConnection>;
 
 /// A connection of a pool.
 struct PooledConnection {
-    client: Client<Io>,
+    client: SendRequest<Io>,
     /// Takes no new calls: a certificate it stands on expires before long.
     retired: Arc<AtomicBool>,
 }
@@ -207,13 +207,12 @@ impl H2Pool {
     async fn dial(&self) -> Result<PooledConnection, DialError> {
         let io = self.dialer.dial().await?;
         let end = self.dialer.valid_until(&io);
-        let failed = |error: outrigger_http2::Error| self.dialer.error(DialErrorKind::Http2(error));
         let config = Config {
             ping_idle: self.keep_alive.is_none_or(|keep_alive| keep_alive.idle),
             ..CONFIG
         };
         let ping = self.keep_alive.map(|keep_alive| keep_alive.ping);
-        let (client, connection) = Implementation::connect(io, &config, ping).await.map_err(failed)?;
+        let (client, connection) = outrigger_http2::connect(io, &config, ping);
         let address = self.dialer.address().to_owned();
         // Ends by itself: when the pool and all streams drop their handles, or when the peer goes away.
         let retired = Arc::new(AtomicBool::new(false));

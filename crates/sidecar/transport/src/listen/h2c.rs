@@ -7,20 +7,15 @@ use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use outrigger_http2::{Http2, Upgrade};
+use outrigger_http2::Upgrade;
 
 use crate::body::Body;
 use crate::headers::strip_hop_by_hop;
-use crate::http2::Implementation;
 
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// The upgrade that a request asks for. A request with a body is served as HTTP/1.1, as the protocol allows, and so is
-/// every one where HTTP/2 cannot begin with the answer to a request.
+/// The upgrade that a request asks for. A request with a body is served as HTTP/1.1, as the protocol allows.
 pub(super) fn asked(request: &Request<Incoming>) -> Option<Upgrade> {
-    if !Implementation::UPGRADES {
-        return None;
-    }
     let headers = request.headers();
     let asks = headers
         .get(UPGRADE)

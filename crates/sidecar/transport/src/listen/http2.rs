@@ -7,16 +7,14 @@ use http::{Request, Response};
 use outrigger_accept::budget;
 use outrigger_grpc::unfinished::Unfinished;
 use outrigger_http2::limits::HEADER_MEMORY;
-use outrigger_http2::{Config, Error, Http2, Incoming, KeepAlive, Reason, Service, Timeouts, Upgrade};
+use outrigger_http2::{Config, Error, Incoming, KeepAlive, Reason, Service, Timeouts, Upgrade};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use super::unfinished::unfinished;
 use super::{Client, HANDSHAKE_TIMEOUT, Handler, MAX_STREAMS, Options, PING, SEND_BUFFER, Versions, WINDOWS};
 use crate::body::{Body, BoxError};
-use crate::http2::{
-    Implementation, MAX_STREAM_WINDOW, MAX_WINDOW_GROWTH, RecvStream, UNREAD_MEMORY, WINDOW_MEMORY,
-};
+use crate::http2::{MAX_STREAM_WINDOW, MAX_WINDOW_GROWTH, UNREAD_MEMORY, WINDOW_MEMORY};
 
 const TIMEOUTS: Timeouts = Timeouts {
     preface: HANDSHAKE_TIMEOUT,
@@ -64,7 +62,7 @@ where
         client: Arc::new(client),
         unfinished: unfinished(options),
     });
-    Implementation::serve(io, upgrade, calls, &config, TIMEOUTS, drain.cancelled()).await
+    outrigger_http2::serve(io, upgrade, calls, &config, TIMEOUTS, drain.cancelled()).await
 }
 
 /// The calls of one client.
@@ -74,12 +72,12 @@ struct Calls<H> {
     unfinished: Arc<Unfinished>,
 }
 
-impl<H: Handler> Service<RecvStream> for Calls<H> {
+impl<H: Handler> Service for Calls<H> {
     type Body = Body;
 
     fn call(
         self: Arc<Self>,
-        request: Request<Incoming<RecvStream>>,
+        request: Request<Incoming>,
     ) -> impl Future<Output = Response<Body>> + Send + 'static {
         self.client.prove();
         let request = request.map(|body| match Body::from(body) {

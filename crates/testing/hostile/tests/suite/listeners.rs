@@ -392,16 +392,6 @@ pub const LISTENERS: &[Listener] = &[
     },
 ];
 
-/// Attacks and silences that sidecars with the HTTP/2 of hyper and h2 do not withstand: `docs/limits.md` says why.
-pub const NOT_ON_HYPER: [&str; 6] = [
-    "an upgrade to HTTP/2, then nothing",
-    "half a message, pings answered",
-    "huge answers that few streams have no room for",
-    "huge answers that streams of some connections have no room for",
-    "large answers that many streams have no room for",
-    "windows that SETTINGS open and close",
-];
-
 /// A listener that nobody attacks: what serves it is what serves a row of [`LISTENERS`].
 #[derive(Debug)]
 pub struct Twin {
@@ -448,12 +438,6 @@ impl Listener {
             Protocol::Webhook => self.security == Security::Webhook,
             spoken => self.speaks.contains(&spoken),
         }
-    }
-
-    /// Whether an attack is not tried here: one of [`NOT_ON_HYPER`], where sidecars have that HTTP/2.
-    pub fn is_exempt_from(&self, attack: &str) -> bool {
-        let sidecars = [Process::Sidecar, Process::SecureSidecar, Process::SocketSidecar];
-        cfg!(feature = "http2-hyper") && sidecars.contains(&self.process) && NOT_ON_HYPER.contains(&attack)
     }
 }
 

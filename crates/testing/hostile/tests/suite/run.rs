@@ -14,7 +14,7 @@ use crate::child::{forget_peak, usage};
 use crate::fleet::Fleet;
 use crate::h1::SMUGGLED;
 use crate::honest;
-use crate::listeners::{LISTENERS, Listener, NOT_ON_HYPER, Process};
+use crate::listeners::{LISTENERS, Listener, Process};
 
 /// An attack ends within this time, or hangs.
 const ATTACK_TIMEOUT: Duration = Duration::from_secs(45);
@@ -82,7 +82,6 @@ async fn attack_process(fleet: &Fleet, process: Process) -> Vec<String> {
             .filter(|l| l.process == process && l.offers(attack.needs));
         // What is spoken through a Unix socket is served by what serves the ports; how it is accepted is not.
         let listeners = listeners.filter(|l| l.socket.is_none() || attack.is_crowd());
-        let listeners = listeners.filter(|l| !l.is_exempt_from(attack.name));
         for listener in listeners {
             if let Err(why) = attack_listener(fleet, attack, listener, id).await {
                 failures.push(format!("{}: {}: {why}", listener.name, attack.name));
@@ -155,7 +154,6 @@ async fn silent_clients_are_sent_away() {
         .filter(|silence| wanted(silence.name))
         .flat_map(|silence| {
             let listeners = LISTENERS.iter().filter(|listener| listener.offers(silence.needs));
-            let listeners = listeners.filter(|listener| !listener.is_exempt_from(silence.name));
             listeners.map(move |listener| (silence, listener))
         });
     let silent = cells.map(|(silence, listener)| {
@@ -193,15 +191,4 @@ async fn silent_clients_are_sent_away() {
         failures.extend(served.await.unwrap().err());
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-}
-
-#[test]
-fn what_is_not_tried_on_hyper_has_a_row() {
-    let attacks = all().map(|attack| attack.name);
-    let names: Vec<_> = attacks
-        .chain(SILENCES.iter().map(|silence| silence.name))
-        .collect();
-    for name in NOT_ON_HYPER {
-        assert!(names.contains(&name), "there is no attack named {name:?}");
-    }
 }

@@ -4,12 +4,13 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Request;
+use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
-use outrigger_http2::{Client, Http2, HyperH2, Incoming, Native, Reason, StreamError};
+use outrigger_http2::{Reason, SendRequest, StreamError};
+use tokio::io::DuplexStream;
 
 use super::wire::{END, Peer, Received, data, frame, go_away, headers, reset, setting};
-use super::{CONFIG, assert_same, difference, run, settle};
+use super::{AnyBody, CONFIG, assert_same, difference, oracle, received, run, settle};
 
 /// What happened to a server and to the calls of a client.
 #[derive(Debug, PartialEq)]
@@ -26,19 +27,37 @@ fn failed(error: StreamError) -> String {
     }
 }
 
-async fn call<C: Client>(client: Arc<C>, n: usize) -> Vec<String>
-where
-    C::Body: http_body::Body<Data = Bytes, Error = StreamError> + Unpin,
-{
+/// What both implementations have of a client.
+pub(crate) trait Client: Send + Sync + 'static {
+    /// The answer, or why there is none and whether the request may be repeated.
+    fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> impl Future<Output = Result<Response<Option<AnyBody<StreamError>>>, (StreamError, bool)>> + Send;
+}
+
+impl Client for SendRequest<DuplexStream> {
+    async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Option<AnyBody<StreamError>>>, (StreamError, bool)> {
+        let impossible = |never: Infallible| -> Reason { match never {} };
+        let sent = SendRequest::send(self, request, impossible).await;
+        sent.map(|response| response.map(received)).map_err(|failed| {
+            (
+                failed.error,
+                failed.request.is_some() || failed.error.is_refusal(),
+            )
+        })
+    }
+}
+
+async fn call(client: Arc<impl Client>, n: usize) -> Vec<String> {
     let body = Full::new(Bytes::from(vec![b'x'; n]));
     let request = Request::post(format!("http://app/{n}")).body(body).unwrap();
-    let impossible = |never: Infallible| -> Reason { match never {} };
-    let response = match client.send(request, impossible).await {
+    let response = match client.send(request).await {
         Ok(response) => response,
-        Err(unsent) => {
-            let repeatable = unsent.request.is_some() || unsent.error.is_refusal();
-            return vec![failed(unsent.error), format!("repeatable: {repeatable}")];
-        }
+        Err((error, repeatable)) => return vec![failed(error), format!("repeatable: {repeatable}")],
     };
     let (head, body) = response.into_parts();
     let mut events = vec![head.status.to_string()];
@@ -46,19 +65,14 @@ where
     fields.sort();
     events.extend(fields);
     let mut bytes = 0;
-    match body {
-        Incoming::Empty => {}
-        Incoming::Full(data) => bytes = data.len(),
-        Incoming::Stream(mut body) => {
-            while let Some(frame) = body.frame().await {
-                match frame.map(http_body::Frame::into_data) {
-                    Ok(Ok(data)) => bytes += data.len(),
-                    Ok(Err(frame)) => events.push(format!("{:?}", frame.into_trailers())),
-                    Err(error) => {
-                        events.push(failed(error));
-                        break;
-                    }
-                }
+    let mut body = body.unwrap_or_default();
+    while let Some(frame) = body.frame().await {
+        match frame.map(http_body::Frame::into_data) {
+            Ok(Ok(data)) => bytes += data.len(),
+            Ok(Err(frame)) => events.push(format!("{:?}", frame.into_trailers())),
+            Err(error) => {
+                events.push(failed(error));
+                break;
             }
         }
     }
@@ -67,16 +81,19 @@ where
 }
 
 /// Sends `calls` requests, the n-th with n bytes, and says what the server says.
-async fn converse<H: Http2>(calls: usize, script: &[Vec<u8>]) -> Events {
-    let (near, far) = tokio::io::duplex(1 << 20);
+async fn converse<E: Send + 'static>(
+    client: &Arc<impl Client>,
+    connection: impl Future<Output = Result<(), E>> + Send + 'static,
+    far: DuplexStream,
+    calls: usize,
+    script: &[Vec<u8>],
+) -> Events {
     let mut server = Peer::new(far, true);
-    let (client, connection) = H::connect(near, &CONFIG, None).await.unwrap();
     let driving = tokio::spawn(connection);
-    let client = Arc::new(client);
     server.say(&frame(4, 0, 0, &[])).await;
     let mut running = Vec::new();
     for n in 0..calls {
-        running.push(tokio::spawn(call(Arc::clone(&client), n)));
+        running.push(tokio::spawn(call(Arc::clone(client), n)));
         settle().await;
     }
     for words in script {
@@ -89,7 +106,6 @@ async fn converse<H: Http2>(calls: usize, script: &[Vec<u8>]) -> Events {
     for call in running {
         events.push(call.await.unwrap());
     }
-    assert_eq!(client.streams(), 0);
     Events {
         received,
         calls: events,
@@ -117,9 +133,20 @@ const ALLOWED: &[(&str, &str)] = &[
 ];
 
 fn differ(name: &str, calls: usize, script: &[Vec<u8>]) -> Option<String> {
-    let native = run(converse::<Native>(calls, script));
-    let hyper = run(converse::<HyperH2>(calls, script));
-    difference(name, &native, &hyper, ALLOWED)
+    let ours = run(async {
+        let (near, far) = tokio::io::duplex(1 << 20);
+        let (client, connection) = outrigger_http2::connect(near, &CONFIG, None);
+        let client = Arc::new(client);
+        let events = converse(&client, connection, far, calls, script).await;
+        assert_eq!(client.streams(), 0);
+        events
+    });
+    let hyper = run(async {
+        let (near, far) = tokio::io::duplex(1 << 20);
+        let (client, connection) = oracle::connect(near).await;
+        converse(&Arc::new(client), connection, far, calls, script).await
+    });
+    difference(name, &ours, &hyper, ALLOWED)
 }
 
 fn ok(stream: u32, flags: u8) -> Vec<u8> {

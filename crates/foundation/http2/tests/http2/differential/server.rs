@@ -6,21 +6,23 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
-use http_body::Body;
 use http_body::Frame;
-use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use outrigger_http2::PREFACE;
-use outrigger_http2::{Http2, HyperH2, Incoming, Native, Reason, Service, StreamError};
+use outrigger_http2::{Incoming, Reason, Service, StreamError};
+
+use tokio::io::DuplexStream;
 
 use super::wire::{END, Peer, Received, block, data, frame, go_away, headers, post, reset, setting, window};
-use super::{CONFIG, SETTLED, TIMEOUTS, assert_same, difference, run, settle};
+use super::{
+    AnyBody, CONFIG, SETTLED, TIMEOUTS, assert_same, difference, full, oracle, received, run, settle,
+};
 
 /// What a service sees of its requests, by their paths.
 type Log = BTreeMap<String, Vec<String>>;
 
 #[derive(Default)]
-struct Recorder(Mutex<Log>);
+pub(crate) struct Recorder(Mutex<Log>);
 
 impl Recorder {
     fn note(&self, path: &str, event: impl Into<String>) {
@@ -44,15 +46,7 @@ impl Drop for Dropped {
     }
 }
 
-type AnyBody = UnsyncBoxBody<Bytes, Reason>;
-
-fn full(data: impl Into<Bytes>) -> AnyBody {
-    Full::new(data.into())
-        .map_err(|never| match never {})
-        .boxed_unsync()
-}
-
-fn trailed(data: Bytes) -> AnyBody {
+fn trailed(data: Bytes) -> AnyBody<Reason> {
     let trailers = async {
         Some(Ok(HeaderMap::from_iter([(
             "x-end".parse().unwrap(),
@@ -65,13 +59,24 @@ fn trailed(data: Bytes) -> AnyBody {
         .boxed_unsync()
 }
 
-impl<B> Service<B> for Recorder
-where
-    B: Body<Data = Bytes, Error = StreamError> + Send + Unpin + 'static,
-{
-    type Body = AnyBody;
+impl Service for Recorder {
+    type Body = AnyBody<Reason>;
 
-    async fn call(self: Arc<Self>, request: Request<Incoming<B>>) -> Response<AnyBody> {
+    async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<AnyBody<Reason>> {
+        self.answer(request.map(received)).await
+    }
+
+    fn reason(error: Reason) -> Reason {
+        error
+    }
+}
+
+impl Recorder {
+    /// Answers by the path.
+    pub(crate) async fn answer(
+        self: Arc<Self>,
+        request: Request<Option<AnyBody<StreamError>>>,
+    ) -> Response<AnyBody<Reason>> {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_owned();
         let mut fields: Vec<_> = head
@@ -96,12 +101,8 @@ where
                 let frames = futures::stream::once(data).chain(futures::stream::once(failure));
                 StreamBody::new(frames).boxed_unsync()
             }
-            (_, Incoming::Empty) => trailed(Bytes::new()),
-            (_, Incoming::Full(data)) => {
-                self.note(&path, format!("{} bytes", data.len()));
-                trailed(data)
-            }
-            (_, Incoming::Stream(body)) => match body.collect().await {
+            (_, None) => trailed(Bytes::new()),
+            (_, Some(body)) => match body.collect().await {
                 Ok(body) => {
                     let trailers = body.trailers().map(|trailers| format!("{trailers:?}"));
                     let data = body.to_bytes();
@@ -122,10 +123,6 @@ where
         *response.status_mut() = StatusCode::CREATED;
         response
     }
-
-    fn reason(error: Reason) -> Reason {
-        error
-    }
 }
 
 /// What the client and the service have seen.
@@ -136,14 +133,15 @@ pub(crate) struct Events {
     closed: bool,
 }
 
-pub(crate) async fn converse<H: Http2>(script: &[Vec<u8>]) -> Events {
+/// Says `script` to a server that `serve` makes.
+async fn converse<E, F>(script: &[Vec<u8>], serve: impl FnOnce(DuplexStream, Arc<Recorder>) -> F) -> Events
+where
+    E: Send + 'static,
+    F: Future<Output = Result<(), E>> + Send + 'static,
+{
     let (near, far) = tokio::io::duplex(1 << 20);
     let recorder = Arc::new(Recorder::default());
-    let service = Arc::clone(&recorder);
-    let serving =
-        tokio::spawn(
-            async move { H::serve(far, None, service, &CONFIG, TIMEOUTS, std::future::pending()).await },
-        );
+    let serving = tokio::spawn(serve(far, Arc::clone(&recorder)));
     let mut client = Peer::new(near, false);
     client.say(&[&PREFACE[..], &frame(4, 0, 0, &[])].concat()).await;
     for words in script {
@@ -164,9 +162,11 @@ pub(crate) async fn converse<H: Http2>(script: &[Vec<u8>]) -> Events {
 
 /// See [`difference`].
 pub(crate) fn differ(name: &str, script: &[Vec<u8>], allowed: &[(&str, &str)]) -> Option<String> {
-    let native = run(converse::<Native>(script));
-    let hyper = run(converse::<HyperH2>(script));
-    difference(name, &native, &hyper, allowed)
+    let ours = run(converse(script, |io, recorder| {
+        outrigger_http2::serve(io, None, recorder, &CONFIG, TIMEOUTS, std::future::pending())
+    }));
+    let hyper = run(converse(script, oracle::serve));
+    difference(name, &ours, &hyper, allowed)
 }
 
 /// Conversations that differ, and why they may.

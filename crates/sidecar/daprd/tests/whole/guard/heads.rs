@@ -31,10 +31,6 @@ async fn heads_over_the_limit_are_refused() {
 }
 
 #[tokio::test]
-#[cfg_attr(
-    feature = "http2-hyper",
-    ignore = "h2 answers header lists that are too large with 431, in calls of gRPC too"
-)]
 async fn metadata_over_the_limit_is_refused_call_by_call_and_the_flag_raises_it() {
     let net = Net::plain();
     let plain = net.sidecar("plain").start().await;

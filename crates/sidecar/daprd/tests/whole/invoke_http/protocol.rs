@@ -67,10 +67,6 @@ async fn clients_may_speak_http2_and_reuse_connections() {
 }
 
 #[tokio::test]
-#[cfg_attr(
-    feature = "http2-hyper",
-    ignore = "h2 cannot begin with the answer to an upgraded request"
-)]
 async fn a_client_may_upgrade_to_http2() {
     let net = Net::plain();
     let node = net.sidecar("node").start().await;
