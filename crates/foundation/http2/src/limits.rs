@@ -1,5 +1,6 @@
 //! What a peer may make us hold and do: every number here is a limit that an operator can meet. Those that depend on the
-//! use of a connection are fields of [`Config`](crate::Config), these their defaults.
+//! use of a connection are fields of [`Config`](crate::Config), these their defaults. Each public one has a row in
+//! `docs/limits.md`.
 
 use std::time::{Duration, Instant};
 
@@ -26,12 +27,12 @@ pub const CONTINUATIONS: usize = 32;
 /// piece waiting at a time.
 pub const SEND_BUFFERS: usize = 32 * 1024 * 1024;
 
-/// The same where those pieces are large, as whole messages are, and there are more than [`UNREAD_STREAMS`]: a stream of a
+/// The same where those pieces are large, as whole messages are, and there are more than 256 streams: a stream of a
 /// server whose piece does not fit is reset with ENHANCE_YOUR_CALM.
 pub const UNREAD: usize = 256 * 1024 * 1024;
 
 /// Streams of a connection for which [`MAX_UNREAD_FEW_STREAMS`] holds in place of [`UNREAD`].
-pub const UNREAD_STREAMS: usize = 256;
+pub(crate) const UNREAD_STREAMS: usize = 256;
 
 /// [`UNREAD`] where there are few streams: each may have a message of the usual largest size, 4 MiB, behind what is sent of
 /// another.
@@ -49,11 +50,11 @@ pub const MAX_UNREAD_FEW_STREAMS: usize = UNREAD_STREAMS * (4 * 1024 * 1024 + 25
 pub const STALL: Duration = Duration::from_secs(60);
 
 /// The same while the clients of all connections together leave more than half of what they may unread: time without a byte of
-/// output, and without [`CROWDED_PROGRESS`] of an answer that waits for its client, gRPC's too.
+/// output, and without 256 KiB of an answer that waits for its client, gRPC's too.
 pub const CROWDED_STALL: Duration = Duration::from_secs(10);
 
 /// What a client reads of an answer within [`CROWDED_STALL`], bytes: who reads less holds it for too long.
-pub const CROWDED_PROGRESS: usize = 256 * 1024;
+pub(crate) const CROWDED_PROGRESS: usize = 256 * 1024;
 
 /// Time without a stream after which a server ends a connection, in order: GOAWAY, and what the client began before it
 /// knew is still answered.
@@ -79,10 +80,10 @@ pub(crate) const STREAMS_PER_FRAME: usize = 16;
 
 /// Frames after which a connection lets others have their turn, except that what was read at once (32 KiB) is taken
 /// whole.
-pub const FRAMES_PER_TURN: usize = 1024;
+pub(crate) const FRAMES_PER_TURN: usize = 1024;
 
 /// Requests that are handed over in one turn of a connection.
-pub const REQUESTS_PER_TURN: usize = 128;
+pub(crate) const REQUESTS_PER_TURN: usize = 128;
 
 /// Frames that a stream, or a frame of DATA, makes free.
 const CREDIT: u32 = 3;
