@@ -24,7 +24,7 @@ use super::{
     local::{KeySource, Local, not_found},
 };
 
-/// The largest key set, bytes.
+/// The largest key set that a server may send, bytes.
 const MAX_KEY_SET: usize = 1 << 20;
 /// A set that could not be loaded from its URL is asked for again after this time, or the shorter interval.
 const RETRY: Duration = Duration::from_secs(60);
@@ -195,15 +195,13 @@ impl Source {
                 "a set in the component itself does not change",
             )),
             Self::File(path) => {
-                let text = outrigger_files::read_async(path, MAX_KEY_SET)
-                    .await
-                    .map_err(|error| {
-                        let text = format!(
-                            "jwks: cannot read {}; give a key set, or the path of a file",
-                            path.display()
-                        );
-                        Error::new(Kind::Configuration, text).because(error)
-                    })?;
+                let text = outrigger_files::read_async(path).await.map_err(|error| {
+                    let text = format!(
+                        "jwks: cannot read {}; give a key set, or the path of a file",
+                        path.display()
+                    );
+                    Error::new(Kind::Configuration, text).because(error)
+                })?;
                 parse(&path.display().to_string(), &Secret::new(text))
             }
             Self::Url {

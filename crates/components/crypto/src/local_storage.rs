@@ -17,9 +17,6 @@ use super::{
     local::{KeySource, Local},
 };
 
-/// The largest key file that is read, bytes.
-const MAX_KEY_FILE: usize = 64 << 10;
-
 pub(super) fn add(catalog: &mut Catalog) {
     catalog.crypto.add(Entry::new(
         &["dapr.localstorage"],
@@ -73,7 +70,7 @@ impl Folder {
 impl KeySource for Folder {
     async fn key(&self, name: &str) -> Result<Arc<Key>> {
         let path = self.file(name)?;
-        let text = read_async(&path, MAX_KEY_FILE).await.map_err(|error| {
+        let text = read_async(&path).await.map_err(|error| {
             let kind = match error.kind() {
                 ErrorKind::NotFound | ErrorKind::IsADirectory => Kind::NotFound,
                 ErrorKind::PermissionDenied => Kind::Denied,

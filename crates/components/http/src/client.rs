@@ -14,9 +14,6 @@ const IDLE: Duration = Duration::from_secs(90);
 /// Fields of the head of a response.
 const MAX_FIELDS: usize = 1000;
 
-/// Largest file of a certificate or a key, in bytes.
-const MAX_FILE: usize = 1 << 20;
-
 /// A client with the TLS settings of the component. Proxies of the environment are used.
 pub(super) fn build(metadata: &Metadata, url: &Url) -> Result<Client> {
     let roots = pem(metadata, "MTLSRootCA")?;
@@ -80,7 +77,7 @@ fn pem(metadata: &Metadata, name: &str) -> Result<Option<Vec<u8>>> {
     if value.contains("-----BEGIN ") {
         return Ok(Some(value.as_bytes().to_vec()));
     }
-    match outrigger_files::read(value.as_ref(), MAX_FILE) {
+    match outrigger_files::read(value.as_ref()) {
         Ok(text) => Ok(Some(text)),
         Err(error) => {
             let expected = format!("neither PEM nor the path of a file that can be read: {error}");

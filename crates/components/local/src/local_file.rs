@@ -10,9 +10,6 @@ use outrigger_component::{
 use outrigger_files::read_async;
 use serde_json::{Map, Value};
 
-/// The largest file that is read.
-const MAX_FILE: usize = 64 << 20;
-
 pub(crate) fn add(catalog: &mut Catalog) {
     catalog
         .secrets
@@ -35,7 +32,7 @@ async fn read(metadata: &Metadata) -> Result<Secrets> {
         Error::new(Kind::Configuration, format!("secretsFile {path}: {what}")).about("secretsFile")
     };
     let unreadable = |error| failed("cannot be read").because(error);
-    let text = read_async(path.as_ref(), MAX_FILE).await.map_err(unreadable)?;
+    let text = read_async(path.as_ref()).await.map_err(unreadable)?;
     let document: Map<String, Value> =
         go_json::from_slice(&text).map_err(|error| failed("not a JSON object").because(error))?;
     let secrets = if multi_valued {

@@ -12,8 +12,6 @@ use tokio::sync::Mutex;
 
 const ENDPOINT: &[&str] = &["oauth2TokenURL"];
 const FILE: &[&str] = &["oauth2CredentialsFile"];
-/// The largest file of a secret or of credentials, bytes.
-const MAX_FILE: usize = 64 * 1024;
 /// A token that is valid for less than this is not used any more.
 const MARGIN: Duration = Duration::from_secs(30);
 
@@ -107,7 +105,7 @@ fn parts(metadata: &Metadata, name: &str) -> Vec<String> {
 }
 
 fn read(metadata: &Metadata, name: &[&str], path: &str) -> Result<Vec<u8>, MetadataError> {
-    outrigger_files::read(Path::new(path), MAX_FILE)
+    outrigger_files::read(Path::new(path))
         .map_err(|error| metadata.wrong(name, &format!("the file cannot be read: {error}")))
 }
 

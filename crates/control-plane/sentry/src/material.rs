@@ -10,9 +10,6 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// Largest credential file that is read, in bytes.
-const MAX_FILE: usize = 4 << 20;
-
 /// Where the authority's files are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
@@ -237,7 +234,7 @@ fn read_at(title: &'static str, path: &Path) -> Result<Option<Vec<u8>>, Material
         path: path.to_owned(),
         source,
     };
-    match outrigger_files::read(path, MAX_FILE) {
+    match outrigger_files::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         read => read.map(Some).map_err(fail),
     }

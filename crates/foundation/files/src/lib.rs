@@ -2,7 +2,7 @@
 //!
 //! A path can lead to anything: a named pipe that nobody writes to, a terminal, a device without end, a network file
 //! system that does not answer. Only regular files are read (symbolic links are followed, mounted secrets are links),
-//! up to a size, and nobody waits for longer than [`DEADLINE`].
+//! up to 64 MiB, and nobody waits for longer than [`DEADLINE`].
 //!
 //! And making files that only their owner may read: those with payloads or keys.
 
@@ -13,6 +13,9 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
+
+/// The largest file that is read, bytes: far more than people write.
+const MAX_SIZE: usize = 64 << 20;
 
 /// The longest that a read may take.
 pub const DEADLINE: Duration = Duration::from_secs(5);
@@ -34,17 +37,17 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The contents of a regular file of at most `limit` bytes. Blocks for [`DEADLINE`] at most; a file system that hangs
-/// keeps a thread that nobody waits for.
+/// The contents of a regular file. Blocks for [`DEADLINE`] at most; a file system that hangs keeps a thread that nobody
+/// waits for.
 ///
 /// # Errors
 /// As [`open`]; [`ErrorKind::FileTooLarge`]; [`ErrorKind::TimedOut`] when the file system does not answer.
-pub fn read(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let (done, contents) = mpsc::sync_channel(1);
     let path = path.to_owned();
     let reader = thread::Builder::new().name("file".to_owned());
     // Whoever asked may have stopped waiting.
-    reader.spawn(move || drop(done.try_send(read_whole(&path, limit))))?;
+    reader.spawn(move || drop(done.try_send(read_whole(&path, MAX_SIZE))))?;
     contents
         .recv_timeout(DEADLINE)
         .unwrap_or_else(|_| Err(too_slow()))
@@ -54,18 +57,18 @@ pub fn read(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// As [`read`], and [`ErrorKind::InvalidData`] when it is no UTF-8.
-pub fn read_text(path: &Path, limit: usize) -> io::Result<String> {
-    text(read(path, limit)?)
+pub fn read_text(path: &Path) -> io::Result<String> {
+    text(read(path)?)
 }
 
 /// As [`read`], without blocking the thread. Needs a tokio runtime.
 ///
 /// # Errors
 /// As [`read`].
-pub async fn read_async(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+pub async fn read_async(path: &Path) -> io::Result<Vec<u8>> {
     let path = path.to_owned();
     // The thread of the pool is free again after the deadline.
-    let reading = tokio::task::spawn_blocking(move || read(&path, limit));
+    let reading = tokio::task::spawn_blocking(move || read(&path));
     reading.await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
@@ -73,8 +76,8 @@ pub async fn read_async(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// As [`read_text`].
-pub async fn read_text_async(path: &Path, limit: usize) -> io::Result<String> {
-    text(read_async(path, limit).await?)
+pub async fn read_text_async(path: &Path) -> io::Result<String> {
+    text(read_async(path).await?)
 }
 
 /// Creates a folder, and those above it that are missing, which only their owner may enter (0700).
@@ -186,10 +189,10 @@ mod tests {
         symlink(&file, &link).unwrap();
         symlink("link", folder.path().join("again")).unwrap();
         for path in [file, link, folder.path().join("again")] {
-            assert_eq!(read(&path, 4).unwrap(), b"text");
-            assert_eq!(read_text(&path, 4).unwrap(), "text");
-            assert_eq!(read_async(&path, 4).await.unwrap(), b"text");
-            assert_eq!(read_text_async(&path, 4).await.unwrap(), "text");
+            assert_eq!(read(&path).unwrap(), b"text");
+            assert_eq!(read_text(&path).unwrap(), "text");
+            assert_eq!(read_async(&path).await.unwrap(), b"text");
+            assert_eq!(read_text_async(&path).await.unwrap(), "text");
         }
     }
 
@@ -210,13 +213,10 @@ mod tests {
             (folder.path(), "a directory"),
         ] {
             let wanted = format!("it is {what}, not a regular file");
-            assert_eq!(read(path, 10).unwrap_err().to_string(), wanted);
-            assert_eq!(read_async(path, 10).await.unwrap_err().to_string(), wanted);
+            assert_eq!(read(path).unwrap_err().to_string(), wanted);
+            assert_eq!(read_async(path).await.unwrap_err().to_string(), wanted);
         }
-        assert_eq!(
-            read(folder.path(), 10).unwrap_err().kind(),
-            ErrorKind::IsADirectory
-        );
+        assert_eq!(read(folder.path()).unwrap_err().kind(), ErrorKind::IsADirectory);
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
         // What exists keeps its contents, and its permissions until they are taken.
         std::fs::set_permissions(&file, Permissions::from_mode(0o664)).unwrap();
         create_private(&file).unwrap();
-        assert_eq!((mode(&file), read(&file, 4).unwrap().len()), (0o664, 4));
+        assert_eq!((mode(&file), read(&file).unwrap().len()), (0o664, 4));
         make_private(&file).unwrap();
         assert_eq!(mode(&file), 0o600);
         make_private(&file.with_extension("missing")).unwrap();
@@ -241,10 +241,10 @@ mod tests {
     #[test]
     fn size_and_encoding_are_checked() {
         let (_folder, file) = folder();
-        assert_eq!(read(&file, 3).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        assert_eq!(read_whole(&file, 3).unwrap_err().kind(), ErrorKind::FileTooLarge);
         std::fs::write(&file, b"\xff").unwrap();
-        assert_eq!(read_text(&file, 3).unwrap_err().kind(), ErrorKind::InvalidData);
+        assert_eq!(read_text(&file).unwrap_err().kind(), ErrorKind::InvalidData);
         let missing = file.with_extension("missing");
-        assert_eq!(read(&missing, 3).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(read(&missing).unwrap_err().kind(), ErrorKind::NotFound);
     }
 }

@@ -16,8 +16,6 @@ const APPEARANCE: Duration = Duration::from_secs(1);
 const CHANGE: Duration = Duration::from_millis(500);
 /// Pause after the file system did not answer.
 const RETRY_PAUSE: Duration = Duration::from_secs(60);
-/// Largest file, in bytes.
-const MAX_FILE: usize = 4 << 20;
 
 /// Why the anchors of a file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +69,7 @@ impl AnchorsFile {
                 return Err(AnchorsFileError::Cancelled(path.to_owned()));
             }
         }
-        let seen = read_async(path, MAX_FILE).await.map_err(read_error)?;
+        let seen = read_async(path).await.map_err(read_error)?;
         let bundle = TrustBundle::from_pem(&seen).map_err(|cause| AnchorsFileError::Bundle {
             path: path.to_owned(),
             cause,
@@ -98,7 +96,7 @@ impl AnchorsFile {
             .await
             .is_some()
         {
-            let contents = read_async(&self.path, MAX_FILE).await;
+            let contents = read_async(&self.path).await;
             if matches!(&contents, Err(error) if error.kind() == ErrorKind::TimedOut) {
                 // Each read of a file system that hangs keeps a thread.
                 let _stopped = cancel.run_until_cancelled(tokio::time::sleep(RETRY_PAUSE)).await;

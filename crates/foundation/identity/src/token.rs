@@ -19,9 +19,6 @@ const KUBERNETES_TOKEN: &str = "var/run/secrets/dapr.io/sentrytoken/token";
 /// Token every pod has; grants access to the Kubernetes API too, hence second choice.
 const LEGACY_KUBERNETES_TOKEN: &str = "var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// Largest token, in bytes.
-const MAX_FILE: usize = 256 << 10;
-
 /// Where a process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
@@ -103,10 +100,10 @@ pub(crate) async fn select(
 
 async fn kubernetes(root: &Path) -> Token {
     let path = root.join(KUBERNETES_TOKEN);
-    let text = match read_text_async(&path, MAX_FILE).await {
+    let text = match read_text_async(&path).await {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let legacy = read_text_async(&root.join(LEGACY_KUBERNETES_TOKEN), MAX_FILE)
+            let legacy = read_text_async(&root.join(LEGACY_KUBERNETES_TOKEN))
                 .await
                 .unwrap_or_default();
             if !legacy.is_empty() {
@@ -143,7 +140,7 @@ fn none() -> Token {
 }
 
 async fn read(path: &Path) -> Result<String, TokenError> {
-    match read_text_async(path, MAX_FILE).await {
+    match read_text_async(path).await {
         Ok(text) if text.is_empty() => Err(TokenError::Empty(path.to_owned())),
         Ok(text) => Ok(text),
         Err(cause) => Err(TokenError::Read {

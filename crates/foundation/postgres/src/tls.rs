@@ -115,6 +115,5 @@ impl Tls {
 }
 
 fn contents(name: &str, path: &str) -> Result<Vec<u8>> {
-    const MAX_FILE: usize = 1 << 20;
-    outrigger_files::read(path.as_ref(), MAX_FILE).map_err(|error| failed(format!("{name} {path}"), error))
+    outrigger_files::read(path.as_ref()).map_err(|error| failed(format!("{name} {path}"), error))
 }

@@ -34,9 +34,6 @@ use crate::meta::Source;
 use crate::problem::Problem;
 use crate::yaml::{self, Flavour, Node};
 
-/// Largest configuration or resource file read.
-pub const MAX_FILE_SIZE: usize = 4 << 20;
-
 /// Everything a Configuration can say, defaults filled in.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Configuration {

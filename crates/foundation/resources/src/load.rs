@@ -12,7 +12,6 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::configuration::MAX_FILE_SIZE;
 use crate::meta::{Source, in_scope};
 use crate::problem::{Problem, near_path};
 
@@ -128,7 +127,7 @@ fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The text of a file within the size limit.
+/// The text of a file.
 pub(crate) fn read(file: &Path) -> Result<String, Problem> {
     let unreadable = |e: std::io::Error| {
         Problem::new(
@@ -138,11 +137,7 @@ pub(crate) fn read(file: &Path) -> Result<String, Problem> {
             near_path(file) + "check path and permissions",
         )
     };
-    let bytes = match outrigger_files::read(file, MAX_FILE_SIZE) {
-        Err(error) if error.kind() == ErrorKind::FileTooLarge => {
-            let what = format!("file is larger than {} MiB", MAX_FILE_SIZE >> 20);
-            return Err(Problem::new(file, 0, what, "split the file"));
-        }
+    let bytes = match outrigger_files::read(file) {
         Err(error) if error.kind() == ErrorKind::InvalidInput => {
             let remedy = "remove it, or put a file in its place";
             return Err(Problem::new(
@@ -206,16 +201,6 @@ impl<'a> Loading<'a> {
 
     fn documents(&mut self, file: &Path, text: &str) {
         for (index, chunk) in split::documents(text).enumerate() {
-            if index == split::MAX_DOCUMENTS {
-                let what = format!(
-                    "more than {} documents, the rest is not loaded",
-                    split::MAX_DOCUMENTS
-                );
-                self.loaded
-                    .warnings
-                    .push(Problem::new(file, chunk.line, what, "split the file"));
-                return;
-            }
             let mut document = match Document::parse(file, index, &chunk) {
                 Ok(Some(document)) => document,
                 Ok(None) => continue,

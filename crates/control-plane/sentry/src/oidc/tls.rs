@@ -9,8 +9,6 @@ use crate::{config::TlsFiles, own_certificate::CurrentCertificate};
 
 /// Time between two looks for the files.
 const POLL: Duration = Duration::from_secs(5);
-/// Largest file, in bytes.
-const MAX_FILE: usize = 1 << 20;
 
 /// Loads the files and presents what is in them.
 #[derive(Debug)]
@@ -69,5 +67,5 @@ impl OidcTls {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
-    outrigger_files::read(path, MAX_FILE).map_err(|error| format!("{}: {error}", path.display()))
+    outrigger_files::read(path).map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -234,11 +234,8 @@ async fn body(response: Response) -> Result<Vec<u8>, AgentError> {
     })
 }
 
-/// Largest file of a certificate or a key, in bytes.
-pub(super) const MAX_FILE: usize = 1 << 20;
-
 pub(super) fn read(path: &Path) -> Result<String, AgentError> {
-    outrigger_files::read_text(path, MAX_FILE).map_err(|error| AgentError::File {
+    outrigger_files::read_text(path).map_err(|error| AgentError::File {
         path: path.display().to_string(),
         cause: error.to_string(),
     })

@@ -10,10 +10,7 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
 
-use super::{
-    agent::{AgentError, MAX_FILE},
-    config::Client,
-};
+use super::{agent::AgentError, config::Client};
 
 /// The configuration for the client settings; used for `https` only, but always valid.
 pub(super) fn client_config(client: &Client) -> Result<ClientConfig, AgentError> {
@@ -89,7 +86,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, AgentError>
 }
 
 fn contents(path: &Path) -> Result<Vec<u8>, AgentError> {
-    outrigger_files::read(path, MAX_FILE).map_err(|error| file_error(&path.display().to_string(), error))
+    outrigger_files::read(path).map_err(|error| file_error(&path.display().to_string(), error))
 }
 
 fn file_error(path: &str, error: impl ToString) -> AgentError {

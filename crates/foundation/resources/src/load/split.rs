@@ -1,8 +1,5 @@
 //! Several documents in one file.
 
-/// Most documents read from one file.
-pub(super) const MAX_DOCUMENTS: usize = 1_000;
-
 /// One document and the line it starts on, 1-based.
 pub(super) struct Chunk<'a> {
     pub(super) text: &'a str,

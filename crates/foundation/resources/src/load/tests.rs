@@ -181,21 +181,6 @@ fn only_wanted_kinds_load() {
 }
 
 #[test]
-fn limits_hold() {
-    let huge = "#".repeat(MAX_FILE_SIZE + 1);
-    let many = "kind: Other\n---\n".repeat(split::MAX_DOCUMENTS + 1);
-    let loaded = Folder::with(&[("a.yaml", &huge), ("b.yaml", &many)]).load();
-    let texts: Vec<_> = loaded.warnings.iter().map(|w| w.what.as_str()).collect();
-    assert_eq!(
-        texts,
-        [
-            "file is larger than 4 MiB",
-            "more than 1000 documents, the rest is not loaded"
-        ]
-    );
-}
-
-#[test]
 fn a_text_loads_like_a_file() {
     let loaded = text(&format!("{}---\n{}", store("a"), store("b")), "app").unwrap();
     assert_eq!(names(&loaded.components), ["a", "b"]);

@@ -120,7 +120,7 @@ impl Source {
                     path: path.clone(),
                     source,
                 };
-                let contents = read_async(path, MAX_SIZE).await.map_err(fail)?;
+                let contents = read_async(path).await.map_err(fail)?;
                 parse(&path.display().to_string(), &contents)
             }
             Self::Url { url, client, .. } => parse(&shown(url), &fetch(client, url).await?),
@@ -208,7 +208,7 @@ fn custom_ca(option: &str) -> Result<Vec<rustls_pki_types::CertificateDer<'stati
     let contents = if option.contains("-----BEGIN") {
         option.as_bytes().to_vec()
     } else {
-        outrigger_files::read(Path::new(option.trim()), MAX_SIZE)
+        outrigger_files::read(Path::new(option.trim()))
             .map_err(|error| JwksError::Ca(format!("{option}: {error}")))?
     };
     pem::parse_certificates(&contents).map_err(|error| JwksError::Ca(error.to_string()))
