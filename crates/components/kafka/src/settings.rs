@@ -17,8 +17,6 @@ const CLIENT_ID: &str = "sarama";
 const MESSAGE: usize = 1024 * 1024;
 /// The most that one fetch brings, bytes, unless `consumerFetchDefault` is more.
 const FETCH: i32 = 16 * 1024 * 1024;
-/// The longest `channelBufferSize`, records.
-const BUFFER: i32 = 10_000;
 
 /// What publishers and consumers of one component share.
 pub(super) struct Settings {
@@ -168,7 +166,7 @@ fn consumer(
         fetch_min: bytes("consumerFetchMin", 1)?,
         fetch_partition,
         fetch_most: FETCH.max(fetch_partition),
-        buffer: bytes("channelBufferSize", 256)?.min(BUFFER),
+        buffer: bytes("channelBufferSize", 256)?,
         rejoin: metadata
             .duration(&["consumeRetryInterval"], Unit::Milliseconds)?
             .and_then(GoDuration::positive)

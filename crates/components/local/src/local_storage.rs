@@ -30,8 +30,6 @@ const OPERATIONS: &[&str] = &["create", "get", "list", "delete"];
 const FILE_NAME: &str = "fileName";
 /// The largest file that is read, bytes.
 const MAX_FILE: u64 = 256 << 20;
-/// Most entries that a list may have.
-const MAX_ENTRIES: usize = 1_000_000;
 
 pub(crate) fn add(catalog: &mut Catalog) {
     catalog
@@ -170,12 +168,8 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in entries {
         if entry.file_type().map_err(failed)?.is_dir() {
             walk(&entry.path(), files)?;
-        } else if files.len() < MAX_ENTRIES {
-            files.push(entry.path());
         } else {
-            return Err(Error::invalid_request(format!(
-                "there are more than {MAX_ENTRIES} files to list"
-            )));
+            files.push(entry.path());
         }
     }
     Ok(())

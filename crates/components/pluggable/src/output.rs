@@ -18,9 +18,6 @@ use super::{
     status,
 };
 
-/// No binding has as many operations.
-const MAX_OPERATIONS: usize = 256;
-
 pub(super) fn add(catalog: &mut Catalog, name: &str, socket: &Path, options: &Options) {
     let entry = super::entry(name, socket, options, |process, setup| async move {
         let opened = Binding::open(&process, &setup).await?;
@@ -49,10 +46,6 @@ impl Binding {
         };
         let answer = binding.client().list_operations(ListOperationsRequest {}).await;
         let answer = answer.map_err(|status| status::error(&status))?.into_inner();
-        if answer.operations.len() > MAX_OPERATIONS {
-            let text = format!("the component lists more than {MAX_OPERATIONS} operations");
-            return Err(Error::new(Kind::Internal, text));
-        }
         binding.operations = answer.operations;
         Ok(binding)
     }

@@ -17,8 +17,6 @@ pub use outrigger_controlplane::config::{ConfigError, LogSettings};
 
 /// What stands for `--metadata-enabled`.
 const METADATA_VARIABLE: &str = "DAPR_PLACEMENT_METADATA_ENABLED";
-/// Replicas of a cluster.
-const MAX_REPLICAS: usize = 9;
 /// Points of a host on a ring.
 const MAX_FACTOR: i64 = 10_000;
 
@@ -178,12 +176,6 @@ fn cluster(reader: &mut Reader<'_>) -> Vec<Replica> {
         let ids = ids.join(", ");
         reader.problem(format!(
             "--id {id:?} is not in --initial-cluster ({ids}): name it there"
-        ));
-    }
-    if cluster.len() > MAX_REPLICAS {
-        reader.problem(format!(
-            "--initial-cluster names {} replicas, which can be {MAX_REPLICAS} at most; three are enough to lose one",
-            cluster.len()
         ));
     }
     cluster

@@ -6,10 +6,6 @@ use rustls::pki_types::CertificateDer;
 use crate::bundle::{BundleError, TrustAnchors, TrustBundle};
 use crate::pem;
 
-/// Roots that are taken over from one answer besides those that were configured: two while they rotate, and some of
-/// partners.
-const MAX_ROOTS: usize = 16;
-
 /// Keeps trust anchors that were given as text in step with those of the authority.
 #[derive(Debug)]
 pub(crate) struct LearnedRoots {
@@ -56,7 +52,6 @@ impl LearnedRoots {
 
     fn bundle(&self, trust_chain: &[impl AsRef<[u8]>]) -> Result<TrustBundle, String> {
         let mut roots = self.configured.clone();
-        let most = roots.len() + MAX_ROOTS;
         let (mut named, mut skipped) = (0, 0);
         for chain in trust_chain {
             for root in pem::parse_certificates(chain.as_ref()).map_err(|error| error.to_string())? {
@@ -64,11 +59,9 @@ impl LearnedRoots {
                     named += 1;
                 } else if !pem::is_self_signed(&root) {
                     skipped += 1;
-                } else if roots.len() < most {
+                } else {
                     named += 1;
                     roots.push(root);
-                } else {
-                    return Err(format!("there are more than {MAX_ROOTS} new ones"));
                 }
             }
         }
@@ -119,18 +112,16 @@ mod tests {
         learned.learn(&[next.root_pem()]);
         let before = roots(&anchors);
         let issuer = pem::encode_certificates([&next.issuer]);
-        let many: String = (0..=MAX_ROOTS).map(|_| authority().root_pem()).collect();
-        for bad in ["nothing".to_owned(), issuer, many] {
+        for bad in ["nothing".to_owned(), issuer] {
             learned.learn(&[bad]);
             assert_eq!(roots(&anchors), before);
         }
     }
 
     #[test]
-    fn roots_that_were_configured_do_not_count_and_others_than_roots_are_left_out() {
-        let partners: String = (0..=MAX_ROOTS).map(|_| authority().root_pem()).collect();
-        let (start, next) = (authority(), authority());
-        let configured = format!("{}{partners}", start.root_pem());
+    fn others_than_roots_are_left_out() {
+        let (start, partner, next) = (authority(), authority(), authority());
+        let configured = format!("{}{}", start.root_pem(), partner.root_pem());
         let anchors = TrustAnchors::new(TrustBundle::from_pem(configured.as_bytes()).unwrap());
         let learned = LearnedRoots::new(anchors.clone()).unwrap();
         let mut wanted = roots(&anchors);

@@ -4,9 +4,6 @@ use serde_json::{Map, Value};
 
 use super::key::PublicKey;
 
-/// Most keys of a set that are looked at.
-const MAX_KEYS: usize = 1000;
-
 /// The public keys of a JWK set.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KeySet {
@@ -35,8 +32,6 @@ pub(crate) enum KeySetError {
     Shape,
     #[error("key {0}: {1}")]
     Key(usize, String),
-    #[error("the set has more than {MAX_KEYS} keys")]
-    TooMany,
 }
 
 impl KeySet {
@@ -52,9 +47,6 @@ impl KeySet {
             None if object.contains_key("kty") => vec![Value::Object(object)],
             _ => return Err(KeySetError::Shape),
         };
-        if keys.len() > MAX_KEYS {
-            return Err(KeySetError::TooMany);
-        }
         let keys = keys.iter().enumerate().map(|(index, key)| {
             let key = key.as_object().ok_or(KeySetError::Shape)?;
             Jwk::parse(key).map_err(|error| KeySetError::Key(index, error))

@@ -8,8 +8,6 @@ use super::Components;
 
 /// Characters of an error that are kept.
 const MAX_TEXT: usize = 2048;
-/// Components that do not run and are kept; of more nothing is known but the log.
-const MAX_LEFT_OUT: usize = 1000;
 
 /// What became of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,10 +95,7 @@ impl Components {
         let why = secrets.redact(&why).chars().take(MAX_TEXT).collect();
         let mut status = ComponentStatus::new(component, state, why);
         status.place = place.unwrap_or(status.place);
-        let mut table = self.table();
-        if table.left_out.len() < MAX_LEFT_OUT || table.left_out.contains_key(&component.name) {
-            table.left_out.insert(component.name.clone(), status);
-        }
+        self.table().left_out.insert(component.name.clone(), status);
     }
 
     /// Keeps only those that are still wanted.

@@ -20,8 +20,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_LIST: Duration = Duration::from_secs(30);
 /// Before a scheduler is asked again.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
-/// Schedulers at most; those that are told beyond are left out.
-const MAX_HOSTS: usize = 128;
 /// Largest message of a scheduler at least, bytes: jobs that others scheduled come back in lists.
 const MAX_MESSAGE: usize = 64 << 20;
 
@@ -176,10 +174,6 @@ impl Scheduler {
         for address in addresses.filter(|address| !address.is_empty()) {
             if hosts.iter().any(|host| host.address == address) {
                 continue;
-            }
-            if hosts.len() == MAX_HOSTS {
-                tracing::warn!(target: LOG, "only the first {MAX_HOSTS} scheduler addresses are used");
-                break;
             }
             hosts.push(self.host(address));
         }
