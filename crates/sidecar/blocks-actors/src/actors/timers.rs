@@ -16,9 +16,7 @@ use super::call::Message;
 use super::reminders::data;
 use super::{ActorError, Actors, LOG, check_for_app, check_name, spans};
 
-/// Timers of one sidecar at most.
-const MAX_TIMERS: usize = 1 << 18;
-/// The part of the memory budget that they may hold, one in so many.
+/// The part of the memory budget that timers may hold, one in so many.
 const MEMORY_PART: usize = 4;
 /// Bytes that a timer takes beside its names and its data.
 const OVERHEAD: usize = 512;
@@ -100,11 +98,6 @@ impl Timers {
     fn put(&self, key: Key, bytes: usize, stop: CancellationToken) -> Result<(u64, bool), ActorError> {
         let mut running = self.running();
         let known = running.timers.contains_key(&key);
-        if running.timers.len() >= MAX_TIMERS && !known {
-            return Err(ActorError::Timer(format!(
-                "this sidecar has {MAX_TIMERS} timers, as many as it may have; unregister those that are not needed"
-            )));
-        }
         let memory = match running.timers.get_mut(&key) {
             Some(old) => {
                 let is_held = old.memory.try_replace(bytes);
