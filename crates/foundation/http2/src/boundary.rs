@@ -9,8 +9,8 @@ use http::{Request, Response};
 use http_body::Body;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::RecvStream;
 use crate::error::{Reason, StreamError};
-use crate::native::RecvStream;
 use crate::settings::PeerSettings;
 
 /// The bytes of a connection.

@@ -10,26 +10,26 @@
 //!
 //! # A turn
 //!
-//! A connection is one task. In its *turn* (`native/driver.rs`) it reads up to 32 KiB at a time into a buffer that
+//! A connection is one task. In its *turn* (`driver.rs`) it reads up to 32 KiB at a time into a buffer that
 //! belongs to the thread, takes the frames in it, hands over the requests that they made, and writes everything that
 //! was queued meanwhile in one write. After 8 reads, 1,024 frames or 128 requests others have their turn.
 //!
 //! All that a connection knows is one value, `State`, behind one lock that is never held while something waits
-//! (`native/state.rs`). It touches no socket: bytes go in (`State::receive`), frames come out
+//! (`state.rs`). It touches no socket: bytes go in (`State::receive`), frames come out
 //! in a `WriteBuffer`, wakers are woken. Handles of streams (`RecvStream`, `SendStream`) lock it for a moment.
-//! `native/state` has a file for each part: frames and DATA (`receive`), field blocks (`headers`), the other frames
+//! `state` has a file for each part: frames and DATA (`receive`), field blocks (`headers`), the other frames
 //! (`control`), windows (`windows`), what is sent (`send`), how streams begin and end (`lifecycle`), GOAWAY
 //! (`shutdown`), and time limits (`timeouts`).
 //!
-//! What a body has in memory leaves with its head (`native/send_stream.rs`); only what has to be waited for gets a task.
-//! Large payloads are written from where they are (`native/write_buffer.rs`). Tasks run in the order in which they were
+//! What a body has in memory leaves with its head (`send_stream.rs`); only what has to be waited for gets a task.
+//! Large payloads are written from where they are (`write_buffer.rs`). Tasks run in the order in which they were
 //! woken, so after a burst of answers the connection's own task would run last and the peer idle until then: every
-//! fourth stream that has queued frames writes them itself (`native/transport.rs`). URIs that were called before are
-//! kept parsed (`native/fields.rs`).
+//! fourth stream that has queued frames writes them itself (`transport.rs`). URIs that were called before are
+//! kept parsed (`fields.rs`).
 //!
 //! # Streams
 //!
-//! A stream's state is that of RFC 9113 section 5.1, in one enum (`native/stream.rs`). Besides, an entry has a handle
+//! A stream's state is that of RFC 9113 section 5.1, in one enum (`stream.rs`). Besides, an entry has a handle
 //! for each direction, held or dropped. It is removed when the stream is closed and both are dropped. A server that has
 //! answered and whose request nobody reads resets it with NO_ERROR; a client whose response nobody wants, with CANCEL.
 //! Streams that we reset are remembered in 1,024 places, so that frames which were on their way are ignored.
@@ -47,7 +47,7 @@
 //!
 //! What a reader takes is given back by WINDOW_UPDATE once it is half of a window. The connection's window has room for
 //! those of many streams, so that streams which nobody reads cannot stop the others. Windows follow the bandwidth-delay
-//! product within a cap for each connection and one for all: see `native/state/windows.rs`.
+//! product within a cap for each connection and one for all: see `state/windows.rs`.
 //!
 //! Towards the peer, a body is taken from the application as long as less than [`Config::send_buffer`] waits on its
 //! stream; beyond [`limits::SEND_BUFFERS`] on all streams, one piece each.
@@ -60,22 +60,34 @@
 //! limit of its own and one for all streams of a connection; what is too large is answered on its stream, and its block
 //! is decoded all the same, for the tables. The peer's SETTINGS_MAX_HEADER_LIST_SIZE is respected: what exceeds it is
 //! not sent, and fails on its stream ([`StreamError::PeerHeaderListLimit`]). What makes no progress is found at
-//! intervals (`native/state/timeouts.rs`), so that no stream needs a timer.
+//! intervals (`state/timeouts.rs`), so that no stream needs a timer.
 
 mod boundary;
+mod client;
+mod driver;
 mod error;
+mod fields;
 // These two are public for what speaks HTTP/2 frame by frame: the load of `crates/testing/bench`, tests and fuzz targets.
 pub mod frame;
 pub mod hpack;
 pub mod limits;
-mod native;
 mod open_streams;
+mod queue;
+mod recv_stream;
+mod send_stream;
+mod server;
 mod settings;
+mod state;
+mod stream;
 pub mod target;
+mod transport;
+mod write_buffer;
 
 pub use boundary::{Incoming, Io, KeepAlive, Service, Timeouts, TrySendError, Upgrade};
+pub use client::{Connection, SendRequest, connect};
 pub use error::{ConnectionError, Error, Reason, StreamError};
 pub use frame::PREFACE;
-pub use native::{Connection, RecvStream, SendRequest, connect, serve};
 pub use open_streams::{OpenStreams, TOO_MANY_CALLS};
+pub use recv_stream::RecvStream;
+pub use server::serve;
 pub use settings::{Config, SharedLimit, WindowMemory};

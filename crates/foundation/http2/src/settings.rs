@@ -233,7 +233,7 @@ pub(crate) struct PeerSettings {
     pub(crate) max_frame_size: usize,
     /// Streams we may have open.
     pub(crate) max_concurrent_streams: u32,
-    /// Bytes of a list of fields, as [`list_size`](crate::native::fields::list_size) counts them.
+    /// Bytes of a list of fields, as [`list_size`](crate::fields::list_size) counts them.
     pub(crate) max_header_list_size: usize,
 }
 

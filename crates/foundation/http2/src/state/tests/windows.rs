@@ -1,8 +1,8 @@
 //! Receive windows that follow the bandwidth-delay product.
 
 use super::*;
-use crate::native::state::windows::BANDWIDTH_PING;
 use crate::settings::WindowMemory;
+use crate::state::windows::BANDWIDTH_PING;
 
 const START: u32 = 64 * 1024;
 const MIB: u32 = 1024 * 1024;

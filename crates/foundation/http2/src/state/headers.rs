@@ -9,12 +9,12 @@ use super::receive::Block;
 use super::{Phase, Role, State};
 use crate::boundary::Upgrade;
 use crate::error::{ConnectionError, Reason, StreamError};
+use crate::fields::{Fields, Malformed};
 use crate::frame::{Head, flag};
 use crate::limits::CONTINUATIONS;
-use crate::native::fields::{Fields, Malformed};
-use crate::native::stream::{RecvEnd, RecvHead, StreamState};
 use crate::open_streams::TOO_MANY_CALLS;
 use crate::settings::FRAME;
+use crate::stream::{RecvEnd, RecvHead, StreamState};
 
 /// Bytes of compressed fields beyond the limit for the list they make: what is not taken must be decoded still.
 const BLOCK_SLACK: usize = 256 * 1024;

@@ -10,9 +10,9 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::boundary::Incoming;
 use crate::error::StreamError;
-use crate::native::queue::Piece;
-use crate::native::state::SharedState;
-use crate::native::stream::{RecvEnd, RecvHead};
+use crate::queue::Piece;
+use crate::state::SharedState;
+use crate::stream::{RecvEnd, RecvHead};
 
 /// A body of which not all was received yet.
 pub struct RecvStream {

@@ -14,12 +14,12 @@ use http_body::Body;
 use tokio::io::AsyncWrite;
 
 use crate::boundary::{Io, Service, Timeouts, Upgrade};
+use crate::driver::Driver;
 use crate::error::Error;
-use crate::native::driver::Driver;
-use crate::native::send_stream::SendStream;
-use crate::native::state::{Accepted, Role};
-use crate::native::transport::Transport;
+use crate::send_stream::SendStream;
 use crate::settings::Config;
+use crate::state::{Accepted, Role};
+use crate::transport::Transport;
 
 /// How long requests are taken that a client may have sent before it read our GOAWAY. One that is silent would otherwise be
 /// waited for as long as a stalled call.

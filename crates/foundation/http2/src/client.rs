@@ -10,13 +10,13 @@ use http::{Request, Response};
 use http_body::Body;
 
 use crate::boundary::{Incoming, Io, KeepAlive, TrySendError};
+use crate::driver::Driver;
 use crate::error::{Error, Reason, StreamError};
-use crate::native::driver::Driver;
-use crate::native::recv_stream::RecvStream;
-use crate::native::send_stream::SendStream;
-use crate::native::state::{Load, Role};
-use crate::native::transport::Transport;
+use crate::recv_stream::RecvStream;
+use crate::send_stream::SendStream;
 use crate::settings::Config;
+use crate::state::{Load, Role};
+use crate::transport::Transport;
 
 /// Makes a client connection of a socket. Nothing happens on it unless the second value runs, as a task of its own.
 pub fn connect<I: Io>(

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::boundary::Incoming;
 use crate::error::StreamError;
-use crate::native::queue::{Piece, Queue};
+use crate::queue::{Piece, Queue};
 
 /// Keeps a waker until it is used; one that is kept already is not cloned again.
 pub(crate) fn keep(slot: &mut Option<Waker>, waker: &Waker) {
@@ -19,7 +19,7 @@ pub(crate) fn keep(slot: &mut Option<Waker>, waker: &Waker) {
 /// The state of a stream that was opened: RFC 9113 section 5.1.
 ///
 /// A stream that is *idle* has no entry among the connection's streams and an identifier above the last that was
-/// opened ([`is_idle`](crate::native::state::State::is_idle)). No stream is ever *reserved*: clients switch push off
+/// opened ([`is_idle`](crate::state::State::is_idle)). No stream is ever *reserved*: clients switch push off
 /// and servers do not push. A closed stream keeps its entry until both its handles are dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamState {

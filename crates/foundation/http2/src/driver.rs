@@ -13,8 +13,8 @@ use tokio::time::{Instant, Sleep};
 use crate::boundary::KeepAlive;
 use crate::error::Error;
 use crate::limits::FRAMES_PER_TURN;
-use crate::native::state::KEEP_ALIVE_PING;
-use crate::native::transport::Transport;
+use crate::state::KEEP_ALIVE_PING;
+use crate::transport::Transport;
 
 /// Bytes read at once.
 const READ: usize = 32 * 1024;

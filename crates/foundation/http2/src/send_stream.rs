@@ -10,7 +10,7 @@ use http_body::{Body, Frame};
 use tokio::io::AsyncWrite;
 
 use crate::error::Reason;
-use crate::native::transport::Transport;
+use crate::transport::Transport;
 
 /// Bytes of a body that are sent without asking for capacity: they are in memory already.
 const READY_BYTES: usize = 32 * 1024;

@@ -8,13 +8,13 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use super::headers::{exhausted, resource_exhausted};
 use super::{Phase, Role, State};
 use crate::error::{Reason, StreamError};
+use crate::fields::list_size;
 use crate::frame::{HEAD, Head, Kind, flag};
 use crate::hpack::Encoder;
 use crate::limits::{MAX_UNREAD_FEW_STREAMS, UNREAD, UNREAD_STREAMS};
-use crate::native::fields::list_size;
-use crate::native::queue::Piece;
-use crate::native::stream::{RecvHead, StreamState};
+use crate::queue::Piece;
 use crate::settings::MAX_WINDOW;
+use crate::stream::{RecvHead, StreamState};
 
 /// Bytes on their way out beyond which bodies wait in their streams.
 const WRITE_TARGET: usize = 64 * 1024;

@@ -3,8 +3,8 @@
 use super::{Role, State};
 use crate::error::{ConnectionError, Reason};
 use crate::frame::{HEAD, Head, Kind, PREFACE, flag};
-use crate::native::stream::{RecvEnd, RecvHead};
 use crate::settings::FRAME;
+use crate::stream::{RecvEnd, RecvHead};
 
 /// What has not arrived whole.
 #[derive(Debug, Default)]

@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 
 use tokio::io::AsyncWrite;
 
-use crate::native::state::{Role, SharedState};
 use crate::settings::Config;
+use crate::state::{Role, SharedState};
 
 /// Streams whose frames may wait for the connection's own task. Tasks run in the order they were woken: after a burst
 /// of answers the connection's task would run last, and the next process sit idle until then.

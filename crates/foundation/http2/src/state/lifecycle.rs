@@ -4,7 +4,7 @@ use std::collections::hash_map::Entry;
 
 use super::{Phase, Role, State};
 use crate::error::{Reason, StreamError};
-use crate::native::stream::{Handle, RecvEnd, RecvHead, Stream, StreamState};
+use crate::stream::{Handle, RecvEnd, RecvHead, Stream, StreamState};
 
 /// Streams in a row of which each is remembered when we reset it: frames that were on their way are ignored.
 const RESET_HISTORY: usize = 1024;
