@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use async_trait::async_trait;
 use outrigger_component::{
-    Catalog, Error, Kind, OutputBinding, Result, Setup,
+    Catalog, OutputBinding, Result, Setup,
     bindings::{Invoke, Invoked},
 };
 use outrigger_wire::components::v1::{
