@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use outrigger_accept::unfinished::Unfinished;
+use outrigger_grpc::unfinished::Unfinished;
 
 use super::{Body, BoxError};
 

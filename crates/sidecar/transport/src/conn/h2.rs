@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use http::header::CONTENT_LENGTH;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri};
-use outrigger_http2::{Config, SendRequest, TrySendError};
+use outrigger_http2::{Config, SendRequest};
 use outrigger_identity::expiry;
 use tokio::sync::Mutex;
 use tokio_util::task::TaskTracker;
