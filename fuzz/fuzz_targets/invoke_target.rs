@@ -19,7 +19,7 @@ fuzz_target!(|request: (&str, Option<&str>, Option<&str>)| {
     if invocation.source != Source::Path {
         assert!(!invocation.method.starts_with('/'));
     }
-    match invocation.target() {
+    match Target::parse(&invocation.id) {
         Ok(Target::App {
             id,
             namespace: Some(namespace),

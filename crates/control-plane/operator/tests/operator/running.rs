@@ -55,9 +55,9 @@ async fn start_sentry(folder: &Path, stop: CancellationToken) -> String {
     let namespace = |name: &str| (name == "NAMESPACE").then(|| "dapr-system".to_owned());
     let flags = flags(outrigger_sentry::config::FLAGS, &args);
     let config = outrigger_sentry::Config::from_flags(&flags, namespace).unwrap();
-    let sentry = Sentry::build(config, |_| None).await.unwrap();
+    let sentry = Sentry::build(config, |_| None, stop).await.unwrap();
     let address = sentry.addresses().grpc.to_string();
-    tokio::spawn(async move { sentry.run(stop).await.unwrap() });
+    tokio::spawn(async move { sentry.run().await.unwrap() });
     address
 }
 

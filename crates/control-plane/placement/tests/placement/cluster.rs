@@ -55,10 +55,9 @@ impl Cluster {
             panic!("the flags are not understood");
         };
         let config = outrigger_sentry::Config::from_flags(&flags, environment).unwrap();
-        let sentry = Sentry::build(config, |_| None).await.unwrap();
+        let sentry = Sentry::build(config, |_| None, stop.clone()).await.unwrap();
         let address = sentry.addresses().grpc.to_string();
-        let token = stop.clone();
-        tokio::spawn(async move { sentry.run(token).await.unwrap() });
+        tokio::spawn(async move { sentry.run().await.unwrap() });
         Self {
             api: Server::start().await,
             folder,

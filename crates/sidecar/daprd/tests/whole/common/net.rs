@@ -181,10 +181,10 @@ impl Ca {
             panic!("the flags of sentry are not understood")
         };
         let config = SentryConfig::from_flags(&flags, |_| None).unwrap();
-        let sentry = Sentry::build(config, |_| None).await.unwrap();
-        let address = format!("127.0.0.1:{}", sentry.addresses().grpc.port());
         let drain = CancellationToken::new();
-        tokio::spawn(sentry.run(drain.clone()));
+        let sentry = Sentry::build(config, |_| None, drain.clone()).await.unwrap();
+        let address = format!("127.0.0.1:{}", sentry.addresses().grpc.port());
+        tokio::spawn(sentry.run());
         let anchors = std::fs::read_to_string(credentials.path().join("ca.crt")).unwrap();
         Self {
             address,

@@ -1,5 +1,5 @@
 //! A worker of workflows, as SDKs are: a stream of work, and answers by calls. Workflows are functions that are run from the
-//! beginning in every turn (`replay`).
+//! beginning in every step (`replay`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use prost::Message;
 use tokio::task::JoinSet;
 
 use super::{Node, Process, grpc};
-use crate::replay::{Context, End, turn};
+use crate::replay::{Context, End, step};
 
 type Workflow = Box<dyn Fn(&mut Context) -> Option<End> + Send + Sync>;
 type Activity = Box<dyn Fn(&ActivityRequest) -> Result<String, String> + Send + Sync>;
@@ -64,7 +64,7 @@ impl Tasks {
         let token = item.completion_token;
         match item.request.expect("a work item has a request") {
             Work::OrchestratorRequest(request) => {
-                let mut response = turn(request, &|context| {
+                let mut response = step(request, &|context| {
                     let workflow = self.workflows.get(context.name.as_str());
                     workflow.unwrap_or_else(|| panic!("no workflow {}", context.name))(context)
                 });
