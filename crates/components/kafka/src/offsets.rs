@@ -19,7 +19,7 @@ use super::retry::Retry;
 /// Records of a partition that may be between the first open one and the last one taken.
 pub(super) const WINDOW: usize = 10_000;
 /// Records of a partition that may wait here behind one that was returned.
-pub(super) const HELD: usize = 256;
+pub(super) const MAX_BLOCKED: usize = 256;
 
 /// A record that was taken.
 #[derive(Debug, PartialEq)]
@@ -99,12 +99,12 @@ impl<R> Default for Partition<R> {
 }
 
 impl<R> Partition<R> {
-    fn held(&self) -> usize {
+    fn waiting(&self) -> usize {
         self.blocked.values().map(|blocked| blocked.waiting.len()).sum()
     }
 
-    /// Keeps a record, and those of its key after it, until it is due.
-    fn hold(&mut self, taken: Arc<TakenRecord<R>>, due: Instant, postponed: bool) {
+    /// Blocks the key of a record until the record is due.
+    fn block(&mut self, taken: Arc<TakenRecord<R>>, due: Instant, postponed: bool) {
         let blocked = self.blocked.entry(taken.key.clone());
         let blocked = blocked.or_insert_with(|| Blocked {
             waiting: BTreeMap::new(),
@@ -181,7 +181,7 @@ impl<R> Offsets<R> {
     /// Whether no more should be read of a partition for now.
     pub(super) fn is_full(&self, partition: i32) -> bool {
         let found = self.partitions.get(&partition);
-        found.is_some_and(|it| it.open.len() >= WINDOW || it.held() >= HELD)
+        found.is_some_and(|it| it.open.len() >= WINDOW || it.waiting() >= MAX_BLOCKED)
     }
 
     /// Takes a record. It comes back if it is to be handed out now.
@@ -216,21 +216,21 @@ impl<R> Offsets<R> {
             partition.done(taken.offset, &taken.key, self.together, now);
             return Returned::Skip;
         };
-        partition.hold(taken, now + pause, false);
+        partition.block(taken, now + pause, false);
         Returned::Redeliver(pause)
     }
 
     /// It was not attempted, because one before it of its key was returned: it comes behind that.
     pub(super) fn behind(&mut self, taken: Arc<TakenRecord<R>>, now: Instant) {
         if let Some(partition) = self.partitions.get_mut(&taken.partition) {
-            partition.hold(taken, now, false);
+            partition.block(taken, now, false);
         }
     }
 
     /// A record cannot be handed out yet, which is no attempt at it: it comes when it is due, or [`Offsets::wake`] says so.
     pub(super) fn postponed(&mut self, taken: Arc<TakenRecord<R>>, due: Instant) {
         if let Some(partition) = self.partitions.get_mut(&taken.partition) {
-            partition.hold(taken, due, true);
+            partition.block(taken, due, true);
         }
     }
 

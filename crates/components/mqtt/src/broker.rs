@@ -46,9 +46,9 @@ use super::{
 /// Before a message that was returned comes again.
 const REDELIVERY_DELAY: Duration = Duration::from_secs(1);
 /// Messages that are with subscriptions or wait for them; beyond it the connection is not read.
-const MAX_HELD: usize = 8192;
+const MAX_IN_FLIGHT: usize = 8192;
 /// What they take in memory, bytes. What comes beyond it is left to the broker, which sends it again.
-const MAX_HELD_BYTES: usize = 32 << 20;
+const MAX_IN_FLIGHT_BYTES: usize = 32 << 20;
 
 /// What publishers and consumers of one component share.
 struct BrokerInner {

@@ -15,7 +15,7 @@ use async_nats::{
 pub(super) struct Progress {
     policy: AckPolicy,
     /// What came and is not acknowledged, by its sequence in the stream.
-    held: BTreeMap<u64, Held>,
+    tracked: BTreeMap<u64, Tracked>,
     /// The highest sequence that came.
     seen: u64,
     /// The number of the next delivery. Where another one comes, deliveries were lost on their way.
@@ -24,7 +24,7 @@ pub(super) struct Progress {
     doubt: Option<u64>,
 }
 
-struct Held {
+struct Tracked {
     /// Of the first delivery: these rise with the sequences, and the server passes over an acknowledgement by one that is
     /// not above the last.
     reply: Subject,
@@ -45,7 +45,7 @@ impl Progress {
     pub(super) fn of(info: &Info) -> Self {
         Self {
             policy: info.config.ack_policy,
-            held: BTreeMap::new(),
+            tracked: BTreeMap::new(),
             seen: info.delivered.stream_sequence,
             next: info.delivered.consumer_sequence + 1,
             doubt: (info.num_ack_pending > 0).then_some(info.ack_floor.stream_sequence + 1),
@@ -72,14 +72,14 @@ impl Progress {
         }
         self.next = number + 1;
         self.seen = self.seen.max(sequence);
-        let held = self.held.entry(sequence).or_insert_with(|| Held {
+        let tracked = self.tracked.entry(sequence).or_insert_with(|| Tracked {
             reply: reply.clone(),
             state: State::Here,
         });
-        if held.state == State::Returned {
-            held.state = State::Here;
+        if tracked.state == State::Returned {
+            tracked.state = State::Here;
         }
-        held.state != State::Done
+        tracked.state != State::Done
     }
 
     /// The app is done with a message. By what is returned that is acknowledged, and with it all before that was done.
@@ -90,14 +90,14 @@ impl Progress {
         if self.all() {
             return self.finished(info.stream_sequence);
         }
-        self.held.remove(&info.stream_sequence);
+        self.tracked.remove(&info.stream_sequence);
         incoming.reply.clone()
     }
 
     /// With `all`: nothing more is to become of a message.
     pub(super) fn finished(&mut self, sequence: u64) -> Option<Subject> {
-        if let Some(held) = self.held.get_mut(&sequence) {
-            held.state = State::Done;
+        if let Some(tracked) = self.tracked.get_mut(&sequence) {
+            tracked.state = State::Done;
         }
         self.passed()
     }
@@ -105,7 +105,7 @@ impl Progress {
     /// With `all`: the last message up to which all are done, when there is one to be acknowledged.
     pub(super) fn passed(&mut self) -> Option<Subject> {
         let mut passed = None;
-        while let Some(first) = self.held.first_entry()
+        while let Some(first) = self.tracked.first_entry()
             && first.get().state == State::Done
             && self.doubt.is_none_or(|doubt| *first.key() < doubt)
         {
@@ -116,17 +116,20 @@ impl Progress {
 
     pub(super) fn returned(&mut self, incoming: &Incoming) {
         if let Ok(info) = incoming.info()
-            && let Some(held) = self.held.get_mut(&info.stream_sequence)
-            && held.state == State::Here
+            && let Some(tracked) = self.tracked.get_mut(&info.stream_sequence)
+            && tracked.state == State::Here
         {
-            held.state = State::Returned;
+            tracked.state = State::Returned;
         }
     }
 
     /// What is done and cannot be acknowledged yet.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Subject> {
-        let done = self.held.values().filter(|held| held.state == State::Done);
-        done.map(|held| &held.reply)
+        let done = self
+            .tracked
+            .values()
+            .filter(|tracked| tracked.state == State::Done);
+        done.map(|tracked| &tracked.reply)
     }
 
     pub(super) fn in_doubt(&self) -> bool {
@@ -135,21 +138,21 @@ impl Progress {
 
     /// `unacknowledged`: so many messages the server waits for, by an answer after which nothing was noted here.
     pub(super) fn compare(&mut self, unacknowledged: usize) {
-        if unacknowledged <= self.held.len() {
+        if unacknowledged <= self.tracked.len() {
             self.doubt = None;
         }
     }
 
     /// The first message, where the server is to send it again.
     pub(super) fn awaited(&self) -> Option<u64> {
-        let (sequence, held) = self.held.first_key_value()?;
-        (held.state == State::Returned).then_some(*sequence)
+        let (sequence, tracked) = self.tracked.first_key_value()?;
+        (tracked.state == State::Returned).then_some(*sequence)
     }
 
     /// Where a new consumer goes on: all before is done.
     pub(super) fn resume(&self) -> u64 {
-        let mut held = self.held.iter();
-        let open = held.find(|(_, held)| held.state != State::Done);
+        let mut tracked = self.tracked.iter();
+        let open = tracked.find(|(_, tracked)| tracked.state != State::Done);
         let open = open.map(|(sequence, _)| *sequence);
         open.into_iter().chain(self.doubt).min().unwrap_or(self.seen + 1)
     }
@@ -162,7 +165,7 @@ mod tests {
     fn beginning(doubt: Option<u64>) -> Progress {
         Progress {
             policy: AckPolicy::All,
-            held: BTreeMap::new(),
+            tracked: BTreeMap::new(),
             seen: 0,
             next: 1,
             doubt,

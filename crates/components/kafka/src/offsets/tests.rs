@@ -228,7 +228,7 @@ fn what_is_kept_is_bounded() {
     let (mut offsets, now) = (offsets(&[0, 1]), Instant::now());
     let poison = offsets.take(record(0, 0, Some("a"))).unwrap();
     offsets.returned(poison, now);
-    for offset in 1..i64::try_from(HELD).unwrap() {
+    for offset in 1..i64::try_from(MAX_BLOCKED).unwrap() {
         assert!(!offsets.is_full(0), "at {offset}");
         offsets.take(record(0, offset, Some("a")));
     }

@@ -178,50 +178,58 @@ mod tests {
 
     #[test]
     fn what_the_app_has_is_not_delivered_twice() {
-        let mut held = InFlight::default();
-        assert_eq!(new(held.add(received(1, false, "a"), 1)), 0);
-        assert!(held.knows(&received(1, true, "a")) && !held.knows(&received(1, true, "b")));
-        assert_eq!(held.add(received(1, true, "a"), 2), Arrival::Known);
-        let settled = held.done(0, Some(2)).unwrap();
+        let mut in_flight = InFlight::default();
+        assert_eq!(new(in_flight.add(received(1, false, "a"), 1)), 0);
+        assert!(in_flight.knows(&received(1, true, "a")) && !in_flight.knows(&received(1, true, "b")));
+        assert_eq!(in_flight.add(received(1, true, "a"), 2), Arrival::Known);
+        let settled = in_flight.done(0, Some(2)).unwrap();
         assert_eq!(settled.packet, 1);
-        assert_eq!((held.len(), held.bytes()), (0, 0));
+        assert_eq!((in_flight.len(), in_flight.bytes()), (0, 0));
     }
 
     #[test]
     fn what_was_done_without_a_connection_is_acknowledged_when_it_comes_again() {
-        let mut held = InFlight::default();
-        held.add(received(1, false, "a"), 1);
-        assert_eq!(held.done(0, None), None);
+        let mut in_flight = InFlight::default();
+        in_flight.add(received(1, false, "a"), 1);
+        assert_eq!(in_flight.done(0, None), None);
         let again = received(1, true, "a");
-        assert_eq!(held.add(again.clone(), 2), Arrival::Done(again.into()));
-        assert_eq!(held.len(), 0);
+        assert_eq!(in_flight.add(again.clone(), 2), Arrival::Done(again.into()));
+        assert_eq!(in_flight.len(), 0);
     }
 
     #[test]
     fn a_packet_identifier_of_another_session_is_another_message() {
-        let mut held = InFlight::default();
-        held.add(received(1, false, "a"), 1);
-        held.add(received(2, false, "done"), 1);
-        assert_eq!(held.done(1, None), None);
-        held.forgotten();
-        assert_eq!((held.len(), held.bytes()), (1, 7), "nobody asks for what is done");
-        assert_eq!(new(held.add(received(1, false, "b"), 2)), 2);
-        assert_eq!(held.done(0, Some(2)), None, "the broker does not know it");
-        assert_eq!(held.done(2, Some(2)).unwrap().payload, "b");
-        assert_eq!((held.len(), held.bytes()), (0, 0));
+        let mut in_flight = InFlight::default();
+        in_flight.add(received(1, false, "a"), 1);
+        in_flight.add(received(2, false, "done"), 1);
+        assert_eq!(in_flight.done(1, None), None);
+        in_flight.forgotten();
+        assert_eq!(
+            (in_flight.len(), in_flight.bytes()),
+            (1, 7),
+            "nobody asks for what is done"
+        );
+        assert_eq!(new(in_flight.add(received(1, false, "b"), 2)), 2);
+        assert_eq!(in_flight.done(0, Some(2)), None, "the broker does not know it");
+        assert_eq!(in_flight.done(2, Some(2)).unwrap().payload, "b");
+        assert_eq!((in_flight.len(), in_flight.bytes()), (0, 0));
     }
 
     #[test]
     fn unrouted_messages_wait_in_their_order() {
-        let mut held = InFlight::default();
+        let mut in_flight = InFlight::default();
         for (packet, text) in [(1, "a"), (2, "b")] {
-            held.add(received(packet, false, text), 1);
+            in_flight.add(received(packet, false, text), 1);
         }
-        held.set_unrouted(1);
-        held.set_unrouted(0);
-        let numbers: Vec<_> = held.unrouted().into_iter().map(|(number, _)| number).collect();
+        in_flight.set_unrouted(1);
+        in_flight.set_unrouted(0);
+        let numbers: Vec<_> = in_flight
+            .unrouted()
+            .into_iter()
+            .map(|(number, _)| number)
+            .collect();
         assert_eq!(numbers, [0, 1]);
-        held.set_routed(0);
-        assert_eq!(held.unrouted().len(), 1);
+        in_flight.set_routed(0);
+        assert_eq!(in_flight.unrouted().len(), 1);
     }
 }

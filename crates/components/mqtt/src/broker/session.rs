@@ -8,7 +8,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    MAX_HELD, MAX_HELD_BYTES,
+    MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES,
     filter::Filter,
     in_flight::{Arrival, InFlight},
 };
@@ -100,7 +100,7 @@ pub(super) struct Session {
     commands: mpsc::UnboundedSender<Command>,
     queue: mpsc::UnboundedReceiver<Command>,
     routes: Vec<Route>,
-    held: InFlight,
+    in_flight: InFlight,
     /// When to look for messages that nobody here wants, if there may be some.
     look_at: Option<Instant>,
     /// Topics of which it was told that their messages wait for a subscription.
@@ -136,7 +136,7 @@ impl Session {
             commands,
             queue,
             routes: Vec::new(),
-            held: InFlight::default(),
+            in_flight: InFlight::default(),
             look_at: None,
             warned: HashSet::new(),
             skipping: false,
@@ -165,7 +165,8 @@ impl Session {
                 self.link.send_replace(Link::Down(None));
             }
             // What is not left to the broker may take as much again.
-            let has_capacity = self.held.len() < MAX_HELD && self.held.bytes() < 2 * MAX_HELD_BYTES;
+            let has_capacity =
+                self.in_flight.len() < MAX_IN_FLIGHT && self.in_flight.bytes() < 2 * MAX_IN_FLIGHT_BYTES;
             let (wait_until, look_at) = (self.reconnect.wait_until(), self.look_at);
             let next = async {
                 sleep_until(wait_until).await;
@@ -215,7 +216,7 @@ impl Session {
         self.flushed();
         self.reconnect.accepted();
         if !resumed {
-            self.held.forgotten();
+            self.in_flight.forgotten();
         }
         // Brokers that were restarted with the sessions on their disk may have forgotten who shares subscriptions, as
         // Mosquitto does: being asked again changes nothing where they have not.
@@ -254,9 +255,9 @@ impl Session {
     fn command(&mut self, command: Command) {
         match command {
             Command::Add(route, added) => {
-                for (number, received) in self.held.unrouted() {
+                for (number, received) in self.in_flight.unrouted() {
                     if route.filter.matches(&received.topic) {
-                        self.held.set_routed(number);
+                        self.in_flight.set_routed(number);
                         self.deliver(&route, number, received);
                     }
                 }
@@ -269,14 +270,14 @@ impl Session {
             Command::Forget(filter) => self.forget(&filter),
             Command::Done(number) => {
                 let connection = self.is_up().then_some(self.connection);
-                if let Some(received) = self.held.done(number, connection) {
+                if let Some(received) = self.in_flight.done(number, connection) {
                     self.acknowledge(&received);
                 }
             }
             Command::Unrouted(number) => {
-                if let Some(received) = self.held.set_unrouted(number) {
+                if let Some(received) = self.in_flight.set_unrouted(number) {
                     if self.route(number, &received) {
-                        self.held.set_routed(number);
+                        self.in_flight.set_routed(number);
                     } else {
                         self.look_later();
                     }
@@ -311,12 +312,12 @@ impl Session {
         if self.skips(&received) {
             return;
         }
-        match self.held.add(received, self.connection) {
+        match self.in_flight.add(received, self.connection) {
             Arrival::Known => {}
             Arrival::Done(received) => self.acknowledge(&received),
             Arrival::New(number, received) => {
                 if !self.route(number, &received) {
-                    self.held.set_unrouted(number);
+                    self.in_flight.set_unrouted(number);
                     self.look_later();
                 }
             }
@@ -338,7 +339,7 @@ impl Session {
             // The next one looks again.
             return;
         }
-        for (_, received) in self.held.unrouted() {
+        for (_, received) in self.in_flight.unrouted() {
             if self.warned.len() >= MAX_WARNED_TOPICS || !self.warned.insert(Arc::clone(&received.topic)) {
                 continue;
             }
@@ -356,18 +357,18 @@ impl Session {
     /// Whether a message is left to the broker, which sends it again on the next connection. After the first one all are,
     /// so that they keep their order.
     fn skips(&mut self, received: &Received) -> bool {
-        if !self.resends || received.qos == QoS::AtMostOnce || self.held.knows(received) {
+        if !self.resends || received.qos == QoS::AtMostOnce || self.in_flight.knows(received) {
             return false;
         }
-        let is_first = self.held.len() == 0;
-        self.skipping |= !is_first && self.held.bytes() + received.size() > MAX_HELD_BYTES;
+        let is_first = self.in_flight.len() == 0;
+        self.skipping |= !is_first && self.in_flight.bytes() + received.size() > MAX_IN_FLIGHT_BYTES;
         self.skipping
     }
 
     /// Whether to connect anew for what was left to the broker: there is room again, and the broker has read what was
     /// acknowledged, so that this does not come again.
     fn wants_the_rest(&mut self) -> bool {
-        let has_room = self.unsent == 0 && self.held.bytes() <= MAX_HELD_BYTES / 2;
+        let has_room = self.unsent == 0 && self.in_flight.bytes() <= MAX_IN_FLIGHT_BYTES / 2;
         if !self.skipping || !has_room || !self.is_up() || self.stop.is_cancelled() {
             return false;
         }
