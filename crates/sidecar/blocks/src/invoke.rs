@@ -1,6 +1,7 @@
 //! Service invocation: to this app, to another app through its sidecar, or to an HTTP endpoint outside.
 
 mod endpoint;
+mod forwarded;
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -18,12 +19,13 @@ use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::resilience::{Attempt, Attempts, BreakerOpen, Deadline, Resilience};
 use outrigger_transport::body::{Body, BoxError, Failure, REPLAY_LIMIT, Reason, TooMuchUnfinished};
 use outrigger_transport::conn::mostly_has_body;
-use outrigger_transport::headers::{names, strip_identities};
+use outrigger_transport::headers::strip_identities;
 use outrigger_transport::peer::{Failed, PeerError, Peers};
 use outrigger_transport::stall::is_of_events;
 use tonic::{Code, Status};
 
 pub use endpoint::{Common as EndpointCommon, EndpointError, EndpointSpec, Endpoints};
+pub use forwarded::Forwarded;
 
 const SWITCHING_PROTOCOLS: u16 = StatusCode::SWITCHING_PROTOCOLS.as_u16();
 /// What callers are told of an app that answers 101.
@@ -49,49 +51,6 @@ pub struct Invoker {
     pub metrics: Arc<SidecarMetrics>,
     /// Largest message of a peer, bytes.
     pub max_message: usize,
-}
-
-/// The `Forwarded` headers added to remote calls.
-pub struct Forwarded {
-    address: HeaderValue,
-    host: Option<HeaderValue>,
-    forwarded: HeaderValue,
-    caller: HeaderValue,
-    caller_namespace: HeaderValue,
-}
-
-impl Forwarded {
-    /// For a host address and name, and the caller's identity.
-    pub fn new(address: &str, host: &str, app_id: &str, namespace: &str) -> Self {
-        let text = |text: &str| HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""));
-        let quoted = if address.contains(':') {
-            format!("\"[{address}]\"")
-        } else {
-            address.to_owned()
-        };
-        Self {
-            address: text(address),
-            host: (!host.is_empty()).then(|| text(host)),
-            forwarded: text(&format!("for={quoted};by={quoted};host={host}")),
-            caller: text(app_id),
-            caller_namespace: text(namespace),
-        }
-    }
-
-    fn add(&self, call: &mut Call, callee: &str) {
-        let metadata = &mut call.metadata;
-        metadata.append(names::FORWARDED_FOR, self.address.clone());
-        if let Some(host) = &self.host {
-            metadata.append(names::FORWARDED_HOST, host.clone());
-        }
-        metadata.append(http::header::FORWARDED, self.forwarded.clone());
-        metadata.insert(names::CALLER_APP_ID, self.caller.clone());
-        metadata.insert(names::CALLER_NAMESPACE, self.caller_namespace.clone());
-        if let Ok(callee) = HeaderValue::try_from(callee) {
-            metadata.insert(names::CALLEE_APP_ID, callee.clone());
-            metadata.insert(names::DESTINATION_APP_ID, callee);
-        }
-    }
 }
 
 /// Why an invocation has no reply of an app.
