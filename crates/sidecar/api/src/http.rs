@@ -206,16 +206,11 @@ impl HttpApi {
     ) -> Response<Body> {
         if !self.tracer.enabled() || path.contains("/healthz") {
             let parent = Parent::from_http(request.headers());
-            let mut span = if self.tracer.enabled() {
-                Span::none()
-            } else {
-                Span::of(parent)
+            let span = &mut match self.tracer.enabled() {
+                true => Span::none(),
+                false => Span::of(parent),
             };
-            let context = RequestRef {
-                request,
-                path,
-                span: &mut span,
-            };
+            let context = RequestRef { request, path, span };
             return self.guarded(client, matched, context).await;
         }
         let baggage = match baggage(request.headers()) {
