@@ -1,42 +1,43 @@
 //! The one place where the parts are wired: settings and resources in, a running sidecar out.
 
 mod app_life;
+mod background;
+mod blocks;
 mod build;
+mod cluster;
 mod context;
+mod discovery;
 mod early;
 mod endpoints;
 mod expiry;
 mod ports;
+mod reloading;
 mod resources;
 mod security;
 mod serve;
 mod settings;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outrigger_blocks::bindings::Bindings;
-use outrigger_blocks::configuration::Configurations;
-use outrigger_blocks::jobs::Jobs;
-use outrigger_blocks::state::State;
-use outrigger_blocks::subscriptions::Subscriptions;
-use outrigger_blocks_actors::actors::{Actors, Placement};
-use outrigger_blocks_actors::workflow::Workflows;
-use outrigger_discovery::{BuildError, FatalError};
+use outrigger_blocks::Blocks;
+use outrigger_discovery::FatalError;
 use outrigger_identity::{Identity, Renewal};
 use outrigger_runtime::app::{AppChannel, Health, HealthSetter};
 use outrigger_runtime::components::Components;
-use outrigger_runtime::life::{Condition, Lifecycle, Readiness, Shutdown, Stage, Tasks};
-use outrigger_runtime::scheduler::Scheduler;
-use outrigger_telemetry::export::Pipeline;
+use outrigger_runtime::life::{Condition, Lifecycle, Readiness, Shutdown, Stage};
 use outrigger_transport::peer::Peers;
 use tokio::runtime::Handle;
 
 use crate::config::Config;
 use crate::operator::OperatorError;
-use crate::reload::{ReloadError, Reloader};
+use crate::reload::ReloadError;
 use crate::sidecar::app_life::AppLife;
-use crate::sidecar::expiry::CertificateWatch;
+use crate::sidecar::background::Background;
+use crate::sidecar::cluster::Cluster;
+use crate::sidecar::context::SidecarContext;
+use crate::sidecar::discovery::Discovery;
+use crate::sidecar::reloading::Reloading;
 use crate::sidecar::serve::Servers;
 
 pub use outrigger_runtime::components::Env;
@@ -106,35 +107,19 @@ pub struct Sidecar {
     config: Config,
     started: Instant,
     control: Handle,
-    servers: Servers,
-    app: Option<Arc<AppChannel>>,
-    health: Health,
-    set_health: HealthSetter,
-    peers: Arc<Peers>,
-    resolver: outrigger_discovery::Options,
-    fatal: tokio::sync::mpsc::Receiver<FatalError>,
     readiness: Readiness,
     /// Met when the app was found, or there is none.
     initialized: Condition,
     shutdown: Shutdown,
-    pipeline: Pipeline,
+    servers: Servers,
+    context: SidecarContext,
+    set_health: HealthSetter,
+    discovery: Discovery,
     components: Arc<Components>,
-    configuration: Arc<Configurations>,
-    /// Only their own tasks use them: the lock lets the others share the sidecar.
-    reloaders: Mutex<Vec<Reloader>>,
-    bindings: Arc<Bindings>,
-    actors: Arc<Actors>,
-    workflows: Arc<Workflows>,
-    /// Until it is followed.
-    placement: Option<Placement>,
-    jobs: Arc<Jobs>,
-    scheduler: Arc<Scheduler>,
-    /// Met when the schedulers are known, or there are none.
-    schedulers_known: Option<Condition>,
-    subscriptions: Arc<Subscriptions>,
-    state: Arc<State>,
-    renewal: Option<Renewal>,
-    certificate: Option<CertificateWatch>,
+    blocks: Blocks,
+    cluster: Cluster,
+    reloading: Reloading,
+    background: Background,
 }
 
 /// The identity and what keeps it fresh.
@@ -149,254 +134,153 @@ impl Sidecar {
         self.readiness.clone()
     }
 
-    /// Runs until somebody asks to stop, then drains.
+    /// Runs until a shutdown is requested, then drains.
     ///
     /// # Errors
     /// What kept it from going on, or from ending in time.
-    pub async fn run(mut self) -> Result<(), SidecarError> {
+    pub async fn run(self) -> Result<(), SidecarError> {
+        let Self {
+            config,
+            started,
+            control,
+            readiness,
+            initialized,
+            shutdown,
+            mut servers,
+            context: SidecarContext {
+                app, health, peers, ..
+            },
+            set_health,
+            mut discovery,
+            components,
+            blocks,
+            mut cluster,
+            reloading,
+            background,
+        } = self;
         let mut lifecycle = Lifecycle::default();
-        self.start_background(&mut lifecycle);
-        self.start_resolver().await;
-        self.start_scheduler(&mut lifecycle);
-        self.start_outbox(&mut lifecycle).await;
-        self.servers.start(&self.readiness, &mut lifecycle)?;
-        self.readiness.outbound_ready();
-        let mut reload_failed = self.start_reloading(&mut lifecycle);
-        self.register_blocks(&mut lifecycle);
-        self.follow_placement(&mut lifecycle);
-        self.workflows.begin();
-        let mut initialized = false;
+        background.start(&control, &mut lifecycle);
+        discovery.start(&control, &peers).await;
+        cluster.start_scheduler(&blocks.jobs, &mut lifecycle);
+        blocks::start_outbox(&blocks.state, &mut lifecycle).await;
+        servers.start(&readiness, &mut lifecycle)?;
+        readiness.outbound_ready();
+        let mut reload_failed = reloading.start(&mut lifecycle);
+        blocks::end_with(&blocks, config.shutdown.block.is_some(), &mut lifecycle);
+        cluster.end_workers_with(&mut lifecycle);
+        close_with(components, peers, app.clone(), &mut lifecycle);
+        cluster.follow_placement(&mut lifecycle);
+        cluster.workflows.begin();
+        let mut is_initialized = false;
         let result = {
             let app_life = app_life::run(AppLife {
-                config: self.config.clone(),
-                app: self.app.clone(),
-                health: self.health.clone(),
-                set_health: Arc::clone(&self.set_health),
-                bindings: Arc::clone(&self.bindings),
-                actors: Arc::clone(&self.actors),
-                workflows: Arc::clone(&self.workflows),
-                jobs: Arc::clone(&self.jobs),
-                subscriptions: Arc::clone(&self.subscriptions),
+                config: config.clone(),
+                app,
+                health: health.clone(),
+                set_health,
+                bindings: blocks.bindings,
+                actors: cluster.actors,
+                workflows: cluster.workflows,
+                jobs: blocks.jobs,
+                subscriptions: blocks.subscriptions,
                 background: lifecycle.tasks(Stage::Background, "the app's start and health"),
-                started: self.started,
+                started,
             });
             let mut app_life = std::pin::pin!(app_life);
             loop {
                 tokio::select! {
-                    () = &mut app_life, if !initialized => {
-                        initialized = true;
-                        self.initialized.met();
+                    () = &mut app_life, if !is_initialized => {
+                        is_initialized = true;
+                        initialized.met();
                     }
-                    () = self.shutdown.requested() => break Ok(()),
-                    Some(fatal) = self.fatal.recv() => break Err(SidecarError::from(fatal)),
+                    () = shutdown.requested() => break Ok(()),
+                    Some(fatal) = discovery.failed() => break Err(SidecarError::from(fatal)),
                     Some(error) = reload_failed.recv() => break Err(SidecarError::from(error)),
                 }
             }
         };
         lifecycle.end(Stage::Reading).await;
-        self.block().await;
-        let drained = self.drain(lifecycle).await;
+        block(&config, &health).await;
+        let drained = drain(&config, lifecycle).await;
         result.and(drained)
     }
+}
 
-    fn start_background(&mut self, lifecycle: &mut Lifecycle) {
-        let Tasks { tasks, stop } = &lifecycle.tasks(Stage::Background, "exports and certificates");
-        let pipeline = std::mem::take(&mut self.pipeline);
-        tasks.spawn_on(pipeline.run(stop.clone()), &self.control);
-        if let Some(renewal) = self.renewal.take() {
-            tasks.spawn_on(renewal.run(stop.clone()), &self.control);
+/// Connections end last: whatever drains may still need them.
+fn close_with(
+    components: Arc<Components>,
+    peers: Arc<Peers>,
+    app: Option<Arc<AppChannel>>,
+    lifecycle: &mut Lifecycle,
+) {
+    let closed = async move { components.close().await };
+    lifecycle.add(Stage::Components, "components", || {}, closed);
+    let closed = async move {
+        peers.close().await;
+        if let Some(app) = app {
+            app.close().await;
         }
-        if let Some(certificate) = self.certificate.take() {
-            tasks.spawn_on(certificate.run(stop.clone()), &self.control);
+    };
+    lifecycle.add(
+        Stage::Components,
+        "connections and name resolution",
+        || {},
+        closed,
+    );
+}
+
+/// `--dapr-block-shutdown-duration`: the sidecar keeps serving that long, or until the app is unhealthy.
+async fn block(config: &Config, health: &Health) {
+    let Some(duration) = config.shutdown.block else {
+        return;
+    };
+    tracing::info!(
+        target: LOG,
+        "Blocking graceful shutdown for {} or until app reports unhealthy...",
+        shown(duration)
+    );
+    let unhealthy = async {
+        match config.app.health {
+            Some(_) => health.until_unhealthy().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = tokio::time::sleep(duration) => {
+            tracing::info!(target: LOG, "Block shutdown period expired, entering shutdown...");
+        }
+        () = unhealthy => tracing::info!(target: LOG, "App reported unhealthy, entering shutdown..."),
+    }
+}
+
+async fn drain(config: &Config, mut lifecycle: Lifecycle) -> Result<(), SidecarError> {
+    let grace = config.shutdown.grace;
+    match grace {
+        Some(grace) => {
+            tracing::info!(target: LOG, "dapr shutting down, grace period {}", shown(grace));
+        }
+        None => {
+            tracing::warn!(target: LOG, "Graceful shutdown timeout is infinite, will wait indefinitely to shutdown")
         }
     }
-
-    /// Follows which schedulers there are, and takes what is due.
-    fn start_scheduler(&mut self, lifecycle: &mut Lifecycle) {
-        if let Some(known) = self.schedulers_known.take() {
-            let Tasks { tasks, stop } = lifecycle.tasks(Stage::Components, "the list of schedulers");
-            tasks.spawn(Arc::clone(&self.scheduler).follow_hosts(known, stop));
-        }
-        self.scheduler.begin_triggers();
-        let (jobs, scheduler) = (Arc::clone(&self.jobs), Arc::clone(&self.scheduler));
-        let stop = move || {
-            jobs.end();
-            scheduler.end_triggers();
-        };
-        lifecycle.add(Stage::Reading, "triggers of jobs", stop, async {});
-        let (jobs, scheduler) = (Arc::clone(&self.jobs), Arc::clone(&self.scheduler));
-        let drained = async move {
-            jobs.drained().await;
-            scheduler.triggers_ended().await;
-        };
-        lifecycle.add(Stage::Events, "jobs that the app handles", || {}, drained);
-    }
-
-    /// Follows the internal topics of state stores with an outbox. They end with the calls, whose transactions they send on.
-    async fn start_outbox(&self, lifecycle: &mut Lifecycle) {
-        self.state.begin_outbox().await;
-        let Tasks { tasks, stop } = lifecycle.tasks(Stage::Reload, "the stores that have an outbox");
-        tasks.spawn(Arc::clone(&self.state).follow_outbox(stop));
-        let (ending, draining) = (Arc::clone(&self.state), Arc::clone(&self.state));
-        let drained = async move { draining.outbox_drained().await };
-        lifecycle.add(
-            Stage::Calls,
-            "events of the outbox",
-            move || ending.end_outbox(),
-            drained,
-        );
-    }
-
-    /// Follows changes of resources, where that is wanted; what comes back is why that cannot go on.
-    fn start_reloading(&mut self, lifecycle: &mut Lifecycle) -> tokio::sync::mpsc::Receiver<ReloadError> {
-        let (failed, failures) = tokio::sync::mpsc::channel(1);
-        let reloaders = self.reloaders.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if reloaders.is_empty() {
-            return failures;
-        }
-        let Tasks { tasks, stop } = lifecycle.tasks(Stage::Reload, "the reload of resources");
-        for reloader in reloaders.drain(..) {
-            let (run, failed) = (reloader.run(stop.clone()), failed.clone());
-            tasks.spawn(async move {
-                if let Err(error) = run.await {
-                    // Nobody listens when the process ends already.
-                    let _ending = failed.send(error).await;
-                }
-            });
-        }
-        failures
-    }
-
-    /// What the blocks run beside calls, and what they use.
-    fn register_blocks(&self, lifecycle: &mut Lifecycle) {
-        let (reading, handling) = (Arc::clone(&self.bindings), Arc::clone(&self.bindings));
-        let reading = move || reading.end_reading();
-        lifecycle.add(Stage::Reading, "input bindings", reading, async {});
-        let handled = async move { handling.drained().await };
-        lifecycle.add(Stage::Events, "events of input bindings", || {}, handled);
-        let (reading, handling) = (Arc::clone(&self.subscriptions), Arc::clone(&self.subscriptions));
-        let blocks = self.config.shutdown.block.is_some();
-        let reading = async move {
-            if blocks {
-                reading.pause().await;
-            }
-            reading.end_reading();
-        };
-        lifecycle.add(Stage::Reading, "subscriptions", || {}, reading);
-        let handled = async move { handling.drained().await };
-        lifecycle.add(Stage::Events, "events of subscriptions", || {}, handled);
-        let (ending, ended) = (Arc::clone(&self.workflows), Arc::clone(&self.workflows));
-        let ended = async move { ended.has_ended().await };
-        lifecycle.add(Stage::Events, "workers of workflows", move || ending.end(), ended);
-        let (stopping, watching) = (Arc::clone(&self.configuration), Arc::clone(&self.configuration));
-        let stop = move || stopping.stop();
-        let stopped = async move { watching.stopped().await };
-        lifecycle.add(Stage::Calls, "configuration subscriptions", stop, stopped);
-        let (components, peers) = (Arc::clone(&self.components), Arc::clone(&self.peers));
-        let closed = async move { components.close().await };
-        lifecycle.add(Stage::Components, "components", || {}, closed);
-        let app = self.app.clone();
-        let closed = async move {
-            peers.close().await;
-            if let Some(app) = app {
-                app.close().await;
-            }
-        };
-        lifecycle.add(
-            Stage::Components,
-            "connections and name resolution",
-            || {},
-            closed,
-        );
-    }
-
-    /// Actors end while the app can still use the APIs.
-    fn follow_placement(&mut self, lifecycle: &mut Lifecycle) {
-        if self.placement.is_none() {
-            tracing::info!(target: LOG, "Actor runtime disabled: no --placement-host-address is given");
-        }
-        if let Some(placement) = self.placement.take() {
-            self.actors.take_reminders();
-            let Tasks { tasks, stop } = lifecycle.tasks(Stage::Events, "actors");
-            tasks.spawn(Arc::clone(&self.actors).run(placement, stop));
-        }
-    }
-
-    /// A resolver that does not start is reported; calls to other apps fail until the cause is removed.
-    async fn start_resolver(&self) {
-        let options = self.resolver.clone();
-        let name = options.component.clone();
-        let started = self.control.spawn(outrigger_discovery::build(options)).await;
-        match started {
-            Ok(Ok(resolver)) => {
-                tracing::info!(target: LOG, "Initialized name resolution to {name}");
-                self.peers.set_resolver(resolver);
-            }
-            Ok(Err(error)) => log_resolver(&name, &error),
-            Err(error) => tracing::error!(target: LOG, "name resolution did not start: {error}"),
-        }
-    }
-
-    /// `--dapr-block-shutdown-duration`: everything goes on for a while, or until the app is unhealthy.
-    async fn block(&self) {
-        let Some(duration) = self.config.shutdown.block else {
-            return;
-        };
-        let shown = outrigger_resources::value::format_go_duration(duration);
-        tracing::info!(
-            target: LOG,
-            "Blocking graceful shutdown for {shown} or until app reports unhealthy..."
-        );
-        let unhealthy = async {
-            match self.config.app.health {
-                Some(_) => self.health.until_unhealthy().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = tokio::time::sleep(duration) => {
-                tracing::info!(target: LOG, "Block shutdown period expired, entering shutdown...");
-            }
-            () = unhealthy => tracing::info!(target: LOG, "App reported unhealthy, entering shutdown..."),
-        }
-    }
-
-    async fn drain(self, mut lifecycle: Lifecycle) -> Result<(), SidecarError> {
-        let grace = self.config.shutdown.grace;
-        match grace {
-            Some(grace) => {
-                tracing::info!(target: LOG, "dapr shutting down, grace period {}", shown(grace));
-            }
-            None => {
-                tracing::warn!(target: LOG, "Graceful shutdown timeout is infinite, will wait indefinitely to shutdown")
+    let all = async {
+        tracing::info!(target: LOG, "Dapr is shutting down");
+        lifecycle.end(Stage::Background).await;
+        tracing::info!(target: LOG, "Dapr runtime stopped");
+    };
+    match grace {
+        None => all.await,
+        Some(grace) => {
+            if tokio::time::timeout(grace, all).await.is_err() {
+                let unfinished = lifecycle.unfinished().join(", ");
+                tracing::warn!(target: LOG, "the grace period is over before these have ended: {unfinished}");
+                return Err(SidecarError::GraceExceeded);
             }
         }
-        let all = async {
-            tracing::info!(target: LOG, "Dapr is shutting down");
-            lifecycle.end(Stage::Background).await;
-            tracing::info!(target: LOG, "Dapr runtime stopped");
-        };
-        match grace {
-            None => all.await,
-            Some(grace) => {
-                if tokio::time::timeout(grace, all).await.is_err() {
-                    let unfinished = lifecycle.unfinished().join(", ");
-                    tracing::warn!(target: LOG, "the grace period is over before these have ended: {unfinished}");
-                    return Err(SidecarError::GraceExceeded);
-                }
-            }
-        }
-        Ok(())
     }
+    Ok(())
 }
 
 fn shown(duration: Duration) -> String {
     outrigger_resources::value::format_go_duration(duration)
-}
-
-fn log_resolver(name: &str, error: &BuildError) {
-    tracing::error!(
-        target: LOG,
-        "failed to initialize name resolution {name}: {error}; calls to other apps will fail"
-    );
 }

@@ -1,39 +1,40 @@
 //! From settings to a wired sidecar. Ports are bound before anything is dialled.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use outrigger_api::metadata;
+use outrigger_blocks::Blocks;
 use outrigger_blocks_actors::actors::Placement;
 use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{Configuration, HOT_RELOAD};
-use outrigger_resources::load::Kind;
+use outrigger_resources::load::{Kind, Loaded};
 use outrigger_resources::resiliency as spec;
 use outrigger_runtime::app::Health;
 use outrigger_runtime::components::{self, Components};
 use outrigger_runtime::life::{Readiness, Shutdown};
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::scheduler;
+use outrigger_telemetry::export::Pipeline;
 use outrigger_telemetry::metrics::Metrics;
-use outrigger_transport::listen::Versions;
 use tokio::runtime::Handle;
 
-use super::context::{SidecarContext, access_protocol};
+use super::background::Background;
+use super::cluster::Cluster;
+use super::context::SidecarContext;
+use super::discovery::Discovery;
 use super::early::{AppliedConfiguration, Environment, Found, catalog, prepare, resiliency, tell_mistakes};
 use super::endpoints::EndpointResolver;
 use super::expiry::CertificateWatch;
+use super::reloading::Reloading;
 use super::security::service_identity;
 use super::serve::Servers;
-use super::settings::resolver as resolver_of;
 use super::{Env, LOG, Sidecar, SidecarError, resources};
 use crate::config::{Config, Mode};
 use crate::operator::Operator;
-use crate::reload::{
-    self, ConfigurationFiles, ConfigurationReconciler, FolderSource, OperatorConfiguration, OperatorSource,
-    Reloader, Source, follow_configuration,
-};
+use crate::reload::{self, ConfigurationFiles, FolderSource, OperatorConfiguration, OperatorSource, Source};
 use crate::status::Status;
 use crate::status::findings::{Finding, Findings};
 
@@ -76,207 +77,198 @@ struct Builder {
 
 impl Builder {
     async fn wire(self) -> Result<Sidecar, SidecarError> {
-        let Self {
-            config,
-            env,
-            control,
-            shutdown,
-            environment,
-            started,
-        } = self;
-        let Environment {
-            used,
-            empty,
-            sockets,
-            secured,
-            towards_control,
-            operator,
-        } = environment;
-        let AppliedConfiguration {
-            settings,
-            access,
-            metrics: all_metrics,
-            tracer,
-            pipeline,
-            sources,
-        } = used;
-        let settings = Arc::new(settings);
-        let loaded = match &operator {
-            Some(operator) => operator.load().await?,
-            None => {
-                let (loaded, usable) = resources::read_resources(&config, &control).await;
-                if let Err(error) = usable {
-                    // What is wrong beside it is mended with it.
-                    tell_mistakes(&loaded, &config).await;
-                    return Err(error);
-                }
-                loaded
-            }
-        };
-        let (set_health, health) = Health::new(config.app.health.is_none());
+        let (config, control, with) = (self.config, self.control, self.environment);
+        let operator = with.operator.as_ref();
+        let loaded = load(&config, &control, operator).await?;
         let findings = Arc::<Findings>::default();
         findings.listed(None, &loaded);
-        let policies = policies(&loaded.resiliency, &config.app_id, &all_metrics, &findings);
-        let context = SidecarContext::new(
-            &config,
-            Arc::clone(&settings),
-            policies,
-            Arc::new(SidecarMetrics::new(all_metrics)),
-            (access, tracer),
-            health.clone(),
-            secured.identity.clone(),
-        );
+        let (set_health, health) = Health::new(config.app.health.is_none());
+        let policies = policies(&loaded.resiliency, &config.app_id, &with.used.metrics, &findings);
+        let identity = with.secured.identity;
+        let (context, sources, pipeline) = context(&config, with.used, policies, health, &identity);
         let readiness = Readiness::default();
-        let service = |app_id| service_identity(&config, towards_control.as_ref(), app_id);
+        let service = |app_id| service_identity(&config, with.towards_control.as_ref(), app_id);
         let scheduler = context.scheduler(&config, service(scheduler::APP_ID)?);
         let placement = placement(&config, service(resources::PLACEMENT_APP_ID)?, &readiness);
         let blocks = context.blocks(&config.app, &scheduler);
-        let catalog = catalog(&config).await;
-        let of_components = components::Context {
-            catalog,
-            app_id: config.app_id.clone(),
-            namespace: config.workload.namespace.clone(),
-            env_keys: config.resources.env_keys.clone(),
-            env: Arc::clone(&env),
-            configuration: Arc::clone(&settings),
-            metrics: Arc::clone(context.metrics.all()),
-            max_answer: outrigger_component::answer::limit(config.api.max_body_size),
-            actors: !config.control_plane.placement.is_empty(),
-        };
-        let components = Components::new(
-            of_components,
-            blocks.categories(),
-            Arc::clone(&blocks.secrets) as _,
-        );
-        let components = Arc::new(components.with_implicit(resources::cluster_secrets(&config)));
-        let endpoints = context.endpoints(&config);
-        let resolver = EndpointResolver {
-            env_keys: config.resources.env_keys.clone(),
-            env: Arc::clone(&env),
-            secrets: Arc::clone(&blocks.secrets),
-        };
-        let running = reload::Running {
-            app_id: config.app_id.clone(),
-            resilience: Arc::clone(&context.resilience),
-            components: Arc::clone(&components),
-            endpoints: Arc::clone(&endpoints),
-            resolve: resolver.into_resolve(),
-            blocks: blocks.clone(),
-            findings: Arc::clone(&findings),
-        };
-        let errors = reload::start(&running, &loaded).await;
-        if !errors.is_empty() {
-            return Err(Found::from(errors).into_error());
-        }
-        context.middlewares.show_missing();
-        let reloads = settings.features.enabled(HOT_RELOAD);
-        blocks.subscriptions.show_missing(&loaded.subscriptions, reloads);
+        let running = running(&config, &self.env, &context, &blocks, findings).await;
+        start_resources(&running, &loaded, &context).await?;
         let initialized = readiness.condition("runtime");
         let schedulers_known = readiness.condition("scheduler-watch-hosts");
-        let mut reconcilers = reload::reconcilers(&running, &loaded);
-        let reloaders = sources.into_iter().map(|(source, kinds)| {
-            let own = reconcilers.extract_if(.., |one| kinds.iter().any(|kind| one.is_for(*kind)));
-            let of = (kinds.len() == 1).then(|| kinds[0]);
-            Reloader::new(source, own.collect(), &readiness).telling(Arc::clone(&findings), of)
-        });
-        let mut reloaders: Vec<_> = reloaders.collect();
-        let read = (Arc::clone(&settings), empty);
-        if let Some(source) = configuration_source(&config, &env, &control, operator.as_ref(), read)? {
-            let access = Arc::clone(&context.access);
-            let running =
-                ConfigurationReconciler::new(access, access_protocol(&config), Arc::clone(&settings));
-            reloaders.push(Reloader::new(
-                source,
-                vec![follow_configuration(running)],
-                &readiness,
-            ));
+        let mut reloading = Reloading::new(sources, &running, &loaded, &readiness);
+        let read = (Arc::clone(&context.settings), with.empty);
+        if let Some(source) = configuration_source(&config, &self.env, &control, operator, read)? {
+            reloading.follow_configuration(source, &config, &context, &readiness);
         }
-        let (resolver, fatal) =
-            resolver_of(&config, &settings, context.host.clone(), sockets.internal_port());
-        let actors = context.actors(&config, sockets.internal_port(), &blocks, &components, &scheduler);
-        let workflows = context.workflows(&config, &actors);
-        let status = Status {
-            app_id: config.app_id.as_str().into(),
-            namespace: config.workload.namespace_or_default().into(),
-            started,
-            app: config.app.clone(),
-            health: health.clone(),
-            readiness: readiness.clone(),
-            components: Arc::clone(&components),
-            endpoints: Arc::clone(&endpoints),
-            findings,
-            subscriptions: Arc::clone(&blocks.subscriptions),
-            peers: Arc::clone(&context.peers),
-            scheduler: Arc::clone(&scheduler),
-            actors: Arc::clone(&actors),
-            workflows: Arc::clone(&workflows),
-        };
-        let apis = context.apis(
-            &config,
-            &blocks,
-            metadata::Reported {
-                endpoints,
-                components: Arc::clone(&components),
-                actors: Arc::clone(&actors),
-                workflows: Arc::clone(&workflows),
-                scheduler: Arc::clone(&scheduler),
-                subscriptions: Arc::clone(&blocks.subscriptions),
-            },
-            &readiness,
-            &shutdown,
-        );
-        let servers = Servers {
-            sockets,
-            http: apis.http,
-            grpc: apis.grpc,
-            internal: apis.internal,
-            internal_tls: secured.identity.as_ref().map(Identity::server_config),
-            metrics: Arc::clone(context.metrics.all()),
-            pages: status.pages(),
-            control: control.clone(),
-            head_limit: config.api.read_buffer_size,
-            http_versions: if config.api.disable_h2c {
-                Versions::Http1
-            } else {
-                Versions::Both
-            },
-        };
-        let certificate = secured.identity.map(|identity| CertificateWatch {
-            identity,
-            metrics: Arc::clone(context.metrics.all()),
-            readiness: readiness.clone(),
-            sentry: config.security.sentry_address.clone(),
-        });
-        Ok(Sidecar {
-            config,
-            started,
-            control,
-            servers,
-            app: context.app,
-            health,
-            set_health,
-            peers: context.peers,
-            resolver,
-            fatal,
-            readiness,
-            initialized,
-            shutdown,
-            pipeline,
-            components,
-            configuration: blocks.configuration,
-            reloaders: Mutex::new(reloaders),
-            bindings: blocks.bindings,
+        let port = with.sockets.internal_port();
+        let discovery = Discovery::new(&config, &context, port);
+        let actors = context.actors(&config, port, &blocks, &running.components, &scheduler);
+        let cluster = Cluster {
+            workflows: context.workflows(&config, &actors),
             actors,
-            workflows,
             placement,
-            jobs: blocks.jobs,
             scheduler,
             schedulers_known: Some(schedulers_known),
-            subscriptions: blocks.subscriptions,
-            state: blocks.state,
-            renewal: secured.renewal,
+        };
+        let status = status(&config, self.started, &readiness, &context, &running, &cluster);
+        let reported = reported(&running, &cluster);
+        let apis = context.apis(&config, &blocks, reported, &readiness, &self.shutdown);
+        let sockets = with.sockets;
+        let servers = Servers::new(&config, &control, sockets, apis, &context, &identity, status);
+        let certificate =
+            identity.map(|identity| CertificateWatch::new(identity, &config, &context, &readiness));
+        let background = Background {
+            pipeline,
+            renewal: with.secured.renewal,
             certificate,
+        };
+        Ok(Sidecar {
+            config,
+            started: self.started,
+            control,
+            servers,
+            context,
+            set_health,
+            discovery,
+            readiness,
+            initialized,
+            shutdown: self.shutdown,
+            background,
+            components: running.components,
+            reloading,
+            blocks,
+            cluster,
         })
+    }
+}
+
+/// The resources that the sidecar starts with.
+async fn load(
+    config: &Config,
+    control: &Handle,
+    operator: Option<&Operator>,
+) -> Result<Loaded, SidecarError> {
+    if let Some(operator) = operator {
+        return Ok(operator.load().await?);
+    }
+    let (loaded, usable) = resources::read_resources(config, control).await;
+    if let Err(error) = usable {
+        // Other mistakes in the files are reported in the same start.
+        tell_mistakes(&loaded, config).await;
+        return Err(error);
+    }
+    Ok(loaded)
+}
+
+/// The context of all calls; what is left of the Configuration: sources of changes, and the export of traces.
+fn context(
+    config: &Config,
+    used: AppliedConfiguration,
+    policies: Resiliency,
+    health: Health,
+    identity: &Option<Identity>,
+) -> (SidecarContext, Vec<Reported>, Pipeline) {
+    let context = SidecarContext::new(
+        config,
+        Arc::new(used.settings),
+        policies,
+        Arc::new(SidecarMetrics::new(used.metrics)),
+        (used.access, used.tracer),
+        health,
+        identity.clone(),
+    );
+    (context, used.sources, used.pipeline)
+}
+
+/// What resources are applied to.
+async fn running(
+    config: &Config,
+    env: &Env,
+    context: &SidecarContext,
+    blocks: &Blocks,
+    findings: Arc<Findings>,
+) -> reload::Running {
+    let of_components = components::Context {
+        catalog: catalog(config).await,
+        app_id: config.app_id.clone(),
+        namespace: config.workload.namespace.clone(),
+        env_keys: config.resources.env_keys.clone(),
+        env: Arc::clone(env),
+        configuration: Arc::clone(&context.settings),
+        metrics: Arc::clone(context.metrics.all()),
+        max_answer: outrigger_component::answer::limit(config.api.max_body_size),
+        actors: !config.control_plane.placement.is_empty(),
+    };
+    let secrets = Arc::clone(&blocks.secrets);
+    let components = Components::new(of_components, blocks.categories(), Arc::clone(&secrets) as _);
+    let resolver = EndpointResolver {
+        env_keys: config.resources.env_keys.clone(),
+        env: Arc::clone(env),
+        secrets,
+    };
+    reload::Running {
+        app_id: config.app_id.clone(),
+        resilience: Arc::clone(&context.resilience),
+        components: Arc::new(components.with_implicit(resources::cluster_secrets(config))),
+        endpoints: context.endpoints(config),
+        resolve: resolver.into_resolve(),
+        blocks: blocks.clone(),
+        findings,
+    }
+}
+
+async fn start_resources(
+    running: &reload::Running,
+    loaded: &Loaded,
+    context: &SidecarContext,
+) -> Result<(), SidecarError> {
+    let errors = reload::start(running, loaded).await;
+    if !errors.is_empty() {
+        return Err(Found::from(errors).into_error());
+    }
+    context.middlewares.show_missing();
+    let reloads = context.settings.features.enabled(HOT_RELOAD);
+    running
+        .blocks
+        .subscriptions
+        .show_missing(&loaded.subscriptions, reloads);
+    Ok(())
+}
+
+fn reported(running: &reload::Running, cluster: &Cluster) -> metadata::Reported {
+    metadata::Reported {
+        endpoints: Arc::clone(&running.endpoints),
+        components: Arc::clone(&running.components),
+        actors: Arc::clone(&cluster.actors),
+        workflows: Arc::clone(&cluster.workflows),
+        scheduler: Arc::clone(&cluster.scheduler),
+        subscriptions: Arc::clone(&running.blocks.subscriptions),
+    }
+}
+
+fn status(
+    config: &Config,
+    started: Instant,
+    readiness: &Readiness,
+    context: &SidecarContext,
+    running: &reload::Running,
+    cluster: &Cluster,
+) -> Status {
+    Status {
+        app_id: config.app_id.as_str().into(),
+        namespace: config.workload.namespace_or_default().into(),
+        started,
+        app: config.app.clone(),
+        health: context.health.clone(),
+        readiness: readiness.clone(),
+        components: Arc::clone(&running.components),
+        endpoints: Arc::clone(&running.endpoints),
+        findings: Arc::clone(&running.findings),
+        subscriptions: Arc::clone(&running.blocks.subscriptions),
+        peers: Arc::clone(&context.peers),
+        scheduler: Arc::clone(&cluster.scheduler),
+        actors: Arc::clone(&cluster.actors),
+        workflows: Arc::clone(&cluster.workflows),
     }
 }
 

@@ -46,9 +46,9 @@ pub(super) struct SidecarContext {
     namespace: Arc<str>,
     /// The address that others reach this host at.
     pub(super) host: String,
-    settings: Arc<Configuration>,
+    pub(super) settings: Arc<Configuration>,
     pub(super) app: Option<Arc<AppChannel>>,
-    health: Health,
+    pub(super) health: Health,
     pub(super) middlewares: Arc<Middlewares>,
     pub(super) metrics: Arc<SidecarMetrics>,
     tracer: Tracer,

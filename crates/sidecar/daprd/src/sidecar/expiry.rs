@@ -8,18 +8,35 @@ use outrigger_runtime::life::Readiness;
 use outrigger_telemetry::metrics::Metrics;
 use tokio_util::sync::CancellationToken;
 
+use super::context::SidecarContext;
+use crate::config::Config;
+
 const LOG: &str = "dapr.runtime.security";
 
 /// Follows the certificate of a sidecar.
 pub(super) struct CertificateWatch {
-    pub(super) identity: Identity,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) readiness: Readiness,
+    identity: Identity,
+    metrics: Arc<Metrics>,
+    readiness: Readiness,
     /// Who renews it, `host:port`.
-    pub(super) sentry: String,
+    sentry: String,
 }
 
 impl CertificateWatch {
+    pub(super) fn new(
+        identity: Identity,
+        config: &Config,
+        context: &SidecarContext,
+        readiness: &Readiness,
+    ) -> Self {
+        Self {
+            identity,
+            metrics: Arc::clone(context.metrics.all()),
+            readiness: readiness.clone(),
+            sentry: config.security.sentry_address.clone(),
+        }
+    }
+
     /// Runs until `stop`.
     pub(super) async fn run(self, stop: CancellationToken) {
         let mut current = self.identity.subscribe();

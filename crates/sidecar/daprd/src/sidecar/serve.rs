@@ -3,32 +3,32 @@
 use std::sync::Arc;
 
 use outrigger_accept::{Accept as _, Admission};
-use outrigger_api::grpc::GrpcApi;
-use outrigger_api::http::{HttpApi, PublicApi};
-use outrigger_api::internal::InternalApi;
+use outrigger_api::http::PublicApi;
 use outrigger_http2::limits::HEADER_LIST;
+use outrigger_identity::Identity;
 use outrigger_runtime::life::{Lifecycle, Readiness, Stage, Tasks};
-use outrigger_telemetry::metrics::Page;
+use outrigger_telemetry::metrics::{Metrics, Page};
 use outrigger_transport::listen::{self, Handler, HeldAnswers, Listener, Options, Versions};
 use tokio::runtime::Handle;
 
 use super::LOG;
+use super::context::{Apis, SidecarContext};
 use super::ports::{Claimed, PortsError, Sockets};
+use crate::config::Config;
 use crate::profiling::{self, Profiling};
+use crate::status::Status;
 
 /// Handlers for bound sockets.
 pub(super) struct Servers {
-    pub(super) sockets: Sockets,
-    pub(super) http: Arc<HttpApi>,
-    pub(super) grpc: Arc<GrpcApi>,
-    pub(super) internal: Arc<InternalApi>,
-    pub(super) internal_tls: Option<Arc<rustls::ServerConfig>>,
-    pub(super) metrics: Arc<outrigger_telemetry::metrics::Metrics>,
-    /// What the metrics port has besides.
-    pub(super) pages: Arc<[Page]>,
-    pub(super) control: Handle,
-    pub(super) head_limit: usize,
-    pub(super) http_versions: Versions,
+    sockets: Sockets,
+    apis: Apis,
+    internal_tls: Option<Arc<rustls::ServerConfig>>,
+    metrics: Arc<Metrics>,
+    /// Further pages of the metrics port.
+    pages: Arc<[Page]>,
+    control: Handle,
+    head_limit: usize,
+    http_versions: Versions,
 }
 
 /// Running servers.
@@ -40,6 +40,30 @@ struct Serving {
 }
 
 impl Servers {
+    pub(super) fn new(
+        config: &Config,
+        control: &Handle,
+        sockets: Sockets,
+        apis: Apis,
+        context: &SidecarContext,
+        identity: &Option<Identity>,
+        status: Status,
+    ) -> Self {
+        Self {
+            sockets,
+            apis,
+            internal_tls: identity.as_ref().map(Identity::server_config),
+            metrics: Arc::clone(context.metrics.all()),
+            pages: status.pages(),
+            control: control.clone(),
+            head_limit: config.api.read_buffer_size,
+            http_versions: match config.api.disable_h2c {
+                true => Versions::Http1,
+                false => Versions::Both,
+            },
+        }
+    }
+
     /// Starts accepting, until `lifecycle` ends it.
     ///
     /// # Errors
@@ -66,7 +90,7 @@ impl Servers {
             header_list_limit: head_limit.saturating_add(4096),
             connections: listen::api_connections(),
             held: HeldAnswers::default(),
-            unfinished: listen::unfinished_bounds(self.http.max_body),
+            unfinished: listen::unfinished_bounds(self.apis.http.max_body),
         };
         let grpc = Options {
             header_list_limit: grpc_header_list(head_limit),
@@ -82,10 +106,10 @@ impl Servers {
             ..plain(Versions::Both)
         };
         let sockets = &mut self.sockets;
-        let public = Arc::new(PublicApi(Arc::clone(&self.http)));
+        let public = Arc::new(PublicApi(Arc::clone(&self.apis.http)));
         serving.all(
             std::mem::take(&mut sockets.grpc),
-            &self.grpc,
+            &self.apis.grpc,
             &grpc,
             "gRPC server",
         )?;
@@ -98,13 +122,13 @@ impl Servers {
         )?;
         serving.all(
             std::mem::take(&mut sockets.http),
-            &self.http,
+            &self.apis.http,
             &plain(self.http_versions),
             "HTTP server",
         )?;
         serving.all(
             std::mem::take(&mut sockets.internal),
-            &self.internal,
+            &self.apis.internal,
             &internal,
             "gRPC server",
         )?;
