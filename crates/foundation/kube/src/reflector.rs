@@ -1,9 +1,9 @@
 //! Keeps a copy of a collection: listed once, then watched.
 //!
-//! While the API is away the copy stays as it was. Attempts are further apart each time, and never at the same time in
-//! two processes. A watch that ends goes on from the last version it told; only where that is too old, where there is none,
-//! or where watches are refused again and again, the collection is listed again. Nothing is over before a watch has lasted:
-//! an API that lists and refuses to watch is not asked more often.
+//! While the API is unreachable the copy stays as it was. Retries back off with jitter. A watch that ends is opened again
+//! from the last version it sent. The collection is listed again only where that version is too old, where the server has no
+//! versions, or after several refused watches. The backoff is reset by a watch that lasts, not by a list: some servers list,
+//! and refuse to watch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -61,14 +61,6 @@ pub struct WatchState {
 }
 
 impl WatchState {
-    fn new(kind: Kind) -> Self {
-        Self {
-            kind,
-            in_sync: AtomicBool::default(),
-            failures: AtomicU64::default(),
-        }
-    }
-
     /// Plural name of the kind.
     pub fn resource(&self) -> &'static str {
         self.kind.plural
@@ -112,7 +104,11 @@ impl<T: Watched> Reflector<T> {
             scope,
             store: Arc::default(),
             progress: watch::Sender::default(),
-            state: Arc::new(WatchState::new(T::KIND)),
+            state: Arc::new(WatchState {
+                kind: T::KIND,
+                in_sync: AtomicBool::default(),
+                failures: AtomicU64::default(),
+            }),
         }
     }
 
@@ -147,13 +143,9 @@ impl<T: Watched> Reflector<T> {
                 Err(error) => {
                     trouble.goes_on::<T>(&error);
                     self.state.failed();
-                    self.progress.send_if_modified(|progress| {
-                        let pending = *progress == Progress::Pending;
-                        if pending {
-                            *progress = Progress::Refused;
-                        }
-                        pending
-                    });
+                    if *self.progress.borrow() == Progress::Pending {
+                        self.progress.send_replace(Progress::Refused);
+                    }
                     tokio::time::sleep(trouble.failures.pause()).await;
                 }
             }
@@ -231,12 +223,9 @@ impl<T: Watched> Reflector<T> {
                 return Ok(());
             };
             trouble.over::<T>();
-            let object = match &event {
-                Event::Applied(object) | Event::Removed(object) | Event::Bookmark(object) => object,
-            };
+            let (Event::Applied(object) | Event::Removed(object) | Event::Bookmark(object)) = &event;
             if let Some(newer) = version_of(object) {
-                version.clear();
-                version.push_str(newer);
+                newer.clone_into(version);
             }
             match event {
                 Event::Applied(object) => self.store.apply(object)?,

@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use crate::error::ApiError;
 use crate::kind::Kind;
 
-/// What is kept of a collection, in bytes. The last that was in the limit stays in force beyond it.
+/// Bytes kept of a collection. A larger collection is refused, and the copy stays as it was.
 pub(crate) const MAX_HELD: usize = 256 << 20;
-/// Changes that wait for who follows them, where all that a list tells is one. Who falls further behind has to look at the
-/// collection again.
+/// Changes queued for each receiver, where all changes of a list are one. A receiver that falls further behind has to read
+/// the collection again.
 const CHANGES: usize = 1024;
 
 /// What is read of objects of a kind.
@@ -79,7 +79,7 @@ impl<T> Clone for Change<T> {
     }
 }
 
-/// What a list, or an event, changes: however much it is, nobody falls behind by that alone.
+/// All changes of a list or of an event: one entry in the queue of a receiver, however many they are.
 pub type Changes<T> = Arc<[Change<T>]>;
 
 /// The objects of a collection.
@@ -218,11 +218,11 @@ impl<T: Watched> Store<T> {
             .collect()
     }
 
-    /// One of the objects that are what is looked for.
-    pub fn find(&self, is_it: impl Fn(&Meta, &T) -> bool) -> Option<(Meta, Arc<T>)> {
+    /// An object that matches.
+    pub fn find(&self, matches: impl Fn(&Meta, &T) -> bool) -> Option<(Meta, Arc<T>)> {
         let kept = self.read();
         let mut objects = kept.objects.iter();
-        let (meta, object) = objects.find(|(meta, object)| is_it(meta, object))?;
+        let (meta, object) = objects.find(|(meta, object)| matches(meta, object))?;
         Some((meta.clone(), Arc::clone(object)))
     }
 
@@ -248,20 +248,18 @@ impl<T: Watched> Store<T> {
         let mut changes = Vec::new();
         for (meta, new) in fresh.objects {
             let old = gone.remove(&meta);
-            let Some(new) = new else {
-                // What can no longer be read stays as it was.
-                old.map(|old| kept.insert(meta, old));
-                continue;
-            };
-            let same = old.as_ref().filter(|old| ***old == new).cloned();
-            if let Some(old) = same {
-                kept.insert(meta, old);
-                continue;
+            match (new, old) {
+                (None, None) => {}
+                // An object that can no longer be read stays as it was.
+                (None, Some(old)) => drop(kept.insert(meta, old)),
+                (Some(new), Some(old)) if *old == new => drop(kept.insert(meta, old)),
+                (Some(new), old) => {
+                    let new = Arc::new(new);
+                    kept.insert(meta.clone(), Arc::clone(&new));
+                    let new = Some(new);
+                    changes.push(Change { meta, old, new, at });
+                }
             }
-            let new = Arc::new(new);
-            kept.insert(meta.clone(), Arc::clone(&new));
-            let new = Some(new);
-            changes.push(Change { meta, old, new, at });
         }
         for (meta, old) in gone {
             let (old, new) = (Some(old), None);

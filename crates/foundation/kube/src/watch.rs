@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use bytes::BytesMut;
+use futures::stream::{BoxStream, StreamExt, TryStreamExt};
 use http::Method;
 use http_body_util::BodyExt;
-use kube::client::Body;
 use serde::Deserialize;
 use serde_json::Value;
+use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
+use tokio_util::io::StreamReader;
 
 use crate::client::{Client, refusal};
 use crate::error::ApiError;
@@ -15,8 +16,8 @@ use crate::kind::Kind;
 
 /// Time until a watch answers.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Silence after which a watch is given up. A server that knows bookmarks sends one each minute: two that fail to come tell
-/// that it has vanished.
+/// Time without an event after which a watch is opened again. A server that knows bookmarks sends one each minute: after
+/// two missing ones the connection is taken for dead.
 const SILENCE: Duration = Duration::from_secs(150);
 /// Longest event, in bytes.
 const MAX_EVENT: usize = 16 << 20;
@@ -26,18 +27,16 @@ const LENGTH: (u32, u32) = (1800, 900);
 /// An open watch.
 pub(crate) struct Watch {
     what: String,
-    body: Body,
-    buffer: BytesMut,
+    lines: BoxStream<'static, Result<String, LinesCodecError>>,
 }
 
-/// What a watch says.
+/// An event of a watch, with its object.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Event {
-    /// Made or changed.
+    /// Created or changed.
     Applied(Value),
-    /// Gone.
     Removed(Value),
-    /// Nothing but a newer version.
+    /// The collection has a newer version.
     Bookmark(Value),
 }
 
@@ -73,64 +72,41 @@ impl Watch {
             what: what.clone(),
             cause: format!("no answer within {} s", ANSWER.as_secs()),
         })??;
-        Ok(Self {
-            what,
-            body: response.into_body(),
-            buffer: BytesMut::new(),
-        })
+        let body = response.into_body().into_data_stream();
+        let body = StreamReader::new(body.map_err(std::io::Error::other));
+        let lines = FramedRead::new(body, LinesCodec::new_with_max_length(MAX_EVENT)).boxed();
+        Ok(Self { what, lines })
     }
 
-    /// The next event; nothing when the watch has ended in order.
+    /// The next event; `None` when the watch has ended in order.
     pub(crate) async fn next(&mut self) -> Result<Option<Event>, ApiError> {
-        let mut searched = 0;
         loop {
-            if let Some(found) = self.buffer[searched..].iter().position(|&byte| byte == b'\n') {
-                let line = self.buffer.split_to(searched + found + 1);
-                searched = 0;
-                if line.iter().all(u8::is_ascii_whitespace) {
-                    continue;
+            let line = match tokio::time::timeout(SILENCE, self.lines.next()).await {
+                Err(_) | Ok(None) => return Ok(None),
+                Ok(Some(Ok(line))) => line,
+                Ok(Some(Err(LinesCodecError::Io(error)))) => return Err(self.unusable(error.to_string())),
+                Ok(Some(Err(LinesCodecError::MaxLineLengthExceeded))) => {
+                    return Err(self.unusable(format!("an event is longer than {MAX_EVENT} bytes")));
                 }
-                return self.event(&line);
-            }
-            searched = self.buffer.len();
-            if searched > MAX_EVENT {
-                return Err(self.unusable(format!("an event is longer than {MAX_EVENT} bytes")));
-            }
-            let frame = match tokio::time::timeout(SILENCE, self.body.frame()).await {
-                Err(_) => return Ok(None),
-                Ok(None) => break,
-                Ok(Some(Err(error))) => return Err(self.unusable(error.to_string())),
-                Ok(Some(Ok(frame))) => frame,
             };
-            if let Ok(data) = frame.into_data() {
-                self.buffer.extend_from_slice(&data);
+            if !line.trim_ascii().is_empty() {
+                return self.event(&line).map(Some);
             }
-        }
-        // The last line may have no end.
-        let line = self.buffer.split();
-        match line.iter().all(u8::is_ascii_whitespace) {
-            true => Ok(None),
-            false => self.event(&line),
         }
     }
 
-    fn event(&self, line: &[u8]) -> Result<Option<Event>, ApiError> {
-        let line: Line = serde_json::from_slice(line).map_err(|error| self.unusable(error.to_string()))?;
-        match line.r#type.as_str() {
-            "ADDED" | "MODIFIED" => Ok(Some(Event::Applied(line.object))),
-            "DELETED" => Ok(Some(Event::Removed(line.object))),
-            "BOOKMARK" => Ok(Some(Event::Bookmark(line.object))),
+    fn event(&self, line: &str) -> Result<Event, ApiError> {
+        let line = serde_json::from_str(line).map_err(|error| self.unusable(error.to_string()))?;
+        let Line { r#type, object } = line;
+        match r#type.as_str() {
+            "ADDED" | "MODIFIED" => Ok(Event::Applied(object)),
+            "DELETED" => Ok(Event::Removed(object)),
+            "BOOKMARK" => Ok(Event::Bookmark(object)),
             "ERROR" => {
-                let code = line.object["code"]
-                    .as_u64()
-                    .and_then(|code| u16::try_from(code).ok());
+                let code = object["code"].as_u64().and_then(|code| u16::try_from(code).ok());
                 let status = code.and_then(|code| http::StatusCode::from_u16(code).ok());
                 let status = status.unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
-                Err(refusal(
-                    self.what.clone(),
-                    status,
-                    line.object.to_string().as_bytes(),
-                ))
+                Err(refusal(self.what.clone(), status, object.to_string().as_bytes()))
             }
             other => Err(self.unusable(format!("an event of the unknown type {other:?}"))),
         }

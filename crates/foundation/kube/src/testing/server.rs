@@ -215,7 +215,8 @@ async fn answer(shared: Arc<ServerState>, request: Request<Incoming>) -> Result<
     if let (Some(limit), true) = (query.get("limit"), head.method == http::Method::GET) {
         let start = query
             .get("continue")
-            .and_then(|token| token.parse().ok())
+            // A token that was not escaped leads to the first page.
+            .and_then(|token| token.strip_suffix("%2B%2F%3D")?.parse().ok())
             .unwrap_or(0);
         let limit = limit.parse().unwrap_or(usize::MAX);
         let (status, value) = list(&shared, path, start, limit);
@@ -261,7 +262,7 @@ fn list(shared: &ServerState, path: &str, start: usize, limit: usize) -> (Status
     let items: Vec<_> = all.iter().skip(start).take(limit).collect();
     let mut metadata = json!({});
     if start + items.len() < all.len() {
-        metadata["continue"] = (start + items.len()).to_string().into();
+        metadata["continue"] = format!("{}+/=", start + items.len()).into();
     }
     if !state.versionless {
         metadata["resourceVersion"] = state.version().to_string().into();
