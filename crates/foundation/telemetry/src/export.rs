@@ -123,7 +123,7 @@ fn otlp_exporter(otel: &OtelConfig, resource: Arc<Resource>) -> Result<Exporter,
     })?;
     let roots = roots_for(&uri);
     Ok(if path.is_empty() {
-        Exporter::OtlpGrpc(OtlpGrpc::new(uri, roots, headers, resource))
+        Exporter::OtlpGrpc(Box::new(OtlpGrpc::new(uri, roots, headers, resource)))
     } else {
         Exporter::OtlpHttp(
             Poster::new(uri, roots, "application/x-protobuf", headers)?,
@@ -158,7 +158,7 @@ fn otlp_uri(scheme: &str, endpoint: &str, path: &str) -> Result<Uri, String> {
 /// One destination of spans.
 #[derive(Debug)]
 enum Exporter {
-    OtlpGrpc(OtlpGrpc),
+    OtlpGrpc(Box<OtlpGrpc>),
     OtlpHttp(Poster, Arc<Resource>),
     /// With the name of the service.
     Zipkin(Poster, String),
