@@ -186,7 +186,7 @@ impl Sidecar {
                 background: lifecycle.tasks(Stage::Background, "the app's start and health"),
                 started,
             });
-            let mut app_life = std::pin::pin!(app_life);
+            let mut app_life = Box::pin(app_life);
             loop {
                 tokio::select! {
                     () = &mut app_life, if !is_initialized => {

@@ -15,7 +15,7 @@ impl Framing {
     /// The framing of a body of this length; without one it is chunked.
     #[inline]
     pub(super) fn of(length: Option<u64>) -> Self {
-        length.map_or(Self::Chunks(Chunks::default()), Self::Length)
+        length.map_or_else(|| Self::Chunks(Chunks::default()), Self::Length)
     }
 
     /// Whether nothing is left.
