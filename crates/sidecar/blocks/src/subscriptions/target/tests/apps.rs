@@ -11,7 +11,7 @@ use crate::subscriptions::spec::Bulk;
 
 /// Invariant: while the app is unhealthy no event is attempted, and none becomes a dead letter.
 #[tokio::test]
-async fn an_unhealthy_app_is_asked_nothing_and_parks_nothing() {
+async fn an_unhealthy_app_gets_nothing_and_dead_letters_nothing() {
     let mut scene = Scene::new("", wanted()).await;
     let (setter, health) = Health::new(false);
     let (app, mut calls) = app(health, None).await;
