@@ -3,3 +3,4 @@
 pub(crate) mod actor;
 pub(crate) mod executions;
 pub(crate) mod failures;
+pub(crate) mod work;

@@ -1,6 +1,7 @@
 //! Workers: the queue of their work, the streams that they read it from, and their answers.
 
 pub(crate) mod cluster;
+pub(crate) mod error;
 pub(crate) mod executor;
 pub(crate) mod item;
 pub(crate) mod oversized;

@@ -20,7 +20,7 @@ use crate::workflow::error::{retry_later, stalled_status};
 use crate::workflow::metrics::Ended as Execution;
 use crate::workflow::protocol::{LOG, new_id, now};
 use crate::workflow::spans;
-use crate::workflow::worker::queue::Cancelled;
+use crate::workflow::worker::error::Cancelled;
 
 /// What a run came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

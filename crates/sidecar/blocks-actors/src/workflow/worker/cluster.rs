@@ -12,7 +12,7 @@ use prost::{DecodeError, Message};
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
-use super::queue::Cancelled;
+use super::error::Cancelled;
 use crate::actors::{ActorCall, ActorError};
 use crate::workflow::engine::{Engine, request};
 use crate::workflow::protocol::{LOG, WATCH_PAUSE, methods};

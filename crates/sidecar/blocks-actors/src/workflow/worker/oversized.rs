@@ -3,7 +3,7 @@
 use outrigger_wire::durabletask::{ActivityResponse, TaskFailureDetails};
 use tonic::Status;
 
-use super::queue::Cancelled;
+use super::error::Cancelled;
 use super::workers::Workers;
 use crate::workflow::protocol::LOG;
 

@@ -11,7 +11,8 @@ use outrigger_workflow::names;
 use prost::Message as _;
 use tonic::Status;
 
-use super::queue::{Cancelled, Limits, WorkQueue};
+use super::error::Cancelled;
+use super::queue::{Limits, WorkQueue};
 use crate::workflow::engine::Engine;
 
 /// The workers of an app.

@@ -1,5 +1,7 @@
 use std::future::{pending, ready};
 
+use outrigger_accept::budget;
+
 use super::*;
 use crate::workflow::worker::stream::WorkStream;
 use futures::FutureExt;
