@@ -487,7 +487,7 @@ mod tests {
         assert!(size(Invoker::invoke) <= 2048);
         assert!(size(call_remote) <= 3072);
         assert!(
-            size(Invoker::direct_once) <= 3584,
+            size(Invoker::direct_once) <= 3648,
             "{}",
             size(Invoker::direct_once)
         );
