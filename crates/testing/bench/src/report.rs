@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use crate::Failure;
+use crate::plan::StateCall;
 use crate::results::{ProtocolResults, Results, SCHEMA};
 
 mod axis;
-mod bars;
 mod charts;
 mod figure;
-mod lines;
 mod number;
 mod overview;
+mod plot;
 mod ratios;
 mod summary;
 mod tables;
@@ -19,56 +19,33 @@ mod targets;
 
 use figure::Rasteriser;
 
-/// Writes everything into a folder, which is made if need be.
+/// Writes the page, and the charts of the protocol that was measured last, into a folder. Creates the folder.
 ///
 /// # Errors
 ///
 /// When a file cannot be written, or a chart cannot be drawn.
-pub(crate) fn write(results: &Results, output: &Path) -> Result<(), Failure> {
-    page(results, output)?;
-    let rasteriser = Rasteriser::new();
-    for found in &results.protocols {
-        draw(results, found, output, &rasteriser)?;
-    }
-    Ok(())
-}
-
-/// Writes the page, and the charts of the protocol that was measured last.
-///
-/// # Errors
-///
-/// As [`write`].
 pub(crate) fn add(results: &Results, output: &Path) -> Result<(), Failure> {
-    page(results, output)?;
-    match results.protocols.last() {
-        Some(found) => draw(results, found, output, &Rasteriser::new()),
-        None => Ok(()),
-    }
+    write(results, results.protocols.last(), output)
 }
 
-fn page(results: &Results, output: &Path) -> Result<(), Failure> {
+/// Writes the page, and the charts of some protocols with those that compare them with others of their kind.
+fn write<'a>(
+    results: &Results,
+    drawn: impl IntoIterator<Item = &'a ProtocolResults>,
+    output: &Path,
+) -> Result<(), Failure> {
     std::fs::create_dir_all(output)?;
     std::fs::write(output.join("results.json"), serde_json::to_vec_pretty(results)?)?;
     std::fs::write(output.join("summary.md"), summary::markdown(results))?;
-    Ok(())
-}
-
-/// The charts of a protocol, and those that compare it with others of its kind.
-fn draw(
-    results: &Results,
-    found: &ProtocolResults,
-    output: &Path,
-    rasteriser: &Rasteriser,
-) -> Result<(), Failure> {
-    let charts = output.join("charts");
-    save(
-        charts::all(results, found),
-        &charts.join(found.protocol.name()),
-        rasteriser,
-    )?;
-    if let Some(call) = found.protocol.state() {
-        let folder = charts.join(overview::folder(call.store));
-        save(overview::charts(results, call.store), &folder, rasteriser)?;
+    let rasteriser = Rasteriser::new();
+    for found in drawn {
+        let mut folders = vec![(found.protocol.name(), charts::all(results, found))];
+        if let Some(StateCall { store, .. }) = found.protocol.state() {
+            folders.push((overview::folder(store), overview::charts(results, store)));
+        }
+        for (folder, charts) in folders {
+            save(charts, &output.join("charts").join(folder), &rasteriser)?;
+        }
     }
     Ok(())
 }
@@ -104,7 +81,7 @@ pub(crate) fn from_file(file: &Path, output: &Path) -> Result<(), Failure> {
         );
         return Err(message.into());
     }
-    write(&results, output)?;
+    write(&results, &results.protocols, output)?;
     println!("the report is {}", output.join("summary.md").display());
     Ok(())
 }

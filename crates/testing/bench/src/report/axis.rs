@@ -1,6 +1,6 @@
-//! From values to places on the plot.
+//! From values to positions on the plot.
 
-use super::figure::{Anchor, FAINT, Figure, GRID, HEIGHT, INK, WIDTH};
+use super::figure::{END, FAINT, Figure, GRID, HEIGHT, INK, MIDDLE, WIDTH};
 use super::number::tick;
 
 /// The plot: where the axes are.
@@ -15,46 +15,71 @@ const STEPS: f64 = 6.0;
 pub(super) enum Kind {
     /// From zero.
     Linear,
-    /// In whole powers of ten at both ends.
+    /// Ends at 1 or 3 times a power of ten.
     Log,
 }
 
-/// An axis from a value at one end to a value at the other.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Axis {
     kind: Kind,
     low: f64,
     high: f64,
+    ticks: Vec<f64>,
 }
 
 impl Axis {
-    /// An axis that all values fit on. A logarithmic one leaves out what is not positive.
+    /// An axis that all values fit on. A logarithmic axis ignores values that are not positive.
     pub(super) fn over(kind: Kind, values: impl Iterator<Item = f64>) -> Self {
-        let finite: Vec<f64> = values
-            .filter(|value| value.is_finite() && (kind == Kind::Linear || *value > 0.0))
-            .collect();
-        let largest = finite.iter().copied().fold(0.0, f64::max);
-        let (low, high) = match kind {
-            Kind::Linear => {
-                let largest = if largest > 0.0 { largest } else { 1.0 };
-                let step = step_of(largest);
-                (0.0, (largest / step).ceil() * step)
-            }
-            Kind::Log if finite.is_empty() => (1.0, 10.0),
-            Kind::Log => {
-                let smallest = finite.iter().copied().fold(f64::INFINITY, f64::min);
-                let low = half_decade(smallest, f64::floor);
-                (low, half_decade(largest, f64::ceil).max(low * 3.0))
-            }
-        };
-        Self { kind, low, high }
+        let (smallest, largest) = values
+            .filter(|value| value.is_finite() && *value > 0.0)
+            .fold((f64::INFINITY, 0.0), |(low, high), value| {
+                (value.min(low), value.max(high))
+            });
+        match kind {
+            Kind::Linear => Self::linear(if largest > 0.0 { largest } else { 1.0 }),
+            Kind::Log if largest > 0.0 => Self::log(smallest, largest),
+            Kind::Log => Self::log(1.0, 10.0),
+        }
     }
 
-    /// Where a value is, from 0 to 1.
-    pub(super) fn place(&self, value: f64) -> f64 {
+    fn linear(largest: f64) -> Self {
+        // 1, 2 or 5 times a power of ten.
+        let power = 10_f64.powf((largest / STEPS).log10().floor());
+        let step = [1.0, 2.0, 5.0]
+            .map(|part| part * power)
+            .into_iter()
+            .find(|step| largest / step <= STEPS + 1e-9)
+            .unwrap_or(power * 10.0);
+        let steps = (largest / step).ceil();
+        Self {
+            kind: Kind::Linear,
+            low: 0.0,
+            high: steps * step,
+            ticks: (0..=steps as u32).map(|at| f64::from(at) * step).collect(),
+        }
+    }
+
+    /// Counts in half decades: an even number is a power of ten, an odd one three times that.
+    fn log(smallest: f64, largest: f64) -> Self {
+        let value = |half: i32| 10_f64.powi(half.div_euclid(2)) * [1.0, 3.0][half.rem_euclid(2) as usize];
+        let first = (smallest.log10() * 2.0).floor() as i32;
+        let last = ((largest.log10() * 2.0).ceil() as i32).max(first + 1);
+        let wide = (last + 1).div_euclid(2) - first.div_euclid(2) > 4;
+        Self {
+            kind: Kind::Log,
+            low: value(first),
+            high: value(last),
+            ticks: (first..=last)
+                .filter(|half| !wide || half % 2 == 0)
+                .map(value)
+                .collect(),
+        }
+    }
+
+    /// The position of a value, from 0 to 1.
+    fn place(&self, value: f64) -> f64 {
         let part = match self.kind {
-            Kind::Linear => (value - self.low) / (self.high - self.low),
-            Kind::Log if value <= 0.0 => 0.0,
+            Kind::Linear => value / self.high,
             Kind::Log => (value / self.low).ln() / (self.high / self.low).ln(),
         };
         part.clamp(0.0, 1.0)
@@ -68,87 +93,38 @@ impl Axis {
         BOTTOM - self.place(value) * (BOTTOM - TOP)
     }
 
-    fn ticks(&self) -> Vec<f64> {
-        match self.kind {
-            Kind::Linear => {
-                let step = step_of(self.high);
-                (0..=(self.high / step).round() as u32)
-                    .map(|at| f64::from(at) * step)
-                    .collect()
-            }
-            Kind::Log => {
-                let (first, last) = (self.low.log10().floor() as i32, self.high.log10().ceil() as i32);
-                let wide = last - first > 4;
-                (first..=last)
-                    .flat_map(|power| {
-                        let decade = 10_f64.powi(power);
-                        let parts: &[f64] = if wide { &[1.0] } else { &[1.0, 3.0] };
-                        parts.iter().map(move |part| part * decade)
-                    })
-                    .filter(|tick| *tick >= self.low * 0.999 && *tick <= self.high * 1.001)
-                    .collect()
-            }
-        }
-    }
-
-    /// Lines across the plot with their values, and what they mean.
+    /// Draws lines across the plot with their values, and the label.
     pub(super) fn draw_vertical(&self, figure: &mut Figure, label: &str) {
-        for value in self.ticks() {
-            let y = self.y(value);
-            figure.line((LEFT, y), (RIGHT, y), GRID, 1.0);
-            figure.text(LEFT - 10.0, y + 4.5, 12.5, FAINT, Anchor::End, &tick(value));
+        for value in &self.ticks {
+            let y = self.y(*value);
+            figure.line((LEFT, y), (RIGHT, y), GRID);
+            figure.text((LEFT - 10.0, y + 4.5), 12.5, FAINT, END, &tick(*value));
         }
-        figure.line((LEFT, BOTTOM), (RIGHT, BOTTOM), FAINT, 1.0);
-        figure.upright(28.0, f64::midpoint(TOP, BOTTOM), 13.5, label);
+        figure.line((LEFT, BOTTOM), (RIGHT, BOTTOM), FAINT);
+        let (x, y) = (28.0, f64::midpoint(TOP, BOTTOM));
+        let upwards = format!(r#"{MIDDLE} transform="rotate(-90 {x:.1} {y:.1})""#);
+        figure.text((x, y), 13.5, FAINT, &upwards, label);
     }
 
-    pub(super) fn draw_horizontal(&self, figure: &mut Figure, label: &str) {
-        for value in self.ticks() {
-            self.mark(figure, value, &tick(value));
+    /// Draws the marks, or the ticks if there are none, and the label.
+    pub(super) fn draw_horizontal(&self, figure: &mut Figure, label: &str, marks: &[(f64, String)]) {
+        if marks.is_empty() {
+            let ticks: Vec<_> = self.ticks.iter().map(|value| (*value, tick(*value))).collect();
+            self.draw_marks(figure, &ticks);
+        } else {
+            self.draw_marks(figure, marks);
         }
-        self.caption(figure, label);
+        let middle = f64::midpoint(LEFT, RIGHT);
+        figure.text((middle, BOTTOM + 46.0), 13.5, FAINT, MIDDLE, label);
     }
 
-    /// What a horizontal axis means.
-    pub(super) fn caption(&self, figure: &mut Figure, label: &str) {
-        figure.text(
-            f64::midpoint(LEFT, RIGHT),
-            BOTTOM + 46.0,
-            13.5,
-            FAINT,
-            Anchor::Middle,
-            label,
-        );
-    }
-
-    /// A value below the plot.
-    pub(super) fn mark(&self, figure: &mut Figure, value: f64, text: &str) {
-        let x = self.x(value);
-        figure.line((x, TOP), (x, BOTTOM), GRID, 1.0);
-        figure.line((x, BOTTOM), (x, BOTTOM + 5.0), FAINT, 1.0);
-        figure.text(x, BOTTOM + 21.0, 12.5, INK, Anchor::Middle, text);
-    }
-}
-
-/// 1, 2 or 5 times a power of ten, so that a handful of steps reach the value.
-fn step_of(largest: f64) -> f64 {
-    let rough = largest / STEPS;
-    let power = 10_f64.powf(rough.log10().floor());
-    [1.0, 2.0, 5.0, 10.0]
-        .into_iter()
-        .map(|part| part * power)
-        .find(|step| largest / step <= STEPS + 1e-9)
-        .unwrap_or(power * 10.0)
-}
-
-/// 1 or 3 times a power of ten beside the value.
-fn half_decade(value: f64, round: fn(f64) -> f64) -> f64 {
-    let halves = round(value.log10() * 2.0) as i32;
-    let decade = 10_f64.powi(halves.div_euclid(2));
-    if halves.rem_euclid(2) == 1 {
-        decade * 3.0
-    } else {
-        decade
+    fn draw_marks(&self, figure: &mut Figure, marks: &[(f64, String)]) {
+        for (value, text) in marks {
+            let x = self.x(*value);
+            figure.line((x, TOP), (x, BOTTOM), GRID);
+            figure.line((x, BOTTOM), (x, BOTTOM + 5.0), FAINT);
+            figure.text((x, BOTTOM + 21.0), 12.5, INK, MIDDLE, text);
+        }
     }
 }
 
@@ -160,13 +136,13 @@ mod tests {
     fn axes_hold_their_values_and_end_on_ticks() {
         for largest in [0.07, 1.0, 9.9, 1_234.0] {
             let axis = Axis::over(Kind::Linear, [largest].into_iter());
-            assert!(axis.high >= largest && axis.ticks().len() <= 8, "{axis:?}");
-            assert!((axis.ticks().last().unwrap() - axis.high).abs() < axis.high * 1e-9);
+            assert!(axis.high >= largest && axis.ticks.len() <= 8, "{axis:?}");
+            assert!((axis.ticks.last().unwrap() - axis.high).abs() < axis.high * 1e-9);
         }
         let axis = Axis::over(Kind::Log, [0.2, 45.0, 0.0].into_iter());
         assert!(axis.low <= 0.2 && axis.high >= 45.0);
         assert!(
-            axis.place(0.2) < axis.place(45.0) && axis.ticks().len() >= 3,
+            axis.place(0.2) < axis.place(45.0) && axis.ticks.len() >= 3,
             "{axis:?}"
         );
     }

@@ -1,31 +1,28 @@
-//! The charts: those of Dapr's published report, and what that one lacks.
+//! The charts: those of Dapr's published report, and others.
 
-use super::bars::{Bars, Series};
+use super::axis::Kind;
 use super::figure::Figure;
-use super::number;
+use super::number::{bytes, tick};
+use super::plot::{Plot, Series};
 use super::{ProtocolResults, Results};
-use crate::plan::System;
 
 mod compared;
 mod drawn;
 
 use compared::{COMPARED, Compared, Load};
 
-/// Every chart of a protocol, by the name of its file. One without data is left out.
+/// Every chart of a protocol, with the name of its file. A chart without data is left out.
 pub(super) fn all(results: &Results, found: &ProtocolResults) -> Vec<(&'static str, Figure)> {
     let page = Page { results, found };
-    let mut charts: Vec<_> = COMPARED
-        .iter()
-        .filter_map(|chart| Some((chart.file, page.compared(chart)?)))
-        .collect();
-    charts.extend(page.drawn());
-    if found.protocol.state().is_some() {
-        charts.retain(|(file, _)| OF_STATE.contains(file));
-    }
+    let compared = COMPARED.iter().map(|chart| (chart.file, page.compared(chart)));
+    let charts = compared.chain(page.drawn());
     charts
+        .filter(|(file, _)| found.protocol.state().is_none() || OF_STATE.contains(file))
+        .filter_map(|(file, figure)| Some((file, figure?)))
+        .collect()
 }
 
-/// What is worth a chart where there are a dozen kinds of call; what compares them has charts of its own.
+/// The charts of a call of state. There are a dozen of such calls, and charts that compare them.
 const OF_STATE: &[&str] = &[
     "summary",
     "tail_latency",
@@ -45,20 +42,33 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    fn title(&self, title: &str) -> String {
-        format!("{title}: {}", self.found.protocol.title())
+    fn plot<T>(
+        &self,
+        title: &str,
+        subtitle: String,
+        label: &'static str,
+        kind: Kind,
+        series: impl Iterator<Item = Series<T>>,
+    ) -> Plot<T> {
+        Plot {
+            title: format!("{title}: {}", self.found.protocol.title()),
+            subtitle,
+            label,
+            kind,
+            series: series.collect(),
+        }
     }
 
     /// The load behind a chart, in words.
     fn load(&self, load: Load) -> String {
         let plan = &self.results.plan;
-        let (payload, connections) = (number::bytes(plan.payload), plan.connections);
+        let (payload, connections) = (bytes(plan.payload), plan.connections);
         match load {
             Load::Rate => format!(
                 "{payload}, {connections} connections, {} requests/s, {} rounds of {} requests",
-                number::tick(plan.qps),
+                tick(plan.qps),
                 plan.rounds,
-                number::tick(plan.requests as f64)
+                tick(plan.requests as f64)
             ),
             Load::Full => format!("{payload}, {connections} connections, as fast as answers come"),
             Load::Start if self.found.protocol.state().is_some() => "median".to_owned(),
@@ -66,40 +76,24 @@ impl Page<'_> {
         }
     }
 
-    /// Bars of all systems side by side; none when no system has a value.
+    /// Bars of all systems side by side.
     fn compared(&self, chart: &Compared) -> Option<Figure> {
-        let series = self.found.systems.iter().map(|system| Series {
-            name: system.system.title().to_owned(),
-            colour: colour(system.system),
-            values: chart.categories.iter().map(|(_, read)| read(system)).collect(),
+        let series = self.found.systems.iter().map(|system| {
+            let values = chart.categories.iter().map(|(_, read)| read(system));
+            Series::of(system.system, values.collect())
         });
-        // One without any value, as the direct call's memory, would only widen the groups.
-        let series: Vec<_> = series
-            .filter(|series| series.values.iter().any(Option::is_some))
+        let categories: Vec<_> = chart
+            .categories
+            .iter()
+            .map(|(name, _)| (*name).to_owned())
             .collect();
-        let bars = Bars {
-            title: self.title(chart.title),
-            subtitle: self.load(chart.load),
-            label: chart.label.to_owned(),
-            categories: chart
-                .categories
-                .iter()
-                .map(|(name, _)| (*name).to_owned())
-                .collect(),
+        self.plot(
+            chart.title,
+            self.load(chart.load),
+            chart.label,
+            chart.kind,
             series,
-            kind: chart.kind,
-            from: None,
-        };
-        (!bars.series.is_empty()).then(|| bars.grouped())
-    }
-}
-
-pub(super) fn colour(system: System) -> &'static str {
-    match system {
-        System::Direct => "#9aa5b1",
-        System::Outrigger => "#0b7a75",
-        System::Reference => "#d9822b",
-        System::Envoy => "#b5367a",
-        System::Nginx => "#5b5bd6",
+        )
+        .grouped(&categories, None)
     }
 }

@@ -1,6 +1,5 @@
-//! A drawing: SVG text, and the same as PNG.
+//! A drawing as SVG, and its conversion to PNG.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use resvg::tiny_skia::{Pixmap, Transform};
@@ -13,125 +12,83 @@ pub(super) const HEIGHT: f64 = 540.0;
 pub(super) const INK: &str = "#1f2933";
 pub(super) const FAINT: &str = "#616e7c";
 pub(super) const GRID: &str = "#e4e7eb";
-/// PNGs are drawn at this multiple, for dense screens.
+/// Attributes of a text.
+pub(super) const MIDDLE: &str = r#"text-anchor="middle""#;
+pub(super) const END: &str = r#"text-anchor="end""#;
+const START: &str = r#"text-anchor="start""#;
+/// Pixels of a PNG per unit, for dense screens.
 const SCALE: f32 = 1.5;
-
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Anchor {
-    Start,
-    Middle,
-    End,
-}
 
 /// Shapes in a coordinate system of `WIDTH` by `HEIGHT`, origin at the top left.
 pub(super) struct Figure {
     svg: String,
 }
 
-// Writing into a string cannot fail.
 impl Figure {
     pub(super) fn new(title: &str, subtitle: &str) -> Self {
-        let mut svg = String::new();
-        let _ = write!(
-            svg,
+        let svg = format!(
             r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="Roboto, 'Helvetica Neue', Arial, sans-serif">"#
         );
         let mut figure = Self { svg };
         figure.rect(0.0, 0.0, WIDTH, HEIGHT, "#ffffff");
-        figure.bold(32.0, 40.0, 21.0, title);
-        figure.text(32.0, 63.0, 13.5, FAINT, Anchor::Start, subtitle);
+        figure.text((32.0, 40.0), 21.0, INK, r#"font-weight="bold""#, title);
+        figure.text((32.0, 63.0), 13.5, FAINT, START, subtitle);
         figure
     }
 
-    pub(super) fn text(&mut self, x: f64, y: f64, size: f64, colour: &str, anchor: Anchor, text: &str) {
-        let anchor = match anchor {
-            Anchor::Start => "start",
-            Anchor::Middle => "middle",
-            Anchor::End => "end",
-        };
-        let text = escaped(text);
-        let _ = write!(
-            self.svg,
-            r#"<text x="{x:.1}" y="{y:.1}" font-size="{size}" fill="{colour}" text-anchor="{anchor}">{text}</text>"#
-        );
-    }
-
-    pub(super) fn bold(&mut self, x: f64, y: f64, size: f64, text: &str) {
-        let text = escaped(text);
-        let _ = write!(
-            self.svg,
-            r#"<text x="{x:.1}" y="{y:.1}" font-size="{size}" font-weight="bold" fill="{INK}">{text}</text>"#
-        );
-    }
-
-    /// Text that reads upwards, for a vertical axis.
-    pub(super) fn upright(&mut self, x: f64, y: f64, size: f64, text: &str) {
-        let text = escaped(text);
-        let _ = write!(
-            self.svg,
-            r#"<text x="{x:.1}" y="{y:.1}" font-size="{size}" fill="{FAINT}" text-anchor="middle" transform="rotate(-90 {x:.1} {y:.1})">{text}</text>"#
+    pub(super) fn text(&mut self, (x, y): (f64, f64), size: f64, colour: &str, attributes: &str, text: &str) {
+        let text = text
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;");
+        self.svg += &format!(
+            r#"<text x="{x:.1}" y="{y:.1}" font-size="{size}" fill="{colour}" {attributes}>{text}</text>"#
         );
     }
 
     pub(super) fn rect(&mut self, x: f64, y: f64, width: f64, height: f64, colour: &str) {
-        let _ = write!(
-            self.svg,
+        self.svg += &format!(
             r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" fill="{colour}"/>"#
         );
     }
 
-    pub(super) fn line(&mut self, from: (f64, f64), to: (f64, f64), colour: &str, width: f64) {
-        let _ = write!(
-            self.svg,
-            r#"<line x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}" stroke="{colour}" stroke-width="{width}"/>"#,
-            from.0, from.1, to.0, to.1
+    pub(super) fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), colour: &str) {
+        self.svg += &format!(
+            r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{colour}" stroke-width="1"/>"#
         );
     }
 
     pub(super) fn path(&mut self, points: &[(f64, f64)], colour: &str) {
         let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        let _ = write!(
-            self.svg,
-            r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="2.5" stroke-linejoin="round"/>"#,
-            points.join(" ")
+        let points = points.join(" ");
+        self.svg += &format!(
+            r#"<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2.5" stroke-linejoin="round"/>"#
         );
     }
 
     pub(super) fn dot(&mut self, x: f64, y: f64, colour: &str) {
-        let _ = write!(
-            self.svg,
+        self.svg += &format!(
             r##"<circle cx="{x:.1}" cy="{y:.1}" r="4.5" fill="{colour}" stroke="#ffffff" stroke-width="1.5"/>"##
         );
     }
 
-    /// Names and colours in a row above the plot.
-    pub(super) fn legend(&mut self, entries: &[(String, &str)]) {
+    /// Draws names and colours in a row above the plot.
+    pub(super) fn legend<'a>(&mut self, entries: impl Iterator<Item = (&'a str, &'a str)>) {
         let mut x = 32.0;
         for (name, colour) in entries {
             self.rect(x, 79.0, 13.0, 13.0, colour);
-            self.text(x + 19.0, 90.5, 13.5, INK, Anchor::Start, name);
-            x += 19.0 + width_of(name, 13.5) + 26.0;
+            self.text((x + 19.0, 90.5), 13.5, INK, START, name);
+            // The width of a text is estimated from its length.
+            x += 19.0 + name.chars().count() as f64 * 13.5 * 0.54 + 26.0;
         }
     }
 
-    pub(super) fn into_svg(mut self) -> String {
-        self.svg.push_str("</svg>\n");
-        self.svg
+    pub(super) fn into_svg(self) -> String {
+        self.svg + "</svg>\n"
     }
 }
 
-/// Roughly how wide a text is drawn.
-pub(super) fn width_of(text: &str, size: f64) -> f64 {
-    text.chars().count() as f64 * size * 0.54
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-}
-
-/// Turns SVG into PNG, with the typeface that comes with this program.
+/// Converts SVG to PNG, with the typeface that comes with this program.
 pub(super) struct Rasteriser {
     options: Options<'static>,
 }
@@ -161,14 +118,14 @@ impl Rasteriser {
 
 #[cfg(test)]
 mod tests {
-    use super::{Anchor, Figure, INK, Rasteriser};
+    use super::{Figure, INK, MIDDLE, Rasteriser};
 
     #[test]
     fn text_reaches_the_png() {
         let rasteriser = Rasteriser::new();
         let blank = rasteriser.png(&Figure::new("", "").into_svg()).unwrap();
         let mut figure = Figure::new("a < b & c", "");
-        figure.text(100.0, 100.0, 14.0, INK, Anchor::Middle, "µs");
+        figure.text((100.0, 100.0), 14.0, INK, MIDDLE, "µs");
         let drawn = rasteriser.png(&figure.into_svg()).unwrap();
         assert!(drawn.starts_with(b"\x89PNG") && drawn.len() > blank.len());
     }

@@ -1,35 +1,27 @@
-//! Numbers as people read them.
+//! Numbers for readers.
 
 /// Three digits that matter, with separators: 12,300; 1,230; 12.3; 0.0123.
 pub(super) fn short(value: f64) -> String {
-    let size = value.abs();
-    if size == 0.0 {
-        return "0".to_owned();
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        100.0.. => grouped(value),
+        10.0.. => trimmed(&format!("{value:.1}")),
+        1.0.. => trimmed(&format!("{value:.2}")),
+        size => {
+            // The first digit that matters, and one more.
+            let digits = (1 - size.log10().floor() as i32).clamp(2, 9) as usize;
+            format!("{value:.digits$}")
+        }
     }
-    if size >= 100.0 {
-        return grouped(value.round());
-    }
-    let digits = if size >= 10.0 {
-        1
-    } else if size >= 1.0 {
-        2
-    } else {
-        // The first digit that matters, and one more.
-        (1 - size.log10().floor() as i32).clamp(2, 9) as usize
-    };
-    let text = format!("{value:.digits$}");
-    if size >= 1.0 { trimmed(&text) } else { text }
 }
 
-/// A tick of an axis: no more digits than it needs.
+/// A tick of an axis, without superfluous digits.
 pub(super) fn tick(value: f64) -> String {
-    if value.abs() >= 1e6 {
-        return format!("{}M", trimmed(&format!("{:.1}", value / 1e6)));
+    match value.abs() {
+        1e6.. => format!("{}M", trimmed(&format!("{:.1}", value / 1e6))),
+        1e3.. => grouped(value),
+        _ => trimmed(&format!("{value:.4}")),
     }
-    if value.abs() >= 1_000.0 {
-        return grouped(value.round());
-    }
-    trimmed(&format!("{value:.4}"))
 }
 
 /// A number of bytes in its own unit.
@@ -41,16 +33,13 @@ pub(super) fn bytes(count: usize) -> String {
     }
 }
 
+/// Removes the zeros at the end of a decimal fraction.
 fn trimmed(text: &str) -> String {
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        text.to_owned()
-    }
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn grouped(value: f64) -> String {
-    let digits = format!("{:.0}", value.abs());
+    let digits = format!("{:.0}", value.abs().round());
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
         if at > 0 && (digits.len() - at).is_multiple_of(3) {

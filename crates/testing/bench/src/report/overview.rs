@@ -1,16 +1,13 @@
 //! All calls of a store side by side.
 
 use super::axis::Kind;
-use super::bars::{Bars, Series};
-use super::charts::colour;
-use super::figure::Figure;
-use super::number;
-use super::ratios::{self, FIGURES};
-use super::{ProtocolResults, Results};
+use super::number::{bytes, tick};
+use super::plot::{Plot, Series};
+use super::{ProtocolResults, Results, figure, ratios};
 use crate::plan::{Store, System};
 
-/// Figures that are drawn, by file.
-const DRAWN: &[(&str, usize)] = &[
+/// The charts by file.
+const DRAWN: &[(&str, ratios::Figure)] = &[
     ("cpu", ratios::CPU),
     ("cpu_saturated", ratios::CPU_SATURATED),
     ("cpu_added", ratios::CPU_ADDED),
@@ -19,58 +16,44 @@ const DRAWN: &[(&str, usize)] = &[
     ("throughput", ratios::THROUGHPUT),
 ];
 
-/// Where the charts are, in the folder of charts.
+/// The folder of a store in the folder of charts.
 pub(super) fn folder(store: Store) -> String {
     format!("state-{}", store.name())
 }
 
-/// What was measured of a store.
-pub(super) fn found(results: &Results, store: Store) -> Vec<&ProtocolResults> {
-    let of_store = |found: &&ProtocolResults| {
-        let call = found.protocol.state();
-        call.is_some_and(|call| call.store == store)
-    };
-    results.protocols.iter().filter(of_store).collect()
-}
-
-/// A chart for each figure that was measured, by the name of its file.
-pub(super) fn charts(results: &Results, store: Store) -> Vec<(&'static str, Figure)> {
-    let calls = found(results, store);
-    let chart = |&(file, at): &(&'static str, usize)| {
-        let figure = FIGURES.get(at)?;
+/// A chart for each figure that was measured, with the name of its file.
+pub(super) fn charts(results: &Results, store: Store) -> Vec<(&'static str, figure::Figure)> {
+    let plan = &results.plan;
+    let (calls, categories): (Vec<&ProtocolResults>, Vec<String>) = results
+        .protocols
+        .iter()
+        .filter_map(|found| Some((found, found.protocol.state()?)))
+        .filter(|(_, call)| call.store == store)
+        .map(|(found, call)| (found, format!("{} over {}", call.verb.name(), call.api.title())))
+        .unzip();
+    let chart = |(file, figure): &(&'static str, ratios::Figure)| {
         let systems = [System::Direct, System::Outrigger, System::Reference];
-        let series = systems.into_iter().map(|system| Series {
-            name: system.title().to_owned(),
-            colour: colour(system),
-            values: calls.iter().map(|found| figure.of(found, system)).collect(),
+        let series = systems.map(|system| {
+            let values = calls.iter().map(|found| figure.of(found, system));
+            Series::of(system, values.collect())
         });
-        let series: Vec<_> = series
-            .filter(|series| series.values.iter().any(Option::is_some))
-            .collect();
-        let categories = calls.iter().filter_map(|found| {
-            let call = found.protocol.state()?;
-            Some(format!("{} over {}", call.verb.name(), call.api.title()))
-        });
-        let plan = &results.plan;
-        let bars = Bars {
+        let load = if figure.saturated {
+            "as fast as answers come".to_owned()
+        } else {
+            format!("{} requests/s", tick(plan.qps))
+        };
+        let plot = Plot {
             title: format!("State {}: {}", store.title(), figure.name),
             subtitle: format!(
-                "values of {}, {} connections, {}",
-                number::bytes(plan.payload),
-                plan.connections,
-                if figure.saturated {
-                    "as fast as answers come".to_owned()
-                } else {
-                    format!("{} requests/s", number::tick(plan.qps))
-                }
+                "values of {}, {} connections, {load}",
+                bytes(plan.payload),
+                plan.connections
             ),
-            label: figure.unit.to_owned(),
-            categories: categories.collect(),
-            series,
+            label: figure.unit,
             kind: Kind::Linear,
-            from: None,
+            series: series.into(),
         };
-        (!bars.series.is_empty()).then(|| (file, bars.grouped()))
+        Some((*file, plot.grouped(&categories, None)?))
     };
     DRAWN.iter().filter_map(chart).collect()
 }

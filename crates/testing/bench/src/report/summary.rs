@@ -1,11 +1,11 @@
-//! The summary page: highlights, how to read it, tables, charts.
+//! The summary page: highlights, notes for readers, tables, charts.
 
 use std::fmt::Write as _;
 
 use super::charts;
 use super::number::{bytes, short, tick};
 use super::overview;
-use super::ratios::{self, FIGURES};
+use super::ratios::{self, FIGURES, Figure};
 use super::tables::{cell, cpu, latency, memory, saturation, sweep, table};
 use super::targets;
 use super::{ProtocolResults, Results};
@@ -42,10 +42,8 @@ pub(super) fn markdown(results: &Results) -> String {
     let mut page = String::new();
     head(&mut page, results);
     highlights(&mut page, results);
-    if results.plan.is_of_state() {
-        stores(&mut page, results);
-    }
     let more = if results.plan.is_of_state() {
+        stores(&mut page, results);
         READING_STATE
     } else {
         READING_INVOCATION
@@ -69,18 +67,16 @@ fn head(page: &mut String, results: &Results) {
         Driver::Own => "outrigger-bench",
         Driver::Fortio(_) => "Fortio (rounds), outrigger-bench (the rest)",
     };
+    let size = bytes(plan.payload);
     let (subject, payload, sidecars) = if plan.is_of_state() {
         let sidecars = "one; metrics, tracing of one call in ten";
-        ("State", format!("values of {}", bytes(plan.payload)), sidecars)
+        ("State", format!("values of {size}"), sidecars)
     } else {
         let sidecars = "mTLS, metrics, tracing of one call in ten, access control on the callee";
-        let payload = format!("{} each way", bytes(plan.payload));
-        ("Service invocation", payload, sidecars)
+        ("Service invocation", format!("{size} each way"), sidecars)
     };
-    let versions: Vec<String> = results
-        .versions
-        .iter()
-        .filter(|(_, version)| !version.is_empty())
+    let versions = results.versions.iter().filter(|(_, version)| !version.is_empty());
+    let versions: Vec<_> = versions
         .map(|(system, version)| format!("{} {version}", system.title()))
         .collect();
     let _ = writeln!(
@@ -142,28 +138,21 @@ fn highlights(page: &mut String, results: &Results) {
         let Some(ours) = found.of(System::Outrigger) else {
             continue;
         };
-        let value = |at: usize| {
-            FIGURES
-                .get(at)
-                .and_then(|figure| figure.of(found, System::Outrigger))
+        let hops = match found.protocol.state() {
+            Some(_) => "the sidecar",
+            None => "both sidecars together",
         };
-        let mut parts = Vec::new();
-        if let Some(cpu) = value(ratios::CPU) {
-            let hops = match found.protocol.state() {
-                Some(_) => "the sidecar",
-                None => "both sidecars together",
-            };
-            parts.push(format!("{} µs of CPU per call in {hops}", short(cpu)));
-        }
-        if let Some(added) = value(ratios::ADDED_P50) {
-            parts.push(format!("{} ms added at the median", short(added)));
-        }
-        if let Some(most) = value(ratios::THROUGHPUT) {
-            parts.push(format!("{} calls per second at saturation", short(most)));
-        }
-        if let Some(memory) = value(ratios::MEMORY_LOADED) {
-            parts.push(format!("{} MB resident per sidecar", short(memory)));
-        }
+        let figures: [(&Figure, String); 4] = [
+            (&ratios::CPU, format!("µs of CPU per call in {hops}")),
+            (&ratios::ADDED_P50, "ms added at the median".to_owned()),
+            (&ratios::THROUGHPUT, "calls per second at saturation".to_owned()),
+            (&ratios::MEMORY_LOADED, "MB resident per sidecar".to_owned()),
+        ];
+        let measured = figures.iter().filter_map(|(figure, words)| {
+            let value = figure.of(found, System::Outrigger)?;
+            Some(format!("{} {words}", short(value)))
+        });
+        let mut parts: Vec<_> = measured.collect();
         parts.push(format!(
             "{} of {} calls failed",
             ours.total.failed(),
@@ -180,7 +169,7 @@ fn highlights(page: &mut String, results: &Results) {
 }
 
 fn against(found: &ProtocolResults, peer: System) -> Option<String> {
-    let ratio = |at: usize| FIGURES.get(at).and_then(|figure| figure.ratio(found, peer));
+    let ratio = |figure: Figure| figure.ratio(found, peer);
     let mut line = format!(
         "against {}: {} times its CPU time per call, {} times its calls per second at saturation",
         peer.title(),
@@ -205,34 +194,26 @@ fn protocol(page: &mut String, results: &Results, found: &ProtocolResults) {
     table(
         page,
         "Targets",
-        &TARGET_COLUMNS.map(String::from),
+        &["", "target", "measured", ""],
         target_rows(found),
     );
     latency(page, found);
     cpu(page, found);
     memory(page, found);
     saturation(page, found);
+    let unit = "calls per second (CPU time per call in the hops, µs)";
+    let title = format!("Payload sweep: {unit}");
+    sweep(page, found, &title, |s| &s.payloads, |m| bytes(m.payload));
+    let title = format!("Connection sweep: {unit}");
     sweep(
         page,
         found,
-        "Payload sweep: calls per second (CPU time per call in the hops, µs)",
-        |s| &s.payloads,
-        |m| bytes(m.payload),
-    );
-    sweep(
-        page,
-        found,
-        "Connection sweep: calls per second (CPU time per call in the hops, µs)",
+        &title,
         |s| &s.connections,
         |m| m.connections.to_string(),
     );
     for (name, _) in charts::all(results, found) {
-        let _ = writeln!(
-            page,
-            "![{}](charts/{}/{name}.png)",
-            name.replace('_', " "),
-            found.protocol.name()
-        );
+        image(page, &name.replace('_', " "), &found.protocol.name(), name);
     }
     let _ = writeln!(page);
 }
@@ -252,11 +233,7 @@ fn side_by_side(page: &mut String, found: &ProtocolResults) {
             .any(|system| figure.of(found, system.system).is_some())
     });
     let rows = measured.map(|figure| {
-        let better = if figure.more_is_better {
-            ", more is better"
-        } else {
-            ""
-        };
+        let better = ["", ", more is better"][usize::from(figure.more_is_better)];
         let mut row = vec![format!("{}{better}", figure.name), figure.unit.to_owned()];
         row.push(cell(figure.of(found, System::Outrigger)));
         row.extend(peers.iter().map(|peer| cell(figure.of(found, *peer))));
@@ -266,19 +243,10 @@ fn side_by_side(page: &mut String, found: &ProtocolResults) {
     table(page, "Side by side", &columns, rows);
 }
 
-const TARGET_COLUMNS: [&str; 4] = ["", "target", "measured", ""];
-
 fn target_rows(found: &ProtocolResults) -> impl Iterator<Item = Vec<String>> {
-    targets::of(found.protocol).iter().filter_map(|target| {
-        let (figure, measured) = target.measured(found)?;
-        let met = if target.met(measured) { "met" } else { "missed" };
-        Some(vec![
-            figure.to_owned(),
-            target.wording(),
-            short(measured),
-            met.to_owned(),
-        ])
-    })
+    targets::of(found.protocol)
+        .iter()
+        .filter_map(|target| target.row(found))
 }
 
 /// The targets of all calls together, and the charts that show them side by side.
@@ -290,19 +258,18 @@ fn stores(page: &mut String, results: &Results) {
             row
         })
     });
-    table(page, "Targets of all calls", &columns.map(String::from), rows);
+    table(page, "Targets of all calls", &columns, rows);
     for store in Store::ALL {
         for (name, _) in overview::charts(results, store) {
-            let _ = writeln!(
-                page,
-                "![{} {}](charts/{}/{name}.png)",
-                store.title(),
-                name.replace('_', " "),
-                overview::folder(store)
-            );
+            let title = format!("{} {}", store.title(), name.replace('_', " "));
+            image(page, &title, &overview::folder(store), name);
         }
     }
     let _ = writeln!(page);
+}
+
+fn image(page: &mut String, title: &str, folder: &str, name: &str) {
+    let _ = writeln!(page, "![{title}](charts/{folder}/{name}.png)");
 }
 
 fn capitalised(text: &str) -> String {

@@ -1,5 +1,6 @@
 //! The tables of the summary page.
 
+use std::borrow::Borrow;
 use std::fmt::Write as _;
 
 use super::ProtocolResults;
@@ -9,51 +10,34 @@ use crate::plan::System;
 use crate::procfs::{Cpu, Role};
 use crate::results::{Measurement, SystemResults};
 
+/// A column: its head, and the cell of a row.
+type Column<T> = (&'static str, fn(&T) -> String);
+
 pub(super) fn latency(page: &mut String, found: &ProtocolResults) {
-    let columns = [
-        "",
-        "mean",
-        "min",
-        "p50",
-        "p90",
-        "p99",
-        "p99.9",
-        "max",
-        "p50 of rounds",
-        "left late, p50 and p99",
-        "requests/s",
-        "failed",
+    let columns: &[Column<SystemResults>] = &[
+        ("mean", |s| ms(s.total.latency.mean)),
+        ("min", |s| ms(s.total.latency.min)),
+        ("p50", |s| ms(s.total.latency.p50)),
+        ("p90", |s| ms(s.total.latency.p90)),
+        ("p99", |s| ms(s.total.latency.p99)),
+        ("p99.9", |s| ms(s.total.latency.p999)),
+        ("max", |s| ms(s.total.latency.max)),
+        ("p50 of rounds", |s| {
+            let medians = || s.rounds.iter().map(|round| round.latency.p50);
+            let least = medians().fold(f64::INFINITY, f64::min);
+            format!("{} to {}", ms(least), ms(medians().fold(0.0, f64::max)))
+        }),
+        ("left late, p50 and p99", |s| {
+            format!("{}, {}", ms(s.total.lag.p50), ms(s.total.lag.p99))
+        }),
+        ("requests/s", |s| short(s.total.qps())),
+        ("failed", |s| failures(&s.total)),
     ];
-    let rows = found.systems.iter().map(|system| {
-        let (total, latency) = (&system.total, &system.total.latency);
-        let mut row = vec![system.system.title().to_owned()];
-        let values = [
-            latency.mean,
-            latency.min,
-            latency.p50,
-            latency.p90,
-            latency.p99,
-            latency.p999,
-            latency.max,
-        ];
-        row.extend(values.iter().map(|micros| short(micros / 1e3)));
-        let medians = || system.rounds.iter().map(|round| round.latency.p50 / 1e3);
-        let (least, most) = (
-            medians().fold(f64::INFINITY, f64::min),
-            medians().fold(0.0, f64::max),
-        );
-        row.push(format!("{} to {}", short(least), short(most)));
-        let lag = |micros: f64| short(micros / 1e3);
-        row.push(format!("{}, {}", lag(total.lag.p50), lag(total.lag.p99)));
-        row.push(short(total.qps()));
-        row.push(failures(total));
-        row
-    });
-    table(
+    by_system(
         page,
         "Latency at the fixed rate, milliseconds",
-        &columns.map(String::from),
-        rows,
+        columns,
+        systems(found),
     );
 }
 
@@ -61,21 +45,17 @@ fn failures(measured: &Measurement) -> String {
     if measured.errors.is_empty() {
         return "0".to_owned();
     }
-    let kinds: Vec<String> = measured
+    let kinds = measured
         .errors
         .iter()
-        .map(|(kind, count)| format!("{count} × {kind}"))
-        .collect();
-    kinds.join(", ").replace('|', "/")
+        .map(|(kind, count)| format!("{count} × {kind}"));
+    kinds.collect::<Vec<_>>().join(", ").replace('|', "/")
 }
 
 pub(super) fn cpu(page: &mut String, found: &ProtocolResults) {
     type Read = fn(Cpu) -> f64;
-    let store = if found.protocol.state().is_some() {
-        "store"
-    } else {
-        "app"
-    };
+    type Cell = Box<dyn Fn(&SystemResults) -> String>;
+    let store = found.protocol.state().map_or("app", |_| "store");
     let all: [(&str, Role, Read); 6] = [
         ("caller user", Role::Caller, |cpu| cpu.user),
         ("caller system", Role::Caller, |cpu| cpu.system),
@@ -84,113 +64,76 @@ pub(super) fn cpu(page: &mut String, found: &ProtocolResults) {
         (store, Role::App, Cpu::total),
         ("load generator", Role::Load, Cpu::total),
     ];
-    let present = |role| {
-        found
-            .systems
-            .iter()
-            .any(|system| system.total.cpu.contains_key(&role))
-    };
-    let shown: Vec<_> = all.into_iter().filter(|(_, role, _)| present(*role)).collect();
-    let mut columns = vec![""];
-    columns.extend(shown.iter().map(|(name, _, _)| *name));
-    columns.push("all hops, millicores");
-    let rows = found.systems.iter().map(|system| {
-        let total = &system.total;
-        let per_call = |seconds: f64| short(seconds * 1e6 / total.requests.max(1) as f64);
-        let mut row = vec![system.system.title().to_owned()];
-        for (_, role, read) in &shown {
-            let cpu = total.cpu.get(role);
-            row.push(cpu.map_or_else(dash, |cpu| per_call(read(*cpu))));
+    let mut columns: Vec<(&str, Cell)> = Vec::new();
+    for (name, role, read) in all {
+        if found.systems.iter().any(|s| s.total.cpu.contains_key(&role)) {
+            columns.push((name, Box::new(move |s| per_call(s, role, read))));
         }
-        let hops = total.cpu_per_call(Role::is_hop) * total.requests as f64 / 1e3;
-        row.push(cell((hops > 0.0).then(|| hops / total.seconds.max(1e-9))));
-        row
-    });
-    let columns: Vec<String> = columns.into_iter().map(String::from).collect();
+    }
+    let millicores = |s: &SystemResults| {
+        let seconds = s.total.cpu_per_call(Role::is_hop) * s.total.requests as f64 / 1e3;
+        cell((seconds > 0.0).then(|| seconds / s.total.seconds.max(1e-9)))
+    };
+    columns.push(("all hops, millicores", Box::new(millicores)));
     let title = "CPU time at the fixed rate, microseconds per call (milliseconds per 1,000 calls)";
-    table(page, title, &columns, rows);
+    by_system(page, title, &columns, systems(found));
+}
+
+fn per_call(system: &SystemResults, role: Role, read: fn(Cpu) -> f64) -> String {
+    let cpu = system.total.cpu.get(&role);
+    cell(cpu.map(|cpu| read(*cpu) * 1e6 / system.total.requests.max(1) as f64))
 }
 
 pub(super) fn memory(page: &mut String, found: &ProtocolResults) {
-    let columns = [
-        "",
-        "idle",
-        "fixed rate",
-        "saturated",
-        "after all load",
-        "idle connection, KB",
-        "first call, ms",
+    let columns: &[Column<SystemResults>] = &[
+        ("idle", |s| cell(per_hop(&s.memory.idle))),
+        ("fixed rate", |s| cell(per_hop(&s.memory.loaded))),
+        ("saturated", |s| cell(per_hop(&s.memory.saturated))),
+        ("after all load", |s| cell(per_hop(&s.memory.settled))),
+        ("idle connection, KB", |s| {
+            cell(s.memory.per_connection.map(|bytes| bytes / 1e3))
+        }),
+        ("first call, ms", |s| match &*s.first_call {
+            [] => dash(),
+            starts => starts.iter().map(|ms| short(*ms)).collect::<Vec<_>>().join(", "),
+        }),
     ];
-    let rows = found
-        .systems
-        .iter()
-        .filter(|system| system.system != System::Direct)
-        .map(|system| {
-            let memory = &system.memory;
-            let mut row = vec![system.system.title().to_owned()];
-            for stage in [&memory.idle, &memory.loaded, &memory.saturated, &memory.settled] {
-                row.push(cell(per_hop(stage)));
-            }
-            row.push(cell(memory.per_connection.map(|bytes| bytes / 1e3)));
-            let starts: Vec<String> = system.first_call.iter().map(|ms| short(*ms)).collect();
-            row.push(if starts.is_empty() {
-                dash()
-            } else {
-                starts.join(", ")
-            });
-            row
-        });
-    table(
+    let rows = systems(found).filter(|(system, _)| *system != System::Direct);
+    by_system(
         page,
         "Resident memory of the larger hop, megabytes",
-        &columns.map(String::from),
+        columns,
         rows,
     );
 }
 
 pub(super) fn saturation(page: &mut String, found: &ProtocolResults) {
-    let columns = [
-        "",
-        "requested/s",
-        "achieved/s",
-        "mean",
-        "p50",
-        "p99",
-        "max",
-        "CPU per call in the hops, µs",
-        "load generator, % of a core",
-        "failed",
+    let columns: &[Column<Measurement>] = &[
+        ("requested/s", |m| {
+            m.requested_qps.map_or_else(|| "all it can".to_owned(), short)
+        }),
+        ("achieved/s", |m| short(m.qps())),
+        ("mean", |m| ms(m.latency.mean)),
+        ("p50", |m| ms(m.latency.p50)),
+        ("p99", |m| ms(m.latency.p99)),
+        ("max", |m| ms(m.latency.max)),
+        ("CPU per call in the hops, µs", |m| cell(hops(m))),
+        ("load generator, % of a core", |m| {
+            let cpu = m.cpu.get(&Role::Load);
+            cell(cpu.map(|cpu| cpu.total() / m.seconds.max(1e-9) * 100.0))
+        }),
+        ("failed", failures),
     ];
-    let rows = found.systems.iter().flat_map(|system| {
-        system.curve.iter().chain(&system.saturation).map(|measured| {
-            let latency = &measured.latency;
-            let mut row = vec![system.system.title().to_owned()];
-            row.push(
-                measured
-                    .requested_qps
-                    .map_or_else(|| "all it can".to_owned(), short),
-            );
-            row.push(short(measured.qps()));
-            row.extend(
-                [latency.mean, latency.p50, latency.p99, latency.max].map(|micros| short(micros / 1e3)),
-            );
-            let hops = measured.cpu_per_call(Role::is_hop);
-            row.push(if hops > 0.0 { short(hops) } else { dash() });
-            let generator = measured
-                .cpu
-                .get(&Role::Load)
-                .map(|cpu| cpu.total() / measured.seconds.max(1e-9) * 100.0);
-            row.push(cell(generator));
-            row.push(failures(measured));
-            row
-        })
+    let rows = systems(found).flat_map(|(system, results)| {
+        let measured = results.curve.iter().chain(&results.saturation);
+        measured.map(move |measured| (system, measured))
     });
-    table(
-        page,
-        "Saturation: parts of a system's own throughput, then all of it; milliseconds",
-        &columns.map(String::from),
-        rows,
-    );
+    let title = "Saturation: parts of a system's own throughput, then all of it; milliseconds";
+    by_system(page, title, columns, rows);
+}
+
+fn hops(measured: &Measurement) -> Option<f64> {
+    Some(measured.cpu_per_call(Role::is_hop)).filter(|hops| *hops > 0.0)
 }
 
 pub(super) fn sweep(
@@ -200,46 +143,58 @@ pub(super) fn sweep(
     points: fn(&SystemResults) -> &Vec<Measurement>,
     name: fn(&Measurement) -> String,
 ) {
-    let Some(longest) = found.systems.iter().map(points).max_by_key(|points| points.len()) else {
-        return;
-    };
-    let names: Vec<String> = longest.iter().map(name).collect();
-    let mut columns = vec![String::new()];
-    columns.extend(names.iter().cloned());
-    let rows = found.systems.iter().map(|system| {
-        let mut row = vec![system.system.title().to_owned()];
-        row.extend(names.iter().map(|wanted| {
-            let point = points(system).iter().find(|point| name(point) == *wanted);
-            point.map_or_else(dash, |point| match point.cpu_per_call(Role::is_hop) {
-                hops if hops > 0.0 => format!("{} ({})", short(point.qps()), short(hops)),
-                _ => short(point.qps()),
-            })
-        }));
-        row
+    let longest = found.systems.iter().map(points).max_by_key(|points| points.len());
+    let names = longest.into_iter().flatten().map(name);
+    let columns = names.map(|wanted| {
+        let read = {
+            let wanted = wanted.clone();
+            move |system: &SystemResults| {
+                let point = points(system).iter().find(|point| name(point) == wanted);
+                point.map_or_else(dash, |point| match hops(point) {
+                    Some(hops) => format!("{} ({})", short(point.qps()), short(hops)),
+                    None => short(point.qps()),
+                })
+            }
+        };
+        (wanted, read)
     });
-    if !names.is_empty() {
-        table(page, title, &columns, rows);
+    let columns: Vec<_> = columns.collect();
+    if !columns.is_empty() {
+        by_system(page, title, &columns, systems(found));
     }
+}
+
+fn systems(found: &ProtocolResults) -> impl Iterator<Item = (System, &SystemResults)> {
+    found.systems.iter().map(|results| (results.system, results))
+}
+
+/// Writes a table with the systems in its first column.
+fn by_system<'a, T: 'a>(
+    page: &mut String,
+    title: &str,
+    columns: &[(impl AsRef<str>, impl Fn(&T) -> String)],
+    rows: impl Iterator<Item = (System, &'a T)>,
+) {
+    let heads = std::iter::once("").chain(columns.iter().map(|(head, _)| head.as_ref()));
+    let rows = rows.map(|(system, row)| {
+        let cells = columns.iter().map(|(_, read)| read(row));
+        std::iter::once(system.title().to_owned()).chain(cells).collect()
+    });
+    table(page, title, &heads.collect::<Vec<_>>(), rows);
 }
 
 pub(super) fn table(
     page: &mut String,
     title: &str,
-    columns: &[String],
+    columns: &[impl Borrow<str>],
     rows: impl Iterator<Item = Vec<String>>,
 ) {
     let mut rows = rows.peekable();
     if rows.peek().is_none() {
         return;
     }
-    let _ = writeln!(page, "### {title}\n");
-    let _ = writeln!(page, "| {} |", columns.join(" | "));
-    let rule: Vec<&str> = columns
-        .iter()
-        .enumerate()
-        .map(|(at, _)| if at == 0 { "---" } else { "---:" })
-        .collect();
-    let _ = writeln!(page, "| {} |", rule.join(" | "));
+    let rule = " ---: |".repeat(columns.len() - 1);
+    let _ = writeln!(page, "### {title}\n\n| {} |\n| --- |{rule}", columns.join(" | "));
     for row in rows {
         let _ = writeln!(page, "| {} |", row.join(" | "));
     }
@@ -248,6 +203,11 @@ pub(super) fn table(
 
 pub(super) fn cell(value: Option<f64>) -> String {
     value.map_or_else(dash, short)
+}
+
+/// Milliseconds of microseconds.
+fn ms(micros: f64) -> String {
+    short(micros / 1e3)
 }
 
 fn dash() -> String {

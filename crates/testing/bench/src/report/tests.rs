@@ -8,6 +8,10 @@ use crate::plan::{Api, Plan, Protocol, StateCall, Store, System, Verb};
 use crate::procfs::{Cpu, Machine, Role};
 use crate::results::{Measurement, ProtocolResults, Results, SCHEMA, SystemResults};
 
+fn cpu(user: f64) -> Cpu {
+    Cpu { user, system: 0.02 }
+}
+
 fn measured(scale: f64) -> Measurement {
     Measurement {
         driver: "own".to_owned(),
@@ -29,20 +33,8 @@ fn measured(scale: f64) -> Measurement {
             ..Latencies::default()
         },
         cpu: BTreeMap::from([
-            (
-                Role::Caller,
-                Cpu {
-                    user: 0.05 * scale,
-                    system: 0.02,
-                },
-            ),
-            (
-                Role::Callee,
-                Cpu {
-                    user: 0.04 * scale,
-                    system: 0.02,
-                },
-            ),
+            (Role::Caller, cpu(0.05 * scale)),
+            (Role::Callee, cpu(0.04 * scale)),
         ]),
         resident: BTreeMap::from([(Role::Caller, 8_000_000)]),
         ..Measurement::default()
@@ -60,11 +52,29 @@ fn system(system: System, scale: f64) -> SystemResults {
     results
 }
 
-fn results(systems: Vec<SystemResults>) -> Results {
+const ALL: &[(System, f64)] = &[
+    (System::Direct, 0.2),
+    (System::Outrigger, 1.0),
+    (System::Reference, 5.0),
+    (System::Envoy, 4.0),
+    (System::Nginx, 0.5),
+];
+/// Outrigger adds a fifth of what the reference adds to the direct call.
+const SIDECARS: &[(System, f64)] = &[
+    (System::Direct, 1.0),
+    (System::Outrigger, 2.0),
+    (System::Reference, 6.0),
+];
+
+fn results(systems: &[(System, f64)]) -> Results {
     results_of(Plan::quick(), Protocol::Http, systems)
 }
 
-fn results_of(plan: Plan, protocol: Protocol, systems: Vec<SystemResults>) -> Results {
+fn results_of(plan: Plan, protocol: Protocol, systems: &[(System, f64)]) -> Results {
+    let systems = systems
+        .iter()
+        .map(|(which, scale)| system(*which, *scale))
+        .collect();
     Results {
         schema: SCHEMA,
         started: String::new(),
@@ -80,14 +90,8 @@ fn results_of(plan: Plan, protocol: Protocol, systems: Vec<SystemResults>) -> Re
 #[test]
 fn a_report_can_be_written_again_from_its_results() {
     let folder = tempfile::tempdir().unwrap();
-    let all = vec![
-        system(System::Direct, 0.2),
-        system(System::Outrigger, 1.0),
-        system(System::Reference, 5.0),
-        system(System::Envoy, 4.0),
-        system(System::Nginx, 0.5),
-    ];
-    super::write(&results(all), folder.path()).unwrap();
+    let results = results(ALL);
+    super::write(&results, &results.protocols, folder.path()).unwrap();
     let first = std::fs::read_to_string(folder.path().join("summary.md")).unwrap();
     let again = tempfile::tempdir().unwrap();
     super::from_file(&folder.path().join("results.json"), again.path()).unwrap();
@@ -102,14 +106,7 @@ fn a_report_can_be_written_again_from_its_results() {
 
 #[test]
 fn each_peer_has_a_column_and_a_ratio() {
-    let all = vec![
-        system(System::Direct, 0.2),
-        system(System::Outrigger, 1.0),
-        system(System::Reference, 5.0),
-        system(System::Envoy, 4.0),
-        system(System::Nginx, 0.5),
-    ];
-    let page = super::summary::markdown(&results(all));
+    let page = super::summary::markdown(&results(ALL));
     for line in [
         "|  | unit | Outrigger | Dapr | Envoy | nginx | ratio to Dapr | ratio to Envoy | ratio to nginx |",
         "| proxies | Envoy, worker threads of a hop: 1; nginx, worker processes of a hop: 1 |",
@@ -117,7 +114,7 @@ fn each_peer_has_a_column_and_a_ratio() {
     ] {
         assert!(page.lines().any(|found| found == line), "{line}\n{page}");
     }
-    let page = super::summary::markdown(&results(vec![system(System::Outrigger, 1.0)]));
+    let page = super::summary::markdown(&results(&[(System::Outrigger, 1.0)]));
     assert!(!page.contains("| proxies |"), "{page}");
 }
 
@@ -136,23 +133,17 @@ fn charts_shown(page: &str, folder: &Path) -> usize {
 #[test]
 fn state_in_a_server_is_held_to_what_it_adds_to_the_driver() {
     let folder = tempfile::tempdir().unwrap();
-    let all = vec![
-        system(System::Direct, 1.0),
-        system(System::Outrigger, 2.0),
-        system(System::Reference, 6.0),
-    ];
     let call = StateCall {
         store: Store::Redis,
         verb: Verb::Save,
         api: Api::Grpc,
     };
-    let results = results_of(Plan::state(), Protocol::State(call), all);
+    let results = results_of(Plan::state(), Protocol::State(call), SIDECARS);
     super::add(&results, folder.path()).unwrap();
     let page = std::fs::read_to_string(folder.path().join("summary.md")).unwrap();
     let shown = charts_shown(&page, folder.path());
     assert!(shown >= 12, "{shown} charts");
     assert!(page.starts_with("# State, full profile"));
-    // Twice, and six times, the direct call: a fifth of what the reference adds.
     for figure in [
         "CPU time per call added to the direct call, all processes",
         "added latency, p50",
@@ -166,8 +157,7 @@ fn state_in_a_server_is_held_to_what_it_adds_to_the_driver() {
 
 #[test]
 fn rows_are_as_long_as_their_tables_are_wide() {
-    let all = vec![system(System::Direct, 0.2), system(System::Outrigger, 1.0)];
-    let page = super::summary::markdown(&results(all));
+    let page = super::summary::markdown(&results(&ALL[..2]));
     for table in page.split("\n\n").filter(|part| part.starts_with('|')) {
         let mut widths = table.lines().map(|line| line.matches('|').count());
         let first = widths.next();
@@ -177,16 +167,8 @@ fn rows_are_as_long_as_their_tables_are_wide() {
 
 #[test]
 fn ratios_divide_what_is_added_not_what_is_measured() {
-    let all = vec![
-        system(System::Direct, 1.0),
-        system(System::Outrigger, 2.0),
-        system(System::Reference, 6.0),
-    ];
-    let results = results(all);
-    let figure = super::ratios::FIGURES
-        .iter()
-        .find(|figure| figure.name == "added latency, p50")
-        .unwrap();
+    let results = results(SIDECARS);
+    let figure = super::ratios::ADDED_P50;
     let ratio = figure.ratio(&results.protocols[0], System::Reference).unwrap();
     assert!((ratio - 0.2).abs() < 1e-9, "{ratio}");
     assert_eq!(figure.of(&results.protocols[0], System::Direct), None);
@@ -195,6 +177,8 @@ fn ratios_divide_what_is_added_not_what_is_measured() {
 #[test]
 fn a_run_of_one_system_is_a_report_too() {
     let folder = tempfile::tempdir().unwrap();
-    super::write(&results(vec![SystemResults::new(System::Direct)]), folder.path()).unwrap();
+    let mut results = results(&[]);
+    results.protocols[0].systems = vec![SystemResults::new(System::Direct)];
+    super::write(&results, &results.protocols, folder.path()).unwrap();
     assert!(folder.path().join("summary.md").is_file());
 }
