@@ -144,9 +144,15 @@ async fn jobs_that_are_due_wait_for_a_store_that_hangs() {
 
     let mut left = usize::try_from(JOBS).unwrap() - most;
     while left > 0 {
+        // An answer may reach the store after the last look.
         running.storage.advances().clear();
-        host.answer(due.recv().await.unwrap().trigger, Outcome::Success);
-        left -= 1;
+        match due.try_recv() {
+            Ok(job) => {
+                host.answer(job.trigger, Outcome::Success);
+                left -= 1;
+            }
+            Err(_) => tokio::task::yield_now().await,
+        }
     }
     running.drain.cancel();
     running.ended().await;
