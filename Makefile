@@ -28,7 +28,7 @@ demo: ## the CA, a scheduler, placement, two sidecars with mTLS, two apps; every
 test: ## every test; says what it skips and why
 	@scripts/test
 
-nightly: ## the same on release binaries; SDKs for Go, JavaScript and Java, Pulsar, mixtures with Dapr, Kubernetes (2 hours)
+nightly: ## the same; SDKs for Go, JavaScript and Java, Pulsar, mixtures with Dapr, Kubernetes (2 hours)
 	@scripts/test --nightly
 
 check: ## format and lints
@@ -121,7 +121,7 @@ benchworkflows: build ## workflows with Dapr's Go SDK, beside Dapr in the same r
 
 cost: ## instructions and allocations of a call, against crates/testing/cost/budget.toml (COST=--update: a new budget)
 	@scripts/need cargo cc make valgrind
-	scripts/build cost
+	scripts/build checks
 	$(RELEASE)/outrigger-cost $(COST)
 
 faults: build ## workflows and events while workers, sidecars, stores, brokers and the control plane are killed; brokers out of reach for 30 s, placement for a minute: three quarters of an hour
