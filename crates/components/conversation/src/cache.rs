@@ -10,7 +10,9 @@ use aws_lc_rs::digest::{SHA256, digest};
 use outrigger_component::conversation::{Choice, Response, ToolCall};
 use tokio::time::Instant;
 
-/// Bytes of all answers together.
+/// Most answers that are kept.
+const MAX_ANSWERS: usize = 1024;
+/// Their bytes together.
 const MAX_BYTES: usize = 64 << 20;
 /// What an answer takes beside its texts, about.
 const OVERHEAD: usize = 512;
@@ -86,7 +88,8 @@ impl Cache {
         }
         let mut answers = self.locked();
         answers.remove(&key);
-        let full = |answers: &Answers| answers.bytes + bytes > MAX_BYTES;
+        let full =
+            |answers: &Answers| answers.by_key.len() >= MAX_ANSWERS || answers.bytes + bytes > MAX_BYTES;
         if full(&answers) {
             answers.forget_old(self.ttl);
         }
@@ -137,7 +140,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bytes_are_limited() {
+    async fn there_is_a_limit_and_the_oldest_goes() {
+        let cache = Cache::new(Duration::from_secs(3600));
+        for index in 0..=MAX_ANSWERS {
+            cache.put(Cache::key(&index.to_be_bytes()), answer(""));
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        let size = cache.answers.lock().map(|answers| answers.by_key.len());
+        assert!(matches!(size, Ok(MAX_ANSWERS)));
+        assert_eq!(cache.get(&Cache::key(&0_usize.to_be_bytes())), None);
+        assert!(cache.get(&Cache::key(&1_usize.to_be_bytes())).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_are_limited_too() {
         let cache = Cache::new(Duration::from_secs(3600));
         let large = "x".repeat(MAX_BYTES / 2);
         for name in [b"a", b"b", b"c"] {

@@ -12,6 +12,8 @@ use crate::round::ROUND_TIMEOUT;
 const IDLE: Duration = Duration::from_secs(60 * 60);
 const DRAIN: Duration = Duration::from_secs(2);
 const DEPTH: u32 = 32;
+/// Actor types of one app at most.
+pub const MAX_TYPES: usize = 4096;
 
 /// The actors that an app hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +51,9 @@ pub enum SettingsError {
         /// The text of the app's answer.
         text: String,
     },
+    /// More types than are kept.
+    #[error("the app's answer to GET /dapr/config names {0} actor types, more than {MAX_TYPES}")]
+    TooMany(usize),
 }
 
 #[derive(Default)]
@@ -168,6 +173,9 @@ impl Settings {
     pub fn parse(json: &[u8]) -> Result<Self, SettingsError> {
         let JsonObject(answer) = parse::<JsonObject<AppConfig>>(json)?;
         let names = answer.entities;
+        if names.len() > MAX_TYPES {
+            return Err(SettingsError::TooMany(names.len()));
+        }
         let given = |text: String, name, default| match text.is_empty() {
             true => Ok(default),
             false => go_duration(&text).map_err(|_| SettingsError::Duration { name, text }),
@@ -343,5 +351,15 @@ mod tests {
         }
         let none = r#"{"drainOngoingCallTimeout": "60s", "drainRebalancedActors": false}"#;
         assert_eq!(drain(none), Duration::ZERO);
+    }
+
+    #[test]
+    fn too_many_types_are_refused() {
+        let names: Vec<_> = (0..=MAX_TYPES).map(|n| n.to_string()).collect();
+        let json = serde_json::json!({ "entities": names }).to_string();
+        assert!(matches!(
+            Settings::parse(json.as_bytes()),
+            Err(SettingsError::TooMany(4097))
+        ));
     }
 }

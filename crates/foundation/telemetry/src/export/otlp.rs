@@ -39,7 +39,9 @@ impl OtlpGrpc {
         let secure = uri.scheme_str() == Some("https");
         let mut endpoint = Ok(Endpoint::from(uri).connect_timeout(CONNECT_LIMIT));
         if secure {
+            // Some TLS terminators do not speak ALPN.
             let tls = ClientTlsConfig::new()
+                .assume_http2(true)
                 .trust_anchors(roots.roots)
                 .timeout(CONNECT_LIMIT);
             endpoint = endpoint.and_then(|endpoint| endpoint.tls_config(tls));

@@ -6,6 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use outrigger_policy::resiliency;
 use outrigger_resources::{Kind, Loaded, Problem};
 
+/// Findings that are kept of one part.
+const MAX_FINDINGS: usize = 500;
+
 /// How grave a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gravity {
@@ -76,7 +79,7 @@ pub struct Findings(Mutex<BTreeMap<(&'static str, String), Vec<Finding>>>);
 impl Findings {
     /// Puts these in the place of all that were found in `name` of a part.
     pub fn set(&self, part: &'static str, name: &str, found: impl IntoIterator<Item = Finding>) {
-        let found: Vec<_> = found.into_iter().collect();
+        let found: Vec<_> = found.into_iter().take(MAX_FINDINGS).collect();
         let key = (part, name.to_owned());
         let mut all = self.locked();
         match found.is_empty() {

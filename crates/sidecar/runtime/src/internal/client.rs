@@ -2,7 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
-use outrigger_transport::body::{Body, Replayable};
+use http_body::Frame;
+use outrigger_transport::body::{Body, REPLAY_LIMIT, Replayable};
 use outrigger_transport::conn::SendError;
 use outrigger_transport::grpc;
 use outrigger_transport::peer::Instance;
@@ -30,7 +31,7 @@ pub struct OpenRequest {
 ///
 /// # Errors
 /// Metadata too large for a frame.
-pub fn open_request(call: Call) -> Result<OpenRequest, Status> {
+pub fn open_request(mut call: Call) -> Result<OpenRequest, Status> {
     let parts = RequestParts {
         method: &call.method,
         verb: call.verb.as_ref().map(verb_of).unwrap_or_default(),
@@ -55,8 +56,15 @@ pub fn open_request(call: Call) -> Result<OpenRequest, Status> {
     if let Some(data) = data {
         first.extend_from_slice(data);
     }
+    let is_whole = data.is_some() || matches!(call.body, Body::Empty);
+    if let Body::Full(bytes) = &call.body
+        && bytes.len() > REPLAY_LIMIT
+    {
+        // As a stream it is sent once, and its memory is free when it is sent.
+        call.body = Body::Empty.after(Some(Ok(Frame::data(bytes.clone()))));
+    }
     Ok(OpenRequest {
-        is_whole: data.is_some() || matches!(call.body, Body::Empty),
+        is_whole,
         first: first.freeze(),
         call: call.replayable(),
     })
@@ -244,4 +252,36 @@ fn no_streaming() -> RemoteError {
         "the target app is running a version of Dapr that does not support streaming-based service invocation",
     )
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, Method};
+    use http_body_util::BodyExt as _;
+    use outrigger_telemetry::trace::Parent;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_in_memory_past_the_replay_limit_is_sent_once() {
+        for (len, again) in [(REPLAY_LIMIT, true), (REPLAY_LIMIT + 1, false)] {
+            let body = Body::Full(Bytes::from(vec![b'x'; len]));
+            let call = Call::own(
+                Method::POST,
+                "m".to_owned(),
+                HeaderMap::new(),
+                body,
+                Parent::default(),
+            );
+            let request = open_request(call).unwrap_or_else(|status| panic!("{status}"));
+            let first = request.body().unwrap_or_default();
+            assert!(
+                first
+                    .collect()
+                    .await
+                    .is_ok_and(|sent| sent.to_bytes().len() > len)
+            );
+            assert_eq!(request.can_repeat(), again, "{len} bytes");
+        }
+    }
 }

@@ -41,6 +41,12 @@ impl Activities {
     async fn execute(&self, call: &ActorCall) -> Result<(), Status> {
         // The event is passed on as it came: only its reminder reads it.
         decode::<()>("the activity", call.body.clone())?;
+        // Only this sidecar counts losses.
+        if failures::saved_count(&call.body) > 0 {
+            return Err(Status::invalid_argument(
+                "the activity comes with a count of losses",
+            ));
+        }
         let due = call.metadata.get(DUE_TIME).map(due).transpose()?;
         let (kind, data) = (&self.engine.types.activity, reminder_data(call.body.to_vec()));
         self.engine
