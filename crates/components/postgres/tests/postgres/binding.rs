@@ -83,15 +83,16 @@ async fn statements(server: &Postgres, mode: &str) {
 }
 
 /// A binding with one connection, and a second to look on with.
-async fn one_connection(server: &Postgres) -> [Arc<dyn OutputBinding>; 2] {
+/// `timeout`: as the property of that name.
+async fn one_connection(server: &Postgres, timeout: &str) -> [Arc<dyn OutputBinding>; 2] {
     let text = format!("{} pool_max_conns=1", server.text());
-    let properties = [("connectionString", text.as_str()), ("timeout", "5s")];
+    let properties = [("connectionString", text.as_str()), ("timeout", timeout)];
     let open = || async { components().output(POSTGRES, "v1", &properties).await.unwrap() };
     [open().await, open().await]
 }
 
 async fn transactions_end_with_their_call(server: &Postgres) {
-    let [binding, other] = one_connection(server).await;
+    let [binding, other] = one_connection(server, "5s").await;
     let run = async |operation: &str, sql: &str| binding.invoke(&call(operation, &[("sql", sql)], "")).await;
     run("exec", "CREATE TABLE later (id int)").await.unwrap();
     for (operation, left_open) in [
@@ -111,7 +112,7 @@ async fn transactions_end_with_their_call(server: &Postgres) {
 }
 
 async fn given_up_calls_hold_nobody_up(server: &Postgres) {
-    let [binding, other] = one_connection(server).await;
+    let [binding, other] = one_connection(server, "5s").await;
     let slow = call("exec", &[("sql", "SELECT pg_sleep(60)")], "");
     let quick = call("query", &[("sql", "SELECT 1")], "");
     let error = binding.invoke(&slow).await.unwrap_err();
@@ -135,7 +136,8 @@ async fn given_up_calls_hold_nobody_up(server: &Postgres) {
 
 /// What is too large is not read to its end, and the server does not go on with it.
 async fn answers_are_bounded(server: &Postgres) {
-    let [binding, other] = one_connection(server).await;
+    // Reading up to the limit takes seconds on a busy machine.
+    let [binding, other] = one_connection(server, "60s").await;
     let rows = |count: usize| format!("SELECT repeat('x', 1000000) FROM generate_series(1, {count})");
     let run = async |operation: &str, sql: &str| binding.invoke(&call(operation, &[("sql", sql)], "")).await;
     assert!(text(run("query", &rows(20)).await.unwrap()).len() > 20_000_000);
