@@ -1,7 +1,8 @@
 //! Answers of a store that get lost, after it has done what it was asked for or before.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+mod unsteady;
+
+use std::sync::atomic::Ordering;
 
 use jiff::Timestamp;
 use outrigger_components_testing::server;
@@ -12,6 +13,7 @@ use outrigger_wire::scheduler::v1::{
 };
 use prost::Message as _;
 
+use self::unsteady::{Loss, Unsteady};
 use super::advances::Fence;
 use super::backend::{Condition, Scan, Watch};
 use super::*;
@@ -25,117 +27,6 @@ use crate::stored;
 
 /// Longest wait for something that has to happen.
 const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// What becomes of a transaction.
-enum Loss {
-    /// It does not come to the store.
-    Request,
-    /// It comes to the store later, when nobody waits for it any more.
-    Late,
-    /// Its answer does not come; meanwhile others do this.
-    Answer(Vec<Write>),
-}
-
-/// A store, and the way to it.
-struct Unsteady {
-    store: Arc<dyn Backend>,
-    /// The next transaction.
-    loss: Mutex<Option<Loss>>,
-    /// What comes of the next look at entries in place of them.
-    failure: Mutex<Option<StorageError>>,
-    /// Looks at entries that have ended.
-    looks: AtomicUsize,
-    /// It takes what only deletes, as an etcd does that is full.
-    is_full: AtomicBool,
-    /// What is given back next gets lost.
-    loses_revoke: AtomicBool,
-    granted: Mutex<Vec<i64>>,
-    /// What is on its way yet.
-    late: Mutex<Vec<(Vec<Condition>, Vec<Write>)>>,
-}
-
-fn lost<T>() -> Result<T, StorageError> {
-    Err(StorageError::Unanswered("the connection ended".to_owned()))
-}
-
-impl Unsteady {
-    fn new(store: Arc<dyn Backend>) -> Arc<Self> {
-        Arc::new(Self {
-            store,
-            loss: Mutex::default(),
-            failure: Mutex::default(),
-            looks: AtomicUsize::default(),
-            is_full: AtomicBool::default(),
-            loses_revoke: AtomicBool::default(),
-            granted: Mutex::default(),
-            late: Mutex::default(),
-        })
-    }
-
-    async fn pair(&self, key: Vec<u8>) -> Option<Pair> {
-        self.store.get(vec![key]).await.unwrap().pop().flatten()
-    }
-}
-
-#[async_trait]
-impl Backend for Unsteady {
-    async fn get(&self, keys: Vec<Vec<u8>>) -> Result<Vec<Option<Pair>>, StorageError> {
-        self.store.get(keys).await
-    }
-    async fn scan(&self, range: Range, at: Option<i64>) -> Result<Scan, StorageError> {
-        // Those of jobs may be under way.
-        if !range.has(LEADERSHIP.as_bytes()) {
-            return self.store.scan(range, at).await;
-        }
-        let failure = self.failure.lock().unwrap().take();
-        let scan = match failure {
-            Some(failure) => Err(failure),
-            None => self.store.scan(range, at).await,
-        };
-        self.looks.fetch_add(1, Ordering::Relaxed);
-        scan
-    }
-    async fn commit(&self, conditions: &[Condition], writes: &[Write]) -> Result<bool, StorageError> {
-        let puts = writes.iter().any(|write| matches!(write, Write::Put { .. }));
-        if puts && self.is_full.load(Ordering::Relaxed) {
-            return Err(StorageError::Full(Full::Etcd));
-        }
-        let loss = self.loss.lock().unwrap().take();
-        match loss {
-            None => self.store.commit(conditions, writes).await,
-            Some(Loss::Request) => lost(),
-            Some(Loss::Late) => {
-                let late = (conditions.to_vec(), writes.to_vec());
-                self.late.lock().unwrap().push(late);
-                lost()
-            }
-            Some(Loss::Answer(meanwhile)) => {
-                self.store.commit(conditions, writes).await?;
-                if !meanwhile.is_empty() {
-                    self.store.commit(&[], &meanwhile).await?;
-                }
-                lost()
-            }
-        }
-    }
-    fn watch(&self, range: Range, after: i64) -> Box<dyn Watch> {
-        self.store.watch(range, after)
-    }
-    async fn grant(&self, lifetime: Duration) -> Result<i64, StorageError> {
-        let lease = self.store.grant(lifetime).await?;
-        self.granted.lock().unwrap().push(lease);
-        Ok(lease)
-    }
-    async fn keep(&self, lease: i64) -> Result<bool, StorageError> {
-        self.store.keep(lease).await
-    }
-    async fn revoke(&self, lease: i64) -> Result<(), StorageError> {
-        match self.loses_revoke.swap(false, Ordering::Relaxed) {
-            true => lost(),
-            false => self.store.revoke(lease).await,
-        }
-    }
-}
 
 fn etcd() -> Option<(server::Etcd, Arc<Unsteady>)> {
     let server = server::Etcd::start()?;
