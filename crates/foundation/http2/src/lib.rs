@@ -54,7 +54,7 @@
 //!
 //! # Limits against hostile peers
 //!
-//! Everything that a peer can make grow is bounded: see [`limits`], and `docs/limits.md` for all of them with their
+//! Everything that a peer can make grow is bounded: see [`limits`], and `docs/reference/limits.md` for all of them with their
 //! numbers. Frames that cost us more than the peer, or that have no effect, are charged to a budget
 //! ([`limits::UNPRODUCTIVE_FRAMES`]); those that come in proportion to streams and DATA are free. A header list has a
 //! limit of its own and one for all streams of a connection; what is too large is answered on its stream, and its block

@@ -1,6 +1,6 @@
 //! What a peer may make us hold and do: every number here is a limit that an operator can meet. Those that depend on the
 //! use of a connection are fields of [`Config`](crate::Config), these their defaults. Each public one has a row in
-//! `docs/limits.md`.
+//! `docs/reference/limits.md`.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! `docs/components.md` and `docs/pubsub.md` against the components: they are built with the settings below, and what they
+//! `docs/reference/components.md` and `docs/concepts/pubsub.md` against the components: they are built with the settings below, and what they
 //! looked up is what the pages list, with the type and the default that it was read with.
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -168,7 +168,10 @@ async fn looked_up(catalog: &Catalog, kind: &str) -> BTreeMap<String, PropertyTy
 
 /// The settings of each type on both pages.
 fn documented() -> BTreeMap<String, BTreeMap<String, Documented>> {
-    let (components, brokers) = (Page::read("components.md"), Page::read("pubsub.md"));
+    let (components, brokers) = (
+        Page::read("reference/components.md"),
+        Page::read("concepts/pubsub.md"),
+    );
     let components = sections(components.text());
     let brokers = sections(brokers.text());
     let mut all = BTreeMap::new();
@@ -256,7 +259,7 @@ async fn the_pages_list_the_settings_that_components_read() {
     );
     assert!(
         wrong.is_empty(),
-        "docs/components.md and docs/pubsub.md:\n{}",
+        "docs/reference/components.md and docs/concepts/pubsub.md:\n{}",
         wrong.join("\n")
     );
 }

@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn the_page_of_flags_has_them_all() {
-        outrigger_testing::pages::Page::read("flags.md")
+        outrigger_testing::pages::Page::read("reference/flags.md")
             .check("injector", &outrigger_flags::reference(FLAGS));
     }
 }

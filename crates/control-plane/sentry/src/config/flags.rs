@@ -125,6 +125,7 @@ mod tests {
 
     #[test]
     fn the_page_of_flags_has_them_all() {
-        outrigger_testing::pages::Page::read("flags.md").check("sentry", &outrigger_flags::reference(FLAGS));
+        outrigger_testing::pages::Page::read("reference/flags.md")
+            .check("sentry", &outrigger_flags::reference(FLAGS));
     }
 }

@@ -1,4 +1,4 @@
-//! The rows of `docs/errors.md` against the errors as they are made.
+//! The rows of `docs/reference/errors.md` against the errors as they are made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -369,7 +369,7 @@ fn each_row_of_the_page_has_the_statuses_of_its_code() {
         http.insert(error.http.as_u16());
         codes.extend(grpc.map(|code| format!("{code:?}")));
     }
-    let said = rows(Page::read("errors.md").text());
+    let said = rows(Page::read("reference/errors.md").text());
     let codes: BTreeSet<&String> = made.keys().chain(said.keys()).collect();
     let differ = codes
         .into_iter()
@@ -377,7 +377,7 @@ fn each_row_of_the_page_has_the_statuses_of_its_code() {
     let differ: Vec<String> = differ
         .map(|code| {
             format!(
-                "{code}: made {:?}, docs/errors.md {:?}",
+                "{code}: made {:?}, docs/reference/errors.md {:?}",
                 made.get(code),
                 said.get(code)
             )

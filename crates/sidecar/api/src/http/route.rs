@@ -369,7 +369,7 @@ mod tests {
                 endpoint.name
             );
         }
-        outrigger_testing::pages::Page::read("routes.md").check("routes", &rows);
+        outrigger_testing::pages::Page::read("reference/routes.md").check("routes", &rows);
     }
 
     #[test]

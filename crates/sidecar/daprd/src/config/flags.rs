@@ -206,7 +206,8 @@ mod tests {
 
     #[test]
     fn the_page_of_flags_has_them_all() {
-        outrigger_testing::pages::Page::read("flags.md").check("daprd", &outrigger_flags::reference(FLAGS));
+        outrigger_testing::pages::Page::read("reference/flags.md")
+            .check("daprd", &outrigger_flags::reference(FLAGS));
     }
 
     #[test]

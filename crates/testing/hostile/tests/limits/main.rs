@@ -1,4 +1,4 @@
-//! `docs/limits.md` against the code: each row names the constant that holds its default, and every public constant of a file
+//! `docs/reference/limits.md` against the code: each row names the constant that holds its default, and every public constant of a file
 //! `limits.rs` has a row.
 #![expect(
     clippy::unwrap_used,
@@ -57,7 +57,7 @@ fn released() -> BTreeSet<String> {
 
 /// The rows of all tables: limit, default, against whom, raised by, beyond it, constant.
 fn rows() -> Vec<Row> {
-    let text = std::fs::read_to_string(crates().join("../docs/limits.md")).unwrap();
+    let text = std::fs::read_to_string(crates().join("../docs/reference/limits.md")).unwrap();
     let mut rows = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let Some(cells) = line
@@ -68,13 +68,13 @@ fn rows() -> Vec<Row> {
         };
         let cells: Vec<&str> = cells.split('|').map(str::trim).collect();
         let line = number + 1;
-        assert_eq!(cells.len(), 6, "docs/limits.md:{line} has six columns");
+        assert_eq!(cells.len(), 6, "docs/reference/limits.md:{line} has six columns");
         if cells[0] == "limit" || cells[0].starts_with("---") {
             continue;
         }
         let source = cells[5].trim_matches('`').split_once(' ');
-        let (file, name) =
-            source.unwrap_or_else(|| panic!("docs/limits.md:{line} lacks `crate/src/file.rs CONSTANT`"));
+        let (file, name) = source
+            .unwrap_or_else(|| panic!("docs/reference/limits.md:{line} lacks `crate/src/file.rs CONSTANT`"));
         rows.push(Row {
             line,
             default: cells[1].to_owned(),
@@ -121,7 +121,7 @@ fn every_flag_that_sets_a_limit_is_one() {
     let wrong: Vec<_> = named.iter().filter(|(_, flag)| !known.contains(flag)).collect();
     assert!(
         wrong.is_empty(),
-        "docs/limits.md names flags that no server has: {wrong:?}"
+        "docs/reference/limits.md names flags that no server has: {wrong:?}"
     );
     assert_eq!(flags("`--a-b`: twice, `x`, or `--c=nobody`"), ["a-b", "c"]);
 }
@@ -153,7 +153,11 @@ fn every_default_is_that_of_the_code() {
             Some(_) => {}
         }
     }
-    assert!(wrong.is_empty(), "docs/limits.md:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "docs/reference/limits.md:\n{}",
+        wrong.join("\n")
+    );
 }
 
 #[test]
@@ -181,7 +185,7 @@ fn every_limit_has_a_row_that_says_whom_it_holds_against() {
     assert!(files > 0, "no crate has a limits.rs");
     assert!(
         missing.is_empty(),
-        "limits without a row in docs/limits.md:\n{}",
+        "limits without a row in docs/reference/limits.md:\n{}",
         missing.join("\n")
     );
 }

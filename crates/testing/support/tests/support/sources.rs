@@ -109,17 +109,17 @@ fn named(page: &str) -> BTreeSet<&str> {
 #[test]
 fn every_error_code_has_a_row() {
     let text = text(|name| name.starts_with("sidecar/") || name.starts_with("components/"));
-    let page = Page::read("errors.md");
+    let page = Page::read("reference/errors.md");
     let listed = codes_with_a_row(page.text());
     let elsewhere = quoted(&text, "\"ERR_").map(|rest| format!("ERR_{rest}"));
     let codes: BTreeSet<String> = codes_of_the_api().into_iter().chain(elsewhere).collect();
     assert!(codes.len() > 30, "{codes:?}");
     let missing: Vec<_> = codes.difference(&listed).collect();
-    assert!(missing.is_empty(), "docs/errors.md lacks {missing:?}");
+    assert!(missing.is_empty(), "docs/reference/errors.md lacks {missing:?}");
     let of_nobody: Vec<_> = listed.difference(&codes).collect();
     assert!(
         of_nobody.is_empty(),
-        "no code answers with {of_nobody:?} of docs/errors.md"
+        "no code answers with {of_nobody:?} of docs/reference/errors.md"
     );
 }
 
@@ -127,7 +127,7 @@ fn every_error_code_has_a_row() {
 fn every_variable_has_a_row() {
     // Variables of a resolver stand in its page.
     let text = text(|name| !name.starts_with("testing/") && name != "foundation/discovery");
-    let page = Page::read("flags.md");
+    let page = Page::read("reference/flags.md");
     let listed = named(page.text());
     let read = READS.iter().flat_map(|before| quoted(&text, before));
     let upper =
@@ -136,14 +136,14 @@ fn every_variable_has_a_row() {
     assert!(read.len() > 10, "{read:?}");
     let read = read.into_iter().chain(LIBRARIES);
     let missing: Vec<_> = read.filter(|name| !listed.contains(name)).collect();
-    assert!(missing.is_empty(), "docs/flags.md lacks {missing:?}");
+    assert!(missing.is_empty(), "docs/reference/flags.md lacks {missing:?}");
 
     let environment = page.text().split("## Environment").nth(1).unwrap();
     for row in environment.lines().filter_map(|line| line.strip_prefix("| `")) {
         let name = row.split('`').next().unwrap();
         assert!(
             text.contains(&format!("\"{name}\"")) || LIBRARIES.contains(&name),
-            "docs/flags.md has {name}, which nothing reads"
+            "docs/reference/flags.md has {name}, which nothing reads"
         );
     }
 }
