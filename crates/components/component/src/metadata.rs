@@ -72,7 +72,7 @@ pub enum Unit {
     Milliseconds,
 }
 
-/// How a property is read: what `docs/reference/components.md` says of it is compared with this.
+/// How a property is read: what `docs/reference/components/` says of it is compared with this.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PropertyType {
     /// As any text, perhaps checked by the component itself.

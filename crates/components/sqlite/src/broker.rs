@@ -1,5 +1,5 @@
 //! `pubsub.sqlite`: publish/subscribe among the sidecars of one machine, without a server. Not a component of Dapr's;
-//! the layout is our own, and described in `docs/concepts/pubsub.md`.
+//! the layout is our own, and described in `docs/reference/components/pubsub/sqlite.md`.
 //!
 //! A message is stored once, with a row for each consumer group that the topic has. A consumer leases rows for the
 //! visibility time-out, and renews the lease while it has them; acknowledged rows go. What a consumer leased and left

@@ -1,5 +1,5 @@
 //! Reads the `configuration` of a resolver: keys in any case, values as YAML left them. What is read is noted, to tell of
-//! settings that nobody reads, and to hold `docs/reference/components.md` to the others.
+//! settings that nobody reads, and to hold `docs/reference/components/name-resolution.md` to the others.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 

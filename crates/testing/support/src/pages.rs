@@ -30,6 +30,27 @@ impl Page {
         Self { path, text }
     }
 
+    /// Reads all pages in a folder and below: `reference/components`.
+    ///
+    /// # Panics
+    /// When there is no such folder.
+    pub fn read_folder(name: &str) -> Vec<Self> {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs");
+        let entries =
+            std::fs::read_dir(docs.join(name)).unwrap_or_else(|error| panic!("docs/{name}: {error}"));
+        let mut pages = Vec::new();
+        for entry in entries {
+            let entry = entry.unwrap_or_else(|error| panic!("docs/{name}: {error}"));
+            let path = format!("{name}/{}", entry.file_name().display());
+            if entry.path().is_dir() {
+                pages.extend(Self::read_folder(&path));
+            } else if path.ends_with(".md") {
+                pages.push(Self::read(&path));
+            }
+        }
+        pages
+    }
+
     /// All of it.
     pub fn text(&self) -> &str {
         &self.text

@@ -1,5 +1,5 @@
-//! `docs/reference/components.md` and `docs/concepts/pubsub.md` against the components: they are built with the settings below, and what they
-//! looked up is what the pages list, with the type and the default that it was read with.
+//! Compares the pages in `docs/reference/components/` with the components. Each component is built with the settings below;
+//! the pages must list exactly the properties it looks up, with their types and defaults.
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -166,16 +166,12 @@ async fn looked_up(catalog: &Catalog, kind: &str) -> BTreeMap<String, PropertyTy
     names
 }
 
-/// The settings of each type on both pages.
+/// The settings of each type on all pages of components.
 fn documented() -> BTreeMap<String, BTreeMap<String, Documented>> {
-    let (components, brokers) = (
-        Page::read("reference/components.md"),
-        Page::read("concepts/pubsub.md"),
-    );
-    let components = sections(components.text());
-    let brokers = sections(brokers.text());
+    let pages = Page::read_folder("reference/components");
+    let components: Vec<_> = pages.iter().flat_map(|page| sections(page.text())).collect();
     let mut all = BTreeMap::new();
-    for (heading, rows) in components.iter().chain(&brokers) {
+    for (heading, rows) in &components {
         let mut names = documented_by(rows);
         for row in rows {
             if let Some((_, link)) = row.first.split_once("](") {
@@ -259,7 +255,7 @@ async fn the_pages_list_the_settings_that_components_read() {
     );
     assert!(
         wrong.is_empty(),
-        "docs/reference/components.md and docs/concepts/pubsub.md:\n{}",
+        "docs/reference/components:\n{}",
         wrong.join("\n")
     );
 }

@@ -135,7 +135,7 @@ pub fn only_of_dapr(kind: &str) -> Option<String> {
     let remedy = match PLUGGABLE.contains(category) {
         true => format!(
             ": a pluggable component can carry it, behind the socket {name}.sock \
-             (docs/reference/components.md#pluggable-components)"
+             (docs/reference/components/pluggable.md)"
         ),
         false => String::new(),
     };

@@ -184,7 +184,7 @@ fn a_type_of_dapr_that_no_build_has_is_named_with_what_can_carry_it() {
     let text = |kind: &str| section().find(kind, "v1").map(drop).unwrap_err().to_string();
     let error = text("State.AWS.DynamoDB");
     let expected = "v1: Dapr has state.aws.dynamodb, this build has not: a pluggable component can carry it, behind the \
-                    socket aws.dynamodb.sock (docs/reference/components.md#pluggable-components). this build has state.";
+                    socket aws.dynamodb.sock (docs/reference/components/pluggable.md). this build has state.";
     assert!(error.contains(expected), "{error}");
     // There are no pluggable components of this category.
     let crypto = "Dapr has crypto.azure.keyvault, this build has not. ";

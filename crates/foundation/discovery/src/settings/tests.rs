@@ -81,9 +81,9 @@ pub(crate) fn warnings(run: impl FnOnce()) -> Vec<String> {
     warnings.into_iter().map(|line| line.message).collect()
 }
 
-/// Holds the section of a resolver in `docs/reference/components.md` to what the resolver has read: names, types and defaults.
+/// Compares the section of a resolver on its page with the settings that the resolver read: names, types and defaults.
 pub(crate) fn hold_to_page(resolver: &str, settings: &Settings<'_>) {
-    let page = Page::read("reference/components.md");
+    let page = Page::read("reference/components/name-resolution.md");
     let sections = sections(page.text());
     let section = sections.iter().find(|(heading, _)| heading == resolver);
     let rows = section.map(|(_, rows)| documented_by(rows)).unwrap_or_default();
@@ -103,7 +103,7 @@ pub(crate) fn hold_to_page(resolver: &str, settings: &Settings<'_>) {
     wrong.extend(more.map(|name| format!("{name} is listed, and not read")));
     assert!(
         wrong.is_empty(),
-        "docs/reference/components.md, {resolver}:\n{}",
+        "docs/reference/components/name-resolution.md, {resolver}:\n{}",
         wrong.join("\n")
     );
 }
