@@ -1,4 +1,4 @@
-"""The differences that are on purpose. Each names its row of differences.md by its key."""
+"""The differences that are on purpose. Each names its row of docs/reference/differences by its key."""
 
 from differential import alike
 from differential.compare import Allowed

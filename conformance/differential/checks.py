@@ -103,9 +103,9 @@ def undocumented():
     rows = compare.documented()
     used = {reason.key for reason in allowed.ALLOWED} | {key for key, *_ in compare.NEUTRAL}
     used |= {compare.SPELLING, compare.CRASH}
-    problems = [f"no row of {compare.DOCUMENT.name} has the key [{key}]" for key in sorted(used - set(rows))]
-    problems += [f"a row of {compare.DOCUMENT.name} does not fit its table: {row}" for row in compare.misplaced()]
-    problems += [f"the row [{key}] of {compare.DOCUMENT.name} is used by nothing" for key in sorted(set(rows) - used)]
+    problems = [f"no row of {compare.PAGES.name} has the key [{key}]" for key in sorted(used - set(rows))]
+    problems += [f"a row of {compare.PAGES.name} does not fit its table: {row}" for row in compare.misplaced()]
+    problems += [f"the row [{key}] of {compare.PAGES.name} is used by nothing" for key in sorted(set(rows) - used)]
     return problems + [f"two rows have the key [{key}]" for key in sorted(set(rows)) if rows.count(key) > 1]
 
 

@@ -9,7 +9,7 @@ import re
 
 from differential.product import SPAN, TRACE
 
-DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs/reference/differences.md"
+PAGES = pathlib.Path(__file__).resolve().parents[2] / "docs/reference/differences"
 # JSON that the API itself writes is compared as JSON.
 SPELLING = "json-spelling"
 # A sidecar of Dapr that a request brings down is started again.
@@ -33,7 +33,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Allowed:
-    """A kind of difference that is on purpose, and the key of its row in differences.md. Patterns have to match
+    """A kind of difference that is on purpose, and the key of its row in docs/reference/differences. Patterns have to match
     as a whole; a pattern that is None matches anything. `alike` gives what both have to have in common all the same."""
     key: str
     field: str
@@ -66,7 +66,7 @@ def trace(found):
     return f"{version}-{kind(trace_id, TRACE)}-{kind(span, SPAN)}-{flags}"
 
 
-# What is different each time, in one product too. The keys are those of the rows of differences.md.
+# What is different each time, in one product too. The keys are those of the rows of docs/reference/differences.
 NEUTRAL = (
     ("varies", re.compile(r"\b([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})\b"), trace),
     ("varies", re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "UUID"),
@@ -142,10 +142,15 @@ def fields(case, ours, dapr):
     return found
 
 
+def pages():
+    """All pages of differences."""
+    return "\n".join(page.read_text() for page in sorted(PAGES.glob("*.md")))
+
+
 def misplaced():
-    """Rows of differences.md that do not have the columns of their table."""
+    """Rows of the pages of differences with more or fewer columns than their table."""
     columns, found = 0, []
-    for line in DOCUMENT.read_text().splitlines():
+    for line in pages().splitlines():
         here = line.count(" | ") if line.startswith("|") else 0
         columns = columns if here and columns else here
         if here != columns:
@@ -154,8 +159,8 @@ def misplaced():
 
 
 def documented():
-    """The keys of the rows of differences.md: words in brackets at the end of the first cell."""
-    return re.findall(r"^\|[^|]*\[([a-z0-9-]+)\] \|", DOCUMENT.read_text(), re.MULTILINE)
+    """The keys of the rows of differences: words in brackets at the end of the first cell."""
+    return re.findall(r"^\|[^|]*\[([a-z0-9-]+)\] \|", pages(), re.MULTILINE)
 
 
 def binary(text):
