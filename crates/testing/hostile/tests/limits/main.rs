@@ -1,5 +1,5 @@
-//! `docs/reference/limits.md` against the code: each row names the constant that holds its default, and every public constant of a file
-//! `limits.rs` has a row.
+//! Compares `docs/reference/limits.md` with the code: a comment in each row names the constant with its default, and every
+//! public constant of a file `limits.rs` has a row.
 #![expect(
     clippy::unwrap_used,
     reason = "functions that tests share may fail like tests"
@@ -55,7 +55,7 @@ fn released() -> BTreeSet<String> {
     names
 }
 
-/// The rows of all tables: limit, default, against whom, raised by, beyond it, constant.
+/// The rows of all tables: limit, default, against, raised by, at the limit; then a comment with the constant.
 fn rows() -> Vec<Row> {
     let text = std::fs::read_to_string(crates().join("../docs/reference/limits.md")).unwrap();
     let mut rows = Vec::new();
@@ -68,13 +68,15 @@ fn rows() -> Vec<Row> {
         };
         let cells: Vec<&str> = cells.split('|').map(str::trim).collect();
         let line = number + 1;
-        assert_eq!(cells.len(), 6, "docs/reference/limits.md:{line} has six columns");
+        assert_eq!(cells.len(), 5, "docs/reference/limits.md:{line} has five columns");
         if cells[0] == "limit" || cells[0].starts_with("---") {
             continue;
         }
-        let source = cells[5].trim_matches('`').split_once(' ');
-        let (file, name) = source
-            .unwrap_or_else(|| panic!("docs/reference/limits.md:{line} lacks `crate/src/file.rs CONSTANT`"));
+        let comment = cells[4].split_once("<!-- ");
+        let source = comment.and_then(|(_, source)| source.strip_suffix(" -->")?.split_once(' '));
+        let (file, name) = source.unwrap_or_else(|| {
+            panic!("docs/reference/limits.md:{line} lacks <!-- crate/src/file.rs CONSTANT -->")
+        });
         rows.push(Row {
             line,
             default: cells[1].to_owned(),
