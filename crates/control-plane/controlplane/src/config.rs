@@ -206,7 +206,7 @@ pub const TRUST_ANCHORS_FILE: Flag = Flag::text(
 pub const SENTRY_ADDRESS: Flag = Flag::text(
     "sentry-address",
     "",
-    "Address of sentry; by default dapr-sentry.<NAMESPACE>.svc:443",
+    "Address of sentry; by default dapr-sentry.NAMESPACE.svc:443",
 );
 /// `--healthz-port`.
 pub const HEALTHZ_PORT: Flag = Flag::int("healthz-port", "8080", "Port of the health server");

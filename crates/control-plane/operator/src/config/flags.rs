@@ -21,8 +21,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "watch-interval",
         "0",
-        "How often to look for pods without a sidecar: a duration of at least 1s, once (at the start), or 0 \
-         (never)",
+        "How often to delete pods without sidecars: 1s or more, once, or 0 (never)",
     ),
     Flag::boolean(
         "watchdog-can-patch-pod-labels",

@@ -27,19 +27,17 @@ pub const FLAGS: &[Flag] = &[
     ),
     Flag::list(
         "initial-cluster",
-        "id=host:port of every replica, the same for all; each listens on its own, and one is elected leader \
-         (default dapr-placement-0=127.0.0.1:8201)",
+        "id=host:port of every replica, the same for all; one is elected leader (default dapr-placement-0=127.0.0.1:8201)",
     ),
     Flag::text(
         "leader-election",
         "raft",
-        "How replicas elect the one that leads: raft, by --initial-cluster, or lease, in Kubernetes by a Lease of the namespace; \
-         not a flag of Dapr",
+        "Leader election: raft (--initial-cluster), or lease (a Kubernetes Lease); not in Dapr",
     ),
     Flag::text(
         "kubeconfig",
         "",
-        "Path of a kubeconfig file, to run outside of a pod; for --leader-election lease; not a flag of Dapr",
+        "Path of a kubeconfig file outside of a pod; not in Dapr",
     ),
     Flag::boolean("inmem-store-enabled", "true", "No effect: nothing is stored"),
     Flag::text("raft-logstore-path", "", "No effect: nothing is stored"),
@@ -61,7 +59,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::int(
         "replicationFactor",
         "100",
-        "Virtual nodes of each host on the hash ring of an actor type, 1 to 10000; sidecars get it with each table",
+        "Virtual nodes of a host on the ring of an actor type, 1 to 10000",
     ),
     Flag::new(
         "keepalive-time",
@@ -79,13 +77,12 @@ pub const FLAGS: &[Flag] = &[
         "disseminate-timeout",
         DURATION,
         "8s",
-        "Time that a sidecar has to answer in a round before the round goes on without it",
+        "Time that a sidecar has to answer in a round before placement continues without it",
     ),
     Flag::boolean(
         "handover",
         "false",
-        "Where all sidecars of a namespace have --actors-handover, a new table stops only the actors that move; \
-         not a flag of Dapr",
+        "Stop only moving actors, if all sidecars have --actors-handover; not in Dapr",
     ),
     Flag::int("max-api-level", "10", "No effect").hidden(),
     Flag::int("min-api-level", "0", "No effect").hidden(),

@@ -29,7 +29,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "override-broadcast-host-port",
         "",
-        "host:port announced to sidecars; by default the listen address or that of this machine, and the port",
+        "host:port announced to sidecars; by default the listen address or this machine's, and the port",
     ),
     HEALTHZ_PORT,
     HEALTHZ_LISTEN_ADDRESS_IGNORED,
@@ -40,7 +40,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "mode",
         "standalone",
-        "Where the scheduler runs: standalone or kubernetes, where mTLS is always on and jobs end with their namespace",
+        "standalone or kubernetes; in Kubernetes mTLS is always on and jobs end with their namespace",
     ),
     Flag::text("kubeconfig", "", "Path of a kubeconfig file, to run outside of a pod; for Kubernetes mode").hidden(),
     Flag::text(
@@ -55,9 +55,9 @@ pub const FLAGS: &[Flag] = &[
     ),
     Flag::list(
         "etcd-initial-cluster",
-        "id=url of each scheduler; for more than one each runs an etcd, which listens on its url for the others",
+        "id=url of each scheduler; with several, each runs an etcd that listens on its url",
     ),
-    Flag::text("etcd-data-dir", "./data", "Folder of the embedded store, or of the etcd that the scheduler runs where the folder holds one"),
+    Flag::text("etcd-data-dir", "./data", "Folder of the embedded store, or of the etcd that the scheduler runs"),
     Flag::uint(
         "etcd-client-port",
         "2379",
@@ -118,7 +118,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::uint(
         "etcd-experimental-bootstrap-defrag-threshold-megabytes",
         "100",
-        "For an etcd that the scheduler runs; the embedded store gives unused space back by itself",
+        "For an etcd that the scheduler runs; the embedded store frees space itself",
     ),
     Flag::boolean(
         "etcd-initial-election-tick-advance",
@@ -145,8 +145,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "postgres",
         "",
-        "Keep jobs in PostgreSQL: a connection string, postgres://user@host/database or key=value pairs; where it \
-         has a password, give it in the variable SCHEDULER_POSTGRES",
+        "Keep jobs in PostgreSQL: postgres://user@host/database or key=value pairs; use SCHEDULER_POSTGRES for passwords",
     ),
     Flag::uint(
         "workers",
@@ -156,7 +155,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "snapshot-to",
         "",
-        "Copy the embedded store to this file, also while a scheduler runs on it, and exit",
+        "Copy the embedded store to this file, also while in use, and exit",
     ),
     Flag::text(
         "restore-from",
@@ -166,8 +165,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "migrate",
         "",
-        "--migrate FROM TO: copy all jobs from one store to another, and exit; each is embedded, \
-         etcd://user:password@host:port,host:port (etcds with TLS) or postgres://user:password@host/database",
+        "--migrate FROM TO: copy all jobs between stores and exit; embedded, etcd://USER:PASSWORD@HOST:PORT,... or postgres://USER:PASSWORD@HOST/DATABASE",
     ),
     Flag::text(
         "migrate-to",

@@ -11,7 +11,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "config",
         "daprsystem",
-        "The Configuration with the mtls settings: path of a file, in Kubernetes mode a name in the namespace of sentry",
+        "Configuration with the mtls settings: path of a file, or in Kubernetes its name",
     ),
     Flag::text(
         "issuer-credentials",
@@ -32,8 +32,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "ca-rotation",
         "own",
-        "Which CA is replaced by a new one before it ends: own (one that this sentry made), adopt (also one that looks \
-         as if a sentry had made it) or off",
+        "Rotate the CA before expiry: own (this sentry's), adopt (any sentry's) or off",
     ),
     TRUST_DOMAIN,
     Flag::int("port", "50001", "Port of the gRPC server"),
@@ -52,8 +51,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "insecure-control-plane",
         "same-user",
-        "Who gets certificates of the control plane without a token: same-user (processes of sentry's own user, or of \
-         root, on its own machine) or nobody",
+        "Tokenless control plane certificates: same-user (local processes of sentry's user or root) or nobody",
     ),
     Flag::text(
         "kubeconfig",
@@ -75,7 +73,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::text(
         "jwt-signing-algorithm",
         "RS256",
-        "RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512 or EdDSA; has to fit the key",
+        "RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512 or EdDSA; must fit the key",
     ),
     Flag::text(
         "jwt-key-id",

@@ -18,8 +18,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag::boolean(
         "actors-handover",
         "false",
-        "Hand over actors that move to their new hosts; all sidecars of the namespace need it, and placement \
-         --handover; not a flag of Dapr",
+        "Hand moving actors over to new hosts; needs --handover of placement; not in Dapr",
     ),
     Flag::text("actors-service", "", "").deprecated("flag no longer has any effect"),
     Flag::text(
