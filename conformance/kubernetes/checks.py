@@ -20,7 +20,7 @@ from world import (PARTS, RESOURCES, SECRET, SYSTEM, WATCHDOG, Refused, adder, c
 
 # Kinds of other projects.
 FOREIGN = ("PodMonitor",)
-# Seconds of rest, and the calls in it: docs/concepts/kubernetes.md promises two a minute of the operator, one in five minutes of
+# Seconds of rest, and the calls in it: docs/reference/kubernetes.md promises two a minute of the operator, one in five minutes of
 # the injector, and none of the others.
 REST = 60
 AT_REST = {"dapr-operator": 2, "dapr-injector": 1, "dapr-sentry": 0, "dapr-scheduler": 0, "dapr-placement": 0}
@@ -367,7 +367,7 @@ def namespaces(world):
     world.dismiss("stranger")
 
 
-@check(f"at rest no part calls the API server more often than docs/concepts/kubernetes.md says ({REST} s)")
+@check(f"at rest no part calls the API server more often than docs/reference/kubernetes.md says ({REST} s)")
 def rest(world):
     # What the checks before set going, such as each scheduler's question for a deleted namespace, is over.
     wait("the API server is left alone", lambda: world.cluster.idle(3))

@@ -33,7 +33,7 @@ SIZE = 1400
 CONNECTIONS = 4
 # The interval of the watchdog, in seconds, and its rounds that are waited for.
 WATCHDOG, ROUNDS = 5, 2
-# What is promised of ours, whatever the machine: calls of the API a minute at rest (docs/concepts/kubernetes.md), and pods that are
+# What is promised of ours, whatever the machine: calls of the API a minute at rest (docs/reference/kubernetes.md), and pods that are
 # deleted because something else has changed. The operator that leads renews its lease, the injector its
 # webhook's registration, each five minutes.
 MAX_CALLS = {"dapr-operator": 2, "dapr-injector": 1}

@@ -11,7 +11,7 @@ check = adder(CHECKS)
 LEASE = "placement.dapr.io"
 ACCOUNT = "dapr-placement"
 NAMES = [f"{PARTS['placement']}-{number}" for number in range(3)]
-# What docs/concepts/placement.md promises of a leader that dies, in seconds, with some more for a machine that is busy; and sooner than
+# What docs/reference/placement.md promises of a leader that dies, in seconds, with some more for a machine that is busy; and sooner than
 # a lease is over that nobody gave back.
 FOLLOWED = (7, 20)
 AT_ONCE = 7
@@ -109,7 +109,7 @@ def stopped(world):
     hosts(world, "birds")
 
 
-@check("at rest the leader renews its lease as often as docs/concepts/placement.md says, and the others ask nothing")
+@check("at rest the leader renews its lease as often as docs/reference/placement.md says, and the others ask nothing")
 def rest(world):
     first = wait("one leads", lambda: leader(world))
     # One that has just begun looks at the lease, and opens its watch.

@@ -16,7 +16,7 @@ use crate::storage::{Storage, StorageError};
 
 const LOG: &str = "dapr.scheduler";
 /// What deletes the jobs of a namespace. The command speaks to an etcd, or to the embedded store.
-const DELETE: &str = "`dapr scheduler delete-all app/NAMESPACE` (on PostgreSQL by SQL: docs/concepts/scheduler.md has the statement)";
+const DELETE: &str = "`dapr scheduler delete-all app/NAMESPACE` (on PostgreSQL by SQL: docs/reference/scheduler.md has the statement)";
 /// Between two attempts to delete the jobs of namespaces.
 const RETRY: Duration = Duration::from_secs(5);
 /// Between two attempts to follow namespaces where the rights do not suffice.

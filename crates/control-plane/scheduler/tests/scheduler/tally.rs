@@ -1,4 +1,4 @@
-//! What a fault did to jobs, counted and printed in the form of the table in `docs/concepts/scheduler.md`.
+//! What a fault did to jobs, counted and printed in the form of the table in `conformance/evidence.md`.
 
 use std::time::Duration;
 

@@ -122,7 +122,7 @@ impl Tally {
         self.early += other.early;
     }
 
-    /// Prints it in the form of `docs/concepts/scheduler.md`; nothing may be lost or early.
+    /// Prints it in the form of `conformance/evidence.md`; nothing may be lost or early.
     pub(crate) fn report(self, fault: &str) {
         let Self {
             acknowledged,

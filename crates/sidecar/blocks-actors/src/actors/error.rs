@@ -25,7 +25,7 @@ pub enum ActorError {
         "actor type {0:?} is reserved for the Dapr workflow runtime; direct actor API access is not permitted"
     )]
     Reserved(String),
-    /// Nobody hosts the type. The text is Dapr's, which clients compare; what helps is in `docs/concepts/actors.md`.
+    /// Nobody hosts the type. The text is Dapr's, which clients compare; what helps is in `docs/reference/actors.md`.
     #[error(
         "failed to lookup actor: api error: code = FailedPrecondition desc = did not find address for actor '{kind}/{id}'"
     )]

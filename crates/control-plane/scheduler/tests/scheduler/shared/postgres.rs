@@ -305,11 +305,11 @@ async fn tables_of_a_later_format_are_refused() {
     assert!(error.message().contains("have format 99"), "{error}");
 }
 
-/// `docs/concepts/scheduler.md` has these statements, in place of commands that need an etcd.
+/// `docs/reference/scheduler.md` has these statements, in place of commands that need an etcd.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_of_a_namespace_are_listed_and_deleted_by_sql() {
     let Some(server) = Postgres::start() else { return };
-    let page = include_str!("../../../../../../docs/concepts/scheduler.md").replace("NAMESPACE", "ns");
+    let page = include_str!("../../../../../../docs/reference/scheduler.md").replace("NAMESPACE", "ns");
     let found = |first: &str| {
         let from = &page[page.find(first).expect("the page has it")..];
         from[..from.find(';').unwrap()].to_owned()

@@ -1,4 +1,4 @@
-//! Copies of shared stores, put back as `docs/concepts/scheduler.md` says.
+//! Copies of shared stores, put back as `docs/reference/scheduler.md` says.
 
 use std::fs;
 use std::path::{Path, PathBuf};
