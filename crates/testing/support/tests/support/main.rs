@@ -3,4 +3,5 @@
 
 mod layers;
 mod need;
+mod reference;
 mod sources;
