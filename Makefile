@@ -55,7 +55,7 @@ pluggable: build ## components in a process of their own, by Dapr's Go SDK for t
 	@scripts/need python3 venv
 	conformance/pluggable/run $(RELEASE)
 
-cli: build ## Dapr's official CLI starts, lists, calls and stops our sidecars; the recipes of the README, as printed
+cli: build ## Dapr's official CLI starts, lists, calls and stops our sidecars; the recipes of docs/how-to/local.md, as printed
 	@scripts/need python3 venv
 	conformance/cli/run $(RELEASE)
 	conformance/recipes $(RELEASE)
