@@ -2,11 +2,14 @@
 // After a crash, start the app again: the workflow continues where it stopped.
 "use strict";
 
-const { DaprWorkflowClient, LogLevel, WorkflowRuntime } = require("@dapr/dapr");
+const { DaprWorkflowClient, WorkflowRuntime } = require("@dapr/dapr");
+
+// The SDK logs every step with console.info and has no setting that turns it off.
+console.info = () => {};
 
 const INSTANCE = "order-7";
 
-async function* process_(context, order) {
+async function* processOrder(context, order) {
   yield context.callActivity(reserve, order.id);
   yield context.createTimer(order.packSeconds);
   const id = yield context.callActivity(ship, order.id);
@@ -23,15 +26,14 @@ async function ship(_context, id) {
 }
 
 async function main() {
-  const options = { logger: { level: LogLevel.Warn } };
-  const runtime = new WorkflowRuntime(options);
-  runtime.registerWorkflowWithName("process", process_).registerActivity(reserve).registerActivity(ship);
+  const runtime = new WorkflowRuntime();
+  runtime.registerWorkflow(processOrder).registerActivity(reserve).registerActivity(ship);
   await runtime.start();
-  const client = new DaprWorkflowClient(options);
+  const client = new DaprWorkflowClient();
   if (!(await client.getWorkflowState(INSTANCE, false))) {
     console.log(`starting the workflow ${INSTANCE}`);
     const packSeconds = Number(process.argv[2] ?? 1);
-    await client.scheduleNewWorkflow("process", { id: 7, packSeconds }, INSTANCE);
+    await client.scheduleNewWorkflow(processOrder, { id: 7, packSeconds }, INSTANCE);
   }
   const state = await client.waitForWorkflowCompletion(INSTANCE, true, 120);
   console.log(`the workflow returned: ${JSON.parse(state.serializedOutput)}`);

@@ -12,7 +12,7 @@ runtime = wf.WorkflowRuntime()
 
 
 @runtime.workflow
-def process(ctx: wf.DaprWorkflowContext, order: dict):
+def process_order(ctx: wf.DaprWorkflowContext, order: dict):
     yield ctx.call_activity(reserve, input=order["id"])
     yield ctx.create_timer(timedelta(seconds=order["pack_seconds"]))
     number = yield ctx.call_activity(ship, input=order["id"])
@@ -35,7 +35,7 @@ client = wf.DaprWorkflowClient()
 if client.get_workflow_state(INSTANCE) is None:
     pack_seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 1
     print("starting the workflow", INSTANCE, flush=True)
-    client.schedule_new_workflow(process, input={"id": 7, "pack_seconds": pack_seconds}, instance_id=INSTANCE)
+    client.schedule_new_workflow(process_order, input={"id": 7, "pack_seconds": pack_seconds}, instance_id=INSTANCE)
 state = client.wait_for_workflow_completion(INSTANCE, timeout_in_seconds=120)
 print("the workflow returned:", state.serialized_output.strip('"'))
 runtime.shutdown()
