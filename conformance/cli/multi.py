@@ -26,7 +26,7 @@ APPS = pathlib.Path(__file__).resolve().parent / "apps"
 PYTHON = [os.environ["CHECK_PYTHON"]]
 GO = [str(suite.cache() / "bin/sdk-go-apps")]
 NODE = ["node"]
-# Placement and the scheduler as the README starts them on a laptop.
+# Placement and the scheduler as docs/how-to/local.md starts them on a laptop.
 CONTROL = {"placement": ["--healthz-port", "58080", "--metrics-port", "59090"],
            "scheduler": ["--healthz-port", "58081", "--metrics-port", "59091"]}
 STORE = ("apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: statestore\nspec:\n  type: state.in-memory\n"
