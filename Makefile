@@ -55,10 +55,11 @@ pluggable: build ## components in a process of their own, by Dapr's Go SDK for t
 	@scripts/need python3 venv
 	conformance/pluggable/run $(RELEASE)
 
-cli: build ## Dapr's official CLI starts, lists, calls and stops our sidecars; the recipes of docs/how-to/local.md, as printed
+cli: build ## Dapr's official CLI starts, lists, calls and stops our sidecars; the commands of docs/how-to, as printed
 	@scripts/need python3 venv
 	conformance/cli/run $(RELEASE)
 	conformance/recipes $(RELEASE)
+	conformance/howto $(RELEASE)
 
 mixed: build ## our sidecars and control plane mixed with Dapr's (builds Dapr's once: 8 minutes, several GB)
 	@scripts/need python3 venv redis postgres rabbitmq kafka etcd
