@@ -189,3 +189,60 @@ fn every_metric_has_a_row() {
         .collect();
     assert!(missing.is_empty(), "docs/reference/metrics.md lacks {missing:?}");
 }
+
+/// The fields of structures that are deserialized, in camel case or as they are renamed.
+fn fields(source: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let (mut is_read, mut inside, mut renamed) = (false, false, None);
+    for line in source.lines().map(str::trim_end) {
+        let text = line.trim_start();
+        if line.starts_with("#[derive(") {
+            is_read = line.contains("Deserialize");
+        } else if line.contains("struct ") && line.ends_with('{') {
+            inside = std::mem::take(&mut is_read);
+        } else if text == "}" {
+            inside = false;
+        } else if let Some((_, name)) = text.split_once("rename = \"") {
+            renamed = name.split('"').next().map(str::to_owned);
+        } else if inside && !text.starts_with(['/', '#']) {
+            let field = text.split_once(": ").map_or("", |(field, _)| field);
+            let name = field
+                .rsplit(' ')
+                .next()
+                .unwrap_or_default()
+                .trim_start_matches("r#");
+            let mut words = name.split('_');
+            let first = words.next().unwrap_or_default().to_owned();
+            let camel = words.fold(first, |camel, word| {
+                let (initial, rest) = word.split_at(1);
+                camel + &initial.to_uppercase() + rest
+            });
+            found.insert(renamed.take().unwrap_or(camel));
+        }
+    }
+    found.retain(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+    found
+}
+
+#[test]
+fn every_field_of_a_resource_is_on_the_page() {
+    let mut files = Vec::new();
+    sources(&root().join("crates/foundation/resources/src"), &mut files);
+    files.retain(|path| !path.components().any(|part| part.as_os_str() == "yaml"));
+    let mut known = BTreeSet::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        known.extend(fields(text.split("#[cfg(test)]\nmod tests {").next().unwrap()));
+    }
+    assert!(known.len() > 80, "{known:?}");
+    let page = Page::read("reference/resources.md");
+    let words: BTreeSet<&str> = page.text().split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    let missing: Vec<_> = known
+        .iter()
+        .filter(|name| !words.contains(name.as_str()))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "docs/reference/resources.md lacks {missing:?}"
+    );
+}
