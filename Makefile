@@ -1,7 +1,6 @@
 # Each target checks what the machine lacks and installs it where a package manager can.
 
-# Found when a target uses them, after what it needs was installed.
-# Quoted, as the path of a checkout may have spaces.
+# Evaluated when a target uses them, after the tools were installed. Quoted: the path of a checkout may have spaces.
 RELEASE = "$(shell scripts/target)/release"
 DEMO = "$(shell scripts/target)/demo"
 DIST = "$(shell scripts/target)/dist"
@@ -28,13 +27,16 @@ demo: ## the CA, a scheduler, placement, two sidecars with mTLS, two apps; every
 test: ## every test; says what it skips and why
 	@scripts/test
 
-nightly: ## the same; SDKs for Go, JavaScript and Java, Pulsar, mixtures with Dapr, Kubernetes (2 hours)
+nightly: ## make test, and SDKs for Go, JavaScript and Java, Pulsar, mixtures with Dapr, Kubernetes (2 hours)
 	@scripts/test --nightly
 
-check: ## format and lints
+check: ## format, words, lints, documentation
 	@scripts/need cargo rustfmt clippy cc make
 	cargo fmt --all --check
+	scripts/plain-words --max 0.5
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	scripts/docs crates
+	scripts/docs
 
 oracle: ## our HTTP/2 and that of hyper and h2 in the same conversations
 	@scripts/need cargo cc make
@@ -44,12 +46,13 @@ conformance: build ## the cases of Dapr's own suite that are known to pass
 	@scripts/need python3 venv git
 	conformance/check $(RELEASE)
 
-sdk: build ## Dapr's official SDKs against our binaries: Python, Go, and where they can run JavaScript and Java
+sdk: build ## Dapr's official SDKs and the examples: Python, Go, and if installed JavaScript and Java
 	@scripts/need python3 venv
 	conformance/sdk/run $(RELEASE)
 	conformance/sdk-go/run $(RELEASE)
 	! scripts/need node 2>/dev/null || conformance/sdk-js/run $(RELEASE)
 	! scripts/need jdk 2>/dev/null || conformance/sdk-java/run $(RELEASE)
+	examples/run --binaries $(RELEASE) --all
 
 pluggable: build ## components in a process of their own, by Dapr's Go SDK for them
 	@scripts/need python3 venv
