@@ -1,4 +1,4 @@
-//! The body type that travels through the data path: one concrete enum instead of a boxed trait object per hop.
+//! The body type of the data path: one concrete enum instead of a boxed trait object per hop.
 
 mod counted;
 mod deadline;
@@ -29,10 +29,10 @@ pub use replay::{REPLAY_LIMIT, ReplayBody, Replayable};
 
 use crate::conn::PooledBody;
 
-/// Any failure while a body is read or written.
+/// Any failure to read or write a body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a request or response carries. Frames pass through as they arrive; nothing is collected here.
+/// A request or response body. Frames pass through as they arrive; nothing is collected here.
 #[derive(Default)]
 pub enum Body {
     /// No bytes, no trailers.
@@ -48,9 +48,9 @@ pub enum Body {
     Http2(RecvStream),
     /// From a pooled HTTP/1.1 connection.
     Pooled(Box<PooledBody>),
-    /// Of a request that is not here whole, with where is counted what is kept of it.
+    /// A request body still arriving whose buffered bytes count against its connection.
     Counted(Box<Counted>),
-    /// With what must live until the last byte is delivered.
+    /// With a guard that is dropped after the last byte is delivered.
     Guarded(Box<Guarded<Guard>>),
     /// One attempt's copy of a [`Replayable`].
     Replay(ReplayBody),
@@ -68,7 +68,7 @@ impl Body {
         Self::Stream(Box::pin(body.map_err(Into::into)))
     }
 
-    /// All bytes at once, and trailers behind them.
+    /// All bytes at once, followed by trailers.
     pub fn trailed(data: Bytes, trailers: HeaderMap) -> Self {
         Self::Trailed(Box::new(Trailed {
             data,
@@ -76,7 +76,7 @@ impl Body {
         }))
     }
 
-    /// Keeps `permit` taken until the body is consumed or dropped.
+    /// Holds `permit` until the body is consumed or dropped.
     #[inline]
     pub fn hold(self, permit: OwnedSemaphorePermit) -> Self {
         Self::Guarded(Box::new(Guarded::new(self, Guard(GuardKind::Permit(permit)))))
@@ -89,19 +89,19 @@ impl Body {
         Self::Guarded(Box::new(Guarded::new(self, guard)))
     }
 
-    /// This behind a frame that was taken out of it.
+    /// This body, preceded by a frame that was already read from it.
     pub fn after(self, first: Option<Result<Frame<Bytes>, BoxError>>) -> Self {
         let (body, connection) = self.uncounted();
         Self::Stream(Box::pin(Peeked { first, body })).counted(connection)
     }
 
-    /// The exact length where it is known.
+    /// The exact length, if known.
     #[inline]
     pub fn known_length(&self) -> Option<u64> {
         self.size_hint().exact()
     }
 
-    /// Bytes of it that are in memory, whether or not somebody reads them.
+    /// Bytes of this body that are in memory, whether or not they are ever read.
     #[inline]
     pub(crate) fn in_memory(&self) -> usize {
         match self {
@@ -112,10 +112,11 @@ impl Body {
         }
     }
 
-    /// What a peer is told when the body that it is being sent fails: the reason that the failure came with, to pass it
-    /// on.
+    /// The reason of the `RST_STREAM` sent when this error ends an outgoing body: the reason the failure
+    /// came with, if
+    /// any.
     pub fn reset_reason(error: BoxError) -> outrigger_http2::Reason {
-        tracing::debug!(target: "dapr.runtime.conn", "a body that was being sent failed: {error}");
+        tracing::debug!(target: "dapr.runtime.conn", "an outgoing body failed: {error}");
         let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error.as_ref());
         while let Some(error) = next {
             if let Some(failed) = error.downcast_ref::<StreamError>() {
@@ -126,11 +127,14 @@ impl Body {
         outrigger_http2::Reason::INTERNAL_ERROR
     }
 
-    /// Reads everything, up to `limit` bytes. Of a request, what is here before the rest counts for its connection.
+    /// Reads everything, up to `limit` bytes. Bytes buffered before the request is complete count against
+    /// its
+    /// connection.
     ///
     /// # Errors
-    /// [`TooLarge`] past the limit, [`TooMuchUnfinished`] where that and what is here of other requests is too much, else what the
-    /// source reports.
+    /// [`TooLarge`] past the limit, [`TooMuchUnfinished`] if the connection buffers too many incomplete
+    /// requests, else
+    /// the error of the source.
     pub async fn collect_up_to(self, limit: usize) -> Result<Bytes, BoxError> {
         match self {
             Self::Empty => Ok(Bytes::new()),
@@ -264,7 +268,7 @@ impl HttpBody for Body {
     }
 }
 
-/// A body whose first frame was taken out already.
+/// A body whose first frame was already read.
 struct Peeked {
     first: Option<Result<Frame<Bytes>, BoxError>>,
     body: Body,
@@ -301,7 +305,7 @@ impl HttpBody for Peeked {
     }
 }
 
-/// A body in one piece, and its trailers until they are taken.
+/// A body in one piece, with the trailers until they are taken.
 pub struct Trailed {
     data: Bytes,
     trailers: Option<HeaderMap>,
@@ -316,7 +320,7 @@ impl Trailed {
     }
 }
 
-/// What must outlive a body.
+/// A value that must outlive a body.
 pub struct Guard(#[expect(dead_code, reason = "held for its drop")] GuardKind);
 
 enum GuardKind {
@@ -334,7 +338,7 @@ impl Drop for OnDrop {
     }
 }
 
-/// More bytes than allowed.
+/// The body is larger than allowed.
 #[derive(Debug, thiserror::Error)]
 #[error("stream too large: more than {limit} bytes (see --max-body-size)")]
 pub struct TooLarge {
@@ -342,7 +346,7 @@ pub struct TooLarge {
     pub limit: usize,
 }
 
-/// Stops `body` once it grows past `limit` bytes, where it may.
+/// Makes `body` fail once it grows past `limit` bytes, unless its known length is within the limit.
 #[inline]
 pub fn limit(body: &mut Body, limit: usize) {
     if body.known_length().is_some_and(|length| length <= limit as u64) {

@@ -1,10 +1,10 @@
-//! How errors read.
+//! Formatting of error chains.
 
 use std::error::Error;
 use std::fmt::Write;
 use std::io;
 
-/// An error and its causes on one line, skipping causes whose text the line holds already.
+/// An error and its causes on one line. A cause whose text is already on the line is skipped.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -18,7 +18,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Whether an error of a body says that its bytes are not what the protocol allows.
+/// Whether a body error says that the bytes violate the protocol.
 pub fn is_malformed(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {

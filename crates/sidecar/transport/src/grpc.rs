@@ -1,5 +1,6 @@
-//! gRPC on plain HTTP/2 messages: framing, status, unary calls. The hot path uses this instead of a client stack, so
-//! that payload bytes are forwarded and never copied.
+//! gRPC on plain HTTP/2 messages: framing, status, unary calls. The hot path uses this instead of a client
+//! stack, so
+//! payload bytes are forwarded and never copied.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures::stream::{self, BoxStream, StreamExt};
@@ -27,7 +28,7 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const OK: HeaderValue = HeaderValue::from_static("0");
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 
-/// True for `application/grpc` and its forms with a codec (`+proto`).
+/// True for `application/grpc`, with or without a codec suffix (`+proto`).
 #[inline]
 pub fn is_grpc(headers: &HeaderMap) -> bool {
     headers
@@ -35,20 +36,21 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
         .is_some_and(|v| v.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// The method that a request calls, from its path: the first thing that is looked at, and the only form that is taken.
+/// The method that a request calls, taken from its path. Every check starts here, and only one spelling is
+/// accepted.
 ///
 /// # Errors
-/// `InvalidArgument` when the path does not name one method in one way.
+/// `InvalidArgument` if the path does not name exactly one method in canonical form.
 #[inline]
 pub fn method(request: &Request<Body>) -> Result<&str, Status> {
     let path = request.uri().path_and_query().map_or("", |path| path.as_str());
     grpc_method(path).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
-/// The baggage of a call, as it is told to the caller again: several values are one list.
+/// The baggage header of a call, to be returned to the caller. Several values are joined into one list.
 ///
 /// # Errors
-/// `InvalidArgument` when it is not W3C baggage.
+/// `InvalidArgument` if it is not W3C baggage.
 pub fn baggage(headers: &HeaderMap) -> Result<Option<HeaderValue>, Status> {
     let found =
         Baggage::from_headers(headers).map_err(|error| Status::invalid_argument(error.to_string()))?;
@@ -59,16 +61,16 @@ pub fn baggage(headers: &HeaderMap) -> Result<Option<HeaderValue>, Status> {
 pub fn frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut out = BytesMut::with_capacity(PREFIX + length);
-    // Messages are bounded far below 4 GiB by the body limit.
+    // The body limit keeps messages far below 4 GiB.
     out.put_slice(&Prefix::write(length).unwrap_or_default());
     message.encode_raw(&mut out);
     out.freeze()
 }
 
-/// Takes the single message out of a collected unary body.
+/// Extracts the single message of a collected unary body.
 ///
 /// # Errors
-/// `Internal` when the body is not exactly one uncompressed message.
+/// `Internal` if the body is not exactly one uncompressed message.
 #[inline]
 pub fn unframe(mut body: Bytes) -> Result<Bytes, Status> {
     if body.is_empty() {
@@ -86,13 +88,13 @@ pub fn unframe(mut body: Bytes) -> Result<Bytes, Status> {
     Err(Status::internal(problem))
 }
 
-/// Whether these bytes, the first of a body, hold a whole message.
+/// Whether the first bytes of a body hold a whole message.
 #[inline]
 pub fn has_message(bytes: &[u8]) -> bool {
     Prefix::read(bytes).is_some_and(|prefix| prefix.length <= bytes.len() - PREFIX)
 }
 
-/// A gRPC request to `path` (`/package.Service/Method`), with the headers every call carries.
+/// A gRPC request to `path` (`/package.Service/Method`), with the headers of every call.
 #[inline]
 pub fn request(path: &'static str, body: Body) -> Request<Body> {
     let mut request = Request::new(body);
@@ -104,7 +106,7 @@ pub fn request(path: &'static str, body: Body) -> Request<Body> {
     request
 }
 
-/// The response that says how a call ended without any message.
+/// A response that ends a call with a status and no message.
 #[inline]
 pub fn status_response(status: &Status) -> Response<Body> {
     let mut response = Response::new(Body::Empty);
@@ -120,7 +122,7 @@ pub fn put_status(status: &Status, headers: &mut HeaderMap) {
     }
 }
 
-/// The messages of a call with many answers, and how it ends.
+/// The body of a server-streaming call: its messages, then its status.
 pub fn server_stream<M: Message + 'static>(messages: BoxStream<'static, Result<M, Status>>) -> Body {
     let frames = stream::unfold(Some(messages), |state| async move {
         let mut messages = state?;
@@ -146,14 +148,14 @@ pub fn ok_trailers() -> HeaderMap {
     trailers
 }
 
-/// Whether headers or trailers hold the status of success; a status with more to say is left to [`Status`].
+/// Whether headers or trailers hold a plain success status. A status with details is left to [`Status`].
 #[inline]
 pub fn says_ok(headers: &HeaderMap) -> bool {
     headers.get(GRPC_STATUS).is_some_and(|status| status == OK)
 }
 
-/// The status a response head carries already: trailers-only responses and plain HTTP errors. `None` = it is in
-/// the trailers still to come.
+/// The status in a response head: trailers-only responses and plain HTTP errors. `None` if it comes in the
+/// trailers.
 #[inline]
 pub fn early_status(response: &Response<Body>) -> Option<Status> {
     if let Some(status) = Status::from_header_map(response.headers()) {
@@ -180,12 +182,12 @@ pub fn early_status(response: &Response<Body>) -> Option<Status> {
     ))
 }
 
-/// The number in `grpc-status` as it stands, which need not be one of the defined codes.
+/// The number in `grpc-status`, which need not be one of the defined codes.
 pub fn raw_code(headers: &HeaderMap) -> Option<i32> {
     headers.get(GRPC_STATUS)?.to_str().ok()?.parse().ok()
 }
 
-/// The body of a request that is one message: given up when the client stops half-way.
+/// The body of a request with one message; fails if the client stops half-way.
 pub fn one_message(body: Body) -> Body {
     match body {
         Body::Empty | Body::Full(_) => body,
@@ -193,13 +195,14 @@ pub fn one_message(body: Body) -> Body {
     }
 }
 
-/// The messages of a request, for whoever decodes them: what is here of one before the rest counts for the connection.
+/// The messages of a request, for code that decodes them. Bytes of an incomplete message count against the
+/// connection.
 pub fn decoded_messages(body: Body, kind: RequestKind) -> Messages<Body> {
     let (body, connection) = body.uncounted();
     Messages::new(body, kind).held_in(connection.map(Unfinished::begin))
 }
 
-/// The body of a request whose messages are passed on, however many: given up when one stops half-way.
+/// The body of a request whose messages are forwarded; fails if one stops half-way.
 pub fn passed_messages(body: Body) -> Body {
     match body {
         Body::Empty | Body::Full(_) => body,
@@ -207,12 +210,12 @@ pub fn passed_messages(body: Body) -> Body {
     }
 }
 
-/// What went wrong with a connection, as a status.
+/// A connection error as a status.
 pub fn send_status(error: &SendError) -> Status {
     Status::new(send_code(error), crate::error::chain(error))
 }
 
-/// The code of a call that got no answer.
+/// The status code of a call that got no response.
 pub fn send_code(error: &SendError) -> Code {
     if error.is_unavailable() {
         Code::Unavailable
@@ -223,7 +226,7 @@ pub fn send_code(error: &SendError) -> Code {
     }
 }
 
-/// A body failure as a status: ours if it carries one, else a broken connection.
+/// A body error as a status: our own if it carries one, else `Unavailable`.
 pub fn body_status(error: &BoxError) -> Status {
     if let Some(status) = error.downcast_ref::<Status>() {
         return status.clone();
@@ -244,7 +247,7 @@ pub fn body_status(error: &BoxError) -> Status {
     Status::unavailable(crate::error::chain(error.as_ref()))
 }
 
-/// A unary answer.
+/// The response of a unary call.
 pub struct Unary {
     /// The message bytes, unprefixed.
     pub message: Bytes,
@@ -254,10 +257,10 @@ pub struct Unary {
     pub trailers: HeaderMap,
 }
 
-/// A failed unary call with what metadata came along.
+/// A failed unary call with the metadata received.
 #[derive(Debug)]
 pub struct Failed {
-    /// The status that ended the call.
+    /// Status of the call.
     pub status: Status,
     /// Response header metadata, empty if there was none.
     pub headers: HeaderMap,

@@ -20,11 +20,11 @@ pub mod names {
     pub const API_TOKEN: HeaderName = HeaderName::from_static("dapr-api-token");
     /// App id of the caller.
     pub const CALLER_APP_ID: HeaderName = HeaderName::from_static("dapr-caller-app-id");
-    /// The namespace of who calls.
+    /// Namespace of the caller.
     pub const CALLER_NAMESPACE: HeaderName = HeaderName::from_static("dapr-caller-namespace");
     /// App id of the callee.
     pub const CALLEE_APP_ID: HeaderName = HeaderName::from_static("dapr-callee-app-id");
-    /// Internal: who is called; never delivered.
+    /// Internal: app id of the callee; never forwarded to the app.
     pub const DESTINATION_APP_ID: HeaderName = HeaderName::from_static("destination-app-id");
     /// `X-Forwarded-For`.
     pub const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -50,7 +50,7 @@ const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Removes what concerns one connection only, and every header that `Connection` names.
+/// Removes hop-by-hop headers, including those that `Connection` names.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(header::CONNECTION) {
         let named: Vec<HeaderName> = headers
@@ -65,7 +65,8 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
         }
         headers.remove(header::CONNECTION);
     }
-    // Most calls have none of them: one look at each name there is costs less than a search for each that may be.
+    // Most calls have none: one pass over the names present is cheaper than one lookup for each hop-by-hop
+    // name.
     while let Some(name) = headers.keys().find(|name| is_hop_by_hop(name)).cloned() {
         headers.remove(name);
     }
@@ -86,7 +87,7 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
     )
 }
 
-/// Takes out what says who calls: only sidecars say that, of calls that they pass on.
+/// Removes caller and callee identities: only sidecars set them, on calls that they forward.
 pub fn strip_identities(headers: &mut HeaderMap) {
     for name in [
         names::CALLER_APP_ID,
@@ -98,8 +99,9 @@ pub fn strip_identities(headers: &mut HeaderMap) {
     }
 }
 
-/// Who calls whom, as the caller's certificate has it and not as the caller says. `headers` are a peer's; those that
-/// concern its connection are taken out first, because they could name these.
+/// Sets the identities of caller and callee from the caller's certificate. `headers` come from a peer.
+/// Hop-by-hop
+/// headers are removed first, because `Connection` could name the identity headers.
 pub fn put_identities(headers: &mut HeaderMap, caller: &SpiffeId, callee: &str) {
     if headers.contains_key(header::CONNECTION) {
         strip_hop_by_hop(headers);
@@ -110,7 +112,7 @@ pub fn put_identities(headers: &mut HeaderMap, caller: &SpiffeId, callee: &str) 
         (names::CALLER_NAMESPACE, caller.namespace()),
         (names::CALLEE_APP_ID, callee),
     ] {
-        // Honest peers say the same, and cost nothing.
+        // An honest peer sends the same value; then nothing is written.
         let mut said = headers.get_all(&name).iter();
         if said.next().is_some_and(|said| said == value) && said.next().is_none() {
             continue;
@@ -126,7 +128,7 @@ fn is_binary(name: &HeaderName) -> bool {
     name.as_str().ends_with("-bin")
 }
 
-/// Whether a caller asks for server-sent events, and for nothing else.
+/// Whether a caller accepts only server-sent events.
 #[inline]
 pub fn wants_events(headers: &HeaderMap) -> bool {
     headers.get(header::ACCEPT).is_some_and(|accept| {
@@ -135,8 +137,9 @@ pub fn wants_events(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Internal metadata as HTTP headers, towards an app or an API caller. Trace headers stay as they are; the caller
-/// sets the current ones.
+/// Internal metadata as HTTP headers for an app or an API caller. Trace headers are copied unchanged; the
+/// caller sets
+/// the current ones.
 pub fn internal_to_http(mut metadata: HeaderMap) -> HeaderMap {
     strip_hop_by_hop(&mut metadata);
     metadata.remove(header::CONTENT_TYPE);
@@ -167,7 +170,8 @@ fn move_all(headers: &mut HeaderMap, from: &HeaderName, to: HeaderName) {
     }
 }
 
-/// What gRPC's own protocol puts into metadata (gRPC over HTTP/2): it concerns one call, and no callee behind it.
+/// Metadata that the gRPC protocol itself sets (gRPC over HTTP/2). It applies to one hop and is not
+/// forwarded.
 const OF_ONE_CALL: [&str; 7] = [
     "grpc-timeout",
     "grpc-encoding",
@@ -178,7 +182,7 @@ const OF_ONE_CALL: [&str; 7] = [
     "grpc-status-details-bin",
 ];
 
-/// gRPC request or response metadata as internal metadata: binary values become padded base64 text.
+/// gRPC request or response metadata as internal metadata. Binary values become padded base64.
 pub fn grpc_to_internal(mut headers: HeaderMap) -> HeaderMap {
     strip_hop_by_hop(&mut headers);
     for name in OF_ONE_CALL {
@@ -188,8 +192,9 @@ pub fn grpc_to_internal(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-/// Leaves of binary metadata what is base64, in the padded form: other bytes would fail the whole call at its other
-/// end.
+/// Keeps binary metadata that is valid base64, in padded form. Any other value would fail the whole call at
+/// the
+/// receiver.
 fn keep_binary(headers: &mut HeaderMap) {
     let binary: Vec<HeaderName> = headers.keys().filter(|n| is_binary(n)).cloned().collect();
     let mut dropped = None;
@@ -203,11 +208,11 @@ fn keep_binary(headers: &mut HeaderMap) {
             }
         }
     }
-    // One line for a call, whatever it brings.
+    // At most one line for each call.
     if let Some(name) = dropped {
         tracing::warn!(
             target: "dapr.runtime.direct_messaging",
-            "the value of the header {name} is not base64, as its name promises: it is not passed on"
+            "header {name} dropped: its value is not base64, as the suffix -bin requires"
         );
     }
 }
@@ -217,7 +222,7 @@ fn padded(value: &HeaderValue) -> Option<HeaderValue> {
     HeaderValue::try_from(STANDARD.encode(raw)).ok()
 }
 
-/// Metadata of an event as headers; what cannot be one is left out.
+/// Event metadata as headers. Entries that are not valid headers are dropped.
 pub fn from_pairs(pairs: &HashMap<String, String>) -> HeaderMap {
     let items = pairs.iter().filter_map(|(name, value)| {
         let name = HeaderName::try_from(name.as_str()).ok()?;
@@ -226,8 +231,9 @@ pub fn from_pairs(pairs: &HashMap<String, String>) -> HeaderMap {
     items.collect()
 }
 
-/// Internal metadata as gRPC metadata. `from_http`: they are headers of an HTTP request or response, whose standard
-/// names get the prefix `dapr-`. Trace metadata are left out; the caller sets the current ones.
+/// Internal metadata as gRPC metadata. With `from_http`, the metadata are headers of an HTTP message, and
+/// standard
+/// names get the prefix `dapr-`. Trace metadata are dropped; the caller sets the current ones.
 pub fn internal_to_grpc(mut metadata: HeaderMap, from_http: bool) -> HeaderMap {
     strip_hop_by_hop(&mut metadata);
     for name in [
@@ -303,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn hop_by_hop_headers_and_those_connection_names_are_removed() {
+    fn removes_hop_by_hop_headers() {
         let mut headers = map(&[
             ("connection", "close, X-Secret"),
             ("connection", "keep-alive"),
@@ -319,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn towards_http_binary_and_reserved_names_change() {
+    fn converts_binary_and_reserved_names_to_http() {
         let http = internal_to_http(map(&[
             ("x-data-bin", "AAAA"),
             ("content-type", "application/grpc"),
@@ -343,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn binary_metadata_is_padded_text_inside() {
+    fn pads_binary_metadata() {
         let internal = grpc_to_internal(map(&[
             ("k-bin", "YQ"),
             ("te", "trailers"),
@@ -354,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn http_response_headers_are_prefixed_in_grpc_metadata() {
+    fn prefixes_http_headers_in_grpc_metadata() {
         let grpc = internal_to_grpc(map(&[("content-type", "text/plain"), ("x-a", "1")]), true);
         assert_eq!(grpc, map(&[("dapr-content-type", "text/plain"), ("x-a", "1")]));
         let grpc = internal_to_grpc(map(&[("content-type", "application/grpc"), ("x-a", "1")]), false);
@@ -362,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn grpc_gets_no_metadata_that_would_fail_or_steer_the_call() {
+    fn drops_metadata_that_steers_grpc() {
         let headers = map(&[
             ("x-bin", "!"),
             ("x-bin", "AQI"),
@@ -380,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn identities_are_those_of_the_certificate() {
+    fn takes_identities_from_certificate() {
         let caller = "spiffe://public/ns/shop/a".parse().unwrap();
         let mut headers = map(&[
             ("connection", "dapr-caller-app-id, x-private"),

@@ -1,20 +1,21 @@
-//! What the HTTP/2 connections of a process share.
+//! Limits that all HTTP/2 connections of a process share.
 
 use outrigger_http2::{SharedLimit, WindowMemory};
 
-/// What the flow-control window of a stream may grow to, bytes, where the bandwidth-delay product asks for it.
+/// Largest flow-control window of a stream, bytes. The window grows with the bandwidth-delay product.
 pub const MAX_STREAM_WINDOW: u32 = 8 * 1024 * 1024;
-/// Bytes by which the window of a connection may grow together with those of its streams.
+/// Bytes by which a connection's window and those of its streams may grow together.
 pub const MAX_WINDOW_GROWTH: u32 = 16 * 1024 * 1024;
 /// Bytes by which the windows of all connections may grow together.
 const MAX_WINDOW_MEMORY: usize = 64 * 1024 * 1024;
 
-/// What windows of all connections may grow by.
+/// Budget of window growth across all connections.
 pub static WINDOW_MEMORY: WindowMemory = WindowMemory::new(MAX_WINDOW_MEMORY);
 
-/// Bytes of answers that the clients of all connections have not read, beyond which who holds more than its share gets nothing
-/// more, and beyond twice as many nobody: not less than one connection may have by itself.
+/// Response bytes that clients of all connections have not read. Above this limit a connection over its
+/// fair share
+/// gets no more buffer; above twice the limit none does. At least the limit of one connection.
 const MAX_UNREAD_ANSWERS: usize = 1088 << 20;
 
-/// What clients of all connections may leave unread together.
+/// Budget of unread response bytes across all connections.
 pub static UNREAD_MEMORY: SharedLimit = SharedLimit::new(MAX_UNREAD_ANSWERS);

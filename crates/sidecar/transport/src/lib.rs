@@ -1,5 +1,6 @@
-//! The sidecar's transport: listeners and the connections they accept, connections to apps and other sidecars, bodies
-//! that stream through, headers, and the framing of gRPC. It knows neither blocks nor components.
+//! The sidecar's transport: listeners, client connections to apps and other sidecars, streaming bodies,
+//! headers and
+//! gRPC framing. It depends on neither building blocks nor components.
 
 pub mod body;
 pub mod conn;

@@ -1,4 +1,4 @@
-//! Listening sockets and the connections they accept.
+//! Listening sockets and accepted connections.
 
 mod connections;
 mod h2c;
@@ -35,20 +35,21 @@ pub use http1::{fuzz_body_end, fuzz_head};
 pub use unfinished::unfinished_bounds;
 
 const LOG: &str = "dapr.runtime.listen";
-/// Connections waiting to be accepted.
+/// Length of the accept queue.
 const BACKLOG: i32 = 1024;
-/// Time for a client to shake hands.
+/// Timeout of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for calls in flight once the client's certificate has expired.
+/// Grace period for calls in flight once the client certificate has expired.
 const EXPIRED_GRACE: Duration = Duration::from_secs(5);
-/// Time for an HTTP/1.1 client to send a request head.
+/// Timeout for an HTTP/1.1 request head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pings on HTTP/2 connections: after this much silence, and time to answer.
+/// HTTP/2 keep-alive: idle time before a ping, and its timeout.
 const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
-/// Streams one HTTP/2 client may have open.
+/// Concurrent streams of one HTTP/2 client.
 const MAX_STREAMS: u32 = 4096;
-/// Flow-control windows of HTTP/2 servers: stream, connection (bytes). The connection's has room for the windows of
-/// as many streams as sidecars open on one connection: streams nobody reads do not stop the others.
+/// Flow-control windows of HTTP/2 servers: stream, connection (bytes). The connection window covers as many
+/// full
+/// stream windows as sidecars open on one connection, so unread streams do not block the others.
 const WINDOWS: (u32, u32) = (256 * 1024, 128 * 256 * 1024);
 /// Bytes buffered per HTTP/2 stream towards the client.
 const SEND_BUFFER: usize = 256 * 1024;
@@ -61,7 +62,7 @@ pub enum Listener {
     Unix(UnixListener, SocketFile),
 }
 
-/// A socket's file.
+/// The file of a Unix socket.
 pub struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
@@ -70,8 +71,9 @@ impl Drop for SocketFile {
     }
 }
 
-/// A socket that has its address but refuses connections until told to listen: a port is ours before anything
-/// else happens, and nobody waits on a server that is not there yet.
+/// A bound socket that refuses connections until [`Bound::listen`]. Binding first reserves the port;
+/// clients fail at
+/// once instead of waiting for a server that is still starting.
 pub enum Bound {
     /// TCP.
     Tcp(Socket),
@@ -88,8 +90,9 @@ impl Bound {
         }
     }
 
-    /// Whether this and `other` cannot both listen. That they were bound says nothing of it: addresses are bound so that
-    /// they can be used again, and are taken by whoever listens first.
+    /// Whether this and `other` cannot both listen. Both can be bound, because the sockets allow address
+    /// reuse; the first
+    /// to listen wins.
     pub fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Tcp(one), Self::Tcp(two)) => {
@@ -108,7 +111,7 @@ impl Bound {
     /// Starts listening.
     ///
     /// # Errors
-    /// [`BindError`] when another process was faster.
+    /// [`BindError`] if another process already listens.
     pub fn listen(self) -> Result<Listener, BindError> {
         let (what, result) = match self {
             Self::Tcp(socket) => {
@@ -133,7 +136,7 @@ impl Bound {
     }
 }
 
-/// Whether a socket that is bound to `own` stands for every interface, that of `other` too.
+/// Whether a socket bound to `own` listens on every interface, including that of `other`.
 fn covers(socket: &Socket, own: SocketAddr, other: SocketAddr) -> bool {
     let both = || own.is_ipv6() && !socket.only_v6().unwrap_or(true);
     own.ip().is_unspecified() && (own.is_ipv4() == other.is_ipv4() || both())
@@ -149,7 +152,7 @@ impl Listener {
     }
 }
 
-/// Why nothing could be bound.
+/// A failure to bind.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {source}")]
 pub struct BindError {
@@ -158,24 +161,25 @@ pub struct BindError {
 }
 
 impl BindError {
-    /// What the operating system has against it.
+    /// The error kind of the operating system.
     pub fn kind(&self) -> io::ErrorKind {
         self.source.kind()
     }
 }
 
-/// Binds `port` on each address; an empty address is every interface. An address that fails, or stands for the same as
-/// one before it, is logged and skipped as long as another works.
+/// Binds `port` on each address; an empty address is every interface. An address that fails or repeats an
+/// earlier one
+/// is logged and skipped, as long as another works.
 ///
 /// # Errors
-/// [`BindError`] when none works.
+/// [`BindError`] if none works.
 pub fn bind(addresses: &[String], port: u16) -> Result<Vec<Bound>, BindError> {
     let mut listeners: Vec<Bound> = Vec::new();
     let mut failed = None;
     for address in addresses {
         match bind_one(address, port).map(Bound::Tcp) {
             Ok(bound) if listeners.iter().any(|before| before.overlaps(&bound)) => {
-                tracing::debug!(target: LOG, "{address}:{port} is listened on already");
+                tracing::debug!(target: LOG, "already listening on {address}:{port}");
             }
             Ok(bound) => listeners.push(bound),
             Err(source) => {
@@ -223,7 +227,7 @@ fn claim(address: SocketAddr, dual_stack: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Claims a Unix socket; a socket that an ended process left behind is removed, and no other file.
+/// Claims the path of a Unix socket. Only a stale socket of an ended process is removed, no other file.
 ///
 /// # Errors
 /// [`BindError`] naming the path.
@@ -250,19 +254,19 @@ pub fn bind_unix(path: &Path) -> Result<Bound, BindError> {
     Ok(Bound::Unix(path.to_owned()))
 }
 
-/// What is known about the client of a connection.
+/// The client of a connection.
 #[derive(Debug, Clone, Default)]
 pub struct Client {
     /// Its address; `None` on Unix sockets.
     pub address: Option<SocketAddr>,
-    /// Who it proved to be; `None` without mTLS.
+    /// Its SPIFFE identity; `None` without mTLS.
     pub identity: Option<SpiffeId>,
-    /// What lets its connection stay open, where the server counts them.
+    /// Its slot in the server's connection limit, if the server counts connections.
     pub permit: Option<Arc<Permit>>,
 }
 
 impl Client {
-    /// It has proved who it is, or sent a whole head of a request.
+    /// The client has authenticated or sent a complete request head.
     #[inline]
     fn prove(&self) {
         if let Some(permit) = &self.permit {
@@ -270,7 +274,7 @@ impl Client {
         }
     }
 
-    /// Its connection does not make room for others while `busy`.
+    /// Keeps the connection from being evicted while `busy`.
     #[inline]
     fn keep_while(&self, busy: impl Fn() -> bool + Send + Sync + 'static) {
         if let Some(permit) = &self.permit {
@@ -279,9 +283,9 @@ impl Client {
     }
 }
 
-/// Answers requests.
+/// Handles requests.
 pub trait Handler: Send + Sync + 'static {
-    /// Answers one request of a client.
+    /// Handles one request of a client.
     fn handle(
         self: Arc<Self>,
         client: Arc<Client>,
@@ -289,10 +293,10 @@ pub trait Handler: Send + Sync + 'static {
     ) -> impl Future<Output = Response<Body>> + Send;
 }
 
-/// How a server treats its connections.
+/// Settings of a server.
 #[derive(Clone)]
 pub struct Options {
-    /// The versions of HTTP that are served.
+    /// HTTP versions served.
     pub versions: Versions,
     /// Mutual TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
@@ -300,11 +304,11 @@ pub struct Options {
     pub head_limit: usize,
     /// Bytes of an HTTP/2 header list.
     pub header_list_limit: u32,
-    /// How many connections there may be, on all addresses together.
+    /// Connection limits, for all addresses together.
     pub connections: Limits,
-    /// What their clients on HTTP/1.1 may leave unread.
+    /// Limit of responses that HTTP/1.1 clients have not read.
     pub held: HeldAnswers,
-    /// How much of requests is kept that have begun and not ended: [`unfinished_bounds`].
+    /// Limits of buffered incomplete requests: [`unfinished_bounds`].
     pub unfinished: Bounds,
 }
 
@@ -319,8 +323,9 @@ pub enum Versions {
     Http2,
 }
 
-/// Accepts connections until `drain` is cancelled, then waits until all have finished what they began. Listeners of one
-/// server share `admission`.
+/// Accepts connections until `drain` is cancelled, then waits until all have finished their calls in
+/// flight. Listeners
+/// of one server share `admission`.
 pub async fn serve<H: Handler>(
     listener: Listener,
     admission: Admission,
@@ -333,7 +338,7 @@ pub async fn serve<H: Handler>(
     outrigger_accept::serve(listener, admission, drain, handle).await;
 }
 
-/// A connection that was accepted.
+/// An accepted connection.
 pub enum Stream {
     /// TCP.
     Tcp(TcpStream),

@@ -1,4 +1,4 @@
-//! Other sidecars: who and where they are, and the connections kept to them.
+//! Other sidecars: their addresses and the pooled connections to them.
 
 mod call;
 mod hosts;
@@ -23,22 +23,22 @@ use crate::conn::{Dialer, H2Pool, KeepAlive, SendError};
 
 /// Time to open a connection to a peer, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Apps whose instances are kept; beyond it the one not called for longest goes.
+/// Apps whose instances are cached; beyond it the least recently called one is evicted.
 const MAX_APPS: usize = 1024;
 
-/// Why a peer could not be asked.
+/// Why a call to a peer failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    /// Start-up is not that far, or the resolver failed to start.
+    /// Name resolution is not ready or failed to start.
     #[error("name resolver not initialized")]
     NoResolver,
-    /// Nobody knows the app.
+    /// The app is unknown.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
-    /// Found, but not reachable or gone while it was asked.
+    /// The app was found, but its sidecar was unreachable or disconnected during the call.
     #[error("{}", crate::error::chain(.0))]
     Send(#[from] SendError),
-    /// The body of the request was sent before, and is too large to be sent again.
+    /// The request body was already sent and is too large to be replayed.
     #[error("the body of the request cannot be sent again")]
     Spent,
 }
@@ -50,15 +50,15 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Sends a request over a kept connection.
+    /// Sends a request over a pooled connection.
     ///
     /// # Errors
-    /// [`SendError`] when it could not be reached or broke off before a response head.
+    /// [`SendError`] if the peer is unreachable or disconnects before the response head.
     pub async fn send(&self, request: Request<Body>) -> Result<Response<Body>, SendError> {
         self.pool.send(request).await
     }
 
-    /// Forgets the connections: the next call dials.
+    /// Drops the connections: the next call dials.
     pub fn reset(&self) {
         self.pool.reset();
     }
@@ -76,13 +76,13 @@ impl Instance {
 /// A sidecar that was called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// Its app.
+    /// Its app id.
     pub app_id: String,
-    /// The namespace of its app; empty where only its address was asked for.
+    /// The namespace of its app; empty if it was called by address.
     pub namespace: String,
     /// `host:port`.
     pub address: String,
-    /// Connections that are open to it.
+    /// Open connections to it.
     pub connections: usize,
 }
 
@@ -93,7 +93,7 @@ pub struct Peer {
     known: watch::Receiver<Addresses>,
     instances: ArcSwap<Snapshot>,
     turn: AtomicUsize,
-    /// How many apps had been added when it was last called.
+    /// The value of `Peers::added` at the last call.
     used: AtomicU64,
 }
 
@@ -108,14 +108,14 @@ pub struct Peers {
     resolver: OnceLock<Arc<dyn Resolver>>,
     identity: Option<Identity>,
     peers: ArcSwap<HashMap<String, Arc<Peer>>>,
-    /// How many apps were added so far: tells which were called lately.
+    /// Apps added so far: a logical clock for eviction.
     added: AtomicU64,
-    /// Sidecars that were called by their address.
+    /// Sidecars called by address.
     hosts: Hosts,
 }
 
 impl Peers {
-    /// An empty table; `identity` when connections are to be mutually authenticated.
+    /// An empty table. With `identity`, connections use mTLS.
     pub fn new(identity: Option<Identity>) -> Self {
         Self {
             resolver: OnceLock::new(),
@@ -133,7 +133,7 @@ impl Peers {
         }
     }
 
-    /// Ends the connections to other sidecars, when no call uses them any more, and name resolution.
+    /// Closes idle connections to other sidecars and name resolution.
     pub async fn close(&self) {
         let peers = self.peers.swap(Arc::default());
         let instances = peers
@@ -145,7 +145,7 @@ impl Peers {
         }
     }
 
-    /// The apps that were called, with their sidecars, at most `most` of them: sorted by app.
+    /// The sidecars of called apps, at most `most` of them, sorted by app.
     pub fn status(&self, most: usize) -> Vec<PeerStatus> {
         let peers = self.peers.load();
         let mut all: Vec<_> = peers
@@ -163,7 +163,7 @@ impl Peers {
         all
     }
 
-    /// Of the apps that were called before.
+    /// Looks up an app that was called before.
     fn known(&self, key: &str) -> Option<Arc<Peer>> {
         let peers = self.peers.load();
         let peer = peers.get(key)?;
@@ -172,7 +172,8 @@ impl Peers {
         Some(Arc::clone(peer))
     }
 
-    /// An app that was not called before. It gets a place once it is found: names that nobody has leave nothing behind.
+    /// Resolves an app on its first call. It is cached only if it is found, so unknown names leave nothing
+    /// behind.
     async fn find(&self, key: &str, app_id: &str, namespace: &str) -> Result<Arc<Peer>, PeerError> {
         let resolver = self.resolver.get().ok_or(PeerError::NoResolver)?;
         resolver.resolve(app_id, namespace).await?;
@@ -197,7 +198,7 @@ impl Peers {
             peers.entry(key.to_owned()).or_insert_with(|| Arc::clone(&peer));
             peers
         });
-        // Of several that looked at once one has the place, and with it the connections.
+        // Of concurrent lookups, one wins the entry; all use its connections.
         Ok(self.peers.load().get(key).map_or(peer, Arc::clone))
     }
 
@@ -209,16 +210,16 @@ impl Peers {
         });
     }
 
-    /// An instance of the app, taking turns; the others follow as alternatives.
+    /// The next instance of the app, round-robin; the others follow as alternatives.
     ///
     /// # Errors
-    /// [`PeerError`] when no instance is known.
+    /// [`PeerError`] if no instance is known.
     async fn pick(&self, app_id: &str, namespace: &str) -> Result<Picked, PeerError> {
-        // A `.` cannot be part of an app id, so this key is unambiguous.
+        // An app id cannot contain `.`, so this key is unambiguous.
         let key = format!("{app_id}.{namespace}");
         let peer = match self.known(&key) {
             Some(peer) => peer,
-            // Boxed: the rare path should not widen every call.
+            // Boxed: the rare path must not widen the future of every call.
             None => Box::pin(self.find(&key, app_id, namespace)).await?,
         };
         let snapshot = match self.snapshot(&peer).await {
@@ -275,7 +276,7 @@ impl Peers {
         }
     }
 
-    /// Connections to a sidecar of an app.
+    /// The connections to a sidecar of an app.
     fn pool(&self, app_id: &str, namespace: &str, address: &Address) -> H2Pool {
         let text = address.to_string();
         let dialer = match &self.identity {
@@ -292,7 +293,7 @@ impl Peers {
         H2Pool::new(dialer, Some(KeepAlive::OF_PEERS))
     }
 
-    /// Tells that an instance could not be reached: it is looked for again.
+    /// Marks an instance as unreachable, so that it is resolved again.
     fn failed(&self, picked: &Picked) {
         if let Some(resolver) = self.resolver.get() {
             resolver.evict(
@@ -308,7 +309,7 @@ impl Peers {
 /// An instance to send a call to.
 struct Picked {
     peer: Arc<Peer>,
-    /// The connections.
+    /// Its connections.
     instance: Arc<Instance>,
 }
 

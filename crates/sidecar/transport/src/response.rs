@@ -1,4 +1,4 @@
-//! Short answers.
+//! Short responses.
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -15,7 +15,7 @@ pub fn bytes_response(status: StatusCode, content_type: HeaderValue, body: Bytes
     response
 }
 
-/// A plain text response as Go's `http.Error` writes it: with a newline at the end.
+/// A plain-text response as Go's `http.Error` writes it, with a trailing newline.
 pub fn text_response(status: StatusCode, text: &str) -> Response<Body> {
     const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
     let mut response = bytes_response(status, TEXT, format!("{text}\n").into());

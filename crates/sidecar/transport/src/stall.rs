@@ -1,4 +1,4 @@
-//! Time limits on peers that stop in the middle of something.
+//! Timeouts for peers that stop in the middle of an exchange.
 
 use std::io;
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::body::BoxError;
 
-/// Time in which a peer must read something of what is written to it.
+/// Time within which a peer must read part of the data written to it.
 pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Waits for a peer's next step. There is no timer before the first wait.
+/// Times the wait for a peer's next step. The timer is created at the first wait.
 #[derive(Debug, Default)]
 pub struct StallTimer {
     timer: Option<Pin<Box<Sleep>>>,
@@ -25,13 +25,14 @@ pub struct StallTimer {
 }
 
 impl StallTimer {
-    /// The peer did something: the next wait begins anew.
+    /// The peer made progress: the next wait starts over.
     #[inline]
     pub fn renew(&mut self) {
         self.waiting = false;
     }
 
-    /// Ready when `limit` has passed since the first poll after [`StallTimer::renew`]; `what` did not happen in it.
+    /// Ready with an error that names `what` once `limit` has passed since the first poll after
+    /// [`StallTimer::renew`].
     #[inline]
     pub fn poll(&mut self, limit: Duration, what: &'static str, cx: &mut Context<'_>) -> Poll<io::Error> {
         let timer = self.timer.get_or_insert_with(|| {
@@ -47,7 +48,7 @@ impl StallTimer {
         Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, text))
     }
 
-    /// What a write comes to if it must not wait for longer than [`UNREAD_TIMEOUT`].
+    /// Fails a pending write after [`UNREAD_TIMEOUT`].
     #[inline]
     pub fn of_write(
         &mut self,
@@ -62,8 +63,9 @@ impl StallTimer {
     }
 }
 
-/// An answer of a server, which fails once nothing more of it came within [`UNREAD_TIMEOUT`] although more must come: its
-/// length says so, or that it has not ended. Only a stream of events may be silent for as long as it likes.
+/// A response body of a server that fails if it makes no progress for [`UNREAD_TIMEOUT`]. Only event
+/// streams may be
+/// silent for longer.
 #[derive(Debug)]
 pub struct Due<B> {
     body: B,
@@ -72,7 +74,7 @@ pub struct Due<B> {
 }
 
 impl<B> Due<B> {
-    /// Watches over the body of an answer with these headers.
+    /// Wraps the body of a response with these headers.
     pub fn new(body: B, headers: &HeaderMap) -> Self {
         Self {
             body,
@@ -82,7 +84,7 @@ impl<B> Due<B> {
     }
 }
 
-/// Media types whose senders say something when something happens.
+/// Media types of event streams, which may be silent between events.
 const EVENTS: [&str; 7] = [
     "application/json-seq",
     "application/jsonl",
@@ -93,7 +95,7 @@ const EVENTS: [&str; 7] = [
     "text/event-stream",
 ];
 
-/// Whether a `Content-Type` is that of a stream of events.
+/// Whether a `Content-Type` is an event stream.
 pub fn is_of_events(content_type: &HeaderValue) -> bool {
     let value = content_type.to_str().unwrap_or_default();
     let kind = value.split(';').next().unwrap_or_default();
@@ -145,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of a body that says one thing and then nothing.
+    /// The outcome of a body that sends one frame and then stalls.
     async fn after_a_word(kind: &'static str) -> Option<bool> {
         let word = stream::iter([Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"half")))]);
         let body = StreamBody::new(word.chain(stream::pending()));
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_stops_half_way_fails_unless_it_is_of_events() {
+    async fn fails_stalled_response_except_event_stream() {
         for kind in [
             "application/json",
             "text/plain; charset=utf-8",

@@ -6,10 +6,10 @@ use outrigger_accept::probe;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-/// Makes a connection send without delay, and end when its peer has vanished.
+/// Disables Nagle's algorithm and enables keep-alive, so that a vanished peer is noticed.
 ///
 /// # Errors
-/// When the kernel refuses an option.
+/// If the kernel refuses an option.
 pub fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     probe(&SockRef::from(stream))
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn vanished_peers_are_noticed() {
+    async fn enables_keep_alive() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         prepare(&stream).unwrap();

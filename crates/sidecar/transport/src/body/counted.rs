@@ -1,4 +1,5 @@
-//! Bodies of requests that are not here whole: whoever keeps them until they are counts what it has.
+//! Accounting of request bodies that are still arriving: code that buffers one counts the bytes against its
+//! connection.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,14 +11,15 @@ use outrigger_grpc::unfinished::Unfinished;
 
 use super::{Body, BoxError};
 
-/// A body, and where is counted what is kept of it. What is passed on is not.
+/// A request body with the connection that its buffered bytes count against. Forwarded bytes do not count.
 pub struct Counted {
     body: Body,
     connection: Arc<Unfinished>,
 }
 
 impl Body {
-    /// Counts what is kept of this body on that connection, if there is one. A body in memory is whole, and counts for nothing.
+    /// Counts the buffered bytes of this body against `connection`. A body that is already in memory does
+    /// not count.
     #[inline]
     #[must_use]
     pub fn counted(self, connection: Option<Arc<Unfinished>>) -> Self {
@@ -30,7 +32,7 @@ impl Body {
         }
     }
 
-    /// The connection whose memory what is kept of this body takes.
+    /// The connection that buffered bytes of this body count against.
     #[inline]
     pub fn connection(&self) -> Option<&Arc<Unfinished>> {
         match self {
@@ -40,7 +42,7 @@ impl Body {
         }
     }
 
-    /// The body itself, and its connection: whoever takes both counts what it keeps.
+    /// The body without accounting, and its connection. The caller must count the bytes that it buffers.
     #[inline]
     pub fn uncounted(self) -> (Self, Option<Arc<Unfinished>>) {
         match self {
@@ -55,7 +57,7 @@ impl Body {
         }
     }
 
-    /// Whether all of it is in memory.
+    /// Whether the whole body is in memory.
     #[inline]
     pub fn is_whole(&self) -> bool {
         matches!(self, Self::Empty | Self::Full(_) | Self::Trailed(_))

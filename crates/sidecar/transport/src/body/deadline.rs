@@ -1,4 +1,4 @@
-//! Bodies that have to end by an instant.
+//! Bodies with a deadline.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,18 +9,18 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{Body, BoxError};
 
-/// The last frame of a body that is late.
+/// Produces the last frame of a body that missed its deadline.
 pub type Late = fn() -> Result<Frame<Bytes>, BoxError>;
 
 struct Bounded {
-    /// Empty once the time has passed.
+    /// Empty after the deadline.
     body: Body,
     timer: Pin<Box<Sleep>>,
     late: Option<Late>,
 }
 
 impl Body {
-    /// Drops what has not come by `at`; the reader gets `late` instead.
+    /// Drops the rest of the body at `at`; the reader gets `late` instead.
     pub fn until(self, at: Instant, late: Late) -> Self {
         if self.is_whole() {
             return self;
@@ -41,7 +41,7 @@ impl HttpBody for Bounded {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        // Before the body: one that always has a frame must end too.
+        // Poll the timer first: a body that always has a frame ready must end too.
         if self.late.is_some() && self.timer.as_mut().poll(cx).is_ready() {
             self.body = Body::Empty;
             return Poll::Ready(self.late.take().map(|late| late()));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_ends_at_its_deadline_whether_it_stops_or_never_ends() {
+    async fn ends_body_at_deadline() {
         let stops = Body::stream(StreamBody::new(stream::iter([word()]).chain(stream::pending())));
         let endless = Body::stream(StreamBody::new(stream::repeat_with(word).then(async |word| {
             tokio::time::sleep(LIMIT / 10).await;
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_in_time_stays_as_it_is() {
+    async fn passes_body_within_deadline() {
         let at = Instant::now() + LIMIT;
         assert!(matches!(Body::from("whole").until(at, late), Body::Full(_)));
         let body = Body::stream(StreamBody::new(stream::iter([word(), word()]))).until(at, late);

@@ -1,4 +1,4 @@
-//! Why a body could not be read, kept for whoever sees only that sending it failed.
+//! Records why reading a body failed, for callers that only see that sending it failed.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,7 +13,7 @@ pub struct Reason {
 }
 
 impl Reason {
-    /// The reason in an error of a body.
+    /// Extracts the reason from a body error.
     pub fn of(error: &BoxError) -> Self {
         Self {
             text: crate::error::chain(error.as_ref()),
@@ -21,19 +21,20 @@ impl Reason {
         }
     }
 
-    /// Whether its sender did not keep to the protocol.
+    /// Whether the sender violated the protocol.
     pub fn is_malformed(&self) -> bool {
         self.malformed
     }
 }
 
-/// The failure of a body that is being sent. A connection reports it as its own, which would speak against the peer: a
-/// call that failed by its own body is not repeated, and nobody is blamed.
+/// The failure of an outgoing body. The connection reports it as a connection error, which would count
+/// against the
+/// peer; with this record the call is neither retried nor held against the peer.
 #[derive(Clone, Default)]
 pub struct Failure(Option<Arc<OnceLock<Reason>>>);
 
 impl Failure {
-    /// Watches a body; one that is in memory cannot fail.
+    /// Watches a body. A body in memory cannot fail.
     pub fn watch(body: &mut Body) -> Self {
         if body.is_whole() {
             return Self(None);

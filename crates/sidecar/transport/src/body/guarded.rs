@@ -1,4 +1,4 @@
-//! Bodies and what must live as long as they do.
+//! Bodies with a guard that lives as long as they do.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,7 +8,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 
 use super::{Body, BoxError};
 
-/// A body, and what is dropped with it.
+/// A body and a value dropped with it.
 pub struct Guarded<G> {
     body: Body,
     _guard: G,
@@ -20,7 +20,7 @@ impl<G> Guarded<G> {
         Self { body, _guard: guard }
     }
 
-    /// The body itself.
+    /// The wrapped body.
     pub(crate) fn body(&self) -> &Body {
         &self.body
     }

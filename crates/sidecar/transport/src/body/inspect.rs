@@ -1,4 +1,4 @@
-//! Bodies that somebody looks at as they pass by.
+//! Bodies whose frames pass through a callback.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,17 +8,17 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 
 use super::{Body, BoxError};
 
-/// What a body says next: a frame, a failure, or nothing more.
+/// The next item of a body: a frame, an error, or the end.
 pub type Next = Option<Result<Frame<Bytes>, BoxError>>;
 
-/// A body each of whose words passes by a function.
+/// A body whose items pass through a function.
 struct Inspected<F> {
     body: Body,
     see: F,
 }
 
 impl Body {
-    /// `see` is given what the body says, and returns what its reader gets. It is dropped with the body.
+    /// Passes each item through `see`, whose result the reader gets. `see` is dropped with the body.
     pub fn inspect(self, see: impl FnMut(Next) -> Next + Send + Unpin + 'static) -> Self {
         let (body, connection) = self.uncounted();
         Self::Stream(Box::pin(Inspected { body, see })).counted(connection)

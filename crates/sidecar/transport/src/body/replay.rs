@@ -11,14 +11,16 @@ use outrigger_grpc::unfinished::Unfinished;
 
 use super::{Body, BoxError};
 
-/// How much of a streamed body is kept so that it can be sent again, in bytes.
+/// Bytes of a streamed body buffered for a retry.
 pub const REPLAY_LIMIT: usize = 64 * 1024;
-/// The same, in frames: each takes some hundred bytes, however small it is.
+/// Frames buffered for a retry: each takes some hundred bytes even if it is nearly empty.
 const REPLAY_FRAMES: usize = 512;
 
-/// A request body that gives each attempt a copy. The frames of a streamed body are kept (by reference count, not
-/// copied) as attempts read them, up to [`REPLAY_LIMIT`] and [`REPLAY_FRAMES`]. Past these limits, or once the source
-/// has failed, the body cannot be sent again.
+/// A request body that gives each attempt a copy. Attempts buffer the frames of a streamed body by
+/// reference count, up
+/// to [`REPLAY_LIMIT`] and [`REPLAY_FRAMES`]. Past these limits, or once the source has failed, the body
+/// cannot be
+/// replayed.
 #[derive(Clone)]
 pub struct Replayable(Source);
 
@@ -39,7 +41,7 @@ struct Streamed {
 }
 
 impl Replayable {
-    /// Takes the body that the attempts share.
+    /// Wraps the body that the attempts share.
     #[inline]
     pub fn new(body: Body) -> Self {
         match body {
@@ -49,7 +51,7 @@ impl Replayable {
         }
     }
 
-    /// The body of the next attempt, from the first byte; `None` if it cannot be sent again.
+    /// The body of the next attempt, from the first byte; `None` if it cannot be replayed.
     #[inline]
     pub fn attempt(&self) -> Option<Body> {
         let shared = match &self.0 {

@@ -11,7 +11,7 @@ fn chunks(parts: &'static [&'static [u8]]) -> Body {
 }
 
 #[tokio::test]
-async fn collects_in_order_and_refuses_more_than_the_limit() {
+async fn collects_in_order_up_to_limit() {
     assert_eq!(
         chunks(&[b"ab", b"", b"c", b"d"]).collect_up_to(4).await.unwrap(),
         "abcd"
@@ -21,7 +21,7 @@ async fn collects_in_order_and_refuses_more_than_the_limit() {
 }
 
 #[tokio::test]
-async fn a_limited_body_fails_past_its_limit() {
+async fn limited_body_fails_past_limit() {
     let mut body = chunks(&[b"abc", b"def"]);
     limit(&mut body, 5);
     assert!(body.collect_up_to(100).await.is_err());
@@ -30,14 +30,14 @@ async fn a_limited_body_fails_past_its_limit() {
     assert_eq!(body.collect_up_to(100).await.unwrap(), "abcde");
 }
 
-/// Bounds of a connection that may have ten bytes of unfinished requests.
+/// Bounds of a connection that may buffer ten bytes of incomplete requests.
 const TEN: UnfinishedBounds = UnfinishedBounds {
     connection: 10,
     process: 1000,
 };
 
 #[tokio::test]
-async fn what_is_collected_counts_until_it_is_whole_whatever_is_around_the_body() {
+async fn counts_buffered_bytes_until_complete() {
     static MEMORY: UnfinishedMemory = UnfinishedMemory::new();
     let connection = Unfinished::new(TEN, &MEMORY);
     let counted = |parts: &'static [&'static [u8]]| chunks(parts).counted(Some(Arc::clone(&connection)));
@@ -61,7 +61,7 @@ async fn what_is_collected_counts_until_it_is_whole_whatever_is_around_the_body(
             assert!(error.unwrap_err().is::<TooMuchUnfinished>(), "{number}");
         }
     }
-    // What is passed on is kept by nobody.
+    // Forwarded frames are not buffered.
     let mut passed = counted(&[b"12345", b"67890", b"1"]);
     let mut pieces = 0;
     while let Some(piece) = passed.frame().await {
@@ -69,14 +69,14 @@ async fn what_is_collected_counts_until_it_is_whole_whatever_is_around_the_body(
         pieces += 1;
     }
     assert_eq!(pieces, 3);
-    // What is here whole counts for nothing.
+    // A body in memory does not count.
     let whole = Body::from("12345678901").counted(Some(Arc::clone(&connection)));
     assert!(matches!(whole, Body::Full(_)));
     assert_eq!(whole.collect_up_to(100).await.unwrap().len(), 11);
 }
 
 #[tokio::test]
-async fn bodies_that_are_collected_at_once_share_the_room_of_their_connection() {
+async fn concurrent_bodies_share_connection_limit() {
     static MEMORY: UnfinishedMemory = UnfinishedMemory::new();
     let connection = Unfinished::new(TEN, &MEMORY);
     let begun = || {
@@ -94,7 +94,7 @@ async fn bodies_that_are_collected_at_once_share_the_room_of_their_connection() 
         panic!("there is no room for both");
     };
     assert!(error.is::<TooMuchUnfinished>());
-    // The other goes on, and who gives up makes room.
+    // The other body continues, and dropping one frees its bytes.
     assert!(one.as_mut().poll(&mut cx).is_pending());
     drop(one);
     assert!(begun().as_mut().poll(&mut cx).is_pending());

@@ -14,7 +14,8 @@ use crate::headers::strip_hop_by_hop;
 
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// The upgrade that a request asks for. A request with a body is served as HTTP/1.1, as the protocol allows.
+/// The upgrade that a request asks for. A request with a body is served as HTTP/1.1, which the protocol
+/// allows.
 pub(super) fn asked(request: &Request<Incoming>) -> Option<Upgrade> {
     let headers = request.headers();
     let asks = headers
@@ -41,7 +42,7 @@ pub(super) fn asked(request: &Request<Incoming>) -> Option<Upgrade> {
     Upgrade::new(first, &settings)
 }
 
-/// The target as HTTP/2 has it.
+/// The request target in absolute form, as HTTP/2 requires.
 fn absolute(request: &Request<Incoming>) -> Option<Uri> {
     let host = request.headers().get(HOST)?.as_bytes();
     let mut parts = request.uri().clone().into_parts();

@@ -1,6 +1,7 @@
-//! Answers that HTTP/1.1 clients do not read. Each connection holds one at most, but there are many connections: a server
-//! has a bound for all of them, and ends connections rather than exceed it: those on which nothing was read for a while, and
-//! where there are none, the youngest, so that who reads slowly gets all of an answer whoever comes later.
+//! Responses that HTTP/1.1 clients do not read. Each connection buffers at most one, but a server has many
+//! connections,
+//! so one limit covers them all. Over the limit the server closes connections: first those stalled for
+//! longest, then the youngest, so a slow reader still gets its whole response.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,23 +16,26 @@ use tokio::time::Instant;
 
 use super::LOG;
 
-/// Bytes of answers that clients on HTTP/1.1 have not read, on all connections of a server. An answer that is larger by
-/// itself is held all the same, alone.
+/// Bytes of responses that HTTP/1.1 clients have not read, for all connections of a server. A larger
+/// response is
+/// buffered only if it is the only one.
 const MAX_UNREAD_ANSWERS: usize = 1 << 30;
-/// A smaller answer is not counted: counting would cost every call, and sockets take it at once, mostly.
+/// Smaller responses are not counted: counting costs every call, and the socket buffer usually takes them
+/// at once.
 const MIN_COUNTED: usize = 64 << 10;
 
-/// From here on a client counts as one that does not read. A kernel that holds megabytes for it takes more only now and then,
-/// however steadily they are read.
+/// Time without progress after which a client counts as stalled. A kernel that buffers megabytes for a
+/// client accepts
+/// more only now and then, even if the client reads steadily.
 const STALLED: Duration = Duration::from_secs(5);
 
-/// The large answers of a server that are not written whole.
+/// The large responses of a server that are not yet fully written.
 #[derive(Clone, Debug)]
 pub struct HeldAnswers(Arc<Answers>);
 
 #[derive(Debug)]
 struct Answers {
-    /// Bytes of all of them.
+    /// Limit on the total, bytes.
     most: usize,
     begun: Instant,
     held: Mutex<Held>,
@@ -40,7 +44,7 @@ struct Answers {
 #[derive(Debug, Default)]
 struct Held {
     bytes: usize,
-    /// How many there have been: an older one has a smaller number.
+    /// Responses counted so far, which number them in order of age.
     count: u64,
     answers: HashMap<u64, Arc<Answer>>,
     warning: LogThrottle,
@@ -49,15 +53,15 @@ struct Held {
 #[derive(Debug)]
 struct Answer {
     bytes: usize,
-    /// When the client read something last, in milliseconds.
+    /// When the client last read something, in milliseconds since `begun`.
     read: AtomicU64,
-    /// Whether it has to make room.
+    /// Whether this response has been evicted.
     ended: AtomicBool,
-    /// The connection.
+    /// Wakes the connection.
     waits: AtomicWaker,
 }
 
-/// The place of an answer among those of its server, until it is dropped.
+/// The slot of a response among those of its server, until it is dropped.
 #[derive(Debug)]
 pub(super) struct HeldAnswer {
     id: u64,
@@ -80,7 +84,7 @@ impl HeldAnswers {
         }))
     }
 
-    /// Counts an answer of so many bytes, where it is large. Others have to make room where there is none.
+    /// Counts a response of `bytes` bytes if it is large, and evicts others if there is no room.
     #[inline]
     pub(super) fn hold(&self, bytes: usize) -> Option<HeldAnswer> {
         (bytes >= MIN_COUNTED).then(|| self.count(bytes))
@@ -105,9 +109,9 @@ impl HeldAnswers {
         for times in warnings {
             tracing::warn!(
                 target: LOG,
-                "connections end on which large answers are not read, {times} since the last time that this was said: \
-                 all connections of a server together may have {} bytes of answers that are not read; read them, or ask \
-                 for less at once",
+                "closing connections with large unread responses ({times} since the last such line): \
+                 the connections of a server may buffer {} bytes of unread responses; read them, or request \
+                 less at once",
                 self.0.most
             );
         }
@@ -132,8 +136,7 @@ impl HeldAnswers {
 }
 
 impl Held {
-    /// Takes out answers until there is room for one of so many bytes, or none is left. Each is looked at once, however many
-    /// have to go.
+    /// Evicts responses until `bytes` more fit or none is left, in one pass over the list.
     fn room(&mut self, bytes: usize, most: usize, now: u64) -> Vec<Arc<Answer>> {
         if self.bytes.saturating_add(bytes) <= most {
             return Vec::new();
@@ -164,10 +167,10 @@ impl Held {
 }
 
 impl HeldAnswer {
-    /// Takes note of a write.
+    /// Records the outcome of a write.
     ///
     /// # Errors
-    /// The connection has to make room for others.
+    /// The response was evicted.
     pub(super) fn written(&self, written: &Poll<io::Result<usize>>, cx: &Context<'_>) -> io::Result<()> {
         if written.is_pending() {
             self.answer.waits.register(cx.waker());
@@ -175,7 +178,7 @@ impl HeldAnswer {
             self.answer.read.store(self.answers.now(), Ordering::Relaxed);
         }
         if self.answer.ended.load(Ordering::Acquire) {
-            let text = "the answer was not read, and there was no room for those of others";
+            let text = "unread response evicted to make room for others";
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
         Ok(())
@@ -199,13 +202,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_reads_nothing_makes_room_and_else_the_youngest() {
+    async fn evicts_stalled_then_youngest_response() {
         let answers = HeldAnswers::up_to(3 * LARGE);
         let cx = Context::from_waker(std::task::Waker::noop());
         assert!(answers.hold(LARGE - 1).is_none(), "it is small");
         let held: Vec<HeldAnswer> = (0..3).filter_map(|_| answers.hold(LARGE)).collect();
         let ended = || held.iter().map(is_ended).collect::<Vec<_>>();
-        // Nobody was seen to read yet, and all may: those that come later do not end those that came before.
+        // No client has read yet, and all still may: an older response is not evicted for a newer one.
         let fourth = answers.hold(LARGE).unwrap();
         assert_eq!(ended(), [false, false, true]);
         tokio::time::advance(STALLED / 2).await;

@@ -1,17 +1,27 @@
-//! Serves connections that speak HTTP/1.1, on hyper, and those that go on with HTTP/2.
+//! Serves HTTP/1.1 connections with hyper, including those that switch to HTTP/2.
 //!
-//! A connection is one task: hyper's connection, its timers replaced by one of ours. `requests` stands between it and the
-//! socket, and says why. A body that came with its head reaches the handler as bytes. A body that the handler left unread is
-//! read up to a limit; beyond it the connection ends, once the client has had time to read the answer.
+//! A connection is one task: hyper's connection, with its timers replaced by one of ours. The module
+//! `requests` sits
+//! between hyper and the socket and explains why. A body that came with its head reaches the handler as
+//! bytes. A body that
+//! the handler left unread is drained up to a limit; beyond it the connection closes, after the client has
+//! had time
+//! to read the response.
 //!
-//! hyper refuses malformed heads, lengths that differ and heads over the limit; where a request has a length and chunks it
-//! takes the chunks and closes the connection. What it does not refuse is refused here: no host or two, a transfer coding
-//! other than chunked, and a line of a chunked body that does not end with CR LF (`chunks`). Every wait for a peer has an
-//! end: for the first head, for the rest of a head, between requests, for the next piece of a body that is read, for a peer
-//! that does not read its answer. Drain ends connections without a first request at once.
+//! hyper refuses malformed heads, conflicting lengths and heads over the limit. If a request has both a
+//! length and chunks,
+//! hyper uses the chunks and closes the connection. This module refuses the rest: a missing or repeated
+//! Host, a transfer
+//! coding other than chunked, and a line of a chunked body that does not end with CR LF (`chunks`).
 //!
-//! A connection that begins with HTTP/2 goes on in `outrigger_http2`, as does one that is upgraded to it: its request is
-//! handed over as a value, and becomes stream 1. The tests are conversations byte by byte.
+//! Every wait for a peer has a timeout: for the first head, for the rest of a head, between requests, for
+//! the next piece of
+//! a body, and for a peer that does not read its response. Draining closes connections without a first
+//! request at once.
+//!
+//! `outrigger_http2` takes over connections that begin with HTTP/2 or upgrade to it; the upgraded request
+//! is handed over
+//! as a value and becomes stream 1. The tests are byte-level conversations.
 
 mod body;
 mod chunks;
@@ -56,20 +66,21 @@ use super::{Client, HEAD_TIMEOUT, Handler, Options, Versions, h2c, http2};
 use crate::body::{Body, BoxError};
 use crate::response::text_response;
 
-/// Room that the head limit leaves beyond `--read-buffer-size`, as Go's server has it.
+/// Slack of the head limit beyond `--read-buffer-size`, as in Go's server.
 const HEAD_SLACK: usize = 4096;
-/// hyper's smallest limit of a head, bytes.
+/// The smallest head limit that hyper accepts, bytes.
 const MIN_HEAD: usize = 8192;
-/// Bytes of a header field, on average at least.
+/// Minimum average size of a header field, bytes.
 const FIELD: usize = 32;
-/// The smallest limit of the number of fields: as many are parsed without an allocation.
+/// The smallest limit on the number of fields: up to this many are parsed without an allocation.
 const MIN_FIELDS: usize = 100;
-/// Time that a connection may be without a request: longer than clients keep theirs, mostly, so that they do not send one
-/// on a connection that is being closed.
+/// Idle timeout. It is longer than that of most clients, so clients rarely send a request on a connection
+/// that is being
+/// closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// Time without any byte of a request's body that is waited for.
+/// Timeout for the next byte of a request body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time for a client to read the last answer of a connection on which it still sends.
+/// Time for a client to read the last response of a connection on which it still sends.
 const LINGER: Duration = Duration::from_secs(1);
 
 const TIMES: Times = Times {
@@ -78,7 +89,7 @@ const TIMES: Times = Times {
     body: BODY_TIMEOUT,
 };
 
-/// Serves a connection until the client is done, or, once draining, until the calls in flight are.
+/// Serves a connection until the client is done. Once draining, until its calls in flight are done.
 ///
 /// # Errors
 /// Why the connection ended early.
@@ -162,7 +173,7 @@ where
     }
 }
 
-/// Lets hyper serve a connection to its end; returns it, and what hyper has read and not used.
+/// Runs hyper's connection to its end. Returns it and the bytes that hyper read but did not use.
 async fn converse<H, I>(
     requests: Requests<I>,
     calls: Calls<H>,
@@ -175,10 +186,10 @@ where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut builder = Builder::new();
-    // Heads are waited for where they are cut, with a limit for the time between them too.
+    // `Requests` has the head timeout, which also covers the time between requests.
     builder.header_read_timeout(None).max_buf_size(limit);
     if limit > MIN_HEAD {
-        // Those who ask for more room have many fields rather than large ones.
+        // A larger head limit usually means more fields rather than larger ones.
         builder.max_headers((options.head_limit / FIELD).max(MIN_FIELDS));
     }
     let service = service_fn(move |request: Request<Incoming>| calls.begin(request));
@@ -208,7 +219,7 @@ struct Calls<H> {
     client: Arc<Client>,
     exchange: Arc<Exchange>,
     unfinished: Arc<Unfinished>,
-    /// Where upgrades are allowed: the request that becomes the first stream of HTTP/2.
+    /// If upgrades are allowed: the request that becomes the first stream of HTTP/2.
     upgrade: Option<Arc<Mutex<Option<Upgrade>>>>,
 }
 
@@ -231,7 +242,7 @@ impl<H: Handler> Calls<H> {
         }
         let (handler, client) = (Arc::clone(&self.handler), Arc::clone(&self.client));
         let at_hand = length.is_some_and(|length| length <= buffered as u64);
-        // Boxed: hyper moves the future of a call several times before it runs, and a call's future is large.
+        // Boxed: hyper moves the future of a call several times before polling it, and the future is large.
         if length == Some(0) {
             let request = request.map(|_| Body::Empty);
             return Box::pin(async move { Ok(calling.answer(handler.handle(client, request).await)) });
@@ -252,7 +263,8 @@ impl Calling {
     }
 }
 
-/// `coming` is where what is here counts until the rest is; `None` for a body that was read with its head.
+/// Buffered bytes count against `coming` until the body is complete; `None` if the body was read with its
+/// head.
 async fn with_body<H: Handler>(
     handler: Arc<H>,
     client: Arc<Client>,
@@ -262,7 +274,7 @@ async fn with_body<H: Handler>(
     let (head, incoming) = request.into_parts();
     let waits = head.headers.contains_key(EXPECT);
     if coming.is_none() && !waits {
-        // All of it was read with the head: this does not wait for the client.
+        // The whole body was read with the head, so this does not wait for the client.
         let body = match incoming.collect().await {
             Ok(whole) => whole.to_bytes().into(),
             Err(error) => return refusal(StatusCode::BAD_REQUEST, &error.to_string()),
@@ -280,7 +292,7 @@ async fn with_body<H: Handler>(
     response
 }
 
-/// The refusal of a request that hyper takes and that has to be refused (RFC 9112 sections 3.2 and 6.1).
+/// The response to a request that hyper accepts but that must be refused (RFC 9112 sections 3.2 and 6.1).
 #[inline]
 fn refuse(request: &Request<Incoming>) -> Option<Response<Body>> {
     let mut hosts = request.headers().get_all(HOST).iter();
@@ -293,14 +305,14 @@ fn refuse(request: &Request<Incoming>) -> Option<Response<Body>> {
             if encodings.next().is_none_or(chunked) && encodings.next().is_none() {
                 return None;
             }
-            let what = "of transfer encodings only chunked is understood";
+            let what = "chunked is the only supported transfer encoding";
             return Some(refusal(StatusCode::NOT_IMPLEMENTED, what));
         }
     };
     Some(refusal(StatusCode::BAD_REQUEST, bad))
 }
 
-/// An answer that ends the connection.
+/// A response that closes the connection.
 fn refusal(status: StatusCode, what: &str) -> Response<Body> {
     let mut response = text_response(status, &format!("{status}: {what}"));
     response

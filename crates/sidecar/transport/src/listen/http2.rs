@@ -1,4 +1,4 @@
-//! Serves connections that speak nothing but HTTP/2: gRPC.
+//! Serves connections that speak only HTTP/2: gRPC.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,8 +24,9 @@ const TIMEOUTS: Timeouts = Timeouts {
     },
 };
 
-/// Serves a connection until the client is done, or, once draining, until the calls in flight are. `upgrade` is what an
-/// upgraded connection begins with.
+/// Serves a connection until the client is done. Once draining, until its calls in flight are done.
+/// `upgrade` holds the
+/// first request of an upgraded connection.
 ///
 /// # Errors
 /// Why the connection ended early.
@@ -51,7 +52,7 @@ where
         max_streams: MAX_STREAMS,
         open_streams: Some(&budget::CALLS),
         header_list: options.header_list_limit,
-        // Never so little that one list of the largest size leaves no room for others.
+        // At least enough for one header list of the largest size beside others.
         header_memory: HEADER_MEMORY.saturating_add((options.header_list_limit as usize).saturating_mul(2)),
         send_buffer: SEND_BUFFER,
         grpc: options.versions == Versions::Http2,

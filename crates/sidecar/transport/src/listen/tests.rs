@@ -6,16 +6,16 @@ use tokio::sync::Notify;
 use super::*;
 use crate::conn::{Dialer, H2Pool};
 
-/// Generous: machines that test are busy.
+/// Generous, because test machines are busy.
 const LONG: Duration = Duration::from_secs(30);
-/// Connections of a crowd; the server keeps fewer.
+/// Connections of a crowd, more than the server accepts.
 const CROWD: usize = 40;
 const LIMITS: Limits = Limits {
     connections: 16,
     per_source: 16,
 };
 
-/// Answers at once, but `/slow` only when told to.
+/// Responds at once, except to `/slow`, which waits for `answer`.
 #[derive(Default)]
 struct Answers {
     asked: Notify,
@@ -35,7 +35,7 @@ impl Handler for Answers {
 trait Bytes: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Bytes for T {}
 
-/// Where a server listens.
+/// The address of a server.
 enum Address {
     Tcp(String),
     Unix(PathBuf),
@@ -77,7 +77,7 @@ async fn ask(stream: &mut Box<dyn Bytes>, path: &str) {
     stream.write_all(head.as_bytes()).await.unwrap();
 }
 
-/// The answer; nothing when the connection ends before.
+/// The response; `None` if the connection closes first.
 async fn answer(stream: &mut Box<dyn Bytes>) -> Option<String> {
     let mut text = Vec::new();
     let reading = async {
@@ -90,11 +90,11 @@ async fn answer(stream: &mut Box<dyn Bytes>) -> Option<String> {
     };
     tokio::time::timeout(LONG, reading)
         .await
-        .expect("neither an answer nor an end")?;
+        .expect("neither a response nor a close")?;
     Some(String::from_utf8(text).unwrap())
 }
 
-async fn crowds_are_survived(listener: Listener, address: Address) {
+async fn survives_connection_crowd(listener: Listener, address: Address) {
     let (answers, drain) = start(listener);
     let mut slow = address.connect().await;
     ask(&mut slow, "/slow").await;
@@ -108,42 +108,36 @@ async fn crowds_are_survived(listener: Listener, address: Address) {
             let mut stream = address.connect().await;
             if asks {
                 ask(&mut stream, "/").await;
-                assert!(
-                    answer(&mut stream).await.is_some(),
-                    "one of the crowd is served while it is new"
-                );
+                assert!(answer(&mut stream).await.is_some(), "serves a new connection");
             }
             crowd.push(stream);
             let mut late = address.connect().await;
             ask(&mut late, "/").await;
-            assert!(answer(&mut late).await.is_some(), "a newcomer is served");
+            assert!(answer(&mut late).await.is_some(), "serves a late connection");
         }
         assert!(
             answer(&mut crowd[0]).await.is_none(),
-            "the one that was silent for longest is closed"
+            "closes the longest idle connection"
         );
         kept.push(crowd);
     }
     answers.answer.notify_one();
-    assert!(
-        answer(&mut slow).await.is_some(),
-        "a call in flight is never cut off"
-    );
+    assert!(answer(&mut slow).await.is_some(), "keeps a call in flight");
     drain.cancel();
 }
 
 #[test]
-fn an_address_that_is_named_twice_is_listened_on_once() {
-    // Bound, so that nobody else has the port, and not listened on.
+fn skips_repeated_address() {
+    // Bound to reserve the port, but not listening.
     let held = bind(&["127.0.0.1".to_owned()], 0).unwrap().remove(0);
     let named = ["127.0.0.1".to_owned(), " 127.0.0.1".to_owned()];
     assert_eq!(bind(&named, held.port().unwrap()).unwrap().len(), 1);
 }
 
 #[test]
-fn sockets_overlap_that_cannot_both_listen() {
+fn overlaps_if_both_cannot_listen() {
     let on = |address: &str, port| bind(&[address.to_owned()], port).unwrap().remove(0);
-    // One of every interface comes first: others have ports of single addresses.
+    // The wildcard socket comes first: other processes hold single addresses of some ports.
     let every = on("0.0.0.0", 0);
     let port = every.port().unwrap();
     let one = on("127.0.0.1", port);
@@ -162,22 +156,22 @@ fn sockets_overlap_that_cannot_both_listen() {
 }
 
 #[tokio::test]
-async fn crowds_on_tcp_keep_nobody_out_and_cut_no_call_off() {
+async fn tcp_crowd_evicts_idle_connections_only() {
     let bound = bind(&["127.0.0.1".to_owned()], 0).unwrap().remove(0);
     let address = Address::Tcp(format!("127.0.0.1:{}", bound.port().unwrap()));
-    crowds_are_survived(bound.listen().unwrap(), address).await;
+    survives_connection_crowd(bound.listen().unwrap(), address).await;
 }
 
 #[tokio::test]
-async fn crowds_on_a_unix_socket_keep_nobody_out_and_cut_no_call_off() {
+async fn unix_crowd_evicts_idle_connections_only() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("api.socket");
     let listener = bind_unix(&path).unwrap().listen().unwrap();
-    crowds_are_survived(listener, Address::Unix(path)).await;
+    survives_connection_crowd(listener, Address::Unix(path)).await;
 }
 
 #[test]
-fn no_file_but_a_stale_socket_makes_way_for_a_socket() {
+fn replaces_only_stale_sockets() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     std::fs::write(path("file"), "text").unwrap();
@@ -200,7 +194,7 @@ fn no_file_but_a_stale_socket_makes_way_for_a_socket() {
 }
 
 #[tokio::test]
-async fn a_call_in_flight_on_http2_keeps_its_connection() {
+async fn keeps_http2_connection_with_active_call() {
     let bound = bind(&["127.0.0.1".to_owned()], 0).unwrap().remove(0);
     let address = format!("127.0.0.1:{}", bound.port().unwrap());
     let (answers, drain) = start(bound.listen().unwrap());

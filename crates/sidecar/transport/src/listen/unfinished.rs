@@ -1,4 +1,4 @@
-//! How much of requests a sidecar keeps that have begun and not ended.
+//! Limits on buffered incomplete requests.
 
 use std::sync::Arc;
 
@@ -6,17 +6,19 @@ use outrigger_grpc::unfinished::{Bounds, Unfinished, UnfinishedMemory};
 
 use super::Options;
 
-/// Bytes of requests that have begun and not ended, on one connection: a sidecar has 100 calls on one to another, an SDK all of an
-/// app's, and each may be as large as a message usually can be.
+/// Bytes of incomplete requests on one connection. A sidecar sends 100 calls over one connection and an SDK
+/// all calls of
+/// an app, and each may be as large as a typical message limit.
 const MAX_UNFINISHED_OF_CONNECTION: usize = 512 << 20;
-/// The same, on all connections of a process.
+/// Bytes of incomplete requests on all connections of a process.
 const MAX_UNFINISHED: usize = 1 << 30;
 
-/// What all connections of the process keep.
+/// Bytes that all connections of the process buffer.
 static MEMORY: UnfinishedMemory = UnfinishedMemory::new();
 
-/// The bounds where bodies have at most so many bytes: two of the largest fit on a connection, however large they are. None
-/// where bodies have no limit.
+/// The limits for bodies of at most `max_body` bytes: two of the largest always fit on a connection. No
+/// limit
+/// if bodies have none.
 pub fn unfinished_bounds(max_body: Option<usize>) -> Bounds {
     let two = max_body.map_or(usize::MAX, |limit| limit.saturating_mul(2));
     Bounds {
@@ -25,7 +27,7 @@ pub fn unfinished_bounds(max_body: Option<usize>) -> Bounds {
     }
 }
 
-/// The unfinished requests of a new connection.
+/// The accounting of a new connection.
 pub(super) fn unfinished(options: &Options) -> Arc<Unfinished> {
     Unfinished::new(options.unfinished, &MEMORY)
 }
@@ -35,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_of_the_largest_bodies_fit_on_a_connection() {
+    fn fits_two_largest_bodies() {
         let bounds = |max_body| {
             let Bounds { connection, process } = unfinished_bounds(max_body);
             (connection, process)

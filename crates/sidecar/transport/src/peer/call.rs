@@ -1,4 +1,4 @@
-//! A call of another app: pick one of its sidecars, send, and forget a sidecar whose connection failed.
+//! A call to another app: pick one of its sidecars, send, and evict a sidecar whose connection failed.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use http::{Request, Response};
 use super::{Instance, PeerError, Peers};
 use crate::body::{Body, Failure};
 
-/// How a call of one instance failed.
+/// Why a call to one instance failed.
 #[derive(Debug)]
 pub struct Failed<E> {
-    /// The error to answer the caller with.
+    /// The error returned to the caller.
     pub error: E,
-    /// It is the connection's fault: the instance's address is looked for again.
+    /// Whether the connection failed. If so, the address of the instance is resolved again.
     pub connection: bool,
 }
 
 impl Peers {
-    /// Calls an instance of an app. `unresolved` makes the error where no instance is known.
+    /// Calls an instance of an app. `unresolved` makes the error if no instance is known.
     ///
     /// # Errors
-    /// What `send` or `unresolved` returns.
+    /// The error of `send` or `unresolved`.
     pub async fn call<T, E, F>(
         &self,
         (app_id, namespace): (&str, &str),
@@ -39,11 +39,13 @@ impl Peers {
         result
     }
 
-    /// Sends a request to an instance of an app. If its connection failed and the instance provably has not processed
-    /// the request, the next of `requests` goes to another instance, once. `failure` is that of the request's body.
+    /// Sends a request to an instance of an app. If its connection fails and the instance provably has not
+    /// processed the
+    /// request, the next of `requests` goes to another instance, once. `failure` is that of the request
+    /// body.
     ///
     /// # Errors
-    /// [`PeerError`]; [`PeerError::Spent`] where there is no request to send.
+    /// [`PeerError`]; [`PeerError::Spent`] if there is no request to send.
     pub async fn send(
         &self,
         (app_id, namespace): (&str, &str),

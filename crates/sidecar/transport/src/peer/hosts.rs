@@ -1,4 +1,4 @@
-//! Sidecars that are called by their address: hosts of actors, as placement tells them.
+//! Sidecars called by address: actor hosts from the placement tables.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,25 +9,25 @@ use outrigger_discovery::{Address, ResolveError};
 
 use super::{Failed, Instance, PeerError, PeerStatus, Peers};
 
-/// Hosts whose connections are kept; beyond it the one not called for longest goes.
+/// Hosts whose connections are cached; beyond it the least recently called one is evicted.
 const MAX_HOSTS: usize = 4096;
 
 #[derive(Default)]
 pub(super) struct Hosts {
     known: ArcSwap<HashMap<String, Arc<CachedInstance>>>,
-    /// How many were added so far: tells which were called lately.
+    /// Hosts added so far: a logical clock for eviction.
     added: AtomicU64,
 }
 
 struct CachedInstance {
     instance: Arc<Instance>,
-    /// The app that its certificate has to name.
+    /// The app id that its certificate must contain.
     app_id: String,
     used: AtomicU64,
 }
 
 impl Hosts {
-    /// Those that are known.
+    /// The known hosts.
     pub(super) fn status(&self) -> Vec<PeerStatus> {
         let known = self.known.load();
         let all = known.values().map(|host| host.instance.status(&host.app_id, ""));
@@ -42,7 +42,7 @@ impl Hosts {
         Some(Arc::clone(&host.instance))
     }
 
-    /// Adds a host, in the place of another app's at its address.
+    /// Adds a host. It replaces another app's entry at the same address.
     fn add(&self, address: &str, app_id: &str, instance: Instance) -> Arc<Instance> {
         let host = Arc::new(CachedInstance {
             instance: Arc::new(instance),
@@ -67,10 +67,10 @@ impl Hosts {
 }
 
 impl Peers {
-    /// The sidecar of an app at an address, which has to prove that it is.
+    /// The sidecar of an app at an address; its certificate must name the app.
     ///
     /// # Errors
-    /// [`PeerError`] for what is no address.
+    /// [`PeerError`] if `address` is not an address.
     fn at(&self, (app_id, namespace): (&str, &str), address: &str) -> Result<Arc<Instance>, PeerError> {
         if let Some(instance) = self.hosts.get(address, app_id) {
             return Ok(instance);
@@ -85,10 +85,10 @@ impl Peers {
         Ok(self.hosts.add(address, app_id, instance))
     }
 
-    /// Calls the sidecar of an app at an address. After a failure of the connection the next call dials.
+    /// Calls the sidecar of an app at an address. After a connection failure the next call dials.
     ///
     /// # Errors
-    /// What `send` failed with, or what `unknown` makes of an address that is none.
+    /// The error of `send`, or that of `unknown` for an invalid address.
     pub async fn call_at<T, E, F>(
         &self,
         target: (&str, &str),
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn connections_are_kept_by_address_and_app() {
+    async fn caches_by_address_and_app() {
         let peers = Peers::new(None);
         let one = peers.at(("a", "default"), "127.0.0.1:1").unwrap();
         let again = peers.at(("a", "default"), "127.0.0.1:1").unwrap();
@@ -121,13 +121,13 @@ mod tests {
         let other = peers.at(("b", "default"), "127.0.0.1:1").unwrap();
         assert!(
             !Arc::ptr_eq(&one, &other),
-            "another app has to prove another name"
+            "the other app must present its own name"
         );
         assert!(peers.at(("a", "default"), "nowhere").is_err());
     }
 
     #[tokio::test]
-    async fn the_number_of_hosts_is_bounded() {
+    async fn bounds_number_of_hosts() {
         let peers = Peers::new(None);
         for port in 1..=MAX_HOSTS + 10 {
             peers.at(("a", "default"), &format!("127.0.0.1:{port}")).unwrap();

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use super::*;
 use crate::body::Failure;
 
-/// Knows every app but those called `nobody…`, until they are `gone`.
+/// A resolver that knows every app except `nobody…`, until they are `gone`.
 #[derive(Default)]
 struct Names {
     watched: Mutex<Vec<watch::Sender<Addresses>>>,
@@ -21,7 +21,7 @@ impl Names {
         }
     }
 
-    /// How many apps somebody keeps an eye on.
+    /// Number of apps being watched.
     fn followed(&self) -> usize {
         let watched = self.watched.lock().unwrap();
         watched
@@ -63,7 +63,7 @@ fn peers() -> (Arc<Names>, Peers) {
 }
 
 #[tokio::test]
-async fn names_that_nobody_has_leave_nothing_behind() {
+async fn does_not_cache_unknown_apps() {
     let (names, peers) = peers();
     let first = peers.pick("orders", "default").await.unwrap();
     for number in 0..2 * MAX_APPS {
@@ -74,12 +74,12 @@ async fn names_that_nobody_has_leave_nothing_behind() {
     let again = peers.pick("orders", "default").await.unwrap();
     assert!(
         Arc::ptr_eq(&first.instance, &again.instance),
-        "its connections are kept"
+        "keeps its connections"
     );
 }
 
 #[tokio::test]
-async fn an_app_that_is_gone_is_forgotten() {
+async fn forgets_removed_app() {
     let (names, peers) = peers();
     peers.pick("orders", "default").await.unwrap();
     names.gone.lock().unwrap().push("orders".to_owned());
@@ -89,7 +89,7 @@ async fn an_app_that_is_gone_is_forgotten() {
 }
 
 #[tokio::test]
-async fn the_app_not_called_for_longest_goes() {
+async fn evicts_least_recently_called_app() {
     let (names, peers) = peers();
     for number in 0..MAX_APPS {
         peers.pick(&format!("app{number}"), "default").await.unwrap();
@@ -102,7 +102,7 @@ async fn the_app_not_called_for_longest_goes() {
     assert_eq!((table.len(), names.followed()), (MAX_APPS, MAX_APPS));
 }
 
-/// Answers after a while, as the network does.
+/// Resolves after a delay, as the network does.
 struct Slow(Names);
 
 #[async_trait]
@@ -126,7 +126,7 @@ impl Resolver for Slow {
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_calls_that_come_at_once_share_their_connections() {
+async fn concurrent_first_calls_share_connections() {
     let peers = Peers::new(None);
     peers.set_resolver(Arc::new(Slow(Names::default())) as Arc<dyn Resolver>);
     let picks = (0..50).map(|_| peers.pick("orders", "default"));
@@ -137,12 +137,12 @@ async fn first_calls_that_come_at_once_share_their_connections() {
         instances
             .iter()
             .all(|instance| Arc::ptr_eq(instance, &instances[0])),
-        "each would open a connection of its own"
+        "each call would open a separate connection"
     );
 }
 
 #[tokio::test]
-async fn a_request_that_an_instance_has_not_seen_goes_to_one_other_if_it_can() {
+async fn retries_unseen_request_on_one_other_instance() {
     let (_names, peers) = peers();
     let target = ("orders", "default");
     for bodies in 0..4 {
@@ -151,7 +151,7 @@ async fn a_request_that_an_instance_has_not_seen_goes_to_one_other_if_it_can() {
             taken += 1;
             (taken <= bodies).then(|| Request::post("/call").body(Body::Empty).unwrap())
         };
-        // Nothing listens at its address.
+        // Nothing listens at this address.
         let error = peers.send(target, requests, &Failure::default()).await;
         match (bodies, error.err().unwrap()) {
             (0, PeerError::Spent) => assert_eq!(taken, 1),

@@ -10,7 +10,7 @@ fn chunks(parts: &'static [&'static [u8]]) -> Body {
 }
 
 #[tokio::test]
-async fn a_second_attempt_replays_what_the_first_read_and_continues() {
+async fn second_attempt_replays_and_continues() {
     let replay = Replayable::new(chunks(&[b"one", b"two", b"three"]));
     let mut first = replay.attempt().unwrap();
     assert_eq!(first.frame().await.unwrap().unwrap().into_data().unwrap(), "one");
@@ -24,7 +24,7 @@ async fn a_second_attempt_replays_what_the_first_read_and_continues() {
 }
 
 #[tokio::test]
-async fn past_the_limit_no_attempt_follows_but_the_running_one_is_whole() {
+async fn stops_buffering_past_byte_limit() {
     static BIG: [u8; 40 * 1024] = [7; 40 * 1024];
     static TWICE: [&[u8]; 2] = [&BIG, &BIG];
     let replay = Replayable::new(chunks(&TWICE));
@@ -34,7 +34,7 @@ async fn past_the_limit_no_attempt_follows_but_the_running_one_is_whole() {
 }
 
 #[tokio::test]
-async fn many_small_pieces_are_not_kept_either() {
+async fn stops_buffering_past_frame_limit() {
     static BYTES: [&[u8]; REPLAY_FRAMES + 1] = [b"x"; REPLAY_FRAMES + 1];
     let replay = Replayable::new(chunks(&BYTES[1..]));
     assert_eq!(
@@ -51,7 +51,7 @@ async fn many_small_pieces_are_not_kept_either() {
 }
 
 #[tokio::test]
-async fn a_body_in_memory_is_given_to_every_attempt() {
+async fn replays_in_memory_body_every_time() {
     for (body, expected) in [(Body::Empty, ""), (Body::from("whole"), "whole")] {
         let replay = Replayable::new(body);
         for _ in 0..2 {
