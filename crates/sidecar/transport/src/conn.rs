@@ -1,4 +1,5 @@
-//! Client connections of the data path: dialling, HTTP/1.1 pools towards the app, HTTP/2 pools towards apps and peers.
+//! Client connections of the data path: dialling, HTTP/1.1 pools to the app, HTTP/2 pools to apps and
+//! peers.
 
 mod channel;
 mod dial;
@@ -17,17 +18,18 @@ pub use h2::{H2Pool, KeepAlive};
 
 use crate::body::Body;
 
-/// Fields of the head of an HTTP/1.1 response.
+/// Largest number of header fields in an HTTP/1.1 response.
 pub const MAX_FIELDS: usize = 500;
 
-/// Whether requests of a method mostly have a body, and tell when they have none (RFC 9110 section 8.6).
+/// Whether requests of a method usually have a body and must state an empty one (RFC 9110 section 8.6).
 #[inline]
 pub fn mostly_has_body(method: &Method) -> bool {
     [Method::POST, Method::PUT, Method::PATCH].contains(method)
 }
 
-/// Says how the body of a request is framed where hyper does not: it tells no length where there is no body, which
-/// requests of some methods have to (RFC 9110 section 8.6), and takes a GET with a body of unknown length for one without.
+/// Sets the framing headers that hyper omits. hyper sends no length for an empty body, which some methods
+/// require
+/// (RFC 9110 section 8.6), and treats a GET body of unknown length as empty.
 #[inline]
 pub fn tell_framing(request: &mut Request<Body>) {
     let (method, length) = (request.method(), request.body().known_length());
@@ -48,31 +50,31 @@ pub enum SendError {
     /// No connection could be made.
     #[error(transparent)]
     Dial(#[from] DialError),
-    /// The connection ended or the peer refused the request; `repeatable` when the peer cannot have acted on it.
+    /// The connection broke or the peer refused the request.
     #[error("connection to {address} failed: {source}")]
     Broken {
         /// `host:port` of the peer.
         address: String,
-        /// True when no byte of the request was processed.
+        /// Whether the peer provably did not process the request.
         repeatable: bool,
-        /// The error of the connection.
+        /// The connection error.
         source: ConnectionError,
     },
 }
 
-/// What a connection reports, by the version of HTTP that it speaks.
+/// A connection error of either HTTP version.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
-    /// A connection of HTTP/1.1 failed.
+    /// An HTTP/1.1 connection failed.
     #[error("{}", crate::error::chain(.0))]
     Http1(#[from] hyper::Error),
-    /// A stream of HTTP/2 failed.
+    /// An HTTP/2 stream failed.
     #[error(transparent)]
     Http2(#[from] StreamError),
 }
 
 impl ConnectionError {
-    /// Whether the connection failed, as against the request or the answer.
+    /// Whether the connection failed, rather than the request or the response.
     fn is_lost(&self) -> bool {
         match self {
             Self::Http1(error) => !error.is_parse() && !error.is_user(),
@@ -80,7 +82,7 @@ impl ConnectionError {
         }
     }
 
-    /// Whether no answer came, or none of this version of HTTP.
+    /// Whether there was no response, or none of this HTTP version.
     fn is_foreign(&self) -> bool {
         match self {
             Self::Http1(error) => !error.is_parse_too_large() && !error.is_user(),
@@ -93,14 +95,14 @@ impl ConnectionError {
         matches!(self, Self::Http2(error) if error.is_refusal())
     }
 
-    /// Whether the header fields of the request or of the answer are more than one side takes.
+    /// Whether header fields of the request or response exceed the limit of either side.
     fn is_too_large(&self) -> bool {
         matches!(self, Self::Http2(error) if error.is_too_large())
     }
 }
 
 impl SendError {
-    /// True when repeating the request cannot make the peer act twice.
+    /// Whether a retry cannot make the peer process the request twice.
     pub fn is_repeatable(&self) -> bool {
         match self {
             Self::Dial(_) => true,
@@ -108,17 +110,18 @@ impl SendError {
         }
     }
 
-    /// True when the header fields of the request or of the answer are more than one side takes.
+    /// Whether header fields of the request or response exceed the limit of either side.
     pub fn is_too_large(&self) -> bool {
         matches!(self, Self::Broken { source, .. } if source.is_too_large())
     }
 
-    /// True when the peer accepted the connection and did not answer on it as the protocol has it: it may speak another.
+    /// Whether the peer accepted the connection but did not respond in this protocol. It may speak another
+    /// one.
     pub fn is_foreign(&self) -> bool {
         matches!(self, Self::Broken { source, .. } if source.is_foreign())
     }
 
-    /// True when the peer could not be reached or went away, as against a broken request.
+    /// Whether the peer was unreachable or disconnected, rather than the request being invalid.
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Dial(_) => true,

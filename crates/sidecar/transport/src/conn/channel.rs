@@ -1,4 +1,4 @@
-//! Generated gRPC clients over kept connections: how services of the control plane are asked.
+//! Generated gRPC clients over pooled connections, used for the services of the control plane.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,8 +11,9 @@ use tower::Service;
 use super::{DialError, H2Pool, SendError};
 use crate::body::Body;
 
-/// What a generated client sends its requests through. Connections are made when they are needed, and made again. They
-/// end as those to other sidecars do: when a certificate of either end expires, and when the other end has vanished.
+/// The transport of generated clients. Connections are opened on demand and reopened after failures. They
+/// close when a
+/// certificate of either end expires or when the peer vanishes, as connections to other sidecars do.
 #[derive(Clone)]
 pub struct Channel(Arc<H2Pool>);
 
@@ -22,10 +23,10 @@ impl Channel {
         Self(Arc::new(pool))
     }
 
-    /// Makes sure that there is a connection for the next request.
+    /// Opens a connection if there is none for the next request.
     ///
     /// # Errors
-    /// [`DialError`] when none could be made.
+    /// [`DialError`] if none could be opened.
     pub async fn connect(&self) -> Result<(), DialError> {
         self.0.connect().await
     }

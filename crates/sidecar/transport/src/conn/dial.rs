@@ -15,10 +15,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Between two tries to get a descriptor.
+/// Pause before a retry when the process is out of file descriptors.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
 
-/// A client connection's bytes.
+/// The byte stream of a client connection.
 pub enum Io {
     /// Plain TCP.
     Tcp(TcpStream),
@@ -32,7 +32,7 @@ pub enum Io {
 pub struct DialError {
     /// `host:port` that was dialled.
     pub address: String,
-    /// The reason, by which callers decide.
+    /// The reason; callers match on it.
     pub kind: DialErrorKind,
 }
 
@@ -42,23 +42,23 @@ pub enum DialErrorKind {
     /// TCP connect, or an address that cannot be resolved.
     #[error("{0}")]
     Connect(io::Error),
-    /// TLS handshake, including a peer that is not who it should be.
+    /// The TLS handshake failed, for example because the peer has another identity.
     #[error("TLS handshake: {0}")]
     Handshake(io::Error),
-    /// A connection that carries no HTTP/1.1.
+    /// The HTTP/1.1 handshake failed.
     #[error("HTTP/1.1: {0}")]
     Http(hyper::Error),
-    /// Nothing happened in time.
+    /// The attempt timed out.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
 }
 
-/// Knows how to open connections to one address.
+/// Opens connections to one address.
 #[derive(Clone)]
 pub struct Dialer {
     address: Arc<str>,
     tls: Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>,
-    /// Whose certificate is presented.
+    /// The client certificate.
     identity: Option<Identity>,
     timeout: Duration,
 }
@@ -74,7 +74,7 @@ impl Dialer {
         }
     }
 
-    /// TLS to `host:port`; `name` goes into the handshake as server name.
+    /// TLS to `host:port`; `name` is the server name in the handshake.
     pub fn tls(
         address: impl Into<Arc<str>>,
         config: Arc<rustls::ClientConfig>,
@@ -89,7 +89,7 @@ impl Dialer {
         }
     }
 
-    /// As [`Dialer::tls`], with this identity, to `expect` and nobody else.
+    /// Like [`Dialer::tls`], with a client certificate; only the peer `expect` is accepted.
     pub fn mutual(
         address: impl Into<Arc<str>>,
         identity: &Identity,
@@ -121,7 +121,7 @@ impl Dialer {
         }
     }
 
-    /// Until when the certificates of both ends of a connection are valid; nothing without TLS.
+    /// When the first certificate of either end expires; `None` without TLS.
     pub fn valid_until(&self, io: &Io) -> Option<Timestamp> {
         let Io::Tls(stream) = io else { return None };
         let theirs = expiry::valid_until(stream.get_ref().1.peer_certificates()?).ok()?;
@@ -143,7 +143,7 @@ impl Dialer {
     async fn open(&self) -> Result<Io, DialErrorKind> {
         let tcp = loop {
             match TcpStream::connect(&*self.address).await {
-                // A crowd of callers has them all, until the listeners have made room.
+                // Callers hold all descriptors until the listeners have evicted connections.
                 Err(error) if is_out_of_descriptors(&error) => tokio::time::sleep(DESCRIPTOR_PAUSE).await,
                 connected => break connected.map_err(DialErrorKind::Connect)?,
             }
@@ -160,7 +160,7 @@ impl Dialer {
 }
 
 impl Io {
-    /// The TCP connection below.
+    /// The underlying TCP connection.
     #[inline]
     pub(super) fn tcp(&self) -> &TcpStream {
         match self {

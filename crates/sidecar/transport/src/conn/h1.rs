@@ -1,8 +1,11 @@
-//! HTTP/1.1 connections to one address, one call at a time each, kept a short while for the next call.
+//! Pool of HTTP/1.1 connections to one address. Each carries one call at a time and stays open briefly for
+//! the next.
 //!
-//! A connection has no task: whoever makes the call, or reads the body of the answer, polls hyper's connection. An idle
-//! connection is a value in a list. Before it is used again the kernel is asked whether anything has come on it; one
-//! that brought more than its answer is never used again.
+//! A connection has no task: the task that makes the call or reads the response body polls hyper's
+//! connection. An idle
+//! connection is a value in a list. Before reuse, the pool asks the kernel whether unread bytes have
+//! arrived. A connection
+//! with bytes beyond its response is not reused.
 
 mod link;
 
@@ -21,10 +24,11 @@ use super::dial::DialErrorKind;
 use super::{DialError, Dialer, SendError, resend, tell_framing};
 use crate::body::{Body, BoxError};
 
-/// Idle connections kept.
+/// Largest number of idle connections.
 const MAX_IDLE: usize = 64;
-/// An idle connection older than this is not used: shorter than the keep-alive of common servers (Node: 5 s), so
-/// that a server's close rarely races with a request.
+/// Idle timeout. It is shorter than the keep-alive of common servers (Node: 5 s), so that a server's close
+/// rarely races
+/// with a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 
 struct Idle {
@@ -43,11 +47,11 @@ struct PoolInner {
     idle: Mutex<IdleList>,
 }
 
-/// Sorted by age, the oldest first.
+/// Sorted by age, oldest first.
 #[derive(Default)]
 struct IdleList {
     kept: Vec<Idle>,
-    /// Closes those that get old. Ends with the pool.
+    /// Closes expired connections. Ends with the pool.
     sweeper: Option<AbortOnDropHandle<()>>,
 }
 
@@ -57,7 +61,7 @@ impl PoolInner {
     }
 }
 
-/// Closes connections that get old, as long as there are any: nobody else looks at them.
+/// Closes expired connections until none is left; nothing else polls them.
 async fn sweep(pool: Weak<PoolInner>) {
     loop {
         tokio::time::sleep(IDLE_TIMEOUT).await;
@@ -71,7 +75,7 @@ async fn sweep(pool: Weak<PoolInner>) {
     }
 }
 
-/// Connections to one address.
+/// Pooled connections to one address.
 #[derive(Clone)]
 pub struct H1Pool(Arc<PoolInner>);
 
@@ -93,7 +97,7 @@ impl H1Pool {
         let mut idle = self.0.idle();
         let last = idle.kept.pop()?;
         if last.is_old() {
-            // The others are older still.
+            // The remaining ones are older.
             idle.kept.clear();
             return None;
         }
@@ -120,17 +124,19 @@ impl H1Pool {
         link.map_err(|error| self.0.dialer.error(DialErrorKind::Http(error)))
     }
 
-    /// Sends a request in origin form; the connection returns to the pool when the response body has been read.
-    /// A request that met a closed connection of the pool is sent again (see `resend.rs`), in the end on a fresh one.
+    /// Sends a request in origin form. The connection returns to the pool when the response body has been
+    /// read. If a
+    /// pooled connection turns out to be closed, the request is retried (see `resend.rs`), finally on a new
+    /// connection.
     ///
     /// # Errors
-    /// [`SendError`] when no connection could be made or it broke before the response head.
+    /// [`SendError`] if no connection could be opened or it broke before the response head.
     pub async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, SendError> {
         tell_framing(&mut request);
         loop {
             let (link, spare, is_last) = match self.take_idle() {
                 Some(link) => (link, resend::spare(&request), false),
-                // Boxed: the rare path should not widen every call.
+                // Boxed: the rare path must not widen the future of every call.
                 None => (Box::pin(self.connect()).await?, None, true),
             };
             match link.call(request).await {
@@ -157,7 +163,7 @@ impl H1Pool {
     }
 }
 
-/// A response body that gives its connection back when it has been read to the end.
+/// A response body that returns its connection to the pool at its end.
 pub struct PooledBody {
     body: StreamingBody,
     pool: H1Pool,

@@ -1,4 +1,4 @@
-//! HTTP/2 connections to one address: few, shared by many streams, opened on demand.
+//! A pool of HTTP/2 connections to one address: few connections, shared by many streams, opened on demand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,27 +21,30 @@ use crate::http2::{MAX_STREAM_WINDOW, MAX_WINDOW_GROWTH, WINDOW_MEMORY};
 
 /// Streams on one connection before another is opened.
 const STREAMS_PER_CONNECTION: usize = 100;
-/// Connections to one address at most; beyond that streams queue.
+/// Most connections to one address; beyond that, streams queue.
 const MAX_CONNECTIONS: usize = 64;
-/// Time for the connections to end when the process does.
+/// Time for connections to end at shutdown.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Pings to other sidecars, as they expect them: after this much silence, and time to answer.
+/// Keep-alive to other sidecars, as they expect it: idle time before a ping, and its timeout.
 const PEER_PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
-/// Pings to servers that may be anybody's. Libraries for gRPC end connections on which they are asked more often than
-/// every 5 minutes, or without a call.
+/// Keep-alive to arbitrary servers. gRPC libraries close connections that are pinged more often than every
+/// 5
+/// minutes, or without a call in flight.
 const SERVER_PING: (Duration, Duration) = (Duration::from_secs(310), Duration::from_secs(20));
-/// Pings to placement, which sends its own every 2 s: who has not heard of it for so long is not in its tables any more.
+/// Keep-alive to placement, which pings every 2 s. After this much silence the sidecar is out of its tables.
 const PLACEMENT_PING: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(1));
-/// Pings to schedulers, which send their own every 3 s. Who asks a scheduler of Dapr as often has its connection closed, so only
-/// one that is silent for longer is asked; it is given up after 8 s, as the contract has it.
+/// Keep-alive to schedulers, which ping every 3 s. Dapr's scheduler closes connections that are pinged as
+/// often, so the
+/// sidecar pings only after a longer silence. It gives up after 8 s, as the contract requires.
 const SCHEDULER_PING: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(3));
 /// Flow-control window of a stream, bytes.
 const STREAM_WINDOW: u32 = 256 * 1024;
-/// That of a connection: room for every stream's window, so that streams nobody reads cannot stop the others.
+/// Flow-control window of a connection: it covers every stream's window, so unread streams do not block the
+/// others.
 const CONNECTION_WINDOW: u32 = STREAMS_PER_CONNECTION as u32 * STREAM_WINDOW;
-/// Largest list of fields of an answer, decoded, bytes.
+/// Largest response header list, decoded, bytes.
 const MAX_HEADER_LIST: u32 = 1024 * 1024;
-/// Bytes of a request that wait for the peer, for each stream.
+/// Bytes of a request buffered for the peer, for each stream.
 const SEND_BUFFER: usize = 256 * 1024;
 const CONFIG: Config = Config {
     stream_window: STREAM_WINDOW,
@@ -55,24 +58,25 @@ const CONFIG: Config = Config {
     ..Config::DEFAULT
 };
 
-/// When a silent peer is asked whether it is still there.
+/// When to ping a silent peer.
 #[derive(Debug, Clone, Copy)]
 pub struct KeepAlive {
     ping: outrigger_http2::KeepAlive,
-    /// Also while there is no call.
+    /// Also ping without calls in flight.
     idle: bool,
 }
 
 impl KeepAlive {
     /// Other sidecars.
     pub const OF_PEERS: Self = Self::new(PEER_PING, true);
-    /// Apps on other machines, and the control plane. Without calls TCP's own keep-alive notices that they are gone.
+    /// Apps on other machines, and the control plane. Without calls in flight, TCP keep-alive detects a
+    /// vanished peer.
     pub const OF_SERVERS: Self = Self::new(SERVER_PING, false);
 
-    /// Placement, whose silence means that others have taken over.
+    /// Placement: a silent server means that another has taken over.
     pub const OF_PLACEMENT: Self = Self::new(PLACEMENT_PING, true);
 
-    /// Schedulers, whose triggers and answers come over connections that are silent for long.
+    /// Schedulers: their triggers and responses use connections that are otherwise silent for long.
     pub const OF_SCHEDULERS: Self = Self::new(SCHEDULER_PING, true);
 
     const fn new((interval, timeout): (Duration, Duration), idle: bool) -> Self {
@@ -88,7 +92,7 @@ type Connection = Arc<PooledConnection>;
 /// A connection of a pool.
 struct PooledConnection {
     client: SendRequest<Io>,
-    /// Takes no new calls: a certificate it stands on expires before long.
+    /// Whether the connection takes no new calls because a certificate expires soon.
     retired: Arc<AtomicBool>,
 }
 
@@ -98,16 +102,16 @@ impl PooledConnection {
     }
 }
 
-/// Connections to one address.
+/// Pooled connections to one address.
 pub struct H2Pool {
     dialer: Dialer,
     scheme: Scheme,
     authority: Authority,
     connections: Arc<ArcSwap<Vec<Connection>>>,
-    /// When an attempt to connect last took too long, and how long it was.
+    /// When an attempt to connect last timed out, and its timeout.
     dialing: Mutex<Option<(Instant, Duration)>>,
     keep_alive: Option<KeepAlive>,
-    /// A task for each connection.
+    /// One task for each connection.
     tasks: TaskTracker,
 }
 
@@ -132,7 +136,7 @@ impl H2Pool {
         }
     }
 
-    /// Ends the connections, and waits for calls that still use them, up to a limit.
+    /// Closes the connections and waits for calls in flight, up to a limit.
     pub async fn close(&self) {
         self.reset();
         self.tasks.close();
@@ -144,17 +148,17 @@ impl H2Pool {
         self.dialer.address()
     }
 
-    /// Forgets all connections: running streams finish, new ones dial.
+    /// Drops all connections: streams in flight finish, new ones dial.
     pub fn reset(&self) {
         self.connections.store(Arc::default());
     }
 
-    /// Connections that take calls.
+    /// Number of connections that take calls.
     pub fn connections(&self) -> usize {
         self.connections.load().iter().filter(|c| c.is_usable()).count()
     }
 
-    /// True when no stream is running.
+    /// Whether no stream is in flight.
     pub fn is_idle(&self) -> bool {
         self.connections.load().iter().all(|c| c.client.streams() == 0)
     }
@@ -167,10 +171,10 @@ impl H2Pool {
         (!full || connections.len() >= MAX_CONNECTIONS).then(|| Arc::clone(best))
     }
 
-    /// Makes sure that a connection takes calls.
+    /// Opens a connection if none takes calls.
     ///
     /// # Errors
-    /// [`DialError`] when none could be made.
+    /// [`DialError`] if none could be opened.
     pub async fn connect(&self) -> Result<(), DialError> {
         match self.usable() {
             Some(_) => Ok(()),
@@ -178,14 +182,15 @@ impl H2Pool {
         }
     }
 
-    /// Opens a connection, unless another call just did, or just found that nobody answers.
+    /// Opens a connection, unless another call just did or just timed out.
     async fn open(&self) -> Result<Connection, DialError> {
         let since = Instant::now();
         let mut one_at_a_time = self.dialing.lock().await;
         if let Some(connection) = self.usable() {
             return Ok(connection);
         }
-        // Those that waited for the attempt share its outcome: one after another they would wait for ever longer.
+        // Waiting callers share the outcome of the attempt. One attempt after another would add up their
+        // timeouts.
         if let Some((at, limit)) = *one_at_a_time
             && at >= since
         {
@@ -214,7 +219,7 @@ impl H2Pool {
         let ping = self.keep_alive.map(|keep_alive| keep_alive.ping);
         let (client, connection) = outrigger_http2::connect(io, &config, ping);
         let address = self.dialer.address().to_owned();
-        // Ends by itself: when the pool and all streams drop their handles, or when the peer goes away.
+        // The task ends when the pool and all streams drop their handles, or when the peer closes.
         let retired = Arc::new(AtomicBool::new(false));
         let retire = Arc::clone(&retired);
         let pool = Arc::downgrade(&self.connections);
@@ -224,7 +229,7 @@ impl H2Pool {
                     return std::future::pending().await;
                 };
                 expiry::reached(expiry::last_quarter(end)).await;
-                // Calls in flight have the rest of the time.
+                // Calls in flight have the remaining time.
                 retire.store(true, Ordering::Relaxed);
                 expiry::reached(end).await;
             };
@@ -236,7 +241,7 @@ impl H2Pool {
                     tracing::info!(target: "dapr.runtime.conn", "closed a connection to {address}: a certificate expired");
                 }
             }
-            // Its socket is closed once nobody holds it.
+            // The socket closes once the last handle is dropped.
             retire.store(true, Ordering::Relaxed);
             if let Some(connections) = pool.upgrade() {
                 connections.rcu(|connections| {
@@ -248,17 +253,17 @@ impl H2Pool {
         Ok(PooledConnection { client, retired })
     }
 
-    /// Sends a request; a connection that died before taking it is replaced once (see `resend.rs`).
+    /// Sends a request. A connection that broke before taking it is replaced once (see `resend.rs`).
     ///
     /// # Errors
-    /// [`SendError`] when no connection could be made or the connection broke before the response head.
+    /// [`SendError`] if no connection could be opened or it broke before the response head.
     pub async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, SendError> {
         self.address_request(&mut request);
         let mut is_last = false;
         loop {
             let connection = match self.usable() {
                 Some(connection) => connection,
-                // Boxed: the rare path should not widen every call.
+                // Boxed: the rare path must not widen the future of every call.
                 None => Box::pin(self.open()).await?,
             };
             let failed = match connection.client.send(request, Body::reset_reason).await {
@@ -274,8 +279,9 @@ impl H2Pool {
         }
     }
 
-    /// HTTP/2 requests carry scheme and authority (RFC 9113 section 8.3.1). HTTP servers like to know the length of
-    /// a body; gRPC has its own.
+    /// Sets scheme and authority (RFC 9113 section 8.3.1), and for plain HTTP the length of the body; gRPC
+    /// has its own
+    /// framing.
     fn address_request(&self, request: &mut Request<Body>) {
         *request.version_mut() = http::Version::HTTP_2;
         if let Some(length) = request.body().known_length()

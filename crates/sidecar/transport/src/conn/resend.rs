@@ -1,12 +1,13 @@
-//! Whether a request without an answer is sent again on another connection. Nothing else sends one again without a
-//! policy, except that a proxied call goes on to another sidecar by the same evidence (`peer/call.rs`).
+//! Decides whether a request without a response is retried on another connection. Without a policy this is
+//! the only
+//! retry, except that a proxied call fails over to another sidecar on the same evidence (`peer/call.rs`).
 
 use http::Request;
 
 use super::{ConnectionError, SendError};
 use crate::body::Body;
 
-/// Why a request has no answer.
+/// Why a request has no response.
 pub(super) struct Unanswered {
     pub(super) why: ConnectionError,
     /// The request, if the server cannot have seen any of it.
@@ -14,8 +15,9 @@ pub(super) struct Unanswered {
 }
 
 impl Unanswered {
-    /// The request to send on another connection to `address`: unless this was the last one, what the server has not
-    /// seen, or the `spare` copy after a lost connection.
+    /// The request to send on another connection to `address`. Unless this was the last connection, that is
+    /// the request if
+    /// it was not sent, or the `spare` copy if the connection was lost.
     ///
     /// # Errors
     /// [`SendError`], which keeps the evidence that the server did not process the request.
@@ -39,8 +41,9 @@ impl Unanswered {
     }
 }
 
-/// A copy of a request that the server may see twice: of a safe method (RFC 9110 section 9.2.1), or with a key by which
-/// the server recognises it, its body in memory. A PUT may be the turn of an actor.
+/// A copy of a request that the server may process twice: its body is in memory, and its method is safe
+/// (RFC 9110
+/// section 9.2.1) or it has an idempotency key. PUT does not qualify: it may be an actor turn.
 pub(super) fn spare(request: &Request<Body>) -> Option<Request<Body>> {
     if !request.method().is_safe() && !request.headers().contains_key("idempotency-key") {
         return None;
@@ -67,7 +70,7 @@ mod tests {
         Request::builder().method(method).body("body".into()).unwrap()
     }
 
-    /// Whether the request goes to another connection, or else whether its error allows a repetition.
+    /// Whether the request goes to another connection, or else whether its error is repeatable.
     fn again(why: StreamError, is_unsent: bool, spare: Option<Request<Body>>, is_last: bool) -> (bool, bool) {
         let unanswered = Unanswered {
             why: why.into(),
@@ -80,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_sent_again_only_on_evidence() {
+    fn retries_only_on_evidence() {
         let closed = StreamError::ConnectionClosed;
         let refused = StreamError::Reset(Reason::REFUSED_STREAM);
         let gone = StreamError::GoAway(Reason::NO_ERROR);
@@ -101,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_request_that_may_be_seen_twice_has_a_spare() {
+    fn spares_only_repeatable_requests() {
         assert!(spare(&request("GET")).is_some());
         assert!(spare(&request("PUT")).is_none());
         let mut keyed = request("POST");

@@ -1,22 +1,23 @@
-//! How many connections each server keeps, of those that the process has descriptors for. What is left is for the
-//! connections to the app, to other sidecars and to components.
+//! Connection limits of each server, as shares of the process's file descriptors. The rest is for
+//! connections to the app,
+//! to other sidecars and to components.
 
 use outrigger_accept::{Limits, descriptors};
 
-/// Connections of the HTTP API, and of the gRPC API.
+/// Most connections of the HTTP API, and of the gRPC API.
 const MAX_API: usize = 8192;
-/// Each of them may take this part of the descriptors.
+/// Divisor of the descriptors: each of the two may take a quarter.
 const API_PART: usize = 4;
-/// Connections of other sidecars.
+/// Most connections of other sidecars.
 const MAX_PEERS: usize = 4096;
-/// They may take this part of the descriptors.
+/// Divisor of the descriptors for other sidecars.
 const PEERS_PART: usize = 4;
-/// Connections of the public port.
+/// Most connections of the public port.
 const MAX_PUBLIC: usize = 1024;
-/// They may take this part of the descriptors.
+/// Divisor of the descriptors for the public port.
 const PUBLIC_PART: usize = 16;
 
-/// Of the HTTP API, or the gRPC API. The app is one source, and may have all of them.
+/// Limits of the HTTP or gRPC API. The app counts as one source and may use all of them.
 pub fn api_connections() -> Limits {
     let connections = MAX_API.min(descriptors() / API_PART).max(1);
     Limits {
@@ -25,17 +26,17 @@ pub fn api_connections() -> Limits {
     }
 }
 
-/// Of the server for other sidecars.
+/// Limits of the server for other sidecars.
 pub fn peer_connections() -> Limits {
     from_the_network(MAX_PEERS.min(descriptors() / PEERS_PART))
 }
 
-/// Of the public port.
+/// Limits of the public port.
 pub fn public_connections() -> Limits {
     from_the_network(MAX_PUBLIC.min(descriptors() / PUBLIC_PART))
 }
 
-/// One machine has half of them at most.
+/// One source address may use half of the connections.
 fn from_the_network(connections: usize) -> Limits {
     let connections = connections.max(1);
     Limits {

@@ -1,4 +1,5 @@
-//! One connection of hyper's, without a task: whoever makes a call, or reads its answer, drives it.
+//! One hyper connection without a task: the code that makes a call or reads its response polls the
+//! connection.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -21,31 +22,31 @@ use super::super::{Io, MAX_FIELDS};
 use crate::body::{Body, BoxError};
 use crate::stall::{StallTimer, UNREAD_TIMEOUT};
 
-/// Bytes of an answer's head, and of what is read of its body at once.
+/// Limit of a response head, and of one read of a body, bytes.
 const MAX_BUFFER: usize = 256 * 1024;
 
 /// A connection that carries one call at a time.
 pub(super) struct Link {
     sender: SendRequest<Body>,
-    /// None once it is over.
+    /// `None` once the connection has ended.
     connection: Option<Connection<TokioIo<Checked>, Body>>,
-    /// Set before another call: `Checked` looks for bytes that belong to no call.
+    /// Set before the connection is reused: `Checked` then looks for unexpected bytes.
     check: Arc<AtomicBool>,
 }
 
-/// What is behind the head of an answer.
+/// The body of a response.
 pub(super) enum ResponseBody {
-    /// All of it, and the connection where it can be used again.
+    /// The whole body, and the connection if it is reusable.
     Whole(Bytes, Option<Box<Link>>),
-    /// What comes later.
+    /// A body that is still arriving.
     Streaming(StreamingBody),
 }
 
 impl Link {
-    /// A connection on which nothing was said.
+    /// Starts HTTP/1.1 on a new connection.
     ///
     /// # Errors
-    /// hyper's.
+    /// The handshake error of hyper.
     pub(super) async fn open(io: Io) -> hyper::Result<Box<Self>> {
         let check = Arc::<AtomicBool>::default();
         let io = Checked {
@@ -65,10 +66,12 @@ impl Link {
         }))
     }
 
-    /// Makes a call. The answer may come before all of the request has been sent; the rest is sent while its body is read.
+    /// Makes a call. The response may come before the request has been sent; the rest of the request is
+    /// sent while the
+    /// response body is read.
     ///
     /// # Errors
-    /// Why there is no answer; the connection is closed.
+    /// Why there is no response; the connection is closed.
     pub(super) async fn call(
         mut self: Box<Self>,
         request: Request<Body>,
@@ -76,7 +79,7 @@ impl Link {
         let mut answer = pin!(self.sender.try_send_request(request));
         let mut first = true;
         let result = std::future::poll_fn(|cx| {
-            // Nobody answers what is only being sent.
+            // There is no response yet while the request is still being sent for the first time.
             let rounds = if std::mem::take(&mut first) { 1 } else { 2 };
             self.drive_until(rounds, cx, |quiet| answer.as_mut().poll(quiet))
         })
@@ -90,13 +93,13 @@ impl Link {
             }
         };
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
-            // What follows is no HTTP, and nobody asked for it: the connection ends here.
+            // The bytes that follow are not HTTP and were not requested: the connection ends here.
             return Ok((head, ResponseBody::Whole(Bytes::new(), None)));
         }
         Ok((head, self.begin(incoming)))
     }
 
-    /// Takes what is here of a body.
+    /// Takes the part of the body that has arrived.
     fn begin(mut self: Box<Self>, mut incoming: Incoming) -> ResponseBody {
         if incoming.is_end_stream() {
             return ResponseBody::Whole(Bytes::new(), self.if_reusable());
@@ -104,7 +107,7 @@ impl Link {
         let Some(length) = incoming.size_hint().exact() else {
             return ResponseBody::Streaming(StreamingBody::new(self, incoming, None));
         };
-        // What is not here yet wakes whoever reads it.
+        // If the body has not arrived, the later read registers a waker.
         let frame = self.drive_until(1, &mut quiet(), |quiet| Pin::new(&mut incoming).poll_frame(quiet));
         match frame {
             Poll::Pending => ResponseBody::Streaming(StreamingBody::new(self, incoming, None)),
@@ -115,7 +118,7 @@ impl Link {
         }
     }
 
-    /// The connection, if it can carry another call: the last one has ended, and nothing came behind it.
+    /// The connection, if it is reusable: the last call has ended and no bytes followed it.
     fn if_reusable(self: Box<Self>) -> Option<Box<Self>> {
         let ready = self.connection.is_some() && self.sender.is_ready();
         ready.then(|| {
@@ -124,7 +127,7 @@ impl Link {
         })
     }
 
-    /// Reads and writes as far as possible.
+    /// Polls the connection: reads and writes as far as possible.
     fn drive(&mut self, cx: &mut Context<'_>) {
         if let Some(connection) = &mut self.connection
             && let Poll::Ready(ended) = Pin::new(connection).poll(cx)
@@ -132,13 +135,14 @@ impl Link {
             if let Err(error) = ended {
                 tracing::debug!(target: "dapr.runtime.conn", "connection ended: {}", crate::error::chain(&error));
             }
-            // Whoever waits for something of it hears so.
+            // Dropping the connection wakes every waiting sender and reader.
             self.connection = None;
         }
     }
 
-    /// Drives the connection until it has brought what `look` looks for. That comes only while the connection is driven, so
-    /// it is looked for without a waker, and the first of two `rounds` has none either: nothing wakes us but the socket.
+    /// Polls the connection until `look` succeeds. Only polling the connection makes progress, so `look`
+    /// needs no waker, and
+    /// neither does the first of two `rounds`: only the socket wakes the task.
     fn drive_until<T>(
         &mut self,
         rounds: usize,
@@ -159,7 +163,7 @@ impl Link {
         self.drive(cx);
         let found = look(&mut quiet());
         if found.is_pending() && !has_budget_remaining() {
-            // It may be here, and just not to be seen in this turn of the task.
+            // The task has used up its budget; the result may be ready but hidden until the next poll.
             cx.waker().wake_by_ref();
         }
         found
@@ -170,16 +174,16 @@ fn quiet() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
 
-/// The body of an answer that is not here yet, or not all of it. Reading it reads from the socket, and sends what is
-/// left of the request.
+/// A response body that has not fully arrived. Reading it reads from the socket and sends the rest of the
+/// request.
 pub(super) struct StreamingBody {
-    /// None once the body is over.
+    /// `None` once the body has ended.
     link: Option<Box<Link>>,
     incoming: Incoming,
-    /// What was read before anybody asked.
+    /// A frame that was read before the first poll.
     first: Option<Result<Frame<Bytes>, hyper::Error>>,
     over: bool,
-    /// For the next piece, where it is known that one must come.
+    /// Times the next frame, if one must come.
     reading: StallTimer,
 }
 
@@ -230,7 +234,7 @@ impl StreamingBody {
         Poll::Ready(frame)
     }
 
-    /// The connection, once the body has been read to its end, and if it can be used again.
+    /// The connection, if it is reusable and the body has been read to its end.
     pub(super) fn take_link(&mut self) -> Option<Box<Link>> {
         let mut link = self.link.take_if(|_| self.over)?;
         if !link.sender.is_ready() {
@@ -255,7 +259,7 @@ impl StreamingBody {
     }
 }
 
-/// A socket that is looked at before it is used again, and that is not written to for ever.
+/// A socket that is checked before reuse and whose writes have a timeout.
 struct Checked {
     io: Io,
     check: Arc<AtomicBool>,
@@ -263,7 +267,7 @@ struct Checked {
 }
 
 impl Checked {
-    /// Whether something has come, asked of the kernel: what tells the runtime may be on its way still.
+    /// Whether bytes have arrived. This asks the kernel, because the runtime's readiness may lag.
     fn has_unread(&self) -> bool {
         let mut byte = [std::mem::MaybeUninit::uninit()];
         match SockRef::from(self.io.tcp()).peek(&mut byte) {
@@ -277,8 +281,9 @@ impl AsyncRead for Checked {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let read = Pin::new(&mut this.io).poll_read(cx, buf);
-        // The first read of a call comes before its request is written: bytes that are here then belong to no call, and
-        // hyper is given the end of the connection.
+        // The first read of a call precedes its request. Bytes that arrive here belong to no call, so hyper
+        // gets an
+        // end of stream.
         if this.check.load(Ordering::Relaxed) {
             this.check.store(false, Ordering::Relaxed);
             if read.is_pending() && this.has_unread() {

@@ -1,4 +1,4 @@
-//! Servers that keep connections open, and that close them.
+//! Servers that keep connections open or close them.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::body::{Body, BoxError};
 use crate::conn::{Dialer, SendError};
 use crate::stall::UNREAD_TIMEOUT;
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
@@ -47,13 +47,13 @@ fn get() -> Request<Body> {
 }
 
 #[tokio::test]
-async fn a_connection_is_used_again_and_closed_when_nobody_uses_it() {
+async fn reuses_then_closes_idle_connection() {
     let (listener, pool) = server().await;
     let serving = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         answer(&mut stream).await;
         answer(&mut stream).await;
-        // Closed by the other end, although it will call again.
+        // The pool closes it, although more calls follow.
         timeout(IDLE_TIMEOUT + LONG, stream.read_u8())
             .await
             .unwrap()
@@ -74,20 +74,20 @@ async fn a_connection_is_used_again_and_closed_when_nobody_uses_it() {
 }
 
 #[tokio::test]
-async fn a_server_that_closed_meanwhile_is_called_again_where_that_is_safe() {
+async fn retries_safe_request_after_server_close() {
     let (listener, pool) = server().await;
     let serving = tokio::spawn(async move {
         for _ in 0..4 {
             let (mut stream, _) = listener.accept().await.unwrap();
             answer(&mut stream).await;
-            // It hears the next request, and is gone.
+            // The server reads the next request, then closes.
             hear(&mut stream).await;
         }
         let (mut stream, _) = listener.accept().await.unwrap();
         answer(&mut stream).await;
     });
     drop(call(&pool, get()).await.unwrap());
-    // Sent again: a GET may be seen twice.
+    // A GET may be processed twice, so it is retried.
     drop(call(&pool, get()).await.unwrap());
     for method in [Method::POST, Method::PUT, Method::DELETE] {
         let request = Request::builder().method(method).uri("/").header("host", "h");
@@ -99,7 +99,7 @@ async fn a_server_that_closed_meanwhile_is_called_again_where_that_is_safe() {
     timeout(LONG, serving).await.unwrap().unwrap();
 }
 
-/// A server that answers the first request of each connection with `first`, and others properly.
+/// A server that answers the first request on each connection with `first`, and later ones properly.
 async fn first_answered(first: String) -> H1Pool {
     let (listener, pool) = server().await;
     tokio::spawn(async move {
@@ -130,7 +130,7 @@ fn post() -> Request<Body> {
 }
 
 #[tokio::test]
-async fn what_comes_behind_an_answer_is_nobodys() {
+async fn drops_connection_with_surplus_bytes() {
     let surplus = OK.replace("ok", "no");
     for first in [
         format!("{OK}{surplus}"),
@@ -148,9 +148,10 @@ async fn what_comes_behind_an_answer_is_nobodys() {
     }
 }
 
-/// The kernel is asked, not the runtime: that looks only now and then, and not at all in a turn that was long.
+/// Checks that the pool asks the kernel: the runtime updates readiness only now and then, and not during a
+/// long poll.
 #[tokio::test]
-async fn what_comes_later_and_is_not_seen_yet_is_nobodys_either() {
+async fn drops_connection_with_late_surplus_bytes() {
     use std::io::{Read as _, Write as _};
 
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -173,14 +174,14 @@ async fn what_comes_later_and_is_not_seen_yet_is_nobodys_either() {
     let pool = H1Pool::new(Dialer::plain(address, LONG));
     assert_eq!(text(call(&pool, post()).await.unwrap()).await, "ok");
     assert_eq!(pool.0.idle().kept.len(), 1);
-    // Nothing else runs in this runtime until it has come.
+    // Blocks this runtime until the bytes have arrived.
     more.send(()).unwrap();
     let _open = sent.recv().unwrap();
     assert_eq!(text(call(&pool, post()).await.unwrap()).await, "ok");
 }
 
 #[tokio::test]
-async fn a_call_that_finds_its_connection_closed_is_made_on_another() {
+async fn replaces_closed_connection() {
     let (listener, pool) = server().await;
     let (closed, is_closed) = tokio::sync::oneshot::channel();
     let serving = tokio::spawn(async move {
@@ -192,7 +193,7 @@ async fn a_call_that_finds_its_connection_closed_is_made_on_another() {
         answer(&mut stream).await;
     });
     drop(call(&pool, post()).await.unwrap());
-    // Also one that must not be made twice, with a body that can be read only once.
+    // Even a request that must not be sent twice, with a body that can be read only once.
     let request = Request::post("/").header("host", "h");
     let body = Body::stream(http_body_util::Full::from("body"));
     timeout(LONG, is_closed).await.unwrap().unwrap();
@@ -204,7 +205,7 @@ async fn a_call_that_finds_its_connection_closed_is_made_on_another() {
 }
 
 #[tokio::test]
-async fn only_the_last_answer_is_one() {
+async fn skips_interim_responses() {
     let early = "HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n";
     let pool = first_answered(format!("HTTP/1.1 100 Continue\r\n\r\n{early}{OK}")).await;
     let response = call(&pool, get()).await.unwrap();
@@ -221,7 +222,7 @@ async fn only_the_last_answer_is_one() {
 }
 
 #[tokio::test]
-async fn answers_may_have_many_fields_but_not_any_number() {
+async fn bounds_response_fields() {
     let with = |fields: usize| {
         let fields: String = (0..fields).map(|number| format!("x-{number}: y\r\n")).collect();
         OK.replace("content", &format!("{fields}content"))
@@ -233,7 +234,7 @@ async fn answers_may_have_many_fields_but_not_any_number() {
 }
 
 #[tokio::test]
-async fn a_body_that_ends_otherwise_than_told_is_broken_off() {
+async fn fails_body_with_wrong_length() {
     let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     for body in ["2\r\nok0\r\n\r\n", "2\nok\r\n0\r\n\r\n"] {
         let pool = first_answered(format!("{chunked}{body}")).await;
@@ -247,7 +248,7 @@ async fn a_body_that_ends_otherwise_than_told_is_broken_off() {
 }
 
 #[tokio::test]
-async fn requests_tell_how_they_are_framed() {
+async fn sets_request_framing() {
     let (listener, pool) = server().await;
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -300,24 +301,24 @@ async fn requests_tell_how_they_are_framed() {
 }
 
 #[tokio::test]
-async fn an_answer_of_known_length_that_stops_half_way_is_given_up() {
+async fn times_out_stalled_response() {
     let (listener, pool) = server().await;
     let serving = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         hear(&mut stream).await;
         let half = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf";
         stream.write_all(half.as_bytes()).await.unwrap();
-        // The end of a connection on which an answer is owed.
+        // The end of a connection that still owes a response.
         stream.read_u8().await.unwrap_err();
     });
     let mut body = call(&pool, get()).await.unwrap().into_body();
     let first = timeout(LONG, body.frame()).await.unwrap().unwrap().unwrap();
     assert_eq!(first.into_data().unwrap(), "half");
-    // From here on time goes on when nobody has anything to do.
+    // From here on, time advances whenever all tasks are idle.
     tokio::time::pause();
     let begin = tokio::time::Instant::now();
     let rest = timeout(UNREAD_TIMEOUT * 10, body.frame()).await;
-    let error = rest.expect("it is waited for without end").unwrap().unwrap_err();
+    let error = rest.expect("the read has no timeout").unwrap().unwrap_err();
     assert!(
         error
             .to_string()
@@ -328,6 +329,6 @@ async fn an_answer_of_known_length_that_stops_half_way_is_given_up() {
     tokio::time::resume();
     timeout(LONG, serving)
         .await
-        .expect("the connection is kept")
+        .expect("the connection stays open")
         .unwrap();
 }

@@ -1,4 +1,4 @@
-//! Peers that behave as peers may, and callers would rather they did not.
+//! Peers that behave in ways the protocol allows but callers do not expect.
 
 use std::io::Read as _;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use super::{H2Pool, KeepAlive};
 use crate::body::{Body, BoxError};
 use crate::conn::{Dialer, SendError};
 
-/// Pings go out after this, and their answers may take so long.
+/// Time before a ping, and its timeout.
 const INTERVAL: Duration = Duration::from_millis(50);
 const PING_TIMEOUT: Duration = Duration::from_millis(1500);
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
-/// The start of a PING frame that is no answer to one: 8 bytes, type 6, no flags, stream 0.
+/// The start of a PING frame that is not an acknowledgement: 8 bytes, type 6, no flags, stream 0.
 const PING: [u8; 9] = [0, 0, 8, 6, 0, 0, 0, 0, 0];
 
 /// A peer, and a pool of connections to it.
@@ -46,7 +46,7 @@ async fn accept(listener: &TcpListener) -> Connection<TcpStream, Bytes> {
 
 type Call = (Request<RecvStream>, SendResponse<Bytes>);
 
-/// The next request, on a connection that is driven from then on.
+/// The next request; the connection is polled in the background from then on.
 async fn next(mut connection: Connection<TcpStream, Bytes>) -> Call {
     let call = connection.accept().await.unwrap().unwrap();
     tokio::spawn(async move { while connection.accept().await.is_some() {} });
@@ -59,7 +59,7 @@ fn post(body: Body) -> Request<Body> {
 
 type Pieces = mpsc::Sender<Result<Frame<Bytes>, BoxError>>;
 
-/// A body that is fed piece by piece, and a word when nobody wants it any more.
+/// A body fed piece by piece, and a signal sent when it is dropped.
 fn fed() -> (Pieces, oneshot::Receiver<()>, Body) {
     let (pieces, received) = mpsc::channel(1);
     let (dropped, gone) = oneshot::channel();
@@ -79,7 +79,7 @@ async fn answered(pool: &H2Pool, body: Body) -> Response<Body> {
 }
 
 #[tokio::test]
-async fn a_silent_peer_is_given_up_and_the_next_attempt_reaches_another_connection() {
+async fn replaces_connection_to_silent_peer() {
     let (listener, pool) = peer(Some((INTERVAL, PING_TIMEOUT))).await;
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(async move {
@@ -89,11 +89,11 @@ async fn a_silent_peer_is_given_up_and_the_next_attempt_reaches_another_connecti
         let stream = TcpStream::from_std(stream).unwrap();
         let mut silent = h2::server::handshake(stream).await.unwrap();
         let _call = silent.accept().await.unwrap().unwrap();
-        // Nobody reads or writes here any more; the connection stays open.
+        // The peer stops reading and writing; the connection stays open.
         let (_request, mut respond) = next(accept(&listener).await).await;
         respond.send_response(Response::new(()), true).unwrap();
         stopped.await.unwrap();
-        // What came in meanwhile.
+        // Bytes received up to now.
         let mut bytes = Vec::new();
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = raw.read(&mut buffer) {
@@ -103,10 +103,10 @@ async fn a_silent_peer_is_given_up_and_the_next_attempt_reaches_another_connecti
     });
     let started = Instant::now();
     let sent = timeout(LONG, pool.send(post(Body::Full("hello".into())))).await;
-    let error = sent.expect("the caller waits for ever").err().unwrap();
+    let error = sent.expect("the call has no timeout").err().unwrap();
     assert!(started.elapsed() >= INTERVAL + PING_TIMEOUT, "{error}");
     assert!(matches!(&error, SendError::Broken { .. }), "{error}");
-    // The peer went away, so that whoever may repeat the call does; it had the request, so that nobody else does.
+    // Unavailable, so a caller may retry the call; not repeatable, because the peer had the request.
     assert!(error.is_unavailable() && !error.is_repeatable(), "{error}");
     let response = answered(&pool, Body::Full("again".into())).await;
     assert_eq!(response.status(), StatusCode::OK);
@@ -119,25 +119,25 @@ async fn a_silent_peer_is_given_up_and_the_next_attempt_reaches_another_connecti
 }
 
 #[tokio::test]
-async fn a_silent_peer_breaks_a_response_that_has_begun() {
+async fn fails_response_of_silent_peer() {
     let (listener, pool) = peer(Some((INTERVAL, PING_TIMEOUT))).await;
     let serving = tokio::spawn(async move {
         let mut connection = accept(&listener).await;
         let (_request, mut respond) = connection.accept().await.unwrap().unwrap();
         let mut stream = respond.send_response(Response::new(()), false).unwrap();
         stream.send_data(Bytes::from_static(b"half"), false).unwrap();
-        // One look at the connection writes what is queued.
+        // One poll of the connection writes its queue.
         let _nothing_more = timeout(INTERVAL / 2, connection.accept()).await;
         std::future::pending::<()>().await;
     });
     let response = answered(&pool, Body::Empty).await;
     let read = timeout(LONG, response.into_body().collect()).await;
-    assert!(read.expect("the reader waits for ever").is_err());
+    assert!(read.expect("the read has no timeout").is_err());
     serving.abort();
 }
 
 #[tokio::test]
-async fn an_idle_connection_to_a_silent_peer_is_replaced_without_a_failed_call() {
+async fn replaces_idle_connection_to_silent_peer() {
     let (listener, pool) = peer(Some((INTERVAL, PING_TIMEOUT))).await;
     let serving = tokio::spawn(async move {
         let mut silent = accept(&listener).await;
@@ -154,13 +154,13 @@ async fn an_idle_connection_to_a_silent_peer_is_replaced_without_a_failed_call()
             tokio::time::sleep(PING_TIMEOUT / 10).await;
         }
     };
-    timeout(LONG, given_up).await.expect("the connection is kept");
+    timeout(LONG, given_up).await.expect("the connection stays open");
     assert_eq!(answered(&pool, Body::Empty).await.status(), StatusCode::OK);
     serving.abort();
 }
 
 #[tokio::test]
-async fn a_peer_that_answers_pings_is_kept() {
+async fn keeps_peer_that_acks_pings() {
     let (listener, pool) = peer(Some((INTERVAL, LONG))).await;
     let serving = tokio::spawn(async move {
         let mut connection = accept(&listener).await;
@@ -171,7 +171,7 @@ async fn a_peer_that_answers_pings_is_kept() {
     });
     for _ in 0..2 {
         assert_eq!(answered(&pool, Body::Empty).await.status(), StatusCode::OK);
-        // Several pings, also without streams.
+        // Long enough for several pings, including some without streams.
         tokio::time::sleep(INTERVAL * 4).await;
         assert!(pool.usable().is_some());
     }
@@ -179,15 +179,16 @@ async fn a_peer_that_answers_pings_is_kept() {
 }
 
 #[tokio::test]
-async fn an_answer_before_the_end_of_the_request_arrives_whole_and_ends_the_request() {
+async fn early_response_ends_request() {
     let (listener, pool) = peer(None).await;
     let serving = tokio::spawn(async move {
         let (request, mut respond) = next(accept(&listener).await).await;
         let response = Response::builder().status(413).body(()).unwrap();
         let mut stream = respond.send_response(response, false).unwrap();
         stream.send_data(Bytes::from_static(b"too large"), true).unwrap();
-        // RFC 9113 section 8.1: whoever wants no more of the request resets the stream after the answer, with
-        // NO_ERROR, as h2 does here.
+        // RFC 9113 section 8.1: a server that needs no more of the request resets the stream with NO_ERROR
+        // after the
+        // response, as h2 does here.
         drop(request);
     });
     let (pieces, gone, body) = fed();
@@ -198,7 +199,7 @@ async fn an_answer_before_the_end_of_the_request_arrives_whole_and_ends_the_requ
     assert_eq!(answer.unwrap().to_bytes(), "too large");
     timeout(LONG, gone)
         .await
-        .expect("the rest of the request is still waited for")
+        .expect("the rest of the request is still read")
         .unwrap();
     assert!(pieces.send(piece("more")).await.is_err());
     assert!(pool.is_idle());
@@ -206,7 +207,7 @@ async fn an_answer_before_the_end_of_the_request_arrives_whole_and_ends_the_requ
 }
 
 #[tokio::test]
-async fn the_status_of_an_early_answer_survives_the_reset() {
+async fn keeps_early_status_after_reset() {
     let (listener, pool) = peer(None).await;
     let serving = tokio::spawn(async move {
         let (request, mut respond) = next(accept(&listener).await).await;
@@ -223,17 +224,17 @@ async fn the_status_of_an_early_answer_survives_the_reset() {
         .await
         .unwrap()
         .unwrap();
-    let trailers = answer.trailers().expect("the trailers are lost");
+    let trailers = answer.trailers().expect("no trailers");
     assert_eq!(trailers["grpc-status"], "7");
     timeout(LONG, gone).await.unwrap().unwrap();
     serving.await.unwrap();
 }
 
 #[tokio::test]
-async fn an_early_answer_reaches_the_caller_while_the_peer_takes_no_more() {
+async fn delivers_early_response_despite_full_window() {
     let (listener, pool) = peer(None).await;
     let serving = tokio::spawn(async move {
-        // Its window fills up; it never makes room.
+        // Its window fills up and is never updated.
         let (request, mut respond) = next(accept(&listener).await).await;
         let mut stream = respond.send_response(Response::new(()), false).unwrap();
         stream.send_data(Bytes::from_static(b"enough"), true).unwrap();
@@ -258,7 +259,7 @@ async fn an_early_answer_reaches_the_caller_while_the_peer_takes_no_more() {
 }
 
 #[tokio::test]
-async fn a_request_goes_on_after_the_head_of_the_answer() {
+async fn sends_request_after_response_head() {
     let (listener, pool) = peer(None).await;
     let serving = tokio::spawn(async move {
         let (request, mut respond) = next(accept(&listener).await).await;
@@ -285,7 +286,7 @@ async fn a_request_goes_on_after_the_head_of_the_answer() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_no_end() {
+async fn reports_truncated_response() {
     let (listener, pool) = peer(None).await;
     let serving = tokio::spawn(async move {
         let (request, mut respond) = next(accept(&listener).await).await;
@@ -297,7 +298,7 @@ async fn an_answer_that_breaks_off_is_no_end() {
         stream.send_reset(Reason::INTERNAL_ERROR);
         drop(request);
     });
-    // The head may be lost to the reset as well; what must not be is that all looks well.
+    // The reset may also lose the response head; what matters is that some error is reported.
     let read = async {
         let response = pool.send(post(Body::Empty)).await.map_err(BoxError::from)?;
         response.into_body().collect().await
@@ -307,8 +308,8 @@ async fn an_answer_that_breaks_off_is_no_end() {
 }
 
 #[tokio::test]
-async fn calls_that_wait_for_a_silent_host_share_the_wait() {
-    // Nobody accepts, and the kernel keeps few connections for who would: those after them get no answer.
+async fn concurrent_dials_share_timeout() {
+    // The server never accepts. The kernel's backlog is short, so later connections get no reply.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
@@ -316,7 +317,7 @@ async fn calls_that_wait_for_a_silent_host_share_the_wait() {
     let mut crowd = Vec::new();
     while let Ok(connected) = timeout(Duration::from_millis(300), TcpStream::connect(address)).await {
         crowd.push(connected.unwrap());
-        assert!(crowd.len() < 100, "the kernel takes them all");
+        assert!(crowd.len() < 100, "the backlog never fills");
     }
     let limit = Duration::from_secs(1);
     let pool = H2Pool::new(Dialer::plain(address.to_string(), limit), None);
@@ -328,7 +329,7 @@ async fn calls_that_wait_for_a_silent_host_share_the_wait() {
     }
     assert!(
         began.elapsed() < 20 * limit,
-        "one after the other: {:?}",
+        "the timeouts added up: {:?}",
         began.elapsed()
     );
 }

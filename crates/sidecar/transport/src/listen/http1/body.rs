@@ -1,4 +1,4 @@
-//! The body of a request that was not here whole with its head, and that of an answer.
+//! Streaming request bodies and response bodies of HTTP/1.1.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,18 +13,18 @@ use hyper::body::Incoming;
 use super::exchange::Calling;
 use crate::body::{self, BoxError, Guarded};
 
-/// Bytes of a body that nobody wanted that are read all the same, so that the connection can be used again.
+/// Bytes of an unread request body that are drained so that the connection stays usable.
 const UNWANTED: usize = 256 * 1024;
-/// Time for them.
+/// Timeout for draining it.
 const UNWANTED_TIME: Duration = Duration::from_secs(1);
 
-/// A body that comes. Dropped before its end it is left to the connection.
+/// A request body that is still arriving. If it is dropped early, the connection drains the rest.
 pub struct Received {
     incoming: Option<Incoming>,
     unread: Unread,
 }
 
-/// The body that a request left unread.
+/// The request body that the handler left unread.
 #[derive(Clone, Default)]
 pub(super) struct Unread(Arc<Mutex<Option<Incoming>>>);
 
@@ -53,7 +53,7 @@ impl Unread {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Reads what nobody wanted, as far as it is worth it. Whether the connection can be used again.
+    /// Drains the unread body within limits. Returns whether the connection is reusable.
     pub(super) async fn discard(&self) -> bool {
         let left = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut body) = left else { return true };
@@ -105,10 +105,10 @@ impl Body for Received {
     }
 }
 
-/// The body of an answer. When hyper has taken all of it, the call is over.
+/// A response body. The call ends when hyper has taken all of it.
 ///
-/// A failure is returned one poll later than it occurs: hyper drops what it has not written when a body fails, which can be the
-/// head of the answer.
+/// An error is returned one poll late: when a body fails, hyper drops what it has not written, possibly the
+/// response head.
 pub(super) struct ResponseBody {
     body: Guarded<Calling>,
     failure: Option<BoxError>,

@@ -1,14 +1,17 @@
-//! The lines between the chunks of a request's body (RFC 9112 section 7.1), followed to find its end; hyper decodes them.
+//! Tracks the lines between the chunks of a request body (RFC 9112 section 7.1) to find its end; hyper
+//! decodes them.
 //!
-//! hyper takes a bare line feed behind the last chunk for the beginning of a trailer, and then the next request for the rest
-//! of it. A proxy that takes the line feed for the end of the body forwards that request, whose body hyper would take for a
-//! request that the proxy has never seen. Therefore a bare line feed is refused.
+//! hyper takes a bare line feed after the last chunk as the start of a trailer, and the next request as the
+//! rest of that
+//! trailer. A proxy that takes the line feed as the end of the body forwards that request separately. The
+//! two then disagree
+//! on where requests begin (request smuggling), so a bare line feed is refused.
 
 /// The position in a chunked body.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Chunks {
     at: Position,
-    /// Bytes of the chunk that have not come yet.
+    /// Bytes of the chunk that have not arrived.
     size: u64,
 }
 
@@ -21,14 +24,14 @@ enum Position {
     Data,
     DataEnd,
     DataEndLf,
-    /// A line of the trailers; true at its beginning.
+    /// A line of the trailers; true at the start of the line.
     Trailer(bool),
     TrailerLf(bool),
     Ended,
 }
 
 impl Chunks {
-    /// Whether the body is over.
+    /// Whether the body has ended.
     #[inline]
     pub(super) fn ended(self) -> bool {
         self.at == Position::Ended
@@ -101,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_found_wherever_the_body_is_cut() {
+    fn finds_end_for_every_split() {
         for body in [
             "0\r\n\r\n",
             "3\r\nabc\r\n0\r\n\r\n",
@@ -116,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_in_one_way() {
+    fn requires_crlf() {
         for body in [
             "0\n\r\n",
             "0\r\n\n",

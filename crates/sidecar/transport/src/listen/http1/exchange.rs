@@ -1,4 +1,4 @@
-//! State that the reader of a connection shares with its service.
+//! State shared by the reader of a connection and its service.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,33 +10,33 @@ use http::Version;
 use super::framing::Framing;
 use crate::listen::held::{HeldAnswer, HeldAnswers};
 
-/// What the reader and the service of a connection know about its current call.
+/// The current call of a connection, as its reader and service see it.
 #[derive(Debug)]
 pub(super) struct Exchange {
     current: Mutex<CurrentRequest>,
-    /// Whether the service has a request whose answer hyper has not taken whole.
+    /// Whether the service has a request whose response hyper has not fully taken.
     calling: AtomicBool,
-    /// Whether part of an answer waits for the client to read.
+    /// Whether part of a response still waits to be written.
     unwritten: AtomicBool,
-    /// Counts large answers.
+    /// Counts large responses.
     held: HeldAnswers,
-    /// Whether `large` has a value: saves the lock for small answers.
+    /// Whether `large` has a value: saves the lock for small responses.
     is_large: AtomicBool,
     large: Mutex<Option<LargeAnswer>>,
 }
 
-/// The request that the reader has given to hyper last.
+/// The last request that the reader gave to hyper.
 #[derive(Debug, Default)]
 struct CurrentRequest {
     /// The framing that hyper derived from the head, until the reader takes it.
     framing: Option<Framing>,
-    /// Bytes that were read behind the head.
+    /// Bytes read after the head.
     buffered: usize,
-    /// Whether the client accepts interim answers.
+    /// Whether the client accepts interim responses.
     interim: bool,
 }
 
-/// An answer that counts until it is written whole.
+/// A response that counts until it is fully written.
 #[derive(Debug)]
 struct LargeAnswer {
     held: HeldAnswer,
@@ -44,12 +44,12 @@ struct LargeAnswer {
     taken: bool,
 }
 
-/// A call, until hyper has taken its whole answer.
+/// A call, until hyper has taken its whole response.
 #[derive(Debug)]
 pub(super) struct Calling(Arc<Exchange>);
 
 impl Calling {
-    /// Counts an answer that has so many bytes in memory.
+    /// Counts a response with `bytes` bytes in memory.
     #[inline]
     pub(super) fn hold(&self, bytes: usize) {
         if let Some(held) = self.0.held.hold(bytes) {
@@ -96,7 +96,7 @@ impl Exchange {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The reader gives a whole head to hyper, with so many bytes read behind it.
+    /// The reader gives a whole head to hyper, with `buffered` bytes read after it.
     #[inline]
     pub(super) fn head(&self, buffered: usize) {
         *self.current() = CurrentRequest {
@@ -105,8 +105,9 @@ impl Exchange {
         };
     }
 
-    /// The service has the request; `length` is that of its body, `None` for chunks. Returns how many bytes were read
-    /// behind its head.
+    /// The service has the request; `length` is that of its body, `None` for chunks. Returns how many bytes
+    /// were read after
+    /// its head.
     #[inline]
     pub(super) fn begin(&self, length: Option<u64>, version: Version) -> usize {
         let mut current = self.current();
@@ -115,22 +116,23 @@ impl Exchange {
         current.buffered
     }
 
-    /// The framing of the request's body, once the service has the request, and whether the client accepts interim
-    /// answers.
+    /// The framing of the request body, once the service has the request, and whether the client accepts
+    /// interim
+    /// responses.
     #[inline]
     pub(super) fn framing(&self) -> (Option<Framing>, bool) {
         let mut current = self.current();
         (current.framing.take(), current.interim)
     }
 
-    /// A call begins.
+    /// Starts a call.
     #[inline]
     pub(super) fn calling(self: &Arc<Self>) -> Calling {
         self.calling.store(true, Ordering::Relaxed);
         Calling(Arc::clone(self))
     }
 
-    /// Whether the answer to a request has not been written whole.
+    /// Whether the response to a request is not fully written.
     #[inline]
     pub(super) fn is_calling(&self) -> bool {
         self.is_unwritten() || self.calling.load(Ordering::Relaxed)
@@ -144,7 +146,7 @@ impl Exchange {
     /// Records the outcome of a write.
     ///
     /// # Errors
-    /// The connection has to make room for others.
+    /// The response was evicted.
     #[inline]
     pub(super) fn written(&self, written: &Poll<io::Result<usize>>, cx: &Context<'_>) -> io::Result<()> {
         self.unwritten.store(written.is_pending(), Ordering::Relaxed);
@@ -156,7 +158,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Everything that hyper has taken is written: a large answer counts no more.
+    /// Everything that hyper has taken is written: a large response no longer counts.
     #[inline]
     pub(super) fn flushed(&self) {
         if self.is_large() && self.large().take_if(|large| large.taken).is_some() {

@@ -1,24 +1,24 @@
-//! Where the body of a request ends.
+//! Finds the end of a request body.
 
 use super::chunks::Chunks;
 
-/// What is left of the body of a request.
+/// The remaining part of a request body.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Framing {
-    /// So many bytes.
+    /// This many bytes.
     Length(u64),
     /// Everything up to the last chunk.
     Chunks(Chunks),
 }
 
 impl Framing {
-    /// The framing of a body of this length; without one it is chunked.
+    /// The framing of a body of this length; chunked without one.
     #[inline]
     pub(super) fn of(length: Option<u64>) -> Self {
         length.map_or_else(|| Self::Chunks(Chunks::default()), Self::Length)
     }
 
-    /// Whether nothing is left.
+    /// Whether the body has ended.
     #[inline]
     pub(super) fn ended(self) -> bool {
         match self {
@@ -27,7 +27,7 @@ impl Framing {
         }
     }
 
-    /// Takes what belongs to the body off `bytes`; returns how many bytes that is.
+    /// How many of `bytes` belong to the body.
     ///
     /// # Errors
     /// Why the chunks are malformed.

@@ -1,12 +1,12 @@
-//! Where heads and bodies end, for the fuzz targets.
+//! Entry points of the fuzz targets for heads and body ends.
 
 use super::chunks::Chunks;
 use super::head;
 
-/// Where a chunked body ends that comes in pieces of `step` bytes; `None` where it goes on.
+/// The end of a chunked body that arrives in pieces of `step` bytes; `None` if it is incomplete.
 ///
 /// # Errors
-/// Why it is refused.
+/// Why the body is refused.
 pub fn fuzz_body_end(bytes: &[u8], step: usize) -> Result<Option<usize>, &'static str> {
     let (mut chunks, mut taken) = (Chunks::default(), 0);
     for piece in bytes.chunks(step) {
@@ -18,7 +18,7 @@ pub fn fuzz_body_end(bytes: &[u8], step: usize) -> Result<Option<usize>, &'stati
     Ok(None)
 }
 
-/// The first head of what comes in pieces of `step` bytes, as hyper is given it; `None` where it goes on.
+/// The first head that arrives in pieces of `step` bytes, as hyper receives it; `None` if it is incomplete.
 pub fn fuzz_head(bytes: &[u8], step: usize) -> Option<Vec<u8>> {
     let (mut seen, mut there) = (0, 0);
     while there < bytes.len() {

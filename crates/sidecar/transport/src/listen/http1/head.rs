@@ -1,14 +1,15 @@
-//! Heads of requests, before hyper parses them.
+//! Request heads, before hyper parses them.
 
 use std::borrow::Cow;
 
 use memchr::{memchr, memchr2};
 use outrigger_http2::target::escape;
 
-/// Where the first head in `bytes` ends, behind its empty line. The first `seen` bytes are known to hold no end.
+/// The end of the first head in `bytes`, after its empty line. The first `seen` bytes are known to hold no
+/// end.
 #[inline]
 pub(super) fn end(bytes: &[u8], seen: usize) -> Option<usize> {
-    // An empty line is up to three bytes long, with the end of the line before it.
+    // An empty line takes up to three bytes, including the end of the line before it.
     let mut at = seen.saturating_sub(2).max(start(bytes));
     while let Some(found) = memchr(b'\n', &bytes[at..]) {
         at += found + 1;
@@ -21,14 +22,14 @@ pub(super) fn end(bytes: &[u8], seen: usize) -> Option<usize> {
     None
 }
 
-/// Where the request line begins: empty lines before it are ignored.
+/// The start of the request line: empty lines before it are ignored.
 #[inline]
 fn start(bytes: &[u8]) -> usize {
     let first = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n'));
     first.unwrap_or(bytes.len())
 }
 
-/// The head with its target escaped, if `http::Uri` refuses the target as it is.
+/// The head with its target escaped, if `http::Uri` would refuse the target.
 pub(super) fn escaped(head: &[u8]) -> Option<Vec<u8>> {
     let space = |from: usize| {
         let at = from + memchr2(b' ', b'\n', &head[from..])?;
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_ends_with_its_first_empty_line() {
+    fn head_ends_at_empty_line() {
         for (head, rest) in [
             ("GET / HTTP/1.1\r\na: b\r\n\r\n", "GET"),
             ("GET / HTTP/1.1\na: b\n\n", "\n\n"),
@@ -56,7 +57,7 @@ mod tests {
         ] {
             let bytes = format!("{head}{rest}");
             assert_eq!(end(bytes.as_bytes(), 0), Some(head.len()), "{bytes:?}");
-            // However it comes, piece by piece.
+            // For every split into pieces.
             for cut in 0..head.len() {
                 assert_eq!(end(&bytes.as_bytes()[..cut], 0), None, "{bytes:?} up to {cut}");
                 assert_eq!(
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_target_is_escaped() {
+    fn escapes_only_target() {
         let head = b"\r\nG<T /<a>?\"x\" HTTP/1.1\r\na: <\"b\">\r\n\r\n";
         let escaped = escaped(head).unwrap();
         let expected = "\r\nG<T /%3Ca%3E?%22x%22 HTTP/1.1\r\na: <\"b\">\r\n\r\n";

@@ -1,9 +1,12 @@
-//! The byte stream of a client, cut for hyper: one head, then its body, then the next head.
+//! Splits the byte stream of a client for hyper: one head, then its body, then the next head.
 //!
-//! Two things need the cuts. `http::Uri` refuses targets that curl and browsers send: they are escaped before hyper
-//! parses them. And whether a client may end its half depends on where it ends: within a request that is an error,
-//! behind it the client may still wait for the answer. A head is scanned once, for its end; hyper parses it and decides
-//! how the body is framed, before the reader gives it any of the body.
+//! There are two reasons. First, `http::Uri` refuses targets that curl and browsers send, so they are
+//! escaped before hyper
+//! parses them. Second, whether a client may half-close depends on the position: within a request it is an
+//! error, after
+//! one the client may still wait for the response. The reader scans a head once for its end. hyper parses
+//! it and derives
+//! the framing of the body before the reader passes any of the body.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -20,45 +23,46 @@ use super::framing::Framing;
 use super::head;
 use crate::stall::StallTimer;
 
-/// Bytes that one read into `ahead` may bring.
+/// Bytes that one read into `ahead` may add.
 const READ: usize = 4096;
-/// Time for the answer once the client has ended its half; then the reader probes whether the client is still there.
+/// Time for the response after the client half-closes; then the reader probes whether the client is still
+/// connected.
 const PROBE_AFTER: Duration = Duration::from_secs(1);
-/// An interim answer that a client may discard (RFC 9110 section 15.2.1).
+/// An interim response that a client may discard (RFC 9110 section 15.2.1).
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// Time limits of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
-    /// For a head, from its first byte, and for the first head of a connection.
+    /// For a head from its first byte, and for the first head of a connection.
     pub(super) head: Duration,
-    /// Between an answer and the next request.
+    /// Between a response and the next request.
     pub(super) idle: Duration,
-    /// Between two pieces of a body that hyper asks for.
+    /// Between two reads of a body that hyper asks for.
     pub(super) body: Duration,
 }
 
-/// What the reader expects next.
+/// The reader's position in the stream.
 #[derive(Debug, Clone, Copy)]
 enum ReaderState {
-    /// A head, or the rest of one; the first so many bytes of it hold no end.
+    /// A head or the rest of one; this many of its first bytes hold no end.
     Head(usize),
-    /// A whole head is here, with so many bytes left to give.
+    /// A whole head has arrived; this many bytes are left to pass.
     Whole(usize),
     /// A body.
     Body(Framing),
-    /// Bytes that are passed on as they are.
+    /// Bytes passed through unchanged.
     Raw,
 }
 
-/// The socket of a server's connection as hyper sees it. Reads are cut; writes have a time limit.
+/// The socket of a server connection as hyper sees it. Reads are split; writes have a timeout.
 #[derive(Debug)]
 pub(super) struct Requests<I> {
     io: I,
-    /// Bytes that were read and not given to hyper yet.
+    /// Bytes read but not yet given to hyper.
     ahead: BytesMut,
     at: ReaderState,
-    /// Whether there was a request before.
+    /// Whether there was an earlier request.
     served: bool,
     exchange: Arc<Exchange>,
     /// Largest head, in bytes.
@@ -66,11 +70,11 @@ pub(super) struct Requests<I> {
     times: Times,
     reading: StallTimer,
     writing: StallTimer,
-    /// Whether the client has ended its half.
+    /// Whether the client has half-closed.
     ended: bool,
-    /// The timeout that ended the connection: hyper hides it.
+    /// The timeout that ended the connection; hyper hides it.
     late: Option<io::Error>,
-    /// How many probes are left for the current answer.
+    /// Probes left for the current response.
     probes: u8,
 }
 
@@ -92,12 +96,12 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         }
     }
 
-    /// Why the connection was given up.
+    /// Why the connection timed out.
     pub(super) fn take_late(&mut self) -> Option<io::Error> {
         self.late.take()
     }
 
-    /// Whether the client begins with HTTP/2; `None` when it leaves before that is known.
+    /// Whether the client starts with HTTP/2; `None` if it disconnects before that is known.
     ///
     /// # Errors
     /// Those of the socket.
@@ -115,8 +119,9 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         }
     }
 
-    /// The connection for another protocol. It begins with the bytes behind the last request; `read` are those that hyper
-    /// has of them.
+    /// The connection for another protocol. It starts with the bytes after the last request; `read` are
+    /// those that hyper
+    /// already has.
     pub(super) fn into_raw(mut self, read: &[u8]) -> Self {
         self.at = ReaderState::Raw;
         let ahead = std::mem::take(&mut self.ahead);
@@ -125,8 +130,9 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         self
     }
 
-    /// Closes the connection. It reads what the client still sends for a while: unread bytes make the kernel reset the
-    /// connection, and the client loses the last answer.
+    /// Closes the connection. It drains what the client still sends for a while: with unread bytes the
+    /// kernel would reset
+    /// the connection, and the client would lose the last response.
     pub(super) async fn close(&mut self, linger: Duration) {
         let gone = async {
             let mut space = [0; 1024];
@@ -137,7 +143,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         let _gone_or_late = tokio::time::timeout(linger, gone).await;
     }
 
-    /// Gives the next part of a conversation; nothing when the client has ended it.
+    /// Passes the next part of the stream; nothing once the client has half-closed.
     fn poll_give(&mut self, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             match self.at {
@@ -170,7 +176,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         }
     }
 
-    /// Gives up to `most` of the bytes that were read ahead.
+    /// Passes up to `most` of the bytes read ahead.
     fn give(&mut self, most: usize, space: &mut ReadBuf<'_>) -> usize {
         let given = most.min(self.ahead.len()).min(space.remaining());
         space.put_slice(&self.ahead[..given]);
@@ -178,12 +184,12 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         given
     }
 
-    /// The state behind a head: by now the service has the request.
+    /// The state after a head: by now the service has the request.
     fn behind(&mut self) -> io::Result<ReaderState> {
         self.served = true;
         self.reading.renew();
         let (framing, interim) = self.exchange.framing();
-        // A client that has gone resets the connection upon the first; the second is refused by the kernel then.
+        // A client that is gone answers the first probe with a reset; then the kernel refuses the second.
         self.probes = if interim { 2 } else { 0 };
         match framing {
             Some(framing) if framing.ended() => Ok(ReaderState::Head(0)),
@@ -192,7 +198,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         }
     }
 
-    /// Reads until a head is whole. True when `space` has it already, or when the client has left.
+    /// Reads until a head is whole. True if `space` has it already, or if the client has disconnected.
     fn poll_head(
         &mut self,
         seen: usize,
@@ -205,7 +211,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
                 return self.poll_end(cx);
             }
             let new = &space.filled()[before..];
-            // Mostly a head comes in one piece, and stays where it is.
+            // Usually a head arrives in one piece and stays in `space`.
             if let Some(end) = head::end(new, 0)
                 && head::escaped(&new[..end]).is_none()
             {
@@ -233,7 +239,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
             return Poll::Ready(Ok(false));
         }
         if self.ahead.len() > self.limit {
-            // hyper answers 431.
+            // hyper responds with 431.
             self.at = ReaderState::Raw;
             return Poll::Ready(Ok(false));
         }
@@ -249,8 +255,9 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         }
     }
 
-    /// The client has ended its half. It may wait for the answer still, or it has gone and the call should end: both look the
-    /// same. An interim answer, which every client of HTTP/1.1 has to expect, tells them apart.
+    /// The client has half-closed. It may still wait for the response, or it is gone and the call should
+    /// end; both look the
+    /// same. An interim response, which every HTTP/1.1 client must accept, tells them apart.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if !self.ended {
             self.ended = true;
@@ -282,7 +289,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         self.writing.of_write(written, cx)
     }
 
-    /// hyper looked for the next request during the call, and does not look again before it is woken.
+    /// hyper looked for the next request during the call and does not look again until it is woken.
     fn call_ended(&mut self, cx: &mut Context<'_>) {
         self.reading.renew();
         if self.ended || self.poll_stalled::<()>(cx).is_ready() {
@@ -290,7 +297,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         }
     }
 
-    /// Gives a part of a body: `take` returns how many of the given bytes belong to it.
+    /// Passes part of a body: `take` returns how many of the given bytes belong to it.
     fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
@@ -313,7 +320,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads from the socket; how many bytes came.
+    /// Reads from the socket; returns the number of bytes.
     fn poll_read(&mut self, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
         let before = space.filled().len();
         match Pin::new(&mut self.io).poll_read(cx, space) {
@@ -322,10 +329,10 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         }
     }
 
-    /// Waits for the client, up to the limit of the state.
+    /// Waits for the client, up to the timeout of the state.
     fn poll_stalled<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let (limit, what) = match self.at {
-            // It is the server's turn.
+            // The response is pending, not the client.
             ReaderState::Head(_) if self.is_calling() => return Poll::Pending,
             ReaderState::Head(_) if self.served && self.ahead.is_empty() => (self.times.idle, "no request"),
             ReaderState::Body(_) => (self.times.body, "the client sent no more of a request's body"),

@@ -1,4 +1,4 @@
-//! Conversations byte by byte.
+//! Byte-level conversations.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::body::{Body, BoxError};
 use crate::listen::{Client as Caller, Handler, HeldAnswers, Options, Versions};
 use crate::response::empty_response;
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
-/// Limits that nothing here reaches.
+/// Limits that no test reaches.
 const PATIENT: Times = Times {
     head: LONG,
     idle: LONG,
@@ -29,7 +29,7 @@ const PATIENT: Times = Times {
 const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const UPGRADE: &str = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n";
 
-/// Returns when everybody waits for something: in paused time, timers run out only then.
+/// Returns once all tasks are idle: in paused time, timers fire only then.
 async fn settled() {
     sleep(Duration::from_millis(1)).await;
 }
@@ -50,7 +50,7 @@ where
     }
 }
 
-/// Answers with the target and the body; with 400 where the body is none.
+/// Responds with the target and the body, or with 400 if the body is invalid.
 async fn echo(request: Request<Body>) -> Response<Body> {
     let (head, body) = request.into_parts();
     match body.collect().await {
@@ -116,7 +116,7 @@ impl Client {
         self.io.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// Reads until what was read ends with `end`.
+    /// Reads until the received text ends with `end`.
     async fn hear(&mut self, end: &str) -> String {
         let mut heard = Vec::new();
         let reading = async {
@@ -139,7 +139,7 @@ impl Client {
         heard
     }
 
-    /// Why the server ended the connection.
+    /// Why the server closed the connection.
     async fn why(self) -> String {
         drop(self.io);
         let result = timeout(LONG, self.served).await.unwrap().unwrap();
@@ -152,12 +152,12 @@ fn post(target: &str, fields: &str, body: &str) -> String {
 }
 
 #[tokio::test]
-async fn targets_arrive_as_they_were_sent_wherever_a_request_begins() {
+async fn passes_targets_unchanged() {
     let mut client = Client::echo();
     let get = |target: &str| format!("GET {target} HTTP/1.1\r\nhost: h\r\n\r\n");
     client.say(&get("/`a`?filter={\"a\":1}&b=`")).await;
     client.hear("</%60a%60?filter={%22a%22:1}&b=` >").await;
-    // Two at once, with bodies that look like what is escaped and must not be.
+    // Two at once, with bodies that look like escapable targets and must stay unchanged.
     let body = "GET /<a> HTTP/1.1\r\n\"<>\"\r\n\r\n";
     let length = format!("content-length: {}\r\n", body.len());
     let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
@@ -172,7 +172,7 @@ async fn targets_arrive_as_they_were_sent_wherever_a_request_begins() {
     client.hear(&format!("</%3Ca%3E {body}>")).await;
     client.hear(&format!("</%3Cb%3E {body}>")).await;
     client.hear("</%3Cc%3E >").await;
-    // In pieces, cut anywhere.
+    // In pieces, split anywhere.
     let whole = post("/<d>?\"", "transfer-encoding: chunked\r\n", &chunked);
     for byte in whole.chars() {
         client.say(&byte.to_string()).await;
@@ -182,7 +182,7 @@ async fn targets_arrive_as_they_were_sent_wherever_a_request_begins() {
 }
 
 #[tokio::test]
-async fn what_could_be_understood_in_two_ways_is_refused() {
+async fn refuses_ambiguous_requests() {
     let big = format!("x: {}\r\n", "x".repeat(9000));
     for (sent, status) in [
         ("GET / HTTP/1.1\r\n\r\n".to_owned(), "400 Bad Request"),
@@ -203,7 +203,7 @@ async fn what_could_be_understood_in_two_ways_is_refused() {
         ("PRI * HTTP/2.0\r\n\r\nxx\r\n\r\n".to_owned(), "400 Bad Request"),
     ] {
         let mut client = Client::echo();
-        // And what follows is not looked at.
+        // The bytes that follow are not parsed.
         client
             .say(&format!("{sent}GET /smuggled HTTP/1.1\r\nhost: h\r\n\r\n"))
             .await;
@@ -218,7 +218,7 @@ async fn what_could_be_understood_in_two_ways_is_refused() {
 }
 
 #[tokio::test]
-async fn a_request_with_a_length_and_chunks_is_the_last_of_its_connection() {
+async fn closes_after_length_with_chunks() {
     for fields in [
         "content-length: 5\r\ntransfer-encoding: chunked\r\n",
         "transfer-encoding: chunked\r\nContent-Length: 5\r\n",
@@ -235,7 +235,7 @@ async fn a_request_with_a_length_and_chunks_is_the_last_of_its_connection() {
 }
 
 #[tokio::test]
-async fn chunks_end_as_they_must() {
+async fn refuses_malformed_chunks() {
     for end in [
         "0\r\n\n",
         "0\r\nx: y\r\n\n",
@@ -258,7 +258,7 @@ async fn chunks_end_as_they_must() {
 }
 
 #[tokio::test]
-async fn an_answer_whose_body_fails_is_broken_off_behind_its_head() {
+async fn sends_head_before_failed_body() {
     let fails = |before: Option<&'static str>| {
         let word = before.map(|word| Ok(Frame::data(Bytes::from_static(word.as_bytes()))));
         let failure = Err(BoxError::from("no more"));
@@ -277,7 +277,7 @@ async fn an_answer_whose_body_fails_is_broken_off_behind_its_head() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_says_no_more_is_answered() {
+async fn answers_half_closed_client() {
     for body in ["", "content-length: 3\r\n"] {
         let mut client = Client::connect(PATIENT, async |request| {
             settled().await;
@@ -292,7 +292,7 @@ async fn a_client_that_says_no_more_is_answered() {
 }
 
 #[tokio::test]
-async fn a_client_that_has_gone_is_told_from_one_that_says_no_more() {
+async fn probes_half_closed_client() {
     let (begun, mut calls) = tokio::sync::mpsc::unbounded_channel();
     let stuck = move |_request: Request<Body>| {
         let (alive, gone) = tokio::sync::oneshot::channel::<()>();
@@ -324,7 +324,7 @@ async fn a_client_that_has_gone_is_told_from_one_that_says_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_wait_for_a_client_has_an_end() {
+async fn bounds_every_client_wait() {
     let short = Duration::from_millis(100);
     let head = Times {
         head: short,
@@ -346,7 +346,7 @@ async fn every_wait_for_a_client_has_an_end() {
     client.say(&post("/", "", "")).await;
     assert!(client.rest().await.ends_with("</ >"));
     assert!(client.why().await.contains("no request within 100ms"));
-    // Who begins another request is given the time for it.
+    // A client that starts another request gets the head timeout.
     let mut client = Client::connect(Times { idle: LONG, ..head }, echo);
     client.say(&format!("{}G", post("/", "", ""))).await;
     assert!(client.rest().await.ends_with("</ >"));
@@ -373,13 +373,13 @@ async fn every_wait_for_a_client_has_an_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn draining_ends_every_wait_for_a_first_request() {
+async fn drain_closes_connections_without_request() {
     let upgrade = format!("GET /up HTTP/1.1\r\nhost: h\r\n{UPGRADE}\r\n");
     for said in ["", "G", "PRI * HTT", PREFACE, &upgrade] {
         let mut client = Client::echo();
         client.say(said).await;
         if said == upgrade {
-            // Its answer waits for nothing either.
+            // The response does not wait for anything either.
             client.hear("</up >").await;
         }
         settled().await;
@@ -394,7 +394,7 @@ async fn draining_ends_every_wait_for_a_first_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn draining_finishes_what_was_begun() {
+async fn drain_finishes_calls_in_flight() {
     let mut client = Client::echo();
     client.say(&post("/", "", "")).await;
     client.hear("</ >").await;
@@ -418,7 +418,7 @@ async fn draining_finishes_what_was_begun() {
 }
 
 #[tokio::test]
-async fn a_body_that_nobody_wanted_does_not_spoil_what_follows() {
+async fn drains_unread_body() {
     let no = async |_| empty_response(http::StatusCode::FORBIDDEN);
     let mut client = Client::connect(PATIENT, no);
     let some = "x".repeat(100_000);
@@ -434,7 +434,7 @@ async fn a_body_that_nobody_wanted_does_not_spoil_what_follows() {
             "{heard}"
         );
     }
-    // Too much is not read, and the answer is there to be read all the same.
+    // A body over the limit is not drained, but the client can still read the response.
     client
         .say(&post("/", "content-length: 100000000\r\n", &some[..10_000]))
         .await;
@@ -443,7 +443,7 @@ async fn a_body_that_nobody_wanted_does_not_spoil_what_follows() {
         heard.starts_with("HTTP/1.1 403") && heard.contains("connection: close"),
         "{heard}"
     );
-    // Who waits to be asked is not asked for what nobody wants.
+    // A client that waits for `100 Continue` does not get one for an unread body.
     let mut client = Client::connect(PATIENT, no);
     client
         .say(&post("/", "content-length: 3\r\nexpect: 100-continue\r\n", ""))
@@ -456,7 +456,7 @@ async fn a_body_that_nobody_wanted_does_not_spoil_what_follows() {
 }
 
 #[tokio::test]
-async fn a_client_may_wait_to_be_asked_for_the_body() {
+async fn sends_continue_when_body_is_read() {
     let mut client = Client::echo();
     client
         .say(&post("/", "content-length: 3\r\nexpect: 100-continue\r\n", ""))
@@ -467,7 +467,7 @@ async fn a_client_may_wait_to_be_asked_for_the_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bodies_that_come_with_their_heads_are_whole() {
+async fn body_with_head_is_whole() {
     let whole = async |request: Request<Body>| {
         let kind = match request.body() {
             Body::Empty => "empty",
@@ -489,7 +489,7 @@ async fn bodies_that_come_with_their_heads_are_whole() {
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_reads_makes_room_for_others() {
+async fn evicts_unread_response() {
     let text = format!("{}end", "x".repeat(100 * 1024));
     let whole = text.len();
     // There is room for one of them.
@@ -507,7 +507,7 @@ async fn an_answer_that_nobody_reads_makes_room_for_others() {
     };
     let get = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
     let (mut silent, mut reader) = (connect(), connect());
-    // What has been read is held no more: the next answer finds room, and the connection goes on.
+    // A response that has been read no longer counts: the next one fits and the connection continues.
     reader.say(get).await;
     assert!(reader.hear("end").await.len() > whole);
     silent.say(get).await;
@@ -518,14 +518,14 @@ async fn an_answer_that_nobody_reads_makes_room_for_others() {
     assert!(reader.hear("end").await.len() > whole);
     assert!(silent.rest().await.len() < whole);
     let why = silent.why().await;
-    assert!(why.contains("no room for those of others"), "{why}");
+    assert!(why.contains("unread response evicted"), "{why}");
     silent = connect();
     silent.say(get).await;
     assert!(silent.hear("end").await.len() > whole);
 }
 
 #[tokio::test]
-async fn an_upgrade_answers_its_request_on_stream_1() {
+async fn upgrade_answers_on_stream_1() {
     let mut client = Client::echo();
     client
         .say(&format!(
@@ -539,7 +539,7 @@ async fn an_upgrade_answers_its_request_on_stream_1() {
     );
     client.io.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
     client.hear("</%3Cup%3E >").await;
-    // What cannot be upgraded is served as it came.
+    // A request that cannot be upgraded is served as HTTP/1.1.
     for fields in [
         UPGRADE.replace("h2c", "websocket"),
         UPGRADE.replace("http2-settings: AAMAAABk", "http2-settings: AAMAAABk!"),
