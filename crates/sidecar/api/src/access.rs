@@ -1,4 +1,4 @@
-//! Access control of callees: who may call what of this app.
+//! Access control of callees: which apps may call which operations of this app.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use outrigger_policy::access::{AccessControl, CallerId, denial};
 use outrigger_runtime::metrics::SidecarMetrics;
 use tonic::Status;
 
-/// The policy of the Configuration, if it has one, and the counting of its decisions.
+/// The access policy of the Configuration, if any, and the counters of its decisions.
 pub struct Access {
     control: ArcSwapOption<AccessControl>,
     metrics: Arc<SidecarMetrics>,
@@ -23,16 +23,17 @@ impl Access {
         }
     }
 
-    /// Decides by another policy from the next call on; `None` allows everything.
+    /// Replaces the policy from the next call on; `None` allows everything.
     pub fn replace(&self, control: Option<AccessControl>) {
         self.control.store(control.map(Arc::new));
     }
 
-    /// Decides on a call of `peer` (`None` without mTLS) to `operation`: a canonical method path or a full gRPC
-    /// method. `verb` is the HTTP verb, `NONE` without one.
+    /// Decides on a call of `peer` (`None` without mTLS) to `operation`: a canonical method path or a full
+    /// gRPC method.
+    /// `verb` is the HTTP verb, or `NONE`.
     ///
     /// # Errors
-    /// `PermissionDenied` in the contract's words.
+    /// `PermissionDenied` with the text of the contract.
     pub fn check(&self, peer: Option<&SpiffeId>, operation: &str, verb: &str) -> Result<(), Status> {
         let control = self.control.load();
         let Some(control) = control.as_deref() else {

@@ -1,4 +1,4 @@
-//! Who may use the APIs.
+//! Authentication of API callers.
 
 use http::HeaderMap;
 use outrigger_transport::headers::names;
@@ -7,11 +7,11 @@ use subtle::ConstantTimeEq;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-/// `DAPR_API_TOKEN`. Comparison takes the same time for every wrong token of any length.
+/// `DAPR_API_TOKEN`. Comparison takes constant time for wrong tokens of any length.
 pub struct Token(Option<[u8; 32]>);
 
 impl Token {
-    /// The required token; `None` or empty = none required.
+    /// The required token; `None` or an empty one disables the check.
     pub fn new(token: Option<&str>) -> Self {
         Self(token.filter(|t| !t.is_empty()).map(digest))
     }
@@ -23,12 +23,12 @@ impl Token {
         })
     }
 
-    /// Whether an HTTP request may pass.
+    /// Whether an HTTP request has the token.
     pub fn admits_http(&self, headers: &HeaderMap) -> bool {
         self.matches(headers.get(names::API_TOKEN).map_or(b"", |v| v.as_bytes()))
     }
 
-    /// Whether a gRPC request may pass.
+    /// Whether a gRPC request has the token.
     ///
     /// # Errors
     /// The `Unauthenticated` status of the contract.
@@ -58,7 +58,7 @@ fn unauthorized(reason: &str) -> Status {
     Status::with_error_details(Code::Unauthenticated, "Unauthorized", details)
 }
 
-/// The status for a method that allow or deny lists hide.
+/// The status of a method that an allow or deny list hides.
 pub fn hidden() -> Status {
     let metadata = [
         ("http.code".to_owned(), "501".to_owned()),

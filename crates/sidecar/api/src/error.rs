@@ -1,5 +1,6 @@
-//! The one place where failures of blocks become HTTP and gRPC errors. Codes, statuses and texts: Dapr 1.17's
-//! error catalogue.
+//! Maps errors of building blocks to HTTP and gRPC errors; no other module does. Codes, statuses and texts:
+//! error
+//! catalogue of Dapr 1.17.
 
 mod actors;
 mod bindings;
@@ -28,27 +29,27 @@ use crate::metadata::MetadataError;
 
 pub use actors::actor_status;
 
-/// Media type of nearly every body.
+/// Media type of almost every body.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Domain of every error detail.
 const DOMAIN: &str = "dapr.io";
 
-/// An error as both APIs report it.
+/// An error in the form that both APIs report.
 #[derive(Debug, Clone)]
 pub struct ApiError {
-    /// The stable name, `ERR_…`, or what a component put in its place.
+    /// The stable name, `ERR_…`, or a code set by a component.
     pub code: Cow<'static, str>,
-    /// The family it is counted under in `error_code_total`.
+    /// The category of `error_code_total`.
     pub category: &'static str,
     /// Status over HTTP.
     pub http: StatusCode,
     /// Code over gRPC.
     pub grpc: Code,
-    /// What happened, to what, and what to do.
+    /// The failure, its subject and the remedy.
     pub message: String,
     /// Machine-readable details; empty for the simple form.
     pub details: Vec<Detail>,
-    /// Over gRPC the simple form still names its code, in an ErrorInfo.
+    /// Whether the simple form still names its code over gRPC, in an ErrorInfo.
     pub named_over_grpc: bool,
 }
 
@@ -59,14 +60,14 @@ pub enum Detail {
     ErrorInfo {
         /// The reason code.
         reason: &'static str,
-        /// Context, such as the app id. Over HTTP it is `null` where it is absent, and `{}` where it is empty.
+        /// Context, such as the app id. Over HTTP, `None` is `null` and an empty list is `{}`.
         metadata: Option<Vec<(String, String)>>,
     },
     /// `google.rpc.ErrorInfo` of a component.
     Foreign {
         /// The component's reason code.
         reason: String,
-        /// The domain that its reason code belongs to.
+        /// The domain of its reason code.
         domain: String,
     },
     /// `google.rpc.ResourceInfo`.
@@ -75,10 +76,10 @@ pub enum Detail {
         kind: String,
         /// `resource_name`.
         name: String,
-        /// What is the matter with it; may be empty.
+        /// The problem; may be empty.
         description: String,
     },
-    /// `google.rpc.BadRequest` about one field.
+    /// Name of the invalid request field.
     BadRequest {
         /// Name of the member of the request that is wrong.
         field: String,
@@ -89,12 +90,12 @@ pub enum Detail {
     Help {
         /// Address of the page.
         url: &'static str,
-        /// What is found there.
+        /// Description of the page.
         description: &'static str,
     },
 }
 
-/// What an error looks like over HTTP: tools match the text, so its members have an order.
+/// The HTTP form of an error. Tools match the text, so the order of members matters.
 #[derive(Serialize)]
 struct ErrorBody<'a> {
     #[serde(rename = "errorCode")]
@@ -123,7 +124,7 @@ impl ApiError {
         }
     }
 
-    /// A refusal that has no code: over HTTP it is this text alone, and it is not counted.
+    /// A refusal without a code: over HTTP its body is this text alone, and it is not counted.
     pub fn plain(http: StatusCode, message: impl Into<String>) -> Self {
         Self::new("", "", http, Code::InvalidArgument, message)
     }
@@ -133,7 +134,7 @@ impl ApiError {
         self.code.is_empty()
     }
 
-    /// No target in path or headers.
+    /// The request names no target in path or headers.
     pub fn no_app_id() -> Self {
         Self::new(
             "ERR_DIRECT_INVOKE",
@@ -144,7 +145,8 @@ impl ApiError {
         )
     }
 
-    /// An invocation that got no answer from the app; over gRPC always `Internal`, with the cause in its text.
+    /// An invocation that got no response from the app. Over gRPC it is always `Internal` with the cause in
+    /// its text.
     pub fn invoke(target: &str, http: StatusCode, cause: &str) -> Self {
         Self::new(
             "ERR_DIRECT_INVOKE",
@@ -155,7 +157,7 @@ impl ApiError {
         )
     }
 
-    /// A request with a method that is none of HTTP's own.
+    /// A request with a non-standard HTTP method.
     pub fn method_not_implemented(method: &str) -> Self {
         Self::new(
             "ERR_API_UNIMPLEMENTED",
@@ -168,7 +170,7 @@ impl ApiError {
         )
     }
 
-    /// A metadata attribute that is not kept.
+    /// A metadata attribute that was refused.
     pub fn metadata(error: &MetadataError) -> Self {
         Self::new(
             "ERR_BAD_REQUEST",
@@ -182,7 +184,7 @@ impl ApiError {
         )
     }
 
-    /// A reply that cannot be translated.
+    /// A response that cannot be translated.
     pub fn malformed_response(cause: &str) -> Self {
         Self::new(
             "ERR_MALFORMED_RESPONSE",
@@ -204,7 +206,7 @@ impl ApiError {
         )
     }
 
-    /// `/healthz?appid=` of another app.
+    /// `/healthz?appid=` with the id of another app.
     pub fn app_id_mismatch() -> Self {
         Self::new(
             "ERR_HEALTH_APPID_NOT_MATCH",
@@ -215,7 +217,7 @@ impl ApiError {
         )
     }
 
-    /// Outbound calls are not possible: yet, or for a reason.
+    /// Outbound calls are not possible yet, or for `reason`.
     pub fn outbound_not_ready(reason: Option<&str>) -> Self {
         let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
         Self::new(
@@ -227,7 +229,7 @@ impl ApiError {
         )
     }
 
-    /// A request with a name that cannot be one; `message` is whole.
+    /// A request with an invalid name; `message` is the whole text.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(
             "ERR_BAD_REQUEST",
@@ -238,7 +240,7 @@ impl ApiError {
         )
     }
 
-    /// A body that could not be read, over the limit included.
+    /// A body that could not be read, for example because it exceeds the limit.
     pub fn body_read(cause: &str) -> Self {
         Self::new(
             "ERR_BODY_READ",
@@ -249,7 +251,7 @@ impl ApiError {
         )
     }
 
-    /// A body that was given up before it was whole: too much of others waits for the rest, too.
+    /// A body refused before it was complete, because the sidecar buffers too many incomplete requests.
     pub fn too_much_unfinished(cause: TooMuchUnfinished) -> Self {
         Self {
             http: StatusCode::SERVICE_UNAVAILABLE,
@@ -258,14 +260,14 @@ impl ApiError {
         }
     }
 
-    /// Adds a detail, making the error a rich one.
+    /// Adds a detail, which makes the error a rich one.
     #[must_use]
     pub fn with_detail(mut self, detail: Detail) -> Self {
         self.details.push(detail);
         self
     }
 
-    /// A body that is not what the route wants; `message` is whole.
+    /// A body of the wrong form; `message` is the whole text.
     pub fn malformed(message: impl Into<String>) -> Self {
         Self::new(
             "ERR_MALFORMED_REQUEST",
@@ -276,12 +278,12 @@ impl ApiError {
         )
     }
 
-    /// A message whose JSON is not that of its type.
+    /// A message whose JSON does not match its type.
     pub fn malformed_message(cause: &str) -> Self {
         Self::malformed(format!("failed deserializing HTTP body: {cause}"))
     }
 
-    /// What a component said in place of the API, whole.
+    /// An error that a component returned, passed on whole.
     pub fn from_component(status: &ApiStatus) -> Self {
         let is_error = |code: &StatusCode| code.is_client_error() || code.is_server_error();
         let http = StatusCode::from_u16(status.http).ok().filter(is_error);
@@ -304,7 +306,8 @@ impl ApiError {
         }
     }
 
-    /// The name it is counted under. Whatever components say is one series: there is no end to it.
+    /// The name it is counted under. All codes of components share one series, because their number is
+    /// unbounded.
     pub fn counted_as(&self) -> &str {
         match &self.code {
             Cow::Borrowed(code) => code,
@@ -328,7 +331,7 @@ impl ApiError {
             message: &self.message,
             details: self.details.iter().map(Detail::json).collect(),
         };
-        // Texts and JSON can always be written.
+        // Serialising texts and JSON cannot fail.
         let text = serde_json::to_vec(&body).unwrap_or_default();
         bytes_response(self.http, JSON, text.into())
     }

@@ -1,4 +1,4 @@
-//! The gRPC API: token, lists, tracing, metrics, logs, then the service or the proxy.
+//! The gRPC API: token, allow lists, tracing, metrics, logs, then the service or the proxy.
 
 mod boxed;
 mod dapr;
@@ -45,7 +45,7 @@ use crate::reflection::Reflection;
 
 const DAPR: &str = "/dapr.proto.runtime.v1.Dapr/";
 
-/// Methods of the service that are no calls of one message and one answer: those are not counted.
+/// Streaming methods of the service, which are not counted.
 const STREAMING: [&str; 5] = [
     "DecryptAlpha1",
     "EncryptAlpha1",
@@ -54,28 +54,28 @@ const STREAMING: [&str; 5] = [
     "SubscribeTopicEventsAlpha1",
 ];
 
-/// Those of them that take a stream, which may be silent between two messages.
+/// Methods with a client stream, which may be silent between two messages.
 const CLIENT_STREAMING: [&str; 3] = ["DecryptAlpha1", "EncryptAlpha1", "SubscribeTopicEventsAlpha1"];
 
-/// In the place of a store's system: a model, which spans know by name only.
+/// Database system in spans of conversations; spans name only the model.
 const CONVERSATION: &str = "conversation";
 
-/// In the place of a store's system: a topic.
+/// Database system in spans of publishing; spans name the topic.
 const TOPIC: &str = "topic";
 
 /// The gRPC API of a sidecar.
 pub struct GrpcApi {
     /// `dapr.proto.runtime.v1.Dapr`.
     pub dapr: Arc<DaprService>,
-    /// The same behind the generated server, for streams and whatever else is not simple.
+    /// The generated server, for streams and everything else that `unary` does not handle.
     pub streams: DaprServer<DaprService>,
     /// `TaskHubSidecarService`.
     pub task_hub: TaskHubSidecarServiceServer<TaskHub>,
-    /// The workers of the same service.
+    /// The worker side of the same service.
     pub workers: TaskHub,
-    /// The API list, which allows and denies groups of methods.
+    /// Allow and deny lists of method groups.
     pub list: ApiList,
-    /// The token callers must present.
+    /// The token that callers must present.
     pub token: Token,
     /// Starts spans.
     pub tracer: Tracer,
@@ -89,7 +89,7 @@ pub struct GrpcApi {
     pub reflection: Reflection,
 }
 
-/// The contract's status for a message over the limit, where this is the codec's.
+/// The contract's status for a message over the limit, if the codec reports one.
 fn too_large(status: &Status) -> Option<Status> {
     let message = status.message();
     if status.code() != Code::OutOfRange || !message.contains("message length too large") {
@@ -108,8 +108,9 @@ fn too_large(status: &Status) -> Option<Status> {
     )))
 }
 
-/// Clients look for what an app or a component said in the head of a response, which a failure usually has not: it
-/// comes apart into a head and a status, with the trailers of the app.
+/// Splits a failed response into a head and a status, with the trailers of the app. Clients look for
+/// metadata of an app or
+/// component in the head, which a trailers-only response does not have.
 fn with_head(mut response: Response<Body>) -> Response<Body> {
     let status = response.extensions_mut().remove::<Status>();
     let of_app = status.as_ref().and_then(|status| status.source()?.downcast_ref());
@@ -133,7 +134,7 @@ fn message_length(body: &Body) -> u64 {
         .saturating_sub(grpc::PREFIX as u64)
 }
 
-/// The code of a response, as far as its head has one; a failure is noted in the span.
+/// The status code in the response head, if any; the span records a failure.
 fn note_status(span: &mut Span, response: &Response<Body>) -> Code {
     let Some(status) = grpc::early_status(response) else {
         return Code::Ok;
@@ -144,33 +145,34 @@ fn note_status(span: &mut Span, response: &Response<Body>) -> Code {
     status.code()
 }
 
-/// What handlers of the service find in a request's extensions.
+/// The span of a request, as a request extension.
 #[derive(Clone)]
 pub struct CurrentSpan(pub Parent);
 
-/// What handlers of the service tell a recording span about the store they call: its system and name.
+/// Carries the system and name of the called store from a handler to a recording span.
 #[derive(Clone, Default)]
 struct Database(Arc<OnceLock<(&'static str, String)>>);
 
-/// Tells the span of a request, if it records, which store is called.
+/// Records the called store in the span of a request.
 fn describe_database<T>(request: &tonic::Request<T>, system: &'static str, store: &str) {
     if let Some(Database(note)) = request.extensions().get() {
         note.get_or_init(|| (system, store.to_owned()));
     }
 }
 
-/// Tells the span of a request, if it records, which model is talked to.
+/// Records the called model in the span of a request.
 fn describe_conversation<T>(request: &tonic::Request<T>, model: &str) {
     describe_database(request, CONVERSATION, model);
 }
 
-/// Tells the span of a request, if it records, where is published.
+/// Records the topic in the span of a request.
 fn describe_publish<T>(request: &tonic::Request<T>, topic: &str) {
     describe_database(request, TOPIC, topic);
 }
 
-/// The trailers of an app besides the status: handlers of the service put them into a response's extensions, or make
-/// them the source of the status that it failed with.
+/// Trailers of an app besides the status. Handlers put them into the response extensions, or make them the
+/// source of
+/// the status they fail with.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the app failed")]
 pub struct Trailers(pub HeaderMap);
@@ -195,10 +197,10 @@ impl Handler for GrpcApi {
         let (response, code) = if method.starts_with(DAPR) {
             self.serve(request, &method, started).await
         } else if method.starts_with(taskhub::SERVICE) {
-            // Boxed: it is off the path of the calls that apps make most.
+            // Boxed: it is off the path of the most frequent calls.
             Box::pin(self.serve_task_hub(request, &method, started)).await
         } else {
-            // Boxed: calls of the service should not carry room for a proxied one.
+            // Boxed, so that calls of the service do not reserve space for a proxied one.
             let response = Box::pin(self.proxy.outbound(request)).await;
             let code = grpc::early_status(&response).map_or(Code::Ok, |s| s.code());
             (response, code)
@@ -210,7 +212,7 @@ impl Handler for GrpcApi {
     }
 }
 
-/// What the method at this path is called with.
+/// Whether the method at this path takes one message or a stream.
 fn request_kind(path: &str) -> RequestKind {
     match path.strip_prefix(DAPR) {
         Some(name) if CLIENT_STREAMING.contains(&name) => RequestKind::Streaming,
@@ -218,7 +220,8 @@ fn request_kind(path: &str) -> RequestKind {
     }
 }
 
-/// A call of a generated server. What stops half-way is given up; what is too large is refused with the contract's code.
+/// Runs a call on a generated server. A message that stalls fails; one over the limit gets the code of the
+/// contract.
 async fn by_generated<S>(server: S, request: Request<Body>) -> Response<TonicBody>
 where
     S: tower::Service<Request<TonicBody>, Response = Response<TonicBody>, Error = Infallible>,
@@ -240,12 +243,14 @@ where
     }
 }
 
-/// An answer is measured once its head is sent: that it is too large stands in the trailers.
+/// Replaces the status of a response over the limit. The codec measures it after the head is sent, so the
+/// status is in the
+/// trailers.
 fn with_contract_code(mut frame: Frame<Bytes>) -> Frame<Bytes> {
     if let Some(trailers) = frame.trailers_mut()
         && let Some(status) = Status::from_header_map(trailers).as_ref().and_then(too_large)
     {
-        // Digits and words of our own are values of headers.
+        // Digits and our own words are valid header values.
         let _added = status.add_header(trailers);
     }
     frame
@@ -311,7 +316,7 @@ impl GrpcApi {
         (response, code)
     }
 
-    /// A call of the service of workflows.
+    /// Handles a call of the workflow service.
     async fn serve_task_hub(
         &self,
         mut request: Request<Body>,
@@ -368,7 +373,7 @@ impl GrpcApi {
         (response, code)
     }
 
-    /// A call of the service by way of the generated server.
+    /// Handles a call with the generated server.
     async fn generated(&self, request: Request<Body>) -> Response<Body> {
         let mut response = by_generated(self.streams.clone(), request).await;
         match response.extensions_mut().remove::<Trailers>() {
@@ -384,8 +389,8 @@ impl GrpcApi {
         }
     }
 
-    /// What a call of a service begins with: its span, which handlers find in the request, the baggage that goes back,
-    /// and the bytes of the message.
+    /// Starts a call: the span, which handlers find in the request, the baggage to return, and the size of
+    /// the message.
     fn begin(
         &self,
         request: &mut Request<Body>,
@@ -429,8 +434,9 @@ mod tests {
 
     use super::*;
 
-    /// How a service that reads all of a request fares with one that says this and then nothing; `None`: it still waits
-    /// after a day.
+    /// The status of a service that reads a whole request when the client sends `said` and then stalls;
+    /// `None` if it still
+    /// waits after a day.
     async fn read(method: &str, said: impl Into<Bytes>) -> Option<Code> {
         let pieces = stream::iter([Ok::<_, Infallible>(Frame::data(said.into()))]);
         let body = Body::stream(StreamBody::new(pieces.chain(stream::pending())));
@@ -447,7 +453,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_stops_half_way_is_given_up_and_streams_may_be_silent() {
+    async fn stalled_messages_fail_but_silent_streams_do_not() {
         let (half, whole) = (&b"\0\0\0\0\x09half"[..], &b"\0\0\0\0\x04full"[..]);
         for method in [
             "GetSecret",
@@ -473,7 +479,7 @@ mod tests {
         }
     }
 
-    /// Messages are bytes.
+    /// A codec of raw bytes.
     struct Raw;
 
     impl Encoder for Raw {
@@ -487,7 +493,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_over_the_limit_has_the_code_of_the_contract() {
+    async fn too_large_response_has_contract_code() {
         for (bytes, code, text) in [
             (100, Code::Ok, ""),
             (
@@ -516,7 +522,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_with_too_many_fields_is_refused() {
+    async fn refuses_too_many_fields() {
         let many = [0x12, 0].repeat(grpc::fields::MAX_FIELDS + 1);
         let said = [&[0, 0, 4, 0, 2][..], &many].concat();
         for method in ["GetBulkState", "BulkPublishEvent", CLIENT_STREAMING[2]] {
@@ -526,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn the_methods_that_take_streams_are_those_of_the_contract() {
+    fn client_streaming_matches_contract() {
         let file = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../../../proto/dapr/proto/runtime/v1/dapr.proto"

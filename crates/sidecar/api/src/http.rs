@@ -1,4 +1,4 @@
-//! The HTTP API: one request through its stations, in the contract's order.
+//! The HTTP API: the pipeline of a request, in the order of the contract.
 
 mod actors;
 mod bindings;
@@ -65,13 +65,13 @@ use crate::metadata::Metadata;
 
 /// The HTTP API of a sidecar.
 pub struct HttpApi {
-    /// Whose calls these are: `--app-id`.
+    /// App id of the caller: `--app-id`.
     pub app_id: Arc<str>,
-    /// The routes of the API that are served.
+    /// The routes served.
     pub routes: Routes,
     /// Largest body, bytes; `None` = no limit.
     pub max_body: Option<usize>,
-    /// The token callers must present.
+    /// The token that callers must present.
     pub token: Token,
     /// Cross-origin rules.
     pub cors: Cors,
@@ -83,9 +83,9 @@ pub struct HttpApi {
     pub log: ApiLog,
     /// Service invocation.
     pub invoker: Arc<Invoker>,
-    /// The blocks beside invocation.
+    /// All building blocks except invocation.
     pub blocks: Blocks,
-    /// Calls of actors, their state, reminders and timers.
+    /// Actor calls, state, reminders and timers.
     pub actors: Arc<Actors>,
     /// Starts, ends and queries workflow instances.
     pub workflows: Arc<Workflows>,
@@ -103,7 +103,7 @@ pub struct PublicApi(pub Arc<HttpApi>);
 /// A request in the handler of its route.
 struct Context<'a> {
     request: Request<Body>,
-    /// Its cleaned path.
+    /// The cleaned path.
     path: &'a str,
     span: &'a mut Span,
     endpoint: &'static Endpoint,
@@ -111,7 +111,7 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Says in the span which store is called.
+    /// Records the called store in the span.
     fn describe_database(&mut self, system: &'static str, store: &str) {
         if self.span.is_recording() {
             let statement = format!("{} {}", self.request.method(), self.path);
@@ -120,11 +120,11 @@ impl Context<'_> {
     }
 }
 
-/// A request that has not reached its handler yet, by reference: a future that owns it has room for it twice, and is
-/// copied.
+/// A request before its handler, by reference: a future that owned it would reserve its space twice and
+/// copy it.
 struct RequestRef<'a> {
     request: &'a mut Request<Body>,
-    /// Its cleaned path.
+    /// The cleaned path.
     path: &'a str,
     span: &'a mut Span,
 }
@@ -247,7 +247,7 @@ impl HttpApi {
         response
     }
 
-    /// An answer from before [`HttpApi::guarded`]: that it depends on the origin is true of it, too.
+    /// Adds CORS headers to a response sent before [`HttpApi::guarded`].
     fn early(&self, request: &HeaderMap, mut answer: Response<Body>) -> Response<Body> {
         self.cors.headers_for(request).put(answer.headers_mut());
         answer
@@ -278,8 +278,8 @@ impl HttpApi {
         response
     }
 
-    /// Takes a request through middleware, which sees its path in the one canonical form. Where it goes is what they
-    /// made of it.
+    /// Passes a request through the middleware, which sees its canonical path, then routes the request that
+    /// they return.
     async fn through(
         &self,
         chain: &Chain,
@@ -302,7 +302,7 @@ impl HttpApi {
             Box::pin(async move {
                 let other;
                 let (path, matched) = if request.uri().path() == shown {
-                    // As it was given: gRPC apps are told of a slash in front of their method.
+                    // The path as given: gRPC apps receive the leading slash of their method.
                     if let Some(uri) = with_path(request.uri(), &given) {
                         *request.uri_mut() = uri;
                     }
@@ -328,7 +328,7 @@ impl HttpApi {
         self.answer(matched, context).await
     }
 
-    /// Logs a call as it came through the pipeline; what was refused before is none.
+    /// Logs a call that passed the pipeline; refused calls are not logged.
     async fn logged(&self, matched: Option<Match<'_>>, context: RequestRef<'_>) -> Response<Body> {
         let started = Instant::now();
         let request = &*context.request;
@@ -369,7 +369,7 @@ impl HttpApi {
         }
     }
 
-    /// Counts an error reply by its code.
+    /// Counts an error response by its code.
     fn error(&self, error: ApiError) -> Response<Body> {
         if !error.is_plain() {
             self.metrics.error_code(error.counted_as(), error.category);
@@ -382,13 +382,12 @@ fn not_found() -> Response<Body> {
     text_response(StatusCode::NOT_FOUND, "404 page not found")
 }
 
-/// Whether a client asks what the server itself can do, and for nothing that it has (RFC 9110 section 9.3.7). No app is
-/// called for it.
+/// Whether a client asks about the server itself (`OPTIONS *`, RFC 9110 section 9.3.7). No app is called.
 fn is_about_server(request: &Request<Body>) -> bool {
     request.method() == Method::OPTIONS && request.uri().path() == "*"
 }
 
-/// The path of a request as middleware sees it, whatever way it was spelled in.
+/// The canonical path of a request, as middleware sees it.
 fn canonical_path(request: &Request<Body>, matched: Option<&Match<'_>>) -> String {
     let path = request.uri().path();
     match matched {
@@ -401,14 +400,14 @@ fn canonical_path(request: &Request<Body>, matched: Option<&Match<'_>>) -> Strin
     }
 }
 
-/// The same address with another path; `None` when it is none.
+/// The same URI with another path; `None` if the path is invalid.
 fn with_path(uri: &Uri, path: &str) -> Option<Uri> {
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = Some(joined(path, uri)?);
     Uri::from_parts(parts).ok()
 }
 
-/// A path, and the query of an address.
+/// A path with the query of a URI.
 fn joined(path: &str, uri: &Uri) -> Option<PathAndQuery> {
     match uri.query() {
         Some(query) => PathAndQuery::try_from(format!("{path}?{query}")).ok(),
@@ -416,7 +415,7 @@ fn joined(path: &str, uri: &Uri) -> Option<PathAndQuery> {
     }
 }
 
-/// The `metadata.NAME` parameters of a query string; the first of a name counts.
+/// The `metadata.NAME` parameters of a query string; the first of each name counts.
 fn query_metadata(query: Option<&str>) -> Pairs {
     let mut metadata = Pairs::new();
     for (name, value) in url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
@@ -429,15 +428,16 @@ fn query_metadata(query: Option<&str>) -> Pairs {
     metadata
 }
 
-/// The baggage to echo: several headers joined; an error when one is not W3C baggage.
+/// The baggage to return: several headers joined; an error if one is not W3C baggage.
 fn baggage(headers: &HeaderMap) -> Result<Option<HeaderValue>, BaggageError> {
     let found = Baggage::from_headers(headers)?;
-    // What was parsed came from header values, and can be one.
+    // The parsed text came from header values and is a valid one.
     Ok(found.and_then(|(text, _)| HeaderValue::try_from(text).ok()))
 }
 
-/// A target, or a path with one, as spans name it. A URL as target goes without its query and user part; in a path that was
-/// cleaned its scheme has one slash.
+/// An invocation target, or a path with one, as spans show it. A URL loses its query and user info; in a
+/// cleaned path its
+/// scheme has one slash.
 fn in_spans(target: &str) -> Cow<'_, str> {
     let target = target.split_once('?').map_or(target, |(target, _)| target);
     if !target.contains('@') && !target.contains("%40") {
@@ -460,7 +460,7 @@ fn describe(span: &mut Span, client: &Client, request: &Request<Body>, path: &st
     span.set("dapr.protocol", "http");
     span.set("dapr.api", format!("{method} {path}"));
     span.set("http.request.method", method.to_owned());
-    // Queries and user parts hold keys and tokens, which are not for whoever reads traces.
+    // Queries and user info may hold keys and tokens, which must not appear in traces.
     span.set("url.full", in_spans(request.uri().path()).into_owned());
     if let Some(address) = client.address {
         span.set("server.address", address.ip().to_string());
@@ -485,7 +485,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_show_no_queries_and_user_parts_of_targets() {
+    fn spans_hide_query_and_user_info() {
         for (target, expected) in [
             ("app", "app"),
             ("http://h:1/x?key=1", "http://h:1/x"),

@@ -1,4 +1,4 @@
-//! The protocol between sidecars, as its server: `dapr.proto.internals.v1.ServiceInvocation`.
+//! The server of the protocol between sidecars: `dapr.proto.internals.v1.ServiceInvocation`.
 
 mod server;
 

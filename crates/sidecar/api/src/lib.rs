@@ -1,5 +1,6 @@
-//! The APIs offered to the app, and the server that other sidecars call: translation between the wire and the blocks,
-//! and who may ask. Handlers hold no rules of their own.
+//! The APIs for the app and the server for other sidecars: they translate between the wire and the building
+//! blocks, and
+//! authorise callers. Handlers contain no business rules.
 
 pub mod access;
 pub mod admit;
@@ -13,8 +14,7 @@ pub mod reflection;
 
 use std::collections::BTreeSet;
 
-/// The parts of the API as `spec.api` of a Configuration names them, sorted: the groups of the routes and methods of all
-/// blocks.
+/// The API groups of all blocks as `spec.api` of a Configuration names them, sorted.
 pub fn parts() -> Vec<&'static str> {
     let all: BTreeSet<_> = grpc::groups().chain(http::groups()).collect();
     all.into_iter().collect()
@@ -23,10 +23,10 @@ pub fn parts() -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn parts_of_the_api_are_those_of_both_protocols() {
+    fn parts_cover_both_protocols() {
         let parts = super::parts();
         assert!(parts.is_sorted(), "{parts:?}");
-        // Of HTTP only, of gRPC only, and of both.
+        // Only HTTP, only gRPC, and both.
         for name in ["healthz", "subscribe", "state"] {
             assert_eq!(
                 parts.iter().filter(|part| **part == name).count(),

@@ -1,4 +1,4 @@
-//! What the sidecar tells about itself.
+//! The metadata of the sidecar.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,44 +13,44 @@ use outrigger_runtime::components::{Components, Registered};
 use outrigger_runtime::scheduler::Scheduler;
 use outrigger_wire::runtime::v1 as proto;
 
-/// Extended attributes at most.
+/// Most extended attributes.
 const MAX_ATTRIBUTES: usize = 256;
 /// Longest name of an attribute, bytes.
 const MAX_KEY: usize = 1024;
 /// Longest value of an attribute, bytes.
 pub const MAX_VALUE: usize = 16 * 1024;
 
-/// Why an extended attribute is not kept.
+/// Why an extended attribute was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataError {
-    /// The sidecar has as many attributes as it keeps.
+    /// The limit of attributes is reached.
     #[error("the sidecar keeps at most {MAX_ATTRIBUTES} metadata attributes: set one of those again")]
     TooMany,
-    /// Its name is too long.
+    /// The name is too long.
     #[error("the name of a metadata attribute has at most {MAX_KEY} bytes")]
     Key,
-    /// Its value is too long.
+    /// The value is too long.
     #[error("the value of a metadata attribute has at most {MAX_VALUE} bytes")]
     Value,
 }
 
-/// What changes while the sidecar runs, and is read anew for each answer.
+/// Values that change while the sidecar runs, read for each response.
 pub struct Reported {
     /// Its HTTP endpoints.
     pub endpoints: Arc<Endpoints>,
-    /// What the metadata API lists as registered components.
+    /// The components that the metadata API lists.
     pub components: Arc<Components>,
-    /// Actors of the app.
+    /// The actors of the app.
     pub actors: Arc<Actors>,
-    /// Workflows of the app.
+    /// The workflows of the app.
     pub workflows: Arc<Workflows>,
-    /// The schedulers it is connected to.
+    /// The connected schedulers.
     pub scheduler: Arc<Scheduler>,
-    /// Subscriptions of the app.
+    /// The subscriptions of the app.
     pub subscriptions: Arc<Subscriptions>,
 }
 
-/// Facts fixed at start, and attributes anybody may set.
+/// Facts fixed at start, and attributes that any client may set.
 pub struct Metadata {
     version: &'static str,
     app_id: String,
@@ -61,7 +61,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// For a sidecar of this version, its app, its enabled features, and what else is reported.
+    /// Metadata of a sidecar with this version, app, features and reported values.
     pub fn new(
         version: &'static str,
         app_id: &str,
@@ -90,7 +90,7 @@ impl Metadata {
     /// Sets an extended attribute; an empty key is ignored.
     ///
     /// # Errors
-    /// [`MetadataError`] when it is too large, or one too many.
+    /// [`MetadataError`] if it is too large or exceeds the limit.
     pub fn set(&self, key: String, value: String) -> Result<(), MetadataError> {
         if key.is_empty() {
             return Ok(());
@@ -109,7 +109,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// What the sidecar tells, as the message of the contract; the HTTP API has names of its own for it.
+    /// The metadata message of the contract; the HTTP API uses other names.
     pub fn message(&self) -> proto::GetMetadataResponse {
         let health = self
             .app

@@ -1,4 +1,4 @@
-//! Transparent proxying of gRPC: calls of services nobody here knows, forwarded frame by frame, never decoded.
+//! Transparent gRPC proxy: calls of unknown services are forwarded frame by frame, never decoded.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::access::Access;
 
 /// Forwards calls by the app id in their metadata.
 pub struct Proxy {
-    /// Who calls, for the callee: `--app-id`.
+    /// App id of the caller: `--app-id`.
     pub app_id: Arc<str>,
     /// This app's namespace.
     pub namespace: Arc<str>,
@@ -43,10 +43,10 @@ pub struct Proxy {
     pub metrics: Arc<SidecarMetrics>,
 }
 
-/// What the paths of calls between sidecars begin with.
+/// Path prefix of calls between sidecars.
 const BETWEEN_SIDECARS: &str = "/dapr.proto.internals.";
 
-/// Which server a call came in by.
+/// The server that received a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Api,
@@ -54,12 +54,12 @@ enum Side {
 }
 
 impl Proxy {
-    /// A call of an API client.
+    /// Handles a call of an API client.
     pub async fn outbound(&self, request: Request<Body>) -> Response<Body> {
         self.forward(Side::Api, None, request).await
     }
 
-    /// A call of another sidecar, `peer` without mTLS unknown.
+    /// Handles a call of another sidecar; without mTLS `peer` is `None`.
     pub async fn inbound(&self, peer: Option<&SpiffeId>, request: Request<Body>) -> Response<Body> {
         self.forward(Side::Internal, peer, request).await
     }
@@ -110,7 +110,7 @@ impl Proxy {
         }
     }
 
-    /// `method` is the path of `request`, in the one form that [`grpc::method`] takes.
+    /// `method` is the path of `request`, in the one form that [`grpc::method`] accepts.
     async fn route(
         &self,
         side: Side,
@@ -119,9 +119,9 @@ impl Proxy {
         method: &str,
     ) -> Result<(Response<Body>, Span), Status> {
         if side == Side::Api && method.starts_with(BETWEEN_SIDECARS) {
-            // Forwarded, it would be a call of this sidecar's, beside the lists of APIs and of methods.
+            // Forwarding it would make it a call of this sidecar, past the API lists and access control.
             return Err(Status::unimplemented(format!(
-                "{method} is for other sidecars, and not served to apps: use the API of this one"
+                "{method} is reserved for sidecars: use the API of this sidecar"
             )));
         }
         let headers = request.headers();
@@ -144,9 +144,9 @@ impl Proxy {
         };
         let local = *app_id == *self.app_id && *namespace == *self.namespace;
         if side == Side::Internal && !local {
-            // Forwarded, it would be a call in this app's name.
+            // Forwarding it would make it a call in this app's name.
             return Err(Status::permission_denied(format!(
-                "the sidecar of {} accepts calls of other sidecars for {} only, not for {id}",
+                "the sidecar of {} accepts calls from other sidecars only for {}, not for {id}",
                 self.app_id, self.app_id
             )));
         }
@@ -213,7 +213,7 @@ impl Proxy {
         let attempts = Attempts::new(policy, Key::app(id, method), self.metrics.as_ref());
         let (head, replay, failure) = (&head, &replay, &failure);
         let called = attempts.run(|limit| async move {
-            // A stream has no time limit. Any other call has to end within it.
+            // Streams have no time limit; other calls must end within it.
             let deadline = if long_lived {
                 Deadline::NONE
             } else {
@@ -244,7 +244,7 @@ impl Proxy {
         result
     }
 
-    /// One attempt; a connection that turned out dead is replaced once.
+    /// One attempt; a broken connection is replaced once.
     async fn attempt(
         &self,
         target: (&str, &str),
@@ -264,8 +264,9 @@ impl Proxy {
     }
 }
 
-/// The status number of an attempt as far as it is known: from the head, or, where an attempt has to `wait`, from
-/// trailers that follow without a whole message. 0 until the call ends.
+/// The status code of an attempt, as far as known: from the head or, with `wait`, from trailers that follow
+/// without a
+/// whole message. 0 until the call ends.
 async fn known_code(
     result: Result<Response<Body>, Status>,
     wait: bool,
@@ -289,7 +290,7 @@ async fn known_code(
     (Ok(Response::from_parts(head, body)), code)
 }
 
-/// The body of an answer that has begun, and the status number in trailers that came before.
+/// The response body once it has begun, and the status code of trailers that came before.
 async fn begun(mut body: Body) -> (Body, i32) {
     let (mut first, mut joined) = (Bytes::new(), BytesMut::new());
     let (rest, code) = loop {
@@ -322,7 +323,7 @@ async fn begun(mut body: Body) -> (Body, i32) {
     (rest.after(Some(Ok(Frame::data(held)))), code)
 }
 
-/// Whether so much of an answer is here that it is passed on: a message, or more than is held.
+/// Whether a response has begun: a whole message, or more than the buffer limit.
 fn is_begun(held: &[u8]) -> bool {
     held.len() > REPLAY_LIMIT || grpc::has_message(held)
 }
@@ -331,7 +332,7 @@ fn late() -> Status {
     Status::deadline_exceeded("context deadline exceeded")
 }
 
-/// How a call ends whose answer had begun before its time was up.
+/// The trailers of a call that timed out after its response began.
 fn late_trailers() -> Result<Frame<Bytes>, BoxError> {
     let mut trailers = HeaderMap::new();
     grpc::put_status(&late(), &mut trailers);
@@ -359,11 +360,11 @@ fn origin_form(uri: &Uri) -> Uri {
     uri.path_and_query().cloned().map_or_else(Uri::default, Uri::from)
 }
 
-/// Tells how a call ended, once.
+/// Reports the status of a call, once.
 struct FinishOnce<F: FnOnce(Code)>(Option<F>);
 
 impl<F: FnOnce(Code)> FinishOnce<F> {
-    /// Looks at what the body of the answer says.
+    /// Observes the frames of the response body.
     fn observe(&mut self, next: &Next) {
         match next {
             Some(Ok(frame)) => {

@@ -1,4 +1,4 @@
-//! gRPC reflection, so that tools such as grpcurl can list what a server offers.
+//! gRPC reflection, so that tools such as grpcurl can list the services.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,8 +10,9 @@ use tonic::body::Body as TonicBody;
 use tonic::service::Routes;
 use tower::ServiceExt;
 
-/// `grpc.reflection` v1 and v1alpha over the whole contract. The descriptors are read with the first question: few
-/// sidecars are ever asked, and read descriptors take more memory than everything else of an idle sidecar.
+/// `grpc.reflection` v1 and v1alpha for the whole contract. Descriptors are parsed on first use: few
+/// sidecars are asked, and
+/// the parsed descriptors take more memory than the rest of an idle sidecar.
 #[derive(Clone, Default)]
 pub struct Reflection(Arc<OnceLock<Result<Routes, String>>>);
 
@@ -29,7 +30,7 @@ impl Reflection {
         path.starts_with("/grpc.reflection.")
     }
 
-    /// Answers a request.
+    /// Handles a request.
     pub async fn handle(&self, request: Request<Body>) -> Response<Body> {
         let built = self.0.get_or_init(|| routes().map_err(|e| e.to_string()));
         let routes = match built {
@@ -50,7 +51,7 @@ impl Reflection {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_descriptors_can_be_read() {
+    fn parses_descriptors() {
         super::routes().unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Failures of actors.
+//! Errors of actors.
 
 use http::StatusCode;
 use outrigger_blocks_actors::actors::{ActorError, ReminderError};
@@ -93,9 +93,11 @@ fn of_reminder(error: &ReminderError) -> (&'static str, (StatusCode, Code)) {
     }
 }
 
-/// What a gRPC caller is told besides the code that is counted: another sidecar's status is passed on as it is, and as in
-/// Dapr an actor that nobody hosts has a code of its own. The contract has the texts about reminders for HTTP only, so
-/// these have the remedy.
+/// The gRPC status if it differs from the counted code. Statuses of other sidecars are forwarded unchanged.
+/// As in Dapr, an
+/// actor without a host has a separate code. The contract has texts about reminders for HTTP only, so the
+/// gRPC texts
+/// include the remedy.
 pub fn actor_status(error: &ActorError) -> Option<Status> {
     match error {
         ActorError::Peer(status) => Some(Status::new(status.code(), status.message())),
@@ -114,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reminder_without_a_scheduler_has_the_contract_s_text_and_over_grpc_the_remedy() {
+    fn reminder_error_names_remedy_over_grpc() {
         let disabled = || SchedulerError::Disabled.into();
         for error in [
             ReminderError::Create(disabled()),
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_namespace_is_told_what_to_set() {
+    fn missing_namespace_error_names_setting() {
         let error = ApiError::from(ActorError::NoNamespace);
         assert_eq!(error.code, "ERR_ACTOR_NAMESPACE_REQUIRED");
         assert_eq!((error.http.as_u16(), error.grpc), (412, Code::FailedPrecondition));

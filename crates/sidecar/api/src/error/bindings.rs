@@ -5,7 +5,7 @@ use tonic::Code;
 use super::ApiError;
 
 impl ApiError {
-    /// An output binding that did not do what it was asked.
+    /// A failed call of an output binding.
     pub fn output_binding(name: &str, error: &BindingError) -> Self {
         Self::new(
             "ERR_INVOKE_OUTPUT_BINDING",

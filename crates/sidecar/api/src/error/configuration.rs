@@ -1,4 +1,4 @@
-//! Failures of the configuration block.
+//! Errors of the configuration block.
 
 use http::StatusCode;
 use outrigger_blocks::configuration::ConfigurationError;
@@ -56,7 +56,7 @@ impl From<ConfigurationError> for ApiError {
     }
 }
 
-/// Keys in the contract's form of a list.
+/// Keys in the list format of the contract.
 fn list(keys: &[String]) -> String {
     format!("[{}]", keys.join(" "))
 }

@@ -1,4 +1,4 @@
-//! Failures of the conversation block.
+//! Errors of the conversation block.
 
 use http::StatusCode;
 use outrigger_blocks::conversation::ConversationError;

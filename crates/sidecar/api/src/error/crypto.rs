@@ -1,4 +1,4 @@
-//! Failures of the cryptography block.
+//! Errors of the cryptography block.
 
 use http::StatusCode;
 use outrigger_blocks::crypto::CryptoError;
@@ -48,7 +48,7 @@ impl From<CryptoError> for ApiError {
 }
 
 impl ApiError {
-    /// A document that failed after the request was taken, over HTTP.
+    /// A document that failed after the response began, over HTTP.
     pub fn broken_document(error: CryptoError) -> Self {
         match error {
             CryptoError::Stream(cause) => Self::new(

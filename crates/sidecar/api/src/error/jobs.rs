@@ -1,4 +1,4 @@
-//! Failures of the jobs block.
+//! Errors of the jobs block.
 
 use http::StatusCode;
 use outrigger_blocks::jobs::{Cause, JobsError};
@@ -32,7 +32,7 @@ impl From<JobsError> for ApiError {
             Cause::Delete(_) => ("DAPR_SCHEDULER_DELETE_JOB", internal),
         };
         let mut metadata = vec![("appID".to_owned(), error.app_id.clone())];
-        // This one is found before the job is looked at.
+        // This one is detected before the job is looked up.
         if !matches!(error.cause, Cause::NameTwice) {
             metadata.push(("namespace".to_owned(), error.namespace.clone()));
         }

@@ -1,4 +1,4 @@
-//! Failures of the lock block.
+//! Errors of the lock block.
 
 use http::StatusCode;
 use outrigger_blocks::lock::LockError;

@@ -1,4 +1,4 @@
-//! Failures of publishing.
+//! Errors of publishing.
 
 use http::StatusCode;
 use outrigger_blocks::outbound::Cause;
@@ -117,7 +117,7 @@ impl From<PublishError> for ApiError {
 }
 
 impl ApiError {
-    /// A bulk that is no JSON list of entries.
+    /// A bulk that is not a JSON list of entries.
     pub fn unread_bulk(pubsub: &str, topic: &str, app_id: &str, cause: &str) -> Self {
         let message =
             format!("error when unmarshaling the request for topic {topic} pubsub {pubsub}: {cause}");
@@ -125,7 +125,7 @@ impl ApiError {
         about("ERR_PUBSUB_EVENTS_SER", BAD, message).of_pubsub(pubsub, "DAPR_PUBSUB_UNMARSHAL_EVENTS", app)
     }
 
-    /// An entry of a bulk whose event is not what its media type says.
+    /// A bulk entry whose event does not match its media type.
     pub fn bulk_event(pubsub: &str, topic: &str, app_id: &str, cause: &str) -> Self {
         let message =
             format!("error when marshalling cloud event envelope for topic {topic} pubsub {pubsub}: {cause}");
@@ -143,7 +143,7 @@ impl ApiError {
         .into()
     }
 
-    /// A state transaction whose events could not be published.
+    /// A state transaction whose outbox events could not be published.
     pub fn outbox(app_id: String, cause: String) -> Self {
         let message = format!("error while publishing outbox message: {cause}");
         about("ERR_PUBLISH_OUTBOX", INTERNAL, message).with_detail(Detail::ErrorInfo {
@@ -171,7 +171,7 @@ impl ApiError {
     }
 }
 
-/// What a broker wants the caller to be told itself.
+/// The status that a broker chose for the caller, if any.
 fn api_status(error: &PublishError) -> Option<&ApiStatus> {
     match error {
         PublishError::Publish { cause, .. } => cause.api_status(),

@@ -1,4 +1,4 @@
-//! Failures of the secrets block.
+//! Errors of the secrets block.
 
 use http::StatusCode;
 use outrigger_blocks::secrets::SecretError;

@@ -1,4 +1,4 @@
-//! Failures of the state block.
+//! Errors of the state block.
 
 use http::StatusCode;
 use outrigger_blocks::outbound::Cause;
@@ -13,9 +13,10 @@ const STORES: &str = "https://docs.dapr.io/reference/components-reference/suppor
 const INTERNAL: (StatusCode, Code) = (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal);
 
 impl ApiError {
-    /// A failure of the state block. The HTTP API tells which app has no such store, the gRPC API does not.
-    /// What a store's component says itself is the answer over gRPC; over HTTP it is that of queries, and gives the
-    /// others their status.
+    /// An error of the state block. The HTTP API names the app that lacks the store, the gRPC API does not.
+    /// A status from a
+    /// component is returned whole over gRPC and for HTTP queries; other HTTP errors take only its status
+    /// code.
     pub fn state(error: StateError, app_id: Option<&str>) -> Self {
         let Some(status) = error.api_status() else {
             return Self::of_state(error, app_id);
@@ -130,7 +131,7 @@ impl ApiError {
         }
     }
 
-    /// A save whose item has no key, over gRPC.
+    /// A saved item without a key, over gRPC.
     pub fn state_key_missing() -> Self {
         named(
             "ERR_STATE_SAVE",
@@ -152,12 +153,12 @@ impl ApiError {
     }
 }
 
-/// Simple over HTTP, named over gRPC.
+/// Simple form over HTTP, with its name over gRPC.
 fn named(code: &'static str, status: (StatusCode, Code), message: String) -> ApiError {
     about_state(code, status, message).named_over_grpc()
 }
 
-/// The statuses of a read: what would be too large is the caller's to solve.
+/// The statuses of a read: a value over the size limit is the caller's error.
 fn read(cause: &Cause) -> (StatusCode, Code) {
     match cause.kind() {
         Some(Kind::TooLarge) => (StatusCode::BAD_REQUEST, Code::ResourceExhausted),
@@ -165,7 +166,7 @@ fn read(cause: &Cause) -> (StatusCode, Code) {
     }
 }
 
-/// The statuses of a write: what is wrong with an ETag is the caller's to solve.
+/// The statuses of a write: an ETag error is the caller's error.
 fn written(cause: &Cause) -> (StatusCode, Code) {
     match cause.kind() {
         Some(Kind::EtagMismatch) => (StatusCode::CONFLICT, Code::Aborted),
@@ -193,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_large_of_a_query_is_the_callers_to_solve() {
+    fn too_large_query_is_client_error() {
         for (kind, expected) in [
             (Kind::TooLarge, (StatusCode::BAD_REQUEST, Code::ResourceExhausted)),
             (Kind::Unavailable, INTERNAL),

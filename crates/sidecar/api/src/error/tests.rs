@@ -1,4 +1,4 @@
-//! The rows of `docs/reference/errors.md` against the errors as they are made.
+//! Compares the rows of `docs/reference/errors.md` with the errors in the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ use outrigger_testing::pages::Page;
 
 use super::*;
 
-/// An error, and its code over gRPC where it is one there.
+/// An error, and its gRPC code if it occurs over gRPC.
 type Made = (ApiError, Option<Code>);
 /// Statuses over HTTP and over gRPC.
 type Statuses = (BTreeSet<u16>, BTreeSet<String>);
@@ -67,7 +67,7 @@ fn invocation() -> Vec<Made> {
         refused.http_status(),
         InvokeError::NotText.http_status(),
         InvokeError::Timeout.http_status(),
-        // The head of the call, with what the app is told besides, is larger than the app takes.
+        // The header of the call, including what the sidecar adds, exceeds the app's limit.
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
     ];
     let mut made = vec![over_http(ApiError::no_app_id())];
@@ -321,7 +321,7 @@ fn workflows() -> Vec<Made> {
     errors.into_iter().map(both).collect()
 }
 
-/// What the page says of each code. That of pluggable components has no statuses of its own.
+/// The statuses of each code on the page. The code of pluggable components has no fixed statuses.
 fn rows(page: &str) -> BTreeMap<String, Statuses> {
     let names: Vec<String> = (1..=16)
         .map(|code| format!("{:?}", Code::from_i32(code)))
@@ -351,7 +351,7 @@ fn rows(page: &str) -> BTreeMap<String, Statuses> {
 }
 
 #[test]
-fn each_row_of_the_page_has_the_statuses_of_its_code() {
+fn docs_list_statuses_of_each_code() {
     let all = [
         any_call(),
         invocation(),

@@ -1,4 +1,4 @@
-//! Failures of the management API of workflows.
+//! Errors of the workflow management API.
 
 use http::StatusCode;
 use outrigger_blocks_actors::workflow::{Action, WorkflowError};

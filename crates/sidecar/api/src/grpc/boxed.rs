@@ -1,10 +1,12 @@
-//! Implementing a service of tonic without its attribute.
+//! Implements tonic services without `#[tonic::async_trait]`.
 
-/// Implements a service by the methods of `$handler` that have the names of the service's.
+/// Implements a service with the methods of `$handler` of the same names.
 ///
-/// What `#[tonic::async_trait]` makes of a method has bounds of lifetimes. Under those the compiler remembers nothing of what
-/// it has found to be `Send`, and walks through all that a service can reach again for each type and each future on the way:
-/// two fifths of the time that this crate took. So the future is boxed by a function of its own, that has no bounds.
+/// `#[tonic::async_trait]` adds lifetime bounds to each method. Under such bounds the compiler does not
+/// cache `Send`
+/// checks and repeats them for everything a service can reach; that took two fifths of the build time of
+/// this crate. The
+/// macro boxes the future in a nested function without bounds.
 macro_rules! boxed_methods {
     (impl $service:ident for $handler:ident {
         $($name:ident($asked:ty) -> $answered:ty;)*

@@ -80,19 +80,19 @@ pub(super) const ALL: &[&[Group]] = &[
     workflow::GROUPS,
 ];
 
-/// The methods that belong to no block, as API lists name them.
+/// Methods that belong to no block, as API lists name them.
 pub(super) const OWN: &[Group] = &[
     Group::of("metadata", "v1", &["GetMetadata", "SetMetadata"]),
     Group::of("shutdown", "v1", &["Shutdown"]),
 ];
 
-/// The service; methods of blocks that are not here yet answer `Unimplemented`.
+/// The service. Methods that are not supported return `Unimplemented`.
 pub struct DaprService {
     /// Service invocation.
     pub invoker: Arc<Invoker>,
-    /// The blocks beside invocation.
+    /// All building blocks except invocation.
     pub blocks: Blocks,
-    /// Calls of actors, their state, reminders and timers.
+    /// Actor calls, state, reminders and timers.
     pub actors: Arc<Actors>,
     /// Starts, ends and queries workflow instances.
     pub workflows: Arc<Workflows>,

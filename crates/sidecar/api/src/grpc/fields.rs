@@ -1,4 +1,4 @@
-//! Where requests can have many fields below their top: messages that are many in a message that is one, and JSON.
+//! Limits on nested fields: repeated messages inside one message, and JSON.
 
 use outrigger_transport::grpc::fields::{FLAT, Nested, STRUCT};
 
@@ -11,11 +11,12 @@ static MESSAGE: Nested = Nested::of(&[(1, &FLAT), (2, &FLAT), (3, &FLAT), (4, &F
 static TOOL: Nested = Nested::of(&[(1, &FUNCTION)]);
 static FUNCTION: Nested = Nested::of(&[(3, &STRUCT)]);
 
-/// Actions count as one field each, whatever they say, and the events that a workflow takes along as it continues as new.
+/// Workflow actions count as one field each, whatever they contain, as do events carried over by
+/// continue-as-new.
 static TURN: Nested = Nested::of(&[(2, &ACTION)]);
 static ACTION: Nested = Nested::around(&[(6, &FLAT)]);
 
-/// The messages that count in a request to this path.
+/// The nested messages that count in a request to this path.
 pub(super) fn nested(path: &str) -> &'static Nested {
     if path.strip_prefix(DAPR) == Some("ConverseAlpha2") {
         return &CONVERSE;
@@ -42,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_conversation_counts() {
+    fn counts_conversation_fields() {
         const METHOD: &str = "/dapr.proto.runtime.v1.Dapr/ConverseAlpha2";
         let input = |messages| proto::ConversationRequestAlpha2 {
             inputs: vec![proto::ConversationInputAlpha2 {
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn events_that_a_workflow_takes_along_count() {
+    fn counts_carried_over_events() {
         const METHOD: &str = "/TaskHubSidecarService/CompleteOrchestratorTask";
         let along = |count| task::OrchestratorResponse {
             actions: vec![task::OrchestratorAction {
@@ -108,7 +109,7 @@ mod tests {
         };
         assert!(!is_refused(METHOD, &along(MAX_FIELDS - 2)));
         assert!(is_refused(METHOD, &along(MAX_FIELDS)));
-        // As many actions as a turn may have, with all that they say.
+        // As many actions as a turn may have, with all their fields.
         let action = task::OrchestratorAction {
             id: 7,
             router: Some(task::TaskRouter::default()),

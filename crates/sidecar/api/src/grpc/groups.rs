@@ -1,12 +1,12 @@
-//! The methods of `dapr.proto.runtime.v1.Dapr` by the groups that API lists name; each block lists its own.
+//! Groups the methods of `dapr.proto.runtime.v1.Dapr` as API lists name them; each block lists its own.
 
 use super::dapr::{ALL, OWN};
 
 /// Methods that are allowed and denied together.
 pub(super) struct Group {
-    /// As `spec.api` of a Configuration names it.
+    /// Name in `spec.api` of a Configuration.
     name: &'static str,
-    /// The version of the group, as in `v1alpha1`; that of its methods may be another.
+    /// Version of the group, such as `v1alpha1`; its methods may have another.
     version: &'static str,
     methods: &'static [&'static str],
 }
@@ -31,7 +31,7 @@ pub(crate) fn groups() -> impl Iterator<Item = &'static str> {
     all.map(|group| group.name)
 }
 
-/// The methods of a group by name and version; none of an unknown one.
+/// The methods of a group by name and version; empty if unknown.
 pub fn methods(name: &str, version: &str) -> &'static [&'static str] {
     let mut all = ALL.iter().copied().chain([OWN]).flatten();
     let found = all.find(|group| group.name == name && group.version == version);
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
     use crate::grpc::STREAMING;
 
-    /// The methods of the service as its descriptor has them.
+    /// The methods of the service from its descriptor.
     fn described() -> Vec<MethodDescriptorProto> {
         let all = FileDescriptorSet::decode(outrigger_wire::FILE_DESCRIPTOR_SET).unwrap();
         let mut files = all
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn every_method_is_in_one_group() {
+    fn each_method_is_in_one_group() {
         let mut listed = BTreeMap::new();
         for method in ALL
             .iter()
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_have_different_names() {
+    fn group_names_are_unique() {
         let groups = || {
             ALL.iter()
                 .copied()
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_those_of_the_descriptor() {
+    fn streaming_matches_descriptor() {
         let described = described();
         let streams = described
             .iter()

@@ -1,5 +1,6 @@
-//! Answers of workers that are larger than a message may be. The codec refuses those by their length alone, and whoever waits
-//! for the answer would wait for as long as the worker is there: they are read for what they are the answer to.
+//! Worker responses over the message limit. The codec refuses them by length alone, and the caller would
+//! wait until the
+//! worker disconnects. This module scans them for the work item that they answer, so that it fails at once.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,21 +17,21 @@ use outrigger_transport::grpc::{PREFIX, Prefix};
 use prost::encoding::{WireType, decode_key, decode_varint};
 use tokio::time::timeout;
 
-/// How long such an answer is read.
+/// Timeout of the scan.
 const READ: Duration = Duration::from_secs(10);
-/// Bytes of it that are read at most. What names the piece of work may stand behind all else.
+/// Most bytes scanned. The fields that identify the work item may come last.
 const MAX_READ: usize = 64 << 20;
-/// Bytes of an id or a token that is read.
+/// Longest id or token, bytes.
 const MAX_NAME: usize = 4096;
 
-/// Which fields of an answer say what it is the answer to.
+/// The fields of a response that identify its work item.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields {
     task: Option<u32>,
     token: u32,
 }
 
-/// The id of the instance, in both.
+/// Field number of the instance id in both responses.
 const INSTANCE: u32 = 1;
 /// `OrchestratorResponse`.
 pub(super) const TURN: Fields = Fields { task: None, token: 4 };
@@ -40,10 +41,10 @@ pub(super) const ACTIVITY: Fields = Fields {
     token: 5,
 };
 
-/// The request as it came, unless its message is larger than `limit`.
+/// The unchanged request, unless its message is larger than `limit`.
 ///
 /// # Errors
-/// What is too large, as far as it names the piece of work.
+/// The size of the message and, as far as known, its work item.
 pub(super) async fn check(
     request: Request<Body>,
     fields: Fields,
@@ -60,7 +61,7 @@ pub(super) async fn check(
                 start.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
                 frames.push_back(frame);
             }
-            // The generated server meets the same, and says what is wrong.
+            // The generated server hits the same error and reports it.
             Ok(None) | Err(_) => break,
             Ok(Some(Err(error))) => {
                 let failed = body_failed(frames, error);
@@ -89,7 +90,7 @@ pub(super) async fn check(
             }
         }
     };
-    // Who is too slow has said what can be known of it.
+    // On a timeout, use what was found so far.
     let _in_time = timeout(READ, rest).await;
     Err(Oversized {
         size,
@@ -98,7 +99,7 @@ pub(super) async fn check(
     })
 }
 
-/// A body that says `frames` first.
+/// A body that yields `frames` first.
 struct Resumed {
     frames: VecDeque<Result<Frame<Bytes>, BoxError>>,
     body: Body,
@@ -141,15 +142,15 @@ impl HttpBody for Resumed {
     }
 }
 
-/// Looks through a message as it comes, for its small fields. It keeps no more of it than one of those.
+/// Scans a message as it arrives for its small fields. It buffers at most one of them.
 struct Scan {
     fields: Fields,
     found: Oversized,
-    /// Of the field that has begun.
+    /// Bytes of the current field.
     buffer: BytesMut,
-    /// What is to come of a field that nobody wants.
+    /// Bytes left of a field that is skipped.
     skip: usize,
-    /// It is no message.
+    /// Whether the bytes are not a valid message.
     is_lost: bool,
 }
 
@@ -172,11 +173,11 @@ impl Scan {
         }
         self.buffer.extend_from_slice(&data[skipped..]);
         while self.field().is_some() {}
-        // A key and a length have ten bytes each at most.
+        // A key and a length take at most ten bytes each.
         self.is_lost |= self.buffer.len() > MAX_NAME + 20;
     }
 
-    /// Takes a field; `None` where it is not here whole.
+    /// Takes one field; `None` if it is incomplete.
     fn field(&mut self) -> Option<()> {
         let mut rest: &[u8] = &self.buffer;
         let (tag, wire) = decode_key(&mut rest).ok()?;
@@ -184,7 +185,7 @@ impl Scan {
             WireType::Varint => {
                 let value = decode_varint(&mut rest).ok()?;
                 if Some(tag) == self.fields.task {
-                    // As protobuf has it for an `int32`.
+                    // Truncation is protobuf's encoding of a negative `int32`.
                     #[allow(clippy::cast_possible_truncation)]
                     let task = value as i32;
                     self.found.task = Some(task);
@@ -220,11 +221,11 @@ impl Scan {
     }
 }
 
-/// Looks through `bytes` as an answer to a turn and to an activity, whole and in pieces of `size` bytes.
+/// Scans `bytes` as a turn response and as an activity response, whole and in pieces of `size` bytes.
 ///
 /// # Panics
 ///
-/// When the two readings differ, or find something else than is there.
+/// If the two scans differ, or disagree with the decoded message.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz(bytes: &[u8], size: usize) {
     use outrigger_wire::durabletask::{ActivityResponse, OrchestratorResponse};
@@ -250,7 +251,7 @@ pub fn fuzz(bytes: &[u8], size: usize) {
             };
             (read.instance_id, 0, read.completion_token)
         };
-        // Groups are nothing that an SDK writes.
+        // No SDK writes groups.
         if !whole.is_lost && is_short([&instance, &token]) {
             let found = &whole.found;
             assert_eq!((&found.instance, &found.token), (&instance, &token));
@@ -269,7 +270,7 @@ mod tests {
 
     use super::*;
 
-    /// A request whose body comes in pieces of this size.
+    /// A request whose body arrives in pieces of this size.
     fn request(message: &impl Message, piece: usize) -> Request<Body> {
         let body = frame(message);
         let pieces: Vec<_> = body.chunks(piece).map(Bytes::copy_from_slice).collect();
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_too_large_is_read_for_what_it_answers() {
+    async fn oversized_response_names_work_item() {
         let (activity, turn) = (
             activity(100_000),
             OrchestratorResponse {
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_too_large_passes_as_it_came() {
+    async fn passes_small_response_unchanged() {
         let message = activity(900);
         for piece in [1, 7, usize::MAX] {
             let passed = check(request(&message, piece), ACTIVITY, 1000).await.unwrap();
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_message_takes_no_memory() {
+    async fn invalid_message_takes_no_memory() {
         let mut scan = Scan::new(TURN);
         for _ in 0..100 {
             scan.pass(&[0xff; 1000]);

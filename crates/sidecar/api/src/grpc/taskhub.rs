@@ -1,4 +1,4 @@
-//! `TaskHubSidecarService`: what the SDKs of workflows speak, clients and workers alike.
+//! `TaskHubSidecarService`, the protocol of workflow SDKs for clients and workers.
 
 use std::sync::Arc;
 
@@ -27,31 +27,31 @@ use super::CurrentSpan;
 use super::boxed::boxed_methods;
 use crate::error::ApiError;
 
-/// How the paths of the service's methods begin; it has no package.
+/// Path prefix of the service's methods; it has no package.
 pub(super) const SERVICE: &str = "/TaskHubSidecarService/";
-/// The one method that is a stream.
+/// The only streaming method.
 pub(super) const GET_WORK_ITEMS: &str = "/TaskHubSidecarService/GetWorkItems";
-/// What a worker answers to a turn.
+/// The response of a worker to a turn.
 pub(super) const COMPLETE_TURN: &str = "/TaskHubSidecarService/CompleteOrchestratorTask";
-/// What a worker answers to an activity.
+/// The response of a worker to an activity.
 pub(super) const COMPLETE_ACTIVITY: &str = "/TaskHubSidecarService/CompleteActivityTask";
 
-/// The gRPC service that workers of workflows call.
+/// The gRPC service for workflow clients and workers.
 #[derive(Clone)]
 pub struct TaskHub {
-    /// What it speaks for.
+    /// The workflow engine behind it.
     pub workflows: Arc<Workflows>,
 }
 
 impl TaskHub {
-    /// Answers [`GET_WORK_ITEMS`]. Work is sent as it is stored.
+    /// Serves [`GET_WORK_ITEMS`]. Work items are sent in their stored encoding.
     pub(super) async fn work(&self, request: http::Request<TonicBody>) -> http::Response<TonicBody> {
         let workflows = Arc::clone(&self.workflows);
         let open = tower::service_fn(move |request: Request<GetWorkItemsRequest>| {
             let workflows = Arc::clone(&workflows);
             async move {
                 if let Some(agent) = request.metadata().get("user-agent") {
-                    tracing::info!(target: "dapr.wfengine", "a worker connected for work items, user agent {agent:?}");
+                    tracing::info!(target: "dapr.wfengine", "worker connected for work items, user agent {agent:?}");
                 }
                 let mut items = workflows.open_worker().await?;
                 Ok(Response::new(futures::stream::poll_fn(move |cx| {
@@ -83,7 +83,7 @@ impl TaskHub {
         Ok(described(request, found))
     }
 
-    /// Waits until an instance has a status, or a final one.
+    /// Waits until an instance has `status` or a final one.
     async fn wait_or_end(&self, id: String, status: OrchestrationStatus) -> Result<(), Status> {
         let request = GetInstanceRequest {
             instance_id: id,
@@ -94,8 +94,9 @@ impl TaskHub {
     }
 }
 
-/// What a client is told of a failure; `what` was to be done. Failures of actors have no code of their own unless the
-/// contract gives them one.
+/// The status of an error; `what` names the failed operation. Actor errors have no codes of their own
+/// unless the contract
+/// defines one.
 fn failed(error: &ActorError, what: &str) -> Status {
     let code = match error {
         ActorError::Internal(_) => Code::Unknown,
@@ -138,7 +139,7 @@ fn described(request: &GetInstanceRequest, found: Option<OrchestrationMetadata>)
     }
 }
 
-/// The span that a request continues: the one it names, else the one it came with.
+/// The parent span of a request: the one it names, else the one it arrived with.
 fn parent(request: &Request<CreateInstanceRequest>) -> Parent {
     match &request.get_ref().parent_trace_context {
         Some(context) => parent_of(Some(context)),
@@ -323,7 +324,7 @@ impl TaskHub {
         &self,
         request: Request<GetWorkItemsRequest>,
     ) -> Result<Response<BoxStream<WorkItem>>, Status> {
-        // `TaskHub::work` answers it: what it sends is no message of the generated service.
+        // `TaskHub::work` serves it, because stored work items are not messages of the generated service.
         let agent = request.metadata().get("user-agent");
         let agent = agent.and_then(|agent| agent.to_str().ok()).unwrap_or("none");
         Err(Status::internal(format!(

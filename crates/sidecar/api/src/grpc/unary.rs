@@ -1,5 +1,7 @@
-//! The calls that apps make most, without the layers that streams need: a request that is here whole, in one message
-//! that is not compressed, is decoded, answered and encoded in one step. All else is left to the generated server.
+//! Fast path for the most frequent calls, without the layers that streams need. A request that is fully in
+//! memory, in one
+//! uncompressed message, is decoded, handled and encoded in one step. The generated server handles
+//! everything else.
 
 use std::pin::Pin;
 
@@ -13,10 +15,10 @@ use tonic::metadata::MetadataMap;
 
 use super::{DaprService, Trailers};
 
-/// How the service answers a message.
+/// The future of a handler's response.
 type ResponseFuture<'a, T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, Status>> + Send + 'a>>;
 
-/// Headers that are the protocol's and not a handler's (gRPC over HTTP/2, "Responses").
+/// Headers reserved for the protocol (gRPC over HTTP/2, "Responses").
 const RESERVED: [&str; 5] = [
     "te",
     "content-type",
@@ -25,10 +27,10 @@ const RESERVED: [&str; 5] = [
     "grpc-status",
 ];
 
-/// Calls a method of the service by its name.
+/// Calls a method of the service by name.
 ///
 /// # Errors
-/// The request, where it is not one of these.
+/// The request, if this path does not handle it.
 pub(super) async fn call(
     service: &DaprService,
     name: &str,
@@ -68,7 +70,7 @@ where
     }))
 }
 
-/// The message of a request; `None` where there is more to it, or something wrong with it.
+/// The message of a request; `None` if the generated server must handle it.
 fn message<M: Message + Default>(body: &Body, limit: usize) -> Option<M> {
     let Body::Full(body) = body else { return None };
     let message = grpc::unframe(body.clone()).ok()?;
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_whole_plain_message_is_taken() {
+    fn takes_single_plain_messages() {
         let framed = grpc::frame(&ask("k"));
         let whole = |body: Bytes| message::<GetStateRequest>(&body.into(), 100);
         assert_eq!(whole(framed.clone()), Some(ask("k")));
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_has_its_metadata_and_none_of_the_protocols() {
+    async fn response_drops_reserved_metadata() {
         let mut answer = tonic::Response::new(GetStateResponse::default());
         for (name, value) in [
             ("x-mine", "1"),
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_over_the_limit_is_none() {
+    fn refuses_too_large_response() {
         let large = GetStateResponse {
             data: vec![0; 101].into(),
             ..GetStateResponse::default()

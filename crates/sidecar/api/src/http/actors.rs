@@ -26,7 +26,7 @@ const STATES: &[&str] = &["actors", "{actorType}", "{actorId}", "state"];
 const STATE: &[&str] = &["actors", "{actorType}", "{actorId}", "state", "{key}"];
 const METHOD: &[&str] = &["actors", "{actorType}", "{actorId}", "method", "{method}"];
 const TIMER: &[&str] = &["actors", "{actorType}", "{actorId}", "timers", "{name}"];
-/// The name of the route of calls.
+/// Route name of actor calls.
 pub(super) const CALL: &str = "InvokeActor";
 const INVOKE: Handler = |api, context| Box::pin(api.invoke_actor(context));
 const TRANSACT: Handler = |api, context| Box::pin(api.actor_transaction(context));
@@ -144,7 +144,7 @@ impl HttpApi {
 }
 
 impl Context<'_> {
-    /// Says in the span which actor this is about.
+    /// Records the actor in the span.
     fn describe_actor(&mut self, kind: &str, id: &str) {
         if self.span.is_recording() {
             let path = clean_escaped_path(self.request.uri().path());
@@ -163,12 +163,12 @@ fn three(context: &Context<'_>) -> Result<(String, String, String), ApiError> {
 }
 
 async fn whole(context: Context<'_>) -> Result<Bytes, ApiError> {
-    // The limit of the API is around the body already.
+    // The API has already limited the body.
     let body = context.request.into_body().collect_up_to(usize::MAX).await;
     body.map_err(|error| body_read(&error))
 }
 
-/// An actor's reply as it came.
+/// The actor's response, unchanged.
 fn answered(reply: Reply) -> Response<Body> {
     let mut response = Response::new(reply.body);
     if let AppStatus::Http(code) = reply.status

@@ -25,7 +25,7 @@ const fn invoke(method: Method) -> Endpoint {
     })
 }
 
-/// The body of a call.
+/// The request body.
 #[derive(Default)]
 struct Request<'de> {
     data: Option<&'de RawValue>,
@@ -51,7 +51,7 @@ impl<'de> Object<'de> for Request<'de> {
     }
 }
 
-/// Reads a body; the payload is rewritten as Dapr's encoder would.
+/// Parses a body; the payload is re-encoded as Dapr's encoder does.
 fn call(body: &Bytes) -> Result<Invoke, serde_json::Error> {
     let JsonObject(request) = parse::<JsonObject<Request<'_>>>(body)?;
     let data = request.data.map_or("null", RawValue::get);
@@ -68,7 +68,7 @@ impl HttpApi {
         context.describe_database("bindings", &name);
         let baggage = super::baggage(context.request.headers())
             .map_err(|error| ApiError::malformed(error.to_string()))?;
-        // The limit of the API is around the body already.
+        // The API has already limited the body.
         let body = context.request.into_body().collect_up_to(usize::MAX).await;
         let body = body.map_err(|error| unread(&error, ApiError::malformed))?;
         let mut call = read(body, call).await.map_err(undecoded)?;
@@ -92,7 +92,7 @@ impl HttpApi {
     }
 }
 
-/// Response metadata as headers `metadata.KEY`; what cannot be a header is left out.
+/// Response metadata as headers `metadata.KEY`; invalid headers are dropped.
 fn add_metadata(metadata: &Pairs, headers: &mut HeaderMap) {
     for (name, value) in metadata {
         let name = HeaderName::try_from(format!("metadata.{name}"));
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn payloads_are_any_json() {
+    fn payload_is_any_json() {
         let call = |body: &'static str| call(&Bytes::from_static(body.as_bytes()));
         let data = |body| call(body).unwrap().data;
         assert_eq!(

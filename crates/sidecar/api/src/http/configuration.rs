@@ -10,7 +10,7 @@ use super::route::{Endpoint, Handler, HandlerResult};
 use super::{Context, HttpApi, query_metadata};
 use crate::error::{ApiError, json_response};
 
-/// Each route in the two versions that mean the same.
+/// Each route in both versions, which are equivalent.
 pub(super) static ROUTES: &[Endpoint] = &[
     stable(ITEMS, "GetConfiguration", GET),
     alpha(ITEMS, "GetConfiguration", GET),
@@ -64,7 +64,7 @@ impl HttpApi {
         let (store, id) = (context.parameter(0)?, context.parameter(1)?);
         match self.blocks.configuration.unsubscribe(&store, &id).await {
             Ok(()) => Ok(json_response(StatusCode::OK, &json!({ "ok": true }))),
-            // This one failure has a form of its own.
+            // This error has its own form.
             Err(error @ ConfigurationError::Unsubscribe { .. }) => {
                 let error = ApiError::from(error);
                 self.metrics.error_code(error.counted_as(), error.category);
@@ -75,7 +75,7 @@ impl HttpApi {
     }
 }
 
-/// The keys and the metadata of a query string.
+/// The keys and metadata of a query string.
 fn wanted(context: &Context<'_>) -> (Vec<String>, Pairs) {
     let query = context.request.uri().query().unwrap_or_default();
     let keys = url::form_urlencoded::parse(query.as_bytes())

@@ -26,11 +26,11 @@ pub enum Cors {
     Off,
     /// Any origin.
     Any,
-    /// These origins; a `*` inside one stands for any text.
+    /// These origins; `*` inside one matches any text.
     Only(Vec<Pattern>),
 }
 
-/// An allowed origin, lower-case: text before and after a wildcard.
+/// An allowed origin, lower-case: the text before and after a wildcard.
 pub struct Pattern {
     before: String,
     after: Option<String>,
@@ -63,19 +63,19 @@ impl Pattern {
     }
 }
 
-/// What becomes of a request.
+/// The decision on a request.
 pub enum Admission {
-    /// It is answered here: a preflight.
+    /// Respond at once: a preflight.
     Answer(Response<Body>),
-    /// It goes on, and its response gets these headers.
+    /// Continue, and add these headers to the response.
     Continue(CorsHeaders),
 }
 
-/// What the response to a cross-origin request, or to one that could have been, says.
+/// CORS headers of a response.
 pub enum CorsHeaders {
-    /// Nothing: origins do not matter here.
+    /// None: CORS is off.
     None,
-    /// That it depends on the origin, and the value of `Access-Control-Allow-Origin` if this one is allowed.
+    /// `Vary: Origin`, and the value of `Access-Control-Allow-Origin` if the origin is allowed.
     Depends(Option<HeaderValue>),
 }
 
@@ -91,7 +91,7 @@ impl CorsHeaders {
 }
 
 impl Cors {
-    /// Of these origins.
+    /// Allows these origins.
     pub fn only(origins: &[String]) -> Self {
         Self::Only(origins.iter().map(|origin| Pattern::parse(origin)).collect())
     }
@@ -107,7 +107,7 @@ impl Cors {
         }
     }
 
-    /// What every answer to a request with these headers says, but for that to a preflight.
+    /// The CORS headers of every response to a request with these headers, except a preflight.
     pub fn headers_for(&self, headers: &HeaderMap) -> CorsHeaders {
         if matches!(self, Self::Off) {
             return CorsHeaders::None;

@@ -23,11 +23,12 @@ const KEY: &str = "dapr-key-name";
 const ALGORITHM: &str = "dapr-key-wrap-algorithm";
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// Output that is held back before the response begins, bytes: until then a failure has a status of its own, later
-/// it breaks the response off.
+/// Output buffered before the response begins, bytes. Until then an error has its own status; later it
+/// truncates the
+/// response.
 const HELD: usize = 1 << 20;
 
-/// How long reading ahead waits for a client that does not take what is there.
+/// How long reading ahead waits for a client that does not read its response.
 const READ_AHEAD_WAIT: Duration = Duration::from_millis(100);
 
 pub(super) static ROUTES: &[Endpoint] = &[
@@ -62,7 +63,7 @@ impl HttpApi {
         Ok(self.blocks.crypto.provider(&context.parameter(0)?)?)
     }
 
-    /// The whole output where it is small, else its beginning and the rest as it comes.
+    /// The whole output if it is small, else a stream.
     async fn document(&self, output: Output) -> HandlerResult {
         let mut output = ahead(output);
         let mut held = BytesMut::new();
@@ -80,7 +81,7 @@ impl HttpApi {
         let rest = output.map(|piece| {
             piece.map_err(|error| -> BoxError {
                 let text = ApiError::broken_document(error).message;
-                tracing::debug!(target: "dapr.runtime.http", "a document was cut off: {text}");
+                tracing::debug!(target: "dapr.runtime.http", "document truncated: {text}");
                 text.into()
             })
         });
@@ -91,9 +92,11 @@ impl HttpApi {
     }
 }
 
-/// Output that goes on while the client sends: many send the whole document before they take any of the answer, and
-/// would wait for ever for a server that does not read on. For them the output waits in memory, and the limit of the
-/// body is the limit of it; with clients that do both at once it is [`HELD`] at most.
+/// Reads ahead of a client that sends. Many clients send the whole document before they read the response,
+/// and would
+/// deadlock with a server that stops reading. For them the output waits in memory, up to the body limit.
+/// For clients
+/// that read while they send, at most [`HELD`] bytes wait.
 fn ahead(mut output: Output) -> Output {
     let (sender, receiver) = mpsc::unbounded_channel();
     let places = Arc::new(Semaphore::new(HELD));
@@ -116,7 +119,7 @@ fn ahead(mut output: Output) -> Output {
             }
         }
     });
-    // Whoever holds the output ends the reading with it.
+    // Dropping the output aborts the reading task.
     let held = (receiver, AbortOnDropHandle::new(reading));
     let pieces = stream::unfold(held, |(mut receiver, reading)| async move {
         let (piece, _place) = receiver.recv().await?;

@@ -1,4 +1,4 @@
-//! `/v1.0/invoke/…` and every request that names its target in a header.
+//! `/v1.0/invoke/…`, and every request that names its target in a header.
 
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
@@ -17,7 +17,7 @@ use crate::error::ApiError;
 /// The group of service invocation in allow and deny lists.
 pub(super) const GROUP: &str = "invoke";
 
-/// Any method and path below `/v1.0/invoke/`, and whatever no other route takes.
+/// Any method and path below `/v1.0/invoke/`, and every request that no other route matches.
 pub(super) static ROUTE: Endpoint = Endpoint::new(
     None,
     ("v1", "v1.0"),
@@ -97,7 +97,7 @@ impl HttpApi {
                     is_remote && matches!(reply.status, AppStatus::Http(code) if code != 204 && code != 304);
                 let mut response = self.reply(reply, head_only);
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS && version != Version::HTTP_11 {
-                    // HTTP/2 has no such status (RFC 9113, section 8.6), nor has HTTP/1.0.
+                    // Neither HTTP/2 (RFC 9113, section 8.6) nor HTTP/1.0 has this status.
                     *response.status_mut() = StatusCode::BAD_GATEWAY;
                 }
                 Ok(match events && may_be_events {
@@ -115,7 +115,7 @@ impl HttpApi {
         }
     }
 
-    /// The response of an app. With `head_only` there is no body: how long it would be is what the app says.
+    /// The response of an app. With `head_only` the body is omitted but the app's content length stays.
     fn reply(&self, reply: Reply, head_only: bool) -> Response<Body> {
         let length = if head_only {
             told_length(&reply.headers)
@@ -151,16 +151,16 @@ impl HttpApi {
     }
 }
 
-/// The one length that headers tell.
+/// The single content length in the headers.
 fn told_length(headers: &HeaderMap) -> Option<u64> {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let length = lengths.next()?.to_str().ok()?.parse().ok()?;
     lengths.next().is_none().then_some(length)
 }
 
-/// The response to a caller that asked for events: of no known length, and nothing that a cache would keep.
+/// The response to a caller that accepts events: of unknown length and not cacheable.
 fn as_events(response: Response<Body>, version: Version) -> Response<Body> {
-    // Whoever sends a body that is here whole would say how long it is.
+    // A body in memory would get a content length.
     let mut response = response.map(|body| Body::stream(body.map_frame(|frame| frame)));
     let headers = response.headers_mut();
     headers.remove(CONTENT_LENGTH);

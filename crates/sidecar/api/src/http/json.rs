@@ -1,5 +1,6 @@
-//! JSON bodies as Go's decoder reads them. Values that only pass through stay slices of the body. Large bodies are read
-//! away from the threads that serve calls.
+//! JSON bodies as Go's decoder reads them. Values that only pass through stay slices of the body. Large
+//! bodies are parsed
+//! off the threads that serve calls.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,11 +15,12 @@ use serde_json::value::RawValue;
 
 use crate::error::ApiError;
 
-/// Elements of a list that is the point of a request: keys, items, steps, events. Empty ones take little of a body, and
-/// some hundred bytes each until they are answered.
+/// Elements of a request's main list: keys, items, steps, events. An empty element takes few bytes of the
+/// body but
+/// some hundred bytes of memory.
 const MAX_ELEMENTS: usize = 128 << 10;
 
-/// What `read` makes of a body; of a body with characters that are none, of the repaired one.
+/// Parses a body with `read`. If the body has invalid characters, it is repaired first.
 pub(super) async fn read<T: Send + 'static>(
     body: Bytes,
     read: impl Fn(&Bytes) -> Result<T, serde_json::Error> + Send + 'static,
@@ -33,7 +35,7 @@ pub(super) async fn read<T: Send + 'static>(
     offload(size, work).await
 }
 
-/// The only JSON value of a body: nothing follows it, and it is no null.
+/// The only JSON value of a body. Trailing data and null are errors.
 pub(super) fn parse_all<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, serde_json::Error> {
     if body.trim_ascii() == b"null" {
         return Err(serde_json::Error::custom("an object is expected, not null"));
@@ -44,13 +46,13 @@ pub(super) fn parse_all<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, 
     Ok(value)
 }
 
-/// What a body that is not what the route wants is answered with.
+/// The error for a body of the wrong form.
 pub(super) fn undecoded(error: impl fmt::Display) -> ApiError {
     ApiError::malformed(format!("failed deserializing HTTP body: {error}"))
 }
 
-/// A value that passes through, if those who decode it later can: to Go a number out of range is none, and depth has an
-/// end.
+/// A pass-through value, if later decoders can read it: Go rejects numbers out of range and limits the
+/// depth.
 pub(super) fn decodable<E: serde::de::Error>(value: &RawValue) -> Result<&RawValue, E> {
     let text = value.get();
     if let Some(number) = go_json::out_of_range(text) {
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_a_length_that_they_may_have() {
+    fn bounds_list_length() {
         let list = |count| format!("[{}]", vec!["\"\""; count].join(","));
         let read = |text: String| parse::<List<String>>(text.as_bytes()).map(|List(list)| list.len());
         assert_eq!(read(list(MAX_ELEMENTS)).unwrap(), MAX_ELEMENTS);
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_bodies_are_read_on_another_thread() {
+    async fn parses_large_bodies_off_thread() {
         for (length, at_once) in [(INLINE, true), (INLINE + 1, false)] {
             let body = Bytes::from(format!("\"{}\"", "x".repeat(length - 2)));
             let reading = super::read(body, |body| parse::<String>(body));
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_go_reads_is_read() {
+    async fn accepts_what_go_accepts() {
         let expected = Pairs::from([("k\u{fffd}".to_owned(), "v\u{fffd}".to_owned())]);
         for body in [
             &br#"{"labels":{"k\ud800":"v\udfff"},"other":"\ud800"}"#[..],

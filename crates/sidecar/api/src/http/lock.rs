@@ -52,12 +52,12 @@ impl HttpApi {
     }
 }
 
-/// The store that the path names, and the body.
+/// The store from the path, and the body.
 async fn lock_request<const EXPIRES: bool>(
     context: Context<'_>,
 ) -> Result<(String, Lease<EXPIRES>), ApiError> {
     let store = context.parameter(0)?;
-    // The limit of the API is around the body already.
+    // The API has already limited the body.
     let body = context.request.into_body().collect_up_to(usize::MAX).await;
     let body: Bytes = body.map_err(|error| body_read(&error))?;
     if body.is_empty() {
@@ -68,8 +68,9 @@ async fn lock_request<const EXPIRES: bool>(
     Ok((store, lease))
 }
 
-/// What a request says, in the JSON of protocol buffers: a field in one of its two spellings, and once. `EXPIRES`: whether
-/// it has an expiry, or does not know such a field.
+/// A lock or unlock request in protobuf JSON: each field in either spelling, at most once. `EXPIRES`:
+/// whether it has
+/// an expiry; without, the field is unknown.
 #[derive(Default)]
 struct Lease<const EXPIRES: bool>(Fields);
 
@@ -79,7 +80,7 @@ struct Fields {
     owner: String,
     /// Seconds.
     expiry: i32,
-    /// The names of the fields that were there, as they are spelled first.
+    /// The fields present, in their primary spelling.
     seen: Vec<&'static str>,
 }
 
@@ -100,7 +101,7 @@ impl<'de, const EXPIRES: bool> json::Object<'de> for Lease<EXPIRES> {
         }
         fields.seen.push(field);
         match field {
-            // The path names it.
+            // The path names the store.
             "storeName" => drop(json::value::<_, String>(map)?),
             "resourceId" => fields.resource = json::value(map)?,
             "lockOwner" => fields.owner = json::value(map)?,
@@ -115,7 +116,7 @@ impl<'de, const EXPIRES: bool> json::Object<'de> for Lease<EXPIRES> {
     }
 }
 
-/// A 32-bit number, or one as text.
+/// A 32-bit integer, or one as text.
 fn seconds(given: &Value) -> Option<i32> {
     match given {
         Value::Null => Some(0),
@@ -128,7 +129,7 @@ fn seconds(given: &Value) -> Option<i32> {
     }
 }
 
-/// `1e2` and `5.0` are whole numbers too.
+/// `1e2` and `5.0` are integers too.
 fn whole(number: f64) -> Option<i32> {
     let fits = number.fract() == 0.0 && number.abs() <= f64::from(i32::MAX);
     #[expect(clippy::cast_possible_truncation, reason = "checked to be whole and in range")]
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gives_a_lock_back_knows_no_expiry() {
+    fn unlock_has_no_expiry() {
         let read =
             |text: &str| json::parse_all::<json::JsonObject<Lease<false>>>(text.as_bytes()).map(|_| ());
         for fine in [
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn both_spellings_and_numbers_as_text_are_understood() {
+    fn accepts_both_spellings_and_text_numbers() {
         let expected = Some(("r".to_owned(), "o".to_owned(), 5));
         for text in [
             r#"{"resourceId":"r","lockOwner":"o","expiryInSeconds":5}"#,
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_lease_is_refused() {
+    fn refuses_invalid_lock_requests() {
         for text in [
             "[]",
             r#"{"resourceId":1}"#,

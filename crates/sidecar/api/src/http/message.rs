@@ -1,4 +1,4 @@
-//! Messages of the contract that HTTP requests and answers carry, in proto3 JSON.
+//! Messages of the contract in HTTP requests and responses, as proto3 JSON.
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -14,7 +14,7 @@ use super::route::HandlerResult;
 use super::unread::body_read;
 use crate::error::{ApiError, JSON};
 
-/// How much more work a byte is here than where messages are read and written directly.
+/// Cost per byte here, relative to JSON that is read and written directly.
 const REFLECTION: usize = 4;
 
 /// The message `name` from its JSON.
@@ -23,19 +23,19 @@ fn decode<M: Message + Default>(name: &str, json: &[u8]) -> Result<M, String> {
     protojson::decode(name, json)
 }
 
-/// As [`decode`], where it keeps nobody waiting.
+/// As [`decode`], off the serving thread if it is large.
 async fn decoded<M: Message + Default + 'static>(name: &'static str, json: Bytes) -> Result<M, String> {
     offload(REFLECTION * json.len(), move || decode(name, &json)).await
 }
 
-/// The JSON of a message, written where it keeps nobody waiting.
+/// The JSON of a message, written off the serving thread if it is large.
 async fn encoded<M: Message + 'static>(name: &'static str, message: M) -> Result<Bytes, String> {
     let size = REFLECTION * message.encoded_len();
     offload(size, move || protojson::encode(name, &message).map(Bytes::from)).await
 }
 
 impl HttpApi {
-    /// The message that a request carries.
+    /// The message in a request.
     pub(super) async fn message<M: Message + Default + 'static>(
         &self,
         name: &'static str,
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn large_messages_are_read_and_written_on_another_thread() {
+    async fn converts_large_messages_off_thread() {
         let name = "ConversationRequest";
         for (length, at_once) in [(INLINE / REFLECTION / 2, true), (INLINE / REFLECTION, false)] {
             let json = format!(r#"{{"name":"{}"}}"#, "x".repeat(length));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_has_no_more_values_than_it_may_have() {
+    fn bounds_number_of_values() {
         let job = |count: usize| {
             let text = format!(r#"{{"dueTime":"1h","data":[{}]}}"#, vec!["0"; count].join(","));
             decode::<JobHttpRequest>("JobHTTPRequest", text.as_bytes())

@@ -49,7 +49,7 @@ pub(super) static ROUTES: &[Endpoint] = &[
     ),
 ];
 
-/// An answer that nothing has to be waited for.
+/// A response that is ready at once.
 fn now<'a>(answer: HandlerResult) -> BoxFuture<'a, HandlerResult> {
     ready(answer).boxed()
 }

@@ -29,7 +29,7 @@ const BULK: &[&str] = &["publish", "bulk", "{pubsubname}", "*"];
 const PUBLISH: Handler = |api, context| Box::pin(api.publish(context));
 const PUBLISH_BULK: Handler = |api, context| Box::pin(api.publish_bulk(context));
 
-/// A bulk before a topic `bulk/…`: the former is tried first.
+/// Bulk publishing precedes a topic named `bulk/…`.
 pub(super) static ROUTES: &[Endpoint] = &[
     Endpoint::v1(Method::POST, GROUP, BULK, "BulkPublishEvent", PUBLISH_BULK),
     Endpoint::v1(Method::PUT, GROUP, BULK, "BulkPublishEvent", PUBLISH_BULK),
@@ -70,7 +70,7 @@ impl<'de> Object<'de> for Entry<'de> {
 }
 
 impl Entry<'_> {
-    /// The entry as it is published; JSON stays the bytes of `body`.
+    /// The entry as it is published; JSON stays a slice of `body`.
     fn into_payload(self, body: &Bytes) -> Result<BulkPayload, String> {
         let data = self.data(body)?;
         Ok(BulkPayload {
@@ -107,7 +107,7 @@ impl Entry<'_> {
     }
 }
 
-/// Reads a bulk: its entries, or what is wrong with the first wrong one.
+/// Parses a bulk: its entries, or the error of the first invalid one.
 fn entries(body: &Bytes) -> Result<Result<Vec<BulkPayload>, String>, serde_json::Error> {
     let List(entries) = parse::<Option<List<JsonObject<Entry<'_>>>>>(body)?.unwrap_or_default();
     let entries = entries.into_iter();
@@ -116,11 +116,11 @@ fn entries(body: &Bytes) -> Result<Result<Vec<BulkPayload>, String>, serde_json:
         .collect())
 }
 
-/// Reads `body` as a bulk.
+/// Parses `body` as a bulk.
 ///
 /// # Panics
 ///
-/// When a payload of JSON is no part of the body.
+/// If a JSON payload is not a slice of the body.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz_bulk(body: &Bytes) {
     match entries(body) {
@@ -134,16 +134,16 @@ pub fn fuzz_bulk(body: &Bytes) {
     }
 }
 
-/// A body that cannot be read.
+/// The error for a body that cannot be read.
 fn unread_event(error: &BoxError, pubsub: &str, topic: &str) -> ApiError {
     unread_body::unread(error, |cause| ApiError::unread_event(pubsub, topic, cause))
 }
 
-/// What is wrong with a bulk that cannot be read, where tools match the text as the contract has it.
+/// The error text for a bulk that cannot be parsed. Tools match the text, so it is the contract's.
 fn unread(body: &[u8], error: &serde_json::Error) -> String {
     match body.trim_ascii().first() {
         None => "EOF".to_owned(),
-        // A value of another type is noticed before the end that is missing.
+        // A value of the wrong type is detected before a missing end.
         _ if error.is_eof()
             || serde_json::from_slice::<IgnoredAny>(body).is_err_and(|error| error.is_eof()) =>
         {
@@ -166,7 +166,7 @@ impl HttpApi {
         let (head, body) = context.request.into_parts();
         let content_type = head.headers.get(CONTENT_TYPE);
         let content_type = content_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-        // The limit of the API is around the body already.
+        // The API has already limited the body.
         let data = body.collect_up_to(usize::MAX).await;
         let data = data.map_err(|error| unread_event(&error, &pubsub, &topic))?;
         let payload = Payload {
@@ -197,7 +197,7 @@ impl HttpApi {
         }
     }
 
-    /// Entries that were not published are listed.
+    /// Lists the entries that were not published.
     fn unpublished(&self, error: PublishError) -> HandlerResult {
         let failed = match &error {
             PublishError::Publish { failed, .. } if !failed.is_empty() => {
@@ -222,7 +222,7 @@ impl HttpApi {
     }
 }
 
-/// What cannot be a header is left out.
+/// Adds a header unless its value is invalid.
 fn add_header(response: &mut Response<Body>, name: &'static str, text: &str) {
     if let Ok(value) = HeaderValue::try_from(text) {
         response
@@ -231,7 +231,7 @@ fn add_header(response: &mut Response<Body>, name: &'static str, text: &str) {
     }
 }
 
-/// The topic of a request: all that is left of the path, but for a slash at its end.
+/// The topic of a request: the rest of the path without a trailing slash.
 fn topic(context: &Context<'_>) -> Result<String, ApiError> {
     let mut topic = context.parameter(1)?;
     if topic.ends_with('/') {
@@ -241,7 +241,7 @@ fn topic(context: &Context<'_>) -> Result<String, ApiError> {
 }
 
 fn request_context(context: &Context<'_>) -> RequestContext {
-    // What is no baggage was refused before, or nobody traces.
+    // Invalid baggage was refused earlier, or tracing is off.
     let baggage = super::baggage(context.request.headers()).ok().flatten();
     let baggage = baggage.as_ref().and_then(|value| value.to_str().ok());
     RequestContext {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn null_in_metadata_is_the_empty_string() {
+    fn null_metadata_is_empty_string() {
         let entry = r#"{"entryId":"1","event":"","contentType":"text/plain","metadata":{"a":null,"b":"x"}}"#;
         let entry = read_one(entry).unwrap();
         let expected = [("a", ""), ("b", "x")].map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_content_type_says_what_an_event_is() {
+    fn content_type_selects_event_form() {
         for (kind, event, data) in [
             ("text/plain", r#""a\n""#, "a\n"),
             ("text/plain", r#""a\ud800""#, "a\u{fffd}"),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_in_any_case_and_null_is_nothing() {
+    fn names_ignore_case() {
         let entry =
             read_one(r#"{"EntryID":"7","metadata":{"a":"b"},"contenttype":"application/json"}"#).unwrap();
         assert_eq!((&*entry.id, &*entry.payload.data), ("7", &b"null"[..]));
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_as_tools_expect_it() {
+    fn unparsable_bulk_has_contract_text() {
         for (body, text) in [
             ("", "EOF"),
             (r#"{"entryID": "}"#, "unexpected EOF"),

@@ -1,4 +1,4 @@
-//! Which path is what. Each block has its own table of routes; this finds the one that a request means.
+//! Route tables. Each block has its own; this module finds the route of a request.
 
 use futures::future::BoxFuture;
 use http::{Method, Response, StatusCode};
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::error::ApiError;
 
-/// The routes of all blocks, in the order in which they are tried.
+/// The routes of all blocks, in matching order.
 static TABLES: &[&[Endpoint]] = &[
     state::ROUTES,
     actors::ROUTES,
@@ -32,43 +32,45 @@ static TABLES: &[&[Endpoint]] = &[
     workflow::OWN,
     meta::ROUTES,
 ];
-/// Versions, as lists of allowed routes name them and as paths do.
+/// Versions: as allow lists name them and as paths do.
 pub(super) const V1: (&str, &str) = ("v1", "v1.0");
 pub(super) const BETA1: (&str, &str) = ("v1beta1", "v1.0-beta1");
 pub(super) const ALPHA1: (&str, &str) = ("v1alpha1", "v1.0-alpha1");
-/// Parameters of a path at most.
+/// Most parameters of a path.
 const PARAMETERS: usize = 3;
-/// A last segment of a pattern that stands for all that is left of a path, slashes included.
+/// A last pattern segment that matches the rest of a path, including slashes.
 const TAIL: &str = "*";
 
-/// What a handler answers.
+/// The result of a handler.
 pub(super) type HandlerResult = Result<Response<Body>, ApiError>;
 
-/// What a route does. Boxed: a call's future would have room for the largest of all routes, and be copied when it begins.
+/// The handler of a route. Boxed: the future of a call would otherwise reserve and copy the space of the
+/// largest handler.
 pub(super) type Handler = for<'a> fn(&'a HttpApi, Context<'a>) -> BoxFuture<'a, HandlerResult>;
 
 /// A route of the API.
 pub struct Endpoint {
     /// The method; `None` = any.
     pub method: Option<Method>,
-    /// `v1`, `v1alpha1`, …: the group's version in allow and deny lists.
+    /// The group's version in allow and deny lists: `v1`, `v1alpha1`, …
     pub version: &'static str,
     /// The group in allow and deny lists.
     pub group: &'static str,
     /// The version in the path, `v1.0`.
     pub prefix: &'static str,
-    /// The path behind the version: literal segments, `{name}` for a parameter of one segment, and as the last one `*` for
-    /// a parameter that may have slashes. At most three parameters.
+    /// The path after the version: literal segments, `{name}` for a parameter of one segment, and as the
+    /// last segment `*` for
+    /// a parameter with slashes. At most three parameters.
     pub path: &'static [&'static str],
     /// Name in logs.
     pub name: &'static str,
-    /// On the public port, where anybody may ask and nobody may change anything.
+    /// Whether the read-only public port serves it.
     pub public: bool,
     pub(super) handler: Handler,
 }
 
 impl Endpoint {
-    /// A route; `version` as lists of allowed routes name it, and as paths do.
+    /// A route; `version` as allow lists name it and as paths do.
     pub(super) const fn new(
         method: Option<Method>,
         (version, prefix): (&'static str, &'static str),
@@ -100,7 +102,7 @@ impl Endpoint {
         Self::new(Some(method), V1, group, path, name, handler)
     }
 
-    /// A route that may still change.
+    /// A route of an alpha API.
     pub(super) const fn alpha1(
         method: Method,
         group: &'static str,
@@ -111,13 +113,13 @@ impl Endpoint {
         Self::new(Some(method), ALPHA1, group, path, name, handler)
     }
 
-    /// The same route on the public port too.
+    /// The same route, on the public port too.
     pub(super) const fn public(mut self) -> Self {
         self.public = true;
         self
     }
 
-    /// Health routes need no token and cannot be denied.
+    /// Whether this is a health route, which needs no token and cannot be denied.
     pub fn is_health(&self) -> bool {
         self.group == meta::HEALTH
     }
@@ -127,12 +129,12 @@ impl Endpoint {
         self.group == invoke::GROUP
     }
 
-    /// Whether this is a call of an actor, whose method is a path.
+    /// Whether this is an actor call, whose method is a path.
     pub(super) fn is_actor_call(&self) -> bool {
         self.name == actors::CALL
     }
 
-    /// The name of the parameter at `index`, as errors call it.
+    /// The name of the parameter at `index`, for errors.
     fn parameter_name(&self, index: usize) -> &'static str {
         let mut names = self.path.iter().filter(|segment| is_parameter(segment));
         let name = names.nth(index).copied().unwrap_or_default();
@@ -152,21 +154,21 @@ pub(super) struct Parameters<'p> {
 }
 
 impl<'p> Parameters<'p> {
-    /// Adds one; nothing where there are as many as may be.
+    /// Adds one; `None` if the limit is reached.
     fn push(&mut self, value: &'p str) -> Option<()> {
         *self.values.get_mut(self.count)? = value;
         self.count += 1;
         Some(())
     }
 
-    /// All of them, in the order of the path.
+    /// All parameters, in path order.
     fn as_slice(&self) -> &[&'p str] {
         self.values.get(..self.count).unwrap_or_default()
     }
 }
 
 impl Context<'_> {
-    /// The parameter at `index` of the route's path without its escapes.
+    /// The unescaped parameter at `index`.
     pub(super) fn parameter(&self, index: usize) -> Result<String, ApiError> {
         let escaped = self.parameters.as_slice().get(index).copied().unwrap_or_default();
         let plain = query_unescape(escaped).map_err(|error| {
@@ -178,7 +180,7 @@ impl Context<'_> {
     }
 }
 
-/// The routes that allow and deny lists leave.
+/// The routes that allow and deny lists permit.
 pub struct Routes {
     endpoints: Vec<&'static Endpoint>,
     invoke: bool,
@@ -210,12 +212,12 @@ impl Routes {
         }
     }
 
-    /// Whether service invocation, and with it the fallback, is allowed.
+    /// Whether service invocation is allowed, and with it the fallback.
     pub fn offers_invoke(&self) -> bool {
         self.invoke
     }
 
-    /// The route of a cleaned escaped path, apart from invocation, which is what is left.
+    /// The route of a cleaned, escaped path, except service invocation, which is the fallback.
     pub fn find<'p>(&self, method: &Method, path: &'p str) -> Option<Match<'p>> {
         let (version, rest) = path.strip_prefix('/')?.split_once('/')?;
         if version == invoke::ROUTE.prefix && rest.starts_with("invoke/") {
@@ -236,7 +238,7 @@ impl Routes {
     }
 }
 
-/// Matches a path, with or without a slash at its end, against the segments of [`Endpoint::path`].
+/// Matches a path, with or without a trailing slash, against the segments of [`Endpoint::path`].
 fn parameters_of<'p>(pattern: &[&str], path: &'p str) -> Option<Parameters<'p>> {
     let mut found = Parameters::default();
     let mut rest = Some(path);
@@ -344,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_of_routes_has_them_all() {
+    fn docs_list_all_routes() {
         let mut rows =
             "| method | path | name | group and version | public port |\n| --- | --- | --- | --- | --- |\n"
                 .to_owned();
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_segments_and_a_tail() {
+    fn matches_segments_and_tail() {
         let of = |pattern: &[&str], path: &'static str| {
             parameters_of(pattern, path).map(|found| found.as_slice().to_vec())
         };
@@ -391,9 +393,9 @@ mod tests {
         assert_eq!(of(&["{a}", "{b}", "{c}", "{d}"], "a/b/c/d"), None, "too many");
     }
 
-    /// A parameter that no pattern has would be empty, and one that no error can name would be a riddle.
+    /// A parameter missing from the pattern would be empty, and errors could not name it.
     #[test]
-    fn every_pattern_can_be_served() {
+    fn patterns_are_valid() {
         for endpoint in TABLES.iter().copied().flatten() {
             let parameters = endpoint.path.iter().filter(|segment| is_parameter(segment));
             let names: Vec<_> = parameters.collect();

@@ -8,7 +8,7 @@ use super::route::{Endpoint, HandlerResult};
 use super::{Context, HttpApi, query_metadata};
 use crate::error::json_response;
 
-/// A secret named `bulk` cannot be asked for alone: the first route that fits is taken.
+/// A secret named `bulk` cannot be read alone: the first matching route wins.
 pub(super) static ROUTES: &[Endpoint] = &[
     Endpoint::v1(
         Method::GET,

@@ -69,7 +69,7 @@ impl HttpApi {
         let (store, key) = self.store_and_key(&context)?;
         context.describe_database("state", store.name());
         let query = Query::parse(context.request.uri().query());
-        // Unknown words are the store's own business, as if nothing was said.
+        // Unknown words are ignored, as the store may define them.
         let consistency = Consistency::parse(&query.consistency).unwrap_or_default();
         let item = store.get(&key, consistency, query.metadata).await;
         let item = item.map_err(|error| self.state_error(error))?;
@@ -159,7 +159,7 @@ impl HttpApi {
         let store = store.map_err(|error| self.state_error(error))?;
         context.describe_database("state", store.name());
         let query = Query::parse(context.request.uri().query());
-        // The limit of the API is around the body already.
+        // The API has already limited the body.
         let body = context.request.into_body().collect_up_to(usize::MAX).await;
         let body = body.map_err(|error| unread(&error, of_route))?;
         Ok((store, query, body))
@@ -175,7 +175,7 @@ impl HttpApi {
     }
 }
 
-/// A value as it is stored; the type is always JSON.
+/// A stored value; the content type is always JSON.
 fn found(item: Item) -> Response<Body> {
     let mut response = bytes_response(StatusCode::OK, JSON, item.data);
     let headers = response.headers_mut();
@@ -193,7 +193,7 @@ fn found(item: Item) -> Response<Body> {
     response
 }
 
-/// What a query string can say about a state request.
+/// Query parameters of a state request.
 #[derive(Default)]
 struct Query {
     consistency: String,

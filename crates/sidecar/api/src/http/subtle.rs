@@ -4,7 +4,7 @@ use http::Method;
 
 use super::route::Endpoint;
 
-/// A route for each operation: it reads the message `$request`, has the block do it and answers with the message
+/// A route for each operation: parses the message `$request`, calls the block and responds with the message
 /// `$response`.
 macro_rules! operations {
     ($($name:literal $path:literal $operation:ident: $request:ident -> $response:ident,)+) => {
@@ -19,7 +19,7 @@ macro_rules! operations {
                         let component = context.parameter(0)?;
                         let mut message: outrigger_wire::runtime::v1::$request =
                             api.message(stringify!($request), context.request).await?;
-                        // The path names it over HTTP.
+                        // Over HTTP, the path names the component.
                         message.component_name = component;
                         let response = api.blocks.crypto.$operation(message).await?;
                         api.message_response(stringify!($response), response).await

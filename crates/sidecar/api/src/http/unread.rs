@@ -1,4 +1,4 @@
-//! Bodies of requests that cannot be read.
+//! Errors of request bodies that cannot be read.
 
 use http::StatusCode;
 use outrigger_transport::body::{BoxError, TooMuchUnfinished};
@@ -7,8 +7,9 @@ use tonic::Code;
 
 use crate::error::ApiError;
 
-/// The error for a body that cannot be read: `of_route`, but where it is given up because too much of it and others waits for the
-/// rest, which is no fault of the request. A body that is malformed is, whatever the route says.
+/// The error for a body that cannot be read: usually `of_route`. If the sidecar buffers too many incomplete
+/// requests it
+/// is 503, which is not the client's fault; if the body is malformed it is 400.
 pub(super) fn unread(error: &BoxError, of_route: impl FnOnce(String) -> ApiError) -> ApiError {
     if let Some(cause) = error.downcast_ref::<TooMuchUnfinished>() {
         return ApiError::too_much_unfinished(*cause);
@@ -24,7 +25,7 @@ pub(super) fn unread(error: &BoxError, of_route: impl FnOnce(String) -> ApiError
     }
 }
 
-/// The same, where a route has no words of its own.
+/// The same for a route without its own error.
 pub(super) fn body_read(error: &BoxError) -> ApiError {
     unread(error, |cause| ApiError::body_read(&cause))
 }
@@ -51,7 +52,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_finds_no_room_until_it_is_whole_is_no_fault_of_the_request() {
+    async fn buffer_limit_is_not_client_error() {
         let bounds = UnfinishedBounds {
             connection: 12,
             process: 100,
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_the_fault_of_the_request() {
+    fn malformed_body_is_client_error() {
         let failed = |kind| BoxError::from(std::io::Error::new(kind, "a cause"));
         let of_route = |cause: String| ApiError::invoke("a", StatusCode::INTERNAL_SERVER_ERROR, &cause);
         for (kind, http) in [

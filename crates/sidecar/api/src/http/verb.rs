@@ -1,10 +1,11 @@
-//! The methods of HTTP, of which there are nine here (RFC 9110 section 9, RFC 5789).
+//! The nine standard HTTP methods (RFC 9110 section 9, RFC 5789).
 
 use http::{Method, Request};
 use outrigger_wire::invoke::{Verb, verb_of};
 
-/// The standard method that is meant: browsers send `patch` as scripts spell it. `None` for every other method: neither
-/// the protocol between sidecars nor access control could tell it from any.
+/// The standard method, in any case: browsers send `patch` as scripts spell it. `None` for every other
+/// method: neither
+/// the protocol between sidecars nor access control can represent it.
 pub(super) fn standard(method: &Method) -> Option<Method> {
     if verb_of(method) != Verb::None {
         return Some(method.clone());
@@ -13,10 +14,10 @@ pub(super) fn standard(method: &Method) -> Option<Method> {
     (verb_of(&upper) != Verb::None).then_some(upper)
 }
 
-/// Gives a request its standard method.
+/// Normalises the method of a request.
 ///
 /// # Errors
-/// The method, where it is none of them.
+/// The method, if it is not a standard one.
 pub(super) fn standardise<B>(request: &mut Request<B>) -> Result<(), String> {
     if verb_of(request.method()) != Verb::None {
         return Ok(());
@@ -31,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_do_not_matter_and_there_are_nine() {
+    fn ignores_case_of_standard_methods() {
         let of = |name: &str| standard(&Method::from_bytes(name.as_bytes()).unwrap());
         for name in ["patch", "Patch", "PATCH"] {
             assert_eq!(of(name), Some(Method::PATCH));

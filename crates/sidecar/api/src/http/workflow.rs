@@ -1,4 +1,4 @@
-//! `/v1.0/workflows/…`, and the same under the versions that came before.
+//! `/v1.0/workflows/…`, and the same routes under older versions.
 
 use http::{Method, StatusCode};
 use outrigger_blocks_actors::workflow::{Listing, WorkflowError};
@@ -89,7 +89,7 @@ const fn of(
 pub(super) static STABLE: &[Endpoint] = &routes(V1);
 pub(super) static BETA: &[Endpoint] = &routes(BETA1);
 pub(super) static ALPHA: &[Endpoint] = &routes(ALPHA1);
-/// What Dapr does not have.
+/// Routes that Dapr does not have.
 pub(super) static OWN: &[Endpoint] = &[
     of(ALPHA1, Method::GET, WAITS, "GetWorkflowWaits", |api, context| {
         Box::pin(api.workflow_waits(context))
@@ -109,7 +109,7 @@ pub(super) static OWN: &[Endpoint] = &[
     }),
 ];
 
-/// What was asked for is stored; it happens later.
+/// 202: the request is stored and runs later.
 fn accepted(done: Result<(), WorkflowError>) -> HandlerResult {
     done?;
     Ok(json_response(StatusCode::ACCEPTED, &json!({})))
@@ -146,7 +146,7 @@ impl HttpApi {
         }
     }
 
-    /// Why an instance does not go on.
+    /// Explains why an instance is waiting.
     async fn workflow_waits(&self, context: Context<'_>) -> HandlerResult {
         let id = context.parameter(1)?;
         match self.workflows.manage_waits(&id).await? {
@@ -155,7 +155,7 @@ impl HttpApi {
         }
     }
 
-    /// All events of an instance, as SDKs have them, in proto3 JSON.
+    /// All events of an instance in proto3 JSON, as SDKs have them.
     async fn workflow_history(&self, context: Context<'_>) -> HandlerResult {
         let id = context.parameter(1)?;
         match self.workflows.manage_history(&id).await? {
@@ -167,21 +167,21 @@ impl HttpApi {
         }
     }
 
-    /// Some instances, with how they are.
+    /// Lists instances with their status.
     async fn list_workflows(&self, context: Context<'_>) -> HandlerResult {
         let query = context.request.uri().query().unwrap_or_default();
         let page = self.workflows.manage_list(listing(query)?).await?;
         Ok(json_response(StatusCode::OK, &page.to_json()))
     }
 
-    /// By force, where the query says so.
+    /// Purges an instance; forced if the query says so.
     async fn purge_workflow(&self, context: Context<'_>) -> HandlerResult {
         let id = context.parameter(1)?;
         let force = is_forced(context.request.uri().query().unwrap_or_default())?;
         accepted(self.workflows.manage_purge(&id, force).await)
     }
 
-    /// Begins another instance from an event of one that has ended.
+    /// Starts a new instance from an event of a finished one.
     async fn rerun_workflow(&self, context: Context<'_>) -> HandlerResult {
         let (id, event) = (context.parameter(1)?, context.parameter(2)?);
         let event = event.parse().map_err(|_| {
@@ -205,7 +205,7 @@ impl HttpApi {
     }
 }
 
-/// Whether a query asks for force.
+/// The `force` parameter of a query.
 fn is_forced(query: &str) -> Result<bool, ApiError> {
     let mut given = url::form_urlencoded::parse(query.as_bytes());
     match given.find(|(name, _)| name == "force") {
@@ -216,7 +216,7 @@ fn is_forced(query: &str) -> Result<bool, ApiError> {
     }
 }
 
-/// Parameters of a list of instances.
+/// Query parameters of an instance list.
 const LISTING: [&str; 7] = [
     "pageSize",
     "continuationToken",
@@ -227,7 +227,8 @@ const LISTING: [&str; 7] = [
     "createdTimeTo",
 ];
 
-/// Which instances a query asks for. A filter that is misspelt is refused: the list would have more than was asked for.
+/// Parses the filters of an instance list. An unknown parameter is refused: ignoring it would list too
+/// much.
 fn listing(query: &str) -> Result<Listing, ApiError> {
     let mut listing = Listing::default();
     for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
@@ -269,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn force_is_asked_for_in_so_many_words() {
+    fn force_must_be_true_or_false() {
         for (query, expected) in [
             ("", false),
             ("a=b", false),
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_of_instances_are_read_or_refused_by_name() {
+    fn parses_instance_filters() {
         let query = "pageSize=7&continuationToken=a%20b&runtimeStatus=stalled&runtimeStatus=FAILED";
         let read = listing(query).unwrap();
         assert_eq!((read.size, read.token.as_deref()), (Some(7), Some("a b")));

@@ -29,18 +29,18 @@ use crate::proxy::Proxy;
 use crate::reflection::Reflection;
 
 const SERVICE: &str = "/dapr.proto.internals.v1.ServiceInvocation/";
-/// Its methods with one message each way, as they are counted.
+/// Its unary methods, as metrics count them.
 const UNARY: [&str; 3] = [
     "/dapr.proto.internals.v1.ServiceInvocation/CallLocal",
     "/dapr.proto.internals.v1.ServiceInvocation/CallActor",
     "/dapr.proto.internals.v1.ServiceInvocation/CallActorReminder",
 ];
-/// What its methods that do not exist are counted as: their names are whatever a peer likes.
+/// Metric label of unknown methods, whose names a peer can choose freely.
 const UNKNOWN: &str = "other";
 
 /// Serves `dapr.proto.internals.v1.ServiceInvocation`, reflection, and proxied calls to the app.
 pub struct InternalApi {
-    /// The app that other sidecars call here.
+    /// The app that this sidecar serves.
     pub app_id: Arc<str>,
     /// The app; `None` without app port.
     pub app: Option<Arc<AppChannel>>,
@@ -77,7 +77,7 @@ impl Handler for InternalApi {
     }
 }
 
-/// The method that a call of `path` counts as; streams and proxied calls are not counted here.
+/// The metric label of a call of `path`; streams and proxied calls are not counted here.
 fn counted_as(path: &str) -> Option<&'static str> {
     let method = path.strip_prefix(SERVICE)?;
     if matches!(method, "CallLocalStream" | "CallActorStream") {
@@ -87,7 +87,7 @@ fn counted_as(path: &str) -> Option<&'static str> {
 }
 
 impl InternalApi {
-    /// Answers one request of the peer with identity `peer` (`None` without mTLS).
+    /// Handles one request of the peer with identity `peer` (`None` without mTLS).
     async fn answer(&self, peer: Option<&SpiffeId>, request: Request<Body>) -> Response<Body> {
         let path = request.uri().path();
         if let Some(method) = path.strip_prefix(SERVICE) {
@@ -135,7 +135,8 @@ impl InternalApi {
         let reply = app.invoke(call).await.map_err(|e| e.status());
         self.finish_span(&mut span, reply.as_ref().err());
         let reply = reply?;
-        // A caller that asked for events gets events or an error, never an app's error page. Apps of gRPC have no events.
+        // A caller that accepts events gets events or an error, not an app's error page. gRPC apps have no
+        // events.
         let is_page = matches!(reply.status, AppStatus::Http(_)) && !reply.status.is_success();
         if wants_events && is_page {
             return Err(Status::internal(
@@ -175,7 +176,7 @@ impl InternalApi {
         grpc::unframe(body.map_err(|e| grpc::body_status(&e))?)
     }
 
-    /// A call of another sidecar's that is meant for actors.
+    /// Handles an actor call of another sidecar.
     async fn served<'a>(
         &'a self,
         peer: Option<&'a SpiffeId>,
@@ -231,8 +232,9 @@ impl InternalApi {
             .ok_or_else(|| Status::internal("app channel is not initialized"))
     }
 
-    /// Takes the caller's word for nothing that its certificate says; normalises the method once and decides on that
-    /// value, which is the one dispatched.
+    /// Takes identities from the caller's certificate, not its headers. Normalises the method once; access
+    /// control and
+    /// dispatch use that value.
     fn admit(
         &self,
         peer: Option<&SpiffeId>,
@@ -311,8 +313,9 @@ fn no_head() -> Status {
     )
 }
 
-/// Requests that usually have no body: worth a moment to find out, because HTTP/1.1 would have to announce an
-/// unknown one as chunked.
+/// Whether the request may have no body. Such requests briefly wait for its end, because HTTP/1.1 would
+/// otherwise send
+/// a chunked body.
 fn may_lack_body(head: &RequestHead) -> bool {
     !head.metadata.contains_key(CONTENT_LENGTH)
         && matches!(
@@ -389,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn methods_that_do_not_exist_are_counted_as_one() {
+    fn counts_unknown_methods_as_one() {
         let of = |method: &str| counted_as(&format!("{SERVICE}{method}"));
         for known in UNARY {
             assert_eq!(counted_as(known), Some(known));

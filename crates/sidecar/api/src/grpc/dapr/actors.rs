@@ -20,7 +20,7 @@ use super::DaprService;
 use crate::error::{ApiError, actor_status};
 use crate::grpc::groups::Group;
 
-/// The methods here, as API lists name them.
+/// Method groups, as API lists name them.
 pub(super) const GROUPS: &[Group] = &[Group::of(
     "actors",
     "v1",
@@ -66,7 +66,7 @@ impl DaprService {
         strip_identities(&mut metadata);
         metadata.insert(API_CALL, HeaderValue::from_static("true"));
         let content_type = metadata.get(http::header::CONTENT_TYPE).cloned();
-        // As in Dapr, half a name is none.
+        // As in Dapr, half a name counts as none.
         let named = !message.actor_type.is_empty() && !message.actor_id.is_empty();
         let name = named.then_some((message.actor_type, message.actor_id));
         let (kind, id) = name.unwrap_or_default();
@@ -117,7 +117,7 @@ impl DaprService {
                     StateStep::Upsert(Value::Bytes(Bytes::from(value)))
                 }
                 "delete" => StateStep::Delete,
-                // Over HTTP this is found later, and is another error.
+                // Over HTTP this is checked later and is another error.
                 other => {
                     let unknown = StateError::UnknownOperation(other.to_owned());
                     return Err(self.fail(&ApiError::state(unknown, None)));
@@ -171,7 +171,7 @@ impl DaprService {
         Ok(Response::new(()))
     }
 
-    /// Counts a failure. A status of another sidecar is passed on as it is.
+    /// Counts an error. Statuses of other sidecars are forwarded unchanged.
     pub(super) fn actor_failed(&self, error: ActorError) -> Status {
         let peers = actor_status(&error);
         let own = self.fail(&error.into());
@@ -179,7 +179,7 @@ impl DaprService {
     }
 }
 
-/// Bytes as the JSON that stands for them: a text in base64. None at all for no bytes.
+/// Bytes as a JSON string in base64; no bytes stay empty.
 pub(super) fn json_bytes(data: &[u8]) -> Vec<u8> {
     if data.is_empty() {
         return Vec::new();

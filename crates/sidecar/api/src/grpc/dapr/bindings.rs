@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::grpc::groups::Group;
 use crate::grpc::{CurrentSpan, describe_database};
 
-/// The methods here, as API lists name them.
+/// Method groups, as API lists name them.
 pub(super) const GROUPS: &[Group] = &[Group::of("bindings", "v1", &["InvokeBinding"])];
 
 impl DaprService {
@@ -55,7 +55,8 @@ impl DaprService {
     }
 }
 
-/// Adds the caller's gRPC metadata to the request metadata: they lose against what is there, those of the trace win.
+/// Adds the caller's gRPC metadata to the request metadata. Request metadata win, except over trace
+/// metadata.
 fn add_headers(metadata: &mut Pairs, headers: &HeaderMap) -> Result<(), Status> {
     let baggage = Baggage::from_headers(headers);
     if let Some((baggage, _)) = baggage.map_err(|error| Status::invalid_argument(error.to_string()))? {
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grpc_metadata_joins_the_request() {
+    fn adds_grpc_metadata() {
         let mut metadata = Pairs::from([
             ("mine".to_owned(), "1".to_owned()),
             ("traceparent".to_owned(), "span".to_owned()),

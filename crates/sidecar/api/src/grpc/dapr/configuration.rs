@@ -16,7 +16,7 @@ use super::DaprService;
 use crate::error::ApiError;
 use crate::grpc::groups::Group;
 
-/// The methods here, as API lists name them.
+/// Method groups, as API lists name them.
 pub(super) const GROUPS: &[Group] = &[
     Group::of(
         "configuration",
@@ -53,7 +53,7 @@ impl DaprService {
         Ok(Response::new(GetConfigurationResponse { items: wire(items) }))
     }
 
-    /// The first message carries the id alone; the stream ends when the subscription does.
+    /// The first message carries only the id; the stream ends when the subscription does.
     pub(super) async fn configuration_subscribe(
         &self,
         request: SubscribeConfigurationRequest,
@@ -69,7 +69,7 @@ impl DaprService {
             .configuration
             .subscribe(&store_name, keys, metadata)
             .await;
-        // Errors of streams are not counted.
+        // Stream errors are not counted.
         let updates = updates.map_err(|error| ApiError::from(error).status())?;
         let first = SubscribeConfigurationResponse {
             id: updates.id.clone(),

@@ -9,7 +9,7 @@ use super::DaprService;
 use crate::grpc::describe_conversation;
 use crate::grpc::groups::Group;
 
-/// The methods here, as API lists name them.
+/// Method groups, as API lists name them.
 pub(super) const GROUPS: &[Group] = &[
     Group::of("conversation", "v1alpha1", &["ConverseAlpha1"]),
     Group::of("conversation", "v1alpha2", &["ConverseAlpha2"]),

@@ -1,4 +1,4 @@
-//! Documents: streams of pieces in both directions.
+//! Encryption and decryption of documents: streams of pieces in both directions.
 
 use std::time::Duration;
 
@@ -18,17 +18,17 @@ use super::DaprService;
 use crate::error::ApiError;
 use crate::grpc::groups::Group;
 
-/// The methods here, as API lists name them.
+/// Method groups, as API lists name them.
 pub(super) const GROUPS: &[Group] = &[Group::of(
     "crypto",
     "v1alpha1",
     &["EncryptAlpha1", "DecryptAlpha1"],
 )];
 
-/// How long the first message may take.
+/// Timeout of the first message.
 const FIRST_MESSAGE: Duration = Duration::from_secs(5);
 
-/// A request of either stream.
+/// A request message of either stream.
 trait Piece: Send + 'static {
     type Options;
     fn parts(self) -> (Option<Self::Options>, Option<StreamPayload>);
@@ -90,7 +90,7 @@ fn missing(option: MissingOption) -> CryptoError {
     CryptoError::BadRequest(format!("missing property '{name}' in the options message"))
 }
 
-/// Numbers the pieces of the output. Errors of streams are not counted.
+/// Numbers the pieces of the output. Stream errors are not counted.
 fn stream<T: Send + 'static>(
     output: Result<Output, CryptoError>,
     answer: impl Fn(Option<StreamPayload>) -> T + Send + 'static,
@@ -104,7 +104,7 @@ fn stream<T: Send + 'static>(
     Ok(Response::new(Box::pin(answers)))
 }
 
-/// The first message, which has the options.
+/// Reads the first message, which carries the options.
 async fn opening<P: Piece>(
     requests: &mut Streaming<P>,
 ) -> Result<(P::Options, Option<StreamPayload>), CryptoError> {
@@ -124,7 +124,7 @@ async fn opening<P: Piece>(
     }
 }
 
-/// The payloads of all messages, checked to be complete.
+/// The payloads of all messages; fails if their sequence numbers have gaps.
 fn payloads<P: Piece>(
     first: Option<StreamPayload>,
     requests: Streaming<P>,

@@ -1,4 +1,4 @@
-//! Service invocation: a call of another app, and its reply, as messages.
+//! Service invocation: a call of another app and its response, as messages.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,10 +20,10 @@ use super::DaprService;
 use crate::error::ApiError;
 use crate::grpc::groups::Group;
 
-/// The methods here, as API lists name them.
+/// Method groups, as API lists name them.
 pub(super) const GROUPS: &[Group] = &[Group::of("invoke", "v1", &["InvokeService"])];
 
-/// Longest part of an HTTP app's error body that a status carries, bytes.
+/// Longest part of an HTTP app's error body included in a status, bytes.
 const MAX_ERROR_BODY: usize = 63;
 
 fn call(method: String, message: InvokeRequest, headers: HeaderMap, trace: Parent) -> Call {
@@ -131,7 +131,7 @@ impl DaprService {
     }
 }
 
-/// An HTTP app's failure as a gRPC status; `None` for success.
+/// The gRPC status of an HTTP app's error; `None` for success.
 fn http_failure(code: u16, body: &[u8]) -> Option<Status> {
     let grpc = Code::from(grpc_from_http(code));
     if grpc == Code::Ok {
@@ -147,7 +147,7 @@ fn http_failure(code: u16, body: &[u8]) -> Option<Status> {
     Some(Status::with_error_details(grpc, phrase, details))
 }
 
-/// A gRPC app's failure, details untouched.
+/// A gRPC app's error, with its details unchanged.
 fn grpc_failure(code: i32, message: &str, details: Vec<prost_types::Any>) -> Status {
     use prost::Message;
     let status = tonic_types::pb::Status {

@@ -9,7 +9,7 @@ use tonic::{Response, Status};
 use super::DaprService;
 use crate::grpc::groups::Group;
 
-/// The methods here, as API lists name them.
+/// Method groups, as API lists name them.
 pub(super) const GROUPS: &[Group] = &[Group::of(
     "jobs",
     "v1alpha1",

@@ -8,7 +8,7 @@ use tonic::{Response, Status};
 use super::DaprService;
 use crate::grpc::groups::Group;
 
-/// The methods here, as API lists name them.
+/// Method groups, as API lists name them.
 pub(super) const GROUPS: &[Group] = &[
     Group::of("lock", "v1alpha1", &["TryLockAlpha1"]),
     Group::of("unlock", "v1alpha1", &["UnlockAlpha1"]),

@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::grpc::groups::Group;
 use crate::grpc::{CurrentSpan, describe_publish};
 
-/// The methods here, as API lists name them.
+/// Method groups, as API lists name them.
 pub(super) const GROUPS: &[Group] = &[
     Group::of("publish", "v1", &["PublishEvent", "BulkPublishEvent"]),
     Group::of("publish", "v1alpha1", &["BulkPublishEventAlpha1"]),
@@ -43,7 +43,7 @@ impl DaprService {
         Ok(Response::new(()))
     }
 
-    /// `span`: the name of the spans of entries.
+    /// `span`: the span name of each entry.
     pub(super) async fn event_publish_bulk(
         &self,
         request: Request<BulkPublishRequest>,
@@ -84,7 +84,7 @@ impl DaprService {
 
 fn request_context<T>(request: &Request<T>) -> RequestContext {
     let span = request.extensions().get::<CurrentSpan>();
-    // What is no baggage was refused before, or nobody traces.
+    // Invalid baggage was refused earlier, or tracing is off.
     let baggage = Baggage::from_headers(request.metadata().as_ref()).ok().flatten();
     RequestContext {
         protocol: Protocol::Grpc,

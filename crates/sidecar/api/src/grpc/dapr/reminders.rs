@@ -1,4 +1,4 @@
-//! Reminders of actors over gRPC.
+//! Actor reminders over gRPC.
 
 use outrigger_blocks_actors::actors::ReminderRequest;
 use outrigger_wire::runtime::v1::{

@@ -9,7 +9,7 @@ use super::DaprService;
 use crate::grpc::describe_database;
 use crate::grpc::groups::Group;
 
-/// The methods here, as API lists name them.
+/// Method groups, as API lists name them.
 pub(super) const GROUPS: &[Group] = &[Group::of("secrets", "v1", &["GetSecret", "GetBulkSecret"])];
 
 impl DaprService {

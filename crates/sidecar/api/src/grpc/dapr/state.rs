@@ -18,7 +18,7 @@ use crate::error::ApiError;
 use crate::grpc::groups::Group;
 use crate::grpc::{CurrentSpan, describe_database};
 
-/// The methods here, as API lists name them.
+/// Method groups, as API lists name them.
 pub(super) const GROUPS: &[Group] = &[
     Group::of(
         "state",
@@ -36,7 +36,7 @@ pub(super) const GROUPS: &[Group] = &[
 ];
 
 const SYSTEM: &str = "state";
-/// The metadata item, and its value, that makes a value JSON.
+/// The metadata key that marks a value as JSON.
 const CONTENT_TYPE: &str = "contentType";
 const JSON: &str = "application/json";
 
@@ -193,8 +193,9 @@ impl DaprService {
     }
 }
 
-/// Bytes of the values of a bulk get, where a message may have `max_message`: what is larger could not be sent. Where messages
-/// have no limit, few bytes of a request must not fill the memory either.
+/// Largest sum of values in a bulk get, bytes, for messages of at most `max_message`: more could not be
+/// sent. Without a
+/// message limit it still bounds memory against small requests for large values.
 fn most_in_bulk(max_message: usize) -> usize {
     if max_message == usize::MAX {
         MAX_BULK

@@ -1,4 +1,4 @@
-//! Streams of events.
+//! Streaming subscriptions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,18 +21,19 @@ use tonic_types::{ErrorDetails, StatusExt};
 use super::DaprService;
 use crate::grpc::groups::Group;
 
-/// The methods here, as API lists name them.
+/// Method groups, as API lists name them.
 pub(super) const GROUPS: &[Group] = &[Group::of(
     "subscribe",
     "v1alpha1",
     &["SubscribeTopicEventsAlpha1"],
 )];
 
-/// Time for the first message of a stream.
+/// Timeout of the first message of a stream.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
 
 impl DaprService {
-    /// The first message of the client says what it wants; it gets events, and says what came of each by its id.
+    /// Serves a streaming subscription: the first client message names the topic; later ones acknowledge
+    /// events by id.
     pub(super) async fn topic_events(
         &self,
         mut said: Streaming<SubscribeTopicEventsRequestAlpha1>,
@@ -63,7 +64,9 @@ impl DaprService {
     }
 }
 
-/// What the stream begins with: until then it counts as none, so that there could be any number.
+/// Waits for the first message with a timeout. The stream does not count against a limit before it, so
+/// without a timeout
+/// clients could open any number.
 async fn in_time<T>(message: impl Future<Output = Result<Option<T>, Status>>) -> Result<Option<T>, Status> {
     match timeout(FIRST_MESSAGE, message).await {
         Ok(first) => first,
@@ -128,7 +131,7 @@ struct Session {
     ended: bool,
 }
 
-/// An open stream: dropped, it is closed, and what the client has not answered goes back to the broker.
+/// An open stream. Dropping it closes the stream and returns unacknowledged events to the broker.
 struct Open {
     subscriptions: Arc<Subscriptions>,
     stream: Arc<Stream>,
@@ -143,7 +146,7 @@ impl Drop for Open {
 type Item = Result<SubscribeTopicEventsResponseAlpha1, Status>;
 
 impl Session {
-    /// The next thing that the client is told; reads what it says meanwhile.
+    /// The next message to the client; reads its acknowledgements while waiting.
     async fn next(mut self) -> Option<(Item, Self)> {
         if self.ended {
             return None;
@@ -189,7 +192,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_that_says_nothing_is_given_up() {
+    async fn silent_stream_times_out() {
         let begin = Instant::now();
         let refused = in_time::<()>(pending()).await.unwrap_err();
         assert_eq!(refused.code(), Code::DeadlineExceeded, "{refused:?}");

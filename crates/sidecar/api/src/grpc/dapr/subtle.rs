@@ -1,4 +1,4 @@
-//! Single operations with keys.
+//! Single key operations.
 
 use outrigger_blocks::crypto::CryptoError;
 use outrigger_wire::runtime::v1::{
@@ -12,7 +12,7 @@ use tonic::{Response, Status};
 use super::DaprService;
 use crate::grpc::groups::Group;
 
-/// The methods here, as API lists name them.
+/// Method groups, as API lists name them.
 pub(super) const GROUPS: &[Group] = &[Group::of(
     "subtlecrypto",
     "v1alpha1",

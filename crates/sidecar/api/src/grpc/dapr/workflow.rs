@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 use super::{CurrentSpan, DaprService};
 use crate::grpc::groups::Group;
 
-/// The methods here, as API lists name them.
+/// Method groups, as API lists name them.
 pub(super) const GROUPS: &[Group] = &[
     Group::of(
         "workflows",
@@ -165,7 +165,7 @@ impl DaprService {
     ) -> Result<Response<GetWorkflowResponse>, Status> {
         let found = self.workflows.manage_get(&request.instance_id).await;
         let found = found.map_err(|error| self.fail(&error.into()))?;
-        // Callers tell an unknown instance by everything else being empty.
+        // Callers recognise an unknown instance because all other fields are empty.
         Ok(Response::new(found.unwrap_or_else(|| GetWorkflowResponse {
             instance_id: request.instance_id,
             ..GetWorkflowResponse::default()
@@ -179,7 +179,7 @@ impl DaprService {
             event_data,
             ..
         } = request;
-        // Nothing and no bytes are the same over gRPC.
+        // gRPC does not distinguish absent data from empty data.
         let data = (!event_data.is_empty()).then_some(&*event_data);
         let raised = self.workflows.manage_raise(&instance_id, &event_name, data).await;
         self.workflow_done(raised)

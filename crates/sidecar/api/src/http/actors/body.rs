@@ -1,4 +1,4 @@
-//! The bodies of requests about actors.
+//! Request bodies of the actor API.
 
 use bytes::Bytes;
 use outrigger_blocks_actors::actors::{ReminderRequest, StateOperation, StateStep, TimerRequest};
@@ -39,14 +39,14 @@ impl<'de> Object<'de> for Request<'de> {
     }
 }
 
-/// The changes of a transaction; values stay parts of `body`.
+/// The operations of a transaction; values stay slices of `body`.
 pub(super) fn operations(body: &Bytes) -> Result<Vec<StateOperation>, serde_json::Error> {
     let List(items) = parse::<Option<List<JsonObject<Operation<'_>>>>>(body)?.unwrap_or_default();
     let operation = |JsonObject(item): JsonObject<Operation<'_>>| {
         let request = item.request.map(|request| parse(request.get().as_bytes()));
         let JsonObject::<Request<'_>>(request) = match request.transpose() {
             Ok(request) => request.unwrap_or_default(),
-            // As in Dapr, only the transaction fails with what is no request.
+            // As in Dapr, only the transaction fails if an operation is invalid.
             Err(error) if error.is_data() => {
                 return Ok(StateOperation {
                     step: StateStep::Malformed(error.to_string()),
@@ -108,7 +108,7 @@ impl<'de> Object<'de> for Timer<'de> {
     }
 }
 
-/// A timer without its names, which are those of the path.
+/// A timer; its names come from the path.
 pub(super) fn timer(body: &Bytes) -> Result<TimerRequest, serde_json::Error> {
     let JsonObject(timer) = parse::<JsonObject<Timer<'_>>>(body)?;
     let data = timer.data.map(|data| data.get().as_bytes().to_vec());
@@ -163,7 +163,7 @@ impl<'de> Object<'de> for Reminder<'de> {
     }
 }
 
-/// A reminder without its names, which are those of the path.
+/// A reminder; its names come from the path.
 pub(super) fn reminder(body: &Bytes) -> Result<ReminderRequest, serde_json::Error> {
     let JsonObject(reminder) = parse::<JsonObject<Reminder<'_>>>(body)?;
     let data = reminder.data.map(|data| data.get().as_bytes().to_vec());
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_and_data_that_nobody_could_decode_are_refused_with_the_body() {
+    fn refuses_undecodable_values() {
         let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
         let read = |value: &str| {
             let upsert = format!(r#"[{{"operation":"upsert","request":{{"key":"k","value":{value}}}}}]"#);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_fails_the_transaction_only() {
+    fn invalid_request_fails_transaction_only() {
         let body = br#"[{"operation":"upsert","request":{"key":5}}]"#;
         let read = operations(&Bytes::from_static(body)).unwrap();
         assert!(matches!(read[0].step, StateStep::Malformed(_)), "{read:?}");

@@ -1,4 +1,4 @@
-//! Reminders over HTTP.
+//! Actor reminders over HTTP.
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -29,7 +29,7 @@ pub(in crate::http) static ROUTES: &[Endpoint] = &[
     ),
 ];
 
-/// A reminder as it is shown; what it does not have is left out.
+/// The JSON of a reminder; absent fields are left out.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Shown<'a> {
@@ -96,6 +96,6 @@ fn shown(reminder: &KnownReminder) -> Result<Bytes, ApiError> {
         period: &reminder.job.schedule,
         ttl: &reminder.job.ttl,
     };
-    // Texts and JSON can always be written.
+    // Serialising texts and JSON cannot fail.
     Ok(serde_json::to_vec(&shown).unwrap_or_default().into())
 }

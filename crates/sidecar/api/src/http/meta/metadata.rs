@@ -1,11 +1,11 @@
-//! The metadata of a sidecar in the JSON of the HTTP API, whose members are not those of the message.
+//! The metadata of a sidecar in the JSON of the HTTP API, whose members differ from the message.
 
 use std::collections::BTreeMap;
 
 use outrigger_wire::runtime::v1 as proto;
 use serde_json::{Map, Value, json};
 
-/// The members that there are; most empty ones are left out.
+/// All members; most empty ones are left out.
 pub(super) fn json(message: proto::GetMetadataResponse) -> Value {
     let mut all = Map::new();
     all.insert("id".into(), message.id.into());
@@ -64,7 +64,7 @@ fn actor_runtime(actors: proto::ActorRuntime) -> Value {
     shown.into()
 }
 
-/// Without the number where no actor is active.
+/// Without the count if no actor is active.
 fn active(actors: proto::ActiveActorsCount) -> Value {
     let mut shown = Map::new();
     put(&mut shown, "type", actors.r#type);
@@ -131,7 +131,7 @@ fn connection(properties: proto::AppConnectionProperties) -> Value {
     shown.into()
 }
 
-/// Adds a text that is not empty.
+/// Adds a non-empty text.
 fn put(members: &mut Map<String, Value>, name: &str, text: String) {
     if !text.is_empty() {
         members.insert(name.to_owned(), text.into());

@@ -1,4 +1,4 @@
-//! The bodies of state responses with several values. Values are JSON already and are written as they are.
+//! Response bodies with several state values. Values are JSON already and are copied verbatim.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use outrigger_blocks::state::Found;
@@ -7,7 +7,7 @@ use outrigger_component::offload::offload;
 use outrigger_component::state::QueryPage;
 use serde_json::value::RawValue;
 
-/// How many bytes of values there are.
+/// Total size of the values, bytes.
 fn size(items: &[Found]) -> usize {
     let found = |found: &Found| match &found.item {
         Ok(Some(item)) => item.data.len(),
@@ -16,20 +16,22 @@ fn size(items: &[Found]) -> usize {
     items.iter().map(found).sum()
 }
 
-/// `[{"key","data","etag","metadata","error"}]`, empty members left out; written where it keeps nobody waiting.
+/// `[{"key","data","etag","metadata","error"}]` without empty members; written off the serving thread if it
+/// is large.
 pub(super) async fn bulk(items: Vec<Found>) -> Bytes {
     offload(size(&items), move || written_bulk(items)).await
 }
 
-/// `{"results":[{"key","data","etag","error"}],"token","metadata"}`, empty members left out; written where it keeps nobody
-/// waiting.
+/// `{"results":[{"key","data","etag","error"}],"token","metadata"}` without empty members; written off the
+/// serving
+/// thread if it is large.
 pub(super) async fn page(page: QueryPage) -> Bytes {
     let size = page.items.iter().map(|item| item.data.len()).sum();
     offload(size, move || written_page(page)).await
 }
 
 fn written_bulk(items: Vec<Found>) -> Bytes {
-    // Of what is large it does not grow, which would take as much again.
+    // Preallocated: growing a large buffer would double its memory.
     let mut out = BytesMut::with_capacity(64 * (items.len() + 1) + size(&items));
     list(&mut out, items, |out, found| {
         text(out, "key", &found.key);
@@ -74,7 +76,7 @@ fn list<T>(out: &mut BytesMut, items: Vec<T>, write: impl Fn(&mut BytesMut, T)) 
     out.put_u8(b']');
 }
 
-/// The first member of an object.
+/// Writes the first member of an object.
 fn text(out: &mut BytesMut, name: &str, value: &str) {
     out.put_u8(b'"');
     out.put_slice(name.as_bytes());
@@ -96,7 +98,7 @@ fn pairs(out: &mut BytesMut, pairs: &Pairs) {
     }
 }
 
-/// A value that is no JSON cannot be part of the answer; its place says so.
+/// Writes a value. One that is not JSON is replaced by an error.
 fn data(out: &mut BytesMut, data: &Bytes) {
     if data.is_empty() {
         return;
@@ -125,7 +127,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn large_answers_are_written_on_another_thread() {
+    async fn writes_large_bodies_off_thread() {
         for (length, at_once) in [(INLINE, true), (INLINE + 1, false)] {
             let data = Bytes::from(format!("\"{}\"", "x".repeat(length - 2)));
             let found = Found {
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bulk_answer_has_only_what_there_is() {
+    fn bulk_omits_empty_members() {
         let found = |key: &str, item| Found {
             key: key.to_owned(),
             item,

@@ -1,4 +1,4 @@
-//! The bodies of state requests.
+//! Request bodies of the state API.
 
 use bytes::Bytes;
 use outrigger_blocks::outbound::Cause;
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::http::json::{JsonObject, List, Object, decodable, parse, value};
 
-/// A value to write, or a key to remove.
+/// A value to write, or a key to delete.
 #[derive(Default)]
 struct SetItem<'de> {
     key: String,
@@ -47,7 +47,7 @@ impl<'de> Object<'de> for SetItem<'de> {
 }
 
 impl SetItem<'_> {
-    /// The value stays a part of `body`; metadata of the URL wins.
+    /// The value stays a slice of `body`; metadata of the URL win.
     fn into_set(mut self, body: &Bytes, metadata: &Pairs) -> Result<Set, Error> {
         extend(&mut self.metadata, metadata);
         Ok(Set {
@@ -102,18 +102,18 @@ impl<'de> Object<'de> for Options {
     }
 }
 
-/// Of a value or a step without a key.
+/// The error of a value or operation without a key.
 pub(super) const NO_KEY: &str = "\"key\" is a required field";
 
-/// Why a value is not written.
+/// Why a value cannot be written.
 pub(super) enum SetError {
     /// Its key is missing.
     NoKey,
-    /// An option is none.
+    /// An option is invalid.
     Option(Error),
 }
 
-/// The values of a body; its own error only where it is not such a body.
+/// The values of a body. The outer error means that the body has another form.
 pub(super) fn sets(body: &Bytes, metadata: &Pairs) -> Result<Result<Vec<Set>, SetError>, serde_json::Error> {
     let List(items) = parse::<Option<List<JsonObject<SetItem<'_>>>>>(body)?.unwrap_or_default();
     check_metadata(items.len(), metadata).map_err(serde_json::Error::custom)?;
@@ -126,7 +126,8 @@ pub(super) fn sets(body: &Bytes, metadata: &Pairs) -> Result<Result<Vec<Set>, Se
     Ok(items.into_iter().map(set).collect())
 }
 
-/// The steps of a body and the metadata of the whole; its own error only where it is not such a body.
+/// The operations of a body and the metadata of the transaction. The outer error means that the body has
+/// another form.
 pub(super) fn steps(
     body: &Bytes,
     metadata: &Pairs,
@@ -172,7 +173,7 @@ impl<'de> Object<'de> for BulkGet {
     }
 }
 
-/// Steps to take together.
+/// Operations of a transaction.
 #[derive(Default)]
 struct Transaction<'de> {
     operations: Vec<JsonObject<Operation<'de>>>,
@@ -194,8 +195,8 @@ impl<'de> Object<'de> for Transaction<'de> {
     }
 }
 
-/// A step of a transaction, of state or of an actor's state. What its request means depends on the operation, which may
-/// come later in the text.
+/// An operation of a state or actor transaction. Its request is parsed later, because the operation type
+/// may follow it.
 #[derive(Default)]
 pub(in crate::http) struct Operation<'de> {
     pub(in crate::http) operation: String,
@@ -217,11 +218,11 @@ impl<'de> Object<'de> for Operation<'de> {
     }
 }
 
-/// Why a step cannot be taken.
+/// Why an operation is invalid.
 enum StepError {
-    /// Its request is not what it should be.
+    /// Its request is malformed.
     Malformed(serde_json::Error),
-    /// The block would refuse it.
+    /// The state block refuses it.
     State(StateError),
 }
 
@@ -230,7 +231,7 @@ impl Operation<'_> {
         let text = self.request.map_or("{}", RawValue::get).as_bytes();
         let item = || {
             let item = parse::<JsonObject<SetItem<'_>>>(text).map_err(StepError::Malformed)?;
-            // A misspelt `request` would be a write to the empty key, which no call reads.
+            // A misspelt `request` would otherwise write to the empty key, which no call reads.
             if item.0.key.is_empty() {
                 return Err(StepError::Malformed(serde_json::Error::custom(NO_KEY)));
             }
@@ -244,11 +245,11 @@ impl Operation<'_> {
     }
 }
 
-/// Reads `body` as each of the bodies.
+/// Parses `body` as each request body.
 ///
 /// # Panics
 ///
-/// When a value is no part of the body.
+/// If a value is not a slice of the body.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz_bodies(body: &Bytes) {
     let metadata = Pairs::new();
@@ -279,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_that_no_store_could_take_are_refused_with_the_body() {
+    fn refuses_undecodable_values() {
         let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
         let read = |value: String| {
             let body = format!(r#"[{{"key":"a","value":1}},{{"key":"b","value":{value}}}]"#);
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn null_in_the_place_of_a_string_is_the_empty_one() {
+    fn null_string_is_empty() {
         let expected = Pairs::from([("x".to_owned(), String::new())]);
         let item = r#"{"key":"a","value":1,"metadata":{"x":null}}"#;
         let read = sets(&format!("[{item}]").into(), &Pairs::new()).unwrap();
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_of_the_url_count_for_each_item() {
+    fn url_metadata_applies_to_each_item() {
         let metadata = Pairs::from([("a".to_owned(), "x".repeat((1 << 16) - 1))]);
         for most in [1 << 10, (1 << 10) + 1] {
             let items = |item| format!("[{}]", vec![item; most].join(","));
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_without_a_key_is_refused() {
+    fn refuses_operation_without_key() {
         for request in [
             "",
             r#","request":{"value":1}"#,
