@@ -1,4 +1,5 @@
-//! Bindings: what the app calls in outside systems, and what they tell the app.
+//! Bindings: output bindings, which the app calls, and input bindings, whose events are delivered to the
+//! app.
 
 mod category;
 mod deliver;
@@ -25,44 +26,45 @@ pub use output::BindingError;
 
 const LOG: &str = "dapr.runtime.processor.binding";
 
-/// An input binding that nothing reads from yet.
+/// An input binding before it is started.
 struct NewInput {
     /// The component's name.
     name: String,
     /// The binding.
     component: Arc<dyn InputBinding>,
-    /// The app's path.
+    /// The app's path for events.
     route: String,
-    /// Whether the component says that the app wants its events; otherwise the app is asked.
+    /// Whether the component declares the direction `input`; otherwise the app is asked whether it wants
+    /// events.
     declared: bool,
 }
 
-/// What bindings call, and within which limits.
+/// Dependencies and limits of bindings.
 pub struct Dependencies {
     /// Policies and metrics.
     pub resilience: Arc<Resilience>,
-    /// The app, where there is one.
+    /// The app, if there is one.
     pub app: Option<Arc<AppChannel>>,
     /// Starts the spans of events.
     pub tracer: Tracer,
-    /// How long the app may take to say whether it wants events.
+    /// Timeout of asking the app whether it wants events.
     pub asking: Duration,
-    /// Longest answer of the app, bytes.
+    /// Longest response of the app, bytes.
     pub max_answer: usize,
 }
 
-/// Every binding of the sidecar.
+/// All bindings of the sidecar.
 pub struct Bindings {
     outputs: Registry<Output>,
     inputs: Registry<Input>,
     dependencies: Dependencies,
     phases: Phases,
-    /// What reads events, and calls of output bindings that an event's answer asked for.
+    /// Readers of events, and calls of output bindings requested in responses to events.
     tasks: TaskTracker,
 }
 
 impl Bindings {
-    /// Without bindings. Events are read between [`Bindings::follow`] and [`Bindings::end_reading`].
+    /// No bindings yet. Events are read between [`Bindings::follow`] and [`Bindings::end_reading`].
     pub fn new(dependencies: Dependencies) -> Arc<Self> {
         Arc::new(Self {
             outputs: Registry::default(),
@@ -73,14 +75,15 @@ impl Bindings {
         })
     }
 
-    /// Adds an output binding, in the place of one with its name.
+    /// Adds or replaces an output binding.
     fn insert_output(&self, name: &str, component: Arc<dyn OutputBinding>, hidden: Secrets) -> Registration {
         let output = Output::new(name, component, &self.dependencies.resilience, hidden);
         self.outputs.insert(name, output)
     }
 
-    /// Adds an input binding, in the place of one with its name: that one hands over what it has taken first. When it is
-    /// taken out it reads nothing more, and ends when the app has handled what was read.
+    /// Adds or replaces an input binding. A replaced one hands over the events that it has read before the
+    /// new one starts. A
+    /// removed one stops reading and ends once the app has handled its events.
     fn insert_input(self: &Arc<Self>, new: NewInput) -> Registration {
         let name = new.name.clone();
         let before = self.inputs.get(&name).map(|before| before.end());
@@ -100,7 +103,7 @@ impl Bindings {
         registration
     }
 
-    /// Reads events while the app is well, until `stop`.
+    /// Reads events while the app is healthy, until `stop`.
     pub async fn follow(&self, health: Health, stop: CancellationToken) {
         let following = async {
             loop {
@@ -116,7 +119,7 @@ impl Bindings {
         }
     }
 
-    /// Reads no new events, for good.
+    /// Stops reading events permanently.
     pub fn end_reading(&self) {
         self.phases.set(Phase::Ended);
     }
@@ -145,7 +148,8 @@ impl Bindings {
     }
 }
 
-/// Tells an output binding which trace the call belongs to; `replace`: whatever the caller wrote there.
+/// Adds the trace of the call to the metadata for an output binding; `replace` overwrites the caller's
+/// values.
 pub fn attach_trace(metadata: &mut Pairs, trace: &Parent, replace: bool) {
     let context = trace
         .context
@@ -165,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_trace_is_told_once() {
+    fn attaches_trace_once() {
         let trace = Parent::from_text("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "a=b");
         let mut metadata = Pairs::from([("traceparent".to_owned(), "mine".to_owned())]);
         attach_trace(&mut metadata, &trace, false);

@@ -1,5 +1,6 @@
-//! Configuration: values in the stores of this sidecar, read once or watched while the app runs. Changes reach the app
-//! as calls of its own endpoint, or the caller of a stream.
+//! Configuration: values from configuration stores, read once or watched. Changes are posted to an endpoint
+//! of the app or
+//! sent on the caller's stream.
 
 mod delivery;
 mod watch;
@@ -29,23 +30,23 @@ const FAMILIES: FamilyNames = FamilyNames {
     latencies: "component_configuration_latencies",
 };
 
-/// Why the configuration block could not do what it was asked.
+/// Why a call of the configuration block failed.
 #[derive(Debug)]
 pub enum ConfigurationError {
-    /// There is no configuration store at all.
+    /// The sidecar has no configuration store.
     NotConfigured,
-    /// There is none of this name.
+    /// There is no store with this name.
     NotFound {
         /// The store asked for.
         store: String,
     },
-    /// There is no app that could be told of changes.
+    /// There is no app to notify of changes.
     NoApp,
     /// The values could not be read.
     Get {
         /// Name of the configuration store.
         store: String,
-        /// The keys asked for; none means all.
+        /// The requested keys; empty means all.
         keys: Vec<String>,
         /// The component's error, or the policy that ended the call.
         cause: Cause,
@@ -54,21 +55,21 @@ pub enum ConfigurationError {
     Subscribe {
         /// Name of the configuration store.
         store: String,
-        /// The keys asked for; none means all.
+        /// The requested keys; empty means all.
         keys: Vec<String>,
         /// The component's error, or the policy that ended the call.
         cause: Cause,
     },
-    /// The subscription was not ended, or there is none.
+    /// The subscription does not exist or could not be ended.
     Unsubscribe {
-        /// The subscription.
+        /// The subscription id.
         id: String,
         /// The component's error, or the policy that ended the call.
         cause: Cause,
     },
 }
 
-/// Every configuration store of the sidecar, and who is told of changes.
+/// All configuration stores of the sidecar, and their subscriptions.
 pub struct Configurations {
     stores: Registry<Store>,
     watches: Watches,
@@ -80,27 +81,27 @@ struct Store {
     name: String,
     component: Arc<dyn ConfigurationStore>,
     outbound: Outbound,
-    /// What applies to telling the app.
+    /// The policy for notifying the app.
     inbound: ComponentPolicy,
     get: Operation,
     subscribe: Operation,
     unsubscribe: Operation,
-    /// Ends the subscriptions when the component goes.
+    /// Cancelled when the component is removed or replaced.
     gone: CancellationToken,
-    /// What took the place of this one, before it is gone: its subscriptions go on there.
+    /// The replacement of this store, set before `gone`; it takes over the subscriptions.
     successor: OnceLock<Arc<Store>>,
 }
 
-/// A subscription whose changes the caller takes.
+/// A subscription whose caller receives the changes.
 pub struct Updates {
-    /// Its id, unique in the store.
+    /// Its id, unique within the store.
     pub id: String,
-    /// What changed; ends when the subscription does. Dropping it ends the subscription.
+    /// The changes, until the subscription ends. Dropping the receiver ends it.
     pub items: mpsc::Receiver<Items>,
 }
 
 impl Configurations {
-    /// Without stores. `app` is told of the changes it asked for, while it is in good `health`.
+    /// No stores yet. `app` receives changes while its `health` is good.
     pub fn new(app: Option<Arc<AppChannel>>, health: Health, resilience: Arc<Resilience>) -> Self {
         let metrics = Arc::clone(&resilience.metrics);
         Self {
@@ -111,7 +112,7 @@ impl Configurations {
         }
     }
 
-    /// Adds a store, in the place of one with this name. When it is taken out, its subscriptions end.
+    /// Adds or replaces a store. Removing it ends its subscriptions.
     fn insert(&self, name: &str, component: Arc<dyn ConfigurationStore>, hidden: Secrets) -> Registration {
         let registry = &self.resilience.metrics.all().registry;
         let operation = |operation| Operation::new(registry, FAMILIES, name, operation);
@@ -151,7 +152,7 @@ impl Configurations {
         })
     }
 
-    /// The values of `keys`, of all when there is none; what does not exist is left out.
+    /// The values of `keys`, or of all keys if empty; missing keys are left out.
     ///
     /// # Errors
     /// [`ConfigurationError`].
@@ -172,7 +173,7 @@ impl Configurations {
         })
     }
 
-    /// Tells the caller of changes.
+    /// Subscribes the caller to changes.
     ///
     /// # Errors
     /// [`ConfigurationError`].
@@ -190,7 +191,8 @@ impl Configurations {
         Ok(Updates { id, items })
     }
 
-    /// Tells the app of changes: `POST /configuration/{store}/{key}` for each. Answers with the subscription's id.
+    /// Subscribes the app to changes: `POST /configuration/{store}/{key}` for each. Returns the
+    /// subscription id.
     ///
     /// # Errors
     /// [`ConfigurationError`].
@@ -237,7 +239,7 @@ impl Configurations {
         Ok(id)
     }
 
-    /// Ends a subscription of a store.
+    /// Ends a subscription of one store.
     ///
     /// # Errors
     /// [`ConfigurationError`].
@@ -249,7 +251,7 @@ impl Configurations {
         }
     }
 
-    /// Ends a subscription, whichever store it is of.
+    /// Ends a subscription of any store.
     ///
     /// # Errors
     /// [`ConfigurationError::Unsubscribe`].
@@ -263,12 +265,12 @@ impl Configurations {
         }
     }
 
-    /// Ends all subscriptions: streams end, the app is told nothing more. New ones end at once.
+    /// Ends all subscriptions, now and in future.
     pub fn stop(&self) {
         self.watches.stop();
     }
 
-    /// Waits until what was under way when [`Configurations::stop`] was called is over.
+    /// Waits until all subscriptions have finished after [`Configurations::stop`].
     pub async fn stopped(&self) {
         self.watches.stopped().await;
     }

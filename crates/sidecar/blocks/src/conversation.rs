@@ -1,4 +1,4 @@
-//! Conversations with language models: what an app says and hears, in both versions of the API.
+//! Conversations with language models, in both versions of the API.
 
 mod messages;
 mod pii;
@@ -24,21 +24,21 @@ const FAMILIES: FamilyNames = FamilyNames {
     latencies: "component_conversation_latencies",
 };
 
-/// How much more work a byte is for scrubbing than for what else is done to content.
+/// Cost per byte of scrubbing, relative to other processing.
 const SCRUBBING: usize = 8;
 
-/// Why there was no conversation.
+/// Why a conversation failed.
 #[derive(Debug)]
 pub enum ConversationError {
-    /// There is no component of this name.
+    /// There is no component with this name.
     NotFound(String),
     /// The request has no inputs.
     MissingInputs(String),
-    /// A parameter of the request is not valid.
+    /// A request parameter is invalid.
     InvalidParameters {
         /// Name of the conversation component.
         component: String,
-        /// What is wrong, and what would be right.
+        /// The problem and the remedy.
         what: String,
     },
     /// The component failed.
@@ -50,14 +50,14 @@ pub enum ConversationError {
     },
 }
 
-/// Every model of the sidecar.
+/// All conversation components of the sidecar.
 pub struct Conversations {
     models: Registry<Model>,
     resilience: Arc<Resilience>,
 }
 
 impl Conversations {
-    /// Without models; those to come are called under the policies and metrics of `resilience`.
+    /// No components yet; later ones are called under the policies and metrics of `resilience`.
     pub fn new(resilience: Arc<Resilience>) -> Self {
         Self {
             models: Registry::default(),
@@ -65,13 +65,13 @@ impl Conversations {
         }
     }
 
-    /// Adds a model, in the place of one with this name.
+    /// Adds or replaces a component.
     fn insert(&self, name: &str, component: Arc<dyn Conversation>, hidden: Secrets) -> Registration {
         self.models
             .insert(name, Model::new(name, component, &self.resilience, hidden))
     }
 
-    /// The first version of the API: texts in, texts out.
+    /// API version alpha1: texts in, texts out.
     ///
     /// # Errors
     /// [`ConversationError`].
@@ -82,7 +82,7 @@ impl Conversations {
         self.model(&request.name)?.alpha1(request).await
     }
 
-    /// The second version: messages of all roles, and tools.
+    /// API version alpha2: messages of all roles, and tools.
     ///
     /// # Errors
     /// [`ConversationError`].
@@ -118,7 +118,7 @@ impl Category for Conversations {
     }
 }
 
-/// A model with the rules around it.
+/// A component with its policy and metrics.
 struct Model {
     name: String,
     component: Arc<dyn Conversation>,
@@ -232,12 +232,12 @@ fn scrubbed(wanted: bool, text: String) -> String {
     if wanted { pii::scrub(&text) } else { text }
 }
 
-/// Roles of the first version, with the names other libraries have for them.
+/// Roles of alpha1, including the names used by other libraries.
 fn role_named(name: &str) -> Role {
     match name {
         "system" => Role::System,
         "assistant" | "ai" => Role::Assistant,
-        // Without the call they answer, answers of tools would be refused by providers: they are the user's.
+        // Providers refuse tool results without their call, so they become user messages.
         _ => Role::User,
     }
 }

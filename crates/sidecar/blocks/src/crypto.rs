@@ -1,5 +1,6 @@
-//! Cryptography: documents of any size in the scheme `dapr.io/enc/v1`, and single operations with the keys of a
-//! provider. Keys stay with their provider; what a document is encrypted with stays here.
+//! Cryptography: documents of any size in the scheme `dapr.io/enc/v1`, and single operations with the keys
+//! of a provider.
+//! Keys stay with their provider; documents are encrypted in the sidecar.
 
 mod document;
 mod scheme;
@@ -36,27 +37,27 @@ const FAMILIES: FamilyNames = FamilyNames {
     latencies: "component_crypto_latencies",
 };
 
-/// Why something was not encrypted, decrypted or signed.
+/// Why an encryption, decryption or signature failed.
 #[derive(Debug)]
 pub enum CryptoError {
-    /// There is no provider at all.
+    /// The sidecar has no cryptography provider.
     NotConfigured,
-    /// The request is wrong: what about it.
+    /// The request is invalid.
     BadRequest(String),
-    /// There is no provider of this name.
+    /// There is no provider with this name.
     NotFound(String),
-    /// The key was not given.
+    /// The key could not be retrieved.
     Key {
         /// The key.
         name: String,
         /// The reason, for the message.
         cause: String,
     },
-    /// It failed before there was any output.
+    /// The operation failed before any output.
     Operation(String),
-    /// It failed in the middle of the output.
+    /// The operation failed after some output.
     Stream(String),
-    /// This sidecar does not offer it.
+    /// Not offered by this sidecar.
     Unimplemented,
 }
 
@@ -67,15 +68,15 @@ pub struct EncryptOptions {
     key: String,
     /// How the file key is wrapped.
     algorithm: String,
-    /// What encrypts the document; empty for the default.
+    /// The document cipher; empty for the default.
     pub cipher: String,
-    /// Whether the document keeps quiet about the key that decrypts it.
+    /// Whether the document omits the name of its decryption key.
     pub omit_key: bool,
-    /// The key named as the one that decrypts it; empty for the one that encrypts it.
+    /// Name of the decryption key; empty if it is the encryption key.
     pub decryption_key: String,
 }
 
-/// What every encryption needs and was not given.
+/// A missing mandatory option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingOption {
     /// Name of the key at the provider.
@@ -84,7 +85,7 @@ pub enum MissingOption {
     Algorithm,
 }
 
-/// Every cryptography provider of the sidecar.
+/// All cryptography providers of the sidecar.
 pub struct Crypto {
     providers: Registry<Provider>,
     subtle: bool,
@@ -92,8 +93,9 @@ pub struct Crypto {
 }
 
 impl Crypto {
-    /// Without providers; those to come are called under the policies and metrics of `resilience`. `subtle`: whether
-    /// apps may do single operations with keys.
+    /// No providers yet; later ones are called under the policies and metrics of `resilience`. `subtle`:
+    /// whether apps may use
+    /// single key operations.
     pub fn new(subtle: bool, resilience: Arc<Resilience>) -> Self {
         Self {
             providers: Registry::default(),
@@ -102,7 +104,7 @@ impl Crypto {
         }
     }
 
-    /// Adds a provider, in the place of one with this name.
+    /// Adds or replaces a provider.
     fn insert(&self, name: &str, component: Arc<dyn CryptoProvider>, hidden: Secrets) -> Registration {
         let provider = Provider::new(name, component, &self.resilience, hidden);
         self.providers.insert(name, provider)
@@ -143,7 +145,7 @@ impl Category for Crypto {
     }
 }
 
-/// A provider with the rules around it.
+/// A provider with its policy and metrics.
 pub struct Provider {
     component: Arc<dyn CryptoProvider>,
     outbound: Outbound,
@@ -173,7 +175,7 @@ impl Provider {
     /// Encrypts `input`.
     ///
     /// # Errors
-    /// [`CryptoError::Operation`]; once there is output, [`CryptoError::Stream`] in it.
+    /// [`CryptoError::Operation`]; after the first output, [`CryptoError::Stream`] in the stream.
     pub async fn encrypt<S>(&self, options: &EncryptOptions, input: S) -> Result<Output, CryptoError>
     where
         S: Stream<Item = Result<Bytes, BoxError>> + Send + Unpin + 'static,
@@ -231,11 +233,12 @@ impl Provider {
         Ok(wrapped.ciphertext)
     }
 
-    /// Decrypts `input`, with `key` or else the key that the document names.
+    /// Decrypts `input` with `key`, or with the key that the document names.
     ///
     /// # Errors
-    /// [`CryptoError::Operation`]; once there is output, [`CryptoError::Stream`] in it. A key that does not exist
-    /// looks like one that does not fit.
+    /// [`CryptoError::Operation`]; after the first output, [`CryptoError::Stream`] in the stream. A missing
+    /// key is
+    /// indistinguishable from a wrong one.
     pub async fn decrypt<S>(&self, key: &str, mut input: S) -> Result<Output, CryptoError>
     where
         S: Stream<Item = Result<Bytes, BoxError>> + Send + Unpin + 'static,
@@ -290,10 +293,10 @@ impl Provider {
 }
 
 impl EncryptOptions {
-    /// With what is needed; the rest can be left to itself.
+    /// Options with the mandatory values.
     ///
     /// # Errors
-    /// [`MissingOption`] for an empty one.
+    /// [`MissingOption`] if one is empty.
     pub fn new(key: impl Into<String>, algorithm: impl Into<String>) -> Result<Self, MissingOption> {
         let (key, algorithm) = (key.into(), algorithm.into());
         if key.is_empty() {

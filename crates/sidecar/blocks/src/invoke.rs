@@ -1,4 +1,5 @@
-//! Service invocation: to this app, to another app through its sidecar, or to an HTTP endpoint outside.
+//! Service invocation: calls of this app, of other apps through their sidecars, and of external HTTP
+//! endpoints.
 
 mod endpoint;
 mod forwarded;
@@ -28,7 +29,7 @@ pub use endpoint::{Common as EndpointCommon, EndpointError, EndpointSpec, Endpoi
 pub use forwarded::Forwarded;
 
 const SWITCHING_PROTOCOLS: u16 = StatusCode::SWITCHING_PROTOCOLS.as_u16();
-/// What callers are told of an app that answers 101.
+/// Error text for an app that responds with 101.
 const SWITCHED: &[u8] = b"the server switched to another protocol without a request to do so (status 101)";
 
 /// Calls apps by id.
@@ -37,15 +38,15 @@ pub struct Invoker {
     pub app_id: Arc<str>,
     /// This app's namespace.
     pub namespace: Arc<str>,
-    /// Where callees see calls come from.
+    /// Builds the `Forwarded` headers.
     pub forwarded: Forwarded,
-    /// The app beside us; `None` without app port.
+    /// The local app; `None` without app port.
     pub app: Option<Arc<AppChannel>>,
     /// The other sidecars.
     pub peers: Arc<Peers>,
-    /// HTTP endpoints outside.
+    /// External HTTP endpoints.
     pub endpoints: Arc<Endpoints>,
-    /// Retries, timeouts, breakers.
+    /// Resiliency: retries, timeouts, circuit breakers.
     pub resilience: Arc<Resilience>,
     /// Counts calls.
     pub metrics: Arc<SidecarMetrics>,
@@ -53,22 +54,22 @@ pub struct Invoker {
     pub max_message: usize,
 }
 
-/// Why an invocation has no reply of an app.
+/// Why an invocation got no response from an app.
 #[derive(Debug, thiserror::Error)]
 pub enum InvokeError {
-    /// The target id cannot be one.
+    /// The target id is invalid.
     #[error("{0}")]
     Target(String),
-    /// The app beside us could not be asked.
+    /// The call of the local app failed.
     #[error(transparent)]
     App(#[from] AppError),
-    /// An endpoint outside could not be asked.
+    /// The call of an external endpoint failed.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// Another sidecar refused, or could not be reached.
+    /// Another sidecar refused the call or was unreachable.
     #[error("rpc error: code = {:?} desc = {}", .0.code(), .0.message())]
     Peer(Status),
-    /// Still failing after the built-in retries.
+    /// The call still failed after the built-in retries.
     #[error("failed to invoke target {target} after {retries} retries. Error: rpc error: code = {:?} desc = {}", .status.code(), .status.message())]
     Exhausted {
         /// The app id.
@@ -87,10 +88,10 @@ pub enum InvokeError {
     /// A circuit breaker is open.
     #[error("{0}")]
     Refused(String),
-    /// The body of the request could not be read, or is over the limit.
+    /// The request body could not be read, or exceeds the limit.
     #[error("the body of the request cannot be sent: {0}")]
     Body(Reason),
-    /// The method has bytes that only HTTP can carry.
+    /// The method contains bytes that only HTTP can carry.
     #[error(
         "the method is not UTF-8: it can be sent only to this sidecar's own app over HTTP, and to HTTP endpoints"
     )]
@@ -104,7 +105,7 @@ impl From<BreakerOpen> for InvokeError {
 }
 
 impl InvokeError {
-    /// What an HTTP caller is answered.
+    /// The HTTP status for the caller.
     pub fn http_status(&self) -> StatusCode {
         match self {
             Self::Peer(status) if status.code() == Code::PermissionDenied => StatusCode::FORBIDDEN,
@@ -119,25 +120,26 @@ impl InvokeError {
     }
 }
 
-/// What holds for every attempt at a call.
+/// Settings of all attempts at a call.
 struct CallSettings<'a> {
     policy: Option<&'a Policy>,
     key: Key<'a>,
-    /// For connections to another sidecar, unless the user has rules for this target.
+    /// The built-in policy for connections to another sidecar, unless the user has a policy for this
+    /// target.
     builtin: Option<&'a Policy>,
-    /// Set when the body of the request failed.
+    /// Set if the request body fails.
     failure: Failure,
 }
 
 impl CallSettings<'_> {
-    /// Whether the user's retries name this status, as one that the app does answer.
+    /// Whether the user's retry rules match this status, so that it is retried although the app responded.
     fn expects(&self, status: u16) -> bool {
         self.policy
             .and_then(Policy::retry)
             .is_some_and(|retry| retry.matching.names_http(status))
     }
 
-    /// How an attempt at another sidecar failed: by the body of the request, by the connection, or there.
+    /// Classifies a failed attempt at another sidecar: request body, connection, or remote error.
     fn failed(&self, error: RemoteError) -> Failed<InvokeError> {
         let RemoteError { status, connection } = error;
         if let Some(reason) = self.failure.reason() {
@@ -152,7 +154,7 @@ impl CallSettings<'_> {
         }
     }
 
-    /// A call that failed by its own body says so, and not what became of the connection.
+    /// Replaces the result by the request body's error, if it failed, instead of a connection error.
     fn judged(&self, result: Result<Reply, InvokeError>) -> Result<Reply, InvokeError> {
         match self.failure.reason() {
             Some(reason) if result.is_err() => Err(InvokeError::Body(reason.clone())),
@@ -162,12 +164,12 @@ impl CallSettings<'_> {
 }
 
 impl Invoker {
-    /// Whether `id` is this very app.
+    /// Whether `id` is this app.
     fn is_self(&self, id: &str, namespace: Option<&str>) -> bool {
         *id == *self.app_id && namespace.is_none_or(|ns| *ns == *self.namespace)
     }
 
-    /// Where calls to `id` go.
+    /// The route of calls to `id`.
     ///
     /// # Errors
     /// [`InvokeError::Target`].
@@ -182,10 +184,10 @@ impl Invoker {
         Ok(Route { id, hop })
     }
 
-    /// Sends a call and waits for the reply's head. Whatever an app answers is `Ok`.
+    /// Sends a call and waits for the response head. Any response of an app is `Ok`.
     ///
     /// # Errors
-    /// [`InvokeError`] when no app answered.
+    /// [`InvokeError`] if no app responded.
     pub async fn invoke(&self, route: Route<'_>, mut call: Call) -> Result<Reply, InvokeError> {
         let (rules, builtin) = self.rules(route);
         let base_url = match route.hop {
@@ -219,7 +221,7 @@ impl Invoker {
         let mut reply = match route.hop {
             Hop::Remote(id, namespace) => Box::pin(self.remote((id, namespace), call, &terms)).await,
             hop => {
-                // Whoever calls through this sidecar alone cannot speak for another.
+                // A caller of this sidecar must not claim another identity.
                 strip_identities(&mut call.metadata);
                 Box::pin(self.direct(hop, call, &terms)).await
             }
@@ -234,8 +236,9 @@ impl Invoker {
         Ok(reply)
     }
 
-    /// The user's policy for a target, and the built-in one for connections to another sidecar, unless the user has rules
-    /// for it.
+    /// The user's policy for a target, and the built-in policy for connections to another sidecar unless
+    /// the user has one for
+    /// this target.
     fn rules(&self, route: Route<'_>) -> (AppPolicy, Option<Arc<Policy>>) {
         let policies = self.resilience.policies.load();
         let rules = policies.app(route.id);
@@ -244,7 +247,7 @@ impl Invoker {
         (rules, builtin)
     }
 
-    /// Another sidecar, under the user's policy.
+    /// Calls another sidecar under the user's policy.
     async fn remote(
         &self,
         target: (&str, &str),
@@ -262,8 +265,9 @@ impl Invoker {
         called.await?
     }
 
-    /// An attempt as the user's policy counts it: with the built-in retries on a lost connection inside, unless
-    /// the user has rules for this app.
+    /// One attempt as the user's policy counts it, including the built-in retries after a lost connection,
+    /// unless the user has
+    /// a policy for this app.
     async fn remote_attempts(
         &self,
         target: (&str, &str),
@@ -276,7 +280,7 @@ impl Invoker {
             let outcome = match &result {
                 Ok(_) => Outcome::Success,
                 Err(failed) => Outcome::Failure { code: None }
-                    // A new connection helps with nothing else.
+                    // A new connection helps only after connection failures.
                     .if_repeatable(failed.connection && request.can_repeat()),
             };
             (request, (result, attempt.number - 1), outcome)
@@ -317,9 +321,9 @@ impl Invoker {
         called.await
     }
 
-    /// The app beside us, or an endpoint outside, under the user's policy.
+    /// Calls the local app or an external endpoint under the user's policy.
     async fn direct(&self, hop: Hop<'_>, call: Call, terms: &CallSettings<'_>) -> Result<Reply, InvokeError> {
-        // Only a call that may be repeated is copied.
+        // Only a call that may be retried is copied.
         let (kept, mut only) = match terms.policy.is_some_and(Policy::may_retry) {
             true => (Some(call.replayable()), None),
             false => (None, Some(call)),
@@ -354,7 +358,7 @@ impl Invoker {
     }
 }
 
-/// A target id, and where its calls go: found once per call.
+/// A target id and its route, determined once for each call.
 #[derive(Clone, Copy)]
 pub struct Route<'a> {
     id: &'a str,
@@ -384,7 +388,7 @@ fn spent() -> InvokeError {
     ))
 }
 
-/// The reply of an attempt, within the time that its policy gives it.
+/// The response of an attempt within the timeout of its policy.
 async fn in_time(
     limit: Attempt,
     attempt: Pin<&mut impl Future<Output = Result<Reply, InvokeError>>>,
@@ -399,8 +403,9 @@ async fn in_time(
     reply.unwrap_or(Err(InvokeError::Timeout))
 }
 
-/// Waits for the first bytes of the body, if the attempt has a deadline; the rest keeps the same deadline. A stream of events
-/// has none after its head.
+/// Waits for the first bytes of the body if the attempt has a deadline; the rest has the same deadline. An
+/// event stream has
+/// none after its head.
 async fn begin(reply: &mut Reply, deadline: Deadline) {
     if deadline.is_none() || reply.body.is_whole() || reply.content_type.as_ref().is_some_and(is_of_events) {
         return;
@@ -416,7 +421,7 @@ fn late() -> Status {
     Status::deadline_exceeded(InvokeError::Timeout.to_string())
 }
 
-/// What a policy sees: app failures by their HTTP status, everything else without a code.
+/// The outcome for the policy: an app's error by its HTTP status, everything else without a code.
 fn outcome(result: &Result<Reply, InvokeError>) -> Outcome {
     match result {
         Ok(reply) => match reply.status {
@@ -435,7 +440,7 @@ fn outcome(result: &Result<Reply, InvokeError>) -> Outcome {
     }
 }
 
-/// A body that is announced as small is taken whole: one frame, one write, repeatable without bookkeeping.
+/// Reads a body with a small declared length whole: one frame, one write, retried without bookkeeping.
 async fn buffer_small(body: &mut Body) -> Result<(), InvokeError> {
     match body.known_length() {
         Some(length) if length > 0 && length <= REPLAY_LIMIT as u64 => {
@@ -448,7 +453,7 @@ async fn buffer_small(body: &mut Body) -> Result<(), InvokeError> {
     Ok(())
 }
 
-/// A body that was not read whole, because it broke off or too much of others waits for the rest, too.
+/// The error for a body that could not be read, or that exceeds the memory for incomplete requests.
 fn unread(error: &BoxError) -> InvokeError {
     match error.downcast_ref::<TooMuchUnfinished>() {
         Some(too_much) => InvokeError::App(AppError::Unfinished(*too_much)),
@@ -456,11 +461,12 @@ fn unread(error: &BoxError) -> InvokeError {
     }
 }
 
-/// Time in which a client sends the beginning of a body, mostly.
+/// How long to wait for the first bytes of an announced body.
 const BODY_START_WAIT: Duration = Duration::from_millis(200);
 
-/// A body that was only announced, as some clients do with every request, is none: the app is told so if that shows
-/// within a moment.
+/// Some clients announce a body with every request and send none. If the body ends within a moment, the app
+/// gets a request
+/// without one.
 async fn look_for_body(body: &mut Body) {
     let mut source = std::mem::take(body);
     *body = match tokio::time::timeout(BODY_START_WAIT, source.frame()).await {
@@ -476,14 +482,14 @@ mod tests {
 
     use super::*;
 
-    /// The bytes of the future that a method returns.
+    /// The size in bytes of the future that a method returns.
     fn size<A, B, C, F: Future>(_: impl FnOnce(A, B, C) -> F) -> usize {
         size_of::<F>()
     }
 
-    /// Futures are copied as often as they are handed on.
+    /// Futures are copied each time they are passed on.
     #[test]
-    fn futures_of_a_call_stay_small() {
+    fn call_futures_stay_small() {
         assert!(size(Invoker::invoke) <= 2048);
         assert!(size(call_remote) <= 3072);
         assert!(

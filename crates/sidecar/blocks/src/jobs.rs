@@ -1,4 +1,4 @@
-//! Jobs: what the app has done at a time, or again and again. The scheduler keeps them, and says when they are due.
+//! Jobs: calls of the app at a time or on a schedule. The scheduler stores them and triggers them when due.
 
 mod deliver;
 
@@ -22,39 +22,39 @@ const LOG: &str = "dapr.runtime.jobs";
 /// Why a call of the jobs API failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
-    /// A part of the request is missing: `Job`, `Name` or `Schedule`.
+    /// A mandatory field is missing: `Job`, `Name` or `Schedule`.
     #[error("{0} is empty")]
     Empty(&'static str),
-    /// The name is in the path and in the body.
+    /// The name is in both path and body.
     #[error("Set the job name in the url only")]
     NameTwice,
-    /// What it has for the app could never be delivered: the job, and why.
+    /// The data can never be delivered: the job and the reason.
     #[error(
         "failed to schedule job due to: the data of job '{0}' cannot be delivered as a google.protobuf.Value: {1}. \
          Send less, or another type, which is delivered as bytes"
     )]
     Data(String, String),
-    /// It was not scheduled.
+    /// The job was not scheduled.
     #[error("failed to schedule job due to: {0}")]
     Schedule(SchedulerError),
-    /// It was not read.
+    /// The job could not be read.
     #[error("failed to get job due to: {0}")]
     Get(SchedulerError),
-    /// They were not listed.
+    /// The jobs could not be listed.
     #[error("failed to list jobs due to: {0}")]
     List(SchedulerError),
-    /// It was not deleted.
+    /// The job could not be deleted.
     #[error("failed to delete job due to: {0}")]
     Delete(SchedulerError),
 }
 
-/// A [`Cause`], and whose job it is about.
+/// A [`Cause`] with the app it concerns.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}")]
 pub struct JobsError {
     /// The error of the scheduler.
     pub cause: Cause,
-    /// App whose jobs these are.
+    /// The owner of the jobs.
     pub app_id: String,
     /// Namespace of that app.
     pub namespace: String,
@@ -64,13 +64,14 @@ pub struct JobsError {
 pub struct Jobs {
     scheduler: Arc<Scheduler>,
     deliveries: Arc<Deliveries>,
-    /// What takes jobs to the app.
+    /// The delivery tasks.
     tasks: TaskTracker,
     ending: CancellationToken,
 }
 
 impl Jobs {
-    /// The jobs of `app`, which are kept by `scheduler`; they are triggered between [`Jobs::follow`] and [`Jobs::end`].
+    /// The jobs of `app`, stored in `scheduler`; they are triggered between [`Jobs::follow`] and
+    /// [`Jobs::end`].
     pub fn new(
         scheduler: Arc<Scheduler>,
         app: Option<Arc<AppChannel>>,
@@ -87,7 +88,7 @@ impl Jobs {
         }
     }
 
-    /// Takes jobs to the app while it is well.
+    /// Delivers due jobs while the app is healthy.
     pub fn follow(&self, health: Health) {
         if !self.scheduler.is_configured() {
             return;
@@ -115,18 +116,18 @@ impl Jobs {
         });
     }
 
-    /// Begins no more jobs, for good.
+    /// Stops starting jobs permanently.
     pub fn end(&self) {
         self.ending.cancel();
         self.tasks.close();
     }
 
-    /// Waits until the app has handled all jobs that it was given, after [`Jobs::end`].
+    /// Waits until the app has handled all delivered jobs, after [`Jobs::end`].
     pub async fn drained(&self) {
         self.tasks.wait().await;
     }
 
-    /// Schedules a job; `overwrite`: in the place of one with its name.
+    /// Schedules a job; `overwrite` replaces one with the same name.
     ///
     /// # Errors
     /// [`JobsError`].
@@ -174,7 +175,7 @@ impl Jobs {
     /// Reads a job.
     ///
     /// # Errors
-    /// [`JobsError`], also where there is none.
+    /// [`JobsError`], also if the job does not exist.
     pub async fn get(&self, name: String) -> Result<Job, JobsError> {
         self.named(&name)?;
         match self.scheduler.get(&name, self.scheduler.of_app()).await {
@@ -186,7 +187,7 @@ impl Jobs {
         }
     }
 
-    /// Deletes a job; that there is none is fine.
+    /// Deletes a job; succeeds if there is none.
     ///
     /// # Errors
     /// [`JobsError`].
@@ -227,7 +228,7 @@ impl Jobs {
         Ok(jobs.collect())
     }
 
-    /// A request that names its job twice.
+    /// The error for a request that names its job twice.
     pub fn named_twice(&self) -> JobsError {
         self.failed(Cause::NameTwice)
     }
@@ -268,7 +269,7 @@ fn with_name(name: String, job: scheduled::Job) -> Job {
     }
 }
 
-/// Data, and whether they could be delivered; looked at where it keeps nobody waiting.
+/// Checks whether data can be delivered; large data is checked off the serving thread.
 async fn checked(data: Any) -> (Any, Result<(), String>) {
     let size = data.value.len();
     let check = move || {
@@ -285,7 +286,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn large_data_are_checked_on_another_thread() {
+    async fn checks_large_data_off_thread() {
         for (length, at_once) in [(INLINE, true), (INLINE + 1, false)] {
             let data = Any {
                 type_url: String::new(),

@@ -1,5 +1,6 @@
-//! The building blocks: each written once, called by both APIs. Those that have their place in the cluster, actors and
-//! workflows, stand in `crates/sidecar/blocks-actors`.
+//! The building blocks: each implemented once and called by both APIs. Actors and workflows, which depend
+//! on placement, are
+//! in `crates/sidecar/blocks-actors`.
 
 pub mod bindings;
 pub mod configuration;
@@ -33,7 +34,7 @@ use secrets::Secrets;
 use state::State;
 use subscriptions::Subscriptions;
 
-/// The blocks beside invocation. Clones are the same blocks.
+/// The blocks except invocation. Clones share state.
 #[derive(Clone)]
 pub struct Blocks {
     /// `state.*`
@@ -54,15 +55,16 @@ pub struct Blocks {
     pub conversation: Arc<Conversations>,
     /// `pubsub.*`
     pub pubsub: Arc<PubSubs>,
-    /// Jobs; they have no components.
+    /// Jobs, which have no components.
     pub jobs: Arc<Jobs>,
-    /// What brokers have for the app.
+    /// Subscriptions of the app.
     pub subscriptions: Arc<Subscriptions>,
 }
 
 impl Blocks {
-    /// Blocks without components. The middlewares are older than the rest: the app is called through them. `ask_app`:
-    /// the app may be asked for its subscriptions.
+    /// Blocks without components. The middlewares are created first, because the app channel uses them.
+    /// `ask_app`: whether the
+    /// app may be asked for its subscriptions.
     pub fn new(
         app_id: Arc<str>,
         settings: &Configuration,
@@ -108,7 +110,7 @@ impl Blocks {
         }
     }
 
-    /// The categories of components, each with the block that opens and uses them.
+    /// The component categories, each with the block that opens and uses its components.
     pub fn categories(&self) -> Vec<Arc<dyn Category>> {
         vec![
             Arc::clone(&self.state) as _,

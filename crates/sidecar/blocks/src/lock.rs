@@ -1,4 +1,4 @@
-//! Locks: leases with an owner in the lock stores of this sidecar.
+//! Locks: leases with an owner, held in lock stores.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,46 +15,48 @@ use outrigger_runtime::resilience::Resilience;
 use super::outbound::{Cause, Outbound};
 use super::state::{IllegalKey, SEPARATOR};
 
-/// Why a lock was neither taken nor refused, neither freed nor kept.
+/// Why a lock or unlock call failed.
 #[derive(Debug)]
 pub enum LockError {
-    /// The lock would end before it began.
+    /// The expiry is zero or negative.
     ExpiryNotPositive {
         /// The store asked for.
         store: String,
     },
-    /// There is no lock store at all.
+    /// The sidecar has no lock store.
     NotConfigured,
-    /// No resource was named.
+    /// The request has no resource.
     NoResource {
         /// The store asked for.
         store: String,
     },
-    /// No owner was named.
+    /// The request has no owner.
     NoOwner {
         /// The store asked for.
         store: String,
     },
-    /// There is no store of this name.
+    /// There is no store with this name.
     NotFound {
         /// The store asked for.
         store: String,
     },
-    /// The lock could not be asked for.
+    /// The store could not be asked for the lock.
     TryLock(Cause),
-    /// The lock could not be given back.
+    /// The store could not be asked to release the lock.
     Unlock(Cause),
 }
 
 /// The key prefix of a lock store's resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockKeys {
-    /// Separator included.
+    /// Includes the separator.
     prefix: String,
 }
 
 impl LockKeys {
-    /// From the store's `keyPrefix`: a strategy (`appid`, `name`, `none`) or the prefix itself. State has one more.
+    /// Parses the store's `keyPrefix`: a strategy (`appid`, `name`, `none`) or a literal prefix. State
+    /// stores have one more
+    /// strategy.
     ///
     /// # Errors
     /// [`IllegalKey`] for a prefix with `||`.
@@ -85,7 +87,7 @@ impl LockKeys {
     }
 }
 
-/// Every lock store of the sidecar.
+/// All lock stores of the sidecar.
 pub struct Locks {
     stores: Registry<Store>,
     resilience: Arc<Resilience>,
@@ -98,7 +100,7 @@ struct Store {
 }
 
 impl Locks {
-    /// Without stores; those to come are called under the policies of `resilience`.
+    /// No stores yet; later ones are called under the policies of `resilience`.
     pub fn new(resilience: Arc<Resilience>) -> Self {
         Self {
             stores: Registry::default(),
@@ -106,7 +108,7 @@ impl Locks {
         }
     }
 
-    /// Adds a store, in the place of one with this name.
+    /// Adds or replaces a store.
     fn insert(
         &self,
         name: &str,
@@ -122,7 +124,7 @@ impl Locks {
         self.stores.insert(name, store)
     }
 
-    /// Takes a lock if it is free; whether it was. It ends by itself after `expiry` seconds.
+    /// Takes a lock if it is free, and returns whether it was. The lock expires after `expiry` seconds.
     ///
     /// # Errors
     /// [`LockError`].
@@ -148,7 +150,7 @@ impl Locks {
             .map_err(LockError::TryLock)
     }
 
-    /// Frees a lock if it is `owner`'s.
+    /// Releases a lock held by `owner`.
     ///
     /// # Errors
     /// [`LockError`].
@@ -213,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strategies_choose_the_prefix() {
+    fn parses_prefix_strategies() {
         for (strategy, expected) in [
             (None, "lock||app||r"),
             (Some("AppID"), "lock||app||r"),
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_separator_is_nobodys() {
+    fn refuses_separator() {
         let keys = LockKeys::parse(None, "store", "app").unwrap();
         let error = keys.stored("a||b").unwrap_err().to_string();
         assert_eq!(error, "input key/keyPrefix 'a||b' can't contain '||'");

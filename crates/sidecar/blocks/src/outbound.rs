@@ -1,4 +1,4 @@
-//! Calls of a component: under its resiliency policy, timed and counted.
+//! Calls of components under their resiliency policies, timed and counted.
 
 use std::fmt;
 use std::future::Future;
@@ -14,18 +14,18 @@ use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::resilience::{Attempts, BreakerOpen, ComponentPolicy, Resilience};
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis, Registry};
 
-/// Why a component did not do what it was asked.
+/// Why a call of a component failed.
 #[derive(Debug)]
 pub enum Cause {
     /// The error of the component.
     Component(Error),
-    /// It failed at some of several operations.
+    /// Some of several operations failed.
     Several(BulkError),
-    /// The policy's time limit passed.
+    /// The policy's timeout expired.
     Timeout,
     /// A circuit breaker is open.
     Refused(String),
-    /// The sidecar itself could not go on: a key, a cipher, a malformed value.
+    /// The sidecar itself failed: a key, a cipher, a malformed value.
     Own(String),
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Cause {
 }
 
 impl Cause {
-    /// What kind of failure the component reported; an ETag's before others.
+    /// The kind of the component's error; an ETag error takes precedence.
     pub fn kind(&self) -> Option<Kind> {
         match self {
             Self::Component(error) => Some(error.kind()),
@@ -56,7 +56,7 @@ impl Cause {
 }
 
 impl Cause {
-    /// What the component wants callers to be told.
+    /// The status that the component wants callers to see.
     pub fn api_status(&self) -> Option<&ApiStatus> {
         match self {
             Self::Component(error) => error.api_status(),
@@ -78,7 +78,7 @@ impl From<Error> for Cause {
     }
 }
 
-/// What applies to every outbound call of one component.
+/// The policy and metrics of calls of one component.
 pub struct Outbound {
     policy: ComponentPolicy,
     metrics: Arc<SidecarMetrics>,
@@ -86,7 +86,7 @@ pub struct Outbound {
 }
 
 impl Outbound {
-    /// For the component `name`; its policy follows the resources. Its errors do not show what is `hidden`.
+    /// For the component `name`; policy changes apply. Errors are cleared of the secrets in `hidden`.
     pub fn new(name: &str, kind: ComponentKind, resilience: &Resilience, hidden: Secrets) -> Self {
         Self {
             policy: resilience.policies.component(name, kind, Direction::Outbound),
@@ -95,12 +95,12 @@ impl Outbound {
         }
     }
 
-    /// An error of the component as it may be told.
+    /// An error of the component without secrets.
     pub fn cleared(&self, error: Error) -> Error {
         error.without(&self.hidden)
     }
 
-    /// Attempts under the policy, for operations that change from one to the next.
+    /// Attempts under the policy, for operations that change between attempts.
     #[inline]
     pub fn attempts(&self) -> Attempts<'_> {
         self.attempts_under(self.policy.current())
@@ -121,7 +121,7 @@ impl Outbound {
         result
     }
 
-    /// The same for kinds of component that the contract has no metrics for.
+    /// Like `run`, for component kinds without metrics in the contract.
     pub async fn run_uncounted<T, F>(&self, attempt: impl Fn() -> F) -> Result<T, Cause>
     where
         F: Future<Output = Result<T, Error>>,
@@ -129,7 +129,7 @@ impl Outbound {
         self.run_coded(attempt, |_| None).await
     }
 
-    /// The same where retries may depend on a code that the component's errors have.
+    /// Like `run`, with retries that may depend on a code in the component's errors.
     pub async fn run_coded<T, F>(
         &self,
         attempt: impl Fn() -> F,
@@ -171,7 +171,7 @@ impl Outbound {
     }
 }
 
-/// How an attempt counts. An ETag that does not match now will not match later, and what is too large stays so.
+/// How an attempt counts. ETag mismatches and size errors are permanent, so they are not retried.
 fn outcome<T>(result: &Result<T, Cause>, code: &impl Fn(&Error) -> Option<i32>) -> Outcome {
     match result {
         Ok(_) => Outcome::Success,
@@ -190,13 +190,13 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// The series of `operation` in the families `NAMES`: those of `state`, of `secret`.
+    /// The series of `operation` in the metric families `names`, such as those of state or secrets.
     pub fn new(registry: &Registry, names: FamilyNames, component: &str, operation: &str) -> Self {
         let labels = ["component", "operation", "success"];
         Self::labelled(registry, names, labels, |success| [component, operation, success])
     }
 
-    /// The series of a block whose components do one thing only.
+    /// The series of a block whose components have one operation.
     pub fn single(registry: &Registry, names: FamilyNames, component: &str) -> Self {
         Self::labelled(registry, names, ["component", "success"], |success| {
             [component, success]
@@ -229,7 +229,7 @@ impl Operation {
         }
     }
 
-    /// A call ended.
+    /// Counts a finished call.
     #[inline]
     pub fn completed(&self, success: bool, elapsed: Duration) {
         let (count, latency) = if success { &self.succeeded } else { &self.failed };
@@ -238,7 +238,7 @@ impl Operation {
     }
 }
 
-/// Names of the families of a block, without the prefix `dapr_`.
+/// Names of a block's metric families, without the prefix `dapr_`.
 #[derive(Clone, Copy, Debug)]
 pub struct FamilyNames {
     /// Name of the counter of calls.
@@ -254,9 +254,9 @@ mod tests {
 
     use super::*;
 
-    /// Servers repeat in their errors what they were shown.
+    /// Servers may echo secrets in their errors.
     #[tokio::test]
-    async fn errors_of_components_do_not_show_secrets() {
+    async fn hides_secrets_in_component_errors() {
         let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
         let resilience = Resilience::new(Resiliency::none(), metrics);
         let hidden = Secrets::new(["a-token"]);

@@ -1,4 +1,4 @@
-//! From a Component resource to a binding: one component, up to two directions.
+//! Opens bindings from Component resources; one component has up to two directions.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ impl Category for Bindings {
         "bindings"
     }
 
-    /// Starts a binding in each direction that it has and that its property `direction` leaves.
+    /// Starts a binding for each direction that the type supports and the property `direction` allows.
     fn open<'a>(self: Arc<Self>, opening: &'a Opening<'_>) -> BoxFuture<'a, Result<Opened, OpenError>> {
         Box::pin(async move {
             check_known(opening)?;
@@ -27,19 +27,19 @@ impl Category for Bindings {
     }
 }
 
-/// What the property `direction` of a component says about a direction.
+/// The direction `input` or `output` in the property `direction` of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
-    /// The component is used in it.
+    /// The property lists it.
     Declared,
-    /// There is no such property.
+    /// The property is absent.
     Unspecified,
-    /// It names others only.
+    /// The property lists only the other direction.
     Excluded,
 }
 
 impl Direction {
-    /// What the property, a comma list, says about `direction`: `input` or `output`.
+    /// Reads the comma-separated property for `direction`: `input` or `output`.
     fn of(property: Option<&str>, direction: &str) -> Self {
         let Some(list) = property else {
             return Self::Unspecified;
@@ -117,7 +117,7 @@ impl Bindings {
     }
 }
 
-/// A type that is known in one direction only is used in that one.
+/// Fails if neither direction knows the type.
 fn check_known(opening: &Opening<'_>) -> Result<(), OpenError> {
     let component = opening.component;
     let (kind, version) = (&component.kind, &component.version);
@@ -146,7 +146,7 @@ fn check_known(opening: &Opening<'_>) -> Result<(), OpenError> {
     Err(opening.failed(Step::Create, text).at(component, value))
 }
 
-/// The component in one direction, where its type has that.
+/// Builds the component for one direction, if its type supports it.
 async fn build<T: ?Sized>(
     opening: &Opening<'_>,
     setup: &Setup,
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directions_are_lists() {
+    fn parses_direction_list() {
         let says = |property| {
             (
                 Direction::of(property, "input"),

@@ -27,47 +27,47 @@ use super::input::Input;
 use super::{Bindings, LOG};
 
 const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnBindingEvent";
-/// Events of one binding that the app is handling.
+/// Events of one binding in flight to the app.
 const MAX_IN_FLIGHT: usize = 128;
-/// The same, with those that wait for their next attempt.
+/// Events of one binding in flight or waiting for a retry.
 const MAX_UNSETTLED: usize = 1024;
-/// Answers of the app to events of one binding whose output bindings are being called while the next events come.
+/// App responses of one binding whose output bindings are being called while further events are read.
 pub(super) const MAX_FOLLOWED: usize = 128;
-/// How long the next answer waits until those of another have been called.
+/// How long a response waits for one of these slots.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(10);
-/// Output bindings that are called at once for one answer.
+/// Output bindings called concurrently for one response.
 const MAX_AT_ONCE: usize = 64;
 pub(super) const LIMITS: Limits = Limits {
     in_flight: MAX_IN_FLIGHT,
     unsettled: MAX_UNSETTLED,
 };
 
-/// An event on its way to the app.
+/// An event being delivered to the app.
 pub(super) struct Outgoing {
     data: Bytes,
     metadata: Pairs,
     trace: Parent,
 }
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 pub(super) enum Reply {
     Http {
         status: u16,
         body: Bytes,
     },
     Grpc(BindingEventResponse),
-    /// The app could not be asked, or reports an error over gRPC.
+    /// The app was unreachable, or returned an error over gRPC.
     Failed(String),
 }
 
-/// Takes the events of one input binding to the app.
+/// Delivers the events of one input binding to the app.
 pub(super) struct Delivery {
     pub(super) bindings: Arc<Bindings>,
     pub(super) input: Arc<Input>,
     pub(super) inbox: Inbox<(), Outgoing, Reply>,
     /// Whether the app speaks gRPC.
     pub(super) grpc: bool,
-    /// Permits for [`MAX_FOLLOWED`] answers.
+    /// Permits for [`MAX_FOLLOWED`] responses.
     pub(super) followed: Arc<Semaphore>,
 }
 
@@ -89,7 +89,7 @@ impl EventHandler for Delivery {
     }
 }
 
-/// The trace an event belongs to, where its metadata say so.
+/// The trace that the event's metadata name, if any.
 fn parent(metadata: &Pairs) -> Parent {
     if let Some(binary) = metadata.get("grpc-trace-bin") {
         return Parent {
@@ -142,7 +142,7 @@ impl Delivery {
         }
     }
 
-    /// Calls the output bindings that the answer names; what goes wrong with them is logged.
+    /// Calls the output bindings that the app's response names; their errors are logged.
     async fn follow(&self, answer: BindingEventResponse) -> Bytes {
         let parallel = answer.concurrency() == BindingEventConcurrency::Parallel;
         let BindingEventResponse {
@@ -181,9 +181,9 @@ impl Delivery {
         answered
     }
 
-    /// Has output bindings called, some at once, and does not wait for what comes of it.
+    /// Calls output bindings in the background, some concurrently.
     async fn call_all(&self, names: Vec<String>, call: Arc<Invoke>) {
-        // The event was handled: it must not wait for long, nor hold up those behind it or the end of the input.
+        // The event is handled. Waiting longer would delay later events and the end of the input.
         let permit = timeout(FOLLOW_TIMEOUT, Arc::clone(&self.followed).acquire_owned()).await;
         let Ok(Ok(permit)) = permit else {
             tracing::error!(
@@ -211,13 +211,15 @@ impl Delivery {
     }
 }
 
-/// What an app's answer has for output bindings, where it keeps nobody waiting. What is not JSON is left out, as Dapr does.
+/// The data of an app's response for output bindings; large data is converted off the serving thread. As in
+/// Dapr, data that
+/// is not JSON is dropped.
 async fn passed_on(given: Bytes) -> Bytes {
     let data = offload(given.len(), move || canonical(&given, Html::Escape)).await;
     data.unwrap_or_else(|_| Bytes::from_static(b"null"))
 }
 
-/// One attempt; `max_answer` is the longest answer of the app, in bytes.
+/// One attempt; `max_answer` is the longest response of the app, bytes.
 pub(super) async fn attempt(
     input: &Input,
     app: &AppChannel,
@@ -295,7 +297,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn large_answers_are_passed_on_from_another_thread() {
+    async fn converts_large_responses_off_thread() {
         for (length, at_once) in [(INLINE, true), (INLINE + 1, false)] {
             let given = format!("\"{}\"", "x".repeat(length - 2));
             let (was_at_once, data) = done_at_once(passed_on(given.clone().into())).await;

@@ -19,21 +19,21 @@ use super::deliver::{self, Delivery};
 use super::{Bindings, LOG, NewInput};
 
 const LIST: &str = "/dapr.proto.runtime.v1.AppCallback/ListInputBindings";
-/// Largest answer to `OPTIONS` that is read so that the connection can be used again, bytes.
+/// Largest response to `OPTIONS` that is read to keep the connection reusable, bytes.
 const MAX_OPTIONS: usize = 64 * 1024;
 
-/// What all input bindings do.
+/// The phase of all input bindings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The app is not there, or unhealthy.
+    /// The app is not connected or is unhealthy.
     Suspended,
-    /// Events are read.
+    /// Bindings read events.
     Reading,
-    /// Nothing is read any more.
+    /// Bindings have stopped permanently.
     Ended,
 }
 
-/// The phase, and how many bindings read.
+/// The phase, and the number of bindings that are reading.
 #[derive(Clone)]
 pub(super) struct Phases {
     phase: Arc<watch::Sender<Phase>>,
@@ -50,7 +50,7 @@ impl Default for Phases {
 }
 
 impl Phases {
-    /// Changes the phase; the end stays.
+    /// Changes the phase; `Ended` is final.
     pub(super) fn set(&self, next: Phase) {
         self.phase.send_if_modified(|phase| {
             let changes = *phase != Phase::Ended && *phase != next;
@@ -61,9 +61,9 @@ impl Phases {
         });
     }
 
-    /// Waits until nobody reads.
+    /// Waits until no binding reads.
     pub(super) async fn idle(&self) {
-        // The sender is ours, so there is always somebody to hear from.
+        // We hold the sender, so the channel stays open.
         let mut reading = self.reading.subscribe();
         let _idle = reading.wait_for(|reading| *reading == 0).await;
     }
@@ -73,7 +73,7 @@ impl Phases {
         let _reached = phase.wait_for(wanted).await;
     }
 
-    /// Counts a reader, unless nobody may read.
+    /// Registers a reader, unless the phase forbids reading.
     fn enter(&self) -> Option<Entered<'_>> {
         self.reading.send_modify(|reading| *reading += 1);
         let entered = Entered(self);
@@ -89,7 +89,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// An input binding and the rules around it.
+/// An input binding with its policy and metrics.
 pub(super) struct Input {
     pub(super) name: String,
     component: Arc<dyn InputBinding>,
@@ -98,9 +98,9 @@ pub(super) struct Input {
     pub(super) policy: ComponentPolicy,
     succeeded: Series,
     failed: Series,
-    /// Ends its reading.
+    /// Cancelled to stop it.
     end: CancellationToken,
-    /// Its reading has ended.
+    /// Cancelled once it has stopped.
     ended: CancellationToken,
 }
 
@@ -139,18 +139,18 @@ impl Input {
         }
     }
 
-    /// Ends its reading.
+    /// The token that stops it.
     pub(super) fn ending(&self) -> CancellationToken {
         self.end.clone()
     }
 
-    /// Asks it to end; what comes back tells when it has.
+    /// Stops the binding. The returned token is cancelled once it has stopped.
     pub(super) fn end(&self) -> CancellationToken {
         self.end.cancel();
         self.ended.clone()
     }
 
-    /// An event was handled.
+    /// Counts a handled event.
     pub(super) fn handled(&self, success: bool, elapsed: Duration) {
         let (count, latency) = if success { &self.succeeded } else { &self.failed };
         count.inc();
@@ -191,7 +191,7 @@ impl Input {
             .await
         {
             Ok(answer) => Ok(answer.bindings.contains(&self.name)),
-            // An app without the callback wants nothing.
+            // An app without the callback wants none.
             Err(status) if status.code() == tonic::Code::Unimplemented => Ok(false),
             Err(status) => Err(status.message().to_owned()),
         }
@@ -206,7 +206,7 @@ impl Input {
     }
 }
 
-/// The life of an input binding: it reads in each phase of reading, after the one whose place it took has ended.
+/// Runs an input binding: it reads in each phase of reading, once the binding that it replaces has stopped.
 pub(super) async fn live(
     bindings: Weak<Bindings>,
     input: Arc<Input>,
@@ -235,10 +235,10 @@ pub(super) async fn live(
         drop(entered);
         drop(bindings);
         if stopped {
-            // While the last events were handled the next phase of reading may have begun.
+            // The next phase of reading may have begun while the last events were handled.
             continue;
         }
-        // It was the binding itself: the next phase may go better.
+        // The binding itself gave up; it may succeed in the next phase.
         tokio::select! {
             () = input.end.cancelled() => return,
             () = phases.until(|phase| *phase != Phase::Reading) => {}
@@ -246,8 +246,9 @@ pub(super) async fn live(
     }
 }
 
-/// Reads until the phase changes or the binding is to end: then `true`, when the last events have been handled.
-/// `false` when the app wants no events or the binding gave up.
+/// Reads until the phase changes or the binding is stopped; then returns `true` after the last events are
+/// handled. Returns
+/// `false` if the app wants no events or the binding gave up.
 async fn read(bindings: &Arc<Bindings>, input: &Arc<Input>, phases: &Phases) -> bool {
     let Some(app) = &bindings.dependencies.app else {
         return false;
@@ -277,7 +278,7 @@ async fn read(bindings: &Arc<Bindings>, input: &Arc<Input>, phases: &Phases) -> 
         grpc: app.is_grpc(),
         followed: Arc::new(Semaphore::new(deliver::MAX_FOLLOWED)),
     });
-    // Events that were read are delivered, whatever the binding does with its handler.
+    // Events that were read are delivered even if the binding drops its handler.
     let read = CancellationToken::new();
     let reading = async {
         let result = input.component.read(handler, drain.clone()).await;

@@ -15,12 +15,12 @@ const FAMILIES: FamilyNames = FamilyNames {
     latencies: "component_output_binding_latencies",
 };
 
-/// Why an output binding did not do what it was asked. Displays the reason alone; which binding is the caller's to add.
+/// Why a call of an output binding failed. Displays only the reason; the caller adds the binding's name.
 #[derive(Debug)]
 pub enum BindingError {
     /// The call names no operation.
     NoOperation,
-    /// There is none of this name.
+    /// There is no binding with this name.
     NotFound {
         /// The name.
         binding: String,
@@ -58,7 +58,7 @@ impl fmt::Display for BindingError {
 }
 
 impl BindingError {
-    /// Response metadata that reaches the caller even so.
+    /// Response metadata that reach the caller despite the error.
     pub fn metadata(&self) -> &Pairs {
         static NONE: LazyLock<Pairs> = LazyLock::new(Pairs::new);
         match self {
@@ -68,7 +68,7 @@ impl BindingError {
     }
 }
 
-/// An output binding and the rules around it.
+/// An output binding with its policy and metrics.
 pub(super) struct Output {
     component: Arc<dyn OutputBinding>,
     outbound: Outbound,

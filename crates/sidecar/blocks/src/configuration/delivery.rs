@@ -1,4 +1,4 @@
-//! Telling the app of changed configuration.
+//! Notifies the app of configuration changes.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 const LOG: &str = "dapr.runtime.http";
-/// Bytes of the app's answer that are read, so that the connection can be used again; nothing looks at them.
+/// Bytes of the app's response that are read to keep the connection reusable; they are ignored.
 const MAX_ANSWER: usize = 64 * 1024;
-/// Changes of one subscription that wait for the app; what comes then waits in the store.
+/// Undelivered changes of one subscription; further ones wait in the store.
 const MAX_UNSETTLED: usize = 64;
 const LIMITS: Limits = Limits {
     in_flight: 1,
@@ -46,9 +46,11 @@ impl App {
         }
     }
 
-    /// Tells of what `updates` report until they end or `stop`: of each changed key, and the whole change each time. The
-    /// changes of a key reach the app in their order. While the app is unhealthy they wait: nobody would tell it again later.
-    /// What it does not take in the end is logged.
+    /// Delivers `updates` to the app until they end or `stop`: one call for each changed key, with the
+    /// whole change. Changes
+    /// of a key arrive in order. While the app is unhealthy they wait, because nothing would send them
+    /// later. A change that
+    /// finally fails is logged.
     pub(super) async fn follow(
         &self,
         store: &str,
@@ -114,13 +116,13 @@ impl App {
     }
 }
 
-/// A changed key on its way to the app.
+/// A changed key to be delivered.
 struct Change {
     method: String,
     body: Bytes,
 }
 
-/// What the app is told of a change, by key and in the order of the keys.
+/// The notifications for a change, sorted by key.
 fn changes(store: &str, id: &str, items: &Items) -> Vec<(String, Change)> {
     let body = event(id, items);
     let mut keys: Vec<_> = items.keys().collect();
@@ -145,7 +147,7 @@ fn log(outcome: Result<Result<(), String>, Undelivered>) {
     tracing::error!(target: LOG, "error sending configuration item to the app: {error}");
 }
 
-/// The app's endpoint for a key; `None` for a key that would lead somewhere else.
+/// The app's endpoint for a key; `None` if the key would escape the path.
 fn method(store: &str, key: &str) -> Option<String> {
     let climbs = key.split('/').any(|segment| matches!(segment, "." | ".."));
     (!climbs).then(|| format!("configuration/{store}/{key}"))
@@ -159,7 +161,7 @@ fn event(id: &str, items: &Items) -> Bytes {
     json!({ "id": id, "items": items }).to_string().into()
 }
 
-/// A value as JSON, empty members left out.
+/// A value as JSON without empty members.
 pub fn item_json(item: &Item) -> Value {
     let mut members = Map::new();
     for (name, text) in [("value", &item.value), ("version", &item.version)] {
@@ -178,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_has_only_what_there_is() {
+    fn omits_empty_members() {
         let item = Item {
             value: "v".to_owned(),
             ..Item::default()
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_stay_below_their_store() {
+    fn keys_cannot_escape_path() {
         assert_eq!(method("s", "a/b c?").as_deref(), Some("configuration/s/a/b c?"));
         for key in ["../x", "a/../../b", "..", "a/."] {
             assert_eq!(method("s", key), None, "{key}");

@@ -1,4 +1,4 @@
-//! Running subscriptions: a task each, from the store to whoever is told.
+//! Active subscriptions: one task each, from the store to the receiver.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,30 +12,30 @@ use super::Store;
 use super::delivery::App;
 
 const LOG: &str = "dapr.runtime";
-/// Most subscriptions at once. Apps that subscribe again and again without ending any should hear of it.
+/// Most concurrent subscriptions. An app that leaks subscriptions gets an error.
 const MAX_SUBSCRIPTIONS: usize = 4096;
 
-/// Who is told of changes.
+/// The receiver of changes.
 pub(super) enum Receiver {
     /// The reader of a stream.
     Stream(mpsc::Sender<Items>),
-    /// The app, at its own endpoint.
+    /// The app, at its endpoint for changes.
     App(Arc<App>),
 }
 
-/// A subscription to be.
+/// A subscription to be started.
 pub(super) struct Watch {
     pub(super) store: Arc<Store>,
-    /// What was asked for, to ask the store's successor for the same.
+    /// The request, to repeat it on a replacement store.
     pub(super) request: Request,
     pub(super) subscription: Subscription,
     pub(super) receiver: Receiver,
 }
 
-/// A subscription that somebody may end. Whoever made it knows it by the id that the first store gave it.
+/// An active subscription. Callers know it by the id that its first store assigned.
 pub(super) struct Running {
     pub(super) store: Arc<Store>,
-    /// What `store` calls it.
+    /// The id that `store` assigned.
     own_id: String,
     stop: CancellationToken,
 }
@@ -45,14 +45,14 @@ type ById = HashMap<String, Vec<Running>>;
 /// All subscriptions.
 #[derive(Default)]
 pub(super) struct Watches {
-    // Ids are unique in a store only.
+    // Ids are unique only within a store.
     running: Arc<Mutex<ById>>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl Watches {
-    /// Whether one more may start; if not, the text says what helps.
+    /// Checks that one more may start; the error names the remedy.
     pub(super) fn check_room(&self) -> Result<(), String> {
         if self.tasks.len() < MAX_SUBSCRIPTIONS {
             return Ok(());
@@ -62,8 +62,8 @@ impl Watches {
         ))
     }
 
-    /// Tells of changes until the store, the reader or somebody else ends it. A store that takes the place of this
-    /// one is asked for the same.
+    /// Delivers changes until the store, the reader or a call ends the subscription. A replacement of the
+    /// store takes it over.
     pub(super) fn start(&self, watch: Watch) {
         let id = watch.subscription.id.clone();
         let stop = self.stop.child_token();
@@ -83,18 +83,18 @@ impl Watches {
         self.tasks.spawn(delivering.run(watch.store, watch.subscription));
     }
 
-    /// Takes a subscription off the list and stops it; its store is told by the caller.
+    /// Removes a subscription and stops it; the caller ends it in its store.
     pub(super) fn take(&self, of: impl Fn(&Running) -> bool, id: &str) -> Option<(Arc<Store>, String)> {
         take(&self.running, of, id)
     }
 
-    /// Stops all.
+    /// Stops all subscriptions.
     pub(super) fn stop(&self) {
         self.stop.cancel();
         self.tasks.close();
     }
 
-    /// Waits for their ends.
+    /// Waits for their tasks.
     pub(super) async fn stopped(&self) {
         self.tasks.wait().await;
     }
@@ -104,7 +104,7 @@ fn lock(running: &Mutex<ById>) -> MutexGuard<'_, ById> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the store to be told, and what it calls the subscription.
+/// Returns the store and the id that it assigned.
 fn take(running: &Mutex<ById>, of: impl Fn(&Running) -> bool, id: &str) -> Option<(Arc<Store>, String)> {
     let mut running = lock(running);
     let same_id = running.get_mut(id)?;
@@ -116,9 +116,9 @@ fn take(running: &Mutex<ById>, of: impl Fn(&Running) -> bool, id: &str) -> Optio
     Some((found.store, found.own_id))
 }
 
-/// Hands the changes of one subscription to its receiver, and subscribes again when the store ends it.
+/// Delivers the changes of one subscription, and resubscribes when the store is replaced.
 struct SubscriptionTask {
-    /// What everybody but the store calls it.
+    /// The id that callers use.
     id: String,
     request: Request,
     receiver: Receiver,
@@ -135,14 +135,14 @@ impl SubscriptionTask {
             end(&store, &own_id).await;
             (store, subscription) = next;
         }
-        // Whoever takes it off the list ends it in the store.
+        // The task that removes the entry also ends the subscription in the store.
         let taken = take(&self.running, |other| Arc::ptr_eq(&other.store, &store), &self.id);
         if let Some((store, own_id)) = taken {
             end(&store, &own_id).await;
         }
     }
 
-    /// Tells of what one store reports. Returns the subscription of the store's successor, if it has one.
+    /// Delivers the changes of one store. Returns the subscription of the replacement store, if any.
     async fn session(
         &self,
         store: &Arc<Store>,
@@ -155,7 +155,8 @@ impl SubscriptionTask {
                 return None;
             },
             () = store.gone.cancelled() => {
-                // The next one begins before this one ends: no change falls between them.
+                // Subscribe to the new store before the old subscription ends, so that no change is lost in
+                // between.
                 let mut delivered_all = false;
                 let mut renewing = std::pin::pin!(self.renew(store));
                 let next = loop {
@@ -164,7 +165,7 @@ impl SubscriptionTask {
                         () = &mut delivering, if !delivered_all => delivered_all = true,
                     }
                 };
-                // What the app is being told it hears to the end.
+                // A delivery in progress finishes.
                 over.cancel();
                 if !delivered_all {
                     delivering.await;
@@ -175,7 +176,7 @@ impl SubscriptionTask {
         self.renew(store).await
     }
 
-    /// Asks the successor of a store for the same; the list has the new subscription then.
+    /// Repeats the request on the replacement store and updates the list.
     async fn renew(&self, store: &Arc<Store>) -> Option<(Arc<Store>, Subscription)> {
         let next = store.successor.get()?;
         let attempt = || next.component.subscribe(&self.request);
@@ -201,7 +202,7 @@ impl SubscriptionTask {
             })
         };
         if is_known.is_none() {
-            // Somebody ended it meanwhile.
+            // The subscription was ended in the meantime.
             end(next, &subscription.id).await;
             return None;
         }
@@ -220,7 +221,7 @@ impl SubscriptionTask {
     }
 }
 
-/// Gives updates to the reader of a stream until it is gone.
+/// Sends updates to the reader of a stream until it is gone.
 async fn stream(reader: &mpsc::Sender<Items>, mut updates: mpsc::Receiver<Items>, over: &CancellationToken) {
     loop {
         let items = tokio::select! {

@@ -1,4 +1,4 @@
-//! Between the messages of the second version of the API and those of components.
+//! Converts between alpha2 messages and those of components.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use proto::conversation_tools::ToolTypes;
 
 use super::scrubbed;
 
-/// What a component is asked; the error is what is wrong with the request.
+/// The component's request; the error says what is invalid.
 pub(super) fn question(request: proto::ConversationRequestAlpha2) -> Result<Request, String> {
     let mut messages = Vec::new();
     for input in request.inputs {
@@ -97,7 +97,7 @@ fn tool_choice(given: String, tools: &[Tool]) -> Result<Option<ToolChoice>, Stri
     }
 }
 
-/// One output per answer of the model.
+/// One output for each choice of the model.
 pub(super) fn outputs(response: Response) -> Vec<proto::ConversationResultAlpha2> {
     let usage = response.usage.map(tokens);
     let model = Some(response.model).filter(|model| !model.is_empty());

@@ -1,4 +1,4 @@
-//! Takes personal data out of texts: each finding becomes the name of what it is, in angle brackets.
+//! Removes personal data from texts: each finding is replaced by its kind in angle brackets.
 
 mod fold;
 mod links;
@@ -12,29 +12,30 @@ use regex::Regex;
 use self::fold::Folded;
 use self::links::{InLink, Passing};
 
-/// Whether a match, at its place in a text, is what it looks like.
+/// Whether a match at its position in a text is a finding.
 type Accept = fn(&str, &Range<usize>) -> bool;
 
 /// A kind of personal data.
 struct Entity {
-    /// What a finding becomes.
+    /// The replacement text.
     placeholder: &'static str,
     pattern: Regex,
-    /// Whether a match is one, with the text around it.
+    /// Whether a match is a finding, given the text around it.
     accept: Accept,
-    /// What of a match inside of a link is one: links have numbers of their own.
+    /// The part of a match inside a link that is a finding: links contain numbers that are not personal.
     in_link: InLink,
 }
 
 const STREETS: &str = "street|st|avenue|ave|road|rd|highway|hwy|square|sq|trail|trl|drive|dr|court|ct|park|parkway\
                        |pkwy|circle|cir|boulevard|blvd";
 const OCTET: &str = "(?:25[0-5]|2[0-4][0-9]|[01]?[0-9]?[0-9])";
-/// Letters and digits of addresses: the alphabets that have spaces between words.
+/// Letters and digits of addresses, in alphabets that separate words by spaces.
 const LETTER: &str = "A-Za-z0-9À-ɏͰ-ӿ";
 const DIGITS: &str = r"(?:\([0-9]{1,4}\)|[0-9]{1,4})";
 
-/// Of findings that begin at the same place the longest counts, of equally long ones that of the first entity. Word
-/// boundaries are those of ASCII: with others the search is many times as slow where the text has other letters.
+/// Of findings that start at the same position the longest wins; among equally long ones, the first entity.
+/// Word boundaries
+/// are ASCII, because others make the search many times slower on non-ASCII text.
 static ENTITIES: LazyLock<Vec<Entity>> = LazyLock::new(|| {
     let any: Accept = |_, _| true;
     let label = format!("[{LETTER}](?:[{LETTER}-]*[{LETTER}])?");
@@ -124,21 +125,21 @@ static ENTITIES: LazyLock<Vec<Entity>> = LazyLock::new(|| {
     compiled.collect()
 });
 
-/// No digit touches it.
+/// Not adjacent to another digit.
 fn number(text: &str, found: &Range<usize>) -> bool {
     let before = text[..found.start].chars().next_back();
     let after = text[found.end..].chars().next();
     [before, after].iter().flatten().all(|c| !c.is_ascii_digit())
 }
 
-/// No letter or digit touches it.
+/// Not adjacent to a letter or digit.
 fn word(text: &str, found: &Range<usize>) -> bool {
     let before = text[..found.start].chars().next_back();
     let after = text[found.end..].chars().next();
     [before, after].iter().flatten().all(|c| !c.is_alphanumeric())
 }
 
-/// The account of a repository (`git@host:path`) is nobody's.
+/// Excludes the account of a repository (`git@host:path`).
 fn mailbox(text: &str, found: &Range<usize>) -> bool {
     !(text[found.clone()].starts_with("git@") && text[found.end..].starts_with(':'))
 }
@@ -156,7 +157,7 @@ fn iban(text: &str, found: &Range<usize>) -> bool {
     (15..=34).contains(&length) && word(text, found)
 }
 
-/// Seven to fifteen digits that are no date.
+/// Seven to fifteen digits that are not a date.
 fn phone(text: &str, found: &Range<usize>) -> bool {
     let candidate = &text[found.clone()];
     let digits = candidate.bytes().filter(u8::is_ascii_digit).count();
@@ -164,11 +165,11 @@ fn phone(text: &str, found: &Range<usize>) -> bool {
     (7..=15).contains(&digits) && parts != [4, 2, 2] && number(text, found)
 }
 
-/// Places in a text and what is found there.
+/// Positions in a text and the kind found there.
 type Findings = Vec<(Range<usize>, &'static str)>;
 
 impl Entity {
-    /// Adds what there is of it. Matches come in the order of the text, and so do its links: both are passed once.
+    /// Adds all findings. Matches and links both come in text order, so each is visited once.
     fn find(&self, text: &str, links: &mut Passing<'_>, found: &mut Findings) {
         for range in self.pattern.find_iter(text).map(|found| found.range()) {
             let inside = links.are_around(range.start);
@@ -201,7 +202,7 @@ pub(super) fn scrub(text: &str) -> String {
         if range.end <= copied {
             continue;
         }
-        // What reaches beyond an earlier finding goes too.
+        // The part that extends beyond an earlier finding is removed too.
         scrubbed.push_str(&text[copied..range.start.max(copied)]);
         scrubbed.push_str(placeholder);
         copied = range.end;
@@ -215,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn personal_data_is_named() {
+    fn replaces_personal_data() {
         for (text, expected) in [
             (
                 "my phone number is +2222222222",
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_stays() {
+    fn keeps_other_text() {
         for text in [
             "",
             "well hello there",
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn personal_data_in_links_goes_and_the_links_stay() {
+    fn scrubs_links_but_keeps_them() {
         for (text, expected) in [
             (
                 "see https://aavaz.ai/emp/488-23-3729",
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn other_forms_of_the_same_characters_hide_nothing() {
+    fn finds_other_forms_of_characters() {
         for (text, expected) in [
             ("jane＠example.com!", "<EMAIL_ADDRESS>!"),
             ("jane﹫example。com", "<EMAIL_ADDRESS>"),
@@ -353,12 +354,13 @@ mod tests {
     }
 
     #[test]
-    fn many_links_are_passed_once() {
+    fn visits_links_once() {
         let count = 50_000;
         let text = "http://x.org/a jane@example.com ".repeat(count);
         let scrubbed = scrub(&text);
         assert_eq!(scrubbed.matches("http://x.org/a <EMAIL_ADDRESS> ").count(), count);
-        // A look at a link either leaves it behind or ends with a match: at most as many as both together.
+        // Each check either passes a link or ends with a match, so there are at most as many checks as
+        // links and matches.
         let (links, mailboxes) = (links::find(&text), &ENTITIES[0]);
         assert_eq!(links.len(), count);
         let (mut passing, mut found) = (Passing::of(&links), Vec::new());
@@ -368,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn text_around_findings_is_kept_whatever_its_alphabet() {
+    fn keeps_text_around_findings() {
         assert_eq!(scrub("é test@test.com é 10.0.0.1é"), "é <EMAIL_ADDRESS> é <IP>é");
         assert_eq!(scrub("日本10.8.9.1日本"), "日本<IP>日本");
     }

@@ -12,7 +12,7 @@ use proto::conversation_tools::ToolTypes;
 
 use super::*;
 
-/// Writes down what it is asked, and answers with two choices.
+/// Records its requests and responds with two choices.
 struct Asked(Arc<Mutex<Vec<Request>>>);
 
 #[async_trait]
@@ -109,7 +109,7 @@ fn function(name: &str) -> proto::ConversationTools {
 }
 
 #[tokio::test]
-async fn messages_tools_and_options_reach_the_component() {
+async fn passes_messages_tools_and_options() {
     let (block, asked) = block();
     let scrubbed = proto::ConversationInputAlpha2 {
         scrub_pii: Some(true),
@@ -160,7 +160,7 @@ async fn messages_tools_and_options_reach_the_component() {
 }
 
 #[tokio::test]
-async fn tool_choices_are_checked() {
+async fn checks_tool_choices() {
     let (block, asked) = block();
     for (choice, tools, expected) in [
         ("", vec![], Some(None)),
@@ -199,7 +199,7 @@ async fn tool_choices_are_checked() {
 }
 
 #[tokio::test]
-async fn requests_that_say_nothing_are_refused() {
+async fn refuses_empty_requests() {
     let (block, asked) = block();
     let missing = block.alpha2(request(Vec::new())).await;
     assert!(matches!(missing, Err(ConversationError::MissingInputs(name)) if name == "llm"));
@@ -225,7 +225,7 @@ async fn requests_that_say_nothing_are_refused() {
 }
 
 #[tokio::test]
-async fn the_first_version_has_roles_by_name_and_echoes_parameters() {
+async fn alpha1_maps_roles_and_echoes_parameters() {
     let (block, asked) = block();
     let input = |role: &str| proto::ConversationInput {
         content: "call +12125550123".to_owned(),
@@ -258,7 +258,7 @@ async fn the_first_version_has_roles_by_name_and_echoes_parameters() {
 }
 
 #[tokio::test]
-async fn failures_of_the_component_are_told() {
+async fn reports_component_errors() {
     let (block, _asked) = block();
     let mut question = request(vec![user("x")]);
     question.temperature = Some(2.0);
@@ -269,7 +269,7 @@ async fn failures_of_the_component_are_told() {
 }
 
 #[tokio::test]
-async fn much_text_is_scrubbed_on_another_thread() {
+async fn scrubs_large_text_off_thread() {
     let (block, _asked) = block();
     for (length, at_once) in [(INLINE / SCRUBBING / 2, true), (INLINE / SCRUBBING + 1, false)] {
         let text = "x".repeat(length);

@@ -1,5 +1,6 @@
-//! Documents as they stream through: whatever their size, little is held. Segments are encrypted and decrypted away from
-//! the threads that serve calls, as many at a time as have come already.
+//! Streaming documents: memory does not grow with their size. Segments are encrypted and decrypted off the
+//! serving
+//! threads, in batches of those that have arrived.
 
 use std::collections::VecDeque;
 
@@ -13,20 +14,20 @@ use super::CryptoError;
 use super::scheme::{MAX_HEADER, NAME};
 use super::segments::{Direction, SegmentError, Segments};
 
-/// Most bytes of input that are taken before they are worked on, give or take a piece.
+/// Bytes of input taken before a batch is processed, give or take one piece.
 const BATCH: usize = 256 << 10;
 
-/// What comes out of encryption and decryption, in pieces.
+/// The output of encryption and decryption, in pieces.
 pub type Output = BoxStream<'static, Result<Bytes, CryptoError>>;
 
-/// The header of a document: manifest and MAC, and what was read of the payload.
+/// The header of a document: manifest and MAC, and the payload bytes read with them.
 pub(super) struct Header {
     pub(super) manifest: Bytes,
     pub(super) mac: Bytes,
     pub(super) rest: Bytes,
 }
 
-/// Reads as far as the third newline, give or take the piece that has it.
+/// Reads up to the third newline, rounded to whole pieces.
 pub(super) async fn read_header<S>(input: &mut S) -> Result<Header, CryptoError>
 where
     S: Stream<Item = Result<Bytes, BoxError>> + Unpin,
@@ -77,7 +78,7 @@ fn header(read: &BytesMut, first: usize, second: usize, third: usize) -> Result<
 
 struct Pump<S> {
     input: S,
-    /// Absent while they are worked on.
+    /// `None` while they are being processed.
     segments: Option<Segments>,
     direction: Direction,
     ready: VecDeque<Bytes>,
@@ -86,15 +87,16 @@ struct Pump<S> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PumpState {
-    /// More input may come.
+    /// More input may follow.
     Open,
-    /// All input is here.
+    /// All input has arrived.
     Last,
-    /// All output is made, or there was an error.
+    /// All output is produced, or an error occurred.
     Done,
 }
 
-/// `opening`, and then the segments of `input` encrypted or decrypted. `begun` was read of the input before.
+/// `opening`, followed by the encrypted or decrypted segments of `input`. `begun` was already read from the
+/// input.
 pub(super) fn pump<S>(
     opening: Bytes,
     begun: &[u8],
@@ -152,7 +154,7 @@ where
         }
     }
 
-    /// Waits for input, and takes what else is there already.
+    /// Waits for input, then takes everything that has already arrived.
     async fn take(&mut self, segments: &mut Segments) -> Result<PumpState, CryptoError> {
         let mut came = self.input.next().await;
         loop {
@@ -176,11 +178,11 @@ fn failed(error: SegmentError) -> CryptoError {
     CryptoError::Stream(error.to_string())
 }
 
-/// Reads `bytes` as the header of a document, whole and in pieces of `size` bytes.
+/// Parses `bytes` as a document header, whole and in pieces of `size` bytes.
 ///
 /// # Panics
 ///
-/// When the two readings differ, or a manifest does not survive its own encoding.
+/// If the two results differ, or a manifest does not survive its own encoding.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz_document_header(bytes: &[u8], size: usize) {
     use super::scheme::Manifest;

@@ -1,8 +1,10 @@
 //! The encryption scheme `dapr.io/enc/v1`: its names, its header and the keys of a document.
 //!
-//! A document is a header of three lines and segments. The header names the scheme, has a manifest in JSON and a MAC
-//! of both. Each document has a file key of its own; what encrypts the segments and what signs the header derive from
-//! it, and it stands in the manifest wrapped with the app's key.
+//! A document is a header of three lines, then segments. The header has the scheme name, a JSON manifest
+//! and a MAC of
+//! both. Each document has its own random file key. The segment key and the header key derive from it, and
+//! the manifest
+//! contains it wrapped with the app's key.
 
 use aws_lc_rs::aead::{AES_256_GCM, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
@@ -18,12 +20,12 @@ use super::segments::Segments;
 pub(super) const NAME: &str = "dapr.io/enc/v1";
 /// Longest header, bytes.
 pub(super) const MAX_HEADER: usize = 64 << 10;
-/// Length of a file key and of what derives from it, bytes.
+/// Length of a file key and its derived keys, bytes.
 const KEY: usize = 32;
-/// Length of the part of a nonce that is the same for a whole document.
+/// Length of the nonce prefix shared by all segments of a document.
 pub(super) const PREFIX: usize = 7;
 
-/// How a file key is wrapped.
+/// Algorithms that wrap a file key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrapping {
     /// `A256KW`, also `AES`.
@@ -39,7 +41,7 @@ pub enum Wrapping {
 }
 
 impl Wrapping {
-    /// By name, in any case.
+    /// Parses a name, in any case.
     pub fn named(name: &str) -> Option<Self> {
         let upper = name.to_uppercase();
         match upper.as_str() {
@@ -51,7 +53,7 @@ impl Wrapping {
         }
     }
 
-    /// As providers know it.
+    /// The name that providers use.
     pub fn name(self) -> &'static str {
         match self {
             Self::Aes256Kw => "A256KW",
@@ -84,7 +86,7 @@ impl Wrapping {
     }
 }
 
-/// What encrypts segments.
+/// Segment ciphers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cipher {
     /// `AES-GCM` with 256 bits.
@@ -95,7 +97,7 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// By name, in any case.
+    /// Parses a name, in any case.
     pub fn named(name: &str) -> Option<Self> {
         match name.to_uppercase().as_str() {
             "AES-GCM" => Some(Self::AesGcm),
@@ -115,7 +117,7 @@ impl Cipher {
 /// The second line of a document.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Manifest {
-    /// The key that unwraps the file key, unless it is kept secret.
+    /// The key that unwraps the file key, unless it is omitted.
     #[serde(rename = "k", default, skip_serializing_if = "String::is_empty")]
     pub(super) key: String,
     #[serde(rename = "kw")]
@@ -125,13 +127,13 @@ pub(super) struct Manifest {
     pub(super) file_key: Vec<u8>,
     #[serde(rename = "cph")]
     pub(super) cipher: Cipher,
-    /// What the nonces of all segments begin with.
+    /// The nonce prefix of all segments.
     #[serde(rename = "np", with = "base64_text")]
     pub(super) prefix: Vec<u8>,
 }
 
 impl Manifest {
-    /// `None` for anything that is no valid manifest; why is not told to whoever sent it.
+    /// `None` for an invalid manifest; the sender is not told why.
     pub(super) fn parse(line: &[u8]) -> Option<(Self, [u8; PREFIX])> {
         let manifest: Self = serde_json::from_slice(line).ok()?;
         let prefix = manifest.prefix.as_slice().try_into().ok()?;
@@ -185,7 +187,7 @@ mod base64_text {
 /// The file key of a document.
 pub(super) struct FileKey(Zeroizing<[u8; KEY]>);
 
-/// The library could not make a key: memory, or the source of randomness.
+/// The library could not generate a key, for lack of memory or randomness.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to generate file key")]
 pub(super) struct NoKey;
@@ -199,7 +201,7 @@ impl KeyType for Length {
 }
 
 impl FileKey {
-    /// A random key, and a random prefix of nonces.
+    /// A random key and a random nonce prefix.
     pub(super) fn random() -> Result<(Self, [u8; PREFIX]), NoKey> {
         let (mut key, mut prefix) = (Zeroizing::new([0; KEY]), [0; PREFIX]);
         aws_lc_rs::rand::fill(key.as_mut_slice()).map_err(|_| NoKey)?;
@@ -207,8 +209,9 @@ impl FileKey {
         Ok((Self(key), prefix))
     }
 
-    /// An unwrapped key. One that could not be unwrapped, or is none, becomes a random one that nobody knows: no MAC
-    /// fits it, and whoever sent the document does not learn whether the key exists.
+    /// An unwrapped key. If unwrapping failed or the length is wrong, a random key takes its place: no MAC
+    /// matches it, so the
+    /// sender cannot learn whether the key exists.
     pub(super) fn of(unwrapped: Option<&[u8]>) -> Result<Self, NoKey> {
         let mut key = Zeroizing::new([0; KEY]);
         aws_lc_rs::rand::fill(key.as_mut_slice()).map_err(|_| NoKey)?;
@@ -237,7 +240,7 @@ impl FileKey {
         Ok(hmac::Key::new(hmac::HMAC_SHA256, key.as_slice()))
     }
 
-    /// The header of a document, with the last newline.
+    /// The header of a document, including the last newline.
     pub(super) fn sign(&self, manifest: &str) -> Result<String, NoKey> {
         let mut header = format!("{NAME}\n{manifest}\n");
         let mac = hmac::sign(&self.header_key()?, header.as_bytes());
@@ -246,14 +249,14 @@ impl FileKey {
         Ok(header)
     }
 
-    /// Whether `mac` is that of the manifest; compared in constant time.
+    /// Whether `mac` matches the manifest; compared in constant time.
     pub(super) fn verifies(&self, manifest: &[u8], mac: &[u8]) -> bool {
         let Ok(key) = self.header_key() else { return false };
         let message = [NAME.as_bytes(), b"\n", manifest, b"\n"].concat();
         hmac::verify(&key, &message, mac).is_ok()
     }
 
-    /// What encrypts or decrypts the segments.
+    /// The segment cipher.
     pub(super) fn segments(&self, cipher: Cipher, prefix: [u8; PREFIX]) -> Result<Segments, NoKey> {
         let algorithm = match cipher {
             Cipher::AesGcm => &AES_256_GCM,

@@ -1,31 +1,32 @@
-//! The payload of a document: segments, each encrypted with a nonce that says its place and whether it is the last,
-//! so that none can be left out, moved or cut off.
+//! The payload of a document: segments, each encrypted with a nonce of its position and a flag for the last
+//! one, so that
+//! removing, moving or truncating segments is detected.
 
 use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce};
 use bytes::{Bytes, BytesMut};
 
 use super::scheme::PREFIX;
 
-/// Plaintext in a segment, bytes; the last may be shorter.
+/// Plaintext bytes of a segment; the last may be shorter.
 pub(super) const SEGMENT: usize = 64 << 10;
-/// How much longer a segment is when encrypted.
+/// Overhead of an encrypted segment, bytes.
 pub(super) const TAG: usize = 16;
 
-/// What went wrong with a segment.
+/// Why a segment failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SegmentError {
-    /// It was tampered with, or is not all there.
+    /// The segment was modified or is incomplete.
     #[error("error processing segment {0}: failed to decrypt segment")]
     Decrypt(u32),
-    /// The cipher refused it.
+    /// The cipher refused the segment.
     #[error("error processing segment {0}: failed to encrypt segment")]
     Encrypt(u32),
-    /// There are no more numbers.
+    /// The segment counter is exhausted.
     #[error("input stream is too large")]
     TooLarge,
 }
 
-/// Encrypts or decrypts a payload from pieces of any size.
+/// Encrypts or decrypts a payload that arrives in pieces of any size.
 pub(super) struct Segments {
     key: LessSafeKey,
     prefix: [u8; PREFIX],
@@ -33,7 +34,7 @@ pub(super) struct Segments {
     held: BytesMut,
 }
 
-/// What is done to a payload.
+/// Encrypt or decrypt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Encrypt,
@@ -41,7 +42,7 @@ pub(super) enum Direction {
 }
 
 impl Direction {
-    /// Length of a segment that goes in, bytes.
+    /// Length of an input segment, bytes.
     fn length(self) -> usize {
         match self {
             Self::Encrypt => SEGMENT,
@@ -60,22 +61,22 @@ impl Segments {
         }
     }
 
-    /// Takes a piece of the payload.
+    /// Adds a piece of the payload.
     pub(super) fn push(&mut self, piece: &[u8]) {
         self.held.extend_from_slice(piece);
     }
 
-    /// Whether there is a segment that another follows for sure.
+    /// Whether there is a full segment that is certainly not the last.
     pub(super) fn has_next(&self, direction: Direction) -> bool {
         self.held.len() > direction.length()
     }
 
-    /// Bytes that wait to be worked on.
+    /// Buffered bytes.
     pub(super) fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// All segments that are here; with the `last` one, when nothing follows any more.
+    /// Processes all buffered segments; with `last`, including the last one.
     pub(super) fn work(&mut self, direction: Direction, last: bool) -> Result<Vec<Bytes>, SegmentError> {
         let mut ready = Vec::new();
         while let Some(segment) = self.next(direction)? {
@@ -87,7 +88,7 @@ impl Segments {
         Ok(ready)
     }
 
-    /// The next segment, if it is sure that another follows it.
+    /// The next segment, if it is certainly not the last.
     fn next(&mut self, direction: Direction) -> Result<Option<Bytes>, SegmentError> {
         if !self.has_next(direction) {
             return Ok(None);
@@ -96,8 +97,9 @@ impl Segments {
         self.process(direction, segment, false).map(Some)
     }
 
-    /// The last segment, when nothing follows any more; none of an empty payload. That is Dapr's format, in which an
-    /// empty document and one that was cut behind its header are the same.
+    /// The last segment, at the end of the input; `None` for an empty payload. In Dapr's format, an empty
+    /// document and one
+    /// truncated after its header are the same.
     pub(super) fn last(&mut self, direction: Direction) -> Result<Option<Bytes>, SegmentError> {
         if self.held.is_empty() {
             return Ok(None);

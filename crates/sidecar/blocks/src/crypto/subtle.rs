@@ -1,5 +1,6 @@
-//! Single operations with the keys of a provider. Why one failed is logged and not told: an app that passes on what
-//! others send it must not become an oracle.
+//! Single key operations. The reason of a failure is logged but not returned: an app that forwards
+//! untrusted input must
+//! not become a decryption oracle.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ fn hide_cause(what: &'static str) -> impl Fn(Cause) -> CryptoError {
     }
 }
 
-/// Parameters from the fields that requests have in common.
+/// Parameters from the fields that all requests share.
 macro_rules! parameters {
     ($request:expr) => {
         Parameters {
@@ -32,7 +33,7 @@ macro_rules! parameters {
     };
 }
 
-/// Single operations; each fails with [`CryptoError::Unimplemented`] where they are not offered.
+/// Single operations; each returns [`CryptoError::Unimplemented`] if they are disabled.
 impl Crypto {
     fn subtle(&self, name: &str) -> Outcome<Arc<Provider>> {
         if self.subtle {
@@ -42,7 +43,7 @@ impl Crypto {
         }
     }
 
-    /// The public half of a key.
+    /// The public part of a key.
     ///
     /// # Errors
     /// [`CryptoError`].
@@ -160,7 +161,7 @@ impl Crypto {
         })
     }
 
-    /// Whether a signature is right.
+    /// Whether a signature is valid.
     ///
     /// # Errors
     /// [`CryptoError`].

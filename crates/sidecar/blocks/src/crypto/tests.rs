@@ -10,7 +10,7 @@ use super::*;
 
 const KEYS: &str = include_str!("../../../../components/crypto/tests/data/keys.jwks.json");
 
-/// A document that Dapr's own library wrote: github.com/dapr/kit v0.17.0, with the keys of [`KEYS`].
+/// A document written by Dapr's own library, github.com/dapr/kit v0.17.0, with the keys of [`KEYS`].
 macro_rules! document {
     ($name:literal) => {
         (
@@ -73,7 +73,7 @@ async fn opened(block: &Crypto, document: &[u8], key: &str) -> Result<Vec<u8>, C
 }
 
 #[tokio::test]
-async fn documents_of_dapr_are_decrypted() {
+async fn decrypts_documents_of_dapr() {
     let block = block().await;
     for ((name, document), key, length) in [
         (document!("empty"), "", 0),
@@ -93,7 +93,7 @@ async fn documents_of_dapr_are_decrypted() {
 }
 
 #[tokio::test]
-async fn documents_of_any_length_come_back() {
+async fn round_trips_any_length() {
     let block = block().await;
     for length in [
         0,
@@ -134,7 +134,7 @@ async fn documents_of_any_length_come_back() {
 }
 
 #[tokio::test]
-async fn large_documents_are_worked_on_on_another_thread() {
+async fn processes_large_documents_off_thread() {
     let block = block().await;
     let with = options("oct32", "a256kw");
     for (length, at_once) in [(INLINE / 2, true), (INLINE + 1, false)] {
@@ -148,7 +148,7 @@ async fn large_documents_are_worked_on_on_another_thread() {
 }
 
 #[tokio::test]
-async fn the_size_of_pieces_does_not_matter() {
+async fn accepts_any_piece_size() {
     let block = block().await;
     let plain = text(2 * SEGMENT + 9);
     let document = sealed(&block, &plain, &options("rsa", "RSA")).await;
@@ -160,7 +160,7 @@ async fn the_size_of_pieces_does_not_matter() {
 }
 
 #[tokio::test]
-async fn a_segment_is_held_and_no_more() {
+async fn buffers_at_most_one_segment() {
     let block = block().await;
     let provider = block.provider("keys").unwrap();
     let (sender, receiver) = futures::channel::mpsc::unbounded();
@@ -179,7 +179,7 @@ async fn a_segment_is_held_and_no_more() {
 }
 
 #[tokio::test]
-async fn the_manifest_names_the_key_it_is_told() {
+async fn manifest_names_decryption_key() {
     let block = block().await;
     let named = async |with: EncryptOptions| {
         let document = sealed(&block, b"x", &with).await;
@@ -207,7 +207,7 @@ async fn the_manifest_names_the_key_it_is_told() {
 }
 
 #[tokio::test]
-async fn whatever_is_changed_is_noticed() {
+async fn detects_any_modification() {
     let block = block().await;
     let document = sealed(&block, &text(2 * SEGMENT + 7), &options("oct32", "AES")).await;
     let header = document
@@ -269,9 +269,9 @@ async fn whatever_is_changed_is_noticed() {
     }
 }
 
-/// The one cut that cannot be noticed: Dapr writes no segment for an empty document, so that is what the rest looks like.
+/// The one truncation that cannot be detected: Dapr writes no segment for an empty document.
 #[tokio::test]
-async fn a_header_alone_is_an_empty_document() {
+async fn header_alone_is_empty_document() {
     let block = block().await;
     let document = sealed(&block, b"text", &options("oct32", "AES")).await;
     let newlines = document.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
@@ -283,7 +283,7 @@ async fn a_header_alone_is_an_empty_document() {
 }
 
 #[tokio::test]
-async fn headers_that_are_none_say_so() {
+async fn reports_invalid_headers() {
     let block = block().await;
     let long = [b"dapr.io/enc/v1\n".to_vec(), vec![b'x'; 70 << 10]].concat();
     let manifest = |json: &str| format!("dapr.io/enc/v1\n{json}\nAAAA\n").into_bytes();
@@ -329,7 +329,7 @@ async fn headers_that_are_none_say_so() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_not_there_looks_like_one_that_does_not_fit() {
+async fn missing_key_looks_like_wrong_key() {
     let block = block().await;
     let document = sealed(&block, b"x", &options("oct32", "AES")).await;
     let mut texts = Vec::new();
@@ -343,7 +343,7 @@ async fn a_key_that_is_not_there_looks_like_one_that_does_not_fit() {
     assert_eq!(texts, ["failed to validate the document's signature"]);
 }
 
-/// A document that whoever knows `file_key` could write, with `wrapped` as the wrapped file key.
+/// A document that an attacker who knows `file_key` could write, with `wrapped` as the wrapped file key.
 fn forged(file_key: &FileKey, key: &str, wrapping: Wrapping, wrapped: &[u8]) -> Vec<u8> {
     let prefix = [7; scheme::PREFIX];
     let manifest = Manifest {
@@ -361,7 +361,7 @@ fn forged(file_key: &FileKey, key: &str, wrapping: Wrapping, wrapped: &[u8]) -> 
 }
 
 #[tokio::test]
-async fn nobody_knows_the_key_that_stands_in_for_one_that_was_not_unwrapped() {
+async fn substitute_key_is_not_forgeable() {
     let block = block().await;
     let provider = block.provider("keys").unwrap();
     let wrapped_short = {
@@ -398,7 +398,7 @@ async fn nobody_knows_the_key_that_stands_in_for_one_that_was_not_unwrapped() {
             };
             assert_eq!(text, "failed to validate the document's signature", "{what}");
         }
-        // The forger's tools work: with the right key the document is read.
+        // Check of the forging helper: with the right key the document is decrypted.
         let with = Parameters {
             key: "oct32",
             algorithm: "A256KW",
@@ -411,7 +411,7 @@ async fn nobody_knows_the_key_that_stands_in_for_one_that_was_not_unwrapped() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_encrypted_is_refused_before_any_output() {
+async fn refuses_encryption_before_output() {
     let block = block().await;
     let provider = block.provider("keys").unwrap();
     for (key, algorithm, cipher, expected) in [
@@ -466,7 +466,7 @@ async fn what_cannot_be_encrypted_is_refused_before_any_output() {
 }
 
 #[tokio::test]
-async fn an_input_that_breaks_off_breaks_the_output_off() {
+async fn input_error_ends_output() {
     let block = block().await;
     let provider = block.provider("keys").unwrap();
     let input = stream::iter([Ok(Bytes::from_static(b"begin")), Err(BoxError::from("gone"))]);

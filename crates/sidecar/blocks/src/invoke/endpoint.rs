@@ -1,4 +1,4 @@
-//! HTTP endpoints outside: named by an HTTPEndpoint resource, or given as an absolute URL.
+//! External HTTP endpoints: an HTTPEndpoint resource or an absolute URL.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -23,28 +23,28 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::{OnceCell, Semaphore};
 
-/// Time to connect and to shake hands, each.
+/// Timeout of the TCP connect, and of the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Redirects followed in one call.
+/// Most redirects followed in one call.
 const MAX_REDIRECTS: usize = 10;
 
 /// An HTTPEndpoint with its secrets resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointSpec {
-    /// The id callers use.
+    /// Id that callers use.
     pub name: String,
     /// The base URL of calls.
     pub base_url: String,
-    /// Set on every call.
+    /// Headers set on every call.
     pub headers: Vec<(String, String)>,
-    /// PEM of the authorities to trust instead of the system's.
+    /// PEM certificates to trust instead of the system's.
     pub root_ca: Option<String>,
-    /// PEM of a client certificate chain and its key.
+    /// PEM of a client certificate chain, and its key.
     pub client: Option<(String, String)>,
 }
 
-/// Why an endpoint could not be set up or asked.
+/// Why an endpoint could not be configured or called.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// `clientTLS.rootCA`.
@@ -55,22 +55,22 @@ pub enum EndpointError {
     /// `clientTLS.certificate` and `privateKey`.
     #[error("failed to load client certificate for http endpoint {0}: {1}")]
     ClientCertificate(String, String),
-    /// A header that HTTP does not allow.
+    /// A header that is invalid in HTTP.
     #[error("http endpoint {0}: header {1:?} is not a legal HTTP header")]
     Header(String, String),
-    /// The HTTP client could not be made.
+    /// The HTTP client could not be built.
     #[error("http endpoint {0}: {1}")]
     Client(String, String),
     /// The call has no verb.
     #[error("invalid HTTP verb")]
     InvalidVerb,
-    /// The method leads out of the base URL of the endpoint, whose headers and certificate are for what is below it.
+    /// The method escapes the base URL of the endpoint, for which its headers and certificate are meant.
     #[error(
         "the method leads out of the baseUrl of http endpoint {0}, or a server may read it so: leave out ..;, backslashes \
          and escapes of escapes"
     )]
     Outside(String),
-    /// Connection trouble.
+    /// The connection failed.
     #[error("{0}")]
     Send(String),
 }
@@ -78,7 +78,7 @@ pub enum EndpointError {
 struct Endpoint {
     spec: EndpointSpec,
     base_url: String,
-    /// The same, if it is a URL.
+    /// The parsed base URL, if it is valid.
     base: Option<Url>,
     headers: HeaderMap,
     client: reqwest::Client,
@@ -89,8 +89,9 @@ struct Endpoint {
 pub struct Endpoints {
     named: ArcSwap<HashMap<String, Arc<Endpoint>>>,
     max_concurrency: Option<usize>,
-    /// For absolute URLs: follows no redirects, like the app channel it stands in for. Made when the first is called,
-    /// because reading the system's certificates takes longer than the rest of a sidecar's start.
+    /// For absolute URLs: follows no redirects, like the app channel. Built on first use, because loading
+    /// the system's
+    /// certificates takes longer than the rest of the start.
     anonymous: OnceCell<reqwest::Client>,
     unverified_urls: bool,
     permits: Option<Arc<Semaphore>>,
@@ -98,20 +99,20 @@ pub struct Endpoints {
     middlewares: Arc<Middlewares>,
 }
 
-/// What all endpoints share.
+/// Settings shared by all endpoints.
 pub struct Common {
-    /// `--app-max-concurrency`: calls at once, per endpoint.
+    /// `--app-max-concurrency`: concurrent calls of each endpoint.
     pub max_concurrency: Option<usize>,
-    /// Skip certificate checks of absolute URLs (`--app-protocol https`).
+    /// Skip certificate verification for absolute URLs (`--app-protocol https`).
     pub unverified_urls: bool,
     /// Counts calls.
     pub metrics: Arc<SidecarMetrics>,
-    /// What calls pass on their way out.
+    /// The middleware pipeline of outgoing calls.
     pub middlewares: Arc<Middlewares>,
 }
 
 impl Endpoints {
-    /// None yet.
+    /// No endpoints yet.
     pub fn new(common: Common) -> Self {
         Self {
             named: ArcSwap::default(),
@@ -124,10 +125,10 @@ impl Endpoints {
         }
     }
 
-    /// Adds an endpoint, in the place of one with its name. Calls under way are not disturbed.
+    /// Adds or replaces an endpoint. Calls in flight are not affected.
     ///
     /// # Errors
-    /// [`EndpointError`]; what was there stays.
+    /// [`EndpointError`]; the previous endpoint stays.
     pub fn put(&self, spec: EndpointSpec) -> Result<(), EndpointError> {
         if self
             .named
@@ -146,7 +147,7 @@ impl Endpoints {
         Ok(())
     }
 
-    /// Takes an endpoint out. Calls under way are not disturbed.
+    /// Removes an endpoint. Calls in flight are not affected.
     pub fn remove(&self, name: &str) {
         self.named.rcu(|named| {
             let mut named = HashMap::clone(named);
@@ -176,7 +177,7 @@ impl Endpoints {
     /// Calls a named endpoint.
     ///
     /// # Errors
-    /// [`EndpointError`] when it gave no response.
+    /// [`EndpointError`] if there was no response.
     pub async fn call_named(&self, name: &str, call: Call) -> Result<Reply, EndpointError> {
         let Some(endpoint) = self.named.load().get(name).cloned() else {
             return Err(EndpointError::Send(format!(
@@ -200,10 +201,10 @@ impl Endpoints {
             .await
     }
 
-    /// Calls a method under an absolute URL.
+    /// Calls a method at an absolute URL.
     ///
     /// # Errors
-    /// [`EndpointError`] when it gave no response.
+    /// [`EndpointError`] if there was no response.
     pub async fn call_url(&self, url: &str, call: Call) -> Result<Reply, EndpointError> {
         let client = self.anonymous.get_or_try_init(|| anonymous(self.unverified_urls));
         self.call(client.await?, url, call, None, self.permits.as_ref())
@@ -218,7 +219,7 @@ impl Endpoints {
         extra: Option<&HeaderMap>,
         permits: Option<&Arc<Semaphore>>,
     ) -> Result<Reply, EndpointError> {
-        // The semaphore is never closed, so there is always a permit in the end.
+        // The semaphore is never closed, so a permit always becomes available.
         let permit = match permits {
             Some(permits) => Arc::clone(permits).acquire_owned().await.ok(),
             None => None,
@@ -265,7 +266,7 @@ impl Endpoints {
     }
 }
 
-/// The URL of a call. One of no method at all is for the base itself, without a slash that nobody sent.
+/// The URL of a call. An empty method yields the base URL without an added slash.
 fn below(base: &str, call: &Call) -> String {
     let target = call.target();
     let is_base = call.octets.is_none() && call.method.is_empty();
@@ -277,7 +278,7 @@ fn below(base: &str, call: &Call) -> String {
     format!("{base}{target}")
 }
 
-/// An error and its causes. Tools match the words before those of a certificate that was refused.
+/// An error and its causes. Tools match the prefix of a refused certificate.
 fn described(error: &(dyn std::error::Error + 'static)) -> String {
     const REFUSED: &str = "invalid peer certificate";
     outrigger_transport::error::chain(error).replacen(
@@ -287,7 +288,7 @@ fn described(error: &(dyn std::error::Error + 'static)) -> String {
     )
 }
 
-/// Sends a request to `url`, whatever its own target is.
+/// Sends a request to `url`, regardless of its own target.
 async fn transmit(
     client: &reqwest::Client,
     url: String,
@@ -309,7 +310,7 @@ async fn transmit(
     Ok(watched(response?))
 }
 
-/// Callers, logs and traces get these errors, and a query can hold keys.
+/// Removes the query from an error: callers, logs and traces get it, and a query may contain keys.
 fn without_query(mut error: reqwest::Error) -> reqwest::Error {
     if let Some(url) = error.url_mut() {
         url.set_query(None);
@@ -360,8 +361,10 @@ fn endpoint(spec: EndpointSpec, permits: Option<Arc<Semaphore>>) -> Result<Endpo
     })
 }
 
-/// Redirects of a named endpoint that are followed: to where its headers and certificate belong as well, and only those
-/// that repeat nothing but a `GET` (RFC 9110 section 15.4). All others are the caller's to follow.
+/// Decides on redirects of a named endpoint. Followed are only those within the endpoint's base URL, to
+/// which its headers
+/// and certificate belong, and only for requests repeated as `GET` (RFC 9110 section 15.4). Others go back
+/// to the caller.
 fn redirected(attempt: redirect::Attempt<'_>) -> redirect::Action {
     let followed = match (attempt.previous().first(), attempt.status()) {
         (Some(first), StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND | StatusCode::SEE_OTHER) => {
@@ -412,13 +415,13 @@ fn client_pair(chain: &str, key: &str) -> Result<Pair, String> {
     Ok((chain, key))
 }
 
-/// The system's certificates. They are many: endpoints share what was read for the first.
+/// The system's certificates, loaded once and shared, because there are many.
 fn system_roots() -> Arc<RootCertStore> {
     static ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| Arc::new(outrigger_tls::system_roots()));
     Arc::clone(&ROOTS)
 }
 
-/// A client with its own trust and identity; the system's roots unless others are given.
+/// A client with its own trust roots and identity; the system's roots by default.
 fn client(roots: Option<RootCertStore>, identity: Option<Pair>) -> Result<ClientBuilder, rustls::Error> {
     let roots = roots.map_or_else(system_roots, Arc::new);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

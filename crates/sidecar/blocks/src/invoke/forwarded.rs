@@ -1,10 +1,10 @@
-//! What callees are told of where a call comes from.
+//! The `Forwarded` headers: the origin of a call, for the callee.
 
 use http::HeaderValue;
 use outrigger_runtime::call::Call;
 use outrigger_transport::headers::names;
 
-/// The `Forwarded` headers added to remote calls.
+/// `Forwarded` headers added to remote calls.
 pub struct Forwarded {
     address: HeaderValue,
     host: Option<HeaderValue>,
@@ -14,7 +14,7 @@ pub struct Forwarded {
 }
 
 impl Forwarded {
-    /// For a host address and name, and the caller's identity.
+    /// Builds the headers from the host's address and name, and the caller's identity.
     pub fn new(address: &str, host: &str, app_id: &str, namespace: &str) -> Self {
         let text = |text: &str| HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""));
         let quoted = if address.contains(':') {

@@ -1,4 +1,4 @@
-//! Taking due jobs to the app.
+//! Delivers due jobs to the app.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,31 +29,31 @@ use tonic::Code;
 use super::LOG;
 
 const ON_JOB: &str = "/dapr.proto.runtime.v1.AppCallbackAlpha/OnJobEventAlpha1";
-/// The type that the HTTP API gives to data.
+/// The type URL that the HTTP API gives to data.
 const VALUE: &str = "type.googleapis.com/google.protobuf.Value";
-/// Largest part of an answer that is read so that the connection can be used again, bytes.
+/// Largest part of a response that is read to keep the connection reusable, bytes.
 const MAX_ANSWER: usize = 64 * 1024;
-/// Jobs that the app handles at once, and those with the ones that wait: as many as a scheduler triggers at once.
+/// Jobs in flight at the app, and in total: as many as a scheduler triggers at once.
 const LIMITS: Limits = Limits {
     in_flight: 2048,
     unsettled: 4096,
 };
-/// Lists within each other in a value: a message is decoded up to 100 levels deep, of which a list takes two.
+/// Nesting of lists in a value: decoding allows 100 levels, and a list takes two.
 const MAX_LISTS: usize = 50;
-/// The same of objects, which take three.
+/// Nesting of objects, which take three levels each.
 const MAX_OBJECTS: usize = 33;
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 enum Reply {
-    /// The app answered; whether well.
+    /// The HTTP status of the app.
     Http(u16),
-    /// The same over gRPC, where an app that cannot be reached has a code too.
+    /// The gRPC status of the app; an unreachable app has one too.
     Grpc(Code, String),
-    /// It could not be asked.
+    /// The call failed.
     Failed(AppError),
 }
 
-/// A due job on its way.
+/// A due job being delivered.
 struct Outgoing {
     name: String,
     data: Option<Any>,
@@ -63,12 +63,12 @@ struct Outgoing {
 
 type ToApp = Inbox<(), Outgoing, Reply>;
 
-/// Takes jobs to the app.
+/// Delivers jobs to the app.
 pub(super) struct Deliveries {
     app: Option<Arc<AppChannel>>,
     tracer: Tracer,
     metrics: Arc<SidecarMetrics>,
-    /// While the app is well.
+    /// Present while the app is healthy.
     inbox: ArcSwapOption<ToApp>,
     succeeded: (Counter, Histogram<Millis>),
     failed: (Counter, Histogram<Millis>),
@@ -105,11 +105,11 @@ impl Deliveries {
         }
     }
 
-    /// Delivers what comes until `stop`; attempts in flight are ended then, and nothing else is attempted.
+    /// Delivers jobs until `stop`, which aborts attempts in flight; queued jobs are not attempted.
     pub(super) async fn run(&self, stop: &CancellationToken) {
         let (inbox, engine) = delivery::engine(LIMITS, None, &self.metrics);
         self.inbox.store(Some(Arc::new(inbox)));
-        // The policy of a failed job is its scheduler's: here is one attempt.
+        // One attempt: retries of failed jobs are up to their failure policy in the scheduler.
         engine
             .run(stop, OnStop::FinishAttempts, async |job, _| {
                 self.attempt(&job).await
@@ -134,7 +134,7 @@ impl Deliveries {
         (reply, Counted::Final)
     }
 
-    /// Counts what came of a job, and decides what the scheduler is told.
+    /// Counts the outcome of a job, and decides the response to the scheduler.
     fn settle(&self, name: &str, reply: Reply, started: Instant) -> Outcome {
         let (done, not_found, shown) = match reply {
             Reply::Http(status) => ((200..300).contains(&status), status == 404, status.to_string()),
@@ -144,7 +144,7 @@ impl Deliveries {
                 format!("{code:?}: {message}"),
             ),
             Reply::Failed(error) => {
-                tracing::error!(target: LOG, "job {name} could not be delivered to the app: {error}");
+                tracing::error!(target: LOG, "failed to deliver job {name} to the app: {error}");
                 return Outcome::Failed;
             }
         };
@@ -154,7 +154,7 @@ impl Deliveries {
         if done {
             tracing::debug!(target: LOG, "Sent job {name} to app");
         } else if not_found {
-            tracing::error!(target: LOG, "the app has no handler for job {name} ({shown}): it is not tried again");
+            tracing::error!(target: LOG, "the app has no handler for job {name} ({shown}); no retry follows");
         } else {
             tracing::error!(target: LOG, "the app failed at job {name}: {shown}");
             return Outcome::Failed;
@@ -187,7 +187,7 @@ impl Receiver for Deliveries {
             };
             let started = Instant::now();
             let pending = inbox.offer(None, job).await;
-            // The engine ends when nobody can offer any more.
+            // The engine ends once the last inbox is dropped.
             drop(inbox);
             let Ok(reply) = pending.settled().await else {
                 return Outcome::Undelivered;
@@ -241,10 +241,10 @@ async fn over_grpc(app: &AppChannel, job: &Outgoing) -> Reply {
     }
 }
 
-/// Checks that data can be delivered, and read.
+/// Checks that data can be delivered and decoded.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with the data.
 pub(super) fn check(data: &Any) -> Result<(), String> {
     if data.type_url != VALUE {
         return Ok(());
@@ -258,7 +258,7 @@ pub(super) fn check(data: &Any) -> Result<(), String> {
     }
 }
 
-/// Data as an HTTP app gets it: JSON values as JSON, all else as it is.
+/// Data in the form for an HTTP app: JSON values as JSON, everything else unchanged.
 fn body(data: &Any) -> Result<Vec<u8>, AppError> {
     if data.type_url != VALUE {
         return Ok(trimmed(&data.value).to_vec());
@@ -266,13 +266,13 @@ fn body(data: &Any) -> Result<Vec<u8>, AppError> {
     let value = Value::decode(data.value.as_slice());
     let value = value.map_err(|error| AppError::Body(format!("the job's data: {error}")))?;
     match value.kind {
-        // It was scheduled without data.
+        // The job was scheduled without data.
         None => Ok(Vec::new()),
         Some(_) => Ok(to_json(value).to_string().into_bytes()),
     }
 }
 
-/// Without the white space around, as Dapr trims it: of text all that Unicode knows, else also vertical tabs.
+/// Trims white space as Dapr does: Unicode white space for text, otherwise ASCII including vertical tabs.
 fn trimmed(bytes: &[u8]) -> &[u8] {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return text.trim().as_bytes();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_json_and_all_else_is_bytes() {
+    fn values_are_json_other_data_is_bytes() {
         let of = |kind| Value { kind: Some(kind) }.encode_to_vec();
         let list = prost_types::ListValue {
             values: vec![
@@ -331,7 +331,7 @@ mod tests {
         assert!(body(&broken).is_err());
     }
     #[test]
-    fn what_could_not_be_delivered_is_found_before() {
+    fn check_finds_undeliverable_data() {
         let data = |value: &Value| Any {
             type_url: VALUE.to_owned(),
             value: value.encode_to_vec(),

@@ -1,10 +1,11 @@
 use std::borrow::Cow;
 
-/// A text with the characters that look or count alike written in one way, for the search only: full-width forms, the
-/// dashes and dots of typography, wide and narrow spaces, other digits, escapes of URLs. What nobody sees is left out.
+/// A text in which equivalent characters are normalised, for the search only: full-width forms, typographic
+/// dashes and
+/// dots, wide and narrow spaces, other digits, URL escapes. Invisible characters are dropped.
 pub(super) struct Folded<'t> {
     pub(super) text: Cow<'t, str>,
-    /// Places in `text` and in the original, after each character of another length; ascending.
+    /// Positions in `text` and in the original after each character whose length changed; ascending.
     steps: Vec<(usize, usize)>,
 }
 
@@ -36,7 +37,7 @@ impl<'t> Folded<'t> {
         }
     }
 
-    /// The place in the original.
+    /// The position in the original.
     pub(super) fn original(&self, at: usize) -> usize {
         let passed = self.steps.partition_point(|(folded, _)| *folded <= at);
         let step = passed.checked_sub(1).and_then(|last| self.steps.get(last));
@@ -44,7 +45,7 @@ impl<'t> Folded<'t> {
     }
 }
 
-/// The character that a text begins with, escaped as in URLs; of those that are part of a finding only.
+/// The URL-escaped character that a text starts with, if it can be part of a finding.
 fn escaped(text: &str) -> Option<char> {
     let escape = text.strip_prefix('%')?.get(..2)?;
     let character = char::from(u8::from_str_radix(escape, 16).ok()?);
@@ -53,7 +54,7 @@ fn escaped(text: &str) -> Option<char> {
         .then_some(character)
 }
 
-/// What stands for a character; nothing for what is not seen.
+/// The normal form of a character; `None` if it is invisible.
 fn plain(character: char) -> Option<char> {
     const FULL_WIDTH: u32 = 0xff00 - 0x20;
     let code = u32::from(character);
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_lead_back() {
+    fn positions_map_to_original() {
         let folded = Folded::of("é＠\u{200b}x%40y");
         assert_eq!(folded.text, "é@x@y");
         let places: Vec<_> = (0..=folded.text.len()).map(|at| folded.original(at)).collect();
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_places_of_the_original() {
+    fn positions_stay_inside_original() {
         let parts = ["a", "é", "＠", "\u{200b}", "４", "%20", "%", "\u{1d7ce}"];
         for number in 0..parts.len().pow(4) {
             let part = |place: u32| parts[number / parts.len().pow(place) % parts.len()];

@@ -1,22 +1,23 @@
-//! Links have numbers and signs of their own, which are nobody's; what is somebody's goes all the same.
+//! Findings inside links: links contain numbers and signs that are not personal, but personal data in them
+//! is still removed.
 
 use std::ops::Range;
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// What of a match inside of a link is personal.
+/// The personal part of a match inside a link.
 pub(super) type InLink = fn(&str, Range<usize>) -> Option<Range<usize>>;
 
 static LINKS: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"(?i-u:https?|git|ssh)://[^\s<>]+").expect("a pattern of this file"));
 
-/// The links of a text, in its order.
+/// The links of a text, in order.
 pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     LINKS.find_iter(text).map(|link| link.range()).collect()
 }
 
-/// A pass over links, in the order of the text.
+/// A single pass over links, in text order.
 pub(super) struct Passing<'l> {
     left: &'l [Range<usize>],
     #[cfg(test)]
@@ -32,7 +33,7 @@ impl<'l> Passing<'l> {
         }
     }
 
-    /// Whether `at` is inside of a link; never asked for an earlier place than before.
+    /// Whether `at` is inside a link; positions must not decrease.
     pub(super) fn are_around(&mut self, at: usize) -> bool {
         while let [first, others @ ..] = self.left {
             #[cfg(test)]
@@ -53,17 +54,17 @@ impl<'l> Passing<'l> {
     }
 }
 
-/// What is as clear in a link as outside of one.
+/// Recognised in a link as anywhere else.
 pub(super) fn as_anywhere(_text: &str, found: Range<usize>) -> Option<Range<usize>> {
     Some(found)
 }
 
-/// What links are full of.
+/// Never personal inside a link, because links are full of such matches.
 pub(super) fn never(_text: &str, _found: Range<usize>) -> Option<Range<usize>> {
     None
 }
 
-/// The address without what the link has before it. The account of a repository is nobody's.
+/// The address without the preceding part of the link. Excludes repository accounts.
 pub(super) fn mailbox(text: &str, found: Range<usize>) -> Option<Range<usize>> {
     let address = &text[found.clone()];
     let local = &address[..address.find('@')?];
@@ -74,7 +75,7 @@ pub(super) fn mailbox(text: &str, found: Range<usize>) -> Option<Range<usize>> {
     (!own.is_empty() && own != "git").then_some(found.start + before..found.end)
 }
 
-/// Long numbers count when their last digit is right.
+/// A long number counts if its check digit is correct.
 pub(super) fn card(text: &str, found: Range<usize>) -> Option<Range<usize>> {
     let digits = text[found.clone()].bytes().rev().filter(u8::is_ascii_digit);
     let sum: u32 = digits
@@ -87,7 +88,7 @@ pub(super) fn card(text: &str, found: Range<usize>) -> Option<Range<usize>> {
     sum.is_multiple_of(10).then_some(found)
 }
 
-/// Numbers that are written like those of telephones, or are the value of a parameter.
+/// A number counts if it is formatted as a telephone number or is the value of a parameter.
 pub(super) fn phone(text: &str, found: Range<usize>) -> Option<Range<usize>> {
     let candidate = &text[found.clone()];
     let before = text[..found.start].chars().next_back();

@@ -1,4 +1,4 @@
-//! Servers that stop half-way.
+//! Servers that stall in the middle of a response.
 
 use http_body_util::BodyExt as _;
 use outrigger_transport::stall::UNREAD_TIMEOUT;
@@ -8,7 +8,7 @@ use tokio::time::{Instant, pause, timeout};
 
 use super::*;
 
-/// What comes behind the first piece of an answer that begins like this and then stops; after how long.
+/// The rest of a response that stalls after `answer`, and the time until it failed.
 async fn rest_of(answer: &'static str) -> Option<(Result<Option<String>, String>, Duration)> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -26,7 +26,7 @@ async fn rest_of(answer: &'static str) -> Option<(Result<Option<String>, String>
     let mut body = response.into_body();
     let first = body.frame().await.unwrap().unwrap();
     assert_eq!(first.into_data().unwrap(), "half");
-    // From here on time goes on when nobody has anything to do.
+    // From here on, time advances whenever all tasks are idle.
     pause();
     let begin = Instant::now();
     let rest = timeout(UNREAD_TIMEOUT * 10, body.frame()).await.ok()?;
@@ -40,19 +40,19 @@ async fn rest_of(answer: &'static str) -> Option<(Result<Option<String>, String>
 }
 
 #[tokio::test]
-async fn an_answer_of_known_length_that_stops_half_way_is_given_up() {
+async fn times_out_stalled_response() {
     let (rest, waited) = rest_of("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf")
         .await
-        .expect("it is waited for without end");
+        .expect("the read has no timeout");
     let error = rest.unwrap_err();
     assert!(error.contains("nothing more of the answer came"), "{error}");
     assert!(waited >= UNREAD_TIMEOUT, "{waited:?}");
 }
 
 #[tokio::test]
-async fn one_of_unknown_length_is_given_up_too() {
+async fn times_out_stalled_chunked_response() {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n";
-    let (rest, waited) = rest_of(head).await.expect("it is waited for without end");
+    let (rest, waited) = rest_of(head).await.expect("the read has no timeout");
     assert!(
         rest.is_err() && waited >= UNREAD_TIMEOUT,
         "{rest:?} after {waited:?}"
@@ -60,7 +60,7 @@ async fn one_of_unknown_length_is_given_up_too() {
 }
 
 #[tokio::test]
-async fn events_may_be_silent_for_as_long_as_they_like() {
+async fn event_stream_may_be_silent() {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n";
     assert!(rest_of(head).await.is_none());
 }
