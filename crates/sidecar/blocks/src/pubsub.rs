@@ -1,4 +1,4 @@
-//! Publish/subscribe: the brokers of this sidecar, and what an app may publish to them and have of them.
+//! Publish/subscribe: the brokers of this sidecar, and the topics that an app may publish and subscribe to.
 
 mod broker;
 mod category;
@@ -24,18 +24,18 @@ pub use error::PublishError;
 pub use publish::{BulkPayload, Protocol, RequestContext, Target};
 pub use topics::Topics;
 
-/// Every broker of the sidecar.
+/// All brokers of the sidecar.
 pub struct PubSubs {
     app_id: Arc<str>,
     brokers: Registry<Broker>,
     resilience: Arc<Resilience>,
-    /// Told whenever a broker comes or goes.
+    /// Notified when a broker is added, replaced or removed.
     changes: Arc<watch::Sender<()>>,
     tracer: Tracer,
 }
 
 impl PubSubs {
-    /// Without brokers; those to come are called under the policies and metrics of `resilience`.
+    /// No brokers yet; later ones are called under the policies and metrics of `resilience`.
     pub fn new(app_id: Arc<str>, resilience: Arc<Resilience>, tracer: Tracer) -> Self {
         Self {
             app_id,
@@ -51,7 +51,7 @@ impl PubSubs {
         &self.app_id
     }
 
-    /// The broker of this name.
+    /// The broker with this name.
     pub fn broker(&self, name: &str) -> Option<Arc<Broker>> {
         self.brokers.get(name)
     }
@@ -61,17 +61,17 @@ impl PubSubs {
         self.brokers.names()
     }
 
-    /// Whether there is no broker at all.
+    /// Whether there is no broker.
     pub fn is_empty(&self) -> bool {
         self.brokers.is_empty()
     }
 
-    /// Tells when a broker came, was replaced or went.
+    /// Notifications about added, replaced or removed brokers.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
 
-    /// Adds a broker, in the place of one with its name.
+    /// Adds or replaces a broker.
     pub(crate) fn insert(
         &self,
         name: &str,

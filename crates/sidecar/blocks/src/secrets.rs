@@ -1,4 +1,4 @@
-//! Secrets: what the app may read from the secret stores of this sidecar.
+//! Secrets: reads of secret stores, limited to those that the app may see.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,35 +19,35 @@ const FAMILIES: FamilyNames = FamilyNames {
     latencies: "component_secret_latencies",
 };
 
-/// Why a secret was not given.
+/// Why a secret could not be read.
 #[derive(Debug)]
 pub enum SecretError {
-    /// There is no secret store at all.
+    /// The sidecar has no secret store.
     NotConfigured,
-    /// There is none of this name.
+    /// There is no store with this name.
     NotFound {
         /// The store asked for.
         store: String,
     },
-    /// The Configuration does not let this app read it.
+    /// The Configuration denies the app this secret.
     Denied {
         /// Name of the secret store.
         store: String,
         /// The secret.
         key: String,
     },
-    /// The store failed.
+    /// The store returned an error.
     Get {
         /// Name of the secret store.
         store: String,
-        /// The secret; `None` when all were asked for.
+        /// The secret; `None` for a bulk read.
         key: Option<String>,
         /// The component's error, or the policy that ended the call.
         cause: Cause,
     },
 }
 
-/// Every secret store of the sidecar.
+/// All secret stores of the sidecar.
 pub struct Secrets {
     stores: Registry<Store>,
     scopes: Vec<SecretScope>,
@@ -63,8 +63,9 @@ struct Store {
 }
 
 impl Secrets {
-    /// Without stores; those to come are under the scopes of the Configuration, and called under the policies and
-    /// metrics of `resilience`.
+    /// No stores yet; later ones are limited by the scopes of the Configuration and called under the
+    /// policies and metrics of
+    /// `resilience`.
     pub fn new(scopes: Vec<SecretScope>, resilience: Arc<Resilience>) -> Self {
         Self {
             stores: Registry::default(),
@@ -73,7 +74,7 @@ impl Secrets {
         }
     }
 
-    /// Adds a store, in the place of one with this name.
+    /// Adds or replaces a store.
     fn insert(
         &self,
         name: &str,
@@ -148,7 +149,7 @@ impl Secrets {
     }
 }
 
-/// Without the rules that are for the app.
+/// Reads by the sidecar itself; the scopes of the app do not apply.
 impl SecretStores for Secrets {
     fn component(&self, name: &str) -> Option<Arc<dyn SecretStore>> {
         let store = self.stores.get(name)?;

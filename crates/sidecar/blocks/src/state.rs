@@ -1,5 +1,6 @@
-//! State: values by key in the stores of this sidecar. Key prefixes, encryption and resiliency are applied here; both
-//! APIs call the same operations with the app's own keys.
+//! State: key/value access to state stores. This module applies key prefixes, encryption and resiliency;
+//! both APIs call
+//! the same operations with the app's keys.
 
 mod actor;
 mod bulk;
@@ -38,24 +39,24 @@ const FAMILIES: FamilyNames = FamilyNames {
     latencies: "component_state_latencies",
 };
 
-/// Bytes that each item of a request has once more: its metadata, or the names of its actor.
+/// Bytes of data copied for each item of a request: its metadata, or the names of its actor.
 const MAX_METADATA: usize = 64 << 20;
 
-/// Bytes of all values of a bulk get together, where the answer has no limit of its own, and of a query.
+/// Bytes of all values of a query, and of a bulk get whose response has no other limit.
 pub const MAX_BULK: usize = 64 << 20;
 
-/// Every state store of the sidecar.
+/// All state stores of the sidecar.
 pub struct State {
     stores: Registry<Store>,
     resilience: Arc<Resilience>,
-    /// Where outboxes publish.
+    /// The brokers of outboxes.
     pubsubs: Arc<PubSubs>,
     transactions: Arc<Transactions>,
     relays: Relays,
 }
 
 impl State {
-    /// Without stores; those to come are called under the policies and metrics of `resilience`.
+    /// No stores yet; later ones are called under the policies and metrics of `resilience`.
     pub fn new(pubsubs: Arc<PubSubs>, resilience: Arc<Resilience>) -> Self {
         Self {
             stores: Registry::default(),
@@ -66,7 +67,7 @@ impl State {
         }
     }
 
-    /// Adds a store, in the place of one with its name.
+    /// Adds or replaces a store.
     fn insert(
         &self,
         name: &str,
@@ -97,7 +98,7 @@ impl State {
         })
     }
 
-    /// The store of this name.
+    /// The store with this name.
     ///
     /// # Errors
     /// [`StateError::NotConfigured`], [`StateError::NotFound`].
@@ -114,7 +115,7 @@ impl State {
     }
 }
 
-/// A state store and the rules around it.
+/// A state store with its key prefix, encryption, policy and metrics.
 pub struct Store {
     name: String,
     component: Arc<dyn StateStore>,
@@ -135,11 +136,11 @@ struct Operations {
     bulk_delete: Operation,
 }
 
-/// The answer to one key of a bulk get.
+/// The result for one key of a bulk get.
 pub struct Found {
     /// The app's key.
     pub key: String,
-    /// The value, its absence, or why it could not be read.
+    /// The value if it exists, or the error of reading it.
     pub item: Result<Option<Item>, String>,
 }
 
@@ -179,13 +180,13 @@ impl Store {
         &self.name
     }
 
-    /// Whether values are encrypted: the store then keeps what the caller sent, byte for byte.
+    /// Whether values are encrypted: the store then keeps the caller's bytes verbatim.
     #[inline]
     pub fn encrypts(&self) -> bool {
         self.cipher.is_some()
     }
 
-    /// A value, or `None` when absent.
+    /// Reads a value; `None` if it does not exist.
     ///
     /// # Errors
     /// [`StateError`].
@@ -217,7 +218,8 @@ impl Store {
         }
     }
 
-    /// Several values; `parallelism` at once, the store's own choice from 0 down, and at most `bytes` in all together.
+    /// Reads several values, `parallelism` at a time (0 or less: the store's choice), at most `bytes` in
+    /// total.
     ///
     /// # Errors
     /// [`StateError`].
@@ -272,10 +274,10 @@ impl Store {
         Ok(found)
     }
 
-    /// Writes values, each for itself. Keys are the app's.
+    /// Writes values independently of each other, by the app's keys.
     ///
     /// # Errors
-    /// [`StateError`]; values that are not named in it may have been written.
+    /// [`StateError`]; other values may have been written.
     pub async fn save(&self, mut sets: Vec<Set>) -> Result<(), StateError> {
         for set in &mut sets {
             set.key = self.stored(&set.key)?;
@@ -302,7 +304,7 @@ impl Store {
         saved.map_err(|cause| self.not_saved(cause))
     }
 
-    /// Removes a value. The key is the app's.
+    /// Deletes a value by the app's key.
     ///
     /// # Errors
     /// [`StateError`].
@@ -315,10 +317,10 @@ impl Store {
         deleted.map_err(|cause| StateError::Delete { key, cause })
     }
 
-    /// Removes values, each for itself. Keys are the app's.
+    /// Deletes values independently of each other, by the app's keys.
     ///
     /// # Errors
-    /// [`StateError`]; values that are not named in it may have been removed.
+    /// [`StateError`]; other values may have been deleted.
     pub async fn bulk_delete(&self, mut deletes: Vec<Delete>) -> Result<(), StateError> {
         for delete in &mut deletes {
             delete.key = self.stored(&delete.key)?;
@@ -342,7 +344,7 @@ impl Store {
         })
     }
 
-    /// Values that match a query, given as JSON.
+    /// Values that match a JSON query.
     ///
     /// # Errors
     /// [`StateError`].
@@ -372,7 +374,7 @@ impl Store {
             .run(&self.operations.query, attempt)
             .await
             .map_err(failed)?;
-        // Pluggable stores are not told the prefix.
+        // Pluggable stores do not know the prefix.
         page.items.retain_mut(|item| {
             let own = query.own_key(&item.key).map(str::to_owned);
             own.map(|key| item.key = key).is_some()
@@ -380,7 +382,7 @@ impl Store {
         Ok(page)
     }
 
-    /// An error of this store about writing.
+    /// A write error of this store.
     pub fn not_saved(&self, cause: impl Into<Cause>) -> StateError {
         StateError::Save {
             store: self.name.clone(),
@@ -395,12 +397,12 @@ impl Store {
         })
     }
 
-    /// Whether values of `size` bytes together need work before the store gets them.
+    /// Whether values of `size` bytes in total are processed before the store gets them.
     fn prepares(&self, size: usize) -> bool {
         self.cipher.is_some() || size > INLINE
     }
 
-    /// Does the work on values that grows with them: encryption and, of what is large, the JSON.
+    /// Encrypts values or, if they are large and not encrypted, normalises their JSON.
     async fn prepare(&self, values: Vec<&mut Value>, size: usize) -> Result<(), Cause> {
         prepare(self.cipher.clone(), values, size).await
     }
@@ -415,7 +417,7 @@ impl Store {
     }
 }
 
-/// As [`Store::prepare`], with this cipher or none.
+/// Like [`Store::prepare`], with an optional cipher.
 async fn prepare(cipher: Option<Arc<Cipher>>, mut values: Vec<&mut Value>, size: usize) -> Result<(), Cause> {
     let given: Vec<Value> = values.iter_mut().map(|value| std::mem::take(*value)).collect();
     let prepare = move |value: Value| match &cipher {
@@ -430,8 +432,8 @@ async fn prepare(cipher: Option<Arc<Cipher>>, mut values: Vec<&mut Value>, size:
     Ok(())
 }
 
-/// The most that values take as they are stored that have so many bytes together: base64, with a nonce, a tag and the name of a
-/// key each.
+/// Upper bound of the stored size of values with `bytes` bytes in total: base64, plus nonce, tag and key
+/// name for each.
 fn sealed_size(bytes: usize, keys: usize) -> usize {
     bytes
         .saturating_add(bytes / 2)
@@ -439,7 +441,7 @@ fn sealed_size(bytes: usize, keys: usize) -> usize {
 }
 
 /// # Errors
-/// [`Kind::TooLarge`], where `metadata` would take too much memory once for each of so many items.
+/// [`Kind::TooLarge`] if a copy of `metadata` for each item would take too much memory.
 pub fn check_metadata(items: usize, metadata: &Pairs) -> Result<(), Error> {
     let size = |(name, value): (&String, &String)| name.len() + value.len();
     let size: usize = metadata.iter().map(size).sum();
@@ -455,7 +457,7 @@ pub fn check_metadata(items: usize, metadata: &Pairs) -> Result<(), Error> {
     ))
 }
 
-/// Whether `size` bytes may be in memory once for each of so many items.
+/// Whether `size` bytes for each of `items` items fit in memory.
 pub fn is_small(size: usize, items: usize) -> bool {
     size.saturating_mul(items) <= MAX_METADATA
 }
@@ -471,7 +473,7 @@ mod tests {
 
     use super::*;
 
-    /// A store that encrypts.
+    /// A store with encryption.
     async fn store() -> Store {
         let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
         let resilience = Resilience::new(Resiliency::none(), metrics);
@@ -489,9 +491,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_values_are_encrypted_and_decrypted_on_another_thread() {
+    async fn encrypts_large_values_off_thread() {
         let store = store().await;
-        // Half as much is still little when it is encrypted.
+        // Half of the limit is still below it after encryption.
         for (size, at_once) in [(INLINE / 2, true), (INLINE + 1, false)] {
             let given = Bytes::from(vec![b'x'; size]);
             let set = Set {
@@ -510,7 +512,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_json_of_actors_is_read_on_another_thread_and_stays_as_it_is() {
+    async fn parses_large_actor_json_off_thread() {
         let store = store().await;
         for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
             let given = Bytes::from(format!("\"{}\"", "x".repeat(size - 2)));
@@ -528,7 +530,8 @@ mod tests {
         }
     }
 
-    /// A store that answers every query with all of its keys, as pluggable ones may: they are not told the prefix.
+    /// A store that answers every query with all its keys, like a pluggable store that does not know the
+    /// prefix.
     struct Shared;
 
     #[async_trait::async_trait]
@@ -570,7 +573,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_query_finds_the_keys_of_its_prefix_and_tells_them_without_it() {
+    async fn query_filters_and_strips_prefix() {
         let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
         let resilience = Resilience::new(Resiliency::none(), metrics);
         for (strategy, found) in [(None, &["a", ""][..]), (Some("none"), &["d", ""])] {
@@ -590,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_of_a_bulk_get_count_for_each_key() {
+    fn bulk_get_metadata_counts_for_each_key() {
         let metadata = Pairs::from([("a".to_owned(), "x".repeat(1023))]);
         assert!(check_metadata(MAX_METADATA / 1024, &metadata).is_ok());
         let refused = check_metadata(MAX_METADATA / 1024 + 1, &metadata).unwrap_err();

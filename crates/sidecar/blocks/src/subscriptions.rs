@@ -1,8 +1,10 @@
-//! Subscriptions: messages of brokers on their way to the app.
+//! Subscriptions: delivery of broker messages to the app.
 //!
-//! What is wanted comes from resources, from the app itself, and from streams that the app opens. Each wanted
-//! subscription whose broker is there has a [`target`] that takes messages and delivers them; [`Subscriptions`] starts
-//! and ends targets as what is wanted, the brokers and the app's health change.
+//! Subscriptions come from resources, from the app itself, and from streams that the app opens. Each
+//! subscription whose
+//! broker is loaded has a [`target`] that consumes and delivers messages. [`Subscriptions`] starts and
+//! stops targets as
+//! subscriptions, brokers and the app's health change.
 
 mod attempt;
 mod bulk;
@@ -37,10 +39,10 @@ pub use self::spec::{AppSubscription, SubscriptionType};
 pub use self::stream::{Opened, Stream, StreamError};
 
 const LOG: &str = "dapr.runtime.processor.subscription";
-/// How long a broker may take to pause.
+/// Timeout of pausing a broker.
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What deliveries use.
+/// Dependencies of deliveries.
 pub struct Dependencies {
     /// The app that the subscriptions are for.
     pub app_id: Arc<str>,
@@ -48,77 +50,77 @@ pub struct Dependencies {
     pub pubsubs: Arc<PubSubs>,
     /// Policies and metrics.
     pub resilience: Arc<Resilience>,
-    /// The app, where there is one.
+    /// The app, if there is one.
     pub app: Option<Arc<AppChannel>>,
     /// Starts the spans of deliveries.
     pub tracer: Tracer,
     /// Whether the app may be asked for its subscriptions.
     pub ask_app: bool,
-    /// Longest answer of the app, bytes.
+    /// Longest response of the app, bytes.
     pub max_answer: usize,
 }
 
-/// Every subscription of the sidecar.
+/// All subscriptions of the sidecar.
 pub struct Subscriptions {
     dependencies: Dependencies,
     metrics: IngressMetrics,
     state: Mutex<State>,
-    /// What takes messages and delivers them.
+    /// The targets.
     tasks: TaskTracker,
-    /// No message is taken any more.
+    /// Cancelled when consumption has stopped.
     ended: CancellationToken,
 }
 
 #[derive(Default)]
 struct State {
-    /// In the order in which they came.
+    /// In order of declaration.
     declared: Vec<Arc<AppSubscription>>,
     programmatic: Vec<Arc<AppSubscription>>,
     streams: Vec<Arc<Stream>>,
     next_stream: u64,
-    /// The app is there and well.
+    /// Whether the app is connected and healthy.
     active: bool,
-    /// The app has been asked what it wants.
+    /// Whether the app has been asked for its subscriptions.
     asked: bool,
     running: HashMap<Slot, Running>,
 }
 
-/// The place of a subscription: there is one target in it at most.
+/// Identifies a subscription; each slot has at most one target.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Slot {
-    /// Of the app: the broker, the topic.
+    /// A subscription of the app: broker and topic.
     App(String, String),
-    /// A stream that the app opened; numbered in the order of their opening.
+    /// A stream, numbered in order of opening.
     Stream(u64),
 }
 
-/// A target at work.
+/// An active target.
 struct Running {
     wanted: Arc<AppSubscription>,
     broker: Weak<Broker>,
     stop: CancellationToken,
-    /// Its broker has been asked for the subscription once.
+    /// Cancelled after the first attempt to subscribe.
     asked: CancellationToken,
-    /// It has ended, and so have those before it in its place.
+    /// Cancelled once it and its predecessors have ended.
     ended: CancellationToken,
-    /// Its broker keeps messages only while somebody consumes them.
+    /// Whether its broker keeps messages only while there is a consumer.
     needs_consumer: Arc<AtomicBool>,
     failure: LastFailure,
 }
 
-/// Why the broker refused the last attempt to subscribe; `None` since one was accepted.
+/// The error of the last attempt to subscribe; `None` if it succeeded.
 type LastFailure = Arc<Mutex<Option<String>>>;
 
-/// What becomes of a subscription that is wanted.
+/// The state of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SubscriptionState {
-    /// The broker was asked for it, and has not refused.
+    /// The broker has accepted it or has not responded yet.
     Active,
-    /// The app is not there or not well, or the sidecar ends.
+    /// The app is not connected or is unhealthy, or the sidecar is shutting down.
     Paused,
-    /// No pub/sub component of its name is loaded.
+    /// The pub/sub component is not loaded.
     NoBroker,
-    /// The broker refuses it: it is tried again.
+    /// The broker refuses it; the sidecar retries.
     Failed(String),
 }
 
@@ -132,17 +134,18 @@ impl Running {
     }
 }
 
-/// A target that ought to run.
+/// A target that should run.
 struct PlannedTarget {
     wanted: Arc<AppSubscription>,
     broker: Arc<Broker>,
     sink: Sink,
-    /// Hears how the first attempt to subscribe went.
+    /// Receives the result of the first attempt to subscribe.
     first: Option<oneshot::Sender<Result<(), String>>>,
 }
 
 impl Subscriptions {
-    /// Without subscriptions. Those of the app are served between [`Subscriptions::follow`] finding it well and
+    /// No subscriptions yet. Those of the app are served from [`Subscriptions::follow`] while it is healthy
+    /// until
     /// [`Subscriptions::end_reading`].
     pub fn new(dependencies: Dependencies) -> Arc<Self> {
         Arc::new(Self {
@@ -158,10 +161,10 @@ impl Subscriptions {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes `resources` as all the declared subscriptions. One that stays as it was is not disturbed.
+    /// Replaces all declared subscriptions by `resources`. Unchanged ones are not interrupted.
     ///
     /// # Errors
-    /// What is wrong with some of them, each with its place: those are left out, or stay as they were.
+    /// The invalid ones, each with its location. They are skipped, or keep their previous version.
     pub fn declare(self: &Arc<Self>, resources: &[Subscription]) -> Result<(), Vec<String>> {
         let mut problems = Vec::new();
         {
@@ -188,8 +191,9 @@ impl Subscriptions {
         }
     }
 
-    /// Says which of `resources` have no broker, or no app: they get nothing, as in Dapr. Asked once all components are
-    /// loaded, and then of what is new; `reloads`: others may come while the sidecar runs.
+    /// Warns about `resources` without a broker or app, which get no events, as in Dapr. Called once all
+    /// components are loaded,
+    /// and then for new resources; `reloads`: components may still be added at runtime.
     pub fn show_missing<'a>(&self, resources: impl IntoIterator<Item = &'a Subscription>, reloads: bool) {
         let resources: Vec<_> = resources.into_iter().collect();
         for text in self.missing(resources.iter().copied(), reloads) {
@@ -217,7 +221,7 @@ impl Subscriptions {
             true => "it gets no events until one comes",
             false => "it gets no events",
         };
-        // One without a name is told where it is read.
+        // A resource without a name is reported when it is parsed.
         let missing = resources
             .into_iter()
             .filter(|resource| !resource.pubsub.is_empty() && !brokers.contains(&resource.pubsub));
@@ -235,7 +239,7 @@ impl Subscriptions {
             .collect()
     }
 
-    /// Serves the app's subscriptions while it is well, and follows the brokers, until `stop`.
+    /// Serves the app's subscriptions while it is healthy, and follows changes of brokers, until `stop`.
     pub async fn follow(self: Arc<Self>, health: Health, stop: CancellationToken) {
         let mut brokers = self.dependencies.pubsubs.changes();
         let following = async {
@@ -246,7 +250,7 @@ impl Subscriptions {
                     well = Some(now);
                     self.set_active(now).await;
                 } else {
-                    // With each broker that comes the app may be asked for the first time.
+                    // A new broker may be the first, so the app may have to be asked now.
                     self.ask().await;
                     self.reconcile();
                 }
@@ -269,7 +273,8 @@ impl Subscriptions {
         }
     }
 
-    /// Serves the app's subscriptions if it is well; when this returns, each has been asked of its broker once.
+    /// Serves the app's subscriptions if it is healthy. Returns after the first attempt to subscribe of
+    /// each.
     pub async fn begin(self: &Arc<Self>, health: &Health) {
         self.set_active(health.is_healthy()).await;
         let asked: Vec<_> = {
@@ -295,7 +300,7 @@ impl Subscriptions {
         self.reconcile();
     }
 
-    /// Asks the app what it wants, once, as soon as there is a broker.
+    /// Asks the app for its subscriptions, once, as soon as there is a broker.
     async fn ask(&self) {
         let Some(app) = &self.dependencies.app else { return };
         {
@@ -316,7 +321,7 @@ impl Subscriptions {
         self.state().programmatic = found.into_iter().map(Arc::new).collect();
     }
 
-    /// Starts what ought to run and does not, ends what runs and ought not.
+    /// Starts missing targets and stops obsolete ones.
     fn reconcile(self: &Arc<Self>) {
         let mut state = self.state();
         let mut due = self.due(&state);
@@ -354,7 +359,7 @@ impl Subscriptions {
         }
     }
 
-    /// What ought to run now, or would if the app were well.
+    /// The targets that should run, or would if the app were healthy.
     fn due(&self, state: &State) -> HashMap<Slot, PlannedTarget> {
         let mut due = HashMap::new();
         let pubsubs = &self.dependencies.pubsubs;
@@ -404,7 +409,7 @@ impl Subscriptions {
         };
         let (stop, asked, ended) = (running.stop.clone(), running.asked.clone(), running.ended.clone());
         self.tasks.spawn(async move {
-            // Its predecessor hands over what it has taken first.
+            // The predecessor first hands over the messages that it has taken.
             if let Some(before) = before {
                 before.cancelled().await;
             }
@@ -418,8 +423,9 @@ impl Subscriptions {
         running
     }
 
-    /// Lets the brokers of all subscriptions fetch no more messages, where they can: before [`Subscriptions::end_reading`] at
-    /// a shutdown that leaves the app time.
+    /// Pauses the brokers of all subscriptions, if they support it. Called before
+    /// [`Subscriptions::end_reading`] at a graceful
+    /// shutdown.
     pub async fn pause(&self) {
         let mut brokers: Vec<Arc<Broker>> = {
             let state = self.state();
@@ -437,14 +443,14 @@ impl Subscriptions {
             };
             tracing::warn!(
                 target: LOG,
-                "failed to pause the subscriptions of pubsub {}: {failed}; they end all the same",
+                "failed to pause the subscriptions of pubsub {}: {failed}; the subscriptions end without a pause",
                 broker.name()
             );
         });
         futures::future::join_all(pausing).await;
     }
 
-    /// Takes no messages any more, for good. Those that the app is handling are finished.
+    /// Stops consuming messages permanently. Messages in flight are finished.
     pub fn end_reading(&self) {
         self.ended.cancel();
         for running in self.state().running.values() {
@@ -452,14 +458,14 @@ impl Subscriptions {
         }
     }
 
-    /// Waits until the app has finished with all messages, and the brokers know, after
+    /// Waits until the app has finished all messages and they are settled, after
     /// [`Subscriptions::end_reading`].
     pub async fn drained(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    /// What becomes of all subscriptions that are wanted.
+    /// The states of all subscriptions.
     pub fn status(&self) -> Vec<(Arc<AppSubscription>, SubscriptionState)> {
         let state = self.state();
         let of_app = merged(&state.declared, &state.programmatic).into_iter();
@@ -491,7 +497,7 @@ impl Subscriptions {
         }
     }
 
-    /// All subscriptions that are wanted, whether their broker is there or not.
+    /// All subscriptions, whether or not their broker is loaded.
     pub fn list(&self) -> Vec<Arc<AppSubscription>> {
         let state = self.state();
         let mut all = merged(&state.declared, &state.programmatic);
@@ -500,7 +506,7 @@ impl Subscriptions {
     }
 }
 
-/// Subscriptions that stayed as they were come first, in their order; what is new or changed follows.
+/// Sorts unchanged subscriptions first, in their order; new or changed ones follow.
 fn in_order_of_age(declared: &mut [Arc<AppSubscription>], before: &[Arc<AppSubscription>]) {
     declared.sort_by_cached_key(|wanted| {
         let place = before.iter().position(|known| known == wanted);
@@ -508,8 +514,9 @@ fn in_order_of_age(declared: &mut [Arc<AppSubscription>], before: &[Arc<AppSubsc
     });
 }
 
-/// What the app's subscriptions come to: of declared ones to the same topic the first counts, and the app's own word
-/// replaces it.
+/// Merges the app's subscriptions: of declared ones for the same topic the first wins, and programmatic
+/// ones override
+/// both.
 fn merged(
     declared: &[Arc<AppSubscription>],
     programmatic: &[Arc<AppSubscription>],
@@ -542,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_subscription_goes_behind_those_that_stay() {
+    fn changed_subscription_moves_to_end() {
         let before = [wanted("a", "/a"), wanted("b", "/b"), wanted("c", "/c")];
         let mut declared = [
             wanted("d", "/d"),
@@ -556,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn the_apps_word_wins_over_the_first_resource() {
+    fn programmatic_overrides_declared() {
         let declared = [wanted("a", "/first"), wanted("a", "/second"), wanted("b", "/b")];
         let programmatic = [wanted("a", "/own"), wanted("c", "/c")];
         let merged = merged(&declared, &programmatic);

@@ -1,4 +1,4 @@
-//! A broker and the rules around it.
+//! A broker with its topics, policy and metrics.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ const PUBLISHED_BULK: FamilyNames = FamilyNames {
     latencies: "component_pubsub_egress_bulk_latencies",
 };
 
-/// A broker and the rules around it.
+/// A broker with its topics, policy and metrics.
 pub struct Broker {
     name: Arc<str>,
     component: Arc<dyn PubSub>,
     features: Features,
     topics: Topics,
-    /// What the broker's topics begin with, before the name that apps use.
+    /// Prefix of the broker's topics, which apps do not see.
     prefix: String,
     pub(super) outbound: Outbound,
     registry: Registry,
@@ -64,12 +64,12 @@ impl Broker {
         &self.name
     }
 
-    /// The broker itself, without any rules.
+    /// The broker component, without rules.
     pub fn component(&self) -> &Arc<dyn PubSub> {
         &self.component
     }
 
-    /// An error of the broker without the secrets of its properties.
+    /// An error of the broker without secrets.
     pub fn cleared(&self, error: Error) -> Error {
         self.outbound.cleared(error)
     }
@@ -79,12 +79,13 @@ impl Broker {
         self.features
     }
 
-    /// What this app may publish and subscribe to.
+    /// The topics that this app may publish and subscribe to.
     pub fn topics(&self) -> &Topics {
         &self.topics
     }
 
-    /// The broker's own name of a topic. A component with `{namespace}` in its properties has topics of the namespace.
+    /// The broker's name of a topic. A component with `{namespace}` in its properties has topics of the
+    /// namespace.
     pub fn stored_topic<'t>(&self, topic: &'t str) -> Cow<'t, str> {
         match self.prefix.as_str() {
             "" => Cow::Borrowed(topic),
@@ -92,12 +93,12 @@ impl Broker {
         }
     }
 
-    /// A message was published to a topic, or was not.
+    /// Counts a publish call.
     pub(super) fn published(&self, topic: &str, success: bool, elapsed: Duration) {
         self.count(&self.published, PUBLISHED, topic, success, elapsed);
     }
 
-    /// A bulk was.
+    /// Counts a bulk publish call.
     pub(super) fn published_bulk(&self, topic: &str, success: bool, elapsed: Duration) {
         self.count(&self.published_bulk, PUBLISHED_BULK, topic, success, elapsed);
     }

@@ -1,4 +1,4 @@
-//! From a Component resource to a broker with the topics that the app may use.
+//! Opens brokers from Component resources, with the topics that the app may use.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{PubSubs, Topics};
 
 /// The consumer group.
 const CONSUMER_ID: &str = "consumerID";
-/// In a property: the component's topics are those of the namespace.
+/// Placeholder in a property; it makes the component's topics those of the namespace.
 const NAMESPACE: &str = "{namespace}";
 
 impl Category for PubSubs {
@@ -38,7 +38,7 @@ impl Category for PubSubs {
     }
 }
 
-/// A component that names no consumer group has the app's: all its instances share messages.
+/// Defaults the consumer group to the app id, so that all instances of the app share messages.
 fn name_group(properties: &mut Properties, app_id: &str) {
     let is_group = |name: &str| name.eq_ignore_ascii_case(CONSUMER_ID);
     let mut named = false;

@@ -1,11 +1,12 @@
-//! Which code a failed publishing has, for policies that choose by codes what is tried again.
+//! The code of a failed publish call, for policies that retry by code.
 
 use outrigger_component::Error;
 
 use super::Protocol;
 
-/// The code that a component's error has, as policies match it: `gRPCStatusCodes` for callers over gRPC, `httpStatusCodes`
-/// for those over HTTP.
+/// The code of a component's error as policies match it: `gRPCStatusCodes` for gRPC callers,
+/// `httpStatusCodes` for HTTP
+/// callers.
 pub(super) fn code(error: &Error, protocol: Protocol) -> Option<i32> {
     match protocol {
         Protocol::Grpc => error.code(),
@@ -16,8 +17,8 @@ pub(super) fn code(error: &Error, protocol: Protocol) -> Option<i32> {
     }
 }
 
-/// The HTTP status that stands for a gRPC code: the table of `google/rpc/code.proto`, but for a call that was given up,
-/// which Dapr shows as 408.
+/// The HTTP status of a gRPC code: the mapping of `google/rpc/code.proto`, except that Dapr maps a
+/// cancelled call to 408.
 fn http_status(grpc: i32) -> i32 {
     match grpc {
         0 => 200,
@@ -42,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_those_of_the_callers_protocol() {
+    fn codes_match_protocol_of_caller() {
         for (grpc, http) in [(9, 400), (14, 503), (13, 500), (4, 504), (2, 500), (8, 429)] {
             let error = Error::new(Kind::Internal, "no").with_code(grpc);
             assert_eq!(code(&error, Protocol::Grpc), Some(grpc));
@@ -52,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_component_tells_callers_is_what_policies_match() {
+    fn component_status_takes_precedence() {
         let status = ApiStatus {
             grpc: 9,
             http: 418,

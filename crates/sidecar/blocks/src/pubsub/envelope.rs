@@ -1,4 +1,4 @@
-//! From what an app publishes to the bytes that the broker gets.
+//! Builds the bytes for the broker from what an app publishes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,35 +13,35 @@ use outrigger_component::pubsub::time_to_live;
 use outrigger_telemetry::trace::Parent;
 use uuid::Builder;
 
-/// In the names of request metadata that say what stands in the envelope.
+/// Prefix of request metadata that override envelope attributes.
 const OVERRIDE: &str = "cloudevent.";
 
 /// The data of an event, with its media type.
 #[derive(Debug, Clone, Default)]
 pub struct Payload {
-    /// The payload, or an event that is one already.
+    /// The payload; an event if it is a CloudEvent already.
     pub data: Bytes,
-    /// Its media type; empty: `text/plain`.
+    /// Its media type; empty means `text/plain`.
     pub content_type: String,
     /// Metadata of the request.
     pub metadata: Pairs,
 }
 
-/// Who publishes what, as envelopes tell it.
+/// The publisher attributes of envelopes.
 #[derive(Debug, Clone)]
 pub(super) struct Sender {
     pub(super) app_id: Arc<str>,
     pub(super) pubsub: Arc<str>,
-    /// As apps name it.
+    /// The name that apps use.
     pub(super) topic: Arc<str>,
     pub(super) trace: Parent,
     pub(super) baggage: Option<Arc<str>>,
-    /// Whether the broker drops by itself what is late.
+    /// Whether the broker drops expired messages itself.
     pub(super) has_ttl: bool,
 }
 
 impl Sender {
-    /// The event around a payload.
+    /// The event with the payload.
     pub(super) fn envelope(&self, payload: &Payload) -> Result<Bytes, Malformed> {
         let content_type = match payload.content_type.as_str() {
             "" => TEXT,
@@ -80,7 +80,7 @@ impl Sender {
         Ok(event.wrap(&data).into())
     }
 
-    /// An event that is one already: where it goes is said anew, and what it lacks is added.
+    /// Completes a payload that is an event already: sets its destination and adds missing attributes.
     fn complete(&self, data: &[u8], expiration: Option<&str>) -> Result<Bytes, Malformed> {
         let (parent, state) = self.trace_texts();
         let mut event = Event::parse(data)?;
@@ -104,8 +104,9 @@ impl Sender {
         Ok(event.to_bytes().into())
     }
 
-    /// The metadata of a payload without an envelope: the trace goes with the message. `even_none`: also that there is
-    /// none, as an envelope would say.
+    /// Adds the trace to the metadata of a payload without an envelope. `even_none`: add empty values if
+    /// there is no trace, as
+    /// an envelope would.
     pub(super) fn raw(&self, metadata: &mut Pairs, even_none: bool) {
         let (parent, state) = self.trace_texts();
         for (name, value) in [(member::TRACE_ID, parent), (member::TRACE_STATE, state)] {
@@ -115,7 +116,7 @@ impl Sender {
         }
     }
 
-    /// Trace context and trace state; empty where there is none.
+    /// Trace parent and trace state; empty without a trace.
     fn trace_texts(&self) -> (String, String) {
         let parent = self
             .trace
@@ -125,7 +126,7 @@ impl Sender {
         (parent.unwrap_or_default(), state.unwrap_or_default())
     }
 
-    /// When a broker without times to live should have dropped the event. As in Dapr, what is no time is none.
+    /// The expiration of an event if the broker has no TTL. As in Dapr, an invalid TTL is ignored.
     fn expiration(&self, metadata: &Pairs) -> Option<String> {
         if self.has_ttl || metadata.is_empty() {
             return None;
@@ -136,8 +137,7 @@ impl Sender {
     }
 }
 
-/// Takes request metadata that stand in an event as members, `cloudevent.type` and the like, and puts them where they would
-/// stand in the envelope of a published event.
+/// Moves metadata members of an event, such as `cloudevent.type`, to the attributes that they override.
 pub(crate) fn apply_overrides(event: &mut Event<'_>) {
     let is_override = |name: &str| {
         let start = name.get(..OVERRIDE.len());
@@ -171,7 +171,7 @@ pub(crate) fn apply_overrides(event: &mut Event<'_>) {
     }
 }
 
-/// What the request metadata says about the envelope; names in any case.
+/// Attribute overrides from request metadata; names in any case.
 #[derive(Default)]
 struct Overrides<'a> {
     id: Option<&'a str>,
@@ -207,17 +207,17 @@ impl<'a> Overrides<'a> {
     }
 }
 
-/// An id that nobody has to guess: no system call is worth it.
+/// A random id. It need not be unpredictable, so it avoids the system call.
 pub(super) fn random_id() -> String {
     Builder::from_random_bytes(rand::random()).into_uuid().to_string()
 }
 
-/// Now, as envelopes say it.
+/// The current time in the format of envelopes.
 pub fn event_time() -> String {
     time(&Zoned::now())
 }
 
-/// As Go writes RFC 3339: UTC is `Z`.
+/// RFC 3339 as Go formats it: UTC is `Z`.
 fn time(now: &Zoned) -> String {
     let format = if now.offset().is_zero() {
         "%Y-%m-%dT%H:%M:%SZ"
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lone_halves_of_surrogate_pairs_are_replaced_in_events_and_json() {
+    fn replaces_lone_surrogates() {
         let event = |content_type: &str, data: &'static str| {
             let payload = Payload {
                 data: Bytes::from_static(data.as_bytes()),
@@ -244,7 +244,7 @@ mod tests {
             sender().envelope(&payload).unwrap()
         };
         let given = r#"{"id":"a\ud800","data":{"k\udc00":"\ud83d\ude00"}}"#;
-        // A strict reader takes both.
+        // A strict parser accepts both.
         let own: Value = serde_json::from_slice(&event("application/cloudevents+json", given)).unwrap();
         assert_eq!(own["id"], "a\u{fffd}");
         assert_eq!(own["data"], json!({"k\u{fffd}": "😀"}));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_envelope_says_what_nobody_else_does() {
+    fn fills_envelope_attributes() {
         let event = envelope(&sender(), "", "x", &[("foo", "bar")]);
         let id: uuid::Uuid = event["id"].as_str().unwrap().parse().unwrap();
         assert_eq!(id.get_version_num(), 4);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_overrides_attributes_in_any_case() {
+    fn metadata_overrides_attributes() {
         let given = [
             ("cloudevent.id", "I"),
             ("CloudEvent.Source", "S"),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn members_named_as_overrides_become_attributes() {
+    fn override_members_become_attributes() {
         let text =
             br#"{"id":"1","type":"t","CloudEvent.Type":"own","cloudevent.id":"2","cloudevent.traceid":"p",
             "cloudevent.subject":"","cloudevent.other":"x","cloud":1}"#;
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_completed() {
+    fn completes_event() {
         let data = r#"{"id":"1","topic":"no","data":{"z":1},"foo":[1],"traceid":"t"}"#;
         let kind = "application/cloudevents+json; charset=utf-8";
         let mut event = envelope(&sender(), kind, data, &[("cloudevent.id", "9")]);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_to_live_is_an_expiration_where_the_broker_has_none() {
+    fn ttl_sets_expiration_without_broker_ttl() {
         let metadata = [("ttlInSeconds", "60")];
         let event = envelope(&sender(), "", "x", &metadata);
         let moment: Timestamp = event["expiration"].as_str().unwrap().parse().unwrap();
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn the_trace_goes_with_a_raw_payload() {
+    fn raw_payload_carries_trace() {
         let mut metadata = Pairs::new();
         sender().raw(&mut metadata, false);
         assert_eq!((&*metadata["traceid"], &*metadata["tracestate"]), (TRACE, "a=b"));
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn baggage_goes_with_the_event() {
+    fn event_carries_baggage() {
         let with = Sender {
             baggage: Some("k=v".into()),
             ..sender()

@@ -1,4 +1,4 @@
-//! What can go wrong with publishing.
+//! Errors of publishing.
 
 use std::fmt;
 
@@ -9,28 +9,28 @@ use crate::outbound::Cause;
 /// Why events were not published.
 #[derive(Debug)]
 pub enum PublishError {
-    /// No broker is named.
+    /// The request names no broker.
     NoName,
-    /// There is none of this name.
+    /// There is no broker with this name.
     NotFound {
         /// The name.
         pubsub: String,
-        /// What the request says beside the event.
+        /// The request metadata.
         metadata: Pairs,
     },
-    /// No topic is named.
+    /// The request names no topic.
     NoTopic {
         /// Name of the pub/sub component.
         pubsub: String,
     },
-    /// `rawPayload` says neither yes nor no.
+    /// `rawPayload` is not a boolean.
     RawPayload {
         /// Name of the pub/sub component.
         pubsub: String,
-        /// The value, as the request has it.
+        /// The value in the request.
         value: String,
     },
-    /// What was given as an event is none.
+    /// The payload is not a valid event.
     Malformed {
         /// Name of the pub/sub component.
         pubsub: String,
@@ -39,7 +39,7 @@ pub enum PublishError {
         /// The reason, for the message.
         cause: String,
     },
-    /// The app may not publish there.
+    /// The app may not publish to the topic.
     Forbidden {
         /// Name of the pub/sub component.
         pubsub: String,
@@ -48,7 +48,7 @@ pub enum PublishError {
         /// App id of the publisher.
         app_id: String,
     },
-    /// The entries of a bulk cannot be told apart.
+    /// Entry ids of a bulk are missing or duplicated.
     EntryIds {
         /// Name of the pub/sub component.
         pubsub: String,
@@ -57,14 +57,14 @@ pub enum PublishError {
         /// App id of the publisher.
         app_id: String,
     },
-    /// The metadata of a bulk are too many for each of its entries to have them.
+    /// The metadata of a bulk are too large to be copied to each entry.
     Metadata {
         /// Name of the pub/sub component.
         pubsub: String,
         /// The reason, for the message.
         cause: String,
     },
-    /// The broker does not have it, or nobody knows.
+    /// The broker refused the message, or the outcome is unknown.
     Publish {
         /// Name of the pub/sub component.
         pubsub: String,
@@ -72,12 +72,12 @@ pub enum PublishError {
         topic: String,
         /// The component's error, or the policy that ended the call.
         cause: Cause,
-        /// Of a bulk: the entries that were not published, each with its reason. The others were.
+        /// In a bulk: the ids of the entries that failed, with the reasons. The others were published.
         failed: Vec<(String, String)>,
     },
 }
 
-/// For whoever operates the sidecar: what an app is told, its API says.
+/// For logs; the texts for apps are in the API.
 impl fmt::Display for PublishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

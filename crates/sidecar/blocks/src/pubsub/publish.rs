@@ -1,4 +1,5 @@
-//! Publishing: what is asked for is checked, put into an envelope, and given to the broker under its policy.
+//! Publishing: checks the request, wraps the payload in an envelope and passes it to the broker under its
+//! policy.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -20,12 +21,12 @@ use super::{Broker, Payload, PubSubs, PublishError};
 use crate::outbound::Cause;
 use crate::state::check_metadata;
 
-/// In request metadata: the payload gets no envelope.
+/// Request metadata that disable the envelope.
 const RAW_PAYLOAD: &str = "rawPayload";
-/// Bytes of an event for which the work of an entry of a bulk counts, whatever is in it: that of its envelope.
+/// Cost of an event in bytes for its envelope, regardless of its payload.
 const ENVELOPE: usize = 512;
 
-/// How a request came: policies know the codes of its protocol.
+/// The protocol of the request, whose status codes policies match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP statuses.
@@ -34,14 +35,14 @@ pub enum Protocol {
     Grpc,
 }
 
-/// What a request says besides what is to be published.
+/// Request context: protocol, trace and baggage.
 #[derive(Debug, Clone)]
 pub struct RequestContext {
-    /// The protocol by which the request came.
+    /// The protocol of the request.
     pub protocol: Protocol,
     /// Its span.
     pub trace: Parent,
-    /// W3C baggage of the publishing request, if it has any.
+    /// W3C baggage of the request, if any.
     pub baggage: Option<Arc<str>>,
 }
 
@@ -54,7 +55,7 @@ pub struct BulkPayload {
     pub payload: Payload,
 }
 
-/// Where a request publishes, once it is known to be there.
+/// A valid destination of a request.
 pub struct Target<'p> {
     pubsubs: &'p PubSubs,
     broker: Arc<Broker>,
@@ -63,7 +64,7 @@ pub struct Target<'p> {
 }
 
 impl PubSubs {
-    /// Where a request publishes; known before its payload is read.
+    /// Resolves the destination of a request before its payload is read.
     ///
     /// # Errors
     /// [`PublishError`].
@@ -97,10 +98,10 @@ impl PubSubs {
 }
 
 impl PubSubs {
-    /// Publishes events that have their envelopes already, in their order and under the rules that hold for the app.
+    /// Publishes events that already have envelopes, in order and under the rules for the app.
     ///
     /// # Errors
-    /// [`PublishError`]; of several events some may have been published.
+    /// [`PublishError`]; if there are several events, some may have been published.
     pub async fn forward(
         &self,
         pubsub: &str,
@@ -140,7 +141,7 @@ impl PubSubs {
 }
 
 impl Target<'_> {
-    /// The topic, as apps name it.
+    /// The topic by the name that apps use.
     pub fn topic(&self) -> &str {
         &self.topic
     }
@@ -152,7 +153,7 @@ impl Target<'_> {
     pub async fn publish(self, mut payload: Payload, request: RequestContext) -> Result<(), PublishError> {
         let (sender, protocol) = (self.sender(request.trace, request.baggage), request.protocol);
         let (data, declared, metadata) = if self.is_raw {
-            // As in Dapr.
+            // As Dapr does.
             sender.raw(&mut payload.metadata, protocol == Protocol::Grpc);
             (payload.data, payload.content_type, payload.metadata)
         } else {
@@ -185,10 +186,11 @@ impl Target<'_> {
         result
     }
 
-    /// Publishes several events. Each [inherits](inherit) the metadata of the request. `span`: the name of the spans of entries.
+    /// Publishes several events. Each [inherits](inherit) the metadata of the request. `span`: the span
+    /// name of each entry.
     ///
     /// # Errors
-    /// [`PublishError`]; entries that are not named in it were published.
+    /// [`PublishError`]; entries that it does not list were published.
     pub async fn publish_bulk(
         self,
         mut entries: Vec<BulkPayload>,
@@ -237,7 +239,7 @@ impl Target<'_> {
         result
     }
 
-    /// Puts entries into envelopes, each in a span of its own.
+    /// Wraps entries in envelopes, each in a separate span.
     async fn wrap_all(
         &self,
         entries: Vec<BulkPayload>,
@@ -325,7 +327,7 @@ impl Target<'_> {
 }
 
 impl Broker {
-    /// Whether this app may publish to a topic, as apps name it.
+    /// Whether this app may publish to a topic, by the name that apps use.
     ///
     /// # Errors
     /// [`PublishError::Forbidden`].
@@ -340,17 +342,18 @@ impl Broker {
         })
     }
 
-    /// Gives a message to the broker as it is, under the policy of the component.
+    /// Passes a message unchanged to the broker, under the policy of the component.
     ///
     /// # Errors
-    /// What came of the last attempt.
+    /// The error of the last attempt.
     pub async fn send(&self, message: &Publish, protocol: Protocol) -> Result<(), Cause> {
         let code = |error: &Error| code(error, protocol);
         let component = self.component();
         self.outbound.run_coded(|| component.publish(message), code).await
     }
 
-    /// Gives several messages to the broker; only what failed is tried again. What is left is told entry by entry.
+    /// Passes several messages to the broker and retries only those that failed. Returns the remaining
+    /// errors by entry.
     async fn send_bulk(
         &self,
         mut bulk: BulkPublish,
@@ -406,7 +409,7 @@ impl Broker {
     }
 }
 
-/// What an attempt at a bulk left.
+/// The entries that an attempt at a bulk left unsent.
 enum Unsent {
     All(Cause),
     Some(Vec<Failed>),
@@ -466,7 +469,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_events_get_their_envelopes_on_another_thread() {
+    async fn wraps_large_events_off_thread() {
         let pubsubs = pubsubs().await;
         for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
             let payload = Payload {
@@ -493,7 +496,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn so_do_many_events_of_a_bulk_that_have_nothing_in_them() {
+    async fn wraps_many_small_events_off_thread() {
         let pubsubs = pubsubs().await;
         let most = INLINE / ENVELOPE;
         for (count, at_once) in [(most, true), (most + 1, false)] {
@@ -508,7 +511,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn metadata_of_a_bulk_count_for_each_entry() {
+    async fn bulk_metadata_counts_for_each_entry() {
         let pubsubs = pubsubs().await;
         let metadata = Pairs::from([("a".to_owned(), "x".repeat((8 << 20) - 1))]);
         for (count, is_refused) in [(8, false), (9, true)] {
@@ -521,7 +524,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn metadata_of_a_bulk_reach_each_entry_whose_own_win() {
+    async fn entry_metadata_overrides_bulk_metadata() {
         let pubsubs = pubsubs().await;
         let subscribe = Subscribe {
             topic: "orders".to_owned(),

@@ -1,9 +1,10 @@
-//! Which topics of a broker an app may use: `allowedTopics`, `protectedTopics`, `publishingScopes`,
-//! `subscriptionScopes` of the component.
+//! Topic permissions of an app: `allowedTopics`, `protectedTopics`, `publishingScopes` and
+//! `subscriptionScopes` of the
+//! component.
 
 use outrigger_component::Metadata;
 
-/// What an app may publish and subscribe to.
+/// The topics that an app may publish and subscribe to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Topics {
     allowed: Vec<String>,
@@ -13,7 +14,7 @@ pub struct Topics {
 }
 
 impl Topics {
-    /// From the properties of a component, for the app `app_id`.
+    /// Parses the properties of a component for the app `app_id`.
     pub fn read(metadata: &Metadata, app_id: &str) -> Self {
         let text = |name| metadata.text(&[name]).unwrap_or_default();
         Self {
@@ -46,13 +47,14 @@ impl Topics {
     }
 }
 
-/// `a,b`; spaces mean nothing.
+/// Parses `a,b`; spaces are ignored.
 fn list(text: &str) -> Vec<String> {
     let names = text.split(',').map(|name| name.replace(' ', ""));
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// The topics of an app in `app1=a,b;app2=c`. An app with an empty list may use none; one without a list is `None`.
+/// The topics of an app in `app1=a,b;app2=c`. An app with an empty list may use none; an unlisted app is
+/// `None`.
 fn scope(text: &str, app_id: &str) -> Option<Vec<String>> {
     let text = text.replace(' ', "");
     text.split(';').find_map(|entry| {
@@ -71,13 +73,13 @@ mod tests {
     }
 
     #[test]
-    fn without_rules_all_topics_are_free() {
+    fn allows_all_topics_without_rules() {
         let free = topics(&[("publishingScopes", ""), ("allowedTopics", " ")]);
         assert!(free.may_publish("any") && free.may_subscribe("any"));
     }
 
     #[test]
-    fn lists_and_scopes_decide_together() {
+    fn combines_lists_and_scopes() {
         let rules = topics(&[
             ("ALLOWEDTOPICS", "a, b ,p"),
             ("protectedTopics", "p"),

@@ -1,4 +1,4 @@
-//! The store as that of actors: whole keys, and values as they are.
+//! State store access for actors: whole keys, values without encryption.
 
 use outrigger_component::Pairs;
 use outrigger_component::offload::INLINE;
@@ -15,7 +15,7 @@ impl Store {
         self.component.features()
     }
 
-    /// A value by its whole key; nothing is decrypted.
+    /// Reads a value by its whole key, without decryption.
     ///
     /// # Errors
     /// [`Cause`].
@@ -34,10 +34,10 @@ impl Store {
         self.outbound.run(&self.operations.get, attempt).await
     }
 
-    /// Values by their whole keys, in the order of those; nothing is decrypted.
+    /// Reads values by their whole keys, in that order, without decryption.
     ///
     /// # Errors
-    /// [`Cause`], also where a single value cannot be read.
+    /// [`Cause`], also if a single value cannot be read.
     pub async fn get_all_whole(
         &self,
         keys: Vec<String>,
@@ -51,17 +51,17 @@ impl Store {
         let requests = &keys.into_iter().map(request).collect::<Vec<_>>();
         let attempt = || self.component.bulk_get(requests, Bounds::default());
         let items = self.outbound.run(&self.operations.bulk_get, attempt).await?;
-        // Answers stand in the order of requests.
+        // Responses are in the order of requests.
         let items = items.into_iter().map(|item| item.item.map_err(Cause::from));
         items.collect()
     }
 
-    /// The most steps that a transaction may have; `None` = no limit.
+    /// The most operations in a transaction; `None` means no limit.
     pub async fn max_operations(&self) -> Option<usize> {
         self.component.max_operations().await
     }
 
-    /// Keys that match, as they are stored.
+    /// The stored keys that match a pattern.
     ///
     /// # Errors
     /// [`Cause`].
@@ -70,8 +70,9 @@ impl Store {
         self.outbound.run(&self.operations.query, attempt).await
     }
 
-    /// All steps or none, by whole keys; nothing is encrypted. What comes back is the ETag that `etag_of` has afterwards,
-    /// one of the keys that are written, where the store can tell.
+    /// Executes all operations or none, by whole keys and without encryption. Returns the new ETag of
+    /// `etag_of`, a key that the
+    /// transaction writes, if the store reports it.
     ///
     /// # Errors
     /// [`Cause`].
@@ -103,7 +104,7 @@ impl Store {
     }
 }
 
-/// Does the work on JSON that grows with it, where there is much: else the store does it.
+/// Normalises large JSON off the serving thread; the store handles small JSON.
 async fn prepare_json(operations: &mut [Step]) -> Result<(), Cause> {
     let json = operations.iter_mut().filter_map(|operation| match operation {
         Step::Set(set) => Some(&mut set.value).filter(|value| matches!(value, Value::Json(_))),

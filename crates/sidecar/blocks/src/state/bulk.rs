@@ -1,4 +1,4 @@
-//! Several operations under one policy: only what failed is tried again.
+//! Several operations under one policy: only failed ones are retried.
 
 use std::pin::pin;
 use std::time::Instant;
@@ -15,7 +15,8 @@ use crate::outbound::{Cause, Operation};
 type Call<R> = for<'a> fn(&'a dyn StateStore, &'a [R]) -> BoxFuture<'a, Result<(), BulkError>>;
 
 impl Store {
-    /// Makes `call` until nothing is left or the policy gives up. What failed because of its ETag stays failed.
+    /// Calls until all requests succeed or the policy gives up. Requests with an ETag error are not
+    /// retried.
     pub(super) async fn each<R>(
         &self,
         operation: &Operation,
@@ -72,7 +73,7 @@ impl Store {
     }
 }
 
-/// Keeps what is at these indexes, which ascend.
+/// Keeps the elements at these ascending indexes.
 fn retain<R>(requests: &mut Vec<R>, left: &[usize]) {
     let mut left = left.iter().copied().peekable();
     let mut index = 0;
@@ -88,7 +89,7 @@ mod tests {
     use super::retain;
 
     #[test]
-    fn keeps_only_what_is_left() {
+    fn retains_listed_indexes() {
         let mut requests = vec!['a', 'b', 'c', 'd'];
         retain(&mut requests, &[1, 3]);
         assert_eq!(requests, ['b', 'd']);

@@ -1,4 +1,4 @@
-//! From a Component resource to a state store with its key prefix and its encryption.
+//! Opens state stores from Component resources, with key prefix and encryption.
 
 use std::fmt;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl Category for State {
     }
 }
 
-/// What the metadata API says the store can do.
+/// The capabilities of a store in the metadata API.
 fn capabilities(features: &[Feature]) -> Vec<&'static str> {
     let mut names: Vec<_> = features.iter().map(|feature| feature.name()).collect();
     let has = |feature| features.contains(&feature);
@@ -68,15 +68,16 @@ fn capabilities(features: &[Feature]) -> Vec<&'static str> {
     names
 }
 
-/// Whether actors are to keep their state there.
+/// Whether this is the actor state store.
 fn is_for_actors(properties: &Properties) -> bool {
     let marks = |item: &&NameValue| item.name.eq_ignore_ascii_case("actorStateStore");
     let mark = properties.items.iter().find(marks);
     mark.is_some_and(|item| truthy(item.text()))
 }
 
-/// The encryption of a state store, where it has a primary key. A key that is named but cannot be had is an error:
-/// without it the values would be written as they are.
+/// The cipher of a state store, if it has a primary key. A configured key that cannot be read is an error,
+/// because values
+/// would otherwise be written unencrypted.
 fn cipher(properties: &Properties) -> Result<Option<Cipher>, String> {
     let primary = encryption_key(properties, "primaryEncryptionKey")?;
     let secondary = encryption_key(properties, "secondaryEncryptionKey")?;

@@ -1,5 +1,5 @@
-//! Encryption at rest: AES-GCM, the name of the key behind every value. The format is Dapr's: base64 of nonce, text
-//! and tag, then `||` and the name.
+//! Encryption at rest with AES-GCM. The format is Dapr's: base64 of nonce, ciphertext and tag, then `||`
+//! and the key name.
 
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_192_GCM, AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey,
@@ -12,53 +12,53 @@ use outrigger_component::state::Value;
 
 const SEPARATOR: &[u8] = b"||";
 
-/// The keys of a store.
+/// The encryption keys of a store.
 pub struct Cipher {
     primary: NamedKey,
     secondary: Option<NamedKey>,
 }
 
-/// A key and the name of the secret it came from.
+/// A key and the name of its secret.
 pub struct NamedKey {
     name: String,
     key: LessSafeKey,
 }
 
-/// Why a key cannot be used. Never shows the key.
+/// Why a key is invalid. Never contains the key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// Not hexadecimal.
     #[error("the key is not hexadecimal text")]
     NotHex,
-    /// No AES key has this length.
+    /// Not a valid AES key length.
     #[error("the key has {0} bytes; AES takes 16, 24 or 32")]
     Length(usize),
 }
 
-/// Why a value cannot be read or written.
+/// Why encryption or decryption of a value failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CipherError {
-    /// No name behind it: it was not written with encryption on.
+    /// The value has no key name: it was written without encryption.
     #[error("could not decrypt data for state store {0}: encryption key name not found on record")]
     NoName(String),
-    /// Written with a key that the store does not have.
+    /// The value was written with a key that the store does not have.
     #[error(
         "could not decrypt data: it was written with the key {0}, which is neither primary nor secondary"
     )]
     UnknownKey(String),
-    /// Not what was written, or another key of the same name.
+    /// The value was modified, or the key has the same name but another value.
     #[error("could not decrypt data: it was changed, or the key {0} is another one")]
     Damaged(String),
     /// The random source failed.
     #[error("could not encrypt data: no random numbers")]
     NoRandom,
-    /// Not JSON although it should be.
+    /// The value should be JSON but is not.
     #[error("the value is not valid JSON: {0}")]
     NotJson(String),
 }
 
 impl NamedKey {
-    /// From hexadecimal text.
+    /// Parses a hexadecimal key.
     ///
     /// # Errors
     /// [`KeyError`].
@@ -90,12 +90,12 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 }
 
 impl Cipher {
-    /// Writes with `primary`, reads what either wrote.
+    /// Encrypts with `primary`; decrypts with either key.
     pub fn new(primary: NamedKey, secondary: Option<NamedKey>) -> Self {
         Self { primary, secondary }
     }
 
-    /// What is stored for a value. A JSON text is stored as its content, every other JSON as its text.
+    /// Encrypts a value. A JSON string is stored as its content, other JSON as its text.
     ///
     /// # Errors
     /// [`CipherError::NoRandom`], [`CipherError::NotJson`].
@@ -122,7 +122,7 @@ impl Cipher {
         Ok(Value::Bytes(text.into()))
     }
 
-    /// The value that was sealed; nothing stays nothing. `store` is for the error only.
+    /// Decrypts a value; empty stays empty. `store` is for errors only.
     ///
     /// # Errors
     /// [`CipherError`].
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_can_be_opened_with_either_key() {
+    fn opens_with_either_key() {
         let old = Cipher::new(key("old", HEX), None);
         let stored = sealed(&old, &Value::Bytes(Bytes::from_static(b"secret")));
         assert!(stored.ends_with(b"||old"));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn json_texts_are_kept_as_their_content_and_other_json_as_text() {
+    fn seals_content_of_json_strings() {
         let cipher = Cipher::new(key("k", HEX), None);
         for (given, expected) in [(r#""a\"b""#, "a\"b"), (r#"{ "a": 1 }"#, r#"{"a":1}"#), ("5", "5")] {
             let stored = sealed(&cipher, &Value::Json(Bytes::from(given)));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_byte_is_noticed() {
+    fn detects_changed_byte() {
         let cipher = Cipher::new(key("k", HEX), None);
         let stored = sealed(&cipher, &Value::Bytes(Bytes::from_static(b"secret")));
         let mut changed = stored.to_vec();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_hexadecimal_of_three_lengths() {
+    fn accepts_hex_keys_of_valid_length() {
         assert!(NamedKey::parse("k", &HEX[..16].repeat(3)).is_ok());
         assert_eq!(NamedKey::parse("k", "zz").err(), Some(KeyError::NotHex));
         assert_eq!(NamedKey::parse("k", "abc").err(), Some(KeyError::NotHex));

@@ -1,4 +1,4 @@
-//! What can go wrong with state.
+//! Errors of the state block.
 
 use outrigger_component::ApiStatus;
 
@@ -8,21 +8,21 @@ use crate::outbound::Cause;
 /// Why a state operation failed.
 #[derive(Debug)]
 pub enum StateError {
-    /// There is no state store at all.
+    /// The sidecar has no state store.
     NotConfigured {
         /// The store asked for.
         store: String,
     },
-    /// There is none of this name.
+    /// There is no store with this name.
     NotFound {
         /// The store asked for.
         store: String,
     },
-    /// A key with the separator.
+    /// The key contains the separator.
     IllegalKey {
         /// Name of the state store.
         store: String,
-        /// Why the key is not allowed.
+        /// Why the key is invalid.
         key: IllegalKey,
     },
     /// A value could not be read.
@@ -36,35 +36,35 @@ pub enum StateError {
     },
     /// Several values could not be read.
     BulkGet(Cause),
-    /// One or several values could not be written.
+    /// One or more values could not be written.
     Save {
         /// Name of the state store.
         store: String,
         /// The component's error, or the policy that ended the call.
         cause: Cause,
     },
-    /// A value could not be removed.
+    /// A value could not be deleted.
     Delete {
         /// The app's key.
         key: String,
         /// The component's error, or the policy that ended the call.
         cause: Cause,
     },
-    /// Several values could not be removed.
+    /// Several values could not be deleted.
     BulkDelete {
         /// Name of the state store.
         store: String,
         /// The component's error, or the policy that ended the call.
         cause: Cause,
     },
-    /// The store has no transactions.
+    /// The store does not support transactions.
     NoTransactions {
         /// Name of the state store.
         store: String,
     },
-    /// Neither `upsert` nor `delete`.
+    /// The operation is neither `upsert` nor `delete`.
     UnknownOperation(String),
-    /// More operations than the store takes at once.
+    /// More operations than the store supports in a transaction.
     TooManyOperations {
         /// Name of the state store.
         store: String,
@@ -73,16 +73,16 @@ pub enum StateError {
         /// The most operations that the store supports in a transaction.
         most: usize,
     },
-    /// The transaction failed; nothing of it happened.
+    /// The transaction failed and had no effect.
     Transaction(Cause),
-    /// The events of the transaction could not be published; nothing of it happened.
+    /// The outbox events could not be published; the transaction had no effect.
     Outbox {
         /// App id of the caller.
         app_id: String,
         /// The reason, for the message.
         cause: String,
     },
-    /// The store cannot be queried.
+    /// The store does not support queries.
     NoQueries {
         /// Name of the state store.
         store: String,
@@ -97,7 +97,7 @@ pub enum StateError {
 }
 
 impl StateError {
-    /// What the store's component wants callers to be told.
+    /// The status that the store's component wants callers to see.
     pub fn api_status(&self) -> Option<&ApiStatus> {
         match self {
             Self::Get { cause, .. }
@@ -106,7 +106,7 @@ impl StateError {
             | Self::Delete { cause, .. }
             | Self::BulkDelete { cause, .. }
             | Self::Query { cause, .. } => cause.api_status(),
-            // A transaction fails in the words of the API alone.
+            // Errors of transactions have only the texts of the API.
             _ => None,
         }
     }

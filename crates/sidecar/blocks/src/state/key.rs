@@ -1,11 +1,11 @@
-//! Which key of a store belongs to which key of the app.
+//! Maps the app's keys to stored keys.
 
 pub use outrigger_component::state::SEPARATOR;
 
-/// How a store's keys are prefixed, so that apps sharing a store do not meet.
+/// The key prefix of a store, which separates apps that share it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// Separator included; empty = none.
+    /// Includes the separator; empty without a prefix.
     prefix: String,
 }
 
@@ -15,8 +15,9 @@ pub struct Keys {
 pub struct IllegalKey(pub String);
 
 impl Keys {
-    /// From the store's `keyPrefix`: a strategy (`appid`, `name`, `namespace`, `none`) or the prefix itself.
-    /// `namespace` is the process's own, where it has one.
+    /// Parses the store's `keyPrefix`: a strategy (`appid`, `name`, `namespace`, `none`) or a literal
+    /// prefix. `namespace` is
+    /// that of the process, if it has one.
     ///
     /// # Errors
     /// [`IllegalKey`] for a prefix with `||`.
@@ -52,12 +53,12 @@ impl Keys {
         })
     }
 
-    /// What all keys in the store begin with.
+    /// The prefix of all keys in the store.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The key in the store.
+    /// The stored key of an app's key.
     ///
     /// # Errors
     /// [`IllegalKey`] for a key with `||`.
@@ -72,7 +73,7 @@ impl Keys {
     }
 }
 
-/// The app's key of a stored one: what stands between the first separators.
+/// The app's key of a stored key: the text after the first separator.
 pub fn original(stored: &str) -> &str {
     let mut parts = stored.splitn(3, SEPARATOR);
     let first = parts.next().unwrap_or_default();
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn strategies_choose_the_prefix() {
+    fn parses_prefix_strategies() {
         for (strategy, namespace, expected) in [
             (None, None, "app||k"),
             (Some("AppID"), None, "app||k"),
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_separator_is_nobodys() {
+    fn refuses_separator() {
         let keys = Keys::parse(None, "store", "app", None).unwrap();
         let error = keys.stored("a||b").unwrap_err().to_string();
         assert_eq!(error, "input key/keyPrefix 'a||b' can't contain '||'");
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_keys_lead_back() {
+    fn stored_key_maps_back() {
         for (given, expected) in [("k", "k"), ("app||k", "k"), ("app||k||rest", "k"), ("", "")] {
             assert_eq!(original(given), expected);
         }

@@ -1,10 +1,14 @@
-//! The transactional outbox: what a transaction writes is published if the transaction is committed, and only then.
+//! The transactional outbox: the writes of a transaction are published if and only if it commits.
 //!
-//! Before the transaction an event for each value goes to an internal topic of the app, and with the transaction a marker
-//! for each event is stored. Whichever sidecar of the app gets an internal event looks for its marker ([`relay`]): where it
-//! is, the transaction was committed, and the event goes on to the topic that the store names. So nothing is lost wherever
-//! a sidecar is killed, and nothing is published that was not stored. Topic, event and marker are Dapr's, whose sidecars
-//! may do either half.
+//! Before the transaction, the sidecar publishes an event for each value to an internal topic of the app.
+//! The transaction
+//! also stores a marker for each event. A sidecar of the app that receives an internal event looks up its
+//! marker
+//! ([`relay`]). If the marker exists, the transaction committed, and the sidecar publishes the event to the
+//! store's outbox
+//! topic. A crash at any point therefore neither loses an event nor publishes an uncommitted one. Topics,
+//! events and
+//! markers are compatible with Dapr, whose sidecars may do either half.
 
 mod event;
 mod relay;
@@ -31,27 +35,28 @@ use self::transactions::Running;
 use crate::pubsub::{PubSubs, PublishError};
 
 const LOG: &str = "dapr.outbox";
-/// Request metadata of a value that is published in the place of another of its key, and not stored.
+/// Request metadata of a value that is published in place of another value with the same key, and is not
+/// stored.
 const PROJECTION: &str = "outbox.projection";
 
-/// What the properties of a store say about its outbox.
+/// The outbox settings of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settings {
-    /// Where events go that are committed: the broker.
+    /// The broker of committed events.
     pubsub: String,
     topic: String,
-    /// The broker that has the internal topic.
+    /// The broker of the internal topic.
     internal_pubsub: String,
-    /// As Dapr's sidecars name it.
+    /// Named as Dapr's sidecars name it.
     internal_topic: String,
-    /// An event whose marker does not appear is dropped instead of being given back to the broker.
+    /// Whether an event without a marker is dropped instead of returned to the broker.
     discards: bool,
 }
 
 impl Settings {
-    /// Where both a broker and a topic are named. `namespace`: that of the workload.
+    /// Reads the settings; `None` unless broker and topic are set. `namespace`: that of the workload.
     pub(super) fn read(properties: &Properties, namespace: &str, app_id: &str) -> Option<Self> {
-        // Unlike those of components, these names are case-sensitive.
+        // These names are case-sensitive, unlike component names.
         let text = |name: &str| {
             let item = properties.items.iter().find(|item| item.name == name);
             item.map_or("", |item| item.text()).to_owned()
@@ -80,15 +85,15 @@ pub(super) struct Outbox {
     pubsubs: Arc<PubSubs>,
     transactions: Arc<Transactions>,
     standing: SubscribedTopics,
-    /// Nobody knows what became of the last transaction.
+    /// Whether the outcome of the last transaction is unknown.
     is_in_doubt: AtomicBool,
 }
 
-/// Notes that nobody knows what became of a transaction, if it ends, or is given up, without [`OutcomeGuard::resolved`].
+/// Marks the outbox as in doubt if a transaction ends or is cancelled without [`OutcomeGuard::resolved`].
 pub(super) struct OutcomeGuard<'a>(Option<&'a AtomicBool>);
 
 impl OutcomeGuard<'_> {
-    /// What became of it is known.
+    /// The outcome is known.
     pub(super) fn resolved(mut self) {
         if let Some(is_in_doubt) = self.0.take() {
             note(is_in_doubt, false);
@@ -104,18 +109,18 @@ impl Drop for OutcomeGuard<'_> {
     }
 }
 
-/// Writes only what changes: callers on all cores read it.
+/// Writes only changes, because callers on all cores read the flag.
 fn note(is_in_doubt: &AtomicBool, now: bool) {
     if is_in_doubt.load(Ordering::Relaxed) != now {
         is_in_doubt.store(now, Ordering::Relaxed);
     }
 }
 
-/// What a transaction with an outbox consists of.
+/// A transaction prepared for the outbox.
 pub(super) struct Prepared {
-    /// What the store gets: without projections, with markers.
+    /// Operations for the store: without projections, with markers.
     pub(super) operations: Vec<Step>,
-    /// What the internal topic gets; the ids are those of the markers.
+    /// Events for the internal topic, whose ids are the marker names.
     pub(super) events: Vec<BulkEntry>,
 }
 
@@ -135,7 +140,7 @@ impl Outbox {
         }
     }
 
-    /// Where its internal events stand.
+    /// The internal topic.
     fn place(&self) -> InternalTopic {
         InternalTopic {
             pubsub: self.settings.internal_pubsub.clone(),
@@ -148,7 +153,7 @@ impl Outbox {
         self.pubsubs.app_id()
     }
 
-    /// Makes an event and a marker of every value that is written, of values of `size` bytes in all.
+    /// Creates an event and a marker for each written value; `size` is the total size of the values.
     pub(super) async fn prepare(&self, operations: Vec<Step>, size: usize, trace: &Parent) -> Prepared {
         let trace = trace.clone().without_made_up();
         let (app_id, pubsub) = (self.app_id().to_owned(), self.settings.internal_pubsub.clone());
@@ -163,27 +168,28 @@ impl Outbox {
         offload(size, work).await
     }
 
-    /// A transaction with these events begins.
+    /// Registers a transaction with these events.
     pub(super) fn begin(&self, events: &[BulkEntry]) -> Running {
         let markers = events.iter().map(|event| event.id.clone());
         self.transactions.begin(markers.collect())
     }
 
-    /// Whether nobody knows what became of the last transaction: the store may be away, and the events of a transaction that
-    /// it never gets would be waited for in vain.
+    /// Whether the outcome of the last transaction is unknown. The store may be unavailable, so that relays
+    /// would wait in vain
+    /// for the markers of further events.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.is_in_doubt.load(Ordering::Relaxed)
     }
 
-    /// Nobody knows what became of a transaction that begins now, until [`OutcomeGuard::resolved`].
+    /// Marks the outcome as unknown until [`OutcomeGuard::resolved`].
     pub(super) fn begin_unresolved(&self) -> OutcomeGuard<'_> {
         OutcomeGuard(Some(&self.is_in_doubt))
     }
 
-    /// Gives events to the internal topic.
+    /// Publishes events to the internal topic.
     ///
     /// # Errors
-    /// Why not; some of the events may be there.
+    /// The reason; some of the events may have been published.
     pub(super) async fn publish(&self, events: Vec<BulkEntry>) -> Result<(), String> {
         if events.is_empty() {
             return Ok(());
@@ -199,7 +205,7 @@ impl Outbox {
             ));
         }
         let forwarded = self.pubsubs.forward(pubsub, topic, events).await;
-        // The frame of an event that the app published itself is not what the contract says here.
+        // The contract's text has no frame of an ordinary publish error.
         forwarded.map_err(|error| match error {
             PublishError::Publish { cause, .. } => cause.to_string(),
             other => other.to_string(),
@@ -246,7 +252,7 @@ fn is_projection(step: &Step) -> bool {
     }
 }
 
-/// What is stored with a transaction to say that it was committed. The key stands alone, without the store's prefix.
+/// The marker of a committed transaction. Its key has no store prefix.
 fn marker(id: &str) -> Set {
     Set {
         key: id.to_owned(),

@@ -1,4 +1,4 @@
-//! The JSON of a query.
+//! Parses JSON queries.
 
 use bytes::Bytes;
 use outrigger_component::go_json::{check_values, from_slice};
@@ -12,7 +12,7 @@ use crate::outbound::Cause;
 /// Deepest nesting of filters.
 const MAX_DEPTH: usize = 64;
 
-/// As [`parse`], where it keeps nobody waiting, of a text that has no more values than it may have.
+/// Like [`parse`], off the serving thread if the text is large; bounds the number of values.
 pub(super) async fn read(text: Bytes) -> Result<Query, Cause> {
     let size = text.len();
     let work = move || {
@@ -117,11 +117,11 @@ fn several(operator: &str, operand: &Value, depth: usize) -> Result<Vec<Filter>,
     filters.iter().map(|filter| parse_filter(filter, depth)).collect()
 }
 
-/// Reads `text` as a query.
+/// Parses `text` as a query.
 ///
 /// # Panics
 ///
-/// When a filter is deeper than it may be.
+/// If a filter exceeds the depth limit.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz_query(text: &[u8]) {
     fn depth(filter: &Filter) -> usize {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_query_has_no_more_values_than_it_may_have() {
+    async fn bounds_number_of_values() {
         let around = 7;
         assert!(read(in_list(MAX_VALUES - around)).await.is_ok());
         let error = read(in_list(MAX_VALUES - around + 1)).await.unwrap_err();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_queries_are_read_on_another_thread() {
+    async fn parses_large_queries_off_thread() {
         for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
             let text = format!("{{}}{}", " ".repeat(size - 2));
             let (was_at_once, read) = done_at_once(read(text.into())).await;
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_query_is_understood() {
+    fn parses_whole_query() {
         let text = br#"{"filter":{"AND":[{"EQ":{"a.b":"x"}},{"IN":{"c":[1,2]}}]},
             "sort":[{"key":"a","order":"DESC"},{"key":"b"}],"page":{"limit":3,"token":"t"}}"#;
         let query = parse(text).unwrap();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn refuses_invalid_queries() {
         for text in [
             "",
             "[]",
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_filters_end() {
+    fn bounds_filter_depth() {
         let mut text = r#"{"EQ":{"a":1}}"#.to_owned();
         for _ in 0..70 {
             text = format!(r#"{{"OR":[{text},{{"EQ":{{"a":1}}}}]}}"#);

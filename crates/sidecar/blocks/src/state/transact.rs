@@ -1,4 +1,4 @@
-//! Transactions, with an outbox or without.
+//! State transactions, with or without an outbox.
 
 use outrigger_component::state::{Feature, Operation as Step, Transaction};
 use outrigger_component::{Kind, Pairs};
@@ -8,17 +8,17 @@ use super::outbox::{Outbox, Prepared};
 use super::{StateError, Store};
 use crate::outbound::Cause;
 
-/// What a step of a transaction does, by the name that the contract gives it.
+/// The operation types of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
     /// Writes a value.
     Upsert,
-    /// Removes one.
+    /// Deletes a value.
     Delete,
 }
 
 impl StepKind {
-    /// The step of this name.
+    /// Parses the operation type.
     ///
     /// # Errors
     /// [`StateError::UnknownOperation`].
@@ -32,7 +32,7 @@ impl StepKind {
 }
 
 impl Store {
-    /// Whether the store has transactions; asked before a body is looked at.
+    /// Whether the store supports transactions; checked before the body is parsed.
     ///
     /// # Errors
     /// [`StateError::NoTransactions`].
@@ -45,8 +45,9 @@ impl Store {
         })
     }
 
-    /// All steps or none; of none at all nothing is asked of the store. Keys are the app's. Where the store has an outbox,
-    /// what is written is published; `trace`: the span of the request.
+    /// Executes all operations or none, by the app's keys. An empty list does not call the store. With an
+    /// outbox, the writes are
+    /// published; `trace`: the span of the request.
     ///
     /// # Errors
     /// [`StateError`].
@@ -110,7 +111,7 @@ impl Store {
         self.outbound.run(&self.operations.transaction, attempt).await
     }
 
-    /// Publishes first: an event without a transaction is noticed, a transaction without its event would not be.
+    /// Publishes first: an event without a transaction is detected, a transaction without its event is not.
     async fn publish_and_execute(
         &self,
         outbox: &Outbox,
@@ -136,7 +137,7 @@ impl Store {
                 cause,
             });
         }
-        // It may have been committed, by this attempt or by one before it, where the caller does not wait for its end too.
+        // The transaction may have committed even if this attempt failed or the caller is cancelled.
         let outcome = outbox.begin_unresolved();
         let done = self.execute(operations, metadata).await;
         match &done {

@@ -1,4 +1,4 @@
-//! One attempt to hand an event to the app.
+//! One attempt to deliver an event to the app.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,7 +26,7 @@ use super::{LOG, message};
 
 const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnTopicEvent";
 
-/// The app asked for the event to be dropped.
+/// The app asked to drop the event.
 pub(super) const DROPPED: Verdict = Verdict::Drop {
     why: "the app dropped it",
     by_app: true,
@@ -37,17 +37,17 @@ pub(super) const NOT_FOUND: Verdict = Verdict::Drop {
     by_app: false,
 };
 
-/// A failure, and how the policy counts it: by the app's status, where there is one.
+/// A failed attempt; the policy counts it by the app's status, if there is one.
 pub(super) fn failed(why: impl Into<String>, code: Option<i32>) -> (Verdict, Outcome) {
     (Verdict::Reject(why.into()), Outcome::Failure { code })
 }
 
-/// A verdict that is not a failure to the policy.
+/// A verdict that the policy counts as success.
 pub(super) fn success(verdict: Verdict) -> (Verdict, Outcome) {
     (verdict, Outcome::Success)
 }
 
-/// An app's answer over HTTP.
+/// An HTTP app's response.
 #[derive(Default)]
 struct AppResponse {
     status: String,
@@ -139,7 +139,7 @@ impl Target {
         }
     }
 
-    /// What the status of a gRPC answer says, or of a stream's.
+    /// Reads the status of a gRPC or stream response.
     pub(super) fn read_status(&self, event: &Incoming, status: i32, started: Instant) -> (Verdict, Outcome) {
         let (verdict, outcome) = match TopicEventResponseStatus::try_from(status) {
             Ok(TopicEventResponseStatus::Success) => success(Verdict::Acknowledge),
@@ -179,14 +179,14 @@ impl Target {
     }
 }
 
-/// Marks the span of a delivery that the app did not take, where the status of its answer does not say so.
+/// Marks the span of a delivery as failed if the response status does not show it.
 pub(super) fn note(span: &mut Span, verdict: &Verdict) {
     if let Verdict::Reject(why) = verdict {
         span.grpc_failed(why);
     }
 }
 
-/// What an answer over HTTP says.
+/// Reads an HTTP response.
 fn read_http(event: &Incoming, status: u16, body: &Bytes) -> (Verdict, Outcome) {
     match status {
         200..300 => read_answer(event, body),
@@ -213,7 +213,7 @@ fn read_http(event: &Incoming, status: u16, body: &Bytes) -> (Verdict, Outcome) 
     }
 }
 
-/// What cannot be understood is a success.
+/// A body that cannot be parsed counts as success.
 fn read_answer(event: &Incoming, body: &[u8]) -> (Verdict, Outcome) {
     let JsonObject(answer) = first_from_slice::<JsonObject<AppResponse>>(body).unwrap_or_default();
     match answer.status.as_str() {
@@ -247,7 +247,7 @@ fn warn_dropped(event: &Incoming) {
     );
 }
 
-/// The request that hands `body` to the app at the event's path.
+/// The request that posts `body` to the event's path.
 pub(super) fn call(
     event: &Incoming,
     headers: HeaderMap,
@@ -264,13 +264,13 @@ pub(super) fn call(
     }
 }
 
-/// The app's status and body.
+/// Posts a call; returns the app's status and body.
 pub(super) async fn post(app: &AppChannel, call: Call, max_answer: usize) -> Result<(u16, Bytes), AppError> {
     let turn = app.turn().await?;
     post_in(turn, app, call, max_answer).await
 }
 
-/// The same, in a turn that was waited for.
+/// Like `post`, with a concurrency permit already taken.
 pub(super) async fn post_in(
     turn: Turn,
     app: &AppChannel,
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_over_http_mean_what_the_contract_says() {
+    fn reads_http_responses_as_contract() {
         let read =
             |status, body: &'static str| read_http(&event(), status, &Bytes::from_static(body.as_bytes())).0;
         for (status, body) in [
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_may_have_a_query() {
+    fn route_may_have_query() {
         let call = call(
             &event(),
             HeaderMap::new(),

@@ -1,7 +1,8 @@
-//! Several events in one call of the app.
+//! Bulk subscriptions: several events in one call of the app.
 //!
-//! The engine decides over each event by itself: its order, its attempts, its retries. Attempts that begin at about the
-//! same time wait for each other here, and go to the app together.
+//! The engine orders, attempts and retries each event separately. Attempts that start at about the same
+//! time are collected
+//! here and sent together.
 
 mod grpc;
 mod http;
@@ -29,14 +30,14 @@ use super::metrics::{DROP, RETRY, SUCCESS, labels};
 use super::spec::{AppSubscription, Bulk};
 use super::target::{Target, timed_out};
 
-/// Payloads of a batch, bytes, from which on it does not wait for more.
+/// Payload bytes at which a batch is sent without waiting for more.
 const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 
-/// Attempts that wait for company.
+/// Collects attempts into batches.
 pub(super) struct Collector {
     bulk: Bulk,
     waiting: Mutex<OpenBatches>,
-    /// Bulks are complete as nothing else can come.
+    /// Notified when no further event can arrive, so that open batches are complete.
     complete: Notify,
 }
 
@@ -47,20 +48,22 @@ struct OpenBatches {
     budget: EventBudget,
 }
 
-/// How many events the engine has, and how many it may have.
+/// The engine's current and allowed number of events.
 struct EventBudget {
-    /// Events that may be under way at once.
+    /// Most events in flight.
     limit: usize,
-    /// What the broker sends before it hears of one.
+    /// Most unsettled events that the broker sends.
     window: Window,
     in_flight: usize,
-    /// In all, those in flight included.
+    /// All unsettled events, including those in flight.
     unsettled: usize,
 }
 
 impl OpenBatches {
-    /// Whether none of the bulks has company to wait for, because no other event can come before one of them is done: they
-    /// have all that may be under way between them, or the broker waits for their outcome, and so does whatever else is here.
+    /// Whether the open batches are complete, because no further event can arrive until one of them is
+    /// settled. Either they
+    /// hold all events that may be in flight, or the broker's window is full and they hold every event in
+    /// flight.
     fn are_complete(&self) -> bool {
         let members = self.batches.values().map(|batch| batch.members.len());
         let (members, budget) = (members.sum::<usize>(), &self.budget);
@@ -72,7 +75,7 @@ impl OpenBatches {
 struct Batch {
     number: u64,
     members: Vec<Member>,
-    /// Of the payloads of all members.
+    /// Payload bytes of all members.
     bytes: usize,
 }
 
@@ -81,13 +84,13 @@ struct Member {
     answer: oneshot::Sender<(Verdict, Outcome)>,
 }
 
-/// What an attempt has to do for its batch.
+/// The part of an attempt in its batch.
 enum BatchRole {
-    /// It makes these calls now.
+    /// Calls the app with these batches now.
     Call(Vec<Batch>),
-    /// It was the first, and makes the call when the others had their time.
+    /// Opened the batch, and calls the app when the batch's wait is over.
     Lead(u64),
-    /// Another makes the call.
+    /// Waits for the call of another attempt.
     Follow,
 }
 
@@ -109,7 +112,7 @@ impl Collector {
         }
     }
 
-    /// No more than `limit` events are under way at once, and the broker has this window.
+    /// Sets the limit of events in flight and the broker's window.
     pub(super) fn limit(&self, limit: usize, window: Window) {
         self.waiting().budget = EventBudget {
             limit,
@@ -119,7 +122,7 @@ impl Collector {
         };
     }
 
-    /// The events that are in flight now, and those unsettled in all. Bulks that have become complete by that go to the app.
+    /// Updates the counts of events; sends batches that become complete.
     pub(super) fn observe(&self, in_flight: usize, unsettled: usize) {
         let mut waiting = self.waiting();
         (waiting.budget.in_flight, waiting.budget.unsettled) = (in_flight, unsettled);
@@ -147,13 +150,13 @@ impl Collector {
             BatchRole::Follow => (Vec::new(), None),
             BatchRole::Lead(number) => {
                 tokio::select! {
-                    // Its batch was complete before its time was up.
+                    // The batch was completed by others before the wait ended.
                     said = &mut answered => return said.unwrap_or_else(|_| given_up()),
                     () = self.complete.notified() => {}
                     () = tokio::time::sleep(self.bulk.wait) => {}
                     () = ending.cancelled() => {}
                 }
-                // It goes on filling until the app takes a call.
+                // The batch keeps filling until the app accepts a call.
                 let turn = tokio::select! {
                     said = &mut answered => return said.unwrap_or_else(|_| given_up()),
                     turn = app.turn() => turn,
@@ -165,7 +168,7 @@ impl Collector {
             .into_iter()
             .map(|batch| call(target, app, batch.members, limit, turn.take()));
         join_all(calls).await;
-        // Nothing is to be called: its batch is under way.
+        // The batch is already being sent, so the permit is released.
         drop(turn);
         answered.await.unwrap_or_else(|_| given_up())
     }
@@ -181,7 +184,7 @@ impl Collector {
         });
         batch.bytes += member.event.payload.len();
         batch.members.push(member);
-        // The broker keeps what would make it larger.
+        // The event that would exceed the limit is already included.
         let is_whole = batch.members.len() >= self.bulk.count || batch.bytes >= MAX_BATCH_BYTES;
         let own = batch.number == number;
         if own {
@@ -200,7 +203,7 @@ impl Collector {
         }
     }
 
-    /// The batch with this number, unless it is under way already.
+    /// Takes the batch with this number, unless it is already being sent.
     fn take(&self, path: &str, number: u64) -> Option<Batch> {
         let mut waiting = self.waiting();
         let is_it = waiting
@@ -215,7 +218,8 @@ fn given_up() -> (Verdict, Outcome) {
     failed("the bulk was abandoned", None)
 }
 
-/// Hands a batch to the app, and tells each attempt what came of its event. The time of the attempt begins with its turn.
+/// Sends a batch to the app, and passes each attempt its result. The attempt's timeout starts with its
+/// permit.
 async fn call(
     target: &Target,
     app: &AppChannel,
@@ -258,7 +262,7 @@ async fn call(
         for ([known, _], is_seen) in &mut seen {
             *is_seen |= *known == status;
         }
-        // The engine gave the attempt up.
+        // The engine has cancelled the attempt.
         let _gone = member.answer.send((verdict, outcome));
     }
     for (labels, is_seen) in seen {
@@ -268,7 +272,7 @@ async fn call(
     }
 }
 
-/// The trace that the app gets with a bulk: that of the first event that names one.
+/// The trace of a bulk call: that of the first event with one.
 fn trace(target: &Target, entries: &[Entry]) -> Option<Parent> {
     let naming = entries.iter().find(|entry| entry.event.names_trace);
     match naming.filter(|_| !target.wanted.raw) {
@@ -280,12 +284,12 @@ fn trace(target: &Target, entries: &[Entry]) -> Option<Parent> {
 struct Entry {
     id: String,
     event: Arc<Incoming>,
-    /// Of the delivery of this event.
+    /// The span of this event's delivery.
     span: Span,
 }
 
 impl Entry {
-    /// Notes what came of the event.
+    /// Records the outcome of the event.
     fn end_span(&mut self, answers: Option<&BulkResponse>, verdict: &Verdict) {
         let status = answers.and_then(|answers| answers.http);
         if let Some(status) = status {
@@ -297,17 +301,17 @@ impl Entry {
     }
 }
 
-/// What the app says about a bulk.
+/// The app's response to a bulk.
 struct BulkResponse {
-    /// The status of its answer, over HTTP.
+    /// The HTTP status, for an HTTP app.
     http: Option<u16>,
     statuses: Statuses,
 }
 
 enum Statuses {
-    /// The same about all its entries.
+    /// The same result for all entries.
     All(Verdict, Outcome),
-    /// By the entry's id.
+    /// By entry id.
     Each(HashMap<String, (Verdict, Outcome)>),
 }
 
@@ -319,7 +323,7 @@ impl BulkResponse {
         }
     }
 
-    /// The app did not get it.
+    /// The call did not reach the app.
     fn unsent(error: &AppError) -> Self {
         let text = format!("error returned from app channel while sending pub/sub event to app: {error}");
         Self::all(failed(text, None))
@@ -332,7 +336,7 @@ impl BulkResponse {
         }
     }
 
-    /// What it says about the entry `id`.
+    /// The result of entry `id`.
     fn of(&self, id: &str) -> (Verdict, Outcome) {
         match &self.statuses {
             Statuses::All(verdict, outcome) => (verdict.clone(), *outcome),
@@ -347,7 +351,7 @@ impl BulkResponse {
 /// An event and its id in the bulk.
 type Shown = (String, Arc<Incoming>);
 
-/// What the app gets, written where it keeps nobody waiting.
+/// Serialises the request; off the serving thread if it is large.
 async fn written<T: Send + 'static>(
     wanted: &Arc<AppSubscription>,
     entries: &[Entry],

@@ -1,5 +1,6 @@
-//! How often an event became a dead letter: dead-letter topics may lead back to each other. The count travels with the
-//! event, so that it holds across sidecars.
+//! Limits how often an event becomes a dead letter, because dead-letter topics may form a loop. The count
+//! travels with the
+//! event, so that it works across sidecars.
 
 use std::borrow::Cow;
 
@@ -11,14 +12,15 @@ use outrigger_component::pubsub::{DEAD_LETTER_HOPS, Message};
 
 use super::incoming::CONTENT_TYPE;
 
-/// How often an event may become a dead letter.
+/// Most times an event may become a dead letter.
 pub(super) const MAX_HOPS: u32 = 16;
 
-/// The payload and the metadata of a dead letter.
+/// Payload and metadata of a dead letter.
 pub(super) type DeadLetter = (Bytes, Pairs);
 
-/// The dead letter of a message, with its count: an extension attribute of an event, and metadata of a message without an
-/// envelope. `None`: the message has been one [`MAX_HOPS`] times.
+/// The dead letter of a message with its count: an extension attribute of an event, or metadata of a
+/// message without an
+/// envelope. `None` if the message has already been one [`MAX_HOPS`] times.
 pub(super) async fn next(message: &Message, is_raw: bool) -> Option<DeadLetter> {
     let size = message.data.len();
     if size <= INLINE {
@@ -38,7 +40,7 @@ fn counted(message: &Message, is_raw: bool) -> Option<DeadLetter> {
     let event = event.filter(|event| event.get("specversion").is_some());
     let of_event = event.as_ref().and_then(|event| event.get(DEAD_LETTER_HOPS));
     let of_metadata = metadata.get(DEAD_LETTER_HOPS).map(String::as_str);
-    // Whoever passed it on may have made a text of the number.
+    // An intermediary may have turned the number into a string.
     let hops = [of_event, of_metadata].into_iter().flatten();
     let hops = hops.filter_map(|hops| hops.trim_matches('"').parse::<u32>().ok());
     let hops = hops.max().unwrap_or(0);
@@ -86,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_event_has_the_count_as_an_extension() {
+    async fn event_carries_count_as_extension() {
         for padding in [0, 2 * INLINE] {
             let padding = "x".repeat(padding);
             let text = format!(r#"{{"specversion":"1.0","id":"1","data":{{"b":1e400}},"x":"{padding}"}}"#);
@@ -99,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_without_an_envelope_has_it_as_metadata() {
+    async fn raw_message_carries_count_as_metadata() {
         let event = r#"{"specversion":"1.0","id":"1"}"#;
         for (data, content_type, is_raw) in [
             ("no json", None, false),
@@ -115,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_larger_count_holds_and_nonsense_is_none() {
+    async fn larger_count_wins() {
         let event = |hops: Value| json!({ "specversion": "1.0", DEAD_LETTER_HOPS: hops }).to_string();
         for (of_event, of_metadata, expected) in [
             (json!(3), "5", 6),

@@ -1,4 +1,4 @@
-//! From a broker's message to what the app gets of it.
+//! Converts a broker's message to the event for the app.
 
 use std::sync::Arc;
 
@@ -20,44 +20,44 @@ use serde_json::Value;
 
 use super::{AppSubscription, LOG};
 
-/// Metadata: the component's name.
+/// Metadata key of the component name.
 pub(super) const PUBSUB_NAME: &str = "pubsubName";
-/// The same as a header.
+/// Header with the component name.
 const PUBSUB_HEADER: HeaderName = HeaderName::from_static("pubsubname");
-/// Metadata: the media type of the message.
+/// Metadata key of the message's media type.
 pub(super) const CONTENT_TYPE: &str = "content-type";
-/// Metadata of a message in binary mode: what the names of its attributes begin with.
+/// Prefix of event attributes in the metadata of a binary-mode message.
 const ATTRIBUTE: &str = "ce_";
 
-/// An event on its way to the app.
+/// An event being delivered to the app.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    /// Of the envelope; for messages to people and for answers.
+    /// Event id of the envelope; used in log lines and to match responses.
     pub(super) id: String,
-    /// As apps name it.
+    /// The name that apps use.
     pub(super) topic: Arc<str>,
-    /// Of the route that matches.
+    /// Path of the matching route.
     pub(super) path: String,
-    /// An envelope; in binary mode the payload.
+    /// The envelope; in binary mode the payload.
     pub(super) data: Bytes,
-    /// As it came from the broker.
+    /// The message as received from the broker.
     pub(super) payload: Bytes,
-    /// As it came from the broker.
+    /// The metadata as received from the broker.
     pub(super) metadata: Pairs,
-    /// Of the payload, where the broker tells.
+    /// Media type of the payload, if the broker provides it.
     pub(super) content_type: Option<String>,
-    /// The publisher's.
+    /// Trace of the publisher.
     pub(super) trace: Parent,
-    /// The event says what its trace is, be it that there is none.
+    /// Whether the event has trace attributes, even if empty.
     pub(super) names_trace: bool,
-    /// When, by the envelope.
+    /// Publish time in the envelope.
     pub(super) published: Option<Timestamp>,
-    /// Attributes stand in the metadata, as JSON.
+    /// In binary mode: the attributes from the metadata, as JSON.
     pub(super) binary: Option<Vec<(String, String)>>,
 }
 
 impl Incoming {
-    /// One that says nothing else, for tests.
+    /// A minimal event for tests.
     #[cfg(test)]
     pub(super) fn of(data: Bytes) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl Incoming {
         }
     }
 
-    /// What the app gets beside the event: its metadata, its content type and the component's name.
+    /// The headers for the app: metadata, content type and component name.
     pub(super) fn headers(&self, pubsub: &str) -> HeaderMap {
         let mut headers = headers::from_pairs(&self.metadata);
         let mut set = |name: HeaderName, value: &str| {
@@ -90,8 +90,9 @@ impl Incoming {
         headers
     }
 
-    /// The trace that the app gets, of its delivery's. As in Dapr, what nobody traces has ids of zeros, but only beside
-    /// an event that says so.
+    /// The trace context sent to the app, derived from that of the delivery. As in Dapr, an untraced event
+    /// has ids of zeros,
+    /// but only if it has trace attributes.
     pub(super) fn told_trace(&self, delivery: Parent) -> Parent {
         if self.names_trace {
             delivery.of_event()
@@ -110,7 +111,7 @@ const NO_ROUTE: Verdict = Verdict::Drop {
     by_app: true,
 };
 
-/// As [`prepare`], where it keeps nobody waiting.
+/// Like [`prepare`], off the serving thread if the message is large.
 pub(super) async fn prepared(
     wanted: &Arc<AppSubscription>,
     pubsub: &str,
@@ -125,10 +126,10 @@ pub(super) async fn prepared(
     offload(size, move || prepare(&wanted, &pubsub, topic, &message)).await
 }
 
-/// The event of `message`, which came from the broker `pubsub`.
+/// The event of `message` from the broker `pubsub`.
 ///
 /// # Errors
-/// The verdict, if no attempt is to be made.
+/// The verdict, if the event is not to be delivered.
 fn prepare(
     wanted: &AppSubscription,
     pubsub: &str,
@@ -158,7 +159,7 @@ fn prepare(
     examine(&wanted.routes, incoming)
 }
 
-/// Reads what decides over an event. What Go reads and we do not is repaired, and stays so for the app.
+/// Parses the event. JSON that Go accepts but our parser does not is repaired, also for the app.
 fn examine(routes: &Routes, mut incoming: Incoming) -> Result<Box<Incoming>, Verdict> {
     let mut decided = decide(routes, &mut incoming);
     if decided.is_err()
@@ -175,7 +176,7 @@ fn examine(routes: &Routes, mut incoming: Incoming) -> Result<Box<Incoming>, Ver
     }
 }
 
-/// Fills in what the event says, or returns why it is dropped.
+/// Fills in event attributes, or returns why it is dropped.
 fn decide(routes: &Routes, incoming: &mut Incoming) -> Result<Option<Verdict>, String> {
     let data = incoming.data.clone();
     let event = match &incoming.binary {
@@ -208,10 +209,10 @@ fn decide(routes: &Routes, incoming: &mut Incoming) -> Result<Option<Verdict>, S
     Ok(None)
 }
 
-/// The text of an attribute, empty where it is none.
+/// The string value of an attribute; empty if it is absent.
 ///
 /// # Errors
-/// That it is one with half of a surrogate pair alone.
+/// If the value contains a lone surrogate.
 pub(super) fn text(event: &Event<'_>, name: &str) -> Result<String, String> {
     match event.text(name) {
         Some(text) => Ok(text.into_owned()),
@@ -245,7 +246,7 @@ fn route(routes: &Routes, event: &Event<'_>, incoming: &Incoming) -> Result<Opti
         .map_err(|error| error.to_string())
 }
 
-/// The publisher's trace: of the envelope, else of the message.
+/// The publisher's trace, from the envelope or else from the message metadata.
 fn trace(event: &Event<'_>, metadata: &Pairs) -> Parent {
     let (parent, state) = event.trace();
     let value = |name| metadata.get(name).map_or("", String::as_str);
@@ -265,7 +266,7 @@ fn names_trace(event: &Event<'_>, metadata: &Pairs) -> bool {
     })
 }
 
-/// The envelope of a message that has none.
+/// An envelope for a message without one.
 fn synthetic(incoming: &Incoming, pubsub: &str) -> Vec<u8> {
     let id = uuid::Uuid::new_v4().to_string();
     let data = STANDARD.encode(&incoming.payload);
@@ -293,7 +294,7 @@ fn synthetic(incoming: &Incoming, pubsub: &str) -> Vec<u8> {
     event.to_bytes()
 }
 
-/// What the metadata of a message in binary mode say about its event, in the order of names; values are JSON.
+/// The event attributes in the metadata of a binary-mode message, sorted by name; values are JSON.
 fn attributes(metadata: &Pairs, content_type: &str) -> Vec<(String, String)> {
     let json = |value: &str| Value::from(value).to_string();
     let named = metadata.iter().filter_map(|(name, value)| {
@@ -308,7 +309,7 @@ fn attributes(metadata: &Pairs, content_type: &str) -> Vec<(String, String)> {
     all
 }
 
-/// An event in binary mode, without its payload.
+/// A binary-mode event without its payload.
 pub(super) fn binary_event(attributes: &[(String, String)]) -> Event<'_> {
     let mut event = Event::default();
     for (name, json) in attributes {
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn an_envelope_stays_as_it_is() {
+    fn keeps_envelope_unchanged() {
         let wanted = AppSubscription::to_path("broker", "t", "/a");
         let text =
             r#"{"id":"7", "data":1e400,"traceid":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}"#;
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_events_are_read_and_written_on_another_thread() {
+    async fn converts_large_events_off_thread() {
         let wanted = Arc::new(AppSubscription::to_path("broker", "t", "/a"));
         let frame = r#"{"id":"7","data":""}"#.len();
         for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_told() {
+    fn reports_invalid_events() {
         let wanted = AppSubscription::to_path("broker", "t", "/a");
         for text in ["", "[]", "{", "text"] {
             let prepared = prepare(&wanted, "broker", "t".into(), &message(text, &[]));
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn raw_messages_get_an_envelope() {
+    fn wraps_raw_messages() {
         let wanted = AppSubscription {
             raw: true,
             ..AppSubscription::to_path("broker", "t", "/a")
@@ -406,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn in_binary_mode_attributes_come_from_the_metadata() {
+    fn binary_mode_reads_attributes_from_metadata() {
         let routes = subscription::Routes {
             rules: vec![subscription::Rule {
                 r#match: "event.type == 'order' && event.data == 'bytes'".to_owned(),
@@ -429,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_character_is_read_as_go_reads_it() {
+    fn repairs_invalid_characters_as_go_does() {
         let rule = subscription::Rule {
             r#match: "event.type == 'a\u{fffd}'".to_owned(),
             path: "/a".to_owned(),
@@ -458,13 +459,13 @@ mod tests {
         let all = AppSubscription::to_path("broker", "t", "/a");
         let named = ready(&all, &of_bytes(br#"{"id":"\ud800"}"#));
         assert_eq!(named.id, "\u{fffd}");
-        // What nobody has to read stays as it is.
+        // Attributes that are not read are not repaired.
         let data = r#"{"id":"7","data":"\ud800"}"#;
         assert_eq!(ready(&all, &message(data, &[])).data, data);
     }
 
     #[test]
-    fn expired_events_and_those_without_a_route_are_dropped() {
+    fn drops_expired_and_unroutable_events() {
         let wanted = AppSubscription::to_path("broker", "t", "/a");
         let old = message(r#"{"id":"1","expiration":"2001-01-01T00:00:00Z"}"#, &[]);
         let prepared = prepare(&wanted, "broker", "t".into(), &old);
@@ -488,7 +489,7 @@ mod tests {
         let prepared = prepare(&routed, "broker", "t".into(), &untyped);
         assert!(
             matches!(prepared, Err(Verdict::Reject(_))),
-            "the rule has no answer"
+            "the rule cannot be evaluated"
         );
     }
 }

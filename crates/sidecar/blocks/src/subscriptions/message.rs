@@ -1,4 +1,4 @@
-//! Events as gRPC messages.
+//! Converts events to gRPC messages.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::incoming::{Incoming, binary_event, text};
 
-/// Attributes that have fields of their own; the others are extensions.
+/// Attributes with dedicated fields; others are extensions.
 const FIELDS: [&str; 7] = [
     member::ID,
     member::SOURCE,
@@ -26,7 +26,7 @@ const FIELDS: [&str; 7] = [
     member::DATA_BASE64,
 ];
 
-/// As [`topic_event`], where it keeps nobody waiting.
+/// Like [`topic_event`], off the serving thread if the event is large.
 ///
 /// # Errors
 /// As [`topic_event`].
@@ -39,10 +39,10 @@ pub(super) async fn written(incoming: &Arc<Incoming>, pubsub: &str) -> Result<To
     offload(size, move || topic_event(&incoming, &pubsub)).await
 }
 
-/// The message of an event.
+/// The gRPC message of an event.
 ///
 /// # Errors
-/// Data that is not what its content type says.
+/// If the data do not match the content type.
 fn topic_event(incoming: &Incoming, pubsub: &str) -> Result<TopicEventRequest, String> {
     let event = envelope(incoming)?;
     Ok(TopicEventRequest {
@@ -59,7 +59,7 @@ fn topic_event(incoming: &Incoming, pubsub: &str) -> Result<TopicEventRequest, S
     })
 }
 
-/// An event in a bulk. What Go reads and we do not is repaired.
+/// The gRPC message of an event in a bulk. JSON that only Go accepts is repaired.
 ///
 /// # Errors
 /// As [`topic_event`].
@@ -77,7 +77,7 @@ pub(super) fn envelope(incoming: &Incoming) -> Result<TopicEventCeRequest, Strin
     })
 }
 
-/// `octets`: the payload of an event in binary mode.
+/// `octets`: the payload of a binary-mode event.
 fn fields(event: &Event<'_>, octets: Option<&Bytes>) -> Result<TopicEventCeRequest, String> {
     let data_content_type = text(event, member::DATA_CONTENT_TYPE)?;
     let data = match octets {
@@ -95,7 +95,7 @@ fn fields(event: &Event<'_>, octets: Option<&Bytes>) -> Result<TopicEventCeReque
     })
 }
 
-/// The payload as bytes. Of a content type that is neither text nor JSON there are none, unless they are in base64.
+/// The payload as bytes. For content types other than text and JSON it must be base64, else it is empty.
 fn payload(event: &Event<'_>, content_type: &str) -> Result<Bytes, String> {
     let json = match event.data() {
         Data::None => return Ok(Bytes::new()),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_content_type_says_what_bytes_the_data_are() {
+    fn content_type_selects_data_bytes() {
         for (json, expected) in [
             (r#"{"datacontenttype":"text/plain","data":"a\nb"}"#, Ok("a\nb")),
             (
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_character_is_read_as_go_reads_it() {
+    fn repairs_invalid_characters_as_go_does() {
         let written = |data: &'static [u8]| {
             let incoming = Incoming::of(Bytes::from_static(data));
             topic_event(&incoming, "broker").unwrap()
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_field_is_an_extension() {
+    fn unknown_attributes_become_extensions() {
         let event = Event::parse(br#"{"id":"1","topic":"t","n":[1,null,{"a":true}],"data":2}"#).unwrap();
         let extensions = extensions(&event).unwrap();
         let mut names: Vec<_> = extensions.fields.keys().map(String::as_str).collect();

@@ -7,7 +7,7 @@ use outrigger_delivery::Verdict;
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_telemetry::metrics::{Counter, Family, Gauge, Histogram, Millis};
 
-/// Topics among which those that nobody subscribes to any more are not worth looking for.
+/// Number of topics below which unsubscribed ones are not swept.
 const FEWEST_SWEPT: usize = 16;
 
 /// The values of `process_status` and `status`.
@@ -25,7 +25,7 @@ pub(super) fn labels(verdict: &Verdict) -> Labels {
     }
 }
 
-/// Counts deliveries.
+/// Metrics of deliveries.
 pub(super) struct IngressMetrics {
     count: Family<Counter, 4>,
     latencies: Family<Histogram<Millis>, 4>,
@@ -38,39 +38,39 @@ pub(super) struct IngressMetrics {
     lags: Mutex<Lags>,
 }
 
-/// Of the topics that are subscribed to, and of some that were.
+/// The lags of subscribed topics, and of some that are no longer subscribed.
 #[derive(Default)]
 struct Lags {
     /// By component and topic.
     by_topic: HashMap<[String; 2], Weak<Lag>>,
-    /// How many there are when those that were are looked for.
+    /// Number of topics at which the next sweep happens.
     swept_at: usize,
 }
 
-/// How far the deliveries of one topic are behind, of all its subscriptions together.
+/// The delivery lag of one topic, over all its subscriptions.
 pub(super) struct Lag {
-    /// May be that of other topics too: those beyond the bound of series share one, and it has the sum.
+    /// Shared with other topics beyond the series limit; it then shows their sum.
     gauge: Gauge,
     state: Mutex<LagState>,
 }
 
 #[derive(Default)]
 struct LagState {
-    /// When each event was published, milliseconds since 1970; the number keeps those of one moment apart.
+    /// Publish times, milliseconds since 1970, with a number that makes them unique.
     published: BTreeSet<(i64, u64)>,
     next: u64,
-    /// Its part of the gauge.
+    /// This topic's share of the gauge.
     shown: i64,
 }
 
-/// An event that the app is not done with. Dropped, it is.
+/// An event that the app has not finished. Dropping it removes it from the lag.
 pub(super) struct LagEntry {
     lag: Arc<Lag>,
     event: (i64, u64),
 }
 
 impl Lag {
-    /// Counts an event that was published then.
+    /// Adds an event by its publish time.
     pub(super) fn add(self: &Arc<Self>, published: Timestamp) -> LagEntry {
         let mut state = self.state();
         let event = (published.as_millisecond(), state.next);
@@ -82,7 +82,7 @@ impl Lag {
         }
     }
 
-    /// Shows how old the oldest event is that the app is not done with.
+    /// Updates the gauge to the age of the oldest unfinished event.
     pub(super) fn show(&self) {
         let mut state = self.state();
         let oldest = state.published.first().map(|(at, _)| *at);
@@ -112,7 +112,7 @@ impl Lags {
         if let Some(lag) = self.by_topic.get(&key).and_then(Weak::upgrade) {
             return lag;
         }
-        // Apps name topics as they like.
+        // Topic names are unbounded, because apps choose them.
         if self.by_topic.len() >= self.swept_at {
             self.by_topic.retain(|_, lag| lag.strong_count() > 0);
             self.swept_at = FEWEST_SWEPT.max(2 * self.by_topic.len());
@@ -182,7 +182,7 @@ impl IngressMetrics {
         }
     }
 
-    /// An event.
+    /// Counts an event.
     pub(super) fn event(&self, pubsub: &str, topic: &str, labels: Labels, elapsed: Duration) {
         let values = [pubsub, labels[0], labels[1], topic];
         self.count.with(values).inc();
@@ -191,28 +191,28 @@ impl IngressMetrics {
         }
     }
 
-    /// Events of one bulk to which the same happened.
+    /// Counts the events of a bulk with the same result.
     pub(super) fn bulk(&self, topic: &str, labels: Labels, elapsed: Duration) {
-        // Dapr's label: the word, not the component.
+        // Dapr's label value: the literal word, not the component name.
         let values = ["pubsubName", labels[0], topic];
         self.bulk_count.with(values).inc();
         self.bulk_events.with(values).inc();
         self.bulk_latencies.with(values).observe(elapsed);
     }
 
-    /// How far a topic is behind.
+    /// The lag of a topic.
     pub(super) fn lag(&self, pubsub: &str, topic: &str) -> Arc<Lag> {
         let mut lags = self.lags.lock().unwrap_or_else(PoisonError::into_inner);
         let key = [pubsub.to_owned(), topic.to_owned()];
         lags.get(key, || self.lag.with([pubsub, topic]))
     }
 
-    /// A broker delivered a message again.
+    /// Counts a redelivered message.
     pub(super) fn redelivered(&self, pubsub: &str, topic: &str) {
         self.redelivered.with([pubsub, topic]).inc();
     }
 
-    /// A message was published to the dead-letter topic of a subscription, or not.
+    /// Counts a message that was published to a dead-letter topic, or failed to be.
     pub(super) fn dead_letter(&self, pubsub: &str, topic: &str, success: bool) {
         let success = if success { "true" } else { "false" };
         self.dead_letters.with([pubsub, success, topic]).inc();

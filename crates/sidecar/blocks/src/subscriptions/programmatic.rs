@@ -1,4 +1,4 @@
-//! What the app says it wants: `GET /dapr/subscribe`, or `ListTopicSubscriptions`.
+//! Programmatic subscriptions: `GET /dapr/subscribe`, or `ListTopicSubscriptions`.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -27,14 +27,14 @@ use super::spec::SubscriptionSpec;
 use super::{AppSubscription, Dependencies, LOG};
 
 const LIST: &str = "/dapr.proto.runtime.v1.AppCallback/ListTopicSubscriptions";
-/// Largest answer, bytes.
+/// Largest response, bytes.
 const MAX_ANSWER: usize = 4 << 20;
-/// Subscriptions of one app.
+/// Most subscriptions of one app.
 const MAX_SUBSCRIPTIONS: usize = 10_000;
-/// Names of brokers in one line of the log.
+/// Broker names in one log line.
 const SHOWN: usize = 10;
 
-/// Asks the app, again and again under the built-in policy for that. What it says and cannot be used is logged.
+/// Asks the app, with retries under the built-in policy. Invalid subscriptions are logged.
 pub(super) async fn ask(app: &AppChannel, dependencies: &Dependencies) -> Vec<AppSubscription> {
     let resilience = &dependencies.resilience;
     let policy = Arc::clone(resilience.policies.load().builtin(Builtin::InitializationRetries));
@@ -62,7 +62,7 @@ pub(super) async fn ask(app: &AppChannel, dependencies: &Dependencies) -> Vec<Ap
     wanted
 }
 
-/// Tells of brokers that are not there: what the app wants from them does not come.
+/// The warning about brokers that are not loaded, whose subscriptions get no events.
 fn without_broker(wanted: &[AppSubscription], brokers: &[String]) -> Option<String> {
     let named = wanted.iter().map(|wanted| &wanted.pubsub);
     let mut missing: Vec<_> = named.filter(|pubsub| !brokers.contains(pubsub)).collect();
@@ -104,7 +104,7 @@ fn usable(said: Vec<SubscriptionSpec>) -> Vec<AppSubscription> {
             }
             Err(error) => tracing::error!(
                 target: LOG,
-                "the app's subscription to topic {topic} of {pubsub} is not served: {error}"
+                "subscription of the app to topic {topic} of {pubsub} ignored: {error}"
             ),
         }
     }
@@ -128,11 +128,11 @@ async fn over_http(app: &AppChannel, app_id: &str) -> AttemptResult {
             "app returned http status code {other} from subscription endpoint"
         )),
     };
-    // An answer is an answer: only an app that cannot be reached is asked again.
+    // Any response counts: only an unreachable app is retried.
     (said, Outcome::Success)
 }
 
-/// The list of an app that speaks HTTP.
+/// Parses the list of an HTTP app.
 fn read(body: &[u8]) -> Result<Vec<SubscriptionSpec>, serde_json::Error> {
     let forms: Option<First<JsonObject<HttpForm>>> = first_from_slice(body)?;
     let forms = forms.map_or_else(Vec::new, |First(forms)| forms).into_iter();
@@ -141,7 +141,7 @@ fn read(body: &[u8]) -> Result<Vec<SubscriptionSpec>, serde_json::Error> {
         .collect())
 }
 
-/// The first elements of a list, one more than [`MAX_SUBSCRIPTIONS`]; the rest is not kept.
+/// The first elements of a list, up to one more than [`MAX_SUBSCRIPTIONS`].
 struct First<T>(Vec<T>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for First<T> {
@@ -211,7 +211,7 @@ async fn over_grpc(app: &AppChannel) -> AttemptResult {
     }
 }
 
-/// Of both versions.
+/// Both versions of the HTTP form.
 #[derive(Default)]
 struct HttpForm {
     pubsub: String,
@@ -278,7 +278,7 @@ impl From<TopicSubscription> for SubscriptionSpec {
             })
             .collect();
         if rules.is_empty() && routes.default.is_empty() {
-            // Everything goes to the method without a path.
+            // Without rules, everything goes to the method without a path.
             rules.push(Rule::default());
         }
         let bulk = form.bulk_subscribe.unwrap_or_default();
@@ -304,7 +304,7 @@ impl From<TopicSubscription> for SubscriptionSpec {
 mod tests {
     use super::*;
 
-    /// Topics, and their routes: rules and paths.
+    /// Topics and their routes: rules and paths.
     fn said(json: &str) -> Vec<(String, Vec<(String, String)>)> {
         let shown = usable(read(json.as_bytes()).unwrap()).into_iter().map(|wanted| {
             let routes = wanted.routes.shown();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_of_the_http_form_are_read() {
+    fn parses_both_http_forms() {
         let all = said(
             r#"[{"pubsubname":"p","topic":"one","route":"/one","metadata":{"x":null}},
                 {"pubsubname":"p","topic":"two","route":"/unused","metadata":null,
@@ -336,9 +336,9 @@ mod tests {
         );
     }
 
-    /// Which write the names of members each in its own way, and Java's what there is none of as null.
+    /// SDKs spell member names differently, and Java's sends absent values as null.
     #[test]
-    fn what_the_sdks_say_is_read() {
+    fn parses_forms_of_sdks() {
         let java = r#"[{"pubsubName":"p","topic":"t","route":null,"routes":{"rules":[{"match":"event.type == 'x'",
             "path":"/x"}],"default":"/t"},"metadata":{"rawPayload":"true"},"deadLetterTopic":null,"bulkSubscribe":null}]"#;
         let dotnet = r#"[{"topic":"t","pubsubName":"p","routes":{"rules":[{"match":"event.type == 'x'","path":"/x"}],
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_nothing_and_what_follows_the_list_is_ignored() {
+    fn ignores_null_and_trailing_data() {
         let all = said(
             r#"[{"pubsubname":"p","topic":"t","routes":{"rules":[{"match":null,"path":"/t"}],"default":null}},null]
                [{"topic":5}"#,
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_subscriptions_the_first_are_kept() {
+    fn keeps_first_subscriptions() {
         let list = |count| read(format!("[{}]", vec!["{}"; count].join(",")).as_bytes()).unwrap();
         assert_eq!(list(MAX_SUBSCRIPTIONS).len(), MAX_SUBSCRIPTIONS);
         assert_eq!(list(10 * MAX_SUBSCRIPTIONS).len(), MAX_SUBSCRIPTIONS + 1);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn subscriptions_without_their_broker_are_told_once() {
+    fn reports_missing_brokers_once() {
         let wanted = |pubsub: &str| AppSubscription::to_path(pubsub, "t", "/t");
         let brokers = ["orders".to_owned()];
         assert_eq!(without_broker(&[wanted("orders")], &brokers), None);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn over_grpc_no_routes_are_one_without_a_path() {
+    fn grpc_without_routes_has_default_route() {
         let form = TopicSubscription {
             pubsub_name: "p".to_owned(),
             topic: "t".to_owned(),

@@ -6,28 +6,28 @@ use outrigger_resources::Subscription;
 use outrigger_resources::subscription::{self, BulkSubscribe};
 use outrigger_resources::value::truthy;
 
-/// Messages in one bulk where the subscription does not say.
+/// Default number of messages in a bulk.
 const BULK_COUNT: usize = 100;
-/// Messages in one bulk at most.
+/// Most messages in a bulk.
 const MAX_BULK_COUNT: usize = 1000;
-/// How long a bulk waits for more messages where the subscription does not say.
+/// Default time that a bulk waits for more messages.
 const BULK_WAIT: Duration = Duration::from_secs(1);
 
-/// Who wants a subscription.
+/// The origin of a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SubscriptionType {
     /// A Subscription resource.
     Declared,
-    /// The app, when it was asked.
+    /// The app, on request.
     Programmatic,
-    /// The app, with a stream.
+    /// A stream opened by the app.
     Streaming,
 }
 
 /// When a bulk is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bulk {
-    /// With this many messages, 1 to 1000.
+    /// At this many messages, 1 to 1000.
     pub(super) count: usize,
     /// Or after this time.
     pub(super) wait: Duration,
@@ -52,33 +52,33 @@ impl Bulk {
     }
 }
 
-/// A subscription of the app, ready to be served.
+/// A validated subscription of the app.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AppSubscription {
     /// Where the subscription comes from.
     pub origin: SubscriptionType,
-    /// Name of the Subscription resource; empty where the app subscribes.
+    /// Name of the Subscription resource; empty for other origins.
     pub name: String,
     /// Name of the pub/sub component.
     pub pubsub: String,
-    /// The topic, with wildcards where the broker has them.
+    /// The topic; it may have wildcards if the broker supports them.
     pub topic: String,
-    /// The rules that choose the path of the app.
+    /// The rules that select the app's path.
     pub routes: Routes,
-    /// Where messages go that the app does not handle.
+    /// The dead-letter topic, if any.
     pub dead_letter: Option<String>,
     /// Passed to the broker.
     pub metadata: Pairs,
     pub(super) bulk: Option<Bulk>,
-    /// Messages are no envelopes.
+    /// Whether messages have no envelopes.
     pub(super) raw: bool,
 }
 
 impl AppSubscription {
-    /// What a resource declares.
+    /// A subscription from a resource.
     ///
     /// # Errors
-    /// A malformed rule, with its place.
+    /// A malformed rule, with its location.
     pub(super) fn declared(resource: &Subscription) -> Result<Self, String> {
         let routes = Routes::compile(&resource.routes).map_err(|error| {
             let place = resource
@@ -100,7 +100,7 @@ impl AppSubscription {
         })
     }
 
-    /// What the app says it wants.
+    /// A programmatic subscription.
     ///
     /// # Errors
     /// A malformed rule.
@@ -117,7 +117,7 @@ impl AppSubscription {
         })
     }
 
-    /// What a stream wants.
+    /// A streaming subscription.
     pub fn streaming(pubsub: &str, topic: &str, dead_letter: &str, metadata: Pairs) -> Self {
         Self {
             origin: SubscriptionType::Streaming,
@@ -125,7 +125,7 @@ impl AppSubscription {
         }
     }
 
-    /// Everything to `/`, unless routes are set.
+    /// All events go to `/` unless routes are set.
     fn to_root(pubsub: &str, topic: &str, dead_letter: &str, metadata: Pairs, bulk: &BulkSubscribe) -> Self {
         let raw = metadata
             .iter()
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn bulks_have_bounds() {
+    fn bounds_bulk_settings() {
         let bulk = |settings: &str| {
             AppSubscription::declared(&resource(&format!("  bulkSubscribe: {settings}\n")))
                 .unwrap()
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_rule_is_told_with_its_line() {
+    fn malformed_rule_names_line() {
         let spec = "  routes:\n    rules:\n    - match: event.type == 'a'\n      path: /a\n    - path: /b\n      match: event.\n";
         let problem = AppSubscription::declared(&resource(spec)).unwrap_err();
         assert!(problem.contains(":13: "), "{problem}");

@@ -1,4 +1,4 @@
-//! Subscriptions that the app opens as streams.
+//! Streaming subscriptions opened by the app.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,18 +16,18 @@ use super::metrics::RETRY;
 use super::target::Target;
 use super::{AppSubscription, LOG, Subscriptions, message};
 
-/// Streams of one sidecar at once.
+/// Most concurrent streams of a sidecar.
 const MAX_STREAMS: usize = 1000;
-/// Events that wait for the client to read them; what comes then waits with the engine.
+/// Events buffered for the client; further ones wait in the engine.
 const MAX_UNREAD: usize = 16;
 
-/// Why a stream does not begin.
+/// Why a stream cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// There is no such component.
+    /// The component does not exist.
     #[error("pubsub {0} is not found")]
     NotFound(String),
-    /// The broker refuses, or the component forbids.
+    /// The broker refuses the subscription, or the component's rules forbid it.
     #[error("failed to create subscription for {pubsub}: {cause}")]
     Refused {
         /// Name of the pub/sub component.
@@ -35,23 +35,23 @@ pub enum StreamError {
         /// The reason, for the message.
         cause: String,
     },
-    /// There are as many as there may be.
+    /// The limit of streams is reached.
     #[error("there are {MAX_STREAMS} streaming subscriptions: end one first")]
     TooMany,
-    /// The sidecar ends.
+    /// The sidecar is shutting down.
     #[error("the sidecar is shutting down")]
     Stopped,
 }
 
-/// A subscription with a client that gets its events and says what came of each.
+/// A streaming subscription and its client.
 pub struct Stream {
     pub(super) id: u64,
     pub(super) wanted: Arc<AppSubscription>,
     events: mpsc::Sender<TopicEventRequest>,
-    /// By the event's id, in the order in which they were sent.
+    /// Pending responses by event id, in the order of sending.
     answers: Mutex<HashMap<String, VecDeque<oneshot::Sender<i32>>>>,
     first: Mutex<Option<oneshot::Sender<Result<(), String>>>>,
-    /// The client is gone.
+    /// Cancelled when the client is gone.
     gone: CancellationToken,
 }
 
@@ -64,10 +64,10 @@ impl Stream {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client says what came of an event.
+    /// Records the client's response to an event.
     pub fn answered(&self, id: &str, status: i32) {
         let mut answers = self.answers();
-        // One that is closed was given up: its attempt took too long.
+        // A closed sender belongs to a cancelled attempt.
         let waiting = answers.get_mut(id).and_then(|waiting| {
             waiting.retain(|waiting| !waiting.is_closed());
             waiting.pop_front()
@@ -80,7 +80,7 @@ impl Stream {
         if !heard {
             tracing::warn!(
                 target: LOG,
-                "the client of the stream for topic {} answered for event {id}, which does not wait for an answer",
+                "client of the stream for topic {} responded to event {id}, for which no response is pending",
                 self.wanted.topic
             );
         }
@@ -99,7 +99,7 @@ impl Stream {
         };
         let started = Instant::now();
         let (answer, answered) = oneshot::channel();
-        // Room first: once it is in the map, the event is sent.
+        // Reserve a slot first: the event is sent as soon as it is in the map.
         let permit = tokio::select! {
             biased;
             () = self.gone.cancelled() => None,
@@ -131,7 +131,7 @@ impl Stream {
     }
 }
 
-/// An event that waits for its answer. Dropped, also by a policy's time limit, it leaves nothing behind.
+/// An event that waits for its response. Dropping it, for example after a timeout, removes it from the map.
 struct Attempt<'a> {
     stream: &'a Stream,
     id: &'a str,
@@ -167,16 +167,16 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// A stream that began: the client's side of it.
+/// An opened stream, for the client's side.
 pub struct Opened {
-    /// The stream that takes the client's answers.
+    /// The stream that takes the client's responses.
     pub stream: Arc<Stream>,
     /// The events for the client.
     pub events: mpsc::Receiver<TopicEventRequest>,
 }
 
 impl Subscriptions {
-    /// Begins a stream. When it returns the broker has the subscription.
+    /// Opens a stream. Returns once the broker has accepted the subscription.
     ///
     /// # Errors
     /// [`StreamError`].
@@ -229,7 +229,7 @@ impl Subscriptions {
         })
     }
 
-    /// Ends a stream whose client is gone: what it has not answered goes back to the broker.
+    /// Closes a stream whose client is gone: unacknowledged events return to the broker.
     pub fn close_stream(self: &Arc<Self>, stream: &Stream) {
         self.state().streams.retain(|known| known.id != stream.id);
         self.reconcile();
@@ -237,7 +237,7 @@ impl Subscriptions {
         stream.answers().clear();
     }
 
-    /// Waits until streams take no messages any more, and the client of `stream` has answered for all it got.
+    /// Waits until streams stop consuming, and the client of `stream` has responded to all its events.
     pub async fn stream_ended(&self, stream: &Stream) {
         self.ended.cancelled().await;
         let ended = {
@@ -250,13 +250,13 @@ impl Subscriptions {
         }
     }
 
-    /// Waits until no messages are taken any more.
+    /// Waits until consumption stops.
     pub async fn until_ended(&self) {
         self.ended.cancelled().await;
     }
 }
 
-/// Ends the stream again when whoever opens it goes away, or it fails.
+/// Closes the stream if opening it fails or is cancelled.
 struct OpeningGuard<'s> {
     subscriptions: &'s Arc<Subscriptions>,
     stream: &'s Arc<Stream>,
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_was_given_up_takes_no_answer_and_leaves_nothing() {
+    fn cancelled_attempt_leaves_nothing() {
         let stream = stream();
         drop(attempt(&stream, "e"));
         assert!(stream.answers().is_empty());

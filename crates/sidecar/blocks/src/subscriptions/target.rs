@@ -1,4 +1,4 @@
-//! One subscription at work: takes messages of a broker, delivers them, and tells the broker what came of each.
+//! One subscription: consumes messages of a broker, delivers them and settles each.
 
 mod dispatch;
 mod settle;
@@ -22,7 +22,7 @@ use crate::pubsub::Broker;
 
 pub(super) use dispatch::timed_out;
 
-/// Who gets the events.
+/// The receiver of events.
 pub(super) enum Sink {
     App(Arc<AppChannel>),
     Stream(Arc<Stream>),
@@ -36,15 +36,16 @@ pub(super) struct Target {
     sink: Sink,
     policy: ComponentPolicy,
     collector: Option<Collector>,
-    /// Of messages that wait for no other.
+    /// The next key of a message without ordering.
     next: AtomicU64,
-    /// Whether the broker keeps messages only while somebody consumes: then a pause does not end the subscription.
+    /// Whether the broker keeps messages only while there is a consumer. If so, a pause does not end the
+    /// subscription.
     needs_consumer: Arc<AtomicBool>,
     failure: LastFailure,
     lag: Arc<Lag>,
 }
 
-/// A message that the engine has, and its entry in the lag; or the verdict on a message that is not for the app.
+/// A message in the engine with its lag entry, or the verdict on a message that is not delivered.
 type Offered = Result<(Pending<Verdict>, Option<LagEntry>), Verdict>;
 
 impl Target {

@@ -1,8 +1,8 @@
-//! Stores that encrypt, and where their keys come from.
+//! State stores with encryption, and the sources of their keys.
 
 use super::*;
 
-/// A state store whose key of this name is the secret `secret` of `store`.
+/// A state store whose encryption key property is the secret `secret` of `store`.
 fn encrypted(key: &str, store: &str, secret: &str) -> Component {
     let mut component = Component {
         kind: "state.in-memory".to_owned(),
@@ -13,7 +13,7 @@ fn encrypted(key: &str, store: &str, secret: &str) -> Component {
 }
 
 #[tokio::test]
-async fn a_store_without_its_encryption_key_is_not_started() {
+async fn refuses_store_without_encryption_key() {
     let hex = vault("vault", "000102030405060708090a0b0c0d0e0f");
     let (result, _) = started(&[hex.clone(), encrypted("primaryEncryptionKey", "vault", "token")]).await;
     assert_eq!(result.unwrap().len(), 2);
@@ -47,7 +47,7 @@ async fn a_store_without_its_encryption_key_is_not_started() {
             assert!(error.contains(&text) && error.contains(cause), "{error}");
         }
     }
-    // The operator of a cluster sends the values of secrets with the component.
+    // In a cluster, the operator sends secret values with the component.
     let mut sent = encrypted("primaryEncryptionKey", "", "token");
     sent.metadata[0].value = Some("000102030405060708090a0b0c0d0e0f".to_owned());
     let (result, _) = started(&[sent.clone()]).await;

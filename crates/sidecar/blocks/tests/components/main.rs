@@ -1,9 +1,7 @@
-//! The life of components, with every block: which are started, in which order, with which properties; how they change
-//! and end.
-#![expect(
-    clippy::unwrap_used,
-    reason = "functions that tests share may fail like tests"
-)]
+//! The life cycle of components in every block: which are started, in which order and with which
+//! properties, how they
+//! change and end.
+#![expect(clippy::unwrap_used, reason = "shared test helpers may panic")]
 
 mod encryption;
 
@@ -30,7 +28,8 @@ use outrigger_telemetry::trace::Tracer;
 use outrigger_testing::log_lines::Lines;
 use tracing::Level;
 
-/// Has one secret, `token`, whose value is the store's own property `value`; of others its error shows that.
+/// A secret store with one secret, `token`, whose value is its property `value`. Errors for other names
+/// show that value.
 struct Vault(String);
 
 #[async_trait]
@@ -54,7 +53,7 @@ impl SecretStore for Vault {
     }
 }
 
-/// Answers once `open` was seen.
+/// A secret store that responds once `open` was recorded.
 struct Gate(Arc<Mutex<Vec<String>>>);
 
 impl Gate {
@@ -86,8 +85,9 @@ impl SecretStore for Gate {
     }
 }
 
-/// A catalog whose secret stores write down what they were given; `slow` ones never start, `broken` ones cannot, and
-/// bindings that show what they were given cannot either.
+/// A catalog whose secret stores record their properties. `slow` ones never start, `broken` ones fail, and
+/// so do bindings
+/// whose error shows their properties.
 fn catalog(seen: &Arc<Mutex<Vec<String>>>) -> Catalog {
     let mut catalog = Catalog::empty();
     catalog.state = outrigger_components::builtin().state;
@@ -146,7 +146,7 @@ fn vault(name: &str, value: &str) -> Component {
     }
 }
 
-/// A store whose value is the secret of another.
+/// A store whose value is a secret of another store.
 fn dependent(name: &str, store: &str, secret: &str) -> Component {
     let item = NameValue {
         name: "value".to_owned(),
@@ -220,7 +220,7 @@ fn with_blocks(seen: &Arc<Mutex<Vec<String>>>) -> (Components, Blocks) {
     (Components::new(context, blocks.categories(), secrets), blocks)
 }
 
-/// What was started, or why not, and with which values.
+/// The started components or the error, and the recorded values.
 async fn started(components: &[Component]) -> (Result<Vec<Registered>, StartError>, Vec<String>) {
     let seen = Arc::default();
     let all = new(&seen);
@@ -230,7 +230,7 @@ async fn started(components: &[Component]) -> (Result<Vec<Registered>, StartErro
 }
 
 #[tokio::test]
-async fn a_store_waits_for_the_store_of_its_secrets() {
+async fn store_waits_for_its_secret_store() {
     let components = [
         dependent("third", "second", "token"),
         dependent("second", "first", "token"),
@@ -242,7 +242,7 @@ async fn a_store_waits_for_the_store_of_its_secrets() {
 }
 
 #[tokio::test]
-async fn what_waits_in_vain_is_left_out() {
+async fn skips_component_without_secret_store() {
     let components = [
         dependent("a", "b", "token"),
         dependent("b", "a", "token"),
@@ -256,7 +256,7 @@ async fn what_waits_in_vain_is_left_out() {
 }
 
 #[tokio::test]
-async fn a_binding_that_does_not_start_shows_no_secret() {
+async fn failed_binding_hides_secrets() {
     let binding = Component {
         kind: "bindings.shows".to_owned(),
         ..dependent("binding", "store", "token")
@@ -270,7 +270,7 @@ async fn a_binding_that_does_not_start_shows_no_secret() {
 }
 
 #[tokio::test]
-async fn a_component_that_works_shows_no_secret_either() {
+async fn running_component_hides_secrets() {
     let (components, blocks) = with_blocks(&Arc::default());
     let all = [dependent("second", "first", "token"), vault("first", "hush-hush")];
     components.start(&all).await.unwrap();
@@ -286,7 +286,7 @@ async fn a_component_that_works_shows_no_secret_either() {
 }
 
 #[tokio::test]
-async fn templates_and_variables_are_filled_in() {
+async fn expands_templates_and_variables() {
     let mut from_env = component("env", "secretstores.vault");
     from_env.metadata = vec![NameValue {
         name: "value".to_owned(),
@@ -304,7 +304,7 @@ async fn templates_and_variables_are_filled_in() {
 }
 
 #[tokio::test]
-async fn a_start_takes_no_longer_than_it_may() {
+async fn bounds_start_time() {
     let slow = Component {
         init_timeout: Duration::from_millis(10),
         ..component("slow", "secretstores.slow")
@@ -327,7 +327,7 @@ async fn a_start_takes_no_longer_than_it_may() {
 }
 
 #[tokio::test]
-async fn a_component_that_does_not_start_is_told_once_with_the_cause_first() {
+async fn reports_start_error_once() {
     for ignore_errors in [false, true] {
         let lines = Lines::new();
         let odd = Component {
@@ -350,7 +350,7 @@ async fn a_component_that_does_not_start_is_told_once_with_the_cause_first() {
 }
 
 #[tokio::test]
-async fn kinds_are_known_or_wrong() {
+async fn refuses_unknown_types() {
     for (kind, text) in [
         ("pubsub.nosuch", "couldn't find pubsub component pubsub.nosuch/v1"),
         ("nonsense", "incorrect type nonsense"),
@@ -374,7 +374,7 @@ async fn kinds_are_known_or_wrong() {
 }
 
 #[tokio::test]
-async fn components_come_change_and_go() {
+async fn adds_changes_and_removes_components() {
     let seen = Arc::default();
     let (all, blocks) = with_blocks(&seen);
     all.start(&[vault("a", "1")]).await.unwrap();
@@ -402,7 +402,7 @@ async fn components_come_change_and_go() {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_secret_store_starts_when_it_comes() {
+async fn starts_once_secret_store_is_added() {
     let seen = Arc::default();
     let all = new(&seen);
     let waiting = [
@@ -422,7 +422,7 @@ async fn what_waits_for_a_secret_store_starts_when_it_comes() {
 }
 
 #[tokio::test]
-async fn a_component_is_closed_behind_the_last_call() {
+async fn closes_component_after_last_call() {
     let seen = Arc::default();
     let (all, blocks) = with_blocks(&seen);
     all.start(&[component("a", "secretstores.gate")]).await.unwrap();
@@ -433,7 +433,7 @@ async fn a_component_is_closed_behind_the_last_call() {
         tokio::task::yield_now().await;
     }
     all.replace(&vault("a", "new")).await.unwrap();
-    // Everybody else has their turn, many times.
+    // Lets all other tasks run many times.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
@@ -445,7 +445,7 @@ async fn a_component_is_closed_behind_the_last_call() {
 }
 
 #[tokio::test]
-async fn what_is_wanted_runs() {
+async fn reconciles_wanted_components() {
     let seen = Arc::default();
     let all = new(&seen);
     all.start(&[vault("a", "1"), vault("b", "1")]).await.unwrap();
@@ -480,7 +480,7 @@ async fn what_is_wanted_runs() {
 }
 
 #[tokio::test]
-async fn actors_have_one_state_store() {
+async fn allows_one_actor_state_store() {
     let marked = |name: &str, kind: &str, value: &str| Component {
         metadata: vec![NameValue::new("ActorStateStore", value)],
         ignore_errors: true,
@@ -514,24 +514,24 @@ async fn actors_have_one_state_store() {
 }
 
 #[tokio::test]
-async fn secrets_take_no_longer_than_a_start_may() {
+async fn bounds_secret_wait() {
     let waiting = Component {
         init_timeout: Duration::from_millis(10),
         ..dependent("waiting", "gate", "token")
     };
     let starting = [component("gate", "secretstores.gate"), waiting];
     let ended = tokio::time::timeout(Duration::from_secs(10), started(&starting)).await;
-    let (result, seen) = ended.expect("the start waits for a secret for ever");
+    let (result, seen) = ended.expect("the start has no timeout");
     let error = result.err().unwrap().to_string();
     assert!(error.contains("init timeout for component waiting"), "{error}");
     assert_eq!(seen, ["called", "closed"]);
 }
 
 #[tokio::test]
-async fn what_nobody_describes_runs_until_another_has_its_name() {
+async fn built_in_runs_until_name_is_reused() {
     let seen = Arc::default();
     let all = new(&seen).with_implicit(Some(vault("cluster", "implicit")));
-    // Those that need its secrets wait for it.
+    // Components that need its secrets wait for it.
     let user = dependent("user", "cluster", "token");
     all.start(std::slice::from_ref(&user)).await.unwrap();
     assert_eq!(*seen.lock().unwrap(), ["cluster=implicit", "user=implicit"]);
@@ -546,7 +546,7 @@ async fn what_nobody_describes_runs_until_another_has_its_name() {
 }
 
 #[tokio::test]
-async fn one_of_its_name_is_started_in_its_place() {
+async fn user_component_replaces_built_in() {
     let seen = Arc::default();
     let all = new(&seen).with_implicit(Some(vault("cluster", "implicit")));
     all.start(&[vault("cluster", "declared")]).await.unwrap();
@@ -554,7 +554,7 @@ async fn one_of_its_name_is_started_in_its_place() {
 }
 
 #[tokio::test]
-async fn what_nobody_describes_is_tried_once_where_it_cannot_start() {
+async fn built_in_start_is_not_retried() {
     let broken = Component {
         ignore_errors: true,
         ..component("cluster", "secretstores.broken")

@@ -1,4 +1,4 @@
-//! The events of an outbox and the names of their markers.
+//! Outbox events and marker names.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,12 +12,12 @@ use uuid::{Builder, Uuid};
 
 use crate::pubsub::event_time;
 
-/// What the name of every marker begins with.
+/// Prefix of marker names.
 const PREFIX: &str = "outbox-";
-/// Metadata: the media type of a value.
+/// Metadata key of a value's media type.
 const CONTENT_TYPE: &str = "contentType";
 
-/// A new name for a marker. Unlike Dapr's it has the time in it: see [`age`].
+/// A new marker name. Unlike Dapr's, it contains the time: see [`age`].
 pub(super) fn marker() -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let millis = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
@@ -25,13 +25,13 @@ pub(super) fn marker() -> String {
     format!("{PREFIX}{id}")
 }
 
-/// Whether a text is the name of a marker: nothing else of a store is looked for, or deleted.
+/// Whether a text is a marker name. Only such keys are looked up or deleted.
 pub(super) fn is_marker(name: &str) -> bool {
     name.strip_prefix(PREFIX)
         .is_some_and(|id| Uuid::try_parse(id).is_ok())
 }
 
-/// How long ago a marker was named; `None` where its name does not say, as with Dapr's.
+/// The age of a marker; `None` if its name has no time, as with Dapr's.
 pub(super) fn age(marker: &str, now: SystemTime) -> Option<Duration> {
     let id = Uuid::try_parse(marker.strip_prefix(PREFIX)?).ok()?;
     if id.get_version_num() != 7 {
@@ -42,7 +42,7 @@ pub(super) fn age(marker: &str, now: SystemTime) -> Option<Duration> {
     Some(now.duration_since(named).unwrap_or_default())
 }
 
-/// Who publishes, as the events say.
+/// The publisher attributes of outbox events.
 pub(super) struct RequestContext<'a> {
     pub(super) app_id: &'a str,
     /// The broker of the internal topic.
@@ -52,8 +52,8 @@ pub(super) struct RequestContext<'a> {
 }
 
 impl RequestContext<'_> {
-    /// The event of a value: `payload` is `set` itself or what is published in its place. The metadata of `set` stand in
-    /// the envelope, over what would stand there.
+    /// The event of a value: `payload` is `set` or its projection. Metadata of `set` override envelope
+    /// attributes.
     pub(super) fn event(&self, marker: &str, set: &Set, payload: &Set) -> Bytes {
         let content_type = content_type(set, payload);
         let parent = self.trace.context.map(|context| context.traceparent());
@@ -82,12 +82,12 @@ impl RequestContext<'_> {
             }
             event.to_bytes()
         });
-        // An envelope that was made here can be read.
+        // An envelope that was built here parses.
         overlaid.map(Bytes::from).unwrap_or_else(|_| wrapped.into())
     }
 }
 
-/// The media type of the payload; without one, that which the metadata put into the envelope.
+/// The media type of the payload, or the one in the overriding metadata.
 fn content_type<'a>(set: &'a Set, payload: &'a Set) -> &'a str {
     let of = |set: &'a Set, name: &str| set.metadata.get(name).map(String::as_str);
     let said = [
@@ -102,12 +102,12 @@ fn content_type<'a>(set: &'a Set, payload: &'a Set) -> &'a str {
     said.find(|kind| !kind.is_empty()).unwrap_or(TEXT)
 }
 
-/// The payload: a JSON text that is not meant as JSON is its content.
+/// The payload: the content of a JSON string unless the media type is JSON.
 fn data(value: &Value, content_type: &str) -> Bytes {
     match value {
         Value::Bytes(bytes) => bytes.clone(),
         Value::Json(json) | Value::Canonical(json) if is_json(content_type) => whole(json),
-        // Only what may be a string is read, and repaired.
+        // Only JSON that may be a string is parsed and repaired.
         Value::Json(json) | Value::Canonical(json) if json.trim_ascii_start().starts_with(b"\"") => {
             from_slice::<String>(json).map_or_else(|_| json.clone(), Bytes::from)
         }

@@ -1,4 +1,4 @@
-//! One internal topic at work: looks for the markers of its events, and sends on those that are committed.
+//! Consumes one internal topic: looks up the markers of its events and publishes the committed ones.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -24,24 +24,25 @@ use super::{LOG, event};
 use crate::outbound::Cause;
 use crate::pubsub::{Broker, apply_overrides};
 
-/// Events that are looked at at once, unless the component says how many are to be handled at once.
+/// Events in flight, unless the component sets a concurrency.
 const MAX_IN_FLIGHT: usize = 128;
-/// The same, with those whose marker is waited for.
+/// Events in flight or waiting for a marker.
 const MAX_UNSETTLED: usize = 1024;
-/// How long a marker is waited for before its event is given back to the broker: the contract's time. The first look is
-/// at once, the next after the first of the pauses, which grow to the second.
+/// Time to wait for a marker before the event is returned to the broker, as in the contract. The first
+/// lookup is immediate;
+/// retries back off from the first pause to the second.
 const MARKER_TIMEOUT: Duration = Duration::from_secs(10);
 const MARKER_POLL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// How long an event may hold others up whose transaction is under way here.
+/// How long an event whose transaction is in flight in this sidecar may delay others.
 const UNDER_WAY: Duration = Duration::from_secs(1);
-/// A transaction that began so long ago and left no marker will leave none.
+/// Age after which a transaction without a marker never committed.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60 * 60);
-/// Nobody can tell whether it was committed.
+/// The outcome cannot be determined.
 const NO_STORE: &str = "no state store with this outbox is loaded";
-/// Pauses before a broker is asked again for the subscription.
+/// Backoff of subscription attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
-/// One internal topic at work.
+/// The consumer of one internal topic.
 pub(super) struct Relay {
     state: Arc<State>,
     broker: Arc<Broker>,
@@ -55,17 +56,17 @@ pub(super) struct Internal {
     envelope: Bytes,
 }
 
-/// What an attempt at an event came to.
+/// The outcome of an attempt.
 pub(super) enum RelayOutcome {
-    /// It was committed, and is published; its marker is in this store.
+    /// Committed and published; the marker is in this store.
     Published(Arc<Store>),
-    /// It was never committed.
+    /// Never committed.
     Void(&'static str),
-    /// It is not committed yet, and may be: its transaction is under way here.
+    /// Not committed yet: the transaction is in flight in this sidecar.
     UnderWay,
-    /// It is not committed yet. `discards`: all the stores that were looked at say that it is dropped then.
+    /// No marker yet. `discards`: all stores that were checked drop such events.
     Missing { discards: bool },
-    /// Nobody knows, or it could not be published.
+    /// The outcome is unknown, or publishing failed.
     Failed(String),
 }
 
@@ -79,7 +80,7 @@ impl Relay {
         }
     }
 
-    /// An event has left this sidecar.
+    /// Counts an event by its outcome.
     fn count(&self, outcome: &str) {
         let registry = self.metrics().all().registry.namespaced();
         let counts = registry.counter(
@@ -96,8 +97,9 @@ impl Relay {
         &self.state.resilience.metrics
     }
 
-    /// Takes events until `stop`; when it returns, the broker knows what became of each. The first attempt to subscribe is
-    /// over when `asked` is cancelled.
+    /// Consumes events until `stop`; then all received messages are settled. Cancels `asked` after the
+    /// first attempt to
+    /// subscribe.
     pub(super) async fn run(&self, stop: &CancellationToken, asked: &CancellationToken) {
         let mut pause = PAUSES.0;
         loop {
@@ -138,7 +140,7 @@ impl Relay {
         }
     }
 
-    /// Whether it was told to stop; else the subscription ended by itself.
+    /// Returns whether `stop` ended the subscription; else it ended by itself.
     async fn deliver(&self, subscription: Subscription, stop: &CancellationToken) -> bool {
         let at_once = subscription
             .concurrency()
@@ -184,10 +186,10 @@ impl Relay {
     async fn attempt(&self, internal: &Internal) -> RelayOutcome {
         let marker = &internal.marker;
         if let Some(ended) = self.state.transactions.running(marker) {
-            // Sooner there is nothing to be seen.
+            // Before the transaction ends there is no marker.
             let _late = tokio::time::timeout(UNDER_WAY, ended.cancelled()).await;
         }
-        // Asked before the look: who has failed before it has not been committed after it.
+        // Read before the lookup: a transaction that failed by then cannot commit later.
         let has_failed = self.state.transactions.has_failed(marker);
         let is_under_way = self.state.transactions.running(marker).is_some();
         let stores = self.stores();
@@ -225,7 +227,7 @@ impl Relay {
         self.state.with_outbox_at(self.broker.name(), &self.place.topic)
     }
 
-    /// Sends a committed event to the topic of its store.
+    /// Publishes a committed event to the topic of its store.
     async fn publish(&self, store: Arc<Store>, internal: &Internal) -> RelayOutcome {
         let Some(outbox) = &store.outbox else {
             return RelayOutcome::Failed(NO_STORE.to_owned());
@@ -235,12 +237,12 @@ impl Relay {
             Ok(event) => event,
             Err(error) => return RelayOutcome::Failed(error.to_string()),
         };
-        // Not before: until here the id is the marker's name.
+        // Not earlier: until here the id is the marker name.
         apply_overrides(&mut event);
         event.set(member::TOPIC, &settings.topic);
         event.set(member::PUBSUB, &settings.pubsub);
         let said = event.text(member::DATA_CONTENT_TYPE).unwrap_or_default();
-        // To subscribers a message of octets would be an event in binary mode, which this is not.
+        // Subscribers would take a message of octets for an event in binary mode.
         let content_type = match said.as_ref() {
             octets if content_type::is_octets(octets) => content_type::CLOUD_EVENT,
             other => other,
@@ -261,8 +263,9 @@ impl Relay {
         }
     }
 
-    /// Removes the marker of an event that is published. The event is acknowledged already: one whose marker is gone would
-    /// come again and wait for it.
+    /// Deletes the marker of a published event, after the event is acknowledged. Otherwise a redelivered
+    /// event would wait for
+    /// its deleted marker.
     async fn forget(&self, store: &Store, marker: &str, tokens: StopTokens<'_>) {
         let attempts = Attempts::new(Some(&self.policy), Key::NONE, self.metrics()).until(tokens.ending);
         let forgotten = attempts.run(|_| async {
@@ -276,20 +279,21 @@ impl Relay {
         if let Ok(Err(cause)) = forgotten.await {
             tracing::warn!(
                 target: LOG,
-                "state store {} keeps the key {marker}, which can be removed: its event is published. {cause}",
+                "state store {} still has the outbox marker {marker}; its event is published, so it can be deleted: {cause}",
                 store.name()
             );
         }
     }
 
-    /// Returns an event that did not fail: brokers might make a dead letter of a failure (RabbitMQ), or skip it (Kafka).
+    /// Returns an event without marking it as failed. Brokers dead-letter (RabbitMQ) or skip (Kafka) failed
+    /// messages.
     fn release(&self, receipt: Receipt) {
         self.count("returned");
         receipt.release(false);
     }
 }
 
-/// Whether events of this store whose markers do not appear are dropped.
+/// Whether the store drops events without a marker.
 fn discards(store: &Arc<Store>) -> bool {
     let outbox = store.outbox.as_ref();
     outbox.is_some_and(|outbox| outbox.settings.discards)
@@ -298,7 +302,7 @@ fn discards(store: &Arc<Store>) -> bool {
 impl Consumer for Relay {
     type Event = Internal;
     type Outcome = RelayOutcome;
-    /// The marker and the event; or why the message has none.
+    /// The marker and the event, or why the message is invalid.
     type Offered = Result<(String, Pending<RelayOutcome>), String>;
 
     async fn offer(&self, inbox: &Inbox<Order, Internal, RelayOutcome>, message: &Message) -> Self::Offered {
@@ -324,7 +328,7 @@ impl Consumer for Relay {
                 let topic = &self.place.topic;
                 tracing::error!(
                     target: LOG,
-                    "a message of internal outbox topic {topic} is dropped: no outbox can have published it, as {why}"
+                    "message of internal outbox topic {topic} dropped, because it is not an outbox event: {why}"
                 );
                 self.count("dropped");
                 return receipt.acknowledge();
@@ -337,14 +341,14 @@ impl Consumer for Relay {
                 return self.forget(&store, &marker, tokens).await;
             }
             Ok(RelayOutcome::Void(why)) => {
-                tracing::info!(target: LOG, "outbox event {marker} is not published: {why} and left no marker");
+                tracing::info!(target: LOG, "outbox event {marker} dropped: {why} and left no marker");
                 self.count("dropped");
                 return receipt.acknowledge();
             }
             Err(Undelivered::Stopped | Undelivered::Revoked | Undelivered::Blocked) => {
                 return receipt.release(false);
             }
-            // Its wait was cut short: somebody else goes on.
+            // The wait was cut short; another consumer continues.
             Ok(RelayOutcome::UnderWay | RelayOutcome::Missing { .. } | RelayOutcome::Failed(_))
                 if tokens.any_cancelled() =>
             {
@@ -369,7 +373,7 @@ impl Consumer for Relay {
             Ok(RelayOutcome::UnderWay) => {
                 tracing::warn!(
                     target: LOG,
-                    "outbox event {marker} is returned to pubsub {}: its transaction is still under way",
+                    "outbox event {marker} returned to pubsub {}: its transaction is still in flight",
                     self.broker.name()
                 );
                 return self.release(receipt);
@@ -379,7 +383,7 @@ impl Consumer for Relay {
         };
         tracing::error!(
             target: LOG,
-            "outbox event {marker} is returned to pubsub {}: {why}",
+            "outbox event {marker} returned to pubsub {}: {why}",
             self.broker.name()
         );
         self.release(receipt);
@@ -398,13 +402,13 @@ fn marker_of(envelope: &[u8]) -> Result<String, String> {
 }
 
 impl Store {
-    /// Whether there is a marker.
+    /// Whether the marker exists.
     pub(in super::super) async fn has_marker(&self, marker: &str) -> Result<bool, Cause> {
         let found = self.get_whole(marker.to_owned(), Consistency::Unspecified, Pairs::new());
         Ok(found.await?.is_some_and(|item| !item.data.is_empty()))
     }
 
-    /// Removes a marker.
+    /// Deletes a marker.
     async fn forget_marker(&self, marker: &str) -> Result<(), Cause> {
         let delete = &Delete {
             key: marker.to_owned(),

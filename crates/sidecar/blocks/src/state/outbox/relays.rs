@@ -1,4 +1,4 @@
-//! Which internal topics are followed: those of the stores that have an outbox and whose broker is there.
+//! Manages the relays: one for each internal topic of a store with an outbox whose broker is loaded.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,22 +14,23 @@ use super::LOG;
 use super::relay::Relay;
 use crate::pubsub::Broker;
 
-/// How long a start, and a transaction, waits for a broker to take the subscription.
+/// How long a start, and a transaction, waits for the broker to accept the subscription.
 const SUBSCRIBING: Duration = Duration::from_secs(5);
 
-/// An internal topic, and its broker.
+/// An internal topic and its broker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct InternalTopic {
     pub(super) pubsub: String,
     pub(super) topic: String,
 }
 
-/// The internal topics that are subscribed to. What is published to another may have no group that it is kept for.
+/// Internal topics with an active subscription. Without one, the broker may have no consumer group that
+/// retains messages.
 #[derive(Clone, Default)]
 pub(in super::super) struct SubscribedTopics(Arc<watch::Sender<HashSet<InternalTopic>>>);
 
 impl SubscribedTopics {
-    /// Waits for a subscription, as long as a start does; whether there is one.
+    /// Waits for a subscription, as long as a start does. Returns whether there is one.
     pub(super) async fn has(&self, place: &InternalTopic) -> bool {
         let mut places = self.0.subscribe();
         let stands = places.wait_for(|places| places.contains(place));
@@ -56,25 +57,25 @@ impl SubscribedTopics {
 pub(in super::super) struct Relays {
     running: Mutex<HashMap<InternalTopic, Running>>,
     tasks: TaskTracker,
-    /// Nothing is taken any more.
+    /// Cancelled when consumption has stopped.
     ended: CancellationToken,
-    /// Told whenever a store with an outbox comes or goes.
+    /// Notified when a store with an outbox is added or removed.
     pub(in super::super) changes: Arc<watch::Sender<()>>,
     pub(in super::super) standing: SubscribedTopics,
 }
 
-/// A relay at work.
+/// An active relay.
 struct Running {
     broker: Weak<Broker>,
     stop: CancellationToken,
-    /// The broker has been asked for the subscription once.
+    /// Cancelled after the first attempt to subscribe.
     asked: CancellationToken,
-    /// It has ended, and so have those before it in its place.
+    /// Cancelled once it and its predecessors have ended.
     ended: CancellationToken,
 }
 
 impl State {
-    /// The stores whose internal events stand in a topic.
+    /// The stores whose internal events use a topic.
     pub(super) fn with_outbox_at(&self, pubsub: &str, topic: &str) -> Vec<Arc<Store>> {
         let mut stores = self.stores.all();
         stores.retain(|store| {
@@ -84,8 +85,8 @@ impl State {
         stores
     }
 
-    /// Follows the internal topics of the stores that there are; when this returns, each has been asked of its broker
-    /// once, or that takes long.
+    /// Starts the relays of the loaded stores. Returns after the first attempt to subscribe of each, or a
+    /// timeout.
     pub async fn begin_outbox(self: &Arc<Self>) {
         self.reconcile_outbox();
         let asked: Vec<_> = {
@@ -93,11 +94,11 @@ impl State {
             running.values().map(|relay| relay.asked.clone()).collect()
         };
         let all = join_all(asked.iter().map(CancellationToken::cancelled));
-        // Those that take longer go on by themselves.
+        // Slower relays continue in the background.
         let _late = tokio::time::timeout(SUBSCRIBING, all).await;
     }
 
-    /// Follows the stores and the brokers as they come and go, until `stop`.
+    /// Starts and stops relays as stores and brokers change, until `stop`.
     pub async fn follow_outbox(self: Arc<Self>, stop: CancellationToken) {
         let (mut stores, mut brokers) = (self.relays.changes.subscribe(), self.pubsubs.changes());
         self.reconcile_outbox();
@@ -114,7 +115,7 @@ impl State {
         }
     }
 
-    /// Takes no internal events any more, for good. What is being looked at is finished.
+    /// Stops consuming internal events permanently. Events in flight are finished.
     pub fn end_outbox(&self) {
         self.relays.ended.cancel();
         let running = self.relays.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,7 +124,7 @@ impl State {
         }
     }
 
-    /// Waits until the brokers know what became of all internal events, after [`State::end_outbox`].
+    /// Waits until all internal events are settled, after [`State::end_outbox`].
     pub async fn outbox_drained(&self) {
         self.relays.tasks.close();
         self.relays.tasks.wait().await;
@@ -186,7 +187,7 @@ impl State {
         let (stop, asked, ended) = (running.stop.clone(), running.asked.clone(), running.ended.clone());
         let relay = Relay::new(Arc::clone(self), broker, place.clone());
         self.relays.tasks.spawn(async move {
-            // Its predecessor hands over what it has taken first.
+            // The predecessor first hands over the messages that it has taken.
             if let Some(before) = before {
                 before.cancelled().await;
             }

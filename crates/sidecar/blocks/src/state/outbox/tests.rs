@@ -46,7 +46,7 @@ fn set(key: &str, value: &'static str, metadata: &[(&str, &str)]) -> Set {
     }
 }
 
-/// Of values that are prepared at once.
+/// Prepares values on this thread.
 fn prepared(outbox: &Outbox, operations: Vec<Step>, trace: &Parent) -> Prepared {
     outbox.prepare(operations, 1, trace).now_or_never().unwrap()
 }
@@ -58,7 +58,7 @@ fn event(outbox: &Outbox, operations: Vec<Step>) -> serde_json::Value {
 }
 
 #[test]
-fn both_a_broker_and_a_topic_are_needed() {
+fn requires_broker_and_topic() {
     assert_eq!(settings(&[("outboxPublishPubsub", "broker")]), None);
     assert_eq!(
         settings(&[("outboxPublishPubsub", "broker"), ("outboxPublishTopic", "")]),
@@ -81,7 +81,7 @@ fn both_a_broker_and_a_topic_are_needed() {
 }
 
 #[test]
-fn what_is_written_has_an_event_and_a_marker() {
+fn each_write_has_event_and_marker() {
     let outbox = outbox();
     let operations = vec![
         Step::Set(set("app||a", "\"2\"", &[])),
@@ -107,7 +107,7 @@ fn what_is_written_has_an_event_and_a_marker() {
 }
 
 #[test]
-fn an_event_says_what_the_contract_says() {
+fn event_matches_contract() {
     let outbox = outbox();
     let mut said = event(&outbox, vec![Step::Set(set("k", "\"2\"", &[]))]);
     let said = said.as_object_mut().unwrap();
@@ -120,7 +120,7 @@ fn an_event_says_what_the_contract_says() {
 }
 
 #[test]
-fn the_content_type_says_what_a_value_is() {
+fn content_type_selects_payload_form() {
     let outbox = outbox();
     for (value, content_type, data) in [
         (r#"{"a":1.50}"#, "application/json", json!({"a": 1.5})),
@@ -152,12 +152,12 @@ fn the_content_type_says_what_a_value_is() {
 }
 
 #[test]
-fn metadata_stand_over_the_envelope_but_not_over_payload_and_id() {
+fn metadata_overrides_envelope_except_payload_and_id() {
     let metadata = [
         ("data", "a"),
         ("id", "b"),
         ("type", "order.created"),
-        // Takes effect where the event is sent on.
+        // Applied when the event is relayed.
         ("cloudevent.type", "x"),
         ("subject", "s"),
     ];
@@ -171,7 +171,7 @@ fn metadata_stand_over_the_envelope_but_not_over_payload_and_id() {
 }
 
 #[test]
-fn a_projection_is_published_in_the_place_of_its_key() {
+fn publishes_projection_instead_of_value() {
     let outbox = outbox();
     let mut projection = set(
         "k",
@@ -205,7 +205,7 @@ fn a_projection_is_published_in_the_place_of_its_key() {
 }
 
 #[tokio::test]
-async fn large_values_are_prepared_on_another_thread() {
+async fn prepares_large_values_off_thread() {
     let outbox = outbox();
     let operations = || vec![Step::Set(set("k", "1", &[]))];
     let trace = Parent::default();
@@ -216,7 +216,7 @@ async fn large_values_are_prepared_on_another_thread() {
 }
 
 #[test]
-fn a_marker_tells_its_age_and_nothing_else_is_one() {
+fn parses_marker_age() {
     let marker = event::marker();
     let now = SystemTime::now();
     assert!(event::age(&marker, now).unwrap() < Duration::from_secs(60));

@@ -1,4 +1,5 @@
-//! The transactions of this sidecar, for those who wait for their markers: when one ends, and which have failed.
+//! The transactions of this sidecar, for relays that wait for markers: which are in flight and which have
+//! failed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 /// Events of failed transactions that are remembered.
 const MAX_FAILED: usize = 4096;
 
-/// What is known of transactions by the names of their markers.
+/// Transactions by marker name.
 #[derive(Default)]
 pub(in super::super) struct Transactions(Mutex<InFlight>);
 
@@ -24,7 +25,7 @@ impl Transactions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A transaction begins.
+    /// Registers a transaction.
     pub(super) fn begin(self: &Arc<Self>, markers: Vec<String>) -> Running {
         let ended = CancellationToken::new();
         let running = markers.iter().map(|marker| (marker.clone(), ended.clone()));
@@ -36,7 +37,8 @@ impl Transactions {
         }
     }
 
-    /// What is cancelled when the transaction of a marker ends; `None`: it is not under way here.
+    /// A token that is cancelled when the transaction of a marker ends; `None` if it is not in flight in
+    /// this sidecar.
     pub(super) fn running(&self, marker: &str) -> Option<CancellationToken> {
         self.known().running.get(marker).cloned()
     }
@@ -47,7 +49,7 @@ impl Transactions {
     }
 }
 
-/// A transaction under way. Dropped, it has ended, nobody knows how.
+/// A transaction in flight. Dropping it ends the transaction with an unknown outcome.
 pub(in super::super) struct Running {
     transactions: Arc<Transactions>,
     markers: Vec<String>,
@@ -55,7 +57,7 @@ pub(in super::super) struct Running {
 }
 
 impl Running {
-    /// Nothing of it was stored or will be.
+    /// The transaction failed without any effect.
     pub(in super::super) fn failed(self) {
         let mut known = self.transactions.known();
         known.failed.extend(self.markers.iter().cloned());
@@ -80,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_a_transaction_ended_is_known_as_long_as_there_is_room() {
+    fn remembers_recent_failures() {
         let transactions = Arc::new(Transactions::default());
         let running = transactions.begin(vec!["a".to_owned(), "b".to_owned()]);
         let ended = transactions.running("b").unwrap();

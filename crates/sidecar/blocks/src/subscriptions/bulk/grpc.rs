@@ -1,4 +1,4 @@
-//! A bulk for an app that speaks gRPC.
+//! Bulk delivery to gRPC apps.
 
 use outrigger_cloudevents::BULK_TYPE;
 use outrigger_cloudevents::content_type::{CLOUD_EVENT, OCTET_STREAM};

@@ -1,4 +1,4 @@
-//! A bulk for an app that speaks HTTP.
+//! Bulk delivery to HTTP apps.
 
 use bytes::Bytes;
 use outrigger_cloudevents::BULK_TYPE;
@@ -22,7 +22,7 @@ use crate::subscriptions::incoming::PUBSUB_NAME;
 use crate::subscriptions::spec::AppSubscription;
 use crate::subscriptions::target::Target;
 
-/// The body of the request.
+/// The request body.
 #[derive(Serialize)]
 struct Request<'e> {
     entries: Vec<RequestEntry<'e>>,
@@ -38,7 +38,7 @@ struct Request<'e> {
 struct RequestEntry<'e> {
     entry_id: &'e str,
     event: Body<'e>,
-    /// As in Dapr, `null` where the broker gave none.
+    /// As in Dapr, `null` if the broker provides none.
     metadata: Option<&'e Pairs>,
     content_type: &'e str,
 }
@@ -119,7 +119,7 @@ pub(super) async fn call(
     }
 }
 
-/// As [`read`], where it keeps nobody waiting.
+/// Like [`read`], off the serving thread if the body is large.
 async fn answered(count: usize, status: u16, body: Bytes) -> BulkResponse {
     offload(body.len(), move || read(count, status, &body)).await
 }
@@ -151,7 +151,7 @@ fn request(wanted: &AppSubscription, entries: &[Shown]) -> Result<Bytes, serde_j
     serde_json::to_vec(&body).map(Bytes::from)
 }
 
-/// The answer to a bulk of `count` events.
+/// Parses the response to a bulk of `count` events.
 fn read(count: usize, status: u16, body: &[u8]) -> BulkResponse {
     match status {
         200..300 => match first_from_slice::<JsonObject<Response>>(body) {
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn large_answers_are_read_on_another_thread() {
+    async fn parses_large_responses_off_thread() {
         for (length, at_once) in [(INLINE, true), (INLINE + 1, false)] {
             let body = vec![b' '; length].into();
             let (was_at_once, said) = done_at_once(answered(1, 404, body)).await;
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn each_entry_has_a_status_of_its_own() {
+    fn reads_status_of_each_entry() {
         let body = br#"{"statuses":[{"entryId":"1","status":"SUCCESS"},{"entryId":"2","status":"DROP"},
             {"entryId":"3","status":""},{"entryId":"unknown","status":"SUCCESS"}]}"#;
         let said = read(3, 200, body);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_as_go_reads_them() {
+    fn parses_responses_as_go_does() {
         let body = br#"{"Statuses":[{"EntryId":"1","Status":"SUCCESS"},{"entryId":"2","status":null},null,
             {"ENTRYID":"3","STATUS":"DROP","reason":{}}]} and more"#;
         let said = read(3, 200, body);

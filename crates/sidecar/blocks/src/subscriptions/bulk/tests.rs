@@ -25,7 +25,7 @@ fn sizes(batches: &[Batch]) -> Vec<usize> {
 }
 
 #[test]
-fn a_batch_of_large_events_is_complete_before_its_count() {
+fn batch_completes_by_size() {
     let collector = Collector::new(Bulk {
         count: 100,
         wait: Duration::from_secs(1),
@@ -42,7 +42,7 @@ fn a_batch_of_large_events_is_complete_before_its_count() {
 }
 
 #[test]
-fn a_batch_is_complete_with_its_count_and_by_path() {
+fn batch_completes_by_count_per_path() {
     let collector = Collector::new(Bulk {
         count: 2,
         wait: Duration::from_secs(1),
@@ -59,13 +59,13 @@ fn a_batch_is_complete_with_its_count_and_by_path() {
     assert_eq!(collector.take("/b", 1).map(|batch| batch.members.len()), Some(1));
     collector.limit(2, Window::default());
     let BatchRole::Call(batches) = collector.join(member("/b")) else {
-        panic!("nobody else can come")
+        panic!("no other event can arrive")
     };
     assert_eq!(sizes(&batches), [1, 1], "of both paths");
 }
 
 #[tokio::test]
-async fn large_bulks_are_written_on_another_thread() {
+async fn serialises_large_bulks_off_thread() {
     let wanted = Arc::new(AppSubscription::to_path("broker", "t", "/a"));
     for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
         let entry = Entry {

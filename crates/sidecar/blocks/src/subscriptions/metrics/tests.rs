@@ -10,7 +10,7 @@ fn hours_ago(hours: i64) -> Timestamp {
 }
 
 #[test]
-fn topics_that_nobody_subscribes_to_any_more_are_forgotten() {
+fn forgets_unsubscribed_topics() {
     let metrics = IngressMetrics::new(&SidecarMetrics::new(Metrics::disabled()));
     let lasting: Vec<_> = (0..50)
         .map(|number| metrics.lag("broker", &format!("lasting{number}")))
@@ -27,7 +27,7 @@ fn topics_that_nobody_subscribes_to_any_more_are_forgotten() {
 }
 
 #[test]
-fn lags_that_share_a_series_add_up() {
+fn lags_of_shared_series_add_up() {
     let config = MetricsConfig {
         max_series: 1,
         ..MetricsConfig::default()
@@ -42,7 +42,7 @@ fn lags_that_share_a_series_add_up() {
             .find(|line| line.starts_with("dapr_component_pubsub_ingress_lag{") && line.contains(&label))
             .unwrap();
         let (_, value) = line.rsplit_once(' ').unwrap();
-        // In hours: the test itself takes time.
+        // In hours, because the test itself takes time.
         value.parse::<f64>().unwrap() as i64 / HOUR
     };
     let lags = ["first", "second", "third"].map(|topic| metrics.lag("broker", topic));
@@ -55,7 +55,7 @@ fn lags_that_share_a_series_add_up() {
     drop((first, third));
     lags.iter().for_each(|lag| lag.show());
     assert_eq!((shown("first"), shown("other")), (0, 2));
-    // What is subscribed to no more is not behind, whatever it showed last.
+    // An unsubscribed topic has no lag, whatever it showed last.
     drop((second, lags));
     assert_eq!(shown("other"), 0);
 }

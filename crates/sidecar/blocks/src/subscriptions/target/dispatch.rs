@@ -1,4 +1,4 @@
-//! Dispatching: hands messages to the engine, and makes the attempts that it asks for.
+//! Passes messages to the engine and makes the attempts that it requests.
 
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
@@ -18,15 +18,15 @@ use super::{LOG, Offered, Sink, Target};
 use crate::subscriptions::incoming::{Incoming, prepared};
 use crate::subscriptions::spec::Bulk;
 
-/// Events of one subscription that the app is handling, unless the component says how many.
+/// Events of one subscription in flight to the app, unless the component sets a concurrency.
 pub(super) const MAX_IN_FLIGHT: usize = 128;
-/// The same, with those that wait for their turn or their next attempt.
+/// Events in flight, queued or waiting for a retry.
 pub(super) const MAX_UNSETTLED: usize = 1024;
-/// How often it is looked how old the oldest event is that the app is not done with.
+/// Interval of updating the lag.
 const LAG_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Target {
-    /// Delivers what comes until `stop`, or until the subscription ends by itself: then `false`.
+    /// Delivers messages until `stop`, or until the subscription ends by itself: then returns `false`.
     pub(super) async fn deliver(&self, subscription: Subscription, stop: &CancellationToken) -> bool {
         let limits = limits(
             subscription.concurrency(),
@@ -59,7 +59,7 @@ impl Target {
             true => engine.in_order(Order::is_after),
             false => engine,
         };
-        // The events behind one that failed wait until its dead letter is published.
+        // Events of a key wait until the dead letter of a failed predecessor is published.
         let engine = match self.wanted.dead_letter {
             Some(_) => engine.pausing_keys(|verdict| *verdict != Verdict::Acknowledge),
             None => engine,
@@ -90,7 +90,7 @@ impl Target {
         stopped
     }
 
-    /// Shows the lag as time goes by, also where nothing begins.
+    /// Updates the lag periodically, even without deliveries.
     async fn show_lag(&self) -> Infallible {
         let mut ticks = tokio::time::interval(LAG_INTERVAL);
         loop {
@@ -99,7 +99,7 @@ impl Target {
         }
     }
 
-    /// Calls that the app is given at once, where that is bounded.
+    /// Concurrent calls of the app, if limited.
     fn calls_at_once(&self) -> Option<usize> {
         match &self.sink {
             Sink::App(app) => app.max_concurrency(),
@@ -111,7 +111,8 @@ impl Target {
         &self.dependencies().resilience.metrics
     }
 
-    /// What orders a message. In bulks that is a key alone: the messages of a partition go to the app together.
+    /// The ordering of a message. In bulks only a key orders: messages of a partition are delivered
+    /// together.
     pub(super) fn order(&self, message: &Message) -> Option<Order> {
         let ordering_key = message.ordering_key.clone()?;
         if self.collector.is_some() && ordering_key.key.is_none() {
@@ -121,7 +122,7 @@ impl Target {
         Some(Order::after(ordering_key))
     }
 
-    /// The name that apps use for a topic of the broker.
+    /// The app's name of a broker topic.
     pub(super) fn app_topic(&self, stored: &Arc<str>) -> Arc<str> {
         let prefix = self.broker.stored_topic("");
         match stored.strip_prefix(prefix.as_ref()) {
@@ -172,8 +173,9 @@ impl Consumer for Target {
     }
 }
 
-/// How many messages are taken at once: what the component says, else enough for one bulk at least; no more than the app takes
-/// in `calls`, so that none waits for the app as one that is being handled.
+/// Limits of messages in flight: the component's concurrency, or enough for one bulk. At most `calls`, the
+/// app's
+/// concurrency, so that no message in flight waits for the app.
 pub(super) fn limits(concurrency: Option<NonZeroUsize>, bulk: Option<&Bulk>, calls: Option<usize>) -> Limits {
     let in_flight = match concurrency {
         Some(concurrency) => concurrency.get(),
@@ -188,7 +190,7 @@ pub(super) fn limits(concurrency: Option<NonZeroUsize>, bulk: Option<&Bulk>, cal
     }
 }
 
-/// An attempt that took longer than its policy lets it.
+/// An attempt that exceeded the timeout of its policy.
 pub(in crate::subscriptions) fn timed_out() -> (Verdict, Outcome) {
     let text = "context deadline exceeded".to_owned();
     (Verdict::Reject(text), Outcome::TimedOut)

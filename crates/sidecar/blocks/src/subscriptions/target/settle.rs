@@ -1,4 +1,4 @@
-//! Settling: tells the broker what became of a message, by way of the dead-letter topic where there is one.
+//! Settles messages, through the dead-letter topic if there is one.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::subscriptions::incoming::{CONTENT_TYPE, PUBSUB_NAME};
 use crate::subscriptions::metrics::{DROP, Labels, RETRY, labels};
 
 impl Target {
-    /// Waits for the verdict on a message, and settles it.
+    /// Waits for the verdict on a message and settles it.
     pub(super) async fn settle_message(
         &self,
         message: Message,
@@ -21,7 +21,7 @@ impl Target {
         receipt: Receipt,
         tokens: StopTokens<'_>,
     ) {
-        // The message counts in the lag until it is settled: its dead letter may take long.
+        // The message counts in the lag until it is settled, which includes publishing its dead letter.
         let (pending, _in_lag) = match offered {
             Ok(pending) => pending,
             Err(verdict) => return self.settle_unattempted(&message, verdict, receipt).await,
@@ -35,7 +35,7 @@ impl Target {
                     _ => receipt.acknowledge(),
                 };
             }
-            // Its retries were cut short, or its app or client is gone: another consumer gets it.
+            // The retries were cut short, or the app or client is gone: another consumer gets the message.
             Ok(Verdict::Reject(_)) if tokens.any_cancelled() || self.is_app_unhealthy() => {
                 return key.release(receipt).await;
             }
@@ -48,7 +48,7 @@ impl Target {
         self.settle_failed(&message, &why, otherwise, key, receipt).await;
     }
 
-    /// Settles a message that is not for the app.
+    /// Settles a message that is not delivered to the app.
     async fn settle_unattempted(&self, message: &Message, verdict: Verdict, receipt: Receipt) {
         let dropped = (Settlement::Acknowledge, labels(&verdict));
         let (why, otherwise) = match verdict {
@@ -68,8 +68,9 @@ impl Target {
             .await;
     }
 
-    /// Publishes the dead letter of a message and settles it. `otherwise`: the settlement without a dead-letter topic, and the
-    /// labels of a message that is dropped.
+    /// Publishes the dead letter of a message and settles the message. `otherwise`: the settlement without
+    /// a dead-letter topic,
+    /// and the labels of a dropped message.
     async fn settle_failed(
         &self,
         message: &Message,
@@ -88,25 +89,26 @@ impl Target {
         metrics.event(pubsub, &topic, RETRY, Duration::ZERO);
         tracing::warn!(
             target: LOG,
-            "a message of topic {topic} of {pubsub} is returned to the broker: {why}"
+            "message of topic {topic} of {pubsub} returned to the broker: {why}"
         );
         key.reject(receipt).await;
     }
 
-    /// A failure of an unhealthy app is no verdict on the event.
+    /// Failures while the app is unhealthy do not count against the event.
     fn is_app_unhealthy(&self) -> bool {
         matches!(&self.sink, Sink::App(app) if !app.health().is_healthy())
     }
 
-    /// Publishes a message to the dead-letter topic, as the app would: with its rights and under the policy of the component.
-    /// Returns the message's settlement by that; `None`: there is no dead-letter topic.
+    /// Publishes a message to the dead-letter topic, with the app's permissions and the component's policy.
+    /// Returns the
+    /// settlement of the message; `None` without a dead-letter topic.
     async fn dead_letter(&self, message: &Message, why: &str) -> Option<Settlement> {
         let topic = self.wanted.dead_letter.as_ref()?;
         let Some((data, mut metadata)) = hops::next(message, self.wanted.raw).await else {
             tracing::error!(
                 target: LOG,
-                "dropped a message of topic {} of {}: it became a dead letter {MAX_HOPS} times, so dead-letter topics lead back \
-                 to each other; its next one is {topic}, because {why}",
+                "message of topic {} of {} dropped after {MAX_HOPS} dead letters: the dead-letter topics form a loop; the next \
+                 is {topic}; reason: {why}",
                 message.topic,
                 self.wanted.pubsub
             );
@@ -138,7 +140,7 @@ impl Target {
             Ok(()) => {
                 tracing::warn!(
                     target: LOG,
-                    "a message of topic {origin} of {} went to the dead-letter topic {topic}: {why}",
+                    "message of topic {origin} of {} moved to dead-letter topic {topic}: {why}",
                     self.wanted.pubsub
                 );
                 Some(Settlement::Acknowledge)
@@ -147,7 +149,7 @@ impl Target {
                 tracing::error!(
                     target: LOG,
                     "error sending message to dead letter, origin topic: {origin} dead letter topic {topic} err: \
-                     {error}; it should go there because {why}"
+                     {error}; reason of the dead letter: {why}"
                 );
                 Some(Settlement::Reject)
             }

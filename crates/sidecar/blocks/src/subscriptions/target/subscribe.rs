@@ -1,4 +1,4 @@
-//! Subscribing: asks the broker until it accepts.
+//! Subscribes with retries until the broker accepts.
 
 use std::num::NonZeroUsize;
 use std::sync::PoisonError;
@@ -11,18 +11,19 @@ use tokio_util::sync::CancellationToken;
 use super::dispatch::MAX_UNSETTLED;
 use super::{LOG, Target};
 
-/// Pauses before a broker is asked again for a subscription.
+/// Backoff of subscription attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
 impl Target {
-    /// Keeps how the last attempt to subscribe went, for the status.
+    /// Stores the result of the last attempt, for the status.
     fn note(&self, failure: Option<&String>) {
         let mut last = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         *last = failure.cloned();
     }
 
-    /// Takes and delivers until `stop`; when it returns, the broker knows what became of every message. The first attempt
-    /// to subscribe is over when `asked` is cancelled; `first` hears how it went, and then there is no second one.
+    /// Consumes and delivers until `stop`; then all messages are settled. Cancels `asked` after the first
+    /// attempt to subscribe.
+    /// With `first`, its result is sent there and no retry follows.
     pub(in crate::subscriptions) async fn run(
         &self,
         stop: &CancellationToken,
@@ -42,7 +43,7 @@ impl Target {
                 Ok(subscription) => {
                     self.begun(failed);
                     if let Some(first) = first.take() {
-                        // Whoever asked may be gone: then `stop` follows.
+                        // If the receiver is gone, `stop` follows.
                         let _gone = first.send(Ok(()));
                     }
                     if self.deliver(subscription, stop).await {

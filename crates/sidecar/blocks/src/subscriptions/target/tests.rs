@@ -1,4 +1,4 @@
-//! Targets between a broker that does what the test says and a client that answers what the test says.
+//! Targets between a scripted broker and a scripted client.
 
 mod apps;
 mod bulks;
@@ -39,13 +39,13 @@ use crate::pubsub::{PubSubs, Topics};
 const PATIENT: &str = "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    \
                        retries:\n      patient: {policy: constant, duration: 1h, maxRetries: 2}\n  targets:\n    \
                        components:\n      broker: {inbound: {retry: patient}}\n";
-/// Any test is over before that.
+/// Longer than any test.
 const LONG: Duration = Duration::from_secs(30);
 
-/// What the broker does next.
+/// The next action of the broker.
 enum Step {
     Deliver(&'static str, Option<OrderingKey>),
-    /// Takes a partition away; the other end hears when the engine has taken note.
+    /// Revokes a partition; the sender is notified when the engine has processed it.
     Revoke(u32, oneshot::Sender<()>),
 }
 
@@ -55,11 +55,11 @@ struct Fake {
     /// Topics and payloads.
     published: Mutex<Vec<(String, String)>>,
     refuses: AtomicBool,
-    /// Where publishing waits for the test, twice: the test goes on, and then publishing does.
+    /// If set, publishing waits here twice: once to be observed, once to continue.
     pauses: Mutex<Option<Arc<Barrier>>>,
     needs_consumer: AtomicBool,
     concurrency: Option<NonZeroUsize>,
-    /// What it sends before it hears of one of them, if it tells.
+    /// Messages that the broker sends before one is settled, if it reports a window.
     window: Option<usize>,
 }
 
@@ -108,7 +108,7 @@ impl PubSub for Fake {
                         }
                     },
                     settled = feed.settled() => settled.into_iter().for_each(|one| {
-                        // The test may be over.
+                        // The test may have ended.
                         let _over = sender.send(one);
                     }),
                 }
@@ -154,7 +154,7 @@ impl Scene {
         Self::of_broker(policy, wanted, None, None).await
     }
 
-    /// `concurrency` and `window`: of the broker's component.
+    /// `concurrency` and `window`: settings of the broker's component.
     async fn of_broker(
         policy: &str,
         wanted: AppSubscription,
@@ -205,7 +205,7 @@ impl Scene {
         }
     }
 
-    /// A target for an app, and what its broker does.
+    /// A target for an app, and the steps of its broker.
     fn target(&self, wanted: AppSubscription, app: Arc<AppChannel>) -> (UnboundedSender<Step>, Target) {
         // The broker has steps for this subscription too.
         let subscriptions = Arc::clone(&self.subscriptions);
@@ -240,7 +240,7 @@ impl Scene {
         self.opened.stream.answered(id, status.into());
     }
 
-    /// Waits until the broker hears what became of a message.
+    /// Waits until a message is settled.
     async fn settlement(&mut self) -> Settlement {
         let next = tokio::time::timeout(LONG, self.settled.recv());
         next.await.unwrap().unwrap().1
@@ -284,7 +284,7 @@ fn wanted() -> AppSubscription {
     }
 }
 
-/// The dead letter of a message that was none before.
+/// The first dead letter of a message.
 fn dead_letter(data: &str) -> (String, String) {
     let event = Event::parse(data.as_bytes()).ok();
     let event = event.filter(|event| event.get("specversion").is_some());
@@ -299,10 +299,11 @@ const EVENT: &str = r#"{"id":"1","type":"t","source":"s","specversion":"1.0","da
 const EXPIRED: &str =
     r#"{"id":"1","type":"t","source":"s","specversion":"1.0","data":1,"expiration":"2001-01-01T00:00:00Z"}"#;
 
-/// Invariant: a rebalance dead-letters nothing that still has attempts, and acknowledges nothing that the app did not
-/// finish: the next owner gets it.
+/// Invariant: a rebalance neither dead-letters a message with attempts left nor acknowledges an unfinished
+/// one; the next
+/// owner gets it.
 #[tokio::test]
-async fn what_a_rebalance_takes_between_attempts_is_neither_dead_lettered_nor_acknowledged() {
+async fn rebalance_between_attempts_settles_nothing() {
     let mut scene = Scene::new(PATIENT, wanted()).await;
     scene.deliver(EVENT, Some(0));
     let id = scene.event().await;
@@ -314,7 +315,7 @@ async fn what_a_rebalance_takes_between_attempts_is_neither_dead_lettered_nor_ac
 }
 
 #[tokio::test]
-async fn an_attempt_that_a_rebalance_overtakes_counts_only_where_it_succeeds() {
+async fn rebalanced_attempt_counts_only_on_success() {
     for (said, settlement) in [
         (Said::Retry, Settlement::Release),
         (Said::Drop, Settlement::Release),
@@ -333,7 +334,7 @@ async fn an_attempt_that_a_rebalance_overtakes_counts_only_where_it_succeeds() {
 }
 
 #[tokio::test]
-async fn other_partitions_do_not_feel_a_rebalance() {
+async fn rebalance_keeps_other_partitions() {
     let mut scene = Scene::new("", wanted()).await;
     scene.deliver(EVENT, Some(1));
     let id = scene.event().await;
@@ -344,10 +345,11 @@ async fn other_partitions_do_not_feel_a_rebalance() {
     scene.end().await;
 }
 
-/// In bulks the messages of a partition go together, so they do not wait for each other; a rebalance takes them all the
-/// same.
+/// In bulks, messages of a partition are delivered together and do not wait for each other; a rebalance
+/// revokes all of
+/// them.
 #[tokio::test]
-async fn messages_of_bulks_go_with_their_partition() {
+async fn rebalance_revokes_bulk_messages() {
     let ordering_key = |key: Option<&'static str>| OrderingKey {
         partition: Some(3),
         key: key.map(Into::into),
@@ -374,9 +376,9 @@ async fn messages_of_bulks_go_with_their_partition() {
     scene.end().await;
 }
 
-/// Invariant: what does not go to the app is acknowledged only when its dead letter is published.
+/// Invariant: an undeliverable message is acknowledged only after its dead letter is published.
 #[tokio::test]
-async fn what_is_not_for_the_app_is_acknowledged_once_it_is_dead_lettered() {
+async fn acknowledges_undeliverable_after_dead_letter() {
     let rules = Rules {
         rules: vec![Rule {
             r#match: "event.type == 'other'".to_owned(),
@@ -410,10 +412,11 @@ async fn what_is_not_for_the_app_is_acknowledged_once_it_is_dead_lettered() {
     }
 }
 
-/// Invariant: a message that its dead-letter topic does not take is not overtaken by those of its key; they go back with it, and
-/// those of other keys go on.
+/// Invariant: if the dead letter of a message cannot be published, later messages of its key do not
+/// overtake it. They are
+/// returned with it; other keys continue.
 #[tokio::test]
-async fn what_cannot_be_dead_lettered_is_not_overtaken_by_its_key() {
+async fn failed_dead_letter_keeps_key_order() {
     const FIRST: &str = r#"{"id":"first","type":"t","source":"s","specversion":"1.0","data":1}"#;
     const SECOND: &str = r#"{"id":"second","type":"t","source":"s","specversion":"1.0","data":2}"#;
     const OTHER: &str = r#"{"id":"other","type":"t","source":"s","specversion":"1.0","data":3}"#;
@@ -460,9 +463,9 @@ async fn what_cannot_be_dead_lettered_is_not_overtaken_by_its_key() {
     }
 }
 
-/// Without a dead-letter topic what has expired is done, and what cannot be read goes back.
+/// Without a dead-letter topic, expired messages are acknowledged and invalid ones are returned.
 #[tokio::test]
-async fn without_a_dead_letter_topic_what_cannot_be_read_goes_back() {
+async fn returns_invalid_message_without_dead_letter_topic() {
     let wanted = AppSubscription {
         dead_letter: None,
         ..wanted()
@@ -478,9 +481,9 @@ async fn without_a_dead_letter_topic_what_cannot_be_read_goes_back() {
     scene.end().await;
 }
 
-/// Answers that are none of the contract's count as failures.
+/// Response statuses outside the contract count as failures.
 #[tokio::test]
-async fn an_unknown_status_of_a_stream_is_a_failure() {
+async fn unknown_stream_status_is_failure() {
     let mut scene = Scene::new("", wanted()).await;
     for status in [3, -1, i32::MAX] {
         scene.deliver(EVENT, None);
@@ -493,7 +496,7 @@ async fn an_unknown_status_of_a_stream_is_a_failure() {
 }
 
 #[tokio::test]
-async fn what_a_broker_delivers_again_is_counted() {
+async fn counts_redelivered_messages() {
     let mut scene = Scene::new("", wanted()).await;
     for expected in [None, Some(1.0), Some(2.0)] {
         scene.deliver("no event", None);
@@ -505,7 +508,7 @@ async fn what_a_broker_delivers_again_is_counted() {
 }
 
 #[tokio::test]
-async fn what_waits_for_its_dead_letter_counts_in_the_lag() {
+async fn lag_includes_pending_dead_letters() {
     const OLD: &str =
         r#"{"id":"1","type":"t","source":"s","specversion":"1.0","data":1,"time":"2001-01-01T00:00:00Z"}"#;
     for said in [Said::Retry, Said::Drop] {
@@ -529,7 +532,7 @@ async fn what_waits_for_its_dead_letter_counts_in_the_lag() {
 }
 
 #[tokio::test]
-async fn a_dead_letter_has_a_line_with_its_reason() {
+async fn logs_reason_of_dead_letter() {
     let lines = outrigger_testing::log_lines::Lines::new();
     let mut scene = Scene::new("", wanted()).await;
     scene.deliver(EVENT, None);
@@ -544,11 +547,11 @@ async fn a_dead_letter_has_a_line_with_its_reason() {
     scene.end().await;
     let lines = lines.take(LOG, tracing::Level::WARN);
     for wanted in [
-        "WARN a message of topic orders of broker went to the dead-letter topic dead: the app dropped it",
-        "WARN a message of topic orders of broker went to the dead-letter topic dead: it has expired",
+        "WARN message of topic orders of broker moved to dead-letter topic dead: the app dropped it",
+        "WARN message of topic orders of broker moved to dead-letter topic dead: it has expired",
         "ERROR error sending message to dead letter, origin topic: orders dead letter topic dead err: the broker is away; \
-         it should go there because it has expired",
-        "WARN a message of topic orders of broker is returned to the broker: it has expired",
+         reason of the dead letter: it has expired",
+        "WARN message of topic orders of broker returned to the broker: it has expired",
     ] {
         assert!(
             lines.iter().any(|line| line.to_string() == wanted),
@@ -557,9 +560,9 @@ async fn a_dead_letter_has_a_line_with_its_reason() {
     }
 }
 
-/// Dead-letter topics that lead back to each other would pass a message on for ever.
+/// Dead-letter topics that form a loop would otherwise pass a message around forever.
 #[tokio::test]
-async fn what_was_a_dead_letter_too_often_is_dropped_with_a_line() {
+async fn drops_message_in_dead_letter_loop() {
     const FULL: &str =
         r#"{"id":"1","type":"t","source":"s","specversion":"1.0","data":1,"deadletterhops":16}"#;
     const EXPIRED_TOO: &str =
@@ -577,8 +580,8 @@ async fn what_was_a_dead_letter_too_often_is_dropped_with_a_line() {
     assert_eq!(scene.dead_letters(), []);
     scene.end().await;
     let lines = lines.take(LOG, tracing::Level::ERROR);
-    let wanted = "ERROR dropped a message of topic orders of broker: it became a dead letter 16 times, so dead-letter topics lead \
-                  back to each other; its next one is dead, because it has expired";
+    let wanted = "ERROR message of topic orders of broker dropped after 16 dead letters: the dead-letter topics form a loop; \
+                  the next is dead; reason: it has expired";
     assert_eq!(lines.len(), 3, "{lines:#?}");
     assert!(lines.iter().any(|line| line.to_string() == wanted), "{lines:#?}");
 }

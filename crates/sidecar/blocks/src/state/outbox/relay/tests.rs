@@ -22,13 +22,13 @@ use crate::pubsub::{PubSubs, Topics};
 use crate::state::outbox::Settings;
 use crate::state::{Keys, State, StateError};
 
-/// Keeps messages by topic until they are acknowledged; what is returned comes again.
+/// Keeps messages by topic until they are acknowledged, and redelivers returned ones.
 #[derive(Default)]
 struct Queues {
     topics: Mutex<HashMap<String, VecDeque<Bytes>>>,
     published: Notify,
     returned: AtomicUsize,
-    /// Of those, what a broker takes for failures.
+    /// Returned messages that a broker counts as failed.
     failed: AtomicUsize,
 }
 
@@ -99,7 +99,7 @@ impl PubSub for Queue {
     async fn close(&self) {}
 }
 
-/// Its transactions take until `go_on` is notified.
+/// A store whose transactions wait for `go_on`.
 #[derive(Default)]
 struct Slow {
     keys: Mutex<HashSet<String>>,
@@ -167,7 +167,7 @@ async fn eventually(condition: impl Fn() -> bool) {
         .unwrap();
 }
 
-/// A store with an outbox over a broker.
+/// A store with an outbox and a broker.
 struct World {
     queues: Arc<Queues>,
     slow: Arc<Slow>,
@@ -224,7 +224,7 @@ impl World {
         }
     }
 
-    /// One that waits no more than some milliseconds for a marker.
+    /// A relay that waits only milliseconds for a marker.
     fn relay(&self) -> Relay {
         let pause = Duration::from_millis(10);
         let (state, broker) = (Arc::clone(&self.state), Arc::clone(&self.broker));
@@ -251,15 +251,15 @@ impl World {
     }
 }
 
-/// An event is dropped whose transaction does not appear, but not while it may appear.
+/// An event whose transaction does not appear is dropped, but not while the transaction is in flight.
 #[tokio::test]
-async fn an_event_is_not_dropped_while_its_transaction_is_under_way() {
+async fn keeps_event_of_transaction_in_flight() {
     let world = World::new();
     let relay = world.relay();
     let (stop, asked) = (CancellationToken::new(), CancellationToken::new());
     let relaying = tokio::spawn(async move { relay.run(&stop, &asked).await });
     let committing = async {
-        // Its time was over before the transaction was committed.
+        // The wait ended before the transaction committed.
         eventually(|| world.queues.returned.load(Ordering::SeqCst) > 0).await;
         world.slow.go_on.notify_one();
     };
@@ -272,7 +272,7 @@ async fn an_event_is_not_dropped_while_its_transaction_is_under_way() {
 }
 
 #[tokio::test]
-async fn metadata_say_what_stands_in_the_envelope_as_of_a_published_event() {
+async fn metadata_overrides_relayed_envelope() {
     let world = World::new();
     let relay = world.relay();
     let (stop, asked) = (CancellationToken::new(), CancellationToken::new());
@@ -292,17 +292,18 @@ async fn metadata_say_what_stands_in_the_envelope_as_of_a_published_event() {
     relaying.abort();
 }
 
-/// Nobody failed them: as failures they would become dead letters, or be skipped. Of a store that is not there nobody knows
-/// that it has no marker, however old the event is.
+/// Events are returned without a failure mark, with which brokers would dead-letter or skip them. If the
+/// store is not
+/// loaded, the outcome is unknown however old the event is.
 #[tokio::test]
-async fn events_whose_fate_is_unknown_are_given_back_without_a_failure() {
+async fn returns_undecided_events_without_failure() {
     #[derive(Debug, Clone, Copy)]
     enum Why {
         Missing,
         StoreAway,
         NoStore,
     }
-    /// Of 1970.
+    /// A marker from 1970.
     const OLD: &str = "outbox-00000000-0000-7000-8000-000000000000";
     for (why, marker, discards) in [
         (Why::Missing, event::marker(), "false"),
@@ -334,9 +335,9 @@ async fn events_whose_fate_is_unknown_are_given_back_without_a_failure() {
     }
 }
 
-/// Nobody knows either what became of a transaction whose caller did not wait for its end.
+/// The outcome of a transaction is also unknown if its caller was cancelled.
 #[tokio::test]
-async fn after_a_transaction_that_was_given_up_the_store_is_looked_at_first() {
+async fn probes_store_after_cancelled_transaction() {
     let world = World::new();
     world.state.relays.standing.add(&world.place);
     let events = || world.queues.in_topic(&world.place.topic);
@@ -350,9 +351,9 @@ async fn after_a_transaction_that_was_given_up_the_store_is_looked_at_first() {
     assert_eq!(events(), 1);
 }
 
-/// Nobody could tell what became of those events.
+/// Further events would have an unknown outcome too.
 #[tokio::test]
-async fn of_transactions_that_a_store_never_gets_one_alone_has_an_event() {
+async fn unavailable_store_gets_one_event() {
     let world = World::new();
     world.state.relays.standing.add(&world.place);
     let events = || world.queues.in_topic(&world.place.topic);

@@ -1,4 +1,4 @@
-//! What a target asks of its app: nothing while that is unhealthy, and no more at once than it takes.
+//! Calls of the app by a target: none while it is unhealthy, and no more than its concurrency.
 
 use outrigger_runtime::app::Health;
 use outrigger_testing::log_lines::{Line, Lines};
@@ -9,9 +9,9 @@ use super::bulks::app;
 use super::*;
 use crate::subscriptions::spec::Bulk;
 
-/// Invariant: while the app is unhealthy no event is attempted, and none becomes a dead letter.
+/// Invariant: while the app is unhealthy, no event is attempted or dead-lettered.
 #[tokio::test]
-async fn an_unhealthy_app_gets_nothing_and_dead_letters_nothing() {
+async fn unhealthy_app_gets_no_events() {
     let mut scene = Scene::new("", wanted()).await;
     let (setter, health) = Health::new(false);
     let (app, mut calls) = app(health, None).await;
@@ -28,7 +28,7 @@ async fn an_unhealthy_app_gets_nothing_and_dead_letters_nothing() {
         assert_eq!(scene.dead_letters(), []);
         setter.send_replace(true);
         for _ in 0..3 {
-            // The app drops them, and the dead-letter topic has them then.
+            // The app drops them, so they are dead-lettered.
             assert_eq!(scene.settlement().await, Settlement::Acknowledge);
         }
         assert_eq!(scene.dead_letters().len(), 3);
@@ -39,10 +39,11 @@ async fn an_unhealthy_app_gets_nothing_and_dead_letters_nothing() {
     scene.end().await;
 }
 
-/// Invariant: where the broker drops what nobody consumes, an unhealthy app does not end the subscription. What comes meanwhile goes
-/// back, to any consumer, and nothing becomes a dead letter.
+/// Invariant: if the broker drops messages without a consumer, an unhealthy app does not end the
+/// subscription. Messages
+/// that arrive then are returned for any consumer, and none is dead-lettered.
 #[tokio::test]
-async fn a_subscription_that_its_queue_needs_outlasts_an_unhealthy_app() {
+async fn keeps_required_consumer_while_app_unhealthy() {
     let mut scene = Scene::new("", wanted()).await;
     let (setter, health) = Health::new(true);
     let (app, mut calls) = app(health.clone(), None).await;
@@ -86,7 +87,7 @@ async fn a_subscription_that_its_queue_needs_outlasts_an_unhealthy_app() {
 }
 
 #[test]
-fn no_more_is_attempted_than_the_app_takes() {
+fn limits_attempts_to_app_concurrency() {
     let bulk = Bulk {
         count: 10,
         wait: Duration::ZERO,
@@ -103,7 +104,7 @@ fn no_more_is_attempted_than_the_app_takes() {
 }
 
 #[tokio::test]
-async fn a_subscription_to_a_broker_that_there_is_not_is_told() {
+async fn warns_about_missing_broker() {
     let scene = Scene::new("", wanted()).await;
     let declared = |pubsub: &str| {
         let yaml = format!(

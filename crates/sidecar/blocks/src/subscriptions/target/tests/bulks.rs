@@ -1,4 +1,4 @@
-//! How large bulks are, between a broker and an app over HTTP.
+//! The sizes of bulks, between a broker and an HTTP app.
 
 use outrigger_resources::configuration::Configuration;
 use outrigger_runtime::app::{App, AppProtocol, Health};
@@ -9,10 +9,10 @@ use tokio::net::TcpListener;
 use super::super::super::spec::Bulk;
 use super::*;
 
-/// An event that the app refuses, with all of its bulk.
+/// An event that makes the app fail the whole bulk.
 const REFUSED: &str = r#"{"id":"refused","type":"t","source":"s","specversion":"1.0","data":1}"#;
 
-/// An app that drops every bulk but those with what it refuses, and tells how many events each has.
+/// An app that drops every bulk except those with a refused event, and reports the size of each.
 pub(super) async fn app(
     health: Health,
     max_concurrency: Option<usize>,
@@ -68,20 +68,20 @@ async fn serve(mut stream: BufReader<tokio::net::TcpStream>, sizes: UnboundedSen
     }
 }
 
-/// How a broker and the policy of its component are set, and what a bulk may have.
+/// Settings of the broker, its policy and the bulk subscription.
 #[derive(Default)]
 struct Setting {
     concurrency: Option<usize>,
     window: Option<usize>,
     policy: &'static str,
     count: usize,
-    /// Calls that the app takes at once.
+    /// Concurrency of the app.
     calls: Option<usize>,
-    /// How long a bulk waits for more events; for ever, if it is not said.
+    /// How long a bulk waits for more events; forever by default.
     wait: Option<Duration>,
 }
 
-/// A broker and an app with bulks between them, for which nobody may wait.
+/// A broker and an app with bulks between them.
 struct Bulks {
     scene: Scene,
     steps: UnboundedSender<Step>,
@@ -135,7 +135,7 @@ impl Bulks {
         next.await.unwrap().unwrap()
     }
 
-    /// Waits until the broker hears what became of so many messages, all of which are done.
+    /// Waits until `events` messages are settled, all acknowledged.
     async fn acknowledged(&mut self, events: usize) {
         for _ in 0..events {
             assert_eq!(self.scene.settlement().await, Settlement::Acknowledge);
@@ -149,7 +149,7 @@ impl Bulks {
     }
 }
 
-/// The sizes of the bulks by which the app gets so many events.
+/// The sizes of the bulks in which the app gets `events` events.
 async fn bulks(setting: Setting, events: usize) -> Vec<usize> {
     let mut bulks = Bulks::start(setting).await;
     for _ in 0..events {
@@ -162,7 +162,7 @@ async fn bulks(setting: Setting, events: usize) -> Vec<usize> {
 }
 
 #[tokio::test]
-async fn a_bulk_has_as_many_events_as_its_subscription_says() {
+async fn bulk_size_follows_subscription() {
     let setting = Setting {
         count: 500,
         ..Setting::default()
@@ -171,7 +171,7 @@ async fn a_bulk_has_as_many_events_as_its_subscription_says() {
 }
 
 #[tokio::test]
-async fn a_bulk_does_not_wait_for_events_that_cannot_come() {
+async fn bulk_does_not_wait_beyond_limits() {
     for (concurrency, window, events, sizes) in [
         (Some(10), None, 30, vec![10, 10, 10]),
         (Some(1), None, 2, vec![1, 1]),
@@ -189,9 +189,9 @@ async fn a_bulk_does_not_wait_for_events_that_cannot_come() {
     }
 }
 
-/// What stands behind another event of its key takes its place in the broker's window, and cannot come either.
+/// An event queued behind another of its key takes a slot of the broker's window, but cannot join the bulk.
 #[tokio::test]
-async fn a_bulk_does_not_wait_for_events_of_keys_that_it_has() {
+async fn bulk_does_not_wait_for_queued_keys() {
     let mut bulks = Bulks::start(Setting {
         window: Some(5),
         count: 100,
@@ -202,7 +202,7 @@ async fn a_bulk_does_not_wait_for_events_of_keys_that_it_has() {
         bulks.deliver(EVENT, Some(key));
     }
     assert_eq!(bulks.next().await, 3);
-    // The broker has heard of three and sends as many.
+    // Three are settled, so the broker sends three more.
     bulks.acknowledged(3).await;
     for key in ["d", "e", "f"] {
         bulks.deliver(EVENT, Some(key));
@@ -212,9 +212,9 @@ async fn a_bulk_does_not_wait_for_events_of_keys_that_it_has() {
     bulks.end().await;
 }
 
-/// Nor for one that waits for its next attempt, whose failure is what made the bulk complete.
+/// Nor for an event that waits for its retry, even if its failure completes the bulk.
 #[tokio::test]
-async fn a_bulk_does_not_wait_for_a_retry() {
+async fn bulk_does_not_wait_for_retry() {
     let mut bulks = Bulks::start(Setting {
         window: Some(4),
         policy: PATIENT,
@@ -230,9 +230,9 @@ async fn a_bulk_does_not_wait_for_a_retry() {
     bulks.end().await;
 }
 
-/// Invariant: a bulk that is not full does not wait for the app as one that is being handled. It goes on filling.
+/// Invariant: a partial bulk that waits for the app is not in flight, so it keeps filling.
 #[tokio::test]
-async fn a_bulk_fills_while_the_app_is_busy() {
+async fn bulk_fills_while_app_is_busy() {
     let wait = Duration::from_millis(10);
     let mut bulks = Bulks::start(Setting {
         count: 100,
@@ -244,7 +244,8 @@ async fn a_bulk_fills_while_the_app_is_busy() {
     let busy = bulks.app.turn().await.unwrap();
     for _ in 0..3 {
         bulks.deliver(EVENT, None);
-        // Nothing tells that a bulk waits for the app; too short a time would let a wrong one pass, and fail no right one.
+        // No signal shows that a bulk waits for the app. Too short a sleep can only miss a bug, not fail a
+        // correct run.
         tokio::time::sleep(10 * wait).await;
     }
     assert!(
