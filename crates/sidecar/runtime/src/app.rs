@@ -1,4 +1,4 @@
-//! The app channel: how the sidecar calls the app beside it.
+//! The app channel: calls from the sidecar to the app.
 
 mod callback;
 mod grpc;
@@ -30,10 +30,10 @@ pub use probe::{Health, HealthSetter, probe, wait_for_port};
 pub use settings::{App, AppHealth, AppProtocol};
 pub use tls::unverified_config;
 
-/// Time to open a connection to the app.
+/// Timeout of opening a connection to the app.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The connection to the app, made once at start.
+/// The connection to the app, created once at start.
 pub struct AppChannel {
     transport: Transport,
     authority: HeaderValue,
@@ -54,39 +54,41 @@ enum Transport {
     Grpc(H2Pool),
 }
 
-/// Why a call got no answer from the app. Displays the reason alone; which call failed is the caller's to add.
+/// Why a call got no response from the app. Displays only the reason; the caller adds which call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     /// No `--app-port`.
     #[error("app channel is not initialized")]
     NoChannel,
-    /// Health checks say no.
+    /// The health checks failed.
     #[error("app is not in a healthy state")]
     Unhealthy,
-    /// The call has no verb that an HTTP app could be sent.
+    /// The call has no verb that HTTP can send.
     #[error("invalid HTTP verb")]
     InvalidVerb,
-    /// The request cannot be written as HTTP.
+    /// The request cannot be represented in HTTP.
     #[error("the request cannot be sent to the app: {0}")]
     Request(#[from] ::http::Error),
-    /// Connection trouble.
+    /// The connection failed.
     #[error("{}{hint}", outrigger_transport::error::chain(source))]
     Send {
         /// The error of the connection.
         source: SendError,
-        /// What may be wrong about the settings; empty where that is not known.
+        /// A hint about the settings; empty if the cause is unknown.
         hint: &'static str,
     },
     /// The request body could not be read.
     #[error("reading the request body: {0}")]
     Body(String),
-    /// The request body was given up before it was whole.
+    /// The request body was abandoned before it was complete.
     #[error("reading the request body: {0}")]
     Unfinished(TooMuchUnfinished),
 }
 
 impl AppError {
-    /// As the status of a gRPC call of the app that got no answer: callers tell `Unavailable` from our own failures.
+    /// The gRPC status of a call without response: `Unavailable` if the app was unreachable, which callers
+    /// distinguish from our
+    /// own failures.
     fn unanswered(&self) -> Status {
         match self {
             Self::Send { source, .. } => Status::new(send_code(source), self.to_string()),
@@ -94,7 +96,7 @@ impl AppError {
         }
     }
 
-    /// As a gRPC status for other sidecars.
+    /// The gRPC status for other sidecars.
     pub fn status(&self) -> Status {
         match self {
             Self::NoChannel | Self::Unhealthy => Status::internal(self.to_string()),
@@ -108,7 +110,7 @@ impl AppError {
     }
 }
 
-/// An app on this machine cannot vanish without the kernel knowing.
+/// No pings to a local app: it cannot vanish unnoticed by the kernel.
 fn keep_alive(host: &str) -> Option<KeepAlive> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let here = match bare.parse::<IpAddr>() {
@@ -119,7 +121,7 @@ fn keep_alive(host: &str) -> Option<KeepAlive> {
 }
 
 impl AppChannel {
-    /// A channel to the app that `config` describes; `None` without app port. Nothing is dialled yet.
+    /// A channel to the app that `config` describes; `None` without app port. It dials on first use.
     pub fn build(
         config: &App,
         health: Health,
@@ -168,7 +170,7 @@ impl AppChannel {
         })
     }
 
-    /// Ends the connections that have a task of their own.
+    /// Closes the HTTP/2 connections, which have tasks.
     pub async fn close(&self) {
         match &self.transport {
             Transport::H1(_) => {}
@@ -182,31 +184,31 @@ impl AppChannel {
         &self.address
     }
 
-    /// How many calls the app is given at once; `None` = any number.
+    /// Most concurrent calls of the app; `None` means no limit.
     #[inline]
     pub fn max_concurrency(&self) -> Option<usize> {
         self.max_concurrency
     }
 
-    /// Whether the app is well.
+    /// The app's health.
     #[inline]
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// True when the app speaks gRPC.
+    /// Whether the app speaks gRPC.
     #[inline]
     pub fn is_grpc(&self) -> bool {
         matches!(self.transport, Transport::Grpc(_))
     }
 
-    /// The token the app expects from us.
+    /// The token that the app expects from the sidecar.
     #[inline]
     pub fn token(&self) -> Option<&HeaderValue> {
         self.token.as_ref()
     }
 
-    /// Waits until the app takes one more call.
+    /// Waits for a concurrency permit of the app.
     ///
     /// # Errors
     /// [`AppError::Unhealthy`].
@@ -219,21 +221,21 @@ impl AppChannel {
             return Err(AppError::Unhealthy);
         }
         match &self.permits {
-            // The semaphore is never closed, so there is always a permit in the end.
+            // The semaphore is never closed, so a permit always becomes available.
             Some(permits) => Ok(Arc::clone(permits).acquire_owned().await.ok()),
             None => Ok(None),
         }
     }
 
-    /// Calls a method of the app. Whatever the app answers is `Ok`.
+    /// Calls a method of the app. Any response is `Ok`.
     ///
     /// # Errors
-    /// [`AppError`] when there is no answer.
+    /// [`AppError`] if there is no response.
     pub fn invoke(&self, call: Call) -> impl Future<Output = Result<Reply, AppError>> + Send + '_ {
         self.answer(None, call)
     }
 
-    /// The same, in a turn that was waited for.
+    /// Like `invoke`, with a concurrency permit already taken.
     ///
     /// # Errors
     /// As [`AppChannel::invoke`].
@@ -245,7 +247,7 @@ impl AppChannel {
         self.answer(Some(turn), call)
     }
 
-    // One future for both: it is copied as often as it is handed on.
+    // One future for both, because futures are copied each time they are passed on.
     async fn answer(&self, turn: Option<Turn>, call: Call) -> Result<Reply, AppError> {
         let Turn(permit) = match turn {
             Some(turn) => turn,
@@ -261,10 +263,10 @@ impl AppChannel {
         Ok(reply)
     }
 
-    /// Asks the app whether it is well: `GET path` answered 2xx, or `AppCallbackHealthCheck` answered OK.
+    /// Checks the app's health: `GET path` returns 2xx, or `AppCallbackHealthCheck` returns OK.
     ///
     /// # Errors
-    /// Why it counts as not well.
+    /// Why the app counts as unhealthy.
     pub async fn health_check(&self, path: &str) -> Result<(), String> {
         let started = Instant::now();
         match &self.transport {
@@ -287,10 +289,10 @@ impl AppChannel {
         }
     }
 
-    /// Forwards a gRPC request of any service to the app as it is.
+    /// Forwards a gRPC request of any service to the app unchanged.
     ///
     /// # Errors
-    /// The status that the caller should see.
+    /// The status for the caller.
     pub async fn proxy(&self, request: Request<Body>) -> Result<Response<Body>, Status> {
         let Transport::Grpc(pool) = &self.transport else {
             return Err(Status::new(
@@ -308,11 +310,11 @@ impl AppChannel {
     }
 }
 
-/// One of the calls that the app is given at once.
+/// A concurrency permit of the app.
 #[derive(Debug)]
 pub struct Turn(Option<OwnedSemaphorePermit>);
 
-/// A header value that is never logged nor kept in compression tables.
+/// A header value that is excluded from logs and compression tables.
 pub fn sensitive(text: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::try_from(text).ok()?;
     value.set_sensitive(true);

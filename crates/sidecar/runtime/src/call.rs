@@ -1,4 +1,4 @@
-//! The one form every invocation takes inside the sidecar, whoever asked and however it travels on.
+//! The form of an invocation inside the sidecar, for every protocol.
 
 use std::borrow::Cow;
 
@@ -10,34 +10,35 @@ use outrigger_telemetry::trace::Parent;
 use outrigger_transport::body::{Body, Replayable};
 use prost_types::Any;
 
-/// A request on its way to an app. With a [`Replayable`] body it makes a call per attempt.
+/// A request to an app. With a [`Replayable`] body it yields a call for each attempt.
 #[derive(Clone)]
 pub struct Call<B = Body> {
-    /// Canonical decoded method path without leading slash; what access control saw is what is dispatched.
+    /// Canonical, decoded method path without leading slash; access control and dispatch use the same
+    /// value.
     pub method: String,
-    /// The same where it is not UTF-8: only HTTP can carry it, so that it goes no further than this sidecar's own calls.
+    /// The raw path if it is not UTF-8: only HTTP can carry it, so it cannot be sent to other sidecars.
     pub octets: Option<Box<[u8]>>,
-    /// HTTP verb; `None` when a gRPC caller gave none.
+    /// HTTP verb; `None` if a gRPC caller gave none.
     pub verb: Option<Method>,
     /// Raw query string without `?`.
     pub query: String,
     /// Media type of the body.
     pub content_type: Option<HeaderValue>,
-    /// Type URL of the payload, kept for gRPC apps; mostly empty.
+    /// Type URL of the payload, kept for gRPC apps; usually empty.
     pub type_url: String,
     /// Internal metadata: the caller's headers.
     pub metadata: HeaderMap,
-    /// Whether they are gRPC metadata, whose names stay as they are on the way to an app that speaks gRPC.
+    /// Whether they are gRPC metadata, whose names are kept for gRPC apps.
     pub from_grpc: bool,
     /// The payload.
     pub body: B,
-    /// The current span, which the next hop sees as its parent.
+    /// The current span, parent of the next hop's.
     pub trace: Parent,
 }
 
-/// The answer of an app to a call.
+/// The response of an app to a call.
 pub struct Reply {
-    /// How it went, in the app's own terms.
+    /// The status, in the app's protocol.
     pub status: AppStatus,
     /// Response headers.
     pub headers: HeaderMap,
@@ -45,13 +46,13 @@ pub struct Reply {
     pub trailers: HeaderMap,
     /// Media type of the body.
     pub content_type: Option<HeaderValue>,
-    /// Type URL of the payload; mostly empty.
+    /// Type URL of the payload; usually empty.
     pub type_url: String,
     /// The payload.
     pub body: Body,
 }
 
-/// The status of an app: HTTP or gRPC, told apart on the wire by value (HTTP from 100).
+/// The status of an app: HTTP or gRPC. On the wire they are distinguished by value (HTTP from 100).
 #[derive(Clone, Debug)]
 pub enum AppStatus {
     /// HTTP status code.
@@ -68,7 +69,7 @@ pub enum AppStatus {
 }
 
 impl AppStatus {
-    /// As the number that travels between sidecars.
+    /// The number sent between sidecars.
     #[inline]
     pub fn code(&self) -> i32 {
         match self {
@@ -77,7 +78,7 @@ impl AppStatus {
         }
     }
 
-    /// Whether the caller would call it a success: HTTP 200-399, gRPC OK.
+    /// Whether the status is a success: HTTP 200-399, gRPC OK.
     #[inline]
     pub fn is_success(&self) -> bool {
         match self {
@@ -88,7 +89,7 @@ impl AppStatus {
 }
 
 impl Reply {
-    /// A reply with bytes only.
+    /// A reply with a body only.
     #[inline]
     pub fn new(status: AppStatus, body: Body) -> Self {
         Self {
@@ -103,7 +104,7 @@ impl Reply {
 }
 
 impl Call {
-    /// A call that this sidecar makes by itself, with JSON or nothing.
+    /// A call made by the sidecar itself, with a JSON body or none.
     #[inline]
     pub fn own(verb: Method, method: String, metadata: HeaderMap, body: Body, trace: Parent) -> Self {
         Self {
@@ -120,12 +121,12 @@ impl Call {
         }
     }
 
-    /// Keeps the call, so that attempts share it.
+    /// Makes the body replayable, so that attempts share it.
     pub fn replayable(self) -> Call<Replayable> {
         self.map(Replayable::new)
     }
 
-    /// Path and query of the request that an HTTP server gets: it decodes to the method that was decided on.
+    /// Path and query of the HTTP request; it decodes to the method that access control checked.
     #[inline]
     pub fn target(&self) -> String {
         let method = self.octets.as_deref().unwrap_or(self.method.as_bytes());
@@ -151,7 +152,7 @@ impl<B> Call<B> {
 }
 
 impl Call<Replayable> {
-    /// The call of the next attempt; `None` if its body cannot be sent again.
+    /// The call of the next attempt; `None` if its body cannot be replayed.
     pub fn attempt(&self) -> Option<Call> {
         let body = self.body.attempt()?;
         Some(self.clone().map(|_| body))
@@ -167,7 +168,7 @@ fn request_target(method: &[u8], query: &str) -> String {
     if !query.is_empty() {
         target.push('?');
         target.push_str(query);
-        // Peers and the gRPC API hand on what a target cannot carry.
+        // Peers and the gRPC API may pass bytes that are invalid in a target.
         if let Cow::Owned(escaped) = escape_all(&target) {
             target = escaped;
         }
@@ -175,7 +176,7 @@ fn request_target(method: &[u8], query: &str) -> String {
     target
 }
 
-/// Bytes as an `Any` without type, the form plain payloads take.
+/// Bytes as an `Any`, the form of plain payloads.
 #[inline]
 pub fn any_bytes(type_url: String, value: Bytes) -> Any {
     Any {
@@ -189,7 +190,7 @@ mod tests {
     use super::request_target;
 
     #[test]
-    fn the_target_decodes_to_the_method() {
+    fn target_decodes_to_method() {
         assert_eq!(request_target(b"a/b", ""), "/a/b");
         assert_eq!(request_target(b"/a", "x=1&y=%20"), "/a?x=1&y=%20");
         assert_eq!(request_target("a b%41/ü".as_bytes(), ""), "/a%20b%2541/%C3%BC");

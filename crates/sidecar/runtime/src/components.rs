@@ -1,4 +1,5 @@
-//! The life of components: which are started, in which order, with which properties; how they change and end.
+//! The life cycle of components: which are started, in which order and with which properties, and how they
+//! change and end.
 
 mod category;
 mod change;
@@ -25,38 +26,38 @@ use status::LeftOut;
 pub use status::{ComponentState, ComponentStatus};
 
 const LOG: &str = "dapr.runtime.processor";
-/// How long a component that was replaced or removed waits for the calls that use it.
+/// How long a replaced or removed component waits for calls in flight.
 const LAST_CALLS: Duration = Duration::from_secs(30);
 
-/// The namespace in names that others have to find, where the process has none.
+/// The namespace used in shared names if the process has none.
 pub const DEFAULT_NAMESPACE: &str = "default";
 
 /// Looks up an environment variable.
 pub type Env = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// What components are started with.
+/// The environment in which components start.
 pub struct Context {
     /// The components of this build.
     pub catalog: Catalog,
     /// The app's id.
     pub app_id: String,
-    /// The process's namespace, where it has one.
+    /// The process's namespace, if it has one.
     pub namespace: Option<String>,
-    /// `DAPR_ENV_KEYS`: which variables resources may read.
+    /// `DAPR_ENV_KEYS`: environment variables that resources may read.
     pub env_keys: String,
     /// The environment.
     pub env: Env,
-    /// Its deny list.
+    /// The Configuration, which has the component deny list.
     pub configuration: Arc<Configuration>,
     /// Counts starts and failures.
     pub metrics: Arc<Metrics>,
-    /// Bytes that an answer of a component's outside system may have.
+    /// Largest response from a component's external system, bytes.
     pub max_answer: usize,
-    /// Whether the process has a placement service: then one state store may be that of actors.
+    /// Whether the process has a placement service; if so, one state store may be the actor state store.
     pub actors: bool,
 }
 
-/// A component as the metadata API lists it.
+/// A component in the metadata API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
     /// `metadata.name` of its resource.
@@ -65,22 +66,22 @@ pub struct Registered {
     pub kind: String,
     /// `v1`; may be empty.
     pub version: String,
-    /// Its capabilities, as the metadata API names them.
+    /// Its capabilities in the metadata API.
     pub capabilities: Vec<&'static str>,
 }
 
-/// A component that could not be started and may not be missing.
+/// A mandatory component failed to start.
 #[derive(Debug, thiserror::Error)]
 #[error("process component {name} error: {}", .error.start())]
 pub struct StartError {
     /// Name of the component.
     pub name: String,
-    /// The step that failed, with its error.
+    /// The failed step and its error.
     pub error: OpenError,
 }
 
 impl StartError {
-    /// The error for where it was logged before: only names the component.
+    /// A short error that only names the component, for use after the full error was logged.
     pub fn summary(&self) -> String {
         format!(
             "component {} did not start; its error is logged above",
@@ -89,13 +90,14 @@ impl StartError {
     }
 }
 
-/// Every component of a sidecar. Components come, change and go while calls are under way: a call that found a
-/// component keeps it until the call ends, and only then is the component closed.
+/// All components of a sidecar. They may change while calls are in flight: a call keeps the component that
+/// it looked up,
+/// and the component is closed after its last call.
 pub struct Components {
     context: Context,
     categories: Vec<Arc<dyn Category>>,
     secrets: Arc<dyn SecretStores>,
-    /// Changes happen one after the other.
+    /// Serialises changes.
     changing: tokio::sync::Mutex<()>,
     table: Mutex<ComponentTable>,
     closing: TaskTracker,
@@ -103,19 +105,19 @@ pub struct Components {
 
 #[derive(Default)]
 struct ComponentTable {
-    /// In the order of their start.
+    /// In order of start.
     live: Vec<Live>,
-    /// Those whose secret store is not there yet.
+    /// Components that wait for their secret store.
     parked: Vec<Component>,
-    /// The name of the state store of actors; it stays the one while the process runs.
+    /// The name of the actor state store; it does not change while the process runs.
     actor_store: Option<String>,
-    /// The component that nobody has to describe.
+    /// The built-in component.
     implicit: Option<Component>,
-    /// Those that do not run, by name, and why.
+    /// Components that do not run, by name, with the reason.
     left_out: BTreeMap<String, LeftOut>,
 }
 
-/// A component that works.
+/// A running component.
 struct Live {
     component: Component,
     capabilities: Vec<&'static str>,
@@ -134,7 +136,7 @@ impl Live {
 }
 
 impl ComponentTable {
-    /// Every component by its latest description: one that waits to replace another counts as if it did.
+    /// The latest version of every component; a waiting replacement counts as if it had started.
     fn all(&self) -> Vec<Component> {
         let waiting = |live: &&Live| self.parked.iter().all(|p| p.name != live.component.name);
         let live = self.live.iter().filter(waiting).map(|live| &live.component);
@@ -143,8 +145,8 @@ impl ComponentTable {
 }
 
 impl Components {
-    /// Without components; those to come are put into the blocks that `categories` are. `secrets`: the stores of their
-    /// secrets.
+    /// No components yet; later ones are registered in the blocks of `categories`. `secrets`: the stores of
+    /// their secrets.
     pub fn new(context: Context, categories: Vec<Arc<dyn Category>>, secrets: Arc<dyn SecretStores>) -> Self {
         Self {
             context,
@@ -156,14 +158,14 @@ impl Components {
         }
     }
 
-    /// Adds a component that nobody has to describe: it runs as long as no other has its name.
+    /// Adds a built-in component, which runs while no resource has its name.
     #[must_use]
     pub fn with_implicit(self, component: Option<Component>) -> Self {
         self.table().implicit = component;
         self
     }
 
-    /// The component that nobody has to describe, unless one of these has its name.
+    /// The built-in component, unless one of `components` has its name.
     fn implicit_beside(&self, components: &[Component]) -> Option<Component> {
         let implicit = self.table().implicit.clone();
         implicit.filter(|implicit| components.iter().all(|c| c.name != implicit.name))
@@ -173,16 +175,17 @@ impl Components {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the metadata API lists: the components that work now.
+    /// The running components, for the metadata API.
     pub fn registered(&self) -> Vec<Registered> {
         self.table().live.iter().map(Live::registered).collect()
     }
 
-    /// Starts the first components: secret stores, each when the store of its own secrets is there, then all others
-    /// at once.
+    /// Starts the initial components: secret stores first, each after the store of its own secrets, then
+    /// all others
+    /// concurrently.
     ///
     /// # Errors
-    /// [`StartError`] for the first that fails without `ignoreErrors`; those that run are closed again.
+    /// [`StartError`] of the first that fails without `ignoreErrors`; running ones are closed again.
     pub async fn start(&self, components: &[Component]) -> Result<(), StartError> {
         let _changing = self.changing.lock().await;
         tracing::info!(target: LOG, "Loading components…");
@@ -192,7 +195,7 @@ impl Components {
         if let Some(implicit) = implicit {
             let mut table = self.table();
             if table.live.iter().all(|live| live.component.name != implicit.name) {
-                // What it lacked at the start does not come later: it is told once.
+                // Its requirements do not appear later, so it is reported once.
                 table.implicit = None;
             }
         }
@@ -208,7 +211,7 @@ impl Components {
         self.table().parked.retain(|parked| !named(parked));
         let (mut stores, mut others): (Vec<_>, Vec<_>) =
             components.into_iter().partition(|c| is_secret_store(c));
-        // What fails does not hide what else does: everything that can be started is, and all mistakes are shown.
+        // All components are attempted and all errors are reported.
         let mut result = Ok(());
         while !stores.is_empty() {
             let (ready, waiting) = self.split_ready(stores);
@@ -228,11 +231,12 @@ impl Components {
         result.and(self.unpark().await)
     }
 
-    /// Starts a component. One with this name that runs already is replaced: it takes calls until the new one works.
-    /// When that does not start and may be missing, the old one ends: nobody wants it any more.
+    /// Starts a component. It replaces a running one with its name once the new one works. If the new one
+    /// fails and is
+    /// optional, the old one still ends, because it is obsolete.
     ///
     /// # Errors
-    /// [`StartError`] when it fails without `ignoreErrors`; the old one stays.
+    /// [`StartError`] if it fails without `ignoreErrors`; the old one stays.
     pub async fn add(&self, component: &Component) -> Result<(), StartError> {
         let _changing = self.changing.lock().await;
         if !self.allows(component) {
@@ -242,19 +246,19 @@ impl Components {
         self.start_all(vec![component]).await
     }
 
-    /// Puts a component in the place of the one with its name.
+    /// Replaces the component with the same name.
     ///
     /// # Errors
-    /// [`StartError`] as of [`Components::add`].
+    /// [`StartError`] as in [`Components::add`].
     pub async fn replace(&self, component: &Component) -> Result<(), StartError> {
         self.add(component).await
     }
 
-    /// Ends, replaces and starts components until those run that are wanted. What has not changed is left alone; what
-    /// could not be started before is tried again.
+    /// Ends, replaces and starts components until the wanted ones run. Unchanged ones are not touched;
+    /// failed ones are retried.
     ///
     /// # Errors
-    /// [`StartError`] as of [`Components::add`]; everything else is done.
+    /// [`StartError`] as in [`Components::add`]; all other changes are made.
     pub async fn reconcile(&self, wanted: &[Component]) -> Result<(), StartError> {
         let _changing = self.changing.lock().await;
         let current = self.table().all();
@@ -277,7 +281,7 @@ impl Components {
         self.start_all(changes.put).await
     }
 
-    /// Ends a component. Calls that start now do not find it, calls under way end with it; it is closed behind them.
+    /// Removes a component. New calls do not find it; it is closed after the calls in flight.
     pub async fn remove(&self, name: &str) {
         let _changing = self.changing.lock().await;
         self.drop_out(name);
@@ -289,7 +293,7 @@ impl Components {
         self.take_out(name);
     }
 
-    /// Closes every component at once and waits. Nothing may call them any more.
+    /// Closes all components and waits. There must be no calls in flight.
     pub async fn close(&self) {
         let _changing = self.changing.lock().await;
         self.close_all().await;
@@ -303,7 +307,7 @@ impl Components {
         join_all(closing).await;
     }
 
-    /// Whether the Configuration lets a component be loaded; says so when not.
+    /// Whether the Configuration allows a component; logs if not.
     fn allows(&self, component: &Component) -> bool {
         let denied = self.context.configuration.denies(component);
         if denied {
@@ -318,7 +322,7 @@ impl Components {
         !denied
     }
 
-    /// Whether the store of a component's secrets is there, where it needs one.
+    /// Whether the store of a component's secrets is loaded, if it needs one.
     fn is_ready(&self, component: &Component) -> bool {
         let wants = component.metadata.iter().any(|item| item.secret.is_some());
         let store = component.secret_store.as_str();
@@ -331,7 +335,7 @@ impl Components {
             .partition(|component| self.is_ready(component))
     }
 
-    /// Keeps a component until its secret store comes.
+    /// Keeps a component until its secret store is loaded.
     fn park(&self, component: &Component) {
         tracing::warn!(
             target: LOG,
@@ -344,7 +348,7 @@ impl Components {
         self.table().parked.push(component.clone());
     }
 
-    /// Starts what waited for a secret store that is there now.
+    /// Starts components whose secret store is now loaded.
     async fn unpark(&self) -> Result<(), StartError> {
         let mut result = Ok(());
         loop {
@@ -358,7 +362,7 @@ impl Components {
         }
     }
 
-    /// Starts components at once; all that can run do, whatever happens to the others.
+    /// Starts components concurrently; failures do not affect the others.
     async fn wave(&self, components: &[&Component]) -> Result<(), StartError> {
         let opening = components.iter().map(|component| async {
             let secrets = self.secrets.component(&component.secret_store);
@@ -387,7 +391,7 @@ impl Components {
         result
     }
 
-    /// Makes a state store that works and asks for it the one of actors; closes one that is too many.
+    /// Makes a new state store with the property the actor state store; closes a second one.
     async fn claim_actors(&self, component: &Component, opened: Opened) -> Result<Opened, OpenError> {
         if !self.context.actors || !change::asks_for_actors(component) {
             return Ok(opened);
@@ -409,7 +413,7 @@ impl Components {
         Err(OpenError::second_actor_store(&first, component))
     }
 
-    /// The name of the state store of actors.
+    /// The name of the actor state store.
     pub fn actor_store(&self) -> Option<String> {
         self.table().actor_store.clone()
     }
@@ -447,12 +451,12 @@ impl Components {
         }
     }
 
-    /// Takes a component out and closes it behind the last call that uses it.
+    /// Removes a component and closes it after its last call.
     fn retire(&self, live: Live) {
         self.closing.spawn(live.end(LAST_CALLS));
     }
 
-    /// Logs and counts a failure; an error unless the component may be missing.
+    /// Logs and counts a failure; returns an error unless the component is optional.
     fn report(&self, component: &Component, error: OpenError) -> Result<(), StartError> {
         let metrics = &self.context.metrics.runtime;
         metrics.component_init_failed(&component.kind, error.reason(), &component.name);
@@ -461,7 +465,7 @@ impl Components {
             false => "the sidecar ends",
         };
         tracing::error!(target: LOG, "{}; {effect}", error.told());
-        // The same in the words that tools match.
+        // The same in the text that tools match.
         tracing::debug!(target: LOG, "Failed to init component {}: {error}", component.log_name());
         let (why, place) = (error.cause().to_owned(), error.place().to_owned());
         self.leave_out(component, ComponentState::Failed, why, Some(place));
@@ -480,7 +484,7 @@ impl Components {
 }
 
 impl Live {
-    /// Takes the component out of its blocks at once; see [`RegisteredPart::end`] for what comes back.
+    /// Removes the component from its blocks at once; see [`RegisteredPart::end`] for the returned future.
     fn end(self, limit: Duration) -> impl Future<Output = ()> + Send {
         let log_name = self.component.log_name();
         let parts = self.parts.into_iter();

@@ -1,7 +1,9 @@
-//! Taking events to the app, in the order and the number that [`outrigger_delivery`] decides: the I/O around it.
+//! Delivery of events to the app: the I/O around [`outrigger_delivery`], which decides on order and
+//! concurrency.
 //!
-//! A source (an input binding, a watched configuration store) gives its events to an [`Inbox`]; the [`Engine`] makes the
-//! attempts, under one resiliency policy, and tells the source what came of each event.
+//! A source (an input binding, a watched configuration store) offers its events to an [`Inbox`]. The
+//! [`Engine`] makes the
+//! attempts under one resiliency policy and reports the result of each event to the source.
 
 mod depth;
 mod intake;
@@ -27,27 +29,28 @@ use crate::resilience::{Attempt, BreakerOpen, ComponentPolicy, Run};
 pub use depth::Depth;
 pub use intake::{Consumer, Order, StopTokens, take};
 
-/// Where a source puts its events. `K` orders them: those with the same key are delivered one after the other.
+/// The entry of a source's events. `K` orders them: events with the same key are delivered one after
+/// another.
 pub struct Inbox<K, E, A> {
     offers: mpsc::Sender<Offer<K, E, A>>,
     notices: mpsc::Sender<Notice<K>>,
 }
 
-/// What the source did with keys.
+/// A change of keys by the source.
 struct Notice<K> {
     change: KeyChange<K>,
-    /// Dropped when that is noted.
+    /// Dropped once the engine has processed the notice.
     _noted: oneshot::Sender<()>,
 }
 
 enum KeyChange<K> {
-    /// It took them away.
+    /// Keys were revoked.
     Revoked(IsRevoked<K>),
-    /// It has all of this one that was returned.
+    /// All returned events of this key have been offered again.
     Reopened(K),
 }
 
-/// Whether a key was taken away.
+/// Whether a key was revoked.
 pub type IsRevoked<K> = Box<dyn Fn(&K) -> bool + Send>;
 
 struct Offer<K, E, A> {
@@ -56,78 +59,82 @@ struct Offer<K, E, A> {
     reply: oneshot::Sender<(Result<A, Undelivered>, PausedKey)>,
 }
 
-/// Why an event has no answer of the app.
+/// Why an event has no result from the app.
 #[derive(Debug, thiserror::Error)]
 pub enum Undelivered {
     /// A circuit breaker is open.
     #[error(transparent)]
     Refused(#[from] BreakerOpen),
-    /// The source or the process ends, or the app is unhealthy and others may have the event: no attempt is made any more. Those
-    /// that were made failed, and decide nothing.
+    /// The source or the process ends, or the app is unhealthy and another consumer may take the event. No
+    /// further attempt is
+    /// made, and earlier failed attempts do not count.
     #[error(
-        "no more events are delivered: the sidecar or the component is shutting down, or the app is unhealthy"
+        "delivery stopped: the sidecar or the component is shutting down, or the app is unhealthy"
     )]
     Stopped,
-    /// The source revoked the event's key before an attempt succeeded. The new owner of the key starts over, so the attempts
-    /// made here decide nothing.
-    #[error("the broker gave the event to another consumer before the app had handled it")]
+    /// The source revoked the event's key before an attempt succeeded. The new owner of the key starts
+    /// over, so attempts made
+    /// here do not count.
+    #[error("the broker reassigned the event to another consumer before the app handled it")]
     Revoked,
-    /// An event of the same key was rejected. This one comes again after it.
-    #[error("an event before it with the same key is not done")]
+    /// An event of the same key was rejected. This one is redelivered after it.
+    #[error("an earlier event with the same ordering key is still being processed")]
     Blocked,
 }
 
-/// An event that was offered to the engine.
+/// An event offered to the engine.
 pub struct Pending<A>(oneshot::Receiver<(Result<A, Undelivered>, PausedKey)>);
 
-/// The ordering key of an event whose attempts are over, of an engine that [pauses keys](Engine::pausing_keys): the engine
-/// attempts no other event of the key until this is used or dropped. Dropped, they follow.
+/// The paused ordering key of an event whose attempts are over, for an engine that [pauses
+/// keys](Engine::pausing_keys). The
+/// engine attempts no other event of the key until this is used. Dropping it resumes the key.
 #[derive(Debug)]
 pub struct PausedKey {
-    /// Whether the events behind go back to the source with this one.
+    /// Whether later events of the key return to the source with this one.
     in_order: bool,
-    /// `None`: the key is not paused.
+    /// `None` if the key is not paused.
     decide: Option<oneshot::Sender<oneshot::Sender<bool>>>,
 }
 
 impl PausedKey {
-    /// No key is paused.
+    /// No paused key.
     pub const NONE: Self = Self {
         in_order: false,
         decide: None,
     };
 
-    /// Rejects the event's message, with those of its key where they are in order.
+    /// Rejects the event's message, and later ones of its key if they are in order.
     pub async fn reject(self, receipt: Receipt) {
         match self.in_order {
-            // The engine has to know first: it attempts none of the key until the broker has all of it.
+            // Pause the key first: the engine must not attempt its events until the broker has all of them.
             true if self.return_key().await => receipt.reject_key(),
             true => receipt.release(false),
             false => receipt.reject(),
         }
     }
 
-    /// Releases the event's message, with those of its key where they are in order.
+    /// Releases the event's message, and later ones of its key if they are in order.
     pub async fn release(self, receipt: Receipt) {
         let with_key = self.in_order && self.return_key().await;
         receipt.release(with_key);
     }
 
-    /// Returns the events behind to the source too, as [`Undelivered::Blocked`], until [`Inbox::reopen`]. `false`: the source has
-    /// revoked the key meanwhile. The engine has taken note when this returns.
+    /// Also returns later events of the key to the source, as [`Undelivered::Blocked`], until
+    /// [`Inbox::reopen`]. Returns `false`
+    /// if the source has revoked the key. The engine has processed this when it returns.
     async fn return_key(self) -> bool {
         let Some(decide) = self.decide else { return true };
         let (noted, note) = oneshot::channel();
         match decide.send(noted) {
             Ok(()) => note.await.unwrap_or(false),
-            // An engine that has ended attempts nothing.
+            // An engine that has ended makes no attempts.
             Err(_) => true,
         }
     }
 }
 
 impl<A> Pending<A> {
-    /// Waits for the answer to the last attempt.
+    /// Waits for the result of the last attempt.
     ///
     /// # Errors
     /// [`Undelivered`].
@@ -135,7 +142,7 @@ impl<A> Pending<A> {
         self.decided().await.0
     }
 
-    /// The same, with the event's key, which may be paused.
+    /// Like `settled`, with the event's key, which may be paused.
     pub async fn decided(self) -> (Result<A, Undelivered>, PausedKey) {
         self.0
             .await
@@ -144,22 +151,24 @@ impl<A> Pending<A> {
 }
 
 impl<K, E, A> Inbox<K, E, A> {
-    /// Gives an event to the engine; waits while there is no room. After the engine's end the event is
+    /// Offers an event to the engine; waits for room. After the engine's end the event is
     /// [`Undelivered::Stopped`].
     pub async fn offer(&self, key: Option<K>, event: E) -> Pending<A> {
         let (reply, pending) = oneshot::channel();
-        // A refused offer drops its reply, which ends the wait for it.
+        // If the offer is refused, its reply is dropped, which ends the wait.
         let _stopped = self.offers.send(Offer { key, event, reply }).await;
         Pending(pending)
     }
 
-    /// The source took keys away: their events that wait are not attempted any more, and those in flight are not tried
-    /// again. Unless an attempt succeeds, they are [`Undelivered::Revoked`]. When this returns, the engine has taken note.
+    /// Revokes keys: their queued events are not attempted, and those in flight are not retried. Unless an
+    /// attempt succeeds,
+    /// they are [`Undelivered::Revoked`]. The engine has processed this when it returns.
     pub async fn revoke(&self, is_revoked: IsRevoked<K>) {
         self.notice(KeyChange::Revoked(is_revoked)).await;
     }
 
-    /// The source has all events of a key that were returned because one failed: what is offered from now on is in order again.
+    /// Resumes a key after the source has taken back all its returned events: later offers are in order
+    /// again.
     pub async fn reopen(&self, key: K) {
         self.notice(KeyChange::Reopened(key)).await;
     }
@@ -170,23 +179,23 @@ impl<K, E, A> Inbox<K, E, A> {
             change,
             _noted: noted,
         };
-        // An engine that has ended attempts nothing.
+        // An engine that has ended makes no attempts.
         if self.notices.send(notice).await.is_ok() {
             let _noted = note.await;
         }
     }
 }
 
-/// What becomes of the events that were taken when the engine is stopped.
+/// How the engine treats events that it has when it is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnStop {
-    /// They are delivered, retries included.
+    /// Deliver all, with retries.
     DeliverAll,
-    /// Attempts in flight end; nothing else is attempted.
+    /// Finish attempts in flight only.
     FinishAttempts,
 }
 
-/// Is called with the attempts in flight, and those unsettled in all, before the engine waits for what happens next.
+/// Called with the number of attempts in flight and of unsettled events, before the engine waits.
 pub type LoadObserver<'p> = Box<dyn Fn(usize, usize) + Send + 'p>;
 
 /// Delivers the events of one source.
@@ -196,33 +205,33 @@ pub struct Engine<'p, K, E, A> {
     queue: Queue<K, Arc<E>>,
     events: HashMap<Id, Event<'p, A>>,
     policy: Option<&'p Policy>,
-    /// In its place.
+    /// Used instead of `policy`.
     component: Option<&'p ComponentPolicy>,
     metrics: &'p SidecarMetrics,
     /// Attempts wait while the app is unhealthy.
     health: Option<Health>,
-    /// Whether what waits goes back to the source meanwhile.
+    /// Whether queued events return to the source while the app is unhealthy.
     returns_while_unhealthy: bool,
-    /// Where it is shown how full it is.
+    /// Gauges of the load.
     depth: Option<Depth>,
-    /// Called with how full it is.
+    /// Observer of the load.
     observer: Option<LoadObserver<'p>>,
-    /// Whether a failed event of this key takes those behind it along when it goes back to the source.
+    /// Whether a failed event of this key returns to the source together with later events of the key.
     in_order: Option<fn(&K) -> bool>,
-    /// Which answers leave an event undecided, and pause its key.
+    /// Which results leave an event undecided and pause its key.
     pauses_key: Option<fn(&A) -> bool>,
-    /// Decisions that are outstanding.
+    /// Outstanding decisions of the source.
     undecided: FuturesUnordered<BoxFuture<'static, (Id, Option<oneshot::Sender<bool>>)>>,
-    /// No more events come.
+    /// Whether all inboxes are closed.
     closed: bool,
 }
 
-/// What is kept of an event until it is settled.
+/// State of an unsettled event.
 struct Event<'p, A> {
     run: Run<'p>,
-    /// Whether the events behind it go back to the source with it.
+    /// Whether later events of its key return to the source with it.
     in_order: bool,
-    /// To the last attempt.
+    /// The result of the last attempt.
     answer: Option<A>,
     reply: oneshot::Sender<(Result<A, Undelivered>, PausedKey)>,
 }
@@ -236,13 +245,13 @@ impl<A> Event<'_, A> {
     }
 }
 
-/// An engine and where to put its events.
+/// An engine and its inbox.
 pub fn engine<'p, K: Clone + Eq + Hash, E, A>(
     limits: Limits,
     policy: Option<&'p Policy>,
     metrics: &'p SidecarMetrics,
 ) -> (Inbox<K, E, A>, Engine<'p, K, E, A>) {
-    // What waits here has been taken by nobody: the room is the queue's.
+    // Events in this channel are not taken yet: the queue has the room.
     let (offers, inbox) = mpsc::channel(1);
     let (noticing, notices) = mpsc::channel(1);
     let engine = Engine {
@@ -270,58 +279,61 @@ pub fn engine<'p, K: Clone + Eq + Hash, E, A>(
 }
 
 impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
-    /// Delivers under the policy that a component has when an event comes.
+    /// Applies the policy that the component has when an event arrives.
     #[must_use]
     pub fn under(mut self, policy: &'p ComponentPolicy) -> Self {
         self.component = Some(policy);
         self
     }
 
-    /// Begins no attempt while the app is unhealthy.
+    /// Makes no attempts while the app is unhealthy.
     #[must_use]
     pub fn while_healthy(mut self, health: Health) -> Self {
         self.health = Some(health);
         self
     }
 
-    /// While the app is unhealthy, what waits goes back to the source at once, as [`Undelivered::Stopped`], and so does what comes.
+    /// Returns queued and new events at once, as [`Undelivered::Stopped`], while the app is unhealthy.
     #[must_use]
     pub fn returning_while_unhealthy(mut self, returns: bool) -> Self {
         self.returns_while_unhealthy = returns;
         self
     }
 
-    /// Shows how full it is.
+    /// Reports the load to gauges.
     #[must_use]
     pub fn showing(mut self, depth: Depth) -> Self {
         self.depth = Some(depth);
         self
     }
 
-    /// An event of such a key that fails goes back to the source with those behind it, which are [`Undelivered::Blocked`],
-    /// until [`Inbox::reopen`].
+    /// Failed events of such a key return to the source together with later ones, which are
+    /// [`Undelivered::Blocked`], until
+    /// [`Inbox::reopen`].
     #[must_use]
     pub fn in_order(mut self, is_in_order: fn(&K) -> bool) -> Self {
         self.in_order = Some(is_in_order);
         self
     }
 
-    /// An event [in order](Self::in_order) that ends with such an answer, or that a breaker refuses, is undecided: its key is
-    /// paused until the source has used its [`PausedKey`].
+    /// Makes an event [in order](Self::in_order) undecided if it ends with such a result or a breaker
+    /// refuses it: its key is
+    /// paused until the source uses its [`PausedKey`].
     #[must_use]
     pub fn pausing_keys(mut self, pauses_key: fn(&A) -> bool) -> Self {
         self.pauses_key = Some(pauses_key);
         self
     }
 
-    /// Calls `observer` with how full it is, also where that has not changed.
+    /// Calls `observer` with the load, even if it has not changed.
     #[must_use]
     pub fn observed_by(mut self, observer: LoadObserver<'p>) -> Self {
         self.observer = Some(observer);
         self
     }
 
-    /// Delivers with `attempt` until every inbox is dropped or `stop` is cancelled, and every event is settled.
+    /// Delivers with `attempt` until all inboxes are dropped or `stop` is cancelled, and every event is
+    /// settled.
     pub async fn run<F>(
         mut self,
         stop: &CancellationToken,
@@ -374,7 +386,7 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         }
     }
 
-    /// Pauses while the app is unhealthy; whether it is healthy.
+    /// Pauses the queue while the app is unhealthy; returns whether it is healthy.
     fn follow_health(&mut self) -> bool {
         let is_healthy = self.health.as_ref().is_none_or(Health::is_healthy);
         if is_healthy {
@@ -396,7 +408,7 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
             _ => false,
         };
         let Ok(id) = self.queue.offer(offer.key, Arc::new(offer.event)) else {
-            // There is room, which is asked for first: its key waits to be reopened.
+            // Room was checked before, so the key is waiting to be reopened.
             let _unheard = offer.reply.send((Err(Undelivered::Blocked), PausedKey::NONE));
             return;
         };
@@ -419,7 +431,7 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         }
     }
 
-    /// The next attempt that may be made now. An event whose breaker refuses it is settled.
+    /// The next attempt that is due. Events refused by their breaker are settled.
     fn begin(&mut self) -> Option<(Id, Arc<E>, Attempt)> {
         loop {
             let next = self.queue.next(Instant::now())?;
@@ -457,7 +469,7 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         };
         let (settlement, behind) = self.queue.finish(id, end, Instant::now());
         if let Some(settlement) = settlement {
-            // The new owner of a revoked key does what is left to do: nothing is decided here.
+            // The new owner of a revoked key continues, so nothing is decided here.
             let is_lost = settlement == Settlement::Release && (pauses_key || !is_done);
             self.settle(id, is_lost.then_some(Undelivered::Revoked));
         } else if end == AttemptEnd::Undecided {
@@ -466,7 +478,7 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         self.settle_behind(behind);
     }
 
-    /// Answers for an event, and leaves its key paused until the source decides.
+    /// Replies for an event and keeps its key paused until the source decides.
     fn pause_key(&mut self, id: Id, undelivered: Option<Undelivered>) {
         let (decide, decision) = oneshot::channel();
         self.reply(id, undelivered, Some(decide));
@@ -474,7 +486,8 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
             .push(Box::pin(async move { (id, decision.await.ok()) }));
     }
 
-    /// The source has decided; `return_key`: the events behind go back too, and this hears whether they do.
+    /// Applies the source's decision. With `return_key`, later events return too, and the sender gets
+    /// whether they do.
     fn decided(&mut self, id: Id, return_key: Option<oneshot::Sender<bool>>) {
         let end = match return_key {
             Some(_) => AttemptEnd::RejectKey,
@@ -493,7 +506,7 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         }
     }
 
-    /// Answers for an event: `undelivered`, else the app's last answer.
+    /// Replies for an event: with `undelivered`, else with the app's last result.
     fn settle(&mut self, id: Id, undelivered: Option<Undelivered>) {
         self.reply(id, undelivered, None);
     }
@@ -510,14 +523,14 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
         let answer = match (undelivered, event.answer) {
             (Some(undelivered), _) => Err(undelivered),
             (None, Some(answer)) => Ok(answer),
-            // Nothing was attempted: the dropped reply says so.
+            // No attempt was made: dropping the reply says so.
             (None, None) => return,
         };
         let key = PausedKey {
             in_order: event.in_order,
             decide,
         };
-        // A source that does not wait need not hear it.
+        // The source may have stopped waiting.
         let _unheard = event.reply.send((answer, key));
     }
 
@@ -539,7 +552,7 @@ async fn sleep_until(moment: Option<Instant>) {
     }
 }
 
-/// Waits until the app's health is another than `was_healthy`.
+/// Waits until the app's health differs from `was_healthy`.
 async fn health_changes(health: Option<&Health>, was_healthy: bool) {
     match health {
         Some(health) if was_healthy => health.until_unhealthy().await,

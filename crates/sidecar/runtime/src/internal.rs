@@ -1,5 +1,6 @@
-//! The protocol between sidecars, as its client: `dapr.proto.internals.v1.ServiceInvocation`; and its streams, which the
-//! server reads and writes too.
+//! The client of the protocol between sidecars, `dapr.proto.internals.v1.ServiceInvocation`, and its
+//! streams, which the
+//! server uses too.
 
 mod client;
 pub mod stream;

@@ -1,5 +1,6 @@
-//! What the building blocks run on: the channel to the app, resilience, metrics, the delivery of events, the life of
-//! components and of the process, the scheduler's client. It knows no block.
+//! The base of the building blocks: the app channel, resilience, metrics, event delivery, the life cycles
+//! of components and
+//! of the process, and the scheduler client. It depends on no block.
 
 pub mod app;
 pub mod call;

@@ -1,4 +1,4 @@
-//! Start and end of the process: what is ready, who asked it to stop.
+//! Start and end of the process: readiness and shutdown requests.
 
 mod parts;
 
@@ -13,10 +13,10 @@ use tokio_util::task::AbortOnDropHandle;
 pub use parts::{Lifecycle, Stage, Tasks};
 
 const LOG: &str = "dapr.runtime";
-/// Time for the answer to a forced shutdown request to leave.
+/// Delay of a forced shutdown, for its response to be sent.
 const FORCE_DELAY: Duration = Duration::from_millis(100);
 
-/// The conditions that must be met for `/v1.0/healthz`, and whether outbound calls are possible.
+/// The conditions of `/v1.0/healthz`, and whether outbound calls are possible.
 #[derive(Clone, Default)]
 pub struct Readiness(Arc<Inner>);
 
@@ -25,11 +25,11 @@ struct Inner {
     /// Names, and whether they are met.
     conditions: Mutex<Vec<(&'static str, bool)>>,
     outbound: AtomicBool,
-    /// Why calls to others fail, although everything has started.
+    /// Why outbound calls fail although the start is complete.
     impossible: Mutex<Option<String>>,
 }
 
-/// Something that a sidecar cannot be ready without. Whoever brings it about has it.
+/// A readiness condition, held by the code that fulfils it.
 pub struct Condition {
     readiness: Readiness,
     index: usize,
@@ -49,7 +49,7 @@ impl Readiness {
         self.0.conditions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a condition that is not met yet.
+    /// Registers an unmet condition.
     pub fn condition(&self, name: &'static str) -> Condition {
         let mut conditions = self.conditions();
         conditions.push((name, false));
@@ -59,7 +59,7 @@ impl Readiness {
         }
     }
 
-    /// The names of conditions that are not met.
+    /// The names of unmet conditions.
     pub fn unready(&self) -> Vec<String> {
         let conditions = self.conditions();
         conditions
@@ -69,25 +69,25 @@ impl Readiness {
             .collect()
     }
 
-    /// The APIs can be used for calls to others.
+    /// Marks outbound calls as possible.
     pub fn outbound_ready(&self) {
         self.0.outbound.store(true, Ordering::Release);
     }
 
-    /// Calls to others fail, for a reason, until [`Readiness::outbound_possible`].
+    /// Outbound calls fail with `reason` until [`Readiness::outbound_possible`].
     pub fn outbound_impossible(&self, reason: String) {
         *self.impossible() = Some(reason);
     }
 
-    /// Nothing keeps calls to others from succeeding any more.
+    /// Outbound calls are possible again.
     pub fn outbound_possible(&self) {
         *self.impossible() = None;
     }
 
-    /// Whether the APIs can be used for calls to others; the error is why not, where it is not the start.
+    /// Whether outbound calls are possible; the error is the reason, except during start.
     ///
     /// # Errors
-    /// When they cannot.
+    /// Outbound calls are not possible.
     pub fn outbound(&self) -> Result<(), Option<String>> {
         if !self.0.outbound.load(Ordering::Acquire) {
             return Err(None);
@@ -103,7 +103,7 @@ impl Readiness {
     }
 }
 
-/// Asks the process to end.
+/// Requests the end of the process.
 #[derive(Clone, Default)]
 pub struct Shutdown {
     graceful: CancellationToken,
@@ -111,7 +111,7 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Asks for a graceful end; `forced`: without graceful steps, exit status 1.
+    /// Requests a graceful shutdown; `forced`: immediate, with exit status 1.
     pub fn request(&self, forced: bool) {
         if forced {
             tracing::warn!(
@@ -125,18 +125,19 @@ impl Shutdown {
         self.graceful.cancel();
     }
 
-    /// The same without a log line: a part of the process cannot go on.
+    /// Like `request`, without a log line: a part of the process cannot continue.
     pub fn begin(&self) {
         self.graceful.cancel();
     }
 
-    /// Waits until somebody asks.
+    /// Waits for a request.
     pub async fn requested(&self) {
         self.graceful.cancelled().await;
     }
 
-    /// Turns signals into requests, as long as what is returned is kept: the first one ends the process in order, a second
-    /// one, or a forced request, at once.
+    /// Handles signals while the returned handle is kept: the first one starts a graceful shutdown, a
+    /// second one or a forced
+    /// request ends the process at once.
     ///
     /// # Errors
     /// The process may not handle signals.

@@ -1,4 +1,4 @@
-//! What the sidecar counts, with handles resolved once per target.
+//! Metrics of the sidecar, with handles resolved once for each target.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use outrigger_telemetry::metrics::{
 };
 use tonic::Code;
 
-/// The recorders of [`Metrics`] behind tables of handles.
+/// The recorders of [`Metrics`], with cached handles.
 pub struct SidecarMetrics {
     all: Arc<Metrics>,
     invoked: Remembered<InvokedApp>,
@@ -42,7 +42,7 @@ impl SidecarMetrics {
         &self.all
     }
 
-    /// An answered request of the HTTP API.
+    /// A handled request of the HTTP API.
     #[inline]
     pub fn http_server(
         &self,
@@ -59,7 +59,7 @@ impl SidecarMetrics {
             .completed(status, elapsed, received, sent);
     }
 
-    /// An answered HTTP call to the app or an endpoint.
+    /// A finished HTTP call of the app or an endpoint.
     #[inline]
     pub fn http_client(
         &self,
@@ -75,7 +75,7 @@ impl SidecarMetrics {
         target.completed(status, elapsed, received);
     }
 
-    /// A finished unary call to the app or another sidecar.
+    /// A finished unary call of the app or another sidecar.
     #[inline]
     pub fn grpc_client(&self, method: &str, code: Code, elapsed: Duration, sent: u64, received: u64) {
         self.all
@@ -84,7 +84,7 @@ impl SidecarMetrics {
             .completed(code, elapsed, received, sent);
     }
 
-    /// A finished unary call of an API client or another sidecar.
+    /// A finished unary call from an API client or another sidecar.
     #[inline]
     pub fn grpc_server(&self, method: &str, code: Code, elapsed: Duration, received: u64, sent: u64) {
         self.all
@@ -93,7 +93,7 @@ impl SidecarMetrics {
             .completed(code, elapsed, received, sent);
     }
 
-    /// A finished proxied call of an API client.
+    /// A finished proxied call from an API client.
     #[inline]
     pub fn grpc_server_stream(&self, method: &str, code: Code, elapsed: Duration) {
         self.all
@@ -102,7 +102,7 @@ impl SidecarMetrics {
             .stream_completed(code, elapsed);
     }
 
-    /// A finished proxied call of another sidecar.
+    /// A finished proxied call from another sidecar.
     #[inline]
     pub fn grpc_client_stream(&self, method: &str, code: Code, elapsed: Duration) {
         self.all
@@ -126,24 +126,24 @@ impl SidecarMetrics {
             .with(app_id, || self.all.invoke.invoked(app_id), record);
     }
 
-    /// A call was sent to another app.
+    /// A call sent to another app.
     #[inline]
     pub fn invoke_sent(&self, app_id: &str) {
         self.invoked(app_id, InvokedApp::sent);
     }
 
-    /// A proxied call was sent to another app.
+    /// A proxied call sent to another app.
     pub fn invoke_sent_streaming(&self, app_id: &str) {
         self.invoked(app_id, InvokedApp::sent_streaming);
     }
 
-    /// Another app answered.
+    /// A response from another app.
     #[inline]
     pub fn invoke_received(&self, app_id: &str, status: i32, elapsed: Duration) {
         self.invoked(app_id, |app| app.received(status, elapsed));
     }
 
-    /// A proxied call to another app ended.
+    /// A finished proxied call to another app.
     pub fn invoke_received_streaming(&self, app_id: &str, status: i32) {
         self.invoked(app_id, |app| app.received_streaming(status));
     }
@@ -153,23 +153,23 @@ impl SidecarMetrics {
             .with(app_id, || self.all.invoke.invoking(app_id), record);
     }
 
-    /// Another app calls this one.
+    /// A call from another app.
     #[inline]
     pub fn invoke_request(&self, source: &str) {
         self.invoking(source, InvokingApp::received);
     }
 
-    /// Counts an answer of this app to a call of another app.
+    /// The response of this app to another app.
     #[inline]
     pub fn invoke_response(&self, source: &str, status: i32) {
         self.invoking(source, |app| app.responded(status));
     }
 
-    /// An access control decision about a caller.
+    /// An access control decision.
     #[inline]
     pub fn access(&self, caller: Option<&CallerId<'_>>, decision: &Decision) {
         let (trust_domain, namespace) = caller.map_or(("", ""), |c| (c.trust_domain, c.namespace));
-        // Neither can hold a slash: both are parts of a SPIFFE id.
+        // Neither part can contain a slash: both are parts of a SPIFFE id.
         let key = [trust_domain, "/", namespace].concat();
         let make = || self.all.invoke.acl(trust_domain, namespace);
         self.access.with(&key, make, |metrics| {
@@ -183,14 +183,14 @@ impl SidecarMetrics {
         });
     }
 
-    /// An error answer of the APIs.
+    /// An error response of the APIs.
     pub fn error_code(&self, code: &str, category: &str) {
         self.all.error_codes.failed(code, category);
     }
 
     fn policy(&self, policy: &Policy, record: impl FnOnce(&[PolicyMetrics; 3])) {
         let Some(labels) = policy.labels() else { return };
-        // A target can have a policy in either direction.
+        // A target can have a policy in each direction.
         let (direction, handles) = match labels.direction {
             Direction::Inbound => (FlowDirection::Inbound, &self.inbound),
             Direction::Outbound => (FlowDirection::Outbound, &self.outbound),
@@ -202,7 +202,7 @@ impl SidecarMetrics {
         handles.with(labels.target, make, record);
     }
 
-    /// A call starts under a policy.
+    /// The start of a call under a policy.
     #[inline]
     pub fn policy_run(&self, run: &Execution<'_>, now: Instant) {
         let policy = run.policy();
@@ -219,7 +219,7 @@ impl SidecarMetrics {
         });
     }
 
-    /// Resiliency resources were loaded in the place of others: what is recorded from now on has the label of the last.
+    /// Resiliency resources were replaced: later records have the labels of the last one loaded.
     pub fn policies_replaced<'r>(&self, loaded: impl IntoIterator<Item = (&'r str, &'r str)>) {
         for (name, namespace) in loaded {
             self.all.resiliency.resource_loaded(name, namespace);
@@ -228,7 +228,7 @@ impl SidecarMetrics {
         self.outbound.forget();
     }
 
-    /// A policy acted.
+    /// A policy event.
     pub fn policy_event(&self, policy: &Policy, event: &Event) {
         self.policy(policy, |[timeout, retry, breaker]| match event {
             Event::TimeoutExpired => timeout.activated(),
@@ -264,7 +264,7 @@ mod tests {
                              outbound: {timeout: t}}\n";
 
     #[test]
-    fn the_policies_of_a_target_are_counted_by_direction() {
+    fn counts_policies_by_direction() {
         let metrics = SidecarMetrics::new(Metrics::new(&MetricsConfig::default()).unwrap());
         let resources = load::text(BOTH_WAYS, "app").unwrap().resiliency;
         let (policies, _) = Resiliency::build(&resources, "app");

@@ -1,4 +1,4 @@
-//! HTTP middleware: the components, and the pipelines that the Configuration makes of them.
+//! HTTP middleware: the components, and the pipelines of the Configuration.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,7 +17,7 @@ use crate::registry::{Registration, Registry};
 
 const LOG: &str = "dapr.middleware.http";
 
-/// A middleware that is loaded.
+/// A loaded middleware.
 struct Loaded {
     /// The component's name.
     name: String,
@@ -25,23 +25,23 @@ struct Loaded {
     kind: String,
     /// Its version, as written; may be empty.
     version: String,
-    /// What sees the requests.
+    /// The component.
     component: Arc<dyn Middleware>,
 }
 
-/// Every middleware of the sidecar and its two pipelines.
+/// All middlewares of the sidecar, and its two pipelines.
 pub struct Middlewares {
     loaded: Registry<Loaded>,
-    /// Pipelines are made anew one at a time.
+    /// Serialises rebuilding of pipelines.
     building: Mutex<()>,
-    /// Around the HTTP API.
+    /// Pipeline of the HTTP API.
     pub server: Pipeline,
-    /// Around calls of the app, and of endpoints outside.
+    /// Pipeline of calls to the app and to external endpoints.
     pub app: Pipeline,
 }
 
 impl Middlewares {
-    /// The pipelines of a Configuration, without middleware as yet.
+    /// The pipelines of a Configuration, without middlewares yet.
     pub fn new(configuration: &Configuration) -> Self {
         Self {
             loaded: Registry::default(),
@@ -51,7 +51,7 @@ impl Middlewares {
         }
     }
 
-    /// Adds a middleware, in the place of one with its name. When it is taken out, requests that are in it stay there.
+    /// Adds or replaces a middleware. A removed one still handles its requests in flight.
     fn insert(self: &Arc<Self>, loaded: Loaded) -> Registration {
         let name = loaded.name.clone();
         let all = Arc::clone(self);
@@ -60,8 +60,9 @@ impl Middlewares {
         registration
     }
 
-    /// Says which handlers of the Configuration have no component: calls go on without them, as in Dapr. Asked once all
-    /// components are loaded.
+    /// Logs handlers of the Configuration without component; requests skip them, as in Dapr. Called once
+    /// all components are
+    /// loaded.
     pub fn show_missing(&self) {
         for text in self.missing() {
             tracing::error!(target: LOG, "{text}");
@@ -132,11 +133,11 @@ pub struct Pipeline {
     chain: ArcSwap<Chain>,
 }
 
-/// The middlewares of a pipeline that are loaded, outermost first.
+/// The loaded middlewares of a pipeline, outermost first.
 #[derive(Default)]
 pub struct Chain {
     components: Vec<Arc<dyn Middleware>>,
-    /// Keeps them in use as long as a request is inside.
+    /// Keeps them in use while a request is inside.
     _entries: Vec<Arc<Loaded>>,
 }
 
@@ -149,7 +150,7 @@ impl Pipeline {
         }
     }
 
-    /// What a request has to pass now; `None` when that is nothing.
+    /// The current chain; `None` if it is empty.
     #[inline]
     pub fn current(&self) -> Option<Arc<Chain>> {
         let chain = self.chain.load();
@@ -159,7 +160,7 @@ impl Pipeline {
         Some(Arc::clone(&chain))
     }
 
-    /// A handler counts when a component with its name, type and version is loaded.
+    /// Rebuilds the chain. A handler counts if a component with its name, type and version is loaded.
     fn rebuild(&self, loaded: &Registry<Loaded>) {
         if self.handlers.is_empty() {
             return;
@@ -174,14 +175,14 @@ impl Pipeline {
     }
 }
 
-/// What is loaded with the name, type and version of a handler.
+/// The loaded component with the name, type and version of a handler.
 fn entry(handler: &Handler, loaded: &Registry<Loaded>) -> Option<Arc<Loaded>> {
     let entry = loaded.get(&handler.name)?;
     let same = entry.kind == handler.kind && version(&entry.version) == version(&handler.version);
     same.then_some(entry)
 }
 
-/// A type and its version.
+/// A type with its version.
 fn of(kind: &str, given: &str) -> String {
     format!("{kind}/{}", version(given))
 }
@@ -191,10 +192,10 @@ fn version(given: &str) -> &str {
 }
 
 impl Chain {
-    /// Takes a request through all middlewares to `end`, and the answer back.
+    /// Passes a request through all middlewares to `end`, and the response back.
     ///
     /// # Errors
-    /// What `end` reports.
+    /// The error of `end`.
     pub async fn run<'a>(
         &'a self,
         request: Request<Body>,
@@ -210,7 +211,7 @@ impl Chain {
     }
 }
 
-/// A body as middlewares see it.
+/// Converts a body to the form of middlewares.
 #[inline]
 fn outside(body: Body) -> middleware::Body {
     match body {
@@ -259,7 +260,7 @@ mod tests {
         }
     }
 
-    /// The marks of a request that went through the server's pipeline.
+    /// The marks of a request that passed the server pipeline.
     async fn marks(all: &Middlewares) -> Vec<String> {
         let Some(chain) = all.server.current() else {
             return Vec::new();
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pipeline_is_what_is_configured_and_loaded() {
+    async fn pipeline_contains_loaded_handlers() {
         let all = Arc::new(Middlewares::new(&Configuration {
             http_pipeline: vec![
                 handler("one", "middleware.http.mark", ""),
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn handlers_without_a_component_are_told_with_place_and_the_nearest_name() {
+    fn reports_handlers_without_component() {
         let mut mistyped = handler("uper", "middleware.http.uppercase", "");
         mistyped.source = Source::new("config.yaml", 7);
         let all = Arc::new(Middlewares::new(&Configuration {

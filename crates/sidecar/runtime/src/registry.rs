@@ -1,4 +1,4 @@
-//! The components of a block by name: looked up without a lock, changed while calls are under way.
+//! The components of a block by name: lock-free lookups, concurrent changes.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use outrigger_backoff::Backoff;
 
-/// Between two looks of [`Users::wait_until_released`].
+/// Poll interval of [`Users::wait_until_released`].
 const POLL_INTERVAL: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
 
-/// What a block keeps of each of its components. A call holds the entry it looked up, so a component that is
-/// replaced or removed meanwhile stays whole for it.
+/// The components of a block. A call holds the entry that it looked up, so a component that is replaced or
+/// removed stays
+/// valid for it.
 pub struct Registry<T> {
     entries: Arc<Entries<T>>,
 }
@@ -28,12 +29,12 @@ impl<T> Default for Registry<T> {
 }
 
 impl<T: Send + Sync + 'static> Registry<T> {
-    /// The entry of this name.
+    /// The entry with this name.
     pub fn get(&self, name: &str) -> Option<Arc<T>> {
         self.entries.load().get(name).cloned()
     }
 
-    /// Adds an entry, in the place of one with this name.
+    /// Adds or replaces an entry.
     pub fn insert(&self, name: &str, entry: T) -> Registration {
         let entry = Arc::new(entry);
         self.entries.rcu(|entries| {
@@ -50,12 +51,12 @@ impl<T: Send + Sync + 'static> Registry<T> {
         }
     }
 
-    /// Whether there is no entry at all.
+    /// Whether there is no entry.
     pub fn is_empty(&self) -> bool {
         self.entries.load().is_empty()
     }
 
-    /// All entries, in no order.
+    /// All entries, unordered.
     pub fn all(&self) -> Vec<Arc<T>> {
         self.entries.load().values().cloned().collect()
     }
@@ -68,7 +69,7 @@ impl<T: Send + Sync + 'static> Registry<T> {
     }
 }
 
-/// Takes an entry out, unless another stands in its place; whether it did.
+/// Removes an entry unless it has been replaced; returns whether it was removed.
 fn withdraw<T>(entries: &Entries<T>, name: &str, entry: &Weak<T>) -> bool {
     let mut is_current = false;
     entries.rcu(|current| {
@@ -84,14 +85,14 @@ fn withdraw<T>(entries: &Entries<T>, name: &str, entry: &Weak<T>) -> bool {
     is_current
 }
 
-/// An entry in its registry: the way to take it out again.
+/// A handle that removes an entry from its registry.
 pub struct Registration {
     users: Users,
     withdraw: Box<dyn FnOnce() -> bool + Send>,
 }
 
 impl Registration {
-    /// Does more when the entry is taken out; nothing when another had taken its place by then.
+    /// Also runs `more` when the entry is removed, unless it was replaced before.
     #[must_use]
     pub fn then(self, more: impl FnOnce() + Send + 'static) -> Self {
         let first = self.withdraw;
@@ -108,19 +109,19 @@ impl Registration {
         }
     }
 
-    /// Takes the entry out, unless another stands in its place: calls that start now do not find it. What comes back
-    /// tells when calls under way have ended.
+    /// Removes the entry, unless it has been replaced: new calls do not find it. The result allows waiting
+    /// for calls in flight.
     pub fn withdraw(self) -> Users {
         (self.withdraw)();
         self.users
     }
 }
 
-/// Who uses an entry: its registry, and the calls that looked it up.
+/// The users of an entry: its registry, and the calls that looked it up.
 pub struct Users(Weak<dyn Any + Send + Sync>);
 
 impl Users {
-    /// Waits until nobody does, `limit` at most; false when somebody still does then.
+    /// Waits until there are none, at most `limit`; returns false on timeout.
     pub async fn wait_until_released(&self, limit: Duration) -> bool {
         let started = Instant::now();
         let mut pauses = POLL_INTERVAL;
@@ -143,7 +144,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(30);
 
     #[tokio::test]
-    async fn an_entry_lives_as_long_as_somebody_uses_it() {
+    async fn entry_lives_while_in_use() {
         let registry = Registry::default();
         let first = registry.insert("store", 1);
         let held = registry.get("store").unwrap();
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!(
             registry.get("store").as_deref(),
             Some(&2),
-            "not its place any more"
+            "the entry was replaced"
         );
         assert!(!first.wait_until_released(SHORT).await, "a call holds it");
         let waiting = tokio::spawn(async move { first.wait_until_released(LONG).await });
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_withdrawal_follows_no_other() {
+    fn runs_follow_up_only_if_withdrawn() {
         let registry = Registry::default();
         let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let counting = |registration: Registration| {

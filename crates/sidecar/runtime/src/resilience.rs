@@ -1,4 +1,4 @@
-//! Calls under a resiliency policy, in one loop: the policy decides, this waits, logs and counts.
+//! Runs calls under a resiliency policy: the policy decides; this loop waits, logs and counts.
 
 mod policies;
 
@@ -18,7 +18,7 @@ pub use policies::{ComponentPolicy, Policies};
 
 const LOG: &str = "dapr.runtime.resiliency";
 
-/// The policies and where their events are counted.
+/// The policies and their metrics.
 pub struct Resilience {
     /// All policies.
     pub policies: Policies,
@@ -27,7 +27,7 @@ pub struct Resilience {
 }
 
 impl Resilience {
-    /// Under `policies`, until others are put in their place.
+    /// Starts with `policies`, which can be replaced.
     pub fn new(policies: Resiliency, metrics: Arc<SidecarMetrics>) -> Self {
         Self {
             policies: Policies::new(policies),
@@ -36,12 +36,13 @@ impl Resilience {
     }
 }
 
-/// A circuit breaker is open: no attempt was made, or no more.
+/// A circuit breaker is open: no attempt was made, or none follows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BreakerOpen(String);
 
-/// An operation that is attempted until it succeeds or its policy gives up. Without a policy there is one attempt.
+/// An operation that is attempted until it succeeds or its policy gives up. Without a policy there is one
+/// attempt.
 pub struct Attempts<'p> {
     policy: Option<PolicyRef<'p>>,
     key: Key<'p>,
@@ -49,7 +50,7 @@ pub struct Attempts<'p> {
     stop: Option<&'p CancellationToken>,
 }
 
-/// One attempt of several.
+/// An attempt of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt {
     /// 1 for the first.
@@ -58,34 +59,35 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// An attempt with what its policy gives it of time.
+    /// An attempt with the timeout of its policy.
     #[inline]
     pub fn new(number: u32, timeout: Option<Duration>) -> Self {
         Self { number, timeout }
     }
 
-    /// When an attempt that begins now has to be over.
+    /// The deadline of an attempt that starts now.
     #[inline]
     pub fn deadline(&self) -> Deadline {
         Deadline(self.timeout.map(|limit| tokio::time::Instant::now() + limit))
     }
 
-    /// Waits for `work` as long as the policy lets an attempt take; `None` when it took longer. Pinned, as a future by
-    /// value takes its room twice, and is copied once more.
+    /// Runs `work` within the attempt's timeout; `None` on timeout. Pinned, because a future by value takes
+    /// its space twice
+    /// and is copied again.
     pub async fn within<T>(&self, work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         self.deadline().within(work).await
     }
 }
 
-/// When an attempt has to be over, if its policy has a timeout.
+/// The deadline of an attempt, if its policy has a timeout.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(Option<tokio::time::Instant>);
 
 impl Deadline {
-    /// That of an attempt without a timeout.
+    /// No deadline.
     pub const NONE: Self = Self(None);
 
-    /// Waits for `work` until then; `None` when it took longer.
+    /// Runs `work` until the deadline; `None` if it passes.
     pub async fn within<T>(self, work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         match self.0 {
             Some(at) => tokio::time::timeout_at(at, work).await.ok(),
@@ -93,13 +95,13 @@ impl Deadline {
         }
     }
 
-    /// Whether the attempt may take as long as it likes.
+    /// Whether there is no deadline.
     #[inline]
     pub fn is_none(self) -> bool {
         self.0.is_none()
     }
 
-    /// Bounds an answer that is passed on: its reader gets `late` in the place of what has not come by then.
+    /// Bounds a streamed response: at the deadline its reader gets `late` instead of the rest.
     pub fn bound(self, body: Body, late: Late) -> Body {
         match self.0 {
             Some(at) => body.until(at, late),
@@ -109,13 +111,13 @@ impl Deadline {
 }
 
 impl<'p> Attempts<'p> {
-    /// Under `policy`, whose breakers know the operation by `key`.
+    /// Under `policy`; its breakers are looked up by `key`.
     #[inline]
     pub fn new(policy: Option<&'p Policy>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
         Self::held(policy.map(PolicyRef::Borrowed), key, metrics)
     }
 
-    /// The same under a policy that nobody else may keep for as long.
+    /// Like `new`, with shared ownership of the policy.
     #[inline]
     pub fn shared(policy: Option<Arc<Policy>>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
         Self::held(policy.map(PolicyRef::Shared), key, metrics)
@@ -138,10 +140,11 @@ impl<'p> Attempts<'p> {
         self
     }
 
-    /// Makes attempts. Each tells what came of it and how the policy counts that; what comes back is of the last one.
+    /// Makes attempts. Each returns its result and how the policy counts it; returns the result of the last
+    /// one.
     ///
     /// # Errors
-    /// [`BreakerOpen`] where a circuit breaker is open.
+    /// [`BreakerOpen`] if a circuit breaker is open.
     pub async fn run<T, F>(self, mut attempt: impl FnMut(Attempt) -> F) -> Result<T, BreakerOpen>
     where
         F: Future<Output = (T, Outcome)>,
@@ -156,10 +159,10 @@ impl<'p> Attempts<'p> {
         attempts.await
     }
 
-    /// The same for attempts that change something which the next one needs: each takes `state` and gives it back.
+    /// Like `run`, for attempts that pass `state` from one to the next.
     ///
     /// # Errors
-    /// [`BreakerOpen`] where a circuit breaker is open.
+    /// [`BreakerOpen`] if a circuit breaker is open.
     pub async fn run_with<S, T, F>(
         self,
         mut state: S,
@@ -194,14 +197,14 @@ async fn is_stopped_within(stop: Option<&CancellationToken>, pause: Duration) ->
     tokio::time::timeout(pause, stop.cancelled()).await.is_ok()
 }
 
-/// What the policy says between attempts.
+/// The policy's decisions between attempts.
 pub struct Run<'p> {
     execution: Option<Execution<'p>>,
     metrics: &'p SidecarMetrics,
 }
 
 impl<'p> Run<'p> {
-    /// Before the first attempt.
+    /// The state before the first attempt.
     #[inline]
     pub fn start(policy: Option<PolicyRef<'p>>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
         let now = Instant::now();
@@ -212,7 +215,7 @@ impl<'p> Run<'p> {
         Self { execution, metrics }
     }
 
-    /// Asks for an attempt; how long it may take.
+    /// Asks for permission for an attempt; returns its timeout.
     #[inline]
     pub fn before(&mut self) -> Result<Option<Duration>, BreakerOpen> {
         let Some(execution) = &mut self.execution else {
@@ -223,7 +226,7 @@ impl<'p> Run<'p> {
         timeout.map_err(|error| BreakerOpen(error.to_string()))
     }
 
-    /// Ends an attempt; the pause before the next, if there is to be one.
+    /// Reports the outcome of an attempt; returns the pause before the next, if there is one.
     #[inline]
     pub fn after(&mut self, outcome: Outcome) -> Option<Duration> {
         let execution = self.execution.as_mut()?;

@@ -1,8 +1,9 @@
-//! The schedulers of the control plane: where jobs and reminders are kept, and what tells that they are due.
+//! The client of the schedulers, which store jobs and reminders and trigger them when due.
 //!
-//! One [`Scheduler`] knows all schedulers there are (`hosts`), spreads calls over them, and keeps streams of triggers
-//! open to each (`streams`) while somebody takes triggers: the jobs block while the app is well, the actors block while
-//! it hosts actors.
+//! A [`Scheduler`] knows all schedulers (`hosts`), spreads calls over them, and keeps trigger streams
+//! (`streams`) to each
+//! while there is a receiver: the jobs block while the app is healthy, the actors block while it hosts
+//! actors.
 
 mod calls;
 mod hosts;
@@ -33,67 +34,67 @@ const LOG: &str = "dapr.runtime.scheduler";
 /// The app id of schedulers in the control plane.
 pub const APP_ID: &str = "dapr-scheduler";
 
-/// The part of the memory budget for the payloads of triggers that are being handled, one in so many.
+/// Divisor of the memory budget: the share for payloads of triggers in flight.
 const PAYLOADS_PART: usize = 2;
 
-/// What a [`Scheduler`] is made of.
+/// Settings of a [`Scheduler`].
 pub struct Settings {
-    /// The app beside this sidecar.
+    /// The local app.
     pub app_id: Arc<str>,
     /// Namespace of the app.
     pub namespace: Arc<str>,
-    /// `host:port` of schedulers; none: there is nobody to ask.
+    /// `host:port` of schedulers; if empty, there is none.
     pub addresses: Vec<String>,
-    /// Streams of triggers per scheduler; at least 1.
+    /// Trigger streams to each scheduler; at least 1.
     pub streams: u32,
-    /// Who we are, and who a scheduler has to prove to be; none: in clear text.
+    /// Our identity and the expected identity of schedulers; without, connections are plain text.
     pub identity: Option<(Identity, SpiffeId)>,
     /// Longest message of the APIs, bytes.
     pub max_message: usize,
 }
 
-/// Whether the app may have seen what is due: cut off then, it would go on beside whatever comes next.
+/// Whether the app may have received a trigger. If so, aborting the delivery does not stop the app.
 #[derive(Clone, Debug, Default)]
 pub struct DeliveryStarted(Arc<AtomicBool>);
 
 impl DeliveryStarted {
-    /// The app is called next.
+    /// Marks the delivery as started; call before calling the app.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was called, or may have been.
+    /// Whether the app may have been called.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A job or a reminder that is due.
+/// A due job or reminder.
 #[derive(Clone, Debug)]
 pub struct Trigger {
     /// Name of the job or reminder, unique for its app or actor.
     pub name: String,
-    /// The data of the job, as it was scheduled.
+    /// The data of the scheduled job.
     pub data: Option<Any>,
-    /// The actor whose reminder it is; none: a job of the app.
+    /// The actor of a reminder; `None` for a job.
     pub actor: Option<TargetActorReminder>,
-    /// Set by who takes it.
+    /// Set by the receiver.
     pub begun: DeliveryStarted,
 }
 
-/// What came of a trigger.
+/// The result of a trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The tick is done.
+    /// The trigger was handled.
     Success,
-    /// The tick failed: its failure policy decides.
+    /// The trigger failed: its failure policy applies.
     Failed,
-    /// Nothing was tried: it goes to another sidecar, or comes again. This ends the stream it came on.
+    /// The trigger was not attempted: it goes to another sidecar or is redelivered. This ends its stream.
     Undelivered,
 }
 
 impl Outcome {
-    /// As the scheduler is told; it hears of what was not delivered by the end of the stream.
+    /// The status for the scheduler. Undelivered triggers have none; the end of the stream reports them.
     fn status(self) -> Option<WatchJobsRequestResultStatus> {
         match self {
             Self::Success => Some(WatchJobsRequestResultStatus::Success),
@@ -103,13 +104,13 @@ impl Outcome {
     }
 }
 
-/// Takes what is due.
+/// A handler of triggers.
 pub trait Receiver: Send + Sync {
-    /// Handles one trigger; others come meanwhile.
+    /// Handles one trigger, concurrently with others.
     fn receive(&self, trigger: Trigger) -> BoxFuture<'_, Outcome>;
 }
 
-/// What triggers are taken now.
+/// The triggers accepted now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Accepts {
     jobs: bool,
@@ -125,28 +126,28 @@ impl Accepts {
 
 type Hosts = Arc<[Arc<Host>]>;
 
-/// The client of all schedulers: calls go to one of them, triggers come from each.
+/// The client of all schedulers: a call goes to one of them, triggers come from each.
 pub struct Scheduler {
     settings: Settings,
-    /// All there are; none: nobody has told yet.
+    /// All schedulers; `None` until the list is known.
     hosts: watch::Sender<Option<Hosts>>,
-    /// Whose turn it is.
+    /// Round-robin counter.
     turn: AtomicUsize,
     accepts: watch::Sender<Accepts>,
     jobs: OnceLock<Arc<dyn Receiver>>,
     reminders: OnceLock<Arc<dyn Receiver>>,
-    /// The streams of triggers, and what goes on when they have ended.
+    /// The trigger streams, and triggers that outlive them.
     tasks: TaskTracker,
-    /// The triggers that go on without their streams.
+    /// Keys of the triggers that outlived their streams.
     detached: watch::Sender<HashSet<String>>,
-    /// What triggers hold that are being handled.
+    /// Memory of the payloads in flight.
     payloads: Arc<Payloads>,
-    /// No triggers are taken any more.
+    /// Cancelled when no more triggers are accepted.
     ending: CancellationToken,
 }
 
 impl Scheduler {
-    /// Nothing is dialled before [`Scheduler::follow_hosts`].
+    /// Dials nothing before [`Scheduler::follow_hosts`].
     pub fn new(settings: Settings) -> Arc<Self> {
         Self::within(settings, Payloads::part(PAYLOADS_PART))
     }
@@ -166,7 +167,7 @@ impl Scheduler {
         })
     }
 
-    /// The app whose jobs these are.
+    /// The app that owns the jobs.
     pub fn app_id(&self) -> &str {
         &self.settings.app_id
     }
@@ -176,24 +177,25 @@ impl Scheduler {
         &self.settings.namespace
     }
 
-    /// Whether there are schedulers at all.
+    /// Whether schedulers are configured.
     pub fn is_configured(&self) -> bool {
         !self.settings.addresses.is_empty()
     }
 
-    /// The schedulers that are known, `host:port` each.
+    /// The known schedulers, `host:port` each.
     pub fn addresses(&self) -> Vec<String> {
         let hosts = self.hosts.borrow();
         let hosts = hosts.iter().flat_map(|hosts| hosts.iter());
         hosts.map(|host| host.address().to_owned()).collect()
     }
 
-    /// The metadata that names the jobs of this app.
+    /// The metadata of this app's jobs.
     pub fn of_app(&self) -> JobMetadata {
         self.metadata(Type::Job(TargetJob {}))
     }
 
-    /// Whose reminders: an actor's. An empty id stands for all actors of the type where calls take several.
+    /// The metadata of an actor's reminders. In calls for several, an empty id means all actors of the
+    /// type.
     pub fn of_actor(&self, actor_type: &str, id: &str) -> JobMetadata {
         self.metadata(Type::Actor(TargetActorReminder {
             id: id.to_owned(),
@@ -209,23 +211,23 @@ impl Scheduler {
         }
     }
 
-    /// Who handles jobs of the app, for good; they come while [`Scheduler::take_jobs`] says so.
+    /// Sets the receiver of jobs, once. They arrive while [`Scheduler::take_jobs`] is enabled.
     pub fn deliver_jobs_to(&self, receiver: Arc<dyn Receiver>) {
-        // The first stays: there is one block of each kind.
+        // Later calls are ignored: there is one block of each kind.
         let _first = self.jobs.set(receiver);
     }
 
-    /// Who handles reminders, for good; they come for the types that [`Scheduler::take_reminders_of`] names.
+    /// Sets the receiver of reminders, once. They arrive for the types in [`Scheduler::take_reminders_of`].
     pub fn deliver_reminders_to(&self, receiver: Arc<dyn Receiver>) {
         let _first = self.reminders.set(receiver);
     }
 
-    /// Whether the app takes jobs. A change opens the streams anew.
+    /// Whether the app accepts jobs. A change reopens the streams.
     pub fn take_jobs(&self, take: bool) {
         self.accept(|accepts| accepts.jobs = take);
     }
 
-    /// The types of actors that are hosted here now; none: no reminders come. A change opens the streams anew.
+    /// Sets the actor types hosted here; if empty, no reminders arrive. A change reopens the streams.
     pub fn take_reminders_of(&self, mut actor_types: Vec<String>) {
         actor_types.sort_unstable();
         actor_types.dedup();
@@ -240,7 +242,8 @@ impl Scheduler {
         });
     }
 
-    /// Keeps the list of schedulers, until `stop`; `known` is met when there is one, or nobody to ask.
+    /// Keeps the list of schedulers up to date until `stop`; `known` is met once there is a list, or no
+    /// scheduler.
     pub async fn follow_hosts(self: Arc<Self>, known: Condition, stop: CancellationToken) {
         if !self.is_configured() {
             tracing::info!(target: LOG, "No scheduler host addresses provided. Scheduler disabled: {WITHOUT}");
@@ -253,20 +256,20 @@ impl Scheduler {
         }
     }
 
-    /// Keeps the streams of triggers, until [`Scheduler::end_triggers`].
+    /// Keeps the trigger streams open until [`Scheduler::end_triggers`].
     pub fn begin_triggers(self: &Arc<Self>) {
         if self.is_configured() {
             self.tasks.spawn(streams::keep(Arc::clone(self)));
         }
     }
 
-    /// Takes no more triggers, for good.
+    /// Stops accepting triggers permanently.
     pub fn end_triggers(&self) {
         self.ending.cancel();
         self.tasks.close();
     }
 
-    /// Waits until all triggers that were taken are answered, after [`Scheduler::end_triggers`].
+    /// Waits until all accepted triggers are acknowledged, after [`Scheduler::end_triggers`].
     pub async fn triggers_ended(&self) {
         self.tasks.wait().await;
     }

@@ -1,4 +1,4 @@
-//! Calls of `AppCallback` on an app that speaks gRPC.
+//! Calls of `AppCallback` on a gRPC app.
 
 use std::time::Instant;
 
@@ -14,14 +14,14 @@ use tonic::{Code, Status};
 use super::{AppChannel, Transport, Turn};
 
 static SUBSCRIPTIONS: Nested = Nested::of(&[(1, &SUBSCRIPTION)]);
-/// With its rules.
+/// A subscription with its rules.
 static SUBSCRIPTION: Nested = Nested::of(&[(5, &FLAT)]);
 
 impl AppChannel {
     /// Calls `path`, `/package.Service/Method`, as a child of `trace`.
     ///
     /// # Errors
-    /// The app's status, or why there is none.
+    /// The app's status, or the reason that there is none.
     pub async fn callback<R: Message + Default>(
         &self,
         path: &'static str,
@@ -31,7 +31,7 @@ impl AppChannel {
         self.callback_with(path, message, HeaderMap::new(), trace).await
     }
 
-    /// The same with metadata, of which those that describe the message are left out.
+    /// Like `callback`, with metadata, without those that describe the message.
     ///
     /// # Errors
     /// As [`AppChannel::callback`].
@@ -49,7 +49,7 @@ impl AppChannel {
         self.callback_in(&turn, path, message, metadata, trace).await
     }
 
-    /// The same, in a turn that was waited for.
+    /// Like `callback_with`, with a concurrency permit already taken.
     ///
     /// # Errors
     /// As [`AppChannel::callback`].
@@ -83,7 +83,7 @@ impl AppChannel {
     }
 }
 
-/// The app's answer, if it has no more fields than a request may have.
+/// Decodes the app's response; fails if it has more fields than a request may have.
 fn read<R: Message + Default>(path: &str, answer: Bytes) -> Result<R, Status> {
     let unreadable = |error: &dyn std::fmt::Display| {
         Status::internal(format!("the app's answer to {path} cannot be read: {error}"))
@@ -92,7 +92,7 @@ fn read<R: Message + Default>(path: &str, answer: Bytes) -> Result<R, Status> {
     R::decode(answer).map_err(|error| unreadable(&error))
 }
 
-/// The messages that count in an answer.
+/// The nested messages that count in a response.
 fn nested(path: &str) -> &'static Nested {
     if path.ends_with("/ListTopicSubscriptions") {
         &SUBSCRIPTIONS
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_no_more_fields_than_a_request_may_have() {
+    fn limits_response_fields() {
         let states = |count| BindingEventResponse {
             states: vec![StateItem::default(); count],
             ..BindingEventResponse::default()

@@ -1,4 +1,4 @@
-//! Calls to an app that speaks gRPC: `AppCallback.OnInvoke`.
+//! Calls of a gRPC app: `AppCallback.OnInvoke`.
 
 use std::time::Instant;
 
@@ -60,14 +60,14 @@ pub(super) async fn on_invoke(channel: &AppChannel, pool: &H2Pool, call: Call) -
     channel
         .metrics
         .grpc_client(ON_INVOKE, code, started.elapsed(), sent, received);
-    // An app that cannot be reached is an answer too: its callers tell `Unavailable` from our own failures.
+    // An unreachable app yields `Unavailable`, which callers distinguish from our own failures.
     Ok(match result {
         Ok(answer) => success(answer),
         Err(failed) => failure(*failed),
     })
 }
 
-/// Sends one message to the app and waits for one, of at most `limit` bytes.
+/// Sends one message to the app and receives one of at most `limit` bytes.
 pub(super) async fn unary(
     channel: &AppChannel,
     pool: &H2Pool,

@@ -1,4 +1,4 @@
-//! Calls to an app that speaks HTTP.
+//! Calls of an HTTP app.
 
 use std::time::Instant;
 
@@ -70,13 +70,14 @@ async fn transmit(channel: &AppChannel, request: Request<Body>) -> Result<Respon
     }
 }
 
-/// The headers an HTTP server gets for internal metadata and the current span.
+/// HTTP headers for internal metadata and the current span.
 pub fn request_headers(mut metadata: HeaderMap, trace: &Parent, body: &Body) -> HeaderMap {
     let length = metadata.get(CONTENT_LENGTH).cloned();
     let trace = take_trace(&mut metadata, trace);
     let mut headers = internal_to_http(metadata);
-    // A length that contradicts the bytes at hand would break the connection; without a known length the caller's
-    // word is what the app should see, as far as it is a number.
+    // A content length that contradicts the body would break the connection. If the length is unknown, the
+    // app sees the
+    // caller's value, if it is a number.
     if body.known_length().is_none()
         && let Some(length) = length
         && length.to_str().is_ok_and(|l| l.parse::<u64>().is_ok())
@@ -87,8 +88,9 @@ pub fn request_headers(mut metadata: HeaderMap, trace: &Parent, body: &Body) -> 
     headers
 }
 
-/// Takes the trace headers of the caller out of a call, and gives the current ones: with the caller's state, if it is
-/// of the same trace. A state without a valid parent, or of another, means nothing (W3C Trace Context section 3.3).
+/// Removes the caller's trace headers from a call and returns the current trace. The caller's trace state
+/// is kept only if it
+/// belongs to the same trace; without a valid parent it is ignored (W3C Trace Context section 3.3).
 pub(super) fn take_trace(metadata: &mut HeaderMap, current: &Parent) -> Parent {
     let mut trace = current.clone();
     if trace.state.is_none() && metadata.contains_key(names::TRACESTATE) {
@@ -118,7 +120,7 @@ fn build(
     Ok(request)
 }
 
-/// An HTTP response as an app's reply.
+/// An HTTP response as a reply of the app.
 pub fn reply(response: Response<Body>) -> Reply {
     let (head, body) = response.into_parts();
     let mut headers = head.headers;
@@ -131,7 +133,7 @@ pub fn reply(response: Response<Body>) -> Reply {
     }
 }
 
-/// The status that `GET path` is answered with.
+/// The response status of `GET path`.
 pub(super) async fn health_check(channel: &AppChannel, path: &str) -> Result<u16, AppError> {
     let slash = if path.starts_with('/') { "" } else { "/" };
     let target = format!("{slash}{path}").parse();
@@ -150,7 +152,7 @@ pub(super) async fn health_check(channel: &AppChannel, path: &str) -> Result<u16
         Transport::H2(pool) | Transport::Grpc(pool) => channel.reach.noted(pool.send(request).await)?,
     };
     let status = response.status().as_u16();
-    // Reading the rest lets the connection be used again.
+    // Reading the rest keeps the connection reusable.
     let _rest = response.into_body().collect_up_to(64 * 1024).await;
     Ok(status)
 }

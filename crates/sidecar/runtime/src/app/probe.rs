@@ -1,4 +1,4 @@
-//! Is the app there, and is it well?
+//! Waits for the app's port, and probes its health.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use super::AppChannel;
 use crate::app::AppHealth;
 
 const LOG: &str = "dapr.apphealth";
-/// Pause between attempts to reach the app's port.
+/// Pause between attempts to connect to the app's port.
 const PORT_PAUSE: Duration = Duration::from_millis(100);
-/// Time limit of one attempt.
+/// Timeout of one attempt.
 const PORT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Whether the app is healthy; cheap to read and to clone.
+/// Whether the app is healthy; cheap to read and clone.
 #[derive(Clone, Debug)]
 pub struct Health(watch::Receiver<bool>);
 
@@ -24,19 +24,19 @@ pub struct Health(watch::Receiver<bool>);
 pub type HealthSetter = Arc<watch::Sender<bool>>;
 
 impl Health {
-    /// A state and who may set it.
+    /// A health state and its setter.
     pub fn new(healthy: bool) -> (HealthSetter, Self) {
         let (sender, receiver) = watch::channel(healthy);
         (Arc::new(sender), Self(receiver))
     }
 
-    /// The state now.
+    /// The current state.
     #[inline]
     pub fn is_healthy(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until the app is unhealthy; for ever if nobody probes it.
+    /// Waits until the app is unhealthy; forever if it is not probed.
     pub async fn until_unhealthy(&self) {
         if self.0.clone().wait_for(|healthy| !healthy).await.is_err() {
             std::future::pending::<()>().await;
@@ -51,7 +51,7 @@ impl Health {
     }
 }
 
-/// Waits until `address` (`host:port`) accepts connections. The log lines are what tools look for.
+/// Waits until `address` (`host:port`) accepts connections. Tools look for these log lines.
 pub async fn wait_for_port(address: &str, port: u16, protocol: &str) {
     tracing::info!(
         target: "dapr.runtime",
@@ -72,8 +72,9 @@ pub async fn wait_for_port(address: &str, port: u16, protocol: &str) {
     tracing::info!(target: "dapr.runtime", "application discovered on port {port}");
 }
 
-/// Probes the app until cancelled: at once, then each interval; healthy after one success, unhealthy after
-/// `threshold` failures in a row. `first` hears when the first probe is over.
+/// Probes the app until cancelled: at once, then at each interval. The app is healthy after one success,
+/// and unhealthy
+/// after `threshold` failures in a row. Signals `first` after the first probe.
 pub async fn probe(
     channel: Arc<AppChannel>,
     config: AppHealth,
@@ -112,7 +113,7 @@ pub async fn probe(
             }
         }
         if let Some(first) = first.take() {
-            // Nobody may be waiting any more.
+            // The receiver may be gone.
             let _gone = first.send(());
         }
     }

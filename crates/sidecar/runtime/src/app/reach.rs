@@ -1,4 +1,4 @@
-//! Whether the app can be called: what the log and the caller are told when it cannot.
+//! Tracks whether the app is reachable, for log lines and error hints.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,14 +10,14 @@ use super::{AppError, AppProtocol};
 
 const LOG: &str = "dapr.runtime";
 
-/// The app has answered a call.
+/// The app has responded to a call.
 const HEARD: u8 = 1;
-/// A connection to it was refused or lost since, and the log has a line about that.
+/// A later connection was refused or lost, which has been logged.
 const AWAY: u8 = 2;
-/// What answered speaks something else, and the log has a line about that.
+/// The peer speaks another protocol, which has been logged.
 const FOREIGN: u8 = 4;
 
-/// What the calls of an app have shown so far.
+/// Reachability of the app as seen by calls.
 pub(super) struct Reach {
     state: AtomicU8,
     warning: Mutex<LogThrottle>,
@@ -33,7 +33,7 @@ impl Reach {
         }
     }
 
-    /// Takes note of how a call went.
+    /// Records the outcome of a call.
     ///
     /// # Errors
     /// [`AppError::Send`].
@@ -53,7 +53,7 @@ impl Reach {
     #[cold]
     fn answered(&self) {
         if self.state.swap(HEARD, Ordering::Relaxed) & (AWAY | FOREIGN) != 0 {
-            tracing::info!(target: LOG, "the app answers calls");
+            tracing::info!(target: LOG, "app is reachable");
         }
     }
 
@@ -71,7 +71,7 @@ impl Reach {
             },
             SendError::Broken { .. } if !source.is_foreign() => (0, "", ""),
             SendError::Broken { .. } if heard == 0 => (FOREIGN, self.hint(), ""),
-            // It has answered before, so it speaks the protocol.
+            // It has responded before, so it speaks the protocol.
             SendError::Broken { .. } if source.is_unavailable() => {
                 (AWAY, "", " (check that the app still runs)")
             }
@@ -79,21 +79,21 @@ impl Reach {
         };
         let error = AppError::Send { source, hint };
         let state = heard | trouble;
-        // Without a line the state stays: a later failure has one.
+        // Without a log line the state stays, so that a later failure is logged.
         if trouble != 0 && self.state.load(Ordering::Relaxed) != state && self.may_warn() {
             self.state.store(state, Ordering::Relaxed);
-            tracing::warn!(target: LOG, "call of the app failed: {error}{remedy}");
+            tracing::warn!(target: LOG, "call to the app failed: {error}{remedy}");
         }
         error
     }
 
-    /// An app that fails some calls and answers others would fill the log.
+    /// Limits the log lines of an app that fails only some calls.
     fn may_warn(&self) -> bool {
         let mut warning = self.warning.lock().unwrap_or_else(PoisonError::into_inner);
         warning.happened().is_some()
     }
 
-    /// What a peer that speaks something else may be.
+    /// Hint for a peer that may speak another protocol.
     fn hint(&self) -> &'static str {
         match self.protocol {
             AppProtocol::Http => " (check --app-protocol: http is HTTP/1.1 without TLS)",
@@ -141,7 +141,7 @@ mod tests {
         AppChannel::build(&config, Health::new(true).1, None, metrics, middlewares).unwrap()
     }
 
-    /// Answers each connection with these bytes once it has sent something, and closes it.
+    /// An app that answers the first bytes of each connection with `answer` and closes.
     async fn app(answer: &'static [u8]) -> SocketAddr {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -159,9 +159,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_app_of_another_protocol_is_named_once_with_the_flag() {
+    async fn logs_wrong_protocol_once() {
         const HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
-        // SETTINGS, as a server of HTTP/2 begins.
+        // SETTINGS, which an HTTP/2 server sends first.
         const HTTP2: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
         for (answer, protocol, name) in [
             (HTTP, AppProtocol::Grpc, "grpc"),
@@ -183,14 +183,14 @@ mod tests {
         }
     }
 
-    /// Takes one connection and one request; answers if there is an answer, and closes.
+    /// Accepts one connection, reads one request, sends `answer` if not empty, and closes.
     async fn serve_one(listener: &TcpListener, answer: &[u8]) {
         let (mut stream, _) = listener.accept().await.unwrap();
         let _request = stream.read(&mut [0; 1024]).await.unwrap();
         stream.write_all(answer).await.unwrap();
     }
 
-    /// Until the log may have another line about the app.
+    /// Waits until another log line about the app is allowed.
     async fn another_line_is_due() {
         tokio::time::pause();
         tokio::time::advance(Duration::from_secs(10)).await;
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_app_that_fails_some_calls_has_a_line_once_in_a_while() {
+    async fn limits_log_lines_of_flaky_app() {
         const FINE: &[u8] = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
         let lines = Lines::new();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_app_that_ends_has_one_line_until_it_answers_again() {
+    async fn logs_stopped_app_once() {
         const FINE: &[u8] = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
         let lines = Lines::new();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
@@ -234,23 +234,23 @@ mod tests {
         first.unwrap();
         assert_eq!(logged(&lines), Vec::<String>::new());
 
-        // It ends while it is called.
+        // It closes during the call.
         let (during, ()) = tokio::join!(call(), serve_one(&listener, b""));
         during.unwrap_err();
         drop(listener);
         call().await.unwrap_err();
         let ended = logged(&lines);
         assert!(
-            ended.len() == 1 && ended[0].contains("WARN call of the app failed"),
+            ended.len() == 1 && ended[0].contains("WARN call to the app failed"),
             "{ended:?}"
         );
 
         let listener = TcpListener::bind(address).await.unwrap();
         let (again, ()) = tokio::join!(call(), serve_one(&listener, FINE));
         again.unwrap();
-        assert_eq!(logged(&lines), ["INFO the app answers calls"]);
+        assert_eq!(logged(&lines), ["INFO app is reachable"]);
 
-        // It ends between calls.
+        // It closes between calls.
         another_line_is_due().await;
         drop(listener);
         for _ in 0..2 {

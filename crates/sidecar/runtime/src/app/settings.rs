@@ -1,18 +1,18 @@
-//! What there is to know of the app before it is called.
+//! Settings of the app channel.
 
 use std::time::Duration;
 
-/// How the sidecar talks to the app.
+/// The protocol of the app.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AppProtocol {
-    /// HTTP/1.1 in clear text.
+    /// Plain-text HTTP/1.1.
     #[default]
     Http,
-    /// HTTP over TLS, certificate not verified.
+    /// HTTP/1.1 over TLS, certificate not verified.
     Https,
-    /// HTTP/2 in clear text with prior knowledge.
+    /// Plain-text HTTP/2 with prior knowledge.
     H2c,
-    /// gRPC in clear text.
+    /// Plain-text gRPC.
     Grpc,
     /// gRPC over TLS, certificate not verified.
     Grpcs,
@@ -21,34 +21,34 @@ pub enum AppProtocol {
 /// The app channel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct App {
-    /// `--app-port`; 0 = the app does not listen, there is no app channel.
+    /// `--app-port`; 0 means that the app does not listen and there is no app channel.
     pub port: u16,
     /// `--app-protocol` (with the deprecated `--app-ssl` applied).
     pub protocol: AppProtocol,
-    /// `--app-channel-address`: host the app listens on.
+    /// `--app-channel-address`: host of the app.
     pub address: String,
-    /// `--app-max-concurrency`: calls into the app at once; `None` = unlimited.
+    /// `--app-max-concurrency`: concurrent calls of the app; `None` means no limit.
     pub max_concurrency: Option<usize>,
-    /// `APP_API_TOKEN`: presented to the app on every call; `None` = none.
+    /// `APP_API_TOKEN`: sent to the app with every call, if set.
     pub api_token: Option<String>,
-    /// App health probes; `None` = off (the app counts as healthy).
+    /// App health probes; `None` disables them, and the app counts as healthy.
     pub health: Option<AppHealth>,
     /// `--app-health-check-path`.
     pub health_path: String,
     /// `--app-binding-options-timeout`.
     pub binding_options_timeout: Duration,
-    /// `--disable-init-endpoints` contains `config`: do not read `/dapr/config`.
+    /// `--disable-init-endpoints` contains `config`: `/dapr/config` is not read.
     pub skip_config_endpoint: bool,
-    /// `--disable-init-endpoints` contains `subscribe`: do not read `/dapr/subscribe`.
+    /// `--disable-init-endpoints` contains `subscribe`: `/dapr/subscribe` is not read.
     pub skip_subscribe_endpoint: bool,
 }
 
-/// App health probing.
+/// Settings of app health probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppHealth {
     /// Time between probes.
     pub interval: Duration,
-    /// Time limit of a probe; never above `interval`.
+    /// Timeout of a probe; never above `interval`.
     pub timeout: Duration,
     /// Consecutive failures that make the app unhealthy; at least 1.
     pub threshold: u32,

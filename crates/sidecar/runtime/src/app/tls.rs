@@ -1,4 +1,4 @@
-//! TLS towards the app: encrypted, not verified, as the contract has it for `https` and `grpcs` on the app's side.
+//! TLS to the app: encrypted but not verified, as the contract defines `https` and `grpcs` for apps.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub fn unverified_config(alpn: &[&[u8]]) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// The server name to present for `host`.
+/// The server name (SNI) for `host`.
 pub(super) fn server_name(host: &str) -> ServerName<'static> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     match bare.parse::<IpAddr>() {

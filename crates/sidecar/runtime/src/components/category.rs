@@ -1,4 +1,4 @@
-//! What a block does for a category of components: open one, put it in, take it out, close it.
+//! The interface of blocks to components of a category: open, register, remove, close.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,37 +13,37 @@ use crate::registry::Registration;
 
 /// A category of components, implemented by the block that uses them.
 pub trait Category: Send + Sync {
-    /// What `spec.type` begins with: `state`.
+    /// Prefix of `spec.type`: `state`.
     fn name(&self) -> &'static str;
 
-    /// Starts a component: when this returns, it works.
+    /// Starts a component; it is ready when this returns.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Why it failed.
     fn open<'a>(self: Arc<Self>, opening: &'a Opening<'_>) -> BoxFuture<'a, Result<Opened, OpenError>>;
 }
 
-/// Where components find the stores of their own secrets.
+/// Lookup of secret stores for components.
 pub trait SecretStores: Send + Sync {
-    /// The store of this name that works now.
+    /// The running store with this name.
     fn component(&self, name: &str) -> Option<Arc<dyn SecretStore>>;
 }
 
-/// A component that works and that no block has yet.
+/// A ready component that is not registered yet.
 pub struct Opened {
-    /// What the metadata API says it can do.
+    /// Its capabilities in the metadata API.
     pub(super) capabilities: Vec<&'static str>,
     parts: Vec<Part>,
 }
 
-/// What a component is for one block. Most are one thing; a binding may be an input and an output.
+/// The part of a component for one block. Most components have one; a binding may have input and output.
 struct Part {
     register: Box<dyn FnOnce() -> Registration + Send>,
     close: BoxFuture<'static, ()>,
 }
 
 impl Opened {
-    /// With nothing yet for a block; see [`Opened::part`].
+    /// A component without parts; see [`Opened::part`].
     pub fn new(capabilities: Vec<&'static str>) -> Self {
         Self {
             capabilities,
@@ -51,7 +51,7 @@ impl Opened {
         }
     }
 
-    /// Adds what `register` puts into the block, in the place of one with the same name, and `close` ends.
+    /// Adds a part: `register` adds or replaces it in its block, `close` closes it.
     #[must_use]
     pub fn part(
         mut self,
@@ -65,7 +65,7 @@ impl Opened {
         self
     }
 
-    /// Puts the component into its block.
+    /// Registers all parts.
     pub(super) fn register(self) -> Vec<RegisteredPart> {
         let registered = self.parts.into_iter().map(|part| RegisteredPart {
             registration: (part.register)(),
@@ -74,28 +74,29 @@ impl Opened {
         registered.collect()
     }
 
-    /// Closes a component that no block got.
+    /// Closes a component that was not registered.
     pub(super) async fn close(self) {
         join_all(self.parts.into_iter().map(|part| part.close)).await;
     }
 }
 
-/// What a component is in its block.
+/// A registered part.
 pub(super) struct RegisteredPart {
     registration: Registration,
     close: BoxFuture<'static, ()>,
 }
 
 impl RegisteredPart {
-    /// Takes it out at once, unless another stands in its place by now. What comes back waits until nobody uses it any
-    /// more, for `limit` at most, and closes it.
+    /// Removes the part at once, unless it has been replaced. The returned future waits until it is unused,
+    /// at most `limit`, and
+    /// closes it.
     pub(super) fn end(self, log_name: String, limit: Duration) -> impl Future<Output = ()> + Send {
         let users = self.registration.withdraw();
         async move {
             if !users.wait_until_released(limit).await && !limit.is_zero() {
                 tracing::warn!(
                     target: LOG,
-                    "component {log_name} is closed while calls still use it: they took longer than {limit:?}"
+                    "component {log_name} closed with calls in flight after {limit:?}"
                 );
             }
             self.close.await;

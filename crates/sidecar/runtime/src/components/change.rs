@@ -1,21 +1,21 @@
-//! What has to change so that the wanted components run.
+//! Computes the changes between the current and the wanted components.
 
 use outrigger_resources::Component;
 use outrigger_resources::value::truthy;
 
 use super::LOG;
 
-/// The property that makes a state store the one of actors.
+/// The property of the actor state store.
 const ACTOR_STATE_STORE: &str = "actorStateStore";
 
-/// Changes in the order in which they are made.
+/// Changes in the order in which they are applied.
 #[derive(Debug, Default)]
 pub(super) struct Changes<'a> {
-    /// Names of components that end.
+    /// Names of components to end.
     pub(super) ended: Vec<String>,
-    /// Components that are replaced, then those that are new.
+    /// Components to replace, then new ones.
     pub(super) put: Vec<&'a Component>,
-    /// Those that may not change now.
+    /// Components that may not change now.
     pub(super) refused: Vec<&'a Component>,
 }
 
@@ -25,7 +25,7 @@ impl Changes<'_> {
     }
 }
 
-/// Compares what there is with what is wanted. A state store of actors cannot change while the process runs.
+/// Compares current and wanted components. An actor state store cannot change while the process runs.
 pub(super) fn between<'a>(current: &[Component], wanted: &[&'a Component]) -> Changes<'a> {
     let mut changes = Changes::default();
     for component in current {
@@ -65,12 +65,12 @@ fn may_change(component: &Component, old: Option<&Component>) -> bool {
     !fixed
 }
 
-/// Whether a component is to be the state store of actors.
+/// Whether a component is configured as the actor state store.
 pub(super) fn asks_for_actors(component: &Component) -> bool {
     is_actor_store(component) && component.property(ACTOR_STATE_STORE).is_some_and(truthy)
 }
 
-/// Whether a state store speaks of actors at all, whatever it says.
+/// Whether a state store has the property, whatever its value.
 fn is_actor_store(component: &Component) -> bool {
     let marked = |name: &str| name.eq_ignore_ascii_case(ACTOR_STATE_STORE);
     component.kind.starts_with("state.") && component.metadata.iter().any(|item| marked(&item.name))
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_stays() {
+    fn keeps_unchanged_components() {
         let current = ["a", "b", "c"].map(|name| component(name, "state.redis", "p"));
         let wanted = [
             component("new", "state.redis", "p"),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_of_actors_cannot_change() {
+    fn actor_store_cannot_change() {
         let store = component("s", "state.redis", "ACTORstatestore");
         let other = component("s", "pubsub.redis", "actorStateStore");
         let plain = component("s", "state.redis", "p");
@@ -121,11 +121,11 @@ mod tests {
         assert!(between(alone(&store), &[]).is_empty(), "it cannot go");
         assert!(
             between(alone(&store), &[&other]).is_empty(),
-            "it cannot turn into another"
+            "the actor store cannot become another type"
         );
         assert!(
             between(alone(&plain), &[&store]).is_empty(),
-            "no other can turn into it"
+            "no other store can become the actor store"
         );
         assert!(!between(&[], &[&other]).is_empty(), "only state stores count");
     }

@@ -1,4 +1,4 @@
-//! From a Component resource to a component that works.
+//! Opens a component from its resource.
 
 use std::fmt;
 use std::future::Future;
@@ -15,7 +15,7 @@ use super::category::{Category, Opened};
 use super::properties::{self, Properties};
 use super::{Context, LOG};
 
-/// Properties that belong to the sidecar, not to the component.
+/// Properties of the sidecar, not of the component.
 const OWN: [&str; 13] = [
     "actorStateStore",
     "allowedTopics",
@@ -32,7 +32,7 @@ const OWN: [&str; 13] = [
     "subscriptionScopes",
 ];
 
-/// Why a component was not started: names it, its file and line, the cause and what helps.
+/// Why a component was not started: the component, its file and line, the cause and the remedy.
 #[derive(Debug)]
 pub struct OpenError {
     step: Step,
@@ -41,16 +41,16 @@ pub struct OpenError {
     cause: String,
 }
 
-/// Where a start failed.
+/// The step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// There is no such category.
+    /// The category is unknown.
     Category,
-    /// Another component has the role that only one can have.
+    /// Only one component may have this role.
     Extra,
-    /// There is no implementation, or it cannot be set up.
+    /// There is no implementation, or its setup failed.
     Create,
-    /// The component itself did not start.
+    /// The component failed to start.
     Init,
 }
 
@@ -64,19 +64,20 @@ impl OpenError {
         }
     }
 
-    /// The same at a value of the component: see [`Source::of`](outrigger_resources::Source::of).
+    /// Locates the error at a value of the component: see [`Source::of`](outrigger_resources::Source::of).
     pub fn at(mut self, component: &Component, value: &str) -> Self {
         self.place = component.source.of(value).to_string();
         self
     }
 
-    /// The same without what came from a secret store: a value in the wrong place, as of a host, is told by clients.
+    /// Removes values of secrets: client libraries report misplaced values, such as a secret used as a host
+    /// name.
     fn without_secrets(mut self, metadata: &Metadata) -> Self {
         self.cause = metadata.redact(&self.cause);
         self
     }
 
-    /// There is no implementation: points at the type, or at the version of a type that is known.
+    /// There is no implementation. Locates the error at the type, or at the version if the type is known.
     fn unknown(component: &Component, error: &LookupError) -> Self {
         let value = match error {
             LookupError::UnknownType { .. } => "spec.type",
@@ -85,13 +86,13 @@ impl OpenError {
         Self::new(Step::Create, component, error).at(component, value)
     }
 
-    /// What the component says; points at the properties that it names.
+    /// The component's error, located at the property that it names.
     fn init(component: &Component, error: &Error) -> Self {
         let place = |property: Option<&str>| match property {
             Some(property) => component.source.of(property).to_string(),
             None => component.source.to_string(),
         };
-        // Which component it is stands in front, once.
+        // The prefix already names the component.
         let own = format!("component {}: ", component.name);
         let each = error.each().map(|(text, property)| {
             let bare = text.strip_prefix(&own).unwrap_or(&text).to_owned();
@@ -110,7 +111,7 @@ impl OpenError {
         }
     }
 
-    /// A state store that wants to be the one of actors beside `first`.
+    /// A second state store that wants to be the actor state store.
     pub(super) fn second_actor_store(first: &str, component: &Component) -> Self {
         let cause = format!(
             "detected duplicate actor state store: {first} and {}; leave actorStateStore to one of them",
@@ -119,12 +120,12 @@ impl OpenError {
         Self::new(Step::Extra, component, cause)
     }
 
-    /// The component, with type and version.
+    /// The component with type and version.
     pub fn component(&self) -> &str {
         &self.component
     }
 
-    /// What went wrong, with what helps.
+    /// The cause, with the remedy.
     pub fn cause(&self) -> &str {
         &self.cause
     }
@@ -134,7 +135,7 @@ impl OpenError {
         &self.place
     }
 
-    /// The error for people: what went wrong comes first.
+    /// The error for humans, starting with the cause.
     pub fn told(&self) -> String {
         let Self {
             step,
@@ -150,7 +151,7 @@ impl OpenError {
         format!("{cause} ({place}): component {component} did not start{code}")
     }
 
-    /// The step as metrics name it.
+    /// The step's label in metrics.
     pub fn reason(&self) -> &'static str {
         match self.step {
             Step::Category | Step::Create => "creation",
@@ -158,8 +159,8 @@ impl OpenError {
         }
     }
 
-    /// The error as the one that ends the start shows it: around what went wrong stands once more that it is an
-    /// initialisation that failed. Tools match the whole.
+    /// The error in the form that ends the start, which repeats that initialisation failed. Tools match the
+    /// whole text.
     pub fn start(&self) -> String {
         match self.step {
             Step::Category => self.to_string(),
@@ -195,7 +196,7 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// A component that is being started: its resource, the store of its secrets, and what the process gives all of them.
+/// A component being started: its resource, its secret store, and the settings of the process.
 pub struct Opening<'a> {
     /// The resource.
     pub component: &'a Component,
@@ -231,7 +232,7 @@ fn no_category(component: &Component, catalog: &Catalog) -> OpenError {
     OpenError::new(Step::Category, component, text).at(component, "spec.type")
 }
 
-/// Logs the components of a type or version that there is not, when they are not started for another reason.
+/// Logs components of unknown type or version when they are not started for another reason.
 pub fn show_unknown(components: &[Component], catalog: &Catalog) {
     for component in components {
         let error = match catalog.check(&component.kind, &component.version) {
@@ -259,35 +260,35 @@ impl Opening<'_> {
         &self.context.app_id
     }
 
-    /// The process's namespace, where it has one.
+    /// The process's namespace, if it has one.
     pub fn namespace(&self) -> Option<&str> {
         self.context.namespace.as_deref()
     }
 
-    /// Why the component was not started.
+    /// The error of a failed step.
     pub fn failed(&self, step: Step, cause: impl fmt::Display) -> OpenError {
         OpenError::new(step, self.component, cause)
     }
 
-    /// The same, at the property `keyPrefix`.
+    /// The error for an invalid property `keyPrefix`.
     pub fn bad_key_prefix(&self, error: impl fmt::Display) -> OpenError {
         self.failed(Step::Init, format!("{error}; change keyPrefix"))
             .at(self.component, "keyPrefix")
     }
 
-    /// The implementation of the component in a section of the catalog.
+    /// The component's implementation in a section of the catalog.
     pub fn find<T: ?Sized>(&self, section: &Section<T>) -> Result<Arc<Entry<T>>, OpenError> {
         let found = section.find(&self.component.kind, &self.component.version);
         found.map_err(|error| OpenError::unknown(self.component, &error))
     }
 
-    /// Starts a component that needs nothing but its implementation and its properties.
+    /// Starts a component that needs only its implementation and properties.
     pub async fn start<T: ?Sized>(&self, section: &Section<T>) -> Result<Arc<T>, OpenError> {
         let (entry, setup) = self.prepare(section).await?;
         self.build(&entry, setup).await
     }
 
-    /// The implementation of the component, and what it is built from.
+    /// The component's implementation and its setup.
     pub async fn prepare<T: ?Sized>(
         &self,
         section: &Section<T>,
@@ -297,7 +298,7 @@ impl Opening<'_> {
         Ok((entry, self.setup(properties)?))
     }
 
-    /// Builds the component and says which of its properties have no effect.
+    /// Builds the component and warns about unused properties.
     pub async fn build<T: ?Sized>(&self, entry: &Entry<T>, setup: Setup) -> Result<Arc<T>, OpenError> {
         let metadata = setup.metadata.clone();
         let built = self.build_part(entry, setup).await;
@@ -305,14 +306,14 @@ impl Opening<'_> {
         built
     }
 
-    /// Builds one of the parts that a component has: which properties have no effect is known after the last.
+    /// Builds one of several parts of a component; unused properties are known after the last one.
     pub async fn build_part<T: ?Sized>(&self, entry: &Entry<T>, setup: Setup) -> Result<Arc<T>, OpenError> {
         let metadata = setup.metadata.clone();
         let built = self.in_time(entry.build(setup)).await;
         built.map_err(|error| error.without_secrets(&metadata))
     }
 
-    /// The properties of the component; its secret store may take as long as its own start.
+    /// The properties of the component; the secret store has the same timeout as the component.
     pub async fn properties(&self) -> Result<Properties, OpenError> {
         let resolving = async {
             let properties = properties::resolve(self.component, self.secrets, self.context).await;
@@ -321,7 +322,7 @@ impl Opening<'_> {
         self.in_time(resolving).await
     }
 
-    /// What the component is built from.
+    /// The setup of the component.
     pub fn setup(&self, properties: Properties) -> Result<Setup, OpenError> {
         let secret = properties.items.iter().filter(|item| item.secret.is_some());
         let secret: Vec<String> = secret.map(|item| item.name.clone()).collect();
@@ -330,7 +331,7 @@ impl Opening<'_> {
         let metadata = metadata
             .with_secrets(secret.iter().map(String::as_str))
             .with_max_answer(self.context.max_answer);
-        // Of a component that is set up twice they are the same.
+        // Set twice, the value is the same.
         let _first = self.hidden.set(metadata.secrets());
         Ok(Setup {
             metadata,
@@ -338,12 +339,12 @@ impl Opening<'_> {
         })
     }
 
-    /// What errors of the component must not show: properties that came from a secret store. None before [`Opening::setup`].
+    /// The secrets that errors of the component must not contain. Empty before [`Opening::setup`].
     pub fn hidden(&self) -> Secrets {
         self.hidden.get().cloned().unwrap_or_default()
     }
 
-    /// Waits for the component as long as its `initTimeout` says.
+    /// Waits for the component up to its `initTimeout`.
     async fn in_time<T>(&self, building: impl Future<Output = Result<T, Error>>) -> Result<T, OpenError> {
         let component = self.component;
         match tokio::time::timeout(component.init_timeout, building).await {
@@ -361,8 +362,9 @@ impl Opening<'_> {
         }
     }
 
-    /// Warns of the properties that nobody reads: Dapr ignores them, but often they were meant to say something. A
-    /// component that failed has not read all: then only those that are nearly one that it looked for are shown.
+    /// Warns about unused properties, which Dapr ignores but users probably meant. A failed component may
+    /// not have read all
+    /// properties; then only likely misspellings of properties that it looked up are reported.
     pub fn show_unused(&self, metadata: &Metadata, built: bool) {
         for Unused { name, near } in metadata.unused() {
             if OWN.iter().any(|own| own.eq_ignore_ascii_case(&name)) {
@@ -383,7 +385,7 @@ impl Opening<'_> {
     }
 }
 
-/// What helps against errors that do not say so themselves: outside systems wrote them.
+/// The remedy for errors of external systems, which do not name one.
 fn remedy(kind: Kind) -> &'static str {
     match kind {
         Kind::Unavailable | Kind::Timeout => "; check that its server runs where spec.metadata says",
@@ -392,7 +394,7 @@ fn remedy(kind: Kind) -> &'static str {
     }
 }
 
-/// Names and values; of two items with the very same name the last counts.
+/// Names and values; the last of items with the same name wins.
 fn last_of_each(items: Vec<NameValue>) -> Vec<(String, String)> {
     let mut properties: Vec<(String, String)> = Vec::with_capacity(items.len());
     for item in items {

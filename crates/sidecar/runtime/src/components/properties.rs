@@ -1,4 +1,4 @@
-//! The properties of components and endpoints: secrets looked up, environment references and templates filled in.
+//! The properties of components and endpoints, with secrets, environment references and templates resolved.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::{Context, DEFAULT_NAMESPACE, LOG};
 
 /// The items of `spec.metadata`.
 pub struct Properties {
-    /// With every value in place that was found; the others stay without one.
+    /// All items; unresolved ones have no value.
     pub items: Vec<NameValue>,
     /// Items whose secret was not found.
     pub(super) missing: Vec<MissingSecret>,
@@ -23,7 +23,7 @@ pub struct MissingSecret {
 }
 
 impl Properties {
-    /// Properties whose values are all known, without references to secrets.
+    /// Properties that are complete and have no secret references.
     pub fn found(items: Vec<NameValue>) -> Self {
         Self {
             items,
@@ -31,17 +31,17 @@ impl Properties {
         }
     }
 
-    /// Why an item has no value, where that is a secret's fault.
+    /// Why an item has no value, if its secret is missing.
     pub fn cause(&self, name: &str) -> Option<&str> {
         let missing = self.missing.iter().find(|missing| missing.item == name);
         missing.map(|missing| missing.cause.as_str())
     }
 }
 
-/// The properties of a component; what cannot be found is logged.
+/// Resolves the properties of a component; unresolved ones are logged.
 ///
 /// # Errors
-/// What is wrong with a template.
+/// An invalid template.
 pub(super) async fn resolve(
     component: &Component,
     secrets: Option<&dyn SecretStore>,
@@ -72,7 +72,7 @@ pub(super) async fn resolve(
     Ok(Properties { items, missing })
 }
 
-/// What is said of properties that are given more than once, by the very same name.
+/// Warnings about properties with the same name.
 fn repeated(component: &Component) -> Vec<String> {
     let mut times: BTreeMap<&str, usize> = BTreeMap::new();
     for item in &component.metadata {
@@ -91,8 +91,9 @@ fn repeated(component: &Component) -> Vec<String> {
         .collect()
 }
 
-/// Looks up the secrets of a resource's items in `store`, which the resource calls `named`. Where it names none, those
-/// whose values came with the resource are not missing: the operator of a cluster looks up its secrets itself.
+/// Looks up the secrets of a resource's items in `store`, which the resource calls `named`. If it names no
+/// store, items that
+/// came with a value are not missing: the operator of a cluster resolves secrets itself.
 pub async fn fill_secrets(
     items: &mut [NameValue],
     namespace: &str,
@@ -151,12 +152,12 @@ async fn look_up(
     })
 }
 
-/// Says which items of a resource stay without value, and in which file and line the resource is.
+/// Logs the items of a resource without a value, with the resource's file and line.
 pub fn log_missing(missing: &[MissingSecret], place: &Source, kind: &str, resource: &str) {
     for MissingSecret { item, cause } in missing {
         tracing::error!(
             target: LOG,
-            "{place}: {kind} {resource}: {item} stays without the value of its secret: {cause}"
+            "{place}: {kind} {resource}: {item} has no value, because its secret was not found: {cause}"
         );
     }
 }
@@ -192,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_property_that_is_given_again_is_told_with_the_place_that_counts() {
+    fn warns_about_repeated_property() {
         let yaml = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: s\nspec:\n  type: state.redis\n  \
                     version: v1\n  metadata:\n  - name: redisHost\n    value: a\n  - name: redisDB\n    value: b\n  \
                     - name: redisHost\n    value: c\n";

@@ -1,4 +1,4 @@
-//! What became of each component, for the page of the status.
+//! The status of each component, for the status page.
 
 use outrigger_component::may_be_secret;
 use outrigger_redact::Secrets;
@@ -6,24 +6,24 @@ use outrigger_resources::Component;
 
 use super::Components;
 
-/// Characters of an error that are kept.
+/// Characters kept of an error.
 const MAX_TEXT: usize = 2048;
 
-/// What became of a component.
+/// The state of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComponentState {
-    /// It works.
+    /// It runs.
     Loaded,
-    /// It waits for the store of its secrets.
+    /// It waits for its secret store.
     Waiting,
-    /// It did not start.
+    /// It failed to start.
     Failed,
-    /// It is not to be loaded.
+    /// It is not loaded on purpose.
     Skipped,
 }
 
 impl ComponentState {
-    /// Its name in lower case.
+    /// The lower-case name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Loaded => "loaded",
@@ -34,7 +34,7 @@ impl ComponentState {
     }
 }
 
-/// A component, and what became of it.
+/// A component with its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ComponentStatus {
     /// `metadata.name` of its resource.
@@ -43,11 +43,11 @@ pub struct ComponentStatus {
     pub kind: String,
     /// `v1`; may be empty.
     pub version: String,
-    /// What became of it.
+    /// Its state.
     pub state: ComponentState,
-    /// Why it does not work; empty where it does. Without values of properties that may be secrets.
+    /// Why it does not run, without values of properties that may be secrets; empty if it runs.
     pub why: String,
-    /// Its file and line, or those of the value that is wrong.
+    /// Its file and line, or those of the invalid value.
     pub place: String,
 }
 
@@ -68,7 +68,7 @@ impl ComponentStatus {
 pub(super) type LeftOut = ComponentStatus;
 
 impl Components {
-    /// What became of every component: those that work first.
+    /// The status of every component, running ones first.
     pub fn status(&self) -> Vec<ComponentStatus> {
         let table = self.table();
         let live = table.live.iter();
@@ -82,7 +82,7 @@ impl Components {
         live.chain(waiting).chain(left_out).collect()
     }
 
-    /// Keeps why a component does not run; `place`: of the value that is wrong.
+    /// Records why a component does not run; `place`: that of the invalid value.
     pub(super) fn leave_out(
         &self,
         component: &Component,
@@ -98,7 +98,7 @@ impl Components {
         self.table().left_out.insert(component.name.clone(), status);
     }
 
-    /// Keeps only those that are still wanted.
+    /// Keeps only components that are still wanted.
     pub(super) fn retain_left_out(&self, wanted: &[Component]) {
         let is_wanted = |name: &String| wanted.iter().any(|component| component.name == *name);
         self.table().left_out.retain(|name, _| is_wanted(name));

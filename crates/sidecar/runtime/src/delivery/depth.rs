@@ -1,19 +1,19 @@
-//! How full an engine is, for whoever watches the sidecar.
+//! Gauges of an engine's load.
 
 use outrigger_telemetry::metrics::Gauge;
 
 use crate::metrics::SidecarMetrics;
 
-/// The gauges of the engine of one topic. Several engines may add to the same ones; each takes back its part at its end.
+/// The gauges of one topic. Several engines may share them; each removes its share when it ends.
 pub struct Depth {
     in_flight: Gauge,
     waiting: Gauge,
-    /// Its own part.
+    /// The share of this engine.
     shown: (i64, i64),
 }
 
 impl Depth {
-    /// Of the events that a component has in a topic.
+    /// Gauges of a component's topic.
     pub fn of_topic(metrics: &SidecarMetrics, component: &str, topic: &str) -> Self {
         let registry = metrics.all().registry.namespaced();
         let gauge = |name, help| {
@@ -34,7 +34,7 @@ impl Depth {
         }
     }
 
-    /// `unsettled`: events in all, those in flight included.
+    /// `unsettled` includes events in flight.
     pub(super) fn show(&mut self, in_flight: usize, unsettled: usize) {
         let count = |events: usize| i64::try_from(events).unwrap_or(i64::MAX);
         let now = (count(in_flight), count(unsettled.saturating_sub(in_flight)));
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn engines_of_one_topic_add_up() {
+    fn gauges_of_topic_add_up() {
         let metrics = SidecarMetrics::new(Metrics::new(&Default::default()).unwrap());
         let mut one = Depth::of_topic(&metrics, "broker", "orders");
         let mut two = Depth::of_topic(&metrics, "broker", "orders");

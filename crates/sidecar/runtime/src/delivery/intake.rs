@@ -1,4 +1,4 @@
-//! From a broker's subscription into the engine, and back: what became of each message.
+//! Connects a broker's subscription to the engine and settles each message.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -10,37 +10,37 @@ use tokio_util::sync::CancellationToken;
 
 use super::Inbox;
 
-/// How a delivery is told to end.
+/// The two stages of stopping a delivery.
 #[derive(Clone, Copy)]
 pub struct StopTokens<'a> {
-    /// No more messages are taken.
+    /// Stop consuming messages.
     pub stop: &'a CancellationToken,
-    /// No more attempts are made: ends the engine.
+    /// Stop making attempts; ends the engine.
     pub ending: &'a CancellationToken,
 }
 
 impl StopTokens<'_> {
-    /// Whether what failed may have failed because of the end.
+    /// Whether a failure may be caused by the shutdown.
     pub fn any_cancelled(&self) -> bool {
         self.stop.is_cancelled() || self.ending.is_cancelled()
     }
 }
 
-/// What orders a message among those of its subscription.
+/// The ordering of a message within its subscription.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Order {
     key: OrderingKey,
-    /// Of a message that waits for no other.
+    /// A unique number for a message without ordering.
     alone: Option<u64>,
 }
 
 impl Order {
-    /// After the earlier messages of its key.
+    /// Ordered after earlier messages of its key.
     pub fn after(key: OrderingKey) -> Self {
         Self { key, alone: None }
     }
 
-    /// After none; but a rebalance that revokes the key revokes the message. `number`: unique.
+    /// Not ordered, but revoked together with its key. `number` must be unique.
     pub fn alone(key: OrderingKey, number: u64) -> Self {
         Self {
             key,
@@ -48,12 +48,12 @@ impl Order {
         }
     }
 
-    /// Whether it waits for those before it.
+    /// Whether it waits for earlier messages.
     pub fn is_after(&self) -> bool {
         self.alone.is_none()
     }
 
-    /// Whether it came by one of these partitions.
+    /// Whether it came from one of these partitions.
     fn came_by(&self, partitions: &HashSet<u32>) -> bool {
         self.key
             .partition
@@ -61,23 +61,23 @@ impl Order {
     }
 }
 
-/// What is done with the messages of one subscription around the engine.
+/// Handling of one subscription's messages before and after the engine.
 pub trait Consumer: Sync {
     /// The event that is delivered to the app.
     type Event: Send + Sync;
-    /// What an attempt at it comes to.
+    /// The result of an attempt.
     type Outcome: Send;
-    /// A message that was offered to the engine, or is not for it.
+    /// A message that was offered to the engine or rejected.
     type Offered: Send;
 
-    /// Makes an event of a message and gives it to the engine.
+    /// Converts a message to an event and offers it to the engine.
     fn offer(
         &self,
         inbox: &Inbox<Order, Self::Event, Self::Outcome>,
         message: &Message,
     ) -> impl Future<Output = Self::Offered> + Send;
 
-    /// Waits for what comes of a message, and tells the broker.
+    /// Waits for the result of a message and settles it.
     fn settle(
         &self,
         message: Message,
@@ -87,11 +87,12 @@ pub trait Consumer: Sync {
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// Gives messages to the engine and settles them until it is told to stop, or until the subscription ends by itself: then
-/// `false`. When it returns, the broker knows what became of every message.
+/// Offers messages to the engine and settles them until stopped, or until the subscription ends by itself:
+/// then returns
+/// `false`. All messages are settled when it returns.
 ///
 /// # Errors
-/// Why the subscription ended; the broker may not have heard of a settlement.
+/// Why the subscription ended; a settlement may not have reached the broker.
 pub async fn take<C: Consumer>(
     consumer: &C,
     mut subscription: Subscription,

@@ -13,12 +13,12 @@ const LIMITS: Limits = Limits {
     unsettled: 2,
 };
 
-/// Retries twice, at once.
+/// Retries twice without pause.
 fn policy() -> Arc<Policy> {
     policy_after("1ms")
 }
 
-/// Retries twice, each time after `pause`.
+/// Retries twice, each after `pause`.
 fn policy_after(pause: &str) -> Arc<Policy> {
     let yaml = format!(
         "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    retries:\n      \
@@ -36,7 +36,7 @@ fn metrics() -> SidecarMetrics {
 }
 
 #[tokio::test]
-async fn the_answer_of_the_last_attempt_is_the_answer() {
+async fn returns_result_of_last_attempt() {
     let (policy, metrics) = (policy(), metrics());
     let (inbox, engine) = engine::<(), _, _>(LIMITS, Some(&policy), &metrics);
     let stop = CancellationToken::new();
@@ -60,7 +60,7 @@ async fn the_answer_of_the_last_attempt_is_the_answer() {
 }
 
 #[tokio::test]
-async fn a_retry_holds_back_its_own_key_alone() {
+async fn retry_blocks_only_its_key() {
     let (policy, metrics) = (policy(), metrics());
     let limits = Limits {
         unsettled: 3,
@@ -89,7 +89,7 @@ async fn a_retry_holds_back_its_own_key_alone() {
 }
 
 #[tokio::test]
-async fn what_waits_when_the_engine_stops_is_not_attempted() {
+async fn stop_skips_queued_events() {
     let metrics = metrics();
     let (inbox, engine) = engine::<(), _, _>(LIMITS, None, &metrics);
     let (stop, open) = (CancellationToken::new(), CancellationToken::new());
@@ -117,13 +117,13 @@ async fn what_waits_when_the_engine_stops_is_not_attempted() {
         let third = third.settled().await;
         assert!(
             matches!(third, Err(Undelivered::Stopped)),
-            "it was in nobody's hands"
+            "it was not in flight"
         );
     }
 }
 
 #[tokio::test]
-async fn nothing_is_attempted_while_the_app_is_unhealthy() {
+async fn pauses_while_app_is_unhealthy() {
     let metrics = metrics();
     let (set_health, health) = Health::new(false);
     let (inbox, engine) = engine::<(), _, _>(LIMITS, None, &metrics);
@@ -146,7 +146,7 @@ async fn nothing_is_attempted_while_the_app_is_unhealthy() {
 }
 
 #[tokio::test]
-async fn what_waits_for_its_next_attempt_has_no_answer_once_its_key_is_gone() {
+async fn revoked_key_cancels_retry() {
     let (policy, metrics) = (policy_after("1h"), metrics());
     let (inbox, engine) = engine(LIMITS, Some(&policy), &metrics);
     let stop = CancellationToken::new();
@@ -154,7 +154,7 @@ async fn what_waits_for_its_next_attempt_has_no_answer_once_its_key_is_gone() {
         let failed = inbox.offer(Some('a'), FAILURE).await;
         let fine = inbox.offer(Some('b'), Outcome::Success).await;
         fine.settled().await.unwrap();
-        // One at a time: the attempt at `a` is over.
+        // The attempt at `a` is over, because concurrency is one.
         inbox.revoke(Box::new(|key| *key == 'a')).await;
         let settled = failed.settled().await;
         drop(inbox);
@@ -167,8 +167,9 @@ async fn what_waits_for_its_next_attempt_has_no_answer_once_its_key_is_gone() {
     assert!(matches!(settled, Err(Undelivered::Revoked)), "{settled:?}");
 }
 
-/// What becomes of an event whose key goes away while its last attempt, which ends in `outcome`, is under way. `undecided`: the
-/// source has to decide what becomes of it.
+/// The result of an event whose key is revoked during its last attempt, which ends in `outcome`.
+/// `undecided`: the source has
+/// to decide on the event.
 async fn revoked_in_its_last_attempt(outcome: Outcome, undecided: bool) -> Result<u32, Undelivered> {
     let (policy, metrics) = (policy(), metrics());
     let (inbox, mut engine) = engine(LIMITS, Some(&policy), &metrics);
@@ -204,7 +205,7 @@ async fn revoked_in_its_last_attempt(outcome: Outcome, undecided: bool) -> Resul
 }
 
 #[tokio::test]
-async fn an_attempt_that_ends_after_its_key_is_gone_counts_only_where_it_succeeded() {
+async fn revoked_attempt_counts_only_on_success() {
     for outcome in [FAILURE, Outcome::TimedOut, Outcome::Final] {
         let settled = revoked_in_its_last_attempt(outcome, false).await;
         assert!(
@@ -214,14 +215,14 @@ async fn an_attempt_that_ends_after_its_key_is_gone_counts_only_where_it_succeed
     }
     let settled = revoked_in_its_last_attempt(Outcome::Success, false).await;
     assert_eq!(settled.unwrap(), 3);
-    // As of an event that the app drops, with a dead-letter topic.
+    // For example an event dropped by the app, with a dead-letter topic.
     let settled = revoked_in_its_last_attempt(Outcome::Success, true).await;
     assert!(matches!(settled, Err(Undelivered::Revoked)), "{settled:?}");
 }
 
-/// Bulks go by it: one that waits for its next attempt is unsettled, and not in flight.
+/// Bulks depend on this: an event that waits for a retry is unsettled but not in flight.
 #[tokio::test]
-async fn who_is_told_hears_how_full_it_is() {
+async fn observer_sees_load() {
     let (policy, metrics) = (policy_after("1h"), metrics());
     let (inbox, engine) = engine::<(), _, ()>(LIMITS, Some(&policy), &metrics);
     let (stop, depths) = (CancellationToken::new(), Mutex::new(Vec::new()));
@@ -254,7 +255,7 @@ async fn who_is_told_hears_how_full_it_is() {
 }
 
 #[tokio::test]
-async fn what_a_rebalance_takes_while_its_end_is_decided_does_not_go_back() {
+async fn revoked_undecided_event_is_not_returned() {
     let metrics = metrics();
     let limits = Limits {
         unsettled: 3,
@@ -271,7 +272,7 @@ async fn what_a_rebalance_takes_while_its_end_is_decided_does_not_go_back() {
         inbox.revoke(Box::new(|_| true)).await;
         assert!(matches!(behind.settled().await, Err(Undelivered::Revoked)));
         assert!(!key.return_key().await, "another consumer has the key");
-        // The key comes back: nothing of it is awaited.
+        // The key is assigned again and does not wait for anything.
         let next = inbox.offer(Some('a'), "next").await;
         let (answer, key) = next.decided().await;
         assert!(answer.is_ok() && key.return_key().await);

@@ -1,4 +1,4 @@
-//! Calls to an app through its sidecar: `CallLocalStream`, and `CallLocal` for peers too old for it.
+//! Calls of an app through its sidecar: `CallLocalStream`, and `CallLocal` for older peers.
 
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
@@ -19,18 +19,18 @@ use crate::call::{AppStatus, Call, Reply};
 const CALL_LOCAL: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallLocal";
 const CALL_LOCAL_STREAM: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallLocalStream";
 
-/// A call whose head was written once for all attempts.
+/// A call whose head was encoded once for all attempts.
 pub struct OpenRequest {
     call: Call<Replayable>,
     first: Bytes,
-    /// `first` has the payload too.
+    /// Whether `first` contains the payload.
     is_whole: bool,
 }
 
-/// Writes the head of `call`, and its payload if that is small.
+/// Encodes the head of `call`, with the payload if it is small.
 ///
 /// # Errors
-/// Metadata too large for a frame.
+/// The metadata are too large for a frame.
 pub fn open_request(mut call: Call) -> Result<OpenRequest, Status> {
     let parts = RequestParts {
         method: &call.method,
@@ -60,7 +60,7 @@ pub fn open_request(mut call: Call) -> Result<OpenRequest, Status> {
     if let Body::Full(bytes) = &call.body
         && bytes.len() > REPLAY_LIMIT
     {
-        // As a stream it is sent once, and its memory is free when it is sent.
+        // As a stream it is sent once, and its memory is freed afterwards.
         call.body = Body::Empty.after(Some(Ok(Frame::data(bytes.clone()))));
     }
     Ok(OpenRequest {
@@ -85,7 +85,7 @@ impl OpenRequest {
         Some(Body::Stream(Box::pin(chunks)))
     }
 
-    /// The call as one message.
+    /// The call as a single message.
     fn message(&self, data: Bytes) -> InternalInvokeRequest {
         let call = &self.call;
         let head = RequestHead {
@@ -104,9 +104,10 @@ impl OpenRequest {
 
 /// Why an attempt at a remote call failed.
 pub struct RemoteError {
-    /// The status to answer the caller with.
+    /// The status for the caller.
     pub status: Status,
-    /// The peer was not reached, or went away: another instance or a new connection may do.
+    /// Whether the peer was unreachable or disconnected, so that another instance or a new connection may
+    /// succeed.
     pub connection: bool,
 }
 
@@ -128,11 +129,12 @@ impl From<SendError> for RemoteError {
     }
 }
 
-/// One attempt: sends the call to an instance of the target and waits for the app's head; the payload follows as
-/// the reply's body, in messages of at most `max_message` bytes.
+/// One attempt: sends the call to an instance of the target and waits for the head of the app's response.
+/// The payload
+/// follows as the reply's body, in messages of at most `max_message` bytes.
 ///
 /// # Errors
-/// [`RemoteError`] when the peer gave no reply of the app.
+/// [`RemoteError`] if the peer returned no response of the app.
 pub async fn call_remote(
     instance: &Instance,
     request: &OpenRequest,
@@ -208,13 +210,14 @@ fn reply(head: ResponseHead, body: Body) -> Result<Reply, Status> {
     })
 }
 
-/// Whether no answer ends with this status (RFC 9110, section 15.2). With 101 it does: what becomes of that is decided
-/// where that of an app is.
+/// Whether the status is interim and cannot end a response (RFC 9110, section 15.2). 101 can; it is handled
+/// with the
+/// responses of apps.
 fn is_interim(code: u16) -> bool {
     (100..200).contains(&code) && code != StatusCode::SWITCHING_PROTOCOLS
 }
 
-/// A peer that does not know the streamed form gets the unary one, if the body can be sent again.
+/// Falls back to the unary call for a peer without the streaming one, if the body can be replayed.
 async fn call_unary(
     instance: &Instance,
     request: &OpenRequest,
@@ -263,7 +266,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_body_in_memory_past_the_replay_limit_is_sent_once() {
+    async fn large_body_in_memory_is_sent_once() {
         for (len, again) in [(REPLAY_LIMIT, true), (REPLAY_LIMIT + 1, false)] {
             let body = Body::Full(Bytes::from(vec![b'x'; len]));
             let call = Call::own(

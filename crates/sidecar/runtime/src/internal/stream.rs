@@ -1,4 +1,4 @@
-//! Bodies as the payload chunks of `CallLocalStream`, both directions.
+//! Bodies as payload chunks of `CallLocalStream`, in both directions.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -15,15 +15,17 @@ use outrigger_transport::stall::{StallTimer, UNREAD_TIMEOUT};
 use outrigger_wire::invoke::{self, Chunk, FrameReader, Limits, Payload};
 use tonic::{Code, Status};
 
-/// Payload bytes in one message at most. Peers count a whole message against their `--max-body-size`, however long the
-/// body is: it should be below the smallest that anybody sets, and large enough to amortise what is around it.
+/// Largest payload of one message, bytes. Peers count a whole message against their `--max-body-size`. It
+/// must be below the
+/// smallest limit in use, and large enough to amortise the overhead of a message.
 const CHUNK: usize = 32 * 1024;
-/// Room in a message beside the payload, bytes: for the framing, and in the first one for the head of a call.
+/// Overhead of a message besides its payload, bytes: framing, and the head of a call in the first message.
 const MAX_OVERHEAD: usize = 64 * 1024;
-/// A payload up to this size is copied behind its head, so that both leave in one write.
+/// A payload up to this size is copied after its head, so that both are sent in one write.
 const INLINE: usize = 16 * 1024;
 
-/// Metadata in the names other sidecars look for: standard HTTP headers in canonical case, the rest as it is.
+/// Metadata with the names that other sidecars expect: standard HTTP headers in canonical case, others
+/// unchanged.
 pub fn entries(map: &HeaderMap, from_http: bool) -> impl Iterator<Item = (&str, &[u8])> {
     map.iter().map(move |(name, value)| {
         let name = if from_http { canonical(name) } else { name.as_str() };
@@ -67,14 +69,14 @@ pub struct ChunkStream {
     finish: Finish,
 }
 
-/// What closes the stream.
+/// How the stream ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
     /// Half-close: a request.
     End,
     /// Trailers with the gRPC status: a response.
     Trailers,
-    /// All sent.
+    /// Everything is sent.
     Done,
 }
 
@@ -89,7 +91,7 @@ impl ChunkStream {
         }
     }
 
-    /// The status that all was sent.
+    /// The final success status.
     fn ok(&mut self) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         self.finish = Finish::Done;
         Poll::Ready(Some(Ok(Frame::trailers(ok_trailers()))))
@@ -129,7 +131,7 @@ impl HttpBody for ChunkStream {
             match self.finish {
                 Finish::Done => return Poll::Ready(None),
                 Finish::End if self.source.is_end_stream() => self.finish = Finish::Done,
-                // Not polling for an end that is known already lets the status leave with the last data.
+                // Checking for a known end lets the status leave with the last data.
                 Finish::Trailers if self.source.is_end_stream() => return self.ok(),
                 _ => match ready!(Pin::new(&mut self.source).poll_frame(cx)) {
                     Some(Ok(frame)) => {
@@ -138,7 +140,7 @@ impl HttpBody for ChunkStream {
                         }
                     }
                     Some(Err(error)) if self.finish == Finish::Trailers => {
-                        // The head is gone; only the status can still say that the body is not whole.
+                        // The head is already sent; only the status can report a truncated body.
                         self.finish = Finish::Done;
                         let mut trailers = HeaderMap::new();
                         outrigger_transport::grpc::put_status(
@@ -165,7 +167,7 @@ impl HttpBody for ChunkStream {
     }
 }
 
-/// The bytes of a small body in memory, to send in the same frame as the head.
+/// The bytes of a small body in memory, to be sent in the same frame as the head.
 pub fn inlined(body: &Body) -> Option<&Bytes> {
     match body {
         Body::Full(bytes) if bytes.len() <= INLINE => Some(bytes),
@@ -173,7 +175,7 @@ pub fn inlined(body: &Body) -> Option<&Bytes> {
     }
 }
 
-/// Which messages a stream carries.
+/// The type of messages in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// `InternalInvokeRequestStream`.
@@ -182,7 +184,7 @@ pub enum Direction {
     Response,
 }
 
-/// Reads the messages of a stream: the head first, then the payload as a body.
+/// Reads the messages of a stream: first the head, then the payload as a body.
 pub struct MessageStream {
     source: Body,
     frames: FrameReader,
@@ -191,13 +193,13 @@ pub struct MessageStream {
     max_payload: usize,
     expected_seq: u64,
     ready: VecDeque<Result<Bytes, Status>>,
-    /// The first message came.
+    /// Whether the first message has arrived.
     begun: bool,
     ended: bool,
-    /// Bytes of payload that the head has announced and that are still to come.
+    /// Payload bytes that the head announced and that have not arrived.
     announced: u64,
     stall: StallTimer,
-    /// Where is counted what is here of a request before the rest.
+    /// Accounting of a request's buffered bytes.
     held: Option<UnfinishedRequest>,
 }
 
@@ -221,7 +223,7 @@ impl MessageStream {
         }
     }
 
-    /// The payload is as long as these metadata say, where they do: it is not waited for in vain.
+    /// Sets the payload length from the metadata, if present, so that a stalled payload times out.
     pub fn expect(&mut self, metadata: &HeaderMap) {
         let length = metadata.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         self.announced = length.and_then(|length| length.parse().ok()).unwrap_or(0);
@@ -235,7 +237,7 @@ impl MessageStream {
     /// The next message; `None` at the regular end.
     ///
     /// # Errors
-    /// A [`Status`]: the peer's own, or what is wrong with its bytes.
+    /// A [`Status`]: the peer's own, or a protocol error.
     pub fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         loop {
             let next = self
@@ -275,7 +277,7 @@ impl MessageStream {
         }
     }
 
-    /// Counts what is here: of a message that is not whole, and of the payload that nobody has taken.
+    /// Counts the buffered bytes: an incomplete message, and payload that was not taken.
     fn count(&mut self) -> Result<(), Status> {
         let Some(held) = &mut self.held else { return Ok(()) };
         let ready = self.ready.iter().flatten().map(Bytes::len).sum::<usize>();
@@ -283,14 +285,15 @@ impl MessageStream {
             .map_err(|error| Status::resource_exhausted(error.to_string()))
     }
 
-    /// This as a body; who keeps it counts that where this counts.
+    /// The stream as a body whose buffered bytes count against the same connection.
     fn boxed(self) -> Body {
         let connection = self.held.as_ref().map(|held| Arc::clone(held.connection()));
         Body::Stream(Box::pin(self)).counted(connection)
     }
 
-    /// A request has to begin, and what has begun has to go on. Before an answer, and between messages where the length
-    /// of the payload is not known, peers may be silent.
+    /// Fails if a request does not start, or a started message or announced payload does not continue.
+    /// Peers may be silent
+    /// before a response, and between messages if the payload length is unknown.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         let is_due = self.direction == Direction::Request && !self.begun;
         if !is_due && self.announced == 0 && !self.frames.is_within_message() {
@@ -298,11 +301,11 @@ impl MessageStream {
         }
         let late = self.stall.poll(
             UNREAD_TIMEOUT,
-            "the other sidecar sent no more of a message that it had begun",
+            "the other sidecar stopped in the middle of a message",
             cx,
         );
         let late = ready!(late);
-        // Tells the peer, too.
+        // Dropping the source notifies the peer.
         self.source = Body::Empty;
         self.ended = true;
         Poll::Ready(Err(Status::deadline_exceeded(late.to_string())))
@@ -393,7 +396,7 @@ impl MessageStream {
         }
     }
 
-    /// Waits until the first piece of payload, or the end, is here.
+    /// Waits for the first piece of payload, or the end.
     pub async fn wait_first(&mut self) {
         if self.ready.is_empty() {
             let first = std::future::poll_fn(|cx| self.poll_payload(cx)).await;
@@ -401,13 +404,13 @@ impl MessageStream {
         }
     }
 
-    /// The payload as a body. What is here already, up to the end, becomes a whole body of known length, which
-    /// spares the receiver chunked encoding.
+    /// The payload as a body. If it has fully arrived, it becomes a body of known length, which avoids
+    /// chunked encoding.
     ///
     /// # Errors
     /// A stream that failed at once.
     pub fn into_body(mut self) -> Result<Body, Status> {
-        // Whoever reads the body polls again with its own waker.
+        // The reader of the body polls again with its own waker.
         let mut cx = Context::from_waker(std::task::Waker::noop());
         match self.poll_payload(&mut cx) {
             Poll::Pending => Ok(self.boxed()),

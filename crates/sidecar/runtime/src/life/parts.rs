@@ -1,4 +1,5 @@
-//! The parts of a sidecar that run beside calls: each registers when it ends and how, and all end stage by stage.
+//! The background parts of a sidecar: each registers its stage of shutdown, and the stages end one after
+//! another.
 
 use std::future::Future;
 
@@ -7,20 +8,20 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// When a part ends, in this order. All parts of a stage have ended before one of the next is told to.
+/// The stage of shutdown. All parts of a stage have ended before the next stage is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// No events are read any more. Comes before the time that `--dapr-block-shutdown-duration` leaves.
+    /// Sources of events stop. Precedes the delay of `--dapr-block-shutdown-duration`.
     Reading,
-    /// Resources stay as they are.
+    /// Resources are no longer reloaded.
     Reload,
-    /// Events that were read are handled; for that the app may need the APIs.
+    /// Events in flight are handled; the app may still need the APIs.
     Events,
     /// Calls in flight end.
     Calls,
-    /// What calls used is closed: components, name resolution.
+    /// Dependencies of calls close: components, name resolution.
     Components,
-    /// What tells about the process, and keeps its certificate fresh.
+    /// Telemetry and certificate renewal.
     Background,
 }
 
@@ -40,7 +41,7 @@ struct Part {
     drained: BoxFuture<'static, ()>,
 }
 
-/// Everything that has to end before the process does.
+/// All parts that must end before the process does.
 #[derive(Default)]
 pub struct Lifecycle {
     running: Vec<Part>,
@@ -50,14 +51,14 @@ pub struct Lifecycle {
 /// Tasks that run until `stop` is cancelled.
 #[derive(Clone, Default)]
 pub struct Tasks {
-    /// Their owner.
+    /// The tracker of the tasks.
     pub tasks: TaskTracker,
-    /// Ends them.
+    /// Stops them.
     pub stop: CancellationToken,
 }
 
 impl Lifecycle {
-    /// Registers a part: at `stage` it is told to end by `stop`, and has ended when `drained` has.
+    /// Registers a part: `stop` ends it at `stage`, and `drained` completes once it has ended.
     pub fn add(
         &mut self,
         stage: Stage,
@@ -85,7 +86,7 @@ impl Lifecycle {
         tasks
     }
 
-    /// Ends all parts up to and with a stage.
+    /// Ends all parts up to and including a stage.
     pub async fn end(&mut self, last: Stage) {
         for stage in STAGES.into_iter().filter(|stage| *stage <= last) {
             let (now, later) = std::mem::take(&mut self.running)
@@ -111,7 +112,7 @@ impl Lifecycle {
         }
     }
 
-    /// The parts that were told to end and have not, when [`Lifecycle::end`] was given up.
+    /// The parts that were stopped but have not ended, if [`Lifecycle::end`] was cancelled.
     pub fn unfinished(&self) -> &[&'static str] {
         &self.ending
     }
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn stages_end_one_after_the_other() {
+    async fn stages_end_in_order() {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let mut parts = Lifecycle::default();
         for (stage, name) in [
@@ -148,13 +149,13 @@ mod tests {
         assert_eq!(
             seen[..2],
             ["stop http", "stop grpc"],
-            "all of a stage are told at once"
+            "all parts of a stage are stopped together"
         );
         assert_eq!(seen[4..], ["stop metrics", "end metrics"]);
     }
 
     #[tokio::test]
-    async fn what_does_not_end_is_named() {
+    async fn names_unfinished_parts() {
         let mut parts = Lifecycle::default();
         let tasks = parts.tasks(Stage::Events, "fine");
         tasks.tasks.spawn(tasks.stop.clone().cancelled_owned());

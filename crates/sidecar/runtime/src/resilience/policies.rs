@@ -1,18 +1,19 @@
-//! The policies of a sidecar, which are replaced as a whole while calls run under them.
+//! The policies of a sidecar, which can be replaced as a whole while calls are in flight.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use outrigger_policy::resiliency::{ComponentKind, Direction, Policy, Resiliency};
 
-/// All policies. A call looks its own up without a lock, and keeps it until it ends.
+/// All policies. A call looks up its policy without a lock and keeps it until it ends.
 pub struct Policies {
     current: ArcSwap<Resiliency>,
-    /// What components keep, in the order in which they asked: the first one makes the breaker of a component.
+    /// The policies kept for components, in the order of lookup: the first one creates the breaker of a
+    /// component.
     kept: Mutex<Vec<Weak<Kept>>>,
 }
 
-/// What applies to a component in one direction, as the policies are now.
+/// The current policy of a component in one direction.
 pub struct ComponentPolicy(Arc<Kept>);
 
 struct Kept {
@@ -23,7 +24,7 @@ struct Kept {
 }
 
 impl ComponentPolicy {
-    /// The policy that a call which begins now has; `None`: call once.
+    /// The policy of a call that starts now; `None`: one attempt without policy.
     #[inline]
     pub fn current(&self) -> Option<Arc<Policy>> {
         self.0.policy.load_full()
@@ -31,7 +32,7 @@ impl ComponentPolicy {
 }
 
 impl Policies {
-    /// These, until others are put in their place.
+    /// Starts with `policies`, which can be replaced.
     pub fn new(policies: Resiliency) -> Self {
         Self {
             current: ArcSwap::from_pointee(policies),
@@ -39,13 +40,13 @@ impl Policies {
         }
     }
 
-    /// The policies as they are now. Take what a call needs, and let go of the rest before it waits.
+    /// The current policies. Take the policy that a call needs and drop the guard before waiting.
     #[inline]
     pub fn load(&self) -> Guard<Arc<Resiliency>> {
         self.current.load()
     }
 
-    /// What applies to a component, now and after each change. Ask when the component is loaded.
+    /// The policy of a component, which follows changes. Call this when the component is loaded.
     pub fn component(&self, name: &str, kind: ComponentKind, direction: Direction) -> ComponentPolicy {
         let mut kept = self.kept();
         let policy = self.current.load().component(name, kind, direction);
@@ -62,7 +63,7 @@ impl Policies {
         ComponentPolicy(new)
     }
 
-    /// Puts other policies in the place of all. Calls in flight go on under those that they began with.
+    /// Replaces all policies. Calls in flight keep theirs.
     pub fn replace(&self, policies: Resiliency) {
         let mut kept = self.kept();
         kept.retain(|kept| kept.strong_count() > 0);
@@ -74,7 +75,7 @@ impl Policies {
     }
 
     fn kept(&self) -> MutexGuard<'_, Vec<Weak<Kept>>> {
-        // Whole after every statement.
+        // A poisoned lock is safe: each statement leaves the list consistent.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_components_keep_follows_and_what_calls_keep_does_not() {
+    fn component_policies_follow_changes() {
         let all = Policies::new(Resiliency::none());
         let direction = Direction::Outbound;
         let store = all.component("store", ComponentKind::Statestore, direction);
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn components_that_are_gone_are_forgotten() {
+    fn forgets_removed_components() {
         let all = Policies::new(Resiliency::none());
         let stays = all.component("stays", ComponentKind::Lock, Direction::Outbound);
         for _ in 0..1000 {

@@ -1,4 +1,4 @@
-//! Which schedulers there are. Any of them knows all others and tells when that changes.
+//! Discovery of schedulers. Each scheduler knows all others and reports changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,14 @@ use tonic::{Code, Status};
 use super::{LOG, Scheduler, Settings};
 use crate::life::Condition;
 
-/// Time to open a connection, TLS included.
+/// Timeout of opening a connection, including TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for the first list: one that waits for others to be elected may take long, but another may know it already.
+/// Timeout of the first list. A scheduler without a leader may take long, while another already has the
+/// list.
 const FIRST_LIST: Duration = Duration::from_secs(30);
-/// Before a scheduler is asked again.
+/// Backoff before a scheduler is asked again.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
-/// Largest message of a scheduler at least, bytes: jobs that others scheduled come back in lists.
+/// Smallest message limit for schedulers, bytes, because lists contain jobs that others scheduled.
 const MAX_MESSAGE: usize = 64 << 20;
 
 /// One scheduler.
@@ -57,34 +58,34 @@ impl Host {
         &self.address
     }
 
-    /// Connects, where there is no connection yet.
+    /// Connects if there is no connection.
     pub(super) async fn connect(&self) -> Result<(), DialError> {
         self.channel.connect().await
     }
 
-    /// What calls are made with.
+    /// The client for calls.
     pub(super) fn client(&self) -> SchedulerClient<Channel> {
         self.client.clone()
     }
 }
 
-/// Why a scheduler tells no more.
+/// Why a scheduler's stream of addresses ended.
 enum Ended {
-    /// It did for a while.
+    /// After a list was received.
     After(Option<Status>),
-    /// It never did.
+    /// Without any list.
     Failed(Status),
-    /// It is older than the call.
+    /// The scheduler does not implement the call.
     Unimplemented,
 }
 
-/// Asks one configured scheduler after the other, for ever.
+/// Asks the configured schedulers in turn, forever.
 pub(super) async fn follow(scheduler: &Scheduler, known: &Condition) {
     let configured = &scheduler.settings.addresses;
     let mut pauses = PAUSES;
     loop {
         let index = rand::random_range(0..configured.len());
-        // `is_configured` was asked before.
+        // The caller has checked `is_configured`.
         let Some(address) = configured.get(index) else {
             return;
         };
@@ -116,7 +117,7 @@ pub(super) async fn follow(scheduler: &Scheduler, known: &Condition) {
     }
 }
 
-/// Follows what one scheduler tells.
+/// Follows the address list of one scheduler.
 async fn ask(scheduler: &Scheduler, address: &str, known: &Condition) -> Ended {
     let mut client = scheduler.host(address).client();
     let first = async {
@@ -158,7 +159,7 @@ async fn ask(scheduler: &Scheduler, address: &str, known: &Condition) -> Ended {
 }
 
 impl Scheduler {
-    /// The scheduler at `address`, with its connections where it is known already.
+    /// The scheduler at `address`; known ones keep their connections.
     fn host(&self, address: &str) -> Arc<Host> {
         let known = self.hosts.borrow();
         let mut known = known.iter().flat_map(|hosts| hosts.iter());
@@ -168,7 +169,7 @@ impl Scheduler {
         }
     }
 
-    /// These are all.
+    /// Replaces the list of schedulers.
     pub(super) fn know<'a>(&self, addresses: impl Iterator<Item = &'a str>) {
         let mut hosts: Vec<Arc<Host>> = Vec::new();
         for address in addresses.filter(|address| !address.is_empty()) {
@@ -195,11 +196,11 @@ mod tests {
 
     use super::*;
 
-    /// Seven times what it takes, and less than a server of anybody's is waited for.
+    /// Seven times the expected time, and below the timeout of any server.
     const LONG: Duration = Duration::from_secs(60);
 
     #[tokio::test]
-    async fn a_scheduler_that_is_silent_is_given_up() {
+    async fn gives_up_silent_scheduler() {
         let silent = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let settings = Settings {
             app_id: "app".into(),
@@ -212,6 +213,6 @@ mod tests {
         let host = Host::new(&silent.local_addr().unwrap().to_string(), &settings);
         let mut client = host.client();
         let asked = timeout(LONG, client.watch_hosts(WatchHostsRequest {})).await;
-        asked.expect("it is still waited for").unwrap_err();
+        asked.expect("the attempt has no timeout").unwrap_err();
     }
 }

@@ -1,4 +1,4 @@
-//! Streams of triggers: open to every scheduler while anything is taken.
+//! Trigger streams: open to every scheduler while there is a receiver.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,23 +22,24 @@ use tonic::{Status, Streaming};
 use super::hosts::Host;
 use super::{Accepts, DeliveryStarted, LOG, Outcome, Receiver, Scheduler, Trigger};
 
-/// Before a stream is opened again.
+/// Backoff before a stream is reopened.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
-/// A stream that was open for so long was fine.
+/// A stream open for at least this long resets the backoff.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
-/// Triggers of one stream that are handled at once; others wait on the way.
+/// Triggers of one stream in flight; others wait in transit.
 const MAX_TRIGGERS: usize = 1024;
-/// Triggers whose streams have ended, and that the app is not done with; from here on no stream brings others.
+/// Triggers that outlived their streams. At this limit no stream accepts others.
 const MAX_DETACHED: usize = 4096;
-/// What the types of actors begin with that sidecars run themselves, such as those of workflows.
+/// Prefix of actor types that sidecars implement, such as those of workflows.
 const INTERNAL_TYPES: &str = "dapr.internal.";
-/// How long triggers of a stream that another takes the place of may take to be answered. Those that take longer go on, but
-/// what comes of them is not heard, and they come again.
+/// Time for the triggers of a replaced stream to be acknowledged. Longer ones continue, but their results
+/// are lost and the
+/// scheduler redelivers them.
 const HANDOVER: Duration = Duration::from_secs(60);
-/// How long the scheduler may take to end a stream after its last answer.
+/// Timeout for the scheduler to end a stream after its last acknowledgement.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Keeps the streams that hosts and what is taken ask for, until no more triggers are taken.
+/// Keeps streams to all hosts while triggers are accepted, until shutdown.
 pub(super) async fn keep(scheduler: Arc<Scheduler>) {
     let (mut hosts, mut accepts) = (scheduler.hosts.subscribe(), scheduler.accepts.subscribe());
     let mut open: Vec<(Arc<Host>, CancellationToken)> = Vec::new();
@@ -78,33 +79,34 @@ pub(super) async fn keep(scheduler: Arc<Scheduler>) {
                 open.drain(..).for_each(|(_, stop)| stop.cancel());
                 return;
             }
-            // The senders are the scheduler's own.
+            // We hold the senders, so the channel stays open.
             _ = hosts.changed() => {}
             _ = accepts.changed() => {}
         }
     }
 }
 
-/// What a stream still takes from the scheduler.
+/// What a stream accepts from the scheduler.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Intake {
-    /// All that comes.
+    /// All triggers.
     All,
-    /// Another stream has taken its place, but the scheduler does not know, and goes on to send: while so many triggers that
-    /// came before are unfinished, others are not kept waiting for them.
+    /// The stream was replaced, but the scheduler still sends on it. Late triggers are accepted while this
+    /// many earlier ones
+    /// are unfinished, so that they do not wait for those.
     Late { unfinished: usize },
-    /// What comes is for another sidecar, or comes again.
+    /// Nothing: further triggers go to another sidecar or are redelivered.
     Nothing,
 }
 
-/// Triggers under way.
+/// Triggers in flight.
 type Running = FuturesUnordered<Handling>;
 
-/// One of them: what came of it, and whether it was late.
+/// A trigger in flight; yields its outcome, and whether it was late.
 struct Handling {
-    /// Whose trigger it is: the same when it comes again.
+    /// Identifies the trigger across redeliveries.
     key: String,
-    /// Whether the app may have it.
+    /// Whether the app may have received it.
     begun: DeliveryStarted,
     handled: BoxFuture<'static, (Outcome, bool)>,
 }
@@ -117,21 +119,21 @@ impl Future for Handling {
     }
 }
 
-/// Who ended a stream, or gave it up.
+/// How a stream ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ended {
-    /// All was answered here, and nothing else is taken.
+    /// The sidecar ended it after acknowledging everything.
     Here,
-    /// It broke, the scheduler ended it, or its time was over: what is under way cannot be answered.
+    /// It broke, the scheduler ended it, or its time was up: triggers in flight cannot be acknowledged.
     There,
 }
 
-/// One stream to one scheduler, opened again whenever it ends.
+/// One stream to one scheduler, reopened whenever it ends.
 struct Stream {
     scheduler: Arc<Scheduler>,
     host: Arc<Host>,
     accepts: Arc<Accepts>,
-    /// Ends it.
+    /// Ends the stream.
     stop: CancellationToken,
 }
 
@@ -164,8 +166,9 @@ impl Stream {
         }
     }
 
-    /// Opens the stream, and handles what comes on it until it ends or is to end. What the app has begun then goes on: left in
-    /// the middle of it, the app would go on too, and beside it whatever comes next.
+    /// Opens the stream and handles its triggers until it ends. Triggers that the app has started then
+    /// continue: cancelling
+    /// them would not stop the app, and redelivered triggers would run concurrently with it.
     async fn take_triggers(&self) -> Result<(), Status> {
         let (answers, messages) = mpsc::channel(1);
         let outgoing = unfold((Some(self.first()), messages), async |(first, mut messages)| {
@@ -176,7 +179,7 @@ impl Stream {
             Some((message, (None, messages)))
         });
         let mut client = self.host.client();
-        // Some schedulers answer with the first trigger: this may take days.
+        // Some schedulers send response headers only with the first trigger, which may take days.
         let mut triggers = tokio::select! {
             () = self.stop.cancelled() => return Ok(()),
             opened = client.watch_jobs(outgoing) => opened?.into_inner(),
@@ -192,7 +195,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Handles what comes on the stream. `over`: nobody takes answers any more.
+    /// Handles the triggers of the stream. `over`: acknowledgements are no longer sent.
     async fn handle_all(
         &self,
         triggers: &mut Streaming<WatchJobsResponse>,
@@ -216,8 +219,8 @@ impl Stream {
             if !has_memory && let Some(times) = full.happened() {
                 tracing::warn!(
                     target: LOG,
-                    "jobs and reminders wait at scheduler {} ({times} times since this was last logged): those that the app has \
-                     not answered hold the {} bytes that they may have; make it answer faster, or raise {}",
+                    "jobs and reminders wait at scheduler {} ({times} times since the last such line): unfinished ones have \
+                     reached the limit of {} payload bytes; make the app respond faster, or raise {}",
                     self.host.address(), payloads.most(), budget::VARIABLE
                 );
             }
@@ -238,7 +241,7 @@ impl Stream {
                         running.push(self.answer(trigger, is_late, answers.clone(), over.clone()));
                     }
                 }
-                // The sender is the scheduler's own.
+                // We hold the sender, so the channel stays open.
                 _ = detached.changed(), if !has_room => {}
                 () = payloads.room(), if !has_memory => {}
                 () = &mut given_up => return Ok(Ended::There),
@@ -246,8 +249,11 @@ impl Stream {
         }
     }
 
-    /// Has what the app has begun go on without its stream, to its end or that of the process. What only waits comes again, and
-    /// would be done twice. What goes on so already is not kept twice, or long ones would pile up with every break.
+    /// Lets triggers that the app has started continue without their stream. Queued ones are cancelled,
+    /// because they are
+    /// redelivered. A redelivered trigger that is already detached is not detached twice, so that long ones
+    /// do not pile up
+    /// with every reconnect.
     fn detach(&self, running: Running) {
         let mut count = 0;
         for Handling { key, begun, handled } in running {
@@ -265,15 +271,16 @@ impl Stream {
         if count > 0 {
             tracing::info!(
                 target: LOG,
-                "{count} triggers of a stream of scheduler {} that has ended go on; the scheduler does not hear what comes \
-                 of them, and they come again",
+                "{count} triggers continue after their stream to scheduler {} ended; the scheduler does not get their \
+                 results and redelivers them",
                 self.host.address()
             );
         }
     }
 
-    /// Whether what arrives on a stream is handled when another has taken its place: reminders are, which go to wherever
-    /// their actors are, and jobs while the app takes any. Others come again when the stream ends.
+    /// Whether a trigger on a replaced stream is handled: reminders always, because they are routed to
+    /// their actors, and jobs
+    /// while the app accepts any. Others are redelivered when the stream ends.
     fn is_taken_late(&self, trigger: &WatchJobsResponse) -> bool {
         match target(trigger) {
             Some(Type::Actor(_)) => true,
@@ -282,7 +289,7 @@ impl Stream {
         }
     }
 
-    /// Passes when a stream whose place another takes has had its time. At the end of the process the grace period counts.
+    /// Completes when a replaced stream's time is up. At shutdown the grace period applies instead.
     async fn handed_over(&self) {
         self.stop.cancelled().await;
         if self.scheduler.ending.is_cancelled() {
@@ -294,7 +301,7 @@ impl Stream {
         }
     }
 
-    /// What the scheduler is told first: who is here, and for what.
+    /// The first message to the scheduler: our identity and the accepted types.
     fn first(&self) -> WatchJobsRequest {
         let Accepts { jobs, actor_types } = &*self.accepts;
         let mut kinds = Vec::new();
@@ -312,8 +319,9 @@ impl Stream {
         }))
     }
 
-    /// Handles a trigger and answers it; what came of it, and whether it was late. A late one that fails is not answered: it
-    /// may have come to the wrong sidecar, and comes again when the stream ends.
+    /// Handles and acknowledges a trigger. A late one that fails is not acknowledged: this may be the wrong
+    /// sidecar, and the
+    /// trigger is redelivered when the stream ends.
     fn answer(
         &self,
         trigger: WatchJobsResponse,
@@ -325,7 +333,9 @@ impl Stream {
         let scheduler = Arc::clone(&self.scheduler);
         let begun = DeliveryStarted::default();
         let begins = begun.clone();
-        // As it came, and as the app gets it. The queue of the workers counts what workflows and activities hold.
+        // The payload is in memory twice: as received and as sent to the app. Payloads of workflows and
+        // activities are counted
+        // by the worker queue.
         let data = trigger.data.as_ref().filter(|_| !is_internal(&trigger));
         let bytes = data.map_or(0, |data| 2 * data.value.len());
         let held = self.scheduler.payloads.hold(bytes);
@@ -341,7 +351,7 @@ impl Stream {
                     id,
                     status: status.into(),
                 };
-                // A stream that has ended is noticed where it is read.
+                // The reader notices that a stream has ended.
                 let sent = answers.send(message(Message::Result(result)));
                 let _ended = over.run_until_cancelled(sent).await;
             }
@@ -355,7 +365,7 @@ fn target(trigger: &WatchJobsResponse) -> Option<&Type> {
     trigger.metadata.as_ref()?.target.as_ref()?.r#type.as_ref()
 }
 
-/// Whether it is for an actor that sidecars run themselves.
+/// Whether it is for an actor type that sidecars implement.
 fn is_internal(trigger: &WatchJobsResponse) -> bool {
     matches!(target(trigger), Some(Type::Actor(actor)) if actor.r#type.starts_with(INTERNAL_TYPES))
 }
@@ -363,7 +373,7 @@ fn is_internal(trigger: &WatchJobsResponse) -> bool {
 fn key(trigger: &WatchJobsResponse) -> String {
     let name = &trigger.name;
     match target(trigger) {
-        // As the schedulers compose the names of reminders.
+        // In the format that schedulers use for reminder names.
         Some(Type::Actor(actor)) => format!("{}||{}||{name}", actor.r#type, actor.id),
         _ => name.clone(),
     }
@@ -380,7 +390,7 @@ async fn handle(scheduler: &Scheduler, trigger: WatchJobsResponse, begun: Delive
         None => {
             tracing::error!(
                 target: LOG,
-                "{name} is not delivered: the scheduler does not say whether it is a job or a reminder"
+                "{name} not delivered: the scheduler did not set its type, job or reminder"
             );
             return Outcome::Failed;
         }
@@ -397,16 +407,16 @@ async fn handle(scheduler: &Scheduler, trigger: WatchJobsResponse, begun: Delive
             receiver.receive(trigger).await
         }
         None => {
-            tracing::error!(target: LOG, "{name} is due, but this sidecar has no handler for it");
+            tracing::error!(target: LOG, "{name} not delivered: this sidecar has no handler for it");
             Outcome::Failed
         }
     }
 }
 
-/// Waits until the scheduler has the last answers: it ends the stream then.
+/// Waits until the scheduler has received the last acknowledgements, after which it ends the stream.
 async fn drain_stream(mut triggers: Streaming<WatchJobsResponse>) {
     let ended = async { while let Ok(Some(_)) = triggers.message().await {} };
-    // Without its end they may be lost, and the triggers come again.
+    // On a timeout they may be lost, and the triggers are redelivered.
     let _late = timeout(DRAIN_TIMEOUT, ended).await;
 }
 
@@ -433,7 +443,7 @@ mod tests {
     use super::super::Settings;
     use super::*;
 
-    /// An app that answers as often as it may.
+    /// An app that responds as often as it is permitted to.
     struct Slow {
         begun: AtomicUsize,
         answers: Semaphore,
@@ -464,8 +474,9 @@ mod tests {
         }
     }
 
-    /// Has triggers come to an app, within 100 bytes of payloads. Each step is how often the app answers, and how many it has
-    /// begun with by then.
+    /// Sends triggers to an app with a limit of 100 payload bytes. Each step is the number of responses
+    /// that the app sends and the
+    /// expected number of triggers that it has started.
     async fn come(triggers: Vec<WatchJobsResponse>, steps: &[(usize, usize)]) {
         let settings = Settings {
             app_id: "app".into(),
@@ -513,14 +524,15 @@ mod tests {
         }
     }
 
-    /// Invariant: what the app has not answered keeps the next triggers in the scheduler once it holds so many bytes.
+    /// Invariant: once unacknowledged triggers reach the payload limit, further ones wait in the scheduler.
     #[tokio::test(start_paused = true)]
-    async fn triggers_wait_where_payloads_have_no_room() {
+    async fn triggers_wait_for_payload_room() {
         let triggers = (0..10).map(|id| trigger(id, 20, Type::Job(TargetJob {})));
         come(triggers.collect(), &[(0, 3), (1, 4), (2, 6), (4, 10)]).await;
     }
 
-    /// Invariant: activities that workers have, however many and for however long, do not keep other triggers in the scheduler.
+    /// Invariant: activities in workers do not keep other triggers in the scheduler, however many and
+    /// however long they are.
     #[tokio::test(start_paused = true)]
     async fn jobs_do_not_wait_for_activities() {
         let activity = TargetActorReminder {

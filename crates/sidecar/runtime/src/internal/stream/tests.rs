@@ -1,4 +1,4 @@
-//! Messages as they come and go; other sidecars that stop half-way.
+//! Message streams, including those of sidecars that stall.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn fails_late(stream: &mut MessageStream) {
         UNREAD_TIMEOUT * 10,
         std::future::poll_fn(|cx| stream.poll_message(cx)),
     );
-    let status = next.await.expect("it is waited for without end").unwrap_err();
+    let status = next.await.expect("the read has no timeout").unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
     let waited = begin.elapsed();
     assert!(
@@ -39,22 +39,22 @@ async fn fails_late(stream: &mut MessageStream) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_stops_half_way_is_given_up() {
+async fn times_out_partial_message() {
     for direction in [Direction::Request, Direction::Response] {
         let (pieces, mut stream) = stream(direction);
-        // A frame of 100 bytes, of which 3 come.
+        // A frame of 100 bytes, of which 3 arrive.
         let half = Bytes::from_static(&[0, 0, 0, 0, 100, 1, 2, 3]);
         pieces.send(Ok(Frame::data(half))).await.unwrap();
         fails_late(&mut stream).await;
-        assert!(pieces.is_closed(), "the peer is told");
+        assert!(pieces.is_closed(), "the peer is notified");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_head_does_not_come_is_given_up_and_an_answer_is_waited_for() {
+async fn times_out_missing_request_head() {
     let (pieces, mut asked) = stream(Direction::Request);
     fails_late(&mut asked).await;
-    assert!(pieces.is_closed(), "the peer is told");
+    assert!(pieces.is_closed(), "the peer is notified");
     for direction in [Direction::Request, Direction::Response] {
         let (pieces, mut stream) = stream(direction);
         if direction == Direction::Request {
@@ -69,18 +69,18 @@ async fn a_call_whose_head_does_not_come_is_given_up_and_an_answer_is_waited_for
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_payload_of_known_length_that_stops_is_given_up() {
+async fn times_out_stalled_payload() {
     let (pieces, mut stream) = stream(Direction::Response);
     stream.expect(&announced(10));
     let data = Bytes::from_static(b"half");
     stream.take_payload(Some(Payload { seq: 0, data })).unwrap();
     assert_eq!(stream.ready.pop_front().unwrap().unwrap(), "half");
     fails_late(&mut stream).await;
-    assert!(pieces.is_closed(), "the peer is told");
+    assert!(pieces.is_closed(), "the peer is notified");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_no_length_or_came_whole_is_waited_for() {
+async fn waits_without_known_length() {
     for length in [0, 4] {
         let (_pieces, mut stream) = stream(Direction::Response);
         stream.expect(&announced(length));
@@ -95,7 +95,7 @@ async fn what_has_no_length_or_came_whole_is_waited_for() {
 }
 
 #[tokio::test]
-async fn no_message_holds_more_than_a_small_part_of_a_body() {
+async fn bounds_payload_of_each_message() {
     let body = Bytes::from(vec![b'x'; 3 * CHUNK + 1]);
     let stream = ChunkStream::new(Bytes::new(), body.into(), 0, Finish::End);
     let sent = Body::Stream(Box::pin(stream)).collect().await.unwrap().to_bytes();
@@ -110,7 +110,7 @@ async fn no_message_holds_more_than_a_small_part_of_a_body() {
 }
 
 #[test]
-fn a_message_may_have_as_much_of_a_body_as_the_limit() {
+fn accepts_payload_up_to_limit() {
     let payload = |length| {
         Some(Payload {
             seq: 0,
@@ -125,7 +125,7 @@ fn a_message_may_have_as_much_of_a_body_as_the_limit() {
 }
 
 #[tokio::test]
-async fn what_is_here_of_a_request_before_the_rest_counts_for_its_connection() {
+async fn counts_buffered_request_bytes() {
     static MEMORY: UnfinishedMemory = UnfinishedMemory::new();
     let bounds = UnfinishedBounds {
         connection: 100,
@@ -149,14 +149,14 @@ async fn what_is_here_of_a_request_before_the_rest_counts_for_its_connection() {
     let (others, mut other) = begun();
     others.send(half()).await.unwrap();
     let Poll::Ready(Err(refused)) = other.poll_message(&mut cx) else {
-        panic!("there is no room for both");
+        panic!("the limit has no room for both");
     };
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
     drop(one);
     let (others, mut other) = begun();
     others.send(half()).await.unwrap();
     assert!(other.poll_message(&mut cx).is_pending());
-    // So does a message that is whole and that nobody takes.
+    // A whole message that is not taken counts too.
     drop(other);
     let mut message = BytesMut::new();
     invoke::encode_chunk(Chunk { seq: 0, len: 101 }, &mut message).unwrap();
