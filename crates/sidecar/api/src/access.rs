@@ -29,8 +29,7 @@ impl Access {
     }
 
     /// Decides on a call of `peer` (`None` without mTLS) to `operation`: a canonical method path or a full
-    /// gRPC method.
-    /// `verb` is the HTTP verb, or `NONE`.
+    /// gRPC method. `verb` is the HTTP verb, or `NONE`.
     ///
     /// # Errors
     /// `PermissionDenied` with the text of the contract.

@@ -108,9 +108,8 @@ fn too_large(status: &Status) -> Option<Status> {
     )))
 }
 
-/// Splits a failed response into a head and a status, with the trailers of the app. Clients look for
-/// metadata of an app or
-/// component in the head, which a trailers-only response does not have.
+/// Splits a failed response into a head and a status, with the trailers of the app. Clients look for metadata
+/// of an app or component in the head, which a trailers-only response does not have.
 fn with_head(mut response: Response<Body>) -> Response<Body> {
     let status = response.extensions_mut().remove::<Status>();
     let of_app = status.as_ref().and_then(|status| status.source()?.downcast_ref());
@@ -171,8 +170,7 @@ fn describe_publish<T>(request: &tonic::Request<T>, topic: &str) {
 }
 
 /// Trailers of an app besides the status. Handlers put them into the response extensions, or make them the
-/// source of
-/// the status they fail with.
+/// source of the status they fail with.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the app failed")]
 pub struct Trailers(pub HeaderMap);
@@ -244,8 +242,7 @@ where
 }
 
 /// Replaces the status of a response over the limit. The codec measures it after the head is sent, so the
-/// status is in the
-/// trailers.
+/// status is in the trailers.
 fn with_contract_code(mut frame: Frame<Bytes>) -> Frame<Bytes> {
     if let Some(trailers) = frame.trailers_mut()
         && let Some(status) = Status::from_header_map(trailers).as_ref().and_then(too_large)
@@ -435,8 +432,7 @@ mod tests {
     use super::*;
 
     /// The status of a service that reads a whole request when the client sends `said` and then stalls;
-    /// `None` if it still
-    /// waits after a day.
+    /// `None` if it still waits after a day.
     async fn read(method: &str, said: impl Into<Bytes>) -> Option<Code> {
         let pieces = stream::iter([Ok::<_, Infallible>(Frame::data(said.into()))]);
         let body = Body::stream(StreamBody::new(pieces.chain(stream::pending())));

@@ -120,8 +120,8 @@ impl Context<'_> {
     }
 }
 
-/// A request before its handler, by reference: a future that owned it would reserve its space twice and
-/// copy it.
+/// A request before its handler, by reference: a future that owned it would reserve its space twice and copy
+/// it.
 struct RequestRef<'a> {
     request: &'a mut Request<Body>,
     /// The cleaned path.
@@ -436,8 +436,7 @@ fn baggage(headers: &HeaderMap) -> Result<Option<HeaderValue>, BaggageError> {
 }
 
 /// An invocation target, or a path with one, as spans show it. A URL loses its query and user info; in a
-/// cleaned path its
-/// scheme has one slash.
+/// cleaned path its scheme has one slash.
 fn in_spans(target: &str) -> Cow<'_, str> {
     let target = target.split_once('?').map_or(target, |(target, _)| target);
     if !target.contains('@') && !target.contains("%40") {

@@ -1,6 +1,5 @@
 //! The APIs for the app and the server for other sidecars: they translate between the wire and the building
-//! blocks, and
-//! authorise callers. Handlers contain no business rules.
+//! blocks, and authorise callers. Handlers contain no business rules.
 
 pub mod access;
 pub mod admit;

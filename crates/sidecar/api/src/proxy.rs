@@ -265,8 +265,7 @@ impl Proxy {
 }
 
 /// The status code of an attempt, as far as known: from the head or, with `wait`, from trailers that follow
-/// without a
-/// whole message. 0 until the call ends.
+/// without a whole message. 0 until the call ends.
 async fn known_code(
     result: Result<Response<Body>, Status>,
     wait: bool,

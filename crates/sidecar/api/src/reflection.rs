@@ -10,9 +10,8 @@ use tonic::body::Body as TonicBody;
 use tonic::service::Routes;
 use tower::ServiceExt;
 
-/// `grpc.reflection` v1 and v1alpha for the whole contract. Descriptors are parsed on first use: few
-/// sidecars are asked, and
-/// the parsed descriptors take more memory than the rest of an idle sidecar.
+/// `grpc.reflection` v1 and v1alpha for the whole contract. Descriptors are parsed on first use: few sidecars
+/// are asked, and the parsed descriptors take more memory than the rest of an idle sidecar.
 #[derive(Clone, Default)]
 pub struct Reflection(Arc<OnceLock<Result<Routes, String>>>);
 

@@ -1,5 +1,4 @@
-//! Bindings: output bindings, which the app calls, and input bindings, whose events are delivered to the
-//! app.
+//! Bindings: output bindings, which the app calls, and input bindings, whose events are delivered to the app.
 
 mod category;
 mod deliver;
@@ -82,8 +81,7 @@ impl Bindings {
     }
 
     /// Adds or replaces an input binding. A replaced one hands over the events that it has read before the
-    /// new one starts. A
-    /// removed one stops reading and ends once the app has handled its events.
+    /// new one starts. A removed one stops reading and ends once the app has handled its events.
     fn insert_input(self: &Arc<Self>, new: NewInput) -> Registration {
         let name = new.name.clone();
         let before = self.inputs.get(&name).map(|before| before.end());

@@ -1,6 +1,5 @@
 //! Configuration: values from configuration stores, read once or watched. Changes are posted to an endpoint
-//! of the app or
-//! sent on the caller's stream.
+//! of the app or sent on the caller's stream.
 
 mod delivery;
 mod watch;
@@ -191,8 +190,8 @@ impl Configurations {
         Ok(Updates { id, items })
     }
 
-    /// Subscribes the app to changes: `POST /configuration/{store}/{key}` for each. Returns the
-    /// subscription id.
+    /// Subscribes the app to changes: `POST /configuration/{store}/{key}` for each. Returns the subscription
+    /// id.
     ///
     /// # Errors
     /// [`ConfigurationError`].

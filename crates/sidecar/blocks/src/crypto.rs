@@ -1,6 +1,5 @@
-//! Cryptography: documents of any size in the scheme `dapr.io/enc/v1`, and single operations with the keys
-//! of a provider.
-//! Keys stay with their provider; documents are encrypted in the sidecar.
+//! Cryptography: documents of any size in the scheme `dapr.io/enc/v1`, and single operations with the keys of
+//! a provider. Keys stay with their provider; documents are encrypted in the sidecar.
 
 mod document;
 mod scheme;
@@ -94,8 +93,7 @@ pub struct Crypto {
 
 impl Crypto {
     /// No providers yet; later ones are called under the policies and metrics of `resilience`. `subtle`:
-    /// whether apps may use
-    /// single key operations.
+    /// whether apps may use single key operations.
     pub fn new(subtle: bool, resilience: Arc<Resilience>) -> Self {
         Self {
             providers: Registry::default(),
@@ -237,8 +235,7 @@ impl Provider {
     ///
     /// # Errors
     /// [`CryptoError::Operation`]; after the first output, [`CryptoError::Stream`] in the stream. A missing
-    /// key is
-    /// indistinguishable from a wrong one.
+    /// key is indistinguishable from a wrong one.
     pub async fn decrypt<S>(&self, key: &str, mut input: S) -> Result<Output, CryptoError>
     where
         S: Stream<Item = Result<Bytes, BoxError>> + Send + Unpin + 'static,

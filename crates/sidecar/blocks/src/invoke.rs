@@ -124,8 +124,7 @@ impl InvokeError {
 struct CallSettings<'a> {
     policy: Option<&'a Policy>,
     key: Key<'a>,
-    /// The built-in policy for connections to another sidecar, unless the user has a policy for this
-    /// target.
+    /// The built-in policy for connections to another sidecar, unless the user has a policy for this target.
     builtin: Option<&'a Policy>,
     /// Set if the request body fails.
     failure: Failure,
@@ -236,9 +235,8 @@ impl Invoker {
         Ok(reply)
     }
 
-    /// The user's policy for a target, and the built-in policy for connections to another sidecar unless
-    /// the user has one for
-    /// this target.
+    /// The user's policy for a target, and the built-in policy for connections to another sidecar unless the
+    /// user has one for this target.
     fn rules(&self, route: Route<'_>) -> (AppPolicy, Option<Arc<Policy>>) {
         let policies = self.resilience.policies.load();
         let rules = policies.app(route.id);
@@ -266,8 +264,7 @@ impl Invoker {
     }
 
     /// One attempt as the user's policy counts it, including the built-in retries after a lost connection,
-    /// unless the user has
-    /// a policy for this app.
+    /// unless the user has a policy for this app.
     async fn remote_attempts(
         &self,
         target: (&str, &str),
@@ -404,8 +401,7 @@ async fn in_time(
 }
 
 /// Waits for the first bytes of the body if the attempt has a deadline; the rest has the same deadline. An
-/// event stream has
-/// none after its head.
+/// event stream has none after its head.
 async fn begin(reply: &mut Reply, deadline: Deadline) {
     if deadline.is_none() || reply.body.is_whole() || reply.content_type.as_ref().is_some_and(is_of_events) {
         return;
@@ -465,8 +461,7 @@ fn unread(error: &BoxError) -> InvokeError {
 const BODY_START_WAIT: Duration = Duration::from_millis(200);
 
 /// Some clients announce a body with every request and send none. If the body ends within a moment, the app
-/// gets a request
-/// without one.
+/// gets a request without one.
 async fn look_for_body(body: &mut Body) {
     let mut source = std::mem::take(body);
     *body = match tokio::time::timeout(BODY_START_WAIT, source.frame()).await {

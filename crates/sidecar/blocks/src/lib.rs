@@ -1,6 +1,5 @@
-//! The building blocks: each implemented once and called by both APIs. Actors and workflows, which depend
-//! on placement, are
-//! in `crates/sidecar/blocks-actors`.
+//! The building blocks: each implemented once and called by both APIs. Actors and workflows, which depend on
+//! placement, are in `crates/sidecar/blocks-actors`.
 
 pub mod bindings;
 pub mod configuration;
@@ -63,8 +62,7 @@ pub struct Blocks {
 
 impl Blocks {
     /// Blocks without components. The middlewares are created first, because the app channel uses them.
-    /// `ask_app`: whether the
-    /// app may be asked for its subscriptions.
+    /// `ask_app`: whether the app may be asked for its subscriptions.
     pub fn new(
         app_id: Arc<str>,
         settings: &Configuration,

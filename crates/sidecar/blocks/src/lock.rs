@@ -54,9 +54,8 @@ pub struct LockKeys {
 }
 
 impl LockKeys {
-    /// Parses the store's `keyPrefix`: a strategy (`appid`, `name`, `none`) or a literal prefix. State
-    /// stores have one more
-    /// strategy.
+    /// Parses the store's `keyPrefix`: a strategy (`appid`, `name`, `none`) or a literal prefix. State stores
+    /// have one more strategy.
     ///
     /// # Errors
     /// [`IllegalKey`] for a prefix with `||`.

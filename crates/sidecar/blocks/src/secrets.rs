@@ -63,9 +63,8 @@ struct Store {
 }
 
 impl Secrets {
-    /// No stores yet; later ones are limited by the scopes of the Configuration and called under the
-    /// policies and metrics of
-    /// `resilience`.
+    /// No stores yet; later ones are limited by the scopes of the Configuration and called under the policies
+    /// and metrics of `resilience`.
     pub fn new(scopes: Vec<SecretScope>, resilience: Arc<Resilience>) -> Self {
         Self {
             stores: Registry::default(),

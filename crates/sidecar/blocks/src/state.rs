@@ -1,6 +1,5 @@
-//! State: key/value access to state stores. This module applies key prefixes, encryption and resiliency;
-//! both APIs call
-//! the same operations with the app's keys.
+//! State: key/value access to state stores. This module applies key prefixes, encryption and resiliency; both
+//! APIs call the same operations with the app's keys.
 
 mod actor;
 mod bulk;
@@ -432,8 +431,8 @@ async fn prepare(cipher: Option<Arc<Cipher>>, mut values: Vec<&mut Value>, size:
     Ok(())
 }
 
-/// Upper bound of the stored size of values with `bytes` bytes in total: base64, plus nonce, tag and key
-/// name for each.
+/// Upper bound of the stored size of values with `bytes` bytes in total: base64, plus nonce, tag and key name
+/// for each.
 fn sealed_size(bytes: usize, keys: usize) -> usize {
     bytes
         .saturating_add(bytes / 2)

@@ -1,10 +1,8 @@
 //! Subscriptions: delivery of broker messages to the app.
 //!
 //! Subscriptions come from resources, from the app itself, and from streams that the app opens. Each
-//! subscription whose
-//! broker is loaded has a [`target`] that consumes and delivers messages. [`Subscriptions`] starts and
-//! stops targets as
-//! subscriptions, brokers and the app's health change.
+//! subscription whose broker is loaded has a [`target`] that consumes and delivers messages.
+//! [`Subscriptions`] starts and stops targets as subscriptions, brokers and the app's health change.
 
 mod attempt;
 mod bulk;
@@ -145,8 +143,7 @@ struct PlannedTarget {
 
 impl Subscriptions {
     /// No subscriptions yet. Those of the app are served from [`Subscriptions::follow`] while it is healthy
-    /// until
-    /// [`Subscriptions::end_reading`].
+    /// until [`Subscriptions::end_reading`].
     pub fn new(dependencies: Dependencies) -> Arc<Self> {
         Arc::new(Self {
             metrics: IngressMetrics::new(&dependencies.resilience.metrics),
@@ -192,8 +189,8 @@ impl Subscriptions {
     }
 
     /// Warns about `resources` without a broker or app, which get no events, as in Dapr. Called once all
-    /// components are loaded,
-    /// and then for new resources; `reloads`: components may still be added at runtime.
+    /// components are loaded, and then for new resources; `reloads`: components may still be added at
+    /// runtime.
     pub fn show_missing<'a>(&self, resources: impl IntoIterator<Item = &'a Subscription>, reloads: bool) {
         let resources: Vec<_> = resources.into_iter().collect();
         for text in self.missing(resources.iter().copied(), reloads) {
@@ -273,8 +270,7 @@ impl Subscriptions {
         }
     }
 
-    /// Serves the app's subscriptions if it is healthy. Returns after the first attempt to subscribe of
-    /// each.
+    /// Serves the app's subscriptions if it is healthy. Returns after the first attempt to subscribe of each.
     pub async fn begin(self: &Arc<Self>, health: &Health) {
         self.set_active(health.is_healthy()).await;
         let asked: Vec<_> = {
@@ -424,8 +420,7 @@ impl Subscriptions {
     }
 
     /// Pauses the brokers of all subscriptions, if they support it. Called before
-    /// [`Subscriptions::end_reading`] at a graceful
-    /// shutdown.
+    /// [`Subscriptions::end_reading`] at a graceful shutdown.
     pub async fn pause(&self) {
         let mut brokers: Vec<Arc<Broker>> = {
             let state = self.state();
@@ -514,9 +509,8 @@ fn in_order_of_age(declared: &mut [Arc<AppSubscription>], before: &[Arc<AppSubsc
     });
 }
 
-/// Merges the app's subscriptions: of declared ones for the same topic the first wins, and programmatic
-/// ones override
-/// both.
+/// Merges the app's subscriptions: of declared ones for the same topic the first wins, and programmatic ones
+/// override both.
 fn merged(
     declared: &[Arc<AppSubscription>],
     programmatic: &[Arc<AppSubscription>],

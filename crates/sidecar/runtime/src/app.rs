@@ -87,8 +87,7 @@ pub enum AppError {
 
 impl AppError {
     /// The gRPC status of a call without response: `Unavailable` if the app was unreachable, which callers
-    /// distinguish from our
-    /// own failures.
+    /// distinguish from our own failures.
     fn unanswered(&self) -> Status {
         match self {
             Self::Send { source, .. } => Status::new(send_code(source), self.to_string()),

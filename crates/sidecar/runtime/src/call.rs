@@ -13,8 +13,7 @@ use prost_types::Any;
 /// A request to an app. With a [`Replayable`] body it yields a call for each attempt.
 #[derive(Clone)]
 pub struct Call<B = Body> {
-    /// Canonical, decoded method path without leading slash; access control and dispatch use the same
-    /// value.
+    /// Canonical, decoded method path without leading slash; access control and dispatch use the same value.
     pub method: String,
     /// The raw path if it is not UTF-8: only HTTP can carry it, so it cannot be sent to other sidecars.
     pub octets: Option<Box<[u8]>>,

@@ -90,9 +90,8 @@ impl StartError {
     }
 }
 
-/// All components of a sidecar. They may change while calls are in flight: a call keeps the component that
-/// it looked up,
-/// and the component is closed after its last call.
+/// All components of a sidecar. They may change while calls are in flight: a call keeps the component that it
+/// looked up, and the component is closed after its last call.
 pub struct Components {
     context: Context,
     categories: Vec<Arc<dyn Category>>,
@@ -180,9 +179,8 @@ impl Components {
         self.table().live.iter().map(Live::registered).collect()
     }
 
-    /// Starts the initial components: secret stores first, each after the store of its own secrets, then
-    /// all others
-    /// concurrently.
+    /// Starts the initial components: secret stores first, each after the store of its own secrets, then all
+    /// others concurrently.
     ///
     /// # Errors
     /// [`StartError`] of the first that fails without `ignoreErrors`; running ones are closed again.
@@ -232,8 +230,7 @@ impl Components {
     }
 
     /// Starts a component. It replaces a running one with its name once the new one works. If the new one
-    /// fails and is
-    /// optional, the old one still ends, because it is obsolete.
+    /// fails and is optional, the old one still ends, because it is obsolete.
     ///
     /// # Errors
     /// [`StartError`] if it fails without `ignoreErrors`; the old one stays.
@@ -254,8 +251,8 @@ impl Components {
         self.add(component).await
     }
 
-    /// Ends, replaces and starts components until the wanted ones run. Unchanged ones are not touched;
-    /// failed ones are retried.
+    /// Ends, replaces and starts components until the wanted ones run. Unchanged ones are not touched; failed
+    /// ones are retried.
     ///
     /// # Errors
     /// [`StartError`] as in [`Components::add`]; all other changes are made.

@@ -2,8 +2,8 @@
 //! concurrency.
 //!
 //! A source (an input binding, a watched configuration store) offers its events to an [`Inbox`]. The
-//! [`Engine`] makes the
-//! attempts under one resiliency policy and reports the result of each event to the source.
+//! [`Engine`] makes the attempts under one resiliency policy and reports the result of each event to the
+//! source.
 
 mod depth;
 mod intake;
@@ -29,8 +29,7 @@ use crate::resilience::{Attempt, BreakerOpen, ComponentPolicy, Run};
 pub use depth::Depth;
 pub use intake::{Consumer, Order, StopTokens, take};
 
-/// The entry of a source's events. `K` orders them: events with the same key are delivered one after
-/// another.
+/// The entry of a source's events. `K` orders them: events with the same key are delivered one after another.
 pub struct Inbox<K, E, A> {
     offers: mpsc::Sender<Offer<K, E, A>>,
     notices: mpsc::Sender<Notice<K>>,
@@ -66,15 +65,11 @@ pub enum Undelivered {
     #[error(transparent)]
     Refused(#[from] BreakerOpen),
     /// The source or the process ends, or the app is unhealthy and another consumer may take the event. No
-    /// further attempt is
-    /// made, and earlier failed attempts do not count.
-    #[error(
-        "delivery stopped: the sidecar or the component is shutting down, or the app is unhealthy"
-    )]
+    /// further attempt is made, and earlier failed attempts do not count.
+    #[error("delivery stopped: the sidecar or the component is shutting down, or the app is unhealthy")]
     Stopped,
-    /// The source revoked the event's key before an attempt succeeded. The new owner of the key starts
-    /// over, so attempts made
-    /// here do not count.
+    /// The source revoked the event's key before an attempt succeeded. The new owner of the key starts over,
+    /// so attempts made here do not count.
     #[error("the broker reassigned the event to another consumer before the app handled it")]
     Revoked,
     /// An event of the same key was rejected. This one is redelivered after it.
@@ -86,8 +81,8 @@ pub enum Undelivered {
 pub struct Pending<A>(oneshot::Receiver<(Result<A, Undelivered>, PausedKey)>);
 
 /// The paused ordering key of an event whose attempts are over, for an engine that [pauses
-/// keys](Engine::pausing_keys). The
-/// engine attempts no other event of the key until this is used. Dropping it resumes the key.
+/// keys](Engine::pausing_keys). The engine attempts no other event of the key until this is used. Dropping it
+/// resumes the key.
 #[derive(Debug)]
 pub struct PausedKey {
     /// Whether later events of the key return to the source with this one.
@@ -120,8 +115,8 @@ impl PausedKey {
     }
 
     /// Also returns later events of the key to the source, as [`Undelivered::Blocked`], until
-    /// [`Inbox::reopen`]. Returns `false`
-    /// if the source has revoked the key. The engine has processed this when it returns.
+    /// [`Inbox::reopen`]. Returns `false` if the source has revoked the key. The engine has processed this
+    /// when it returns.
     async fn return_key(self) -> bool {
         let Some(decide) = self.decide else { return true };
         let (noted, note) = oneshot::channel();
@@ -161,8 +156,7 @@ impl<K, E, A> Inbox<K, E, A> {
     }
 
     /// Revokes keys: their queued events are not attempted, and those in flight are not retried. Unless an
-    /// attempt succeeds,
-    /// they are [`Undelivered::Revoked`]. The engine has processed this when it returns.
+    /// attempt succeeds, they are [`Undelivered::Revoked`]. The engine has processed this when it returns.
     pub async fn revoke(&self, is_revoked: IsRevoked<K>) {
         self.notice(KeyChange::Revoked(is_revoked)).await;
     }
@@ -308,17 +302,15 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
     }
 
     /// Failed events of such a key return to the source together with later ones, which are
-    /// [`Undelivered::Blocked`], until
-    /// [`Inbox::reopen`].
+    /// [`Undelivered::Blocked`], until [`Inbox::reopen`].
     #[must_use]
     pub fn in_order(mut self, is_in_order: fn(&K) -> bool) -> Self {
         self.in_order = Some(is_in_order);
         self
     }
 
-    /// Makes an event [in order](Self::in_order) undecided if it ends with such a result or a breaker
-    /// refuses it: its key is
-    /// paused until the source uses its [`PausedKey`].
+    /// Makes an event [in order](Self::in_order) undecided if it ends with such a result or a breaker refuses
+    /// it: its key is paused until the source uses its [`PausedKey`].
     #[must_use]
     pub fn pausing_keys(mut self, pauses_key: fn(&A) -> bool) -> Self {
         self.pauses_key = Some(pauses_key);
@@ -486,8 +478,8 @@ impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
             .push(Box::pin(async move { (id, decision.await.ok()) }));
     }
 
-    /// Applies the source's decision. With `return_key`, later events return too, and the sender gets
-    /// whether they do.
+    /// Applies the source's decision. With `return_key`, later events return too, and the sender gets whether
+    /// they do.
     fn decided(&mut self, id: Id, return_key: Option<oneshot::Sender<bool>>) {
         let end = match return_key {
             Some(_) => AttemptEnd::RejectKey,

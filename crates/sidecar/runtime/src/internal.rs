@@ -1,6 +1,5 @@
-//! The client of the protocol between sidecars, `dapr.proto.internals.v1.ServiceInvocation`, and its
-//! streams, which the
-//! server uses too.
+//! The client of the protocol between sidecars, `dapr.proto.internals.v1.ServiceInvocation`, and its streams,
+//! which the server uses too.
 
 mod client;
 pub mod stream;

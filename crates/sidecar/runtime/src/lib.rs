@@ -1,6 +1,5 @@
-//! The base of the building blocks: the app channel, resilience, metrics, event delivery, the life cycles
-//! of components and
-//! of the process, and the scheduler client. It depends on no block.
+//! The base of the building blocks: the app channel, resilience, metrics, event delivery, the life cycles of
+//! components and of the process, and the scheduler client. It depends on no block.
 
 pub mod app;
 pub mod call;

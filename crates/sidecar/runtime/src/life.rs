@@ -135,9 +135,8 @@ impl Shutdown {
         self.graceful.cancelled().await;
     }
 
-    /// Handles signals while the returned handle is kept: the first one starts a graceful shutdown, a
-    /// second one or a forced
-    /// request ends the process at once.
+    /// Handles signals while the returned handle is kept: the first one starts a graceful shutdown, a second
+    /// one or a forced request ends the process at once.
     ///
     /// # Errors
     /// The process may not handle signals.

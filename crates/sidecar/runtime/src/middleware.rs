@@ -60,9 +60,8 @@ impl Middlewares {
         registration
     }
 
-    /// Logs handlers of the Configuration without component; requests skip them, as in Dapr. Called once
-    /// all components are
-    /// loaded.
+    /// Logs handlers of the Configuration without component; requests skip them, as in Dapr. Called once all
+    /// components are loaded.
     pub fn show_missing(&self) {
         for text in self.missing() {
             tracing::error!(target: LOG, "{text}");

@@ -12,8 +12,7 @@ use outrigger_backoff::Backoff;
 const POLL_INTERVAL: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
 
 /// The components of a block. A call holds the entry that it looked up, so a component that is replaced or
-/// removed stays
-/// valid for it.
+/// removed stays valid for it.
 pub struct Registry<T> {
     entries: Arc<Entries<T>>,
 }

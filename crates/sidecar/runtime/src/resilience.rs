@@ -72,8 +72,7 @@ impl Attempt {
     }
 
     /// Runs `work` within the attempt's timeout; `None` on timeout. Pinned, because a future by value takes
-    /// its space twice
-    /// and is copied again.
+    /// its space twice and is copied again.
     pub async fn within<T>(&self, work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         self.deadline().within(work).await
     }

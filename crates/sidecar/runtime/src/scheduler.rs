@@ -1,9 +1,8 @@
 //! The client of the schedulers, which store jobs and reminders and trigger them when due.
 //!
 //! A [`Scheduler`] knows all schedulers (`hosts`), spreads calls over them, and keeps trigger streams
-//! (`streams`) to each
-//! while there is a receiver: the jobs block while the app is healthy, the actors block while it hosts
-//! actors.
+//! (`streams`) to each while there is a receiver: the jobs block while the app is healthy, the actors block
+//! while it hosts actors.
 
 mod calls;
 mod hosts;
@@ -194,8 +193,7 @@ impl Scheduler {
         self.metadata(Type::Job(TargetJob {}))
     }
 
-    /// The metadata of an actor's reminders. In calls for several, an empty id means all actors of the
-    /// type.
+    /// The metadata of an actor's reminders. In calls for several, an empty id means all actors of the type.
     pub fn of_actor(&self, actor_type: &str, id: &str) -> JobMetadata {
         self.metadata(Type::Actor(TargetActorReminder {
             id: id.to_owned(),

@@ -112,9 +112,8 @@ impl Body {
         }
     }
 
-    /// The reason of the `RST_STREAM` sent when this error ends an outgoing body: the reason the failure
-    /// came with, if
-    /// any.
+    /// The reason of the `RST_STREAM` sent when this error ends an outgoing body: the reason the failure came
+    /// with, if any.
     pub fn reset_reason(error: BoxError) -> outrigger_http2::Reason {
         tracing::debug!(target: "dapr.runtime.conn", "an outgoing body failed: {error}");
         let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error.as_ref());
@@ -127,14 +126,12 @@ impl Body {
         outrigger_http2::Reason::INTERNAL_ERROR
     }
 
-    /// Reads everything, up to `limit` bytes. Bytes buffered before the request is complete count against
-    /// its
+    /// Reads everything, up to `limit` bytes. Bytes buffered before the request is complete count against its
     /// connection.
     ///
     /// # Errors
     /// [`TooLarge`] past the limit, [`TooMuchUnfinished`] if the connection buffers too many incomplete
-    /// requests, else
-    /// the error of the source.
+    /// requests, else the error of the source.
     pub async fn collect_up_to(self, limit: usize) -> Result<Bytes, BoxError> {
         match self {
             Self::Empty => Ok(Bytes::new()),

@@ -1,5 +1,4 @@
-//! Client connections of the data path: dialling, HTTP/1.1 pools to the app, HTTP/2 pools to apps and
-//! peers.
+//! Client connections of the data path: dialling, HTTP/1.1 pools to the app, HTTP/2 pools to apps and peers.
 
 mod channel;
 mod dial;
@@ -28,8 +27,7 @@ pub fn mostly_has_body(method: &Method) -> bool {
 }
 
 /// Sets the framing headers that hyper omits. hyper sends no length for an empty body, which some methods
-/// require
-/// (RFC 9110 section 8.6), and treats a GET body of unknown length as empty.
+/// require (RFC 9110 section 8.6), and treats a GET body of unknown length as empty.
 #[inline]
 pub fn tell_framing(request: &mut Request<Body>) {
     let (method, length) = (request.method(), request.body().known_length());

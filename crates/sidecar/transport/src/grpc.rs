@@ -1,6 +1,5 @@
 //! gRPC on plain HTTP/2 messages: framing, status, unary calls. The hot path uses this instead of a client
-//! stack, so
-//! payload bytes are forwarded and never copied.
+//! stack, so payload bytes are forwarded and never copied.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures::stream::{self, BoxStream, StreamExt};

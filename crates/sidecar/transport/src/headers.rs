@@ -1,5 +1,6 @@
-//! Header conversion between the three forms a call's metadata takes: HTTP headers, the internal metadata that
-//! sidecars exchange, and gRPC metadata. Rules: Dapr 1.17 (`InternalMetadata*` conversions), RFC 9110 section 7.6.1.
+//! Header conversion between the three forms a call's metadata takes: HTTP headers, the internal metadata
+//! that sidecars exchange, and gRPC metadata. Rules: Dapr 1.17 (`InternalMetadata*` conversions), RFC 9110
+//! section 7.6.1.
 
 use std::collections::HashMap;
 
@@ -100,8 +101,7 @@ pub fn strip_identities(headers: &mut HeaderMap) {
 }
 
 /// Sets the identities of caller and callee from the caller's certificate. `headers` come from a peer.
-/// Hop-by-hop
-/// headers are removed first, because `Connection` could name the identity headers.
+/// Hop-by-hop headers are removed first, because `Connection` could name the identity headers.
 pub fn put_identities(headers: &mut HeaderMap, caller: &SpiffeId, callee: &str) {
     if headers.contains_key(header::CONNECTION) {
         strip_hop_by_hop(headers);
@@ -138,8 +138,7 @@ pub fn wants_events(headers: &HeaderMap) -> bool {
 }
 
 /// Internal metadata as HTTP headers for an app or an API caller. Trace headers are copied unchanged; the
-/// caller sets
-/// the current ones.
+/// caller sets the current ones.
 pub fn internal_to_http(mut metadata: HeaderMap) -> HeaderMap {
     strip_hop_by_hop(&mut metadata);
     metadata.remove(header::CONTENT_TYPE);
@@ -193,8 +192,7 @@ pub fn grpc_to_internal(mut headers: HeaderMap) -> HeaderMap {
 }
 
 /// Keeps binary metadata that is valid base64, in padded form. Any other value would fail the whole call at
-/// the
-/// receiver.
+/// the receiver.
 fn keep_binary(headers: &mut HeaderMap) {
     let binary: Vec<HeaderName> = headers.keys().filter(|n| is_binary(n)).cloned().collect();
     let mut dropped = None;
@@ -232,8 +230,7 @@ pub fn from_pairs(pairs: &HashMap<String, String>) -> HeaderMap {
 }
 
 /// Internal metadata as gRPC metadata. With `from_http`, the metadata are headers of an HTTP message, and
-/// standard
-/// names get the prefix `dapr-`. Trace metadata are dropped; the caller sets the current ones.
+/// standard names get the prefix `dapr-`. Trace metadata are dropped; the caller sets the current ones.
 pub fn internal_to_grpc(mut metadata: HeaderMap, from_http: bool) -> HeaderMap {
     strip_hop_by_hop(&mut metadata);
     for name in [

@@ -1,6 +1,5 @@
 //! The sidecar's transport: listeners, client connections to apps and other sidecars, streaming bodies,
-//! headers and
-//! gRPC framing. It depends on neither building blocks nor components.
+//! headers and gRPC framing. It depends on neither building blocks nor components.
 
 pub mod body;
 pub mod conn;

@@ -48,8 +48,7 @@ const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs
 /// Concurrent streams of one HTTP/2 client.
 const MAX_STREAMS: u32 = 4096;
 /// Flow-control windows of HTTP/2 servers: stream, connection (bytes). The connection window covers as many
-/// full
-/// stream windows as sidecars open on one connection, so unread streams do not block the others.
+/// full stream windows as sidecars open on one connection, so unread streams do not block the others.
 const WINDOWS: (u32, u32) = (256 * 1024, 128 * 256 * 1024);
 /// Bytes buffered per HTTP/2 stream towards the client.
 const SEND_BUFFER: usize = 256 * 1024;
@@ -71,9 +70,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// A bound socket that refuses connections until [`Bound::listen`]. Binding first reserves the port;
-/// clients fail at
-/// once instead of waiting for a server that is still starting.
+/// A bound socket that refuses connections until [`Bound::listen`]. Binding first reserves the port; clients
+/// fail at once instead of waiting for a server that is still starting.
 pub enum Bound {
     /// TCP.
     Tcp(Socket),
@@ -91,8 +89,7 @@ impl Bound {
     }
 
     /// Whether this and `other` cannot both listen. Both can be bound, because the sockets allow address
-    /// reuse; the first
-    /// to listen wins.
+    /// reuse; the first to listen wins.
     pub fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Tcp(one), Self::Tcp(two)) => {
@@ -168,8 +165,7 @@ impl BindError {
 }
 
 /// Binds `port` on each address; an empty address is every interface. An address that fails or repeats an
-/// earlier one
-/// is logged and skipped, as long as another works.
+/// earlier one is logged and skipped, as long as another works.
 ///
 /// # Errors
 /// [`BindError`] if none works.
@@ -323,9 +319,8 @@ pub enum Versions {
     Http2,
 }
 
-/// Accepts connections until `drain` is cancelled, then waits until all have finished their calls in
-/// flight. Listeners
-/// of one server share `admission`.
+/// Accepts connections until `drain` is cancelled, then waits until all have finished their calls in flight.
+/// Listeners of one server share `admission`.
 pub async fn serve<H: Handler>(
     listener: Listener,
     admission: Admission,

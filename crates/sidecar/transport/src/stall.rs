@@ -63,9 +63,8 @@ impl StallTimer {
     }
 }
 
-/// A response body of a server that fails if it makes no progress for [`UNREAD_TIMEOUT`]. Only event
-/// streams may be
-/// silent for longer.
+/// A response body of a server that fails if it makes no progress for [`UNREAD_TIMEOUT`]. Only event streams
+/// may be silent for longer.
 #[derive(Debug)]
 pub struct Due<B> {
     body: B,

@@ -94,10 +94,8 @@ fn of_reminder(error: &ReminderError) -> (&'static str, (StatusCode, Code)) {
 }
 
 /// The gRPC status if it differs from the counted code. Statuses of other sidecars are forwarded unchanged.
-/// As in Dapr, an
-/// actor without a host has a separate code. The contract has texts about reminders for HTTP only, so the
-/// gRPC texts
-/// include the remedy.
+/// As in Dapr, an actor without a host has a separate code. The contract has texts about reminders for HTTP
+/// only, so the gRPC texts include the remedy.
 pub fn actor_status(error: &ActorError) -> Option<Status> {
     match error {
         ActorError::Peer(status) => Some(Status::new(status.code(), status.message())),

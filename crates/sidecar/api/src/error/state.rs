@@ -13,10 +13,9 @@ const STORES: &str = "https://docs.dapr.io/reference/components-reference/suppor
 const INTERNAL: (StatusCode, Code) = (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal);
 
 impl ApiError {
-    /// An error of the state block. The HTTP API names the app that lacks the store, the gRPC API does not.
-    /// A status from a
-    /// component is returned whole over gRPC and for HTTP queries; other HTTP errors take only its status
-    /// code.
+    /// An error of the state block. The HTTP API names the app that lacks the store, the gRPC API does not. A
+    /// status from a component is returned whole over gRPC and for HTTP queries; other HTTP errors take only
+    /// its status code.
     pub fn state(error: StateError, app_id: Option<&str>) -> Self {
         let Some(status) = error.api_status() else {
             return Self::of_state(error, app_id);

@@ -1,6 +1,6 @@
-//! Worker responses over the message limit. The codec refuses them by length alone, and the caller would
-//! wait until the
-//! worker disconnects. This module scans them for the work item that they answer, so that it fails at once.
+//! Worker responses over the message limit. The codec refuses them by length alone, and the caller would wait
+//! until the worker disconnects. This module scans them for the work item that they answer, so that it fails
+//! at once.
 
 use std::collections::VecDeque;
 use std::pin::Pin;

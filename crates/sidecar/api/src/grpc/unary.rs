@@ -1,7 +1,6 @@
 //! Fast path for the most frequent calls, without the layers that streams need. A request that is fully in
-//! memory, in one
-//! uncompressed message, is decoded, handled and encoded in one step. The generated server handles
-//! everything else.
+//! memory, in one uncompressed message, is decoded, handled and encoded in one step. The generated server
+//! handles everything else.
 
 use std::pin::Pin;
 

@@ -24,8 +24,7 @@ const ALGORITHM: &str = "dapr-key-wrap-algorithm";
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
 /// Output buffered before the response begins, bytes. Until then an error has its own status; later it
-/// truncates the
-/// response.
+/// truncates the response.
 const HELD: usize = 1 << 20;
 
 /// How long reading ahead waits for a client that does not read its response.
@@ -93,10 +92,8 @@ impl HttpApi {
 }
 
 /// Reads ahead of a client that sends. Many clients send the whole document before they read the response,
-/// and would
-/// deadlock with a server that stops reading. For them the output waits in memory, up to the body limit.
-/// For clients
-/// that read while they send, at most [`HELD`] bytes wait.
+/// and would deadlock with a server that stops reading. For them the output waits in memory, up to the body
+/// limit. For clients that read while they send, at most [`HELD`] bytes wait.
 fn ahead(mut output: Output) -> Output {
     let (sender, receiver) = mpsc::unbounded_channel();
     let places = Arc::new(Semaphore::new(HELD));

@@ -1,6 +1,5 @@
 //! JSON bodies as Go's decoder reads them. Values that only pass through stay slices of the body. Large
-//! bodies are parsed
-//! off the threads that serve calls.
+//! bodies are parsed off the threads that serve calls.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,8 +15,7 @@ use serde_json::value::RawValue;
 use crate::error::ApiError;
 
 /// Elements of a request's main list: keys, items, steps, events. An empty element takes few bytes of the
-/// body but
-/// some hundred bytes of memory.
+/// body but some hundred bytes of memory.
 const MAX_ELEMENTS: usize = 128 << 10;
 
 /// Parses a body with `read`. If the body has invalid characters, it is repaired first.
@@ -51,8 +49,7 @@ pub(super) fn undecoded(error: impl fmt::Display) -> ApiError {
     ApiError::malformed(format!("failed deserializing HTTP body: {error}"))
 }
 
-/// A pass-through value, if later decoders can read it: Go rejects numbers out of range and limits the
-/// depth.
+/// A pass-through value, if later decoders can read it: Go rejects numbers out of range and limits the depth.
 pub(super) fn decodable<E: serde::de::Error>(value: &RawValue) -> Result<&RawValue, E> {
     let text = value.get();
     if let Some(number) = go_json::out_of_range(text) {

@@ -68,9 +68,8 @@ async fn lock_request<const EXPIRES: bool>(
     Ok((store, lease))
 }
 
-/// A lock or unlock request in protobuf JSON: each field in either spelling, at most once. `EXPIRES`:
-/// whether it has
-/// an expiry; without, the field is unknown.
+/// A lock or unlock request in protobuf JSON: each field in either spelling, at most once. `EXPIRES`: whether
+/// it has an expiry; without, the field is unknown.
 #[derive(Default)]
 struct Lease<const EXPIRES: bool>(Fields);
 

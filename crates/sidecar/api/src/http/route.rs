@@ -58,9 +58,8 @@ pub struct Endpoint {
     pub group: &'static str,
     /// The version in the path, `v1.0`.
     pub prefix: &'static str,
-    /// The path after the version: literal segments, `{name}` for a parameter of one segment, and as the
-    /// last segment `*` for
-    /// a parameter with slashes. At most three parameters.
+    /// The path after the version: literal segments, `{name}` for a parameter of one segment, and as the last
+    /// segment `*` for a parameter with slashes. At most three parameters.
     pub path: &'static [&'static str],
     /// Name in logs.
     pub name: &'static str,

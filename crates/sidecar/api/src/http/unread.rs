@@ -8,8 +8,7 @@ use tonic::Code;
 use crate::error::ApiError;
 
 /// The error for a body that cannot be read: usually `of_route`. If the sidecar buffers too many incomplete
-/// requests it
-/// is 503, which is not the client's fault; if the body is malformed it is 400.
+/// requests it is 503, which is not the client's fault; if the body is malformed it is 400.
 pub(super) fn unread(error: &BoxError, of_route: impl FnOnce(String) -> ApiError) -> ApiError {
     if let Some(cause) = error.downcast_ref::<TooMuchUnfinished>() {
         return ApiError::too_much_unfinished(*cause);

@@ -4,8 +4,7 @@ use http::{Method, Request};
 use outrigger_wire::invoke::{Verb, verb_of};
 
 /// The standard method, in any case: browsers send `patch` as scripts spell it. `None` for every other
-/// method: neither
-/// the protocol between sidecars nor access control can represent it.
+/// method: neither the protocol between sidecars nor access control can represent it.
 pub(super) fn standard(method: &Method) -> Option<Method> {
     if verb_of(method) != Verb::None {
         return Some(method.clone());

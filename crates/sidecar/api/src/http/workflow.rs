@@ -227,8 +227,7 @@ const LISTING: [&str; 7] = [
     "createdTimeTo",
 ];
 
-/// Parses the filters of an instance list. An unknown parameter is refused: ignoring it would list too
-/// much.
+/// Parses the filters of an instance list. An unknown parameter is refused: ignoring it would list too much.
 fn listing(query: &str) -> Result<Listing, ApiError> {
     let mut listing = Listing::default();
     for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {

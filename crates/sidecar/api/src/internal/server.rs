@@ -233,8 +233,7 @@ impl InternalApi {
     }
 
     /// Takes identities from the caller's certificate, not its headers. Normalises the method once; access
-    /// control and
-    /// dispatch use that value.
+    /// control and dispatch use that value.
     fn admit(
         &self,
         peer: Option<&SpiffeId>,
@@ -314,8 +313,7 @@ fn no_head() -> Status {
 }
 
 /// Whether the request may have no body. Such requests briefly wait for its end, because HTTP/1.1 would
-/// otherwise send
-/// a chunked body.
+/// otherwise send a chunked body.
 fn may_lack_body(head: &RequestHead) -> bool {
     !head.metadata.contains_key(CONTENT_LENGTH)
         && matches!(

@@ -212,8 +212,7 @@ impl Delivery {
 }
 
 /// The data of an app's response for output bindings; large data is converted off the serving thread. As in
-/// Dapr, data that
-/// is not JSON is dropped.
+/// Dapr, data that is not JSON is dropped.
 async fn passed_on(given: Bytes) -> Bytes {
     let data = offload(given.len(), move || canonical(&given, Html::Escape)).await;
     data.unwrap_or_else(|_| Bytes::from_static(b"null"))

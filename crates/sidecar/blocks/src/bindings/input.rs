@@ -247,8 +247,7 @@ pub(super) async fn live(
 }
 
 /// Reads until the phase changes or the binding is stopped; then returns `true` after the last events are
-/// handled. Returns
-/// `false` if the app wants no events or the binding gave up.
+/// handled. Returns `false` if the app wants no events or the binding gave up.
 async fn read(bindings: &Arc<Bindings>, input: &Arc<Input>, phases: &Phases) -> bool {
     let Some(app) = &bindings.dependencies.app else {
         return false;

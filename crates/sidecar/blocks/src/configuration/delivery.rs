@@ -46,11 +46,9 @@ impl App {
         }
     }
 
-    /// Delivers `updates` to the app until they end or `stop`: one call for each changed key, with the
-    /// whole change. Changes
-    /// of a key arrive in order. While the app is unhealthy they wait, because nothing would send them
-    /// later. A change that
-    /// finally fails is logged.
+    /// Delivers `updates` to the app until they end or `stop`: one call for each changed key, with the whole
+    /// change. Changes of a key arrive in order. While the app is unhealthy they wait, because nothing would
+    /// send them later. A change that finally fails is logged.
     pub(super) async fn follow(
         &self,
         store: &str,

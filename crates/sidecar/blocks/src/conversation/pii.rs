@@ -34,8 +34,7 @@ const LETTER: &str = "A-Za-z0-9À-ɏͰ-ӿ";
 const DIGITS: &str = r"(?:\([0-9]{1,4}\)|[0-9]{1,4})";
 
 /// Of findings that start at the same position the longest wins; among equally long ones, the first entity.
-/// Word boundaries
-/// are ASCII, because others make the search many times slower on non-ASCII text.
+/// Word boundaries are ASCII, because others make the search many times slower on non-ASCII text.
 static ENTITIES: LazyLock<Vec<Entity>> = LazyLock::new(|| {
     let any: Accept = |_, _| true;
     let label = format!("[{LETTER}](?:[{LETTER}-]*[{LETTER}])?");
@@ -359,8 +358,8 @@ mod tests {
         let text = "http://x.org/a jane@example.com ".repeat(count);
         let scrubbed = scrub(&text);
         assert_eq!(scrubbed.matches("http://x.org/a <EMAIL_ADDRESS> ").count(), count);
-        // Each check either passes a link or ends with a match, so there are at most as many checks as
-        // links and matches.
+        // Each check either passes a link or ends with a match, so there are at most as many checks as links
+        // and matches.
         let (links, mailboxes) = (links::find(&text), &ENTITIES[0]);
         assert_eq!(links.len(), count);
         let (mut passing, mut found) = (Passing::of(&links), Vec::new());

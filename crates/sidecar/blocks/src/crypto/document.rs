@@ -1,6 +1,5 @@
 //! Streaming documents: memory does not grow with their size. Segments are encrypted and decrypted off the
-//! serving
-//! threads, in batches of those that have arrived.
+//! serving threads, in batches of those that have arrived.
 
 use std::collections::VecDeque;
 

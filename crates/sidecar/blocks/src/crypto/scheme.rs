@@ -1,10 +1,8 @@
 //! The encryption scheme `dapr.io/enc/v1`: its names, its header and the keys of a document.
 //!
-//! A document is a header of three lines, then segments. The header has the scheme name, a JSON manifest
-//! and a MAC of
-//! both. Each document has its own random file key. The segment key and the header key derive from it, and
-//! the manifest
-//! contains it wrapped with the app's key.
+//! A document is a header of three lines, then segments. The header has the scheme name, a JSON manifest and
+//! a MAC of both. Each document has its own random file key. The segment key and the header key derive from
+//! it, and the manifest contains it wrapped with the app's key.
 
 use aws_lc_rs::aead::{AES_256_GCM, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
@@ -210,8 +208,7 @@ impl FileKey {
     }
 
     /// An unwrapped key. If unwrapping failed or the length is wrong, a random key takes its place: no MAC
-    /// matches it, so the
-    /// sender cannot learn whether the key exists.
+    /// matches it, so the sender cannot learn whether the key exists.
     pub(super) fn of(unwrapped: Option<&[u8]>) -> Result<Self, NoKey> {
         let mut key = Zeroizing::new([0; KEY]);
         aws_lc_rs::rand::fill(key.as_mut_slice()).map_err(|_| NoKey)?;

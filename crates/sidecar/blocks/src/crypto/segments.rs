@@ -1,6 +1,5 @@
 //! The payload of a document: segments, each encrypted with a nonce of its position and a flag for the last
-//! one, so that
-//! removing, moving or truncating segments is detected.
+//! one, so that removing, moving or truncating segments is detected.
 
 use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce};
 use bytes::{Bytes, BytesMut};
@@ -98,8 +97,7 @@ impl Segments {
     }
 
     /// The last segment, at the end of the input; `None` for an empty payload. In Dapr's format, an empty
-    /// document and one
-    /// truncated after its header are the same.
+    /// document and one truncated after its header are the same.
     pub(super) fn last(&mut self, direction: Direction) -> Result<Option<Bytes>, SegmentError> {
         if self.held.is_empty() {
             return Ok(None);

@@ -1,6 +1,5 @@
-//! Single key operations. The reason of a failure is logged but not returned: an app that forwards
-//! untrusted input must
-//! not become a decryption oracle.
+//! Single key operations. The reason of a failure is logged but not returned: an app that forwards untrusted
+//! input must not become a decryption oracle.
 
 use std::sync::Arc;
 

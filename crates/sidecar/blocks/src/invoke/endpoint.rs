@@ -89,9 +89,8 @@ struct Endpoint {
 pub struct Endpoints {
     named: ArcSwap<HashMap<String, Arc<Endpoint>>>,
     max_concurrency: Option<usize>,
-    /// For absolute URLs: follows no redirects, like the app channel. Built on first use, because loading
-    /// the system's
-    /// certificates takes longer than the rest of the start.
+    /// For absolute URLs: follows no redirects, like the app channel. Built on first use, because loading the
+    /// system's certificates takes longer than the rest of the start.
     anonymous: OnceCell<reqwest::Client>,
     unverified_urls: bool,
     permits: Option<Arc<Semaphore>>,
@@ -361,10 +360,9 @@ fn endpoint(spec: EndpointSpec, permits: Option<Arc<Semaphore>>) -> Result<Endpo
     })
 }
 
-/// Decides on redirects of a named endpoint. Followed are only those within the endpoint's base URL, to
-/// which its headers
-/// and certificate belong, and only for requests repeated as `GET` (RFC 9110 section 15.4). Others go back
-/// to the caller.
+/// Decides on redirects of a named endpoint. Followed are only those within the endpoint's base URL, to which
+/// its headers and certificate belong, and only for requests repeated as `GET` (RFC 9110 section 15.4).
+/// Others go back to the caller.
 fn redirected(attempt: redirect::Attempt<'_>) -> redirect::Action {
     let followed = match (attempt.previous().first(), attempt.status()) {
         (Some(first), StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND | StatusCode::SEE_OTHER) => {

@@ -5,8 +5,7 @@ use outrigger_component::Error;
 use super::Protocol;
 
 /// The code of a component's error as policies match it: `gRPCStatusCodes` for gRPC callers,
-/// `httpStatusCodes` for HTTP
-/// callers.
+/// `httpStatusCodes` for HTTP callers.
 pub(super) fn code(error: &Error, protocol: Protocol) -> Option<i32> {
     match protocol {
         Protocol::Grpc => error.code(),
@@ -17,8 +16,8 @@ pub(super) fn code(error: &Error, protocol: Protocol) -> Option<i32> {
     }
 }
 
-/// The HTTP status of a gRPC code: the mapping of `google/rpc/code.proto`, except that Dapr maps a
-/// cancelled call to 408.
+/// The HTTP status of a gRPC code: the mapping of `google/rpc/code.proto`, except that Dapr maps a cancelled
+/// call to 408.
 fn http_status(grpc: i32) -> i32 {
     match grpc {
         0 => 200,

@@ -105,8 +105,7 @@ impl Sender {
     }
 
     /// Adds the trace to the metadata of a payload without an envelope. `even_none`: add empty values if
-    /// there is no trace, as
-    /// an envelope would.
+    /// there is no trace, as an envelope would.
     pub(super) fn raw(&self, metadata: &mut Pairs, even_none: bool) {
         let (parent, state) = self.trace_texts();
         for (name, value) in [(member::TRACE_ID, parent), (member::TRACE_STATE, state)] {

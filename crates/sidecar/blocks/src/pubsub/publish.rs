@@ -186,8 +186,8 @@ impl Target<'_> {
         result
     }
 
-    /// Publishes several events. Each [inherits](inherit) the metadata of the request. `span`: the span
-    /// name of each entry.
+    /// Publishes several events. Each [inherits](inherit) the metadata of the request. `span`: the span name
+    /// of each entry.
     ///
     /// # Errors
     /// [`PublishError`]; entries that it does not list were published.
@@ -352,8 +352,8 @@ impl Broker {
         self.outbound.run_coded(|| component.publish(message), code).await
     }
 
-    /// Passes several messages to the broker and retries only those that failed. Returns the remaining
-    /// errors by entry.
+    /// Passes several messages to the broker and retries only those that failed. Returns the remaining errors
+    /// by entry.
     async fn send_bulk(
         &self,
         mut bulk: BulkPublish,

@@ -1,6 +1,5 @@
 //! Topic permissions of an app: `allowedTopics`, `protectedTopics`, `publishingScopes` and
-//! `subscriptionScopes` of the
-//! component.
+//! `subscriptionScopes` of the component.
 
 use outrigger_component::Metadata;
 

@@ -71,8 +71,7 @@ impl Store {
     }
 
     /// Executes all operations or none, by whole keys and without encryption. Returns the new ETag of
-    /// `etag_of`, a key that the
-    /// transaction writes, if the store reports it.
+    /// `etag_of`, a key that the transaction writes, if the store reports it.
     ///
     /// # Errors
     /// [`Cause`].

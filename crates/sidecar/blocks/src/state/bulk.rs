@@ -15,8 +15,7 @@ use crate::outbound::{Cause, Operation};
 type Call<R> = for<'a> fn(&'a dyn StateStore, &'a [R]) -> BoxFuture<'a, Result<(), BulkError>>;
 
 impl Store {
-    /// Calls until all requests succeed or the policy gives up. Requests with an ETag error are not
-    /// retried.
+    /// Calls until all requests succeed or the policy gives up. Requests with an ETag error are not retried.
     pub(super) async fn each<R>(
         &self,
         operation: &Operation,

@@ -76,8 +76,7 @@ fn is_for_actors(properties: &Properties) -> bool {
 }
 
 /// The cipher of a state store, if it has a primary key. A configured key that cannot be read is an error,
-/// because values
-/// would otherwise be written unencrypted.
+/// because values would otherwise be written unencrypted.
 fn cipher(properties: &Properties) -> Result<Option<Cipher>, String> {
     let primary = encryption_key(properties, "primaryEncryptionKey")?;
     let secondary = encryption_key(properties, "secondaryEncryptionKey")?;

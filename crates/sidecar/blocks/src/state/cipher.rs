@@ -1,5 +1,5 @@
-//! Encryption at rest with AES-GCM. The format is Dapr's: base64 of nonce, ciphertext and tag, then `||`
-//! and the key name.
+//! Encryption at rest with AES-GCM. The format is Dapr's: base64 of nonce, ciphertext and tag, then `||` and
+//! the key name.
 
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_192_GCM, AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey,

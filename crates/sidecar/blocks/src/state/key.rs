@@ -15,9 +15,8 @@ pub struct Keys {
 pub struct IllegalKey(pub String);
 
 impl Keys {
-    /// Parses the store's `keyPrefix`: a strategy (`appid`, `name`, `namespace`, `none`) or a literal
-    /// prefix. `namespace` is
-    /// that of the process, if it has one.
+    /// Parses the store's `keyPrefix`: a strategy (`appid`, `name`, `namespace`, `none`) or a literal prefix.
+    /// `namespace` is that of the process, if it has one.
     ///
     /// # Errors
     /// [`IllegalKey`] for a prefix with `||`.

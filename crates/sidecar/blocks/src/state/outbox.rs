@@ -1,14 +1,11 @@
 //! The transactional outbox: the writes of a transaction are published if and only if it commits.
 //!
-//! Before the transaction, the sidecar publishes an event for each value to an internal topic of the app.
-//! The transaction
-//! also stores a marker for each event. A sidecar of the app that receives an internal event looks up its
-//! marker
-//! ([`relay`]). If the marker exists, the transaction committed, and the sidecar publishes the event to the
-//! store's outbox
-//! topic. A crash at any point therefore neither loses an event nor publishes an uncommitted one. Topics,
-//! events and
-//! markers are compatible with Dapr, whose sidecars may do either half.
+//! Before the transaction, the sidecar publishes an event for each value to an internal topic of the app. The
+//! transaction also stores a marker for each event. A sidecar of the app that receives an internal event
+//! looks up its marker ([`relay`]). If the marker exists, the transaction committed, and the sidecar
+//! publishes the event to the store's outbox topic. A crash at any point therefore neither loses an event nor
+//! publishes an uncommitted one. Topics, events and markers are compatible with Dapr, whose sidecars may do
+//! either half.
 
 mod event;
 mod relay;
@@ -175,8 +172,7 @@ impl Outbox {
     }
 
     /// Whether the outcome of the last transaction is unknown. The store may be unavailable, so that relays
-    /// would wait in vain
-    /// for the markers of further events.
+    /// would wait in vain for the markers of further events.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.is_in_doubt.load(Ordering::Relaxed)
     }

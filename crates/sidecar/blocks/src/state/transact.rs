@@ -46,8 +46,7 @@ impl Store {
     }
 
     /// Executes all operations or none, by the app's keys. An empty list does not call the store. With an
-    /// outbox, the writes are
-    /// published; `trace`: the span of the request.
+    /// outbox, the writes are published; `trace`: the span of the request.
     ///
     /// # Errors
     /// [`StateError`].

@@ -1,8 +1,7 @@
 //! Bulk subscriptions: several events in one call of the app.
 //!
-//! The engine orders, attempts and retries each event separately. Attempts that start at about the same
-//! time are collected
-//! here and sent together.
+//! The engine orders, attempts and retries each event separately. Attempts that start at about the same time
+//! are collected here and sent together.
 
 mod grpc;
 mod http;
@@ -61,9 +60,8 @@ struct EventBudget {
 
 impl OpenBatches {
     /// Whether the open batches are complete, because no further event can arrive until one of them is
-    /// settled. Either they
-    /// hold all events that may be in flight, or the broker's window is full and they hold every event in
-    /// flight.
+    /// settled. Either they hold all events that may be in flight, or the broker's window is full and they
+    /// hold every event in flight.
     fn are_complete(&self) -> bool {
         let members = self.batches.values().map(|batch| batch.members.len());
         let (members, budget) = (members.sum::<usize>(), &self.budget);

@@ -1,6 +1,5 @@
 //! Limits how often an event becomes a dead letter, because dead-letter topics may form a loop. The count
-//! travels with the
-//! event, so that it works across sidecars.
+//! travels with the event, so that it works across sidecars.
 
 use std::borrow::Cow;
 
@@ -18,9 +17,8 @@ pub(super) const MAX_HOPS: u32 = 16;
 /// Payload and metadata of a dead letter.
 pub(super) type DeadLetter = (Bytes, Pairs);
 
-/// The dead letter of a message with its count: an extension attribute of an event, or metadata of a
-/// message without an
-/// envelope. `None` if the message has already been one [`MAX_HOPS`] times.
+/// The dead letter of a message with its count: an extension attribute of an event, or metadata of a message
+/// without an envelope. `None` if the message has already been one [`MAX_HOPS`] times.
 pub(super) async fn next(message: &Message, is_raw: bool) -> Option<DeadLetter> {
     let size = message.data.len();
     if size <= INLINE {

@@ -1,6 +1,5 @@
-//! The life cycle of components in every block: which are started, in which order and with which
-//! properties, how they
-//! change and end.
+//! The life cycle of components in every block: which are started, in which order and with which properties,
+//! how they change and end.
 #![expect(clippy::unwrap_used, reason = "shared test helpers may panic")]
 
 mod encryption;
@@ -28,8 +27,8 @@ use outrigger_telemetry::trace::Tracer;
 use outrigger_testing::log_lines::Lines;
 use tracing::Level;
 
-/// A secret store with one secret, `token`, whose value is its property `value`. Errors for other names
-/// show that value.
+/// A secret store with one secret, `token`, whose value is its property `value`. Errors for other names show
+/// that value.
 struct Vault(String);
 
 #[async_trait]
@@ -85,9 +84,8 @@ impl SecretStore for Gate {
     }
 }
 
-/// A catalog whose secret stores record their properties. `slow` ones never start, `broken` ones fail, and
-/// so do bindings
-/// whose error shows their properties.
+/// A catalog whose secret stores record their properties. `slow` ones never start, `broken` ones fail, and so
+/// do bindings whose error shows their properties.
 fn catalog(seen: &Arc<Mutex<Vec<String>>>) -> Catalog {
     let mut catalog = Catalog::empty();
     catalog.state = outrigger_components::builtin().state;

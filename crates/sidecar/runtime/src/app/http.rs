@@ -76,8 +76,7 @@ pub fn request_headers(mut metadata: HeaderMap, trace: &Parent, body: &Body) -> 
     let trace = take_trace(&mut metadata, trace);
     let mut headers = internal_to_http(metadata);
     // A content length that contradicts the body would break the connection. If the length is unknown, the
-    // app sees the
-    // caller's value, if it is a number.
+    // app sees the caller's value, if it is a number.
     if body.known_length().is_none()
         && let Some(length) = length
         && length.to_str().is_ok_and(|l| l.parse::<u64>().is_ok())
@@ -88,9 +87,9 @@ pub fn request_headers(mut metadata: HeaderMap, trace: &Parent, body: &Body) -> 
     headers
 }
 
-/// Removes the caller's trace headers from a call and returns the current trace. The caller's trace state
-/// is kept only if it
-/// belongs to the same trace; without a valid parent it is ignored (W3C Trace Context section 3.3).
+/// Removes the caller's trace headers from a call and returns the current trace. The caller's trace state is
+/// kept only if it belongs to the same trace; without a valid parent it is ignored (W3C Trace Context section
+/// 3.3).
 pub(super) fn take_trace(metadata: &mut HeaderMap, current: &Parent) -> Parent {
     let mut trace = current.clone();
     if trace.state.is_none() && metadata.contains_key(names::TRACESTATE) {

@@ -72,9 +72,8 @@ pub async fn wait_for_port(address: &str, port: u16, protocol: &str) {
     tracing::info!(target: "dapr.runtime", "application discovered on port {port}");
 }
 
-/// Probes the app until cancelled: at once, then at each interval. The app is healthy after one success,
-/// and unhealthy
-/// after `threshold` failures in a row. Signals `first` after the first probe.
+/// Probes the app until cancelled: at once, then at each interval. The app is healthy after one success, and
+/// unhealthy after `threshold` failures in a row. Signals `first` after the first probe.
 pub async fn probe(
     channel: Arc<AppChannel>,
     config: AppHealth,

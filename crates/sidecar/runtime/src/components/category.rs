@@ -88,8 +88,7 @@ pub(super) struct RegisteredPart {
 
 impl RegisteredPart {
     /// Removes the part at once, unless it has been replaced. The returned future waits until it is unused,
-    /// at most `limit`, and
-    /// closes it.
+    /// at most `limit`, and closes it.
     pub(super) fn end(self, log_name: String, limit: Duration) -> impl Future<Output = ()> + Send {
         let users = self.registration.withdraw();
         async move {

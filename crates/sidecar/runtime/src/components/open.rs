@@ -362,9 +362,8 @@ impl Opening<'_> {
         }
     }
 
-    /// Warns about unused properties, which Dapr ignores but users probably meant. A failed component may
-    /// not have read all
-    /// properties; then only likely misspellings of properties that it looked up are reported.
+    /// Warns about unused properties, which Dapr ignores but users probably meant. A failed component may not
+    /// have read all properties; then only likely misspellings of properties that it looked up are reported.
     pub fn show_unused(&self, metadata: &Metadata, built: bool) {
         for Unused { name, near } in metadata.unused() {
             if OWN.iter().any(|own| own.eq_ignore_ascii_case(&name)) {

@@ -92,8 +92,7 @@ fn repeated(component: &Component) -> Vec<String> {
 }
 
 /// Looks up the secrets of a resource's items in `store`, which the resource calls `named`. If it names no
-/// store, items that
-/// came with a value are not missing: the operator of a cluster resolves secrets itself.
+/// store, items that came with a value are not missing: the operator of a cluster resolves secrets itself.
 pub async fn fill_secrets(
     items: &mut [NameValue],
     namespace: &str,

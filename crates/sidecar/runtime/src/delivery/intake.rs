@@ -88,8 +88,7 @@ pub trait Consumer: Sync {
 }
 
 /// Offers messages to the engine and settles them until stopped, or until the subscription ends by itself:
-/// then returns
-/// `false`. All messages are settled when it returns.
+/// then returns `false`. All messages are settled when it returns.
 ///
 /// # Errors
 /// Why the subscription ended; a settlement may not have reached the broker.

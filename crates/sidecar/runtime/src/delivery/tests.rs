@@ -115,10 +115,7 @@ async fn stop_skips_queued_events() {
     assert!(matches!(second, Err(Undelivered::Stopped)));
     if let Ok(third) = third {
         let third = third.settled().await;
-        assert!(
-            matches!(third, Err(Undelivered::Stopped)),
-            "it was not in flight"
-        );
+        assert!(matches!(third, Err(Undelivered::Stopped)), "it was not in flight");
     }
 }
 
@@ -167,9 +164,8 @@ async fn revoked_key_cancels_retry() {
     assert!(matches!(settled, Err(Undelivered::Revoked)), "{settled:?}");
 }
 
-/// The result of an event whose key is revoked during its last attempt, which ends in `outcome`.
-/// `undecided`: the source has
-/// to decide on the event.
+/// The result of an event whose key is revoked during its last attempt, which ends in `outcome`. `undecided`:
+/// the source has to decide on the event.
 async fn revoked_in_its_last_attempt(outcome: Outcome, undecided: bool) -> Result<u32, Undelivered> {
     let (policy, metrics) = (policy(), metrics());
     let (inbox, mut engine) = engine(LIMITS, Some(&policy), &metrics);

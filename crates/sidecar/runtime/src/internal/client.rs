@@ -129,9 +129,8 @@ impl From<SendError> for RemoteError {
     }
 }
 
-/// One attempt: sends the call to an instance of the target and waits for the head of the app's response.
-/// The payload
-/// follows as the reply's body, in messages of at most `max_message` bytes.
+/// One attempt: sends the call to an instance of the target and waits for the head of the app's response. The
+/// payload follows as the reply's body, in messages of at most `max_message` bytes.
 ///
 /// # Errors
 /// [`RemoteError`] if the peer returned no response of the app.
@@ -211,8 +210,7 @@ fn reply(head: ResponseHead, body: Body) -> Result<Reply, Status> {
 }
 
 /// Whether the status is interim and cannot end a response (RFC 9110, section 15.2). 101 can; it is handled
-/// with the
-/// responses of apps.
+/// with the responses of apps.
 fn is_interim(code: u16) -> bool {
     (100..200).contains(&code) && code != StatusCode::SWITCHING_PROTOCOLS
 }

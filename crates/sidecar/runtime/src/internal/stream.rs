@@ -16,8 +16,7 @@ use outrigger_wire::invoke::{self, Chunk, FrameReader, Limits, Payload};
 use tonic::{Code, Status};
 
 /// Largest payload of one message, bytes. Peers count a whole message against their `--max-body-size`. It
-/// must be below the
-/// smallest limit in use, and large enough to amortise the overhead of a message.
+/// must be below the smallest limit in use, and large enough to amortise the overhead of a message.
 const CHUNK: usize = 32 * 1024;
 /// Overhead of a message besides its payload, bytes: framing, and the head of a call in the first message.
 const MAX_OVERHEAD: usize = 64 * 1024;
@@ -291,9 +290,8 @@ impl MessageStream {
         Body::Stream(Box::pin(self)).counted(connection)
     }
 
-    /// Fails if a request does not start, or a started message or announced payload does not continue.
-    /// Peers may be silent
-    /// before a response, and between messages if the payload length is unknown.
+    /// Fails if a request does not start, or a started message or announced payload does not continue. Peers
+    /// may be silent before a response, and between messages if the payload length is unknown.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         let is_due = self.direction == Direction::Request && !self.begun;
         if !is_due && self.announced == 0 && !self.frames.is_within_message() {

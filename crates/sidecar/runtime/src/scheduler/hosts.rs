@@ -16,8 +16,7 @@ use crate::life::Condition;
 
 /// Timeout of opening a connection, including TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of the first list. A scheduler without a leader may take long, while another already has the
-/// list.
+/// Timeout of the first list. A scheduler without a leader may take long, while another already has the list.
 const FIRST_LIST: Duration = Duration::from_secs(30);
 /// Backoff before a scheduler is asked again.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));

@@ -32,9 +32,8 @@ const MAX_TRIGGERS: usize = 1024;
 const MAX_DETACHED: usize = 4096;
 /// Prefix of actor types that sidecars implement, such as those of workflows.
 const INTERNAL_TYPES: &str = "dapr.internal.";
-/// Time for the triggers of a replaced stream to be acknowledged. Longer ones continue, but their results
-/// are lost and the
-/// scheduler redelivers them.
+/// Time for the triggers of a replaced stream to be acknowledged. Longer ones continue, but their results are
+/// lost and the scheduler redelivers them.
 const HANDOVER: Duration = Duration::from_secs(60);
 /// Timeout for the scheduler to end a stream after its last acknowledgement.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -92,8 +91,7 @@ enum Intake {
     /// All triggers.
     All,
     /// The stream was replaced, but the scheduler still sends on it. Late triggers are accepted while this
-    /// many earlier ones
-    /// are unfinished, so that they do not wait for those.
+    /// many earlier ones are unfinished, so that they do not wait for those.
     Late { unfinished: usize },
     /// Nothing: further triggers go to another sidecar or are redelivered.
     Nothing,
@@ -167,8 +165,8 @@ impl Stream {
     }
 
     /// Opens the stream and handles its triggers until it ends. Triggers that the app has started then
-    /// continue: cancelling
-    /// them would not stop the app, and redelivered triggers would run concurrently with it.
+    /// continue: cancelling them would not stop the app, and redelivered triggers would run concurrently with
+    /// it.
     async fn take_triggers(&self) -> Result<(), Status> {
         let (answers, messages) = mpsc::channel(1);
         let outgoing = unfold((Some(self.first()), messages), async |(first, mut messages)| {
@@ -250,10 +248,8 @@ impl Stream {
     }
 
     /// Lets triggers that the app has started continue without their stream. Queued ones are cancelled,
-    /// because they are
-    /// redelivered. A redelivered trigger that is already detached is not detached twice, so that long ones
-    /// do not pile up
-    /// with every reconnect.
+    /// because they are redelivered. A redelivered trigger that is already detached is not detached twice, so
+    /// that long ones do not pile up with every reconnect.
     fn detach(&self, running: Running) {
         let mut count = 0;
         for Handling { key, begun, handled } in running {
@@ -278,9 +274,8 @@ impl Stream {
         }
     }
 
-    /// Whether a trigger on a replaced stream is handled: reminders always, because they are routed to
-    /// their actors, and jobs
-    /// while the app accepts any. Others are redelivered when the stream ends.
+    /// Whether a trigger on a replaced stream is handled: reminders always, because they are routed to their
+    /// actors, and jobs while the app accepts any. Others are redelivered when the stream ends.
     fn is_taken_late(&self, trigger: &WatchJobsResponse) -> bool {
         match target(trigger) {
             Some(Type::Actor(_)) => true,
@@ -320,8 +315,7 @@ impl Stream {
     }
 
     /// Handles and acknowledges a trigger. A late one that fails is not acknowledged: this may be the wrong
-    /// sidecar, and the
-    /// trigger is redelivered when the stream ends.
+    /// sidecar, and the trigger is redelivered when the stream ends.
     fn answer(
         &self,
         trigger: WatchJobsResponse,
@@ -334,8 +328,7 @@ impl Stream {
         let begun = DeliveryStarted::default();
         let begins = begun.clone();
         // The payload is in memory twice: as received and as sent to the app. Payloads of workflows and
-        // activities are counted
-        // by the worker queue.
+        // activities are counted by the worker queue.
         let data = trigger.data.as_ref().filter(|_| !is_internal(&trigger));
         let bytes = data.map_or(0, |data| 2 * data.value.len());
         let held = self.scheduler.payloads.hold(bytes);
@@ -474,9 +467,8 @@ mod tests {
         }
     }
 
-    /// Sends triggers to an app with a limit of 100 payload bytes. Each step is the number of responses
-    /// that the app sends and the
-    /// expected number of triggers that it has started.
+    /// Sends triggers to an app with a limit of 100 payload bytes. Each step is the number of responses that
+    /// the app sends and the expected number of triggers that it has started.
     async fn come(triggers: Vec<WatchJobsResponse>, steps: &[(usize, usize)]) {
         let settings = Settings {
             app_id: "app".into(),
@@ -531,8 +523,8 @@ mod tests {
         come(triggers.collect(), &[(0, 3), (1, 4), (2, 6), (4, 10)]).await;
     }
 
-    /// Invariant: activities in workers do not keep other triggers in the scheduler, however many and
-    /// however long they are.
+    /// Invariant: activities in workers do not keep other triggers in the scheduler, however many and however
+    /// long they are.
     #[tokio::test(start_paused = true)]
     async fn jobs_do_not_wait_for_activities() {
         let activity = TargetActorReminder {

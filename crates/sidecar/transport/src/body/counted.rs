@@ -18,8 +18,8 @@ pub struct Counted {
 }
 
 impl Body {
-    /// Counts the buffered bytes of this body against `connection`. A body that is already in memory does
-    /// not count.
+    /// Counts the buffered bytes of this body against `connection`. A body that is already in memory does not
+    /// count.
     #[inline]
     #[must_use]
     pub fn counted(self, connection: Option<Arc<Unfinished>>) -> Self {

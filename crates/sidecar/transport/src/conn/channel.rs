@@ -12,8 +12,8 @@ use super::{DialError, H2Pool, SendError};
 use crate::body::Body;
 
 /// The transport of generated clients. Connections are opened on demand and reopened after failures. They
-/// close when a
-/// certificate of either end expires or when the peer vanishes, as connections to other sidecars do.
+/// close when a certificate of either end expires or when the peer vanishes, as connections to other sidecars
+/// do.
 #[derive(Clone)]
 pub struct Channel(Arc<H2Pool>);
 

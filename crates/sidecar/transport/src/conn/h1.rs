@@ -2,10 +2,8 @@
 //! the next.
 //!
 //! A connection has no task: the task that makes the call or reads the response body polls hyper's
-//! connection. An idle
-//! connection is a value in a list. Before reuse, the pool asks the kernel whether unread bytes have
-//! arrived. A connection
-//! with bytes beyond its response is not reused.
+//! connection. An idle connection is a value in a list. Before reuse, the pool asks the kernel whether unread
+//! bytes have arrived. A connection with bytes beyond its response is not reused.
 
 mod link;
 
@@ -27,8 +25,7 @@ use crate::body::{Body, BoxError};
 /// Largest number of idle connections.
 const MAX_IDLE: usize = 64;
 /// Idle timeout. It is shorter than the keep-alive of common servers (Node: 5 s), so that a server's close
-/// rarely races
-/// with a request.
+/// rarely races with a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 
 struct Idle {
@@ -125,9 +122,8 @@ impl H1Pool {
     }
 
     /// Sends a request in origin form. The connection returns to the pool when the response body has been
-    /// read. If a
-    /// pooled connection turns out to be closed, the request is retried (see `resend.rs`), finally on a new
-    /// connection.
+    /// read. If a pooled connection turns out to be closed, the request is retried (see `resend.rs`), finally
+    /// on a new connection.
     ///
     /// # Errors
     /// [`SendError`] if no connection could be opened or it broke before the response head.

@@ -27,15 +27,13 @@ const MAX_CONNECTIONS: usize = 64;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Keep-alive to other sidecars, as they expect it: idle time before a ping, and its timeout.
 const PEER_PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
-/// Keep-alive to arbitrary servers. gRPC libraries close connections that are pinged more often than every
-/// 5
+/// Keep-alive to arbitrary servers. gRPC libraries close connections that are pinged more often than every 5
 /// minutes, or without a call in flight.
 const SERVER_PING: (Duration, Duration) = (Duration::from_secs(310), Duration::from_secs(20));
 /// Keep-alive to placement, which pings every 2 s. After this much silence the sidecar is out of its tables.
 const PLACEMENT_PING: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(1));
 /// Keep-alive to schedulers, which ping every 3 s. Dapr's scheduler closes connections that are pinged as
-/// often, so the
-/// sidecar pings only after a longer silence. It gives up after 8 s, as the contract requires.
+/// often, so the sidecar pings only after a longer silence. It gives up after 8 s, as the contract requires.
 const SCHEDULER_PING: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(3));
 /// Flow-control window of a stream, bytes.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -280,8 +278,7 @@ impl H2Pool {
     }
 
     /// Sets scheme and authority (RFC 9113 section 8.3.1), and for plain HTTP the length of the body; gRPC
-    /// has its own
-    /// framing.
+    /// has its own framing.
     fn address_request(&self, request: &mut Request<Body>) {
         *request.version_mut() = http::Version::HTTP_2;
         if let Some(length) = request.body().known_length()

@@ -1,6 +1,6 @@
 //! Decides whether a request without a response is retried on another connection. Without a policy this is
-//! the only
-//! retry, except that a proxied call fails over to another sidecar on the same evidence (`peer/call.rs`).
+//! the only retry, except that a proxied call fails over to another sidecar on the same evidence
+//! (`peer/call.rs`).
 
 use http::Request;
 
@@ -16,8 +16,7 @@ pub(super) struct Unanswered {
 
 impl Unanswered {
     /// The request to send on another connection to `address`. Unless this was the last connection, that is
-    /// the request if
-    /// it was not sent, or the `spare` copy if the connection was lost.
+    /// the request if it was not sent, or the `spare` copy if the connection was lost.
     ///
     /// # Errors
     /// [`SendError`], which keeps the evidence that the server did not process the request.
@@ -41,9 +40,8 @@ impl Unanswered {
     }
 }
 
-/// A copy of a request that the server may process twice: its body is in memory, and its method is safe
-/// (RFC 9110
-/// section 9.2.1) or it has an idempotency key. PUT does not qualify: it may be an actor turn.
+/// A copy of a request that the server may process twice: its body is in memory, and its method is safe (RFC
+/// 9110 section 9.2.1) or it has an idempotency key. PUT does not qualify: it may be an actor turn.
 pub(super) fn spare(request: &Request<Body>) -> Option<Request<Body>> {
     if !request.method().is_safe() && !request.headers().contains_key("idempotency-key") {
         return None;

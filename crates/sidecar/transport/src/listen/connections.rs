@@ -1,6 +1,5 @@
-//! Connection limits of each server, as shares of the process's file descriptors. The rest is for
-//! connections to the app,
-//! to other sidecars and to components.
+//! Connection limits of each server, as shares of the process's file descriptors. The rest is for connections
+//! to the app, to other sidecars and to components.
 
 use outrigger_accept::{Limits, descriptors};
 

@@ -1,4 +1,5 @@
-//! `Upgrade: h2c` (RFC 7540 section 3.2): the request that carries it is answered as stream 1 of the new connection.
+//! `Upgrade: h2c` (RFC 7540 section 3.2): the request that carries it is answered as stream 1 of the new
+//! connection.
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;

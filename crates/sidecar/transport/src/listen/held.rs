@@ -1,7 +1,6 @@
 //! Responses that HTTP/1.1 clients do not read. Each connection buffers at most one, but a server has many
-//! connections,
-//! so one limit covers them all. Over the limit the server closes connections: first those stalled for
-//! longest, then the youngest, so a slow reader still gets its whole response.
+//! connections, so one limit covers them all. Over the limit the server closes connections: first those
+//! stalled for longest, then the youngest, so a slow reader still gets its whole response.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,17 +15,15 @@ use tokio::time::Instant;
 
 use super::LOG;
 
-/// Bytes of responses that HTTP/1.1 clients have not read, for all connections of a server. A larger
-/// response is
-/// buffered only if it is the only one.
+/// Bytes of responses that HTTP/1.1 clients have not read, for all connections of a server. A larger response
+/// is buffered only if it is the only one.
 const MAX_UNREAD_ANSWERS: usize = 1 << 30;
-/// Smaller responses are not counted: counting costs every call, and the socket buffer usually takes them
-/// at once.
+/// Smaller responses are not counted: counting costs every call, and the socket buffer usually takes them at
+/// once.
 const MIN_COUNTED: usize = 64 << 10;
 
-/// Time without progress after which a client counts as stalled. A kernel that buffers megabytes for a
-/// client accepts
-/// more only now and then, even if the client reads steadily.
+/// Time without progress after which a client counts as stalled. A kernel that buffers megabytes for a client
+/// accepts more only now and then, even if the client reads steadily.
 const STALLED: Duration = Duration::from_secs(5);
 
 /// The large responses of a server that are not yet fully written.

@@ -24,9 +24,8 @@ const TIMEOUTS: Timeouts = Timeouts {
     },
 };
 
-/// Serves a connection until the client is done. Once draining, until its calls in flight are done.
-/// `upgrade` holds the
-/// first request of an upgraded connection.
+/// Serves a connection until the client is done. Once draining, until its calls in flight are done. `upgrade`
+/// holds the first request of an upgraded connection.
 ///
 /// # Errors
 /// Why the connection ended early.

@@ -7,8 +7,7 @@ use outrigger_grpc::unfinished::{Bounds, Unfinished, UnfinishedMemory};
 use super::Options;
 
 /// Bytes of incomplete requests on one connection. A sidecar sends 100 calls over one connection and an SDK
-/// all calls of
-/// an app, and each may be as large as a typical message limit.
+/// all calls of an app, and each may be as large as a typical message limit.
 const MAX_UNFINISHED_OF_CONNECTION: usize = 512 << 20;
 /// Bytes of incomplete requests on all connections of a process.
 const MAX_UNFINISHED: usize = 1 << 30;
@@ -16,8 +15,7 @@ const MAX_UNFINISHED: usize = 1 << 30;
 /// Bytes that all connections of the process buffer.
 static MEMORY: UnfinishedMemory = UnfinishedMemory::new();
 
-/// The limits for bodies of at most `max_body` bytes: two of the largest always fit on a connection. No
-/// limit
+/// The limits for bodies of at most `max_body` bytes: two of the largest always fit on a connection. No limit
 /// if bodies have none.
 pub fn unfinished_bounds(max_body: Option<usize>) -> Bounds {
     let two = max_body.map_or(usize::MAX, |limit| limit.saturating_mul(2));

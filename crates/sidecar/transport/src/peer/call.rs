@@ -40,9 +40,8 @@ impl Peers {
     }
 
     /// Sends a request to an instance of an app. If its connection fails and the instance provably has not
-    /// processed the
-    /// request, the next of `requests` goes to another instance, once. `failure` is that of the request
-    /// body.
+    /// processed the request, the next of `requests` goes to another instance, once. `failure` is that of the
+    /// request body.
     ///
     /// # Errors
     /// [`PeerError`]; [`PeerError::Spent`] if there is no request to send.

@@ -55,8 +55,7 @@ impl DaprService {
     }
 }
 
-/// Adds the caller's gRPC metadata to the request metadata. Request metadata win, except over trace
-/// metadata.
+/// Adds the caller's gRPC metadata to the request metadata. Request metadata win, except over trace metadata.
 fn add_headers(metadata: &mut Pairs, headers: &HeaderMap) -> Result<(), Status> {
     let baggage = Baggage::from_headers(headers);
     if let Some((baggage, _)) = baggage.map_err(|error| Status::invalid_argument(error.to_string()))? {

@@ -193,9 +193,8 @@ impl DaprService {
     }
 }
 
-/// Largest sum of values in a bulk get, bytes, for messages of at most `max_message`: more could not be
-/// sent. Without a
-/// message limit it still bounds memory against small requests for large values.
+/// Largest sum of values in a bulk get, bytes, for messages of at most `max_message`: more could not be sent.
+/// Without a message limit it still bounds memory against small requests for large values.
 fn most_in_bulk(max_message: usize) -> usize {
     if max_message == usize::MAX {
         MAX_BULK

@@ -65,8 +65,7 @@ impl DaprService {
 }
 
 /// Waits for the first message with a timeout. The stream does not count against a limit before it, so
-/// without a timeout
-/// clients could open any number.
+/// without a timeout clients could open any number.
 async fn in_time<T>(message: impl Future<Output = Result<Option<T>, Status>>) -> Result<Option<T>, Status> {
     match timeout(FIRST_MESSAGE, message).await {
         Ok(first) => first,

@@ -23,8 +23,7 @@ pub(super) async fn bulk(items: Vec<Found>) -> Bytes {
 }
 
 /// `{"results":[{"key","data","etag","error"}],"token","metadata"}` without empty members; written off the
-/// serving
-/// thread if it is large.
+/// serving thread if it is large.
 pub(super) async fn page(page: QueryPage) -> Bytes {
     let size = page.items.iter().map(|item| item.data.len()).sum();
     offload(size, move || written_page(page)).await

@@ -195,8 +195,8 @@ impl<'de> Object<'de> for Transaction<'de> {
     }
 }
 
-/// An operation of a state or actor transaction. Its request is parsed later, because the operation type
-/// may follow it.
+/// An operation of a state or actor transaction. Its request is parsed later, because the operation type may
+/// follow it.
 #[derive(Default)]
 pub(in crate::http) struct Operation<'de> {
     pub(in crate::http) operation: String,

@@ -1,8 +1,7 @@
 use std::borrow::Cow;
 
 /// A text in which equivalent characters are normalised, for the search only: full-width forms, typographic
-/// dashes and
-/// dots, wide and narrow spaces, other digits, URL escapes. Invisible characters are dropped.
+/// dashes and dots, wide and narrow spaces, other digits, URL escapes. Invisible characters are dropped.
 pub(super) struct Folded<'t> {
     pub(super) text: Cow<'t, str>,
     /// Positions in `text` and in the original after each character whose length changed; ascending.

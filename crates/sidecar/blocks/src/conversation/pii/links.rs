@@ -1,5 +1,5 @@
-//! Findings inside links: links contain numbers and signs that are not personal, but personal data in them
-//! is still removed.
+//! Findings inside links: links contain numbers and signs that are not personal, but personal data in them is
+//! still removed.
 
 use std::ops::Range;
 use std::sync::LazyLock;

@@ -28,9 +28,8 @@ use crate::pubsub::{Broker, apply_overrides};
 const MAX_IN_FLIGHT: usize = 128;
 /// Events in flight or waiting for a marker.
 const MAX_UNSETTLED: usize = 1024;
-/// Time to wait for a marker before the event is returned to the broker, as in the contract. The first
-/// lookup is immediate;
-/// retries back off from the first pause to the second.
+/// Time to wait for a marker before the event is returned to the broker, as in the contract. The first lookup
+/// is immediate; retries back off from the first pause to the second.
 const MARKER_TIMEOUT: Duration = Duration::from_secs(10);
 const MARKER_POLL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// How long an event whose transaction is in flight in this sidecar may delay others.
@@ -97,9 +96,8 @@ impl Relay {
         &self.state.resilience.metrics
     }
 
-    /// Consumes events until `stop`; then all received messages are settled. Cancels `asked` after the
-    /// first attempt to
-    /// subscribe.
+    /// Consumes events until `stop`; then all received messages are settled. Cancels `asked` after the first
+    /// attempt to subscribe.
     pub(super) async fn run(&self, stop: &CancellationToken, asked: &CancellationToken) {
         let mut pause = PAUSES.0;
         loop {
@@ -264,8 +262,7 @@ impl Relay {
     }
 
     /// Deletes the marker of a published event, after the event is acknowledged. Otherwise a redelivered
-    /// event would wait for
-    /// its deleted marker.
+    /// event would wait for its deleted marker.
     async fn forget(&self, store: &Store, marker: &str, tokens: StopTokens<'_>) {
         let attempts = Attempts::new(Some(&self.policy), Key::NONE, self.metrics()).until(tokens.ending);
         let forgotten = attempts.run(|_| async {

@@ -37,8 +37,8 @@ impl Transactions {
         }
     }
 
-    /// A token that is cancelled when the transaction of a marker ends; `None` if it is not in flight in
-    /// this sidecar.
+    /// A token that is cancelled when the transaction of a marker ends; `None` if it is not in flight in this
+    /// sidecar.
     pub(super) fn running(&self, marker: &str) -> Option<CancellationToken> {
         self.known().running.get(marker).cloned()
     }

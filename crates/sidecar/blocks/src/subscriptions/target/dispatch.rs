@@ -111,8 +111,7 @@ impl Target {
         &self.dependencies().resilience.metrics
     }
 
-    /// The ordering of a message. In bulks only a key orders: messages of a partition are delivered
-    /// together.
+    /// The ordering of a message. In bulks only a key orders: messages of a partition are delivered together.
     pub(super) fn order(&self, message: &Message) -> Option<Order> {
         let ordering_key = message.ordering_key.clone()?;
         if self.collector.is_some() && ordering_key.key.is_none() {
@@ -174,8 +173,7 @@ impl Consumer for Target {
 }
 
 /// Limits of messages in flight: the component's concurrency, or enough for one bulk. At most `calls`, the
-/// app's
-/// concurrency, so that no message in flight waits for the app.
+/// app's concurrency, so that no message in flight waits for the app.
 pub(super) fn limits(concurrency: Option<NonZeroUsize>, bulk: Option<&Bulk>, calls: Option<usize>) -> Limits {
     let in_flight = match concurrency {
         Some(concurrency) => concurrency.get(),

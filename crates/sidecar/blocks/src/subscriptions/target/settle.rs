@@ -68,9 +68,8 @@ impl Target {
             .await;
     }
 
-    /// Publishes the dead letter of a message and settles the message. `otherwise`: the settlement without
-    /// a dead-letter topic,
-    /// and the labels of a dropped message.
+    /// Publishes the dead letter of a message and settles the message. `otherwise`: the settlement without a
+    /// dead-letter topic, and the labels of a dropped message.
     async fn settle_failed(
         &self,
         message: &Message,
@@ -100,8 +99,7 @@ impl Target {
     }
 
     /// Publishes a message to the dead-letter topic, with the app's permissions and the component's policy.
-    /// Returns the
-    /// settlement of the message; `None` without a dead-letter topic.
+    /// Returns the settlement of the message; `None` without a dead-letter topic.
     async fn dead_letter(&self, message: &Message, why: &str) -> Option<Settlement> {
         let topic = self.wanted.dead_letter.as_ref()?;
         let Some((data, mut metadata)) = hops::next(message, self.wanted.raw).await else {

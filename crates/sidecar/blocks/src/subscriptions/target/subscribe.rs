@@ -22,8 +22,7 @@ impl Target {
     }
 
     /// Consumes and delivers until `stop`; then all messages are settled. Cancels `asked` after the first
-    /// attempt to subscribe.
-    /// With `first`, its result is sent there and no retry follows.
+    /// attempt to subscribe. With `first`, its result is sent there and no retry follows.
     pub(in crate::subscriptions) async fn run(
         &self,
         stop: &CancellationToken,

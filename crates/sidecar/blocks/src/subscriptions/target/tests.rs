@@ -300,8 +300,7 @@ const EXPIRED: &str =
     r#"{"id":"1","type":"t","source":"s","specversion":"1.0","data":1,"expiration":"2001-01-01T00:00:00Z"}"#;
 
 /// Invariant: a rebalance neither dead-letters a message with attempts left nor acknowledges an unfinished
-/// one; the next
-/// owner gets it.
+/// one; the next owner gets it.
 #[tokio::test]
 async fn rebalance_between_attempts_settles_nothing() {
     let mut scene = Scene::new(PATIENT, wanted()).await;
@@ -346,8 +345,7 @@ async fn rebalance_keeps_other_partitions() {
 }
 
 /// In bulks, messages of a partition are delivered together and do not wait for each other; a rebalance
-/// revokes all of
-/// them.
+/// revokes all of them.
 #[tokio::test]
 async fn rebalance_revokes_bulk_messages() {
     let ordering_key = |key: Option<&'static str>| OrderingKey {
@@ -412,9 +410,8 @@ async fn acknowledges_undeliverable_after_dead_letter() {
     }
 }
 
-/// Invariant: if the dead letter of a message cannot be published, later messages of its key do not
-/// overtake it. They are
-/// returned with it; other keys continue.
+/// Invariant: if the dead letter of a message cannot be published, later messages of its key do not overtake
+/// it. They are returned with it; other keys continue.
 #[tokio::test]
 async fn failed_dead_letter_keeps_key_order() {
     const FIRST: &str = r#"{"id":"first","type":"t","source":"s","specversion":"1.0","data":1}"#;

@@ -66,9 +66,8 @@ impl Link {
         }))
     }
 
-    /// Makes a call. The response may come before the request has been sent; the rest of the request is
-    /// sent while the
-    /// response body is read.
+    /// Makes a call. The response may come before the request has been sent; the rest of the request is sent
+    /// while the response body is read.
     ///
     /// # Errors
     /// Why there is no response; the connection is closed.
@@ -141,8 +140,7 @@ impl Link {
     }
 
     /// Polls the connection until `look` succeeds. Only polling the connection makes progress, so `look`
-    /// needs no waker, and
-    /// neither does the first of two `rounds`: only the socket wakes the task.
+    /// needs no waker, and neither does the first of two `rounds`: only the socket wakes the task.
     fn drive_until<T>(
         &mut self,
         rounds: usize,
@@ -282,8 +280,7 @@ impl AsyncRead for Checked {
         let this = self.get_mut();
         let read = Pin::new(&mut this.io).poll_read(cx, buf);
         // The first read of a call precedes its request. Bytes that arrive here belong to no call, so hyper
-        // gets an
-        // end of stream.
+        // gets an end of stream.
         if this.check.load(Ordering::Relaxed) {
             this.check.store(false, Ordering::Relaxed);
             if read.is_pending() && this.has_unread() {

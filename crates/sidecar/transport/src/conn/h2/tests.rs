@@ -187,8 +187,7 @@ async fn early_response_ends_request() {
         let mut stream = respond.send_response(response, false).unwrap();
         stream.send_data(Bytes::from_static(b"too large"), true).unwrap();
         // RFC 9113 section 8.1: a server that needs no more of the request resets the stream with NO_ERROR
-        // after the
-        // response, as h2 does here.
+        // after the response, as h2 does here.
         drop(request);
     });
     let (pieces, gone, body) = fed();

@@ -2,10 +2,9 @@
 //! decodes them.
 //!
 //! hyper takes a bare line feed after the last chunk as the start of a trailer, and the next request as the
-//! rest of that
-//! trailer. A proxy that takes the line feed as the end of the body forwards that request separately. The
-//! two then disagree
-//! on where requests begin (request smuggling), so a bare line feed is refused.
+//! rest of that trailer. A proxy that takes the line feed as the end of the body forwards that request
+//! separately. The two then disagree on where requests begin (request smuggling), so a bare line feed is
+//! refused.
 
 /// The position in a chunked body.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

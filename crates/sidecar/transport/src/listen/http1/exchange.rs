@@ -106,8 +106,7 @@ impl Exchange {
     }
 
     /// The service has the request; `length` is that of its body, `None` for chunks. Returns how many bytes
-    /// were read after
-    /// its head.
+    /// were read after its head.
     #[inline]
     pub(super) fn begin(&self, length: Option<u64>, version: Version) -> usize {
         let mut current = self.current();
@@ -117,8 +116,7 @@ impl Exchange {
     }
 
     /// The framing of the request body, once the service has the request, and whether the client accepts
-    /// interim
-    /// responses.
+    /// interim responses.
     #[inline]
     pub(super) fn framing(&self) -> (Option<Framing>, bool) {
         let mut current = self.current();

@@ -1,12 +1,9 @@
 //! Splits the byte stream of a client for hyper: one head, then its body, then the next head.
 //!
-//! There are two reasons. First, `http::Uri` refuses targets that curl and browsers send, so they are
-//! escaped before hyper
-//! parses them. Second, whether a client may half-close depends on the position: within a request it is an
-//! error, after
-//! one the client may still wait for the response. The reader scans a head once for its end. hyper parses
-//! it and derives
-//! the framing of the body before the reader passes any of the body.
+//! There are two reasons. First, `http::Uri` refuses targets that curl and browsers send, so they are escaped
+//! before hyper parses them. Second, whether a client may half-close depends on the position: within a
+//! request it is an error, after one the client may still wait for the response. The reader scans a head once
+//! for its end. hyper parses it and derives the framing of the body before the reader passes any of the body.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -119,9 +116,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         }
     }
 
-    /// The connection for another protocol. It starts with the bytes after the last request; `read` are
-    /// those that hyper
-    /// already has.
+    /// The connection for another protocol. It starts with the bytes after the last request; `read` are those
+    /// that hyper already has.
     pub(super) fn into_raw(mut self, read: &[u8]) -> Self {
         self.at = ReaderState::Raw;
         let ahead = std::mem::take(&mut self.ahead);
@@ -130,9 +126,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         self
     }
 
-    /// Closes the connection. It drains what the client still sends for a while: with unread bytes the
-    /// kernel would reset
-    /// the connection, and the client would lose the last response.
+    /// Closes the connection. It drains what the client still sends for a while: with unread bytes the kernel
+    /// would reset the connection, and the client would lose the last response.
     pub(super) async fn close(&mut self, linger: Duration) {
         let gone = async {
             let mut space = [0; 1024];
@@ -255,9 +250,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         }
     }
 
-    /// The client has half-closed. It may still wait for the response, or it is gone and the call should
-    /// end; both look the
-    /// same. An interim response, which every HTTP/1.1 client must accept, tells them apart.
+    /// The client has half-closed. It may still wait for the response, or it is gone and the call should end;
+    /// both look the same. An interim response, which every HTTP/1.1 client must accept, tells them apart.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if !self.ended {
             self.ended = true;

@@ -293,8 +293,7 @@ async fn metadata_overrides_relayed_envelope() {
 }
 
 /// Events are returned without a failure mark, with which brokers would dead-letter or skip them. If the
-/// store is not
-/// loaded, the outcome is unknown however old the event is.
+/// store is not loaded, the outcome is unknown however old the event is.
 #[tokio::test]
 async fn returns_undecided_events_without_failure() {
     #[derive(Debug, Clone, Copy)]

@@ -40,8 +40,7 @@ async fn unhealthy_app_gets_no_events() {
 }
 
 /// Invariant: if the broker drops messages without a consumer, an unhealthy app does not end the
-/// subscription. Messages
-/// that arrive then are returned for any consumer, and none is dead-lettered.
+/// subscription. Messages that arrive then are returned for any consumer, and none is dead-lettered.
 #[tokio::test]
 async fn keeps_required_consumer_while_app_unhealthy() {
     let mut scene = Scene::new("", wanted()).await;
