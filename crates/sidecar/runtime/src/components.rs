@@ -179,8 +179,8 @@ impl Components {
         self.table().live.iter().map(Live::registered).collect()
     }
 
-    /// Starts the initial components: secret stores first, each after the store of its own secrets, then all
-    /// others concurrently.
+    /// Starts the initial components: secret stores first, each after the store that holds its secrets, then
+    /// all others concurrently.
     ///
     /// # Errors
     /// [`StartError`] of the first that fails without `ignoreErrors`; running ones are closed again.

@@ -141,7 +141,7 @@ pub struct Scheduler {
     detached: watch::Sender<HashSet<String>>,
     /// Memory of the payloads in flight.
     payloads: Arc<Payloads>,
-    /// Cancelled when no more triggers are accepted.
+    /// Cancelled to stop accepting triggers.
     ending: CancellationToken,
 }
 

@@ -12,8 +12,8 @@ const MAX_WINDOW_MEMORY: usize = 64 * 1024 * 1024;
 /// Budget of window growth across all connections.
 pub static WINDOW_MEMORY: WindowMemory = WindowMemory::new(MAX_WINDOW_MEMORY);
 
-/// Response bytes that clients of all connections have not read. Above this limit a connection over its fair
-/// share gets no more buffer; above twice the limit none does. At least the limit of one connection.
+/// Response bytes that clients of all connections have not read. Above this limit, connections over their
+/// fair share must read first; above twice the limit all must. At least the limit of one connection.
 const MAX_UNREAD_ANSWERS: usize = 1088 << 20;
 
 /// Budget of unread response bytes across all connections.

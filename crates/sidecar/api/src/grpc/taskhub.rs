@@ -94,8 +94,8 @@ impl TaskHub {
     }
 }
 
-/// The status of an error; `what` names the failed operation. Actor errors have no codes of their own unless
-/// the contract defines one.
+/// The status of an error; `what` names the failed operation. Actor errors have codes only if the contract
+/// defines them.
 fn failed(error: &ActorError, what: &str) -> Status {
     let code = match error {
         ActorError::Internal(_) => Code::Unknown,

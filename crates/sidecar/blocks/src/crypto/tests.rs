@@ -343,7 +343,7 @@ async fn missing_key_looks_like_wrong_key() {
     assert_eq!(texts, ["failed to validate the document's signature"]);
 }
 
-/// A document that an attacker who knows `file_key` could write, with `wrapped` as the wrapped file key.
+/// A document forged with knowledge of `file_key`, with `wrapped` as the wrapped file key.
 fn forged(file_key: &FileKey, key: &str, wrapping: Wrapping, wrapped: &[u8]) -> Vec<u8> {
     let prefix = [7; scheme::PREFIX];
     let manifest = Manifest {

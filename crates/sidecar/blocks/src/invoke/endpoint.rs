@@ -287,7 +287,7 @@ fn described(error: &(dyn std::error::Error + 'static)) -> String {
     )
 }
 
-/// Sends a request to `url`, regardless of its own target.
+/// Sends a request to `url` instead of its target.
 async fn transmit(
     client: &reqwest::Client,
     url: String,

@@ -1,4 +1,4 @@
-//! Builds the bytes for the broker from what an app publishes.
+//! Wraps the payload that an app publishes in an envelope for the broker.
 
 use std::sync::Arc;
 use std::time::Duration;

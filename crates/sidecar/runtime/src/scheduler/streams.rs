@@ -85,7 +85,7 @@ pub(super) async fn keep(scheduler: Arc<Scheduler>) {
     }
 }
 
-/// What a stream accepts from the scheduler.
+/// The triggers that a stream accepts from the scheduler.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Intake {
     /// All triggers.

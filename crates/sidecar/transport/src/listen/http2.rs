@@ -51,7 +51,7 @@ where
         max_streams: MAX_STREAMS,
         open_streams: Some(&budget::CALLS),
         header_list: options.header_list_limit,
-        // At least enough for one header list of the largest size beside others.
+        // At least two header lists of the largest size, so that one does not block all others.
         header_memory: HEADER_MEMORY.saturating_add((options.header_list_limit as usize).saturating_mul(2)),
         send_buffer: SEND_BUFFER,
         grpc: options.versions == Versions::Http2,

@@ -186,8 +186,8 @@ async fn early_response_ends_request() {
         let response = Response::builder().status(413).body(()).unwrap();
         let mut stream = respond.send_response(response, false).unwrap();
         stream.send_data(Bytes::from_static(b"too large"), true).unwrap();
-        // RFC 9113 section 8.1: a server that needs no more of the request resets the stream with NO_ERROR
-        // after the response, as h2 does here.
+        // RFC 9113 section 8.1: a server that does not need the rest of the request resets the stream with
+        // NO_ERROR after the response, as h2 does here.
         drop(request);
     });
     let (pieces, gone, body) = fed();
