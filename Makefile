@@ -1,4 +1,4 @@
-# Each target checks what the machine lacks and installs it where a package manager can.
+# Each target checks for missing tools and installs those that a package manager can.
 
 # Evaluated when a target uses them, after the tools were installed. Quoted: the path of a checkout may have spaces.
 RELEASE = "$(shell scripts/target)/release"
@@ -12,19 +12,19 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-build: ## release binaries: daprd, sentry, scheduler, placement and the demo; then how to start the control plane
+build: ## release binaries: daprd, sentry, scheduler, placement and the demo; prints how to start the control plane
 	@scripts/need cargo cc make
 	scripts/build
 	@scripts/laptop
 
-demo: ## the CA, a scheduler, placement, two sidecars with mTLS, two apps; every kind of call, state, events, a job, an actor and a workflow whose sidecars are killed
+demo: ## the CA, a scheduler, placement, two sidecars with mTLS, two apps; every kind of call, state, events, a job, and an actor and a workflow that survive the kill of their sidecars
 	@scripts/need cargo cc make python3
-	@echo "building daprd, sentry, scheduler, placement and the demo: some minutes the first time"
+	@echo "building daprd, sentry, scheduler, placement and the demo: this takes some minutes the first time"
 	scripts/build demo
 	@echo
 	@$(DEMO)/outrigger-demo run
 
-test: ## every test; says what it skips and why
+test: ## every test; reports what it skips and why
 	@scripts/test
 
 nightly: ## make test, and SDKs for Go, JavaScript and Java, Pulsar, mixtures with Dapr, Kubernetes (2 hours)
@@ -38,11 +38,11 @@ check: ## format, words, lints, documentation
 	scripts/docs crates
 	scripts/docs
 
-oracle: ## our HTTP/2 and that of hyper and h2 in the same conversations
+oracle: ## differential test of our HTTP/2 against hyper and h2
 	@scripts/need cargo cc make
 	cargo test -p outrigger-http2 --test http2 --locked differential
 
-conformance: build ## the cases of Dapr's own suite that are known to pass
+conformance: build ## the cases of Dapr's own test suite that are known to pass
 	@scripts/need python3 venv git
 	conformance/check $(RELEASE)
 
@@ -54,7 +54,7 @@ sdk: build ## Dapr's official SDKs and the examples: Python, Go, and if installe
 	! scripts/need jdk 2>/dev/null || conformance/sdk-java/run $(RELEASE)
 	examples/run --binaries $(RELEASE) --all
 
-pluggable: build ## components in a process of their own, by Dapr's Go SDK for them
+pluggable: build ## pluggable components built with Dapr's Go SDK
 	@scripts/need python3 venv
 	conformance/pluggable/run $(RELEASE)
 
@@ -82,43 +82,43 @@ kubernetes: ## the chart, control plane and sidecars against a real kube-apiserv
 	conformance/kubernetes/run $(RELEASE)
 	conformance/kubernetes/switch
 
-measurekubernetes: ## the operator and the injector at scale, and Dapr's after them, each on an API server of its own (half an hour)
+measurekubernetes: ## the operator and the injector at scale, then Dapr's, each on a separate API server (half an hour)
 	@scripts/need cargo cc make python3 venv etcd
 	scripts/build checks
 	conformance/build reference
 	scripts/measure-kubernetes $(RELEASE) $(PEER_BIN)
 
-measure: build ## CPU, memory and latency under Fortio, beside Dapr in the same run
+measure: build ## CPU, memory and latency under Fortio, with Dapr in the same run
 	@scripts/need python3 venv
 	conformance/build fortio reference
 	scripts/measure $(RELEASE) $(PEER_BIN)
 
-bench: ## the report, in one run with Dapr, Envoy and nginx where they are (two hours; BENCH=--quick: 3 minutes)
+bench: ## the report, in one run with Dapr, Envoy and nginx if they are installed (two hours; BENCH=--quick: 3 minutes)
 	@scripts/need cargo cc make
-	@test -x $(PEER_BIN)/envoy || command -v envoy >/dev/null || echo "without Envoy: conformance/build envoy"
-	@command -v nginx >/dev/null || echo "without nginx: apt-get update && apt-get install nginx-light, for the floor"
+	@test -x $(PEER_BIN)/envoy || command -v envoy >/dev/null || echo "Envoy is missing: conformance/build envoy"
+	@command -v nginx >/dev/null || echo "nginx, the lower bound, is missing: apt-get update && apt-get install nginx-light"
 	@scripts/dist
 	envoy=$(PEER_BIN)/envoy; [ -x "$$envoy" ] || envoy=; \
 	  $(DIST)/outrigger-bench run --reference $(PEER_BIN) $${envoy:+--envoy "$$envoy"} $(BENCH)
 
-benchstate: ## get and save of state, in one run with Dapr where it is (45 minutes; BENCH=--quick: 2 minutes)
+benchstate: ## get and save of state, in one run with Dapr if it is built (45 minutes; BENCH=--quick: 2 minutes)
 	@scripts/need cargo cc make
-	@{ command -v redis-server && ls $$(command -v postgres) /usr/lib/postgresql/*/bin/postgres; } >/dev/null 2>&1 || echo "stores that are not installed are left out: apt-get update && apt-get install redis-server postgresql"
+	@{ command -v redis-server && ls $$(command -v postgres) /usr/lib/postgresql/*/bin/postgres; } >/dev/null 2>&1 || echo "stores that are not installed are skipped; to install them: apt-get update && apt-get install redis-server postgresql"
 	@scripts/dist
 	$(DIST)/outrigger-bench state --reference $(PEER_BIN) $(BENCH)
 
-benchpubsub: build ## publish/subscribe on one sidecar, beside Dapr in the same run: CPU, rates, time to delivery
+benchpubsub: build ## publish/subscribe on one sidecar, with Dapr in the same run: CPU, rates, time to delivery
 	@scripts/need python3 venv redis kafka
 	conformance/build fortio reference
 	scripts/measure-blocks $(RELEASE) $(PEER_BIN) --parts publish,delivery
 
-benchblocks: build ## the same for jobs and actors; what callers of actors notice when hosts come and go
+benchblocks: build ## the same for jobs and actors; the effect on callers of actors when hosts join and leave
 	@scripts/need python3 venv
 	conformance/build fortio reference
 	scripts/measure-blocks $(RELEASE) $(PEER_BIN) --parts jobs,actors
 	scripts/measure-rebalance $(RELEASE) $(PEER_BIN)
 
-benchworkflows: build ## workflows with Dapr's Go SDK, beside Dapr in the same run: rates, CPU, time of a step, memory
+benchworkflows: build ## workflows with Dapr's Go SDK, with Dapr in the same run: rates, CPU, time of a step, memory
 	@scripts/need python3 venv redis postgres
 	conformance/build reference
 	scripts/measure-workflows $(RELEASE) $(PEER_BIN)
@@ -128,19 +128,19 @@ cost: ## instructions and allocations of a call, against crates/testing/cost/bud
 	scripts/build checks
 	$(RELEASE)/outrigger-cost $(COST)
 
-faults: build ## workflows and events while workers, sidecars, stores, brokers and the control plane are killed; brokers out of reach for 30 s, placement for a minute: three quarters of an hour
+faults: build ## workflows and events while workers, sidecars, stores, brokers and the control plane are killed; with brokers unreachable for 30 s and placement for a minute (45 minutes)
 	@scripts/need cargo cc make python3 venv redis postgres mosquitto rabbitmq nats kafka etcd
 	conformance/deliveries $(RELEASE)
 	conformance/faults $(RELEASE)
 	conformance/faults $(RELEASE) --long 60
 	conformance/outages
 
-fuzz: ## the parsers of what comes from the network under libFuzzer, a minute each
+fuzz: ## the network parsers under libFuzzer, a minute each
 	@scripts/fuzz
 
 deny: ## licences, bans and sources of every dependency
 	@scripts/need cargo cc venv
 	scripts/deny
 
-clean-room: ## .ci/run, make demo and make test as on a machine that has never seen the project (hours)
+clean-room: ## .ci/run, make demo and make test on a simulated fresh machine (hours)
 	scripts/clean-room
