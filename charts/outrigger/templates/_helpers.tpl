@@ -1,6 +1,6 @@
-{{- /* Parts that objects of the chart share. "part" is a dict: root, component, app, values. */ -}}
+{{- /* Templates shared by the objects of the chart. "part" is a dict: root, component, app, values. */ -}}
 
-{{- /* A number or a text as it stands in the values. Helm reads numbers in files as floats, which templates write with an
+{{- /* A number or text as written in the values. Helm reads numbers as floats, which templates print with an
   exponent from a million on. */ -}}
 {{- define "outrigger.plain" -}}
 {{- if kindIs "float64" . }}
@@ -9,7 +9,7 @@
 {{- end }}
 {{- end -}}
 
-{{- /* A list, or a text with commas, as the latter. */ -}}
+{{- /* A list or a comma-separated text, as a comma-separated text. */ -}}
 {{- define "outrigger.joined" -}}
 {{ join "," . | nospace }}
 {{- end -}}
@@ -33,7 +33,7 @@
 {{- toYaml $labels }}
 {{- end -}}
 
-{{- /* An image: a name with a slash is complete. */ -}}
+{{- /* An image reference: a name with a slash is used unchanged. */ -}}
 {{- define "outrigger.image" -}}
 {{- if contains "/" .name }}{{ .name }}{{ else }}{{ .root.Values.global.registry }}/{{ .name }}:{{ include "outrigger.tag" .root }}{{ end }}
 {{- end -}}
@@ -42,7 +42,7 @@
 {{ .Values.global.mtls.sentryAddress | default (printf "dapr-sentry.%s.svc.cluster.local:443" .Release.Namespace) }}
 {{- end -}}
 
-{{- /* The root certificates in the trust bundle, under the name that sentry writes them to. */ -}}
+{{- /* File name of the root certificates in the trust bundle, as sentry writes it. */ -}}
 {{- define "outrigger.root-name" -}}
 {{ base (.Values.global.issuerFilenames.ca | default "ca.crt") }}
 {{- end -}}
@@ -51,8 +51,8 @@
 /var/run/secrets/dapr.io/tls/{{ include "outrigger.root-name" . }}
 {{- end -}}
 
-{{- /* Where placement listens. Sidecars that run, and those of Dapr's injector, ask here whatever apiPort says, and a headless
-  Service translates no ports: apiPort is that of the Service alone. */ -}}
+{{- /* Port of placement. Running sidecars, and those of Dapr's injector, use this port regardless of apiPort, and a headless
+  Service does not translate ports. So apiPort applies only to the Service. */ -}}
 {{- define "outrigger.placement-port" -}}
 50005
 {{- end -}}
@@ -61,12 +61,12 @@
 {{ .Values.global.mtls.controlPlaneTrustDomain }}
 {{- end -}}
 
-{{- /* Name of the control plane's Configuration, where it is not the one that is looked for by default. */ -}}
+{{- /* Name of the control plane's Configuration, if it is not the default. */ -}}
 {{- define "outrigger.other-configuration" -}}
 {{- with .Values.dapr_config.dapr_default_system_config_name }}{{ if ne . "daprsystem" }}{{ . }}{{ end }}{{ end -}}
 {{- end -}}
 
-{{- /* The rights of a role are the release's namespace's, or the cluster's. */ -}}
+{{- /* Kind of roles: those of the release's namespace, or of the cluster. */ -}}
 {{- define "outrigger.scope" -}}
 {{ if .Values.global.rbac.namespaced }}Role{{ else }}ClusterRole{{ end }}
 {{- end -}}
@@ -104,7 +104,7 @@ prometheus.io/path: "/"
 {{- end }}
 {{- end -}}
 
-{{- /* Arguments of those that have an identity of sentry and are told so by flags. */ -}}
+{{- /* TLS arguments of processes that get their identity from sentry. */ -}}
 {{- define "outrigger.tls-arguments" -}}
 - --tls-enabled
 - --trust-domain={{ include "outrigger.trust-domain" . }}
@@ -133,7 +133,7 @@ periodSeconds: {{ .probe.periodSeconds }}
 failureThreshold: {{ .probe.failureThreshold }}
 {{- end -}}
 
-{{- /* What stands in every container: image, probes, resources, security. Also of the dict: binary, image, health,
+{{- /* Fields of every container: image, probes, resources, security. Additional keys of the dict: binary, image, health,
   nonRoot. */ -}}
 {{- define "outrigger.container" -}}
 name: {{ .app }}
@@ -160,7 +160,7 @@ securityContext:
   {{- end }}
 {{- end -}}
 
-{{- /* The trust bundle and the token that proves who a process is. */ -}}
+{{- /* The trust bundle, and the token that authenticates a process to sentry. */ -}}
 {{- define "outrigger.identity-mounts" -}}
 - name: dapr-trust-bundle
   mountPath: /var/run/secrets/dapr.io/tls
@@ -187,7 +187,7 @@ securityContext:
 {{- end }}
 {{- end -}}
 
-{{- /* Where pods run, and from where they get their images. Also of the dict: spread. */ -}}
+{{- /* Scheduling of pods, and their image pull secrets. Additional key of the dict: spread. */ -}}
 {{- define "outrigger.placing" -}}
 {{- $global := .root.Values.global -}}
 affinity:
@@ -238,7 +238,7 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
-{{- /* Metadata of a pod. Also of the dict: service (what the control plane calls it), annotations. */ -}}
+{{- /* Metadata of a pod. Additional keys of the dict: service (its name in the control plane), annotations. */ -}}
 {{- define "outrigger.pod-metadata" -}}
 labels:
   {{- include "outrigger.labels" . | nindent 2 }}
@@ -263,7 +263,7 @@ metadata:
     {{- include "outrigger.labels" . | nindent 4 }}
 spec:
   {{- $disruption := .root.Values.global.ha.disruption }}
-  {{- /* Kubernetes takes one of them. */}}
+  {{- /* Kubernetes accepts only one of them. */}}
   {{- if $disruption.minimumAvailable }}
   minAvailable: {{ include "outrigger.plain" $disruption.minimumAvailable }}
   {{- else }}
@@ -274,13 +274,13 @@ spec:
       app: {{ .app }}
 {{- end -}}
 
-{{- /* The only namespace that the operator follows: named, or the one where its rights are. Nothing where it follows all. */ -}}
+{{- /* The only namespace that the operator watches: the configured one, or the one of its permissions. Empty if it watches all. */ -}}
 {{- define "outrigger.watched" -}}
 {{ .Values.dapr_operator.watchNamespace | default (ternary .Release.Namespace "" .Values.global.rbac.namespaced) }}
 {{- end -}}
 
-{{- /* Gives a service account of the release a role of its scope. A dict: root, role, kind, account; namespace, where it is
-  not the release's. */ -}}
+{{- /* Binds a role of its scope to a service account of the release. Keys of the dict: root, role, kind, account; namespace, if
+  it is not the release's. */ -}}
 {{- define "outrigger.binding" -}}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ .kind }}Binding
