@@ -34,8 +34,8 @@ class Side:
 
 
 def value(store):
-    """What is kept in a store. Under encryption Dapr keeps the printed form of a value, not its JSON: of a number the
-    two are the same."""
+    """The stored form of a value. With encryption Dapr stores the printed form of a value, not its JSON; for numbers they are
+    equal."""
     return 42 if "encrypted" in store or "new-key" in store else VALUE
 
 
@@ -44,7 +44,7 @@ def same(got, expected, what=""):
         raise AssertionError(f"{what}: got {got!r}, expected {expected!r}")
 
 
-# What is checked of a state store: written by `w`, read by `r`. Names of keys start with the direction, `d`.
+# Checks of a state store: `w` writes, `r` reads. Keys start with the direction, `d`.
 
 def values(w, r, write, read, d):
     same(w.save(write, f"{d}-v", value(write)), 204, "save")
@@ -90,7 +90,7 @@ def expiry(w, r, write, read, d):
     time.sleep(2.1)
     same(r.get(read, f"{d}-short")[0], 204, "get of what expired")
     same(r.save(read, f"{d}-long", 3), 204, "save without expiry")
-    same(w.get(write, f"{d}-long")[1]["metadata.ttlexpiretime"], None, "it does not expire any more")
+    same(w.get(write, f"{d}-long")[1]["metadata.ttlexpiretime"], None, "no longer expires")
 
 
 def queries(w, r, write, read, d):
@@ -120,7 +120,7 @@ def locks(w, r, write, read, d):
 
     same(lock(w, write, "ann"), True, "lock")
     same(lock(r, read, "bob"), False, "lock of what the other holds")
-    same(unlock(r, read, "bob"), 2, "unlock by somebody else")
+    same(unlock(r, read, "bob"), 2, "unlock by another owner")
     same(unlock(r, read, "ann"), 0, "unlock by the owner elsewhere")
     same(unlock(w, write, "ann"), 1, "unlock of what is free")
     same(lock(w, write, "ann", 1), True, "lock for a second")
@@ -130,7 +130,7 @@ def locks(w, r, write, read, d):
 
 
 class Configurations:
-    """Configuration stores, which others write."""
+    """Configuration stores, written by other programs."""
 
     def __init__(self, redis, postgres):
         self.redis, self.postgres = redis, postgres
@@ -161,7 +161,7 @@ class Configurations:
         while len(seen) < 2:
             side, items = changes.get(timeout=TIMEOUT)
             told = [(key, item.value, item.version, dict(item.metadata)) for key, item in items.items()]
-            # Dapr may still tell what a connection heard before it was subscribed again.
+            # Dapr may still report changes from before the new subscription.
             if told[0][1] == "changed":
                 seen[side] = told
         same(seen[r], seen[w], "the change")
@@ -179,7 +179,7 @@ CREATE TRIGGER settings AFTER INSERT OR UPDATE ON settings FOR EACH ROW EXECUTE 
 
 
 def stores(folder, redis, postgres, turn):
-    """The components, as YAML, and what is checked on which: (name of the check, check, store to write, to read)."""
+    """The components as YAML, and the checks: (name, check, store to write, store to read)."""
     state = (values, raw_bytes, etags, transactions, expiry)
     documents, plan = [], []
 
@@ -202,7 +202,7 @@ def stores(folder, redis, postgres, turn):
             tableName=f"state_{prefix}", metadataTableName=f"metadata_{prefix}")
     secret = dict(connectionString=file, tableName="secret", metadataTableName="secret_metadata")
     add("sqlite-encrypted", "state.sqlite", state, encrypt=("old",), **secret)
-    # The same table after a change of keys: what the old key wrote is readable, what is written has the new one.
+    # The same table after a key rotation: values of the old key are readable, new ones use the new key.
     add("sqlite-new-key", "state.sqlite", (values, transactions), encrypt=("new", "old"), **secret)
     plan.append(("sqlite: values under the key before", values, "sqlite-encrypted", "sqlite-new-key"))
     number = 0 if turn == "ours" else 1
@@ -227,7 +227,7 @@ def stores(folder, redis, postgres, turn):
 
 
 def turn(fleet, binaries, first, redis, postgres):
-    """Both sidecars on the same fresh stores; `first` makes the tables. Returns how many checks passed and failed."""
+    """Runs both sidecars on the same fresh stores; `first` creates the tables. Returns the numbers of passed and failed checks."""
     folder = fleet.dir / f"turn-{first}"
     folder.mkdir()
     documents, plan = stores(folder, redis, postgres, first)
@@ -244,7 +244,7 @@ def turn(fleet, binaries, first, redis, postgres):
             label = f"tables by {first}, written by {w.name}, {name}"
             try:
                 check(w, r, write, read, w.name)
-            except Exception as error:  # whatever it is, the other checks go on
+            except Exception as error:  # the other checks continue
                 failed += 1
                 print(f"FAILED  {label}: {type(error).__name__} {error}", flush=True)
             else:

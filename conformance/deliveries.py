@@ -1,8 +1,7 @@
-"""Publish and subscribe while things break. Run by the script `deliveries`.
+"""Publish/subscribe under faults. Run by the script `deliveries`.
 
-After each fault: every event whose publisher was told that it is taken has been handled to its end by an app; where the
-broker keeps the order of a key, no event was begun before the one in front of it had been handled to its end; and nothing
-but poison became a dead letter.
+Invariants after each fault: an app has finished every event whose publish call succeeded; if the broker keeps the order of a
+key, no event started before its predecessor was finished; and only poison became a dead letter.
 """
 
 import argparse
@@ -23,12 +22,12 @@ from deliveries_servers import BROKERS, LEASE, OUTAGE, TOPIC, collect, subscribe
 from sdk.world import component
 
 KEYS = 8
-# Events per second of a publisher, about.
+# Approximate event rate of a publisher, per second.
 RATE = 100
 
 
 class World:
-    """A publisher, and consumers of one group with an app each."""
+    """A publisher, and consumers of one group, each with an app."""
 
     def __init__(self, fleet, broker, count, proxy):
         self.fleet, self.broker, self.count, self.proxy = fleet, broker, count, proxy
@@ -58,7 +57,7 @@ class World:
         return [f"--resources-path={folder}"]
 
     def group(self, member):
-        """The app id of a sidecar: members share the events."""
+        """The app id of a sidecar: members of a group share the events."""
         return "members" if member in self.members else member
 
     def start_app(self, member):
@@ -85,7 +84,7 @@ class World:
         self.start_app(member)
 
     def roll(self, member):
-        """As a rolling restart does: the sidecar ends in order, then its app."""
+        """Like a rolling restart: stops the sidecar gracefully, then its app."""
         self.kills += 1
         self.fleet.end(f"daprd-{member}")
         self.fleet.end(f"app-{member}")
@@ -93,7 +92,7 @@ class World:
         self.start_sidecar(member)
 
     def publish(self, number, poison=False):
-        """Publishes one event until it is taken; that may put it there twice."""
+        """Publishes one event until the call succeeds; this may duplicate it."""
         data = {"number": number, "key": number % KEYS, **({"poison": True} if poison else {})}
         path = f"/v1.0/publish/broker/{TOPIC}?metadata.partitionKey=k{data['key']}"
         deadline = time.monotonic() + fleets.TIMEOUT
@@ -106,11 +105,11 @@ class World:
                 self.told.add(number)
                 return
             if time.monotonic() > deadline:
-                raise AssertionError(f"publishing goes on failing: {status} {text}")
+                raise AssertionError(f"publishing keeps failing: {status} {text}")
             time.sleep(0.1)
 
     def load(self, poisons=()):
-        """Publishes all events at an even rate, in the background; the thread, which carries what went wrong."""
+        """Publishes all events at an even rate, in the background; returns the thread, which holds an error."""
         def run():
             try:
                 begun = time.monotonic()
@@ -125,7 +124,7 @@ class World:
         return thread
 
     def lines(self):
-        """What apps wrote: who, what, key, number; a line that is being written is left out."""
+        """The journal of the apps: app, action, key, number; an incomplete last line is ignored."""
         text = self.journal.read_text()
         for line in text[:text.rfind("\n") + 1].splitlines():
             _at, who, what, key, number = line.split(" ")
@@ -145,7 +144,7 @@ class World:
                    lambda: len(self.numbers("end")) >= of)
 
     def check(self, loading, poisons=frozenset()):
-        """The invariants; how many events came more than once."""
+        """Checks the invariants; returns the number of duplicate events."""
         loading.join(fleets.TIMEOUT)
         if loading.is_alive() or loading.wrong:
             raise AssertionError(f"publishing: {loading.wrong or 'it hangs'}")
@@ -165,12 +164,12 @@ class World:
         self.until(lambda: f"dead letters: {sorted(poisons - self.numbers('parked'))}",
                    lambda: poisons <= self.numbers("parked"))
         if others := self.numbers("parked") - poisons:
-            raise AssertionError(f"dead letters that are none: {sorted(others)[:10]}")
+            raise AssertionError(f"unexpected dead letters: {sorted(others)[:10]}")
         return self.ends() - len(self.numbers("end"))
 
 
 def killed(world, kill):
-    """Members are killed, one at random each time, under load."""
+    """Kills members under load, one at random each time."""
     loading = world.load()
     for part in (0.1, 0.3, 0.5, 0.7):
         world.until_taken(part)
@@ -179,17 +178,17 @@ def killed(world, kill):
 
 
 def sidecars_killed(world):
-    """Sidecars of consumers are killed while they deliver."""
+    """Kills consumer sidecars during deliveries."""
     return killed(world, world.kill_sidecar)
 
 
 def apps_killed(world):
-    """Apps are killed while they handle events."""
+    """Kills apps while they handle events."""
     return killed(world, world.kill_app)
 
 
 def publisher_killed(world):
-    """The sidecar of the publisher is killed; what it has not confirmed is published again."""
+    """Kills the publisher's sidecar; unconfirmed events are published again."""
     loading = world.load()
     for part in (0.2, 0.5, 0.8):
         world.until_taken(part)
@@ -201,7 +200,7 @@ def publisher_killed(world):
 
 
 def broker_killed(world):
-    """The broker is killed, and comes back after two seconds."""
+    """Kills the broker and restarts it after two seconds."""
     loading = world.load()
     for part in (0.2, 0.6):
         world.until_taken(part)
@@ -213,15 +212,15 @@ def broker_killed(world):
 
 
 def connections_cut(world):
-    """The connections of all sidecars to the broker are cut for longer than leases last. Afterwards, once all is handled, no
-    event comes again."""
+    """Cuts the connections of all sidecars to the broker for longer than leases last. Once all events are handled, none is
+    redelivered."""
     loading = world.load()
     world.until_taken(0.3)
     if not world.proxy.cut():
-        raise AssertionError("no sidecar took the proxy that was cut")
+        raise AssertionError("no sidecar used the proxy")
     time.sleep(OUTAGE)
     if len(world.told) == world.count:
-        raise AssertionError("events were taken without their broker")
+        raise AssertionError("events were accepted without their broker")
     world.proxy.restore()
     loading.join(fleets.TIMEOUT)
     world.until(lambda: f"handled: {sorted(world.told - world.numbers('end'))[:10]}",
@@ -230,12 +229,12 @@ def connections_cut(world):
     before = world.ends()
     time.sleep(2 * LEASE)
     if more := world.ends() - before:
-        raise AssertionError(f"{more} events came again after all had been handled")
+        raise AssertionError(f"{more} events were redelivered after all had been handled")
     return world.check(loading)
 
 
 def rolling_restart(world):
-    """All consumers are restarted, one after the other, under load."""
+    """Restarts all consumers in turn under load."""
     loading = world.load()
     for part, member in zip((0.2, 0.4, 0.6), world.members):
         world.until_taken(part)
@@ -244,7 +243,7 @@ def rolling_restart(world):
 
 
 def slow_beside_fast(world):
-    """One consumer is slow; nothing waits for it but what it has, and where a key keeps its order what is of its keys."""
+    """One consumer is slow; only its own events wait for it, and those of its keys if the broker keeps their order."""
     slow = world.members[0]
     world.work[slow] = 0.5
     world.fleet.end(f"app-{slow}")
@@ -262,19 +261,19 @@ def slow_beside_fast(world):
 
 
 def poison(world):
-    """Events that the app refuses stand between good ones, of the same key and of others."""
+    """Mixes events that the app refuses with good ones, of the same key and of others."""
     poisons = frozenset({world.count // 4, world.count // 2})
     return world.check(world.load(poisons), poisons)
 
 
 FAULTS = [sidecars_killed, apps_killed, publisher_killed, broker_killed, connections_cut, rolling_restart, slow_beside_fast, poison]
-# Made in every run of the tests.
+# Run by every test run.
 QUICK = {"sqlite sidecars killed", "redis sidecars killed", "redis broker killed", "sqlite poison",
          "outbox redis over redis sidecars killed", "outbox redis over redis connections cut"}
 
 
 def checks():
-    """What there is to check: how it is run with a fleet and a count, and its name."""
+    """The checks: a function of fleet and count, and a name."""
     for broker, fault in itertools.product(BROKERS, FAULTS):
         if fault is broker_killed and not (broker.process and broker.keeps_groups):
             continue

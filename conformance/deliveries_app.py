@@ -1,4 +1,4 @@
-"""A subscriber in a process of its own, so that it can be killed.
+"""A subscriber in a separate process, so that it can be killed.
 
 usage: deliveries_app.py NAME PORT JOURNAL WORK    every begin and end of an event is a line of JOURNAL; WORK is seconds;
 of an outbox only some of the events take that long
@@ -13,7 +13,7 @@ import urllib.request
 import http_app
 
 name, port, journal, work = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
-# Of so many transactions of an outbox one is slow.
+# One of this many outbox transactions is slow.
 SLOW = 20
 out = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -23,8 +23,7 @@ def note(what, data):
 
 
 def stored(data, event):
-    """Whether the value of an event of an outbox could be asked for in the store; what is wrong with the event is noted.
-    Poison is refused."""
+    """Whether the store could be asked for the value of an outbox event; records problems of the event. Poison is refused."""
     key = {"key": f"{data['part']}/{event['id']}", "number": data["number"]}
     note("begin", key)
     if data["part"] == "plain":

@@ -1,10 +1,10 @@
-"""The outbox while things break: part of the script `deliveries`.
+"""The outbox under faults: part of the script `deliveries`.
 
-Replicas of an app write transactions to a store with an outbox; a sidecar, the broker or the store is killed meanwhile, the
-connections to the broker are cut, for 30 s too, all consumers are restarted one after the other, further ones join and leave,
-the app that gets the events is slow, or events are poison. Then: the events of every transaction that is stored have come, with the projected data, whether its caller was told of success, of
-a failure or of nothing; every transaction that succeeded is stored; no event came before its value was stored; nothing but
-poison is a dead letter; and nothing is left in work that can be finished.
+Replicas of an app write transactions to a store with an outbox. Faults: a sidecar, the broker or the store is killed, the
+connections to the broker are cut, also for 30 s, all consumers are restarted in turn, replicas join and leave, the app that gets
+the events is slow, or events are poison. Invariants: the events of every stored transaction have arrived, with the projected data,
+whether its caller got success, failure or no response; every successful transaction is stored; no event arrived before its value
+was stored; only poison is a dead letter; and no event stays unfinished that can be finished.
 """
 
 import functools
@@ -23,21 +23,21 @@ from deliveries_servers import TOPIC, collect, subscribe
 from sdk.world import component
 
 MEMBERS = ["0", "1"]
-# Those that join them for a while.
+# Replicas that join for a while.
 GUESTS = ["2", "3"]
 GROUP = "writers"
-# Transactions per second, of all threads that write.
+# Transactions a second, of all writer threads.
 RATE, THREADS = 100, 4
-# Where delays are measured.
+# Store and broker of the delay measurement.
 LIGHT_RATE = 20
-# What a transaction writes: of the first a projection is published, of the second the value.
+# The writes of a transaction: for the first a projection is published, for the second the value.
 PARTS = ("order", "line")
 JSON = {"content-type": "application/json"}
 
 
 class Pair:
-    """A store, and the broker of its outbox. `discards`: what never became a transaction is dropped after 10 s instead of
-    waiting an hour at the broker, and then everything has to be finished in the end."""
+    """A store and the broker of its outbox. `discards`: events without a transaction are dropped after 10 s instead of staying
+    at the broker for an hour; then everything must be finished at the end."""
 
     def __init__(self, store, broker, discards):
         self.store, self.broker, self.discards = store, broker, discards
@@ -50,13 +50,13 @@ PAIRS = [Pair(kinds.SqliteStore, kinds.SqliteBroker, True), Pair(kinds.RedisStor
 
 
 class World:
-    """Two replicas of an app that writes, a reader of its events, and a collector of dead letters."""
+    """Two replicas of a writing app, a reader of its events, and a collector of dead letters."""
 
     def __init__(self, fleet, pair, count, rate=RATE, proxy=None, poisons=frozenset(), work=0):
         self.fleet, self.pair, self.count, self.rate = fleet, pair, count, rate
-        # Seconds that the app takes for some of the events.
+        # Seconds that the app spends on some of the events.
         self.work = work
-        # Numbers of transactions whose events the app refuses.
+        # Transaction numbers whose events the app refuses.
         self.poisons = poisons
         self.internal = f"default{GROUP}-{fleet.suffix}{TOPIC}outbox"
         self.broker = pair.broker(fleet, [self.internal])
@@ -65,7 +65,7 @@ class World:
         self.store = pair.store(fleet)
         self.journal = fleet.dir / "journal"
         self.journal.touch()
-        # Numbers of transactions: those that were begun, and when it was told that they had succeeded.
+        # Transaction numbers: those begun, and the times at which they were confirmed.
         self.begun, self.told = 0, {}
         self.refused = 0
         self.lock = threading.Lock()
@@ -83,7 +83,7 @@ class World:
         group = GROUP if member in MEMBERS + GUESTS else member
         properties = {name: str(value).format(member=member, group=group) for name, value in self.broker.properties.items()}
         (folder / "broker.yaml").write_text(component("broker", f"pubsub.{self.broker.kind}", **properties))
-        # The reader looks at the keys of the writers; it has no outbox.
+        # The reader checks the keys of the writers; it has no outbox.
         properties = {**self.store.properties, "keyPrefix": "none"}
         if member in MEMBERS + GUESTS:
             properties |= {"outboxPublishPubsub": "broker", "outboxPublishTopic": TOPIC}
@@ -91,7 +91,7 @@ class World:
                 properties["outboxDiscardWhenMissingState"] = "true"
         (folder / "store.yaml").write_text(component("store", f"state.{self.store.kind}", **properties))
         if member == "reader":
-            # It asks the store for each value, which may be away for a while; with poison it is not.
+            # It asks the store for each value, which may be unavailable for a while; not with poison.
             subscribe(folder, "stored", retries=50 if self.poisons else -1)
         elif member == "collector":
             collect(folder)
@@ -114,7 +114,7 @@ class World:
         self.ports[member] = self.writers[member].ports
 
     def write(self):
-        """One transaction, by either replica; what failed is not tried again."""
+        """One transaction, by either replica, without retries."""
         with self.lock:
             number = self.begun
             self.begun += 1
@@ -138,7 +138,7 @@ class World:
         return status == 204
 
     def load(self):
-        """Writes at an even rate until enough transactions have succeeded, in the background; the threads."""
+        """Writes at an even rate until enough transactions have succeeded, in the background; returns the threads."""
         def run():
             pause, due = THREADS / self.rate, time.monotonic()
             while len(self.told) < self.count:
@@ -151,13 +151,13 @@ class World:
         return threads
 
     def until_told(self, part):
-        """Goes on at some moment after this part of the transactions has succeeded."""
+        """Waits until this share of the transactions has succeeded, and a random moment longer."""
         of = int(self.count * part)
         fleets.eventually(lambda: f"{of} of {self.count} transactions done, but {len(self.told)}", lambda: len(self.told) >= of)
         time.sleep(random.uniform(0, 0.3))
 
     def came(self, kind):
-        """What the apps noted: when, the part and the number, and the id of the event."""
+        """The journal of the apps: time, part and number, and the id of the event."""
         text = self.journal.read_text()
         for line in text[:text.rfind("\n") + 1].splitlines():
             at, _, what, key, number = line.split(" ")
@@ -172,7 +172,7 @@ class World:
         return {event for _, event, _ in self.came("parked")}
 
     def kept(self, keys):
-        """Which of these keys the store has."""
+        """The keys that are in the store."""
         found = set()
         for at in range(0, len(keys), 100):
             status, _, items = self.reader.ask("POST", "/v1.0/state/store/bulk", {"keys": keys[at:at + 100]}, JSON)
@@ -187,15 +187,15 @@ class World:
         return {keys[key] for key in self.kept(list(keys))}
 
     def settle(self):
-        """Waits until what was on its way again has come, and then for longer than any lease lasts: nothing more comes."""
+        """Waits until redeliveries in flight have arrived, then longer than any lease lasts: nothing more may arrive."""
         time.sleep(2 * kinds.LEASE)
         before = len(list(self.came("end")))
         time.sleep(2 * kinds.LEASE)
         if more := len(list(self.came("end"))) - before:
-            raise AssertionError(f"{more} events came again after all had been handled")
+            raise AssertionError(f"{more} events were redelivered after all had been handled")
 
     def in_work(self):
-        """Internal events that sidecars have taken and not finished."""
+        """Internal events that sidecars have received and not finished."""
         total = 0
         for writer in self.writers.values():
             text = fleets.scraped(writer)
@@ -204,11 +204,11 @@ class World:
         return total
 
     def check(self, threads):
-        """The invariants; what there is to tell of it."""
+        """Checks the invariants; returns a summary."""
         for thread in threads:
             thread.join(fleets.TIMEOUT)
             if thread.is_alive():
-                raise AssertionError(f"{len(self.told)} of {self.count} transactions have succeeded, and no more do")
+                raise AssertionError(f"{len(self.told)} of {self.count} transactions have succeeded, and no others do")
         told, poison = ({(part, number) for part in PARTS for number in numbers} for numbers in (self.told, self.poisons))
         fleets.eventually(lambda: f"events of transactions that succeeded: {sorted(told - poison - self.handled())[:10]}",
                           lambda: told - poison <= self.handled())
@@ -217,21 +217,21 @@ class World:
             raise AssertionError(f"succeeded, but not stored: {sorted(lost)[:10]}")
         if halves := {event for event in stored if any((part, event[1]) not in stored for part in PARTS)}:
             raise AssertionError(f"half a transaction is stored: {sorted(halves)[:10]}")
-        fleets.eventually(lambda: f"events of what is stored: {sorted(stored - poison - self.handled())[:10]}",
+        fleets.eventually(lambda: f"events of stored transactions: {sorted(stored - poison - self.handled())[:10]}",
                           lambda: stored - poison <= self.handled())
         fleets.eventually(lambda: f"dead letters: {sorted(stored & poison - self.parked())}",
                           lambda: stored & poison <= self.parked())
         if self.pair.discards:
             fleets.eventually(lambda: f"{self.in_work()} internal events finished", lambda: not self.in_work())
         if invented := (self.handled() | self.parked()) - stored:
-            raise AssertionError(f"events of what was never stored: {sorted(invented)[:10]}")
+            raise AssertionError(f"events of transactions that were never stored: {sorted(invented)[:10]}")
         if others := self.parked() - poison:
-            raise AssertionError(f"dead letters that are none: {sorted(others)[:10]}")
+            raise AssertionError(f"unexpected dead letters: {sorted(others)[:10]}")
         for wrong, what in (("early", "before their values were stored"), ("unprojected", "without the projected data")):
             if events := [event for _, event, _ in self.came(wrong)]:
                 raise AssertionError(f"events came {what}: {sorted(events)[:10]}")
         report = self.told_of(stored - told)
-        # In order, with whatever waits for a marker, and while all of their servers are there.
+        # In order, with events that wait for a marker, and while all their servers run.
         for member in [*MEMBERS, "reader", "collector"]:
             self.fleet.end(f"daprd-{member}")
         return report
@@ -244,7 +244,7 @@ class World:
 
 
 def sidecars_killed(pair, fleet, count):
-    """Sidecars that write and publish are killed, one at random each time, and in the end both."""
+    """Kills writing and publishing sidecars, one at random each time, and finally both."""
     world = World(fleet, pair, count)
     threads = world.load()
     for part, members in ((0.1, 1), (0.3, 1), (0.5, 1), (0.7, 2)):
@@ -270,19 +270,19 @@ def server_killed(world, server):
 
 
 def broker_killed(pair, fleet, count):
-    """The broker is killed, and comes back after two seconds."""
+    """Kills the broker and restarts it after two seconds."""
     world = World(fleet, pair, count)
     return server_killed(world, world.broker)
 
 
 def store_killed(pair, fleet, count):
-    """The store is killed, and comes back after two seconds."""
+    """Kills the store and restarts it after two seconds."""
     world = World(fleet, pair, count)
     return server_killed(world, world.store)
 
 
 def connections_cut(pair, fleet, count):
-    """The connections of all sidecars to the broker are cut, and can be made again after three seconds."""
+    """Cuts the connections of all sidecars to the broker for three seconds."""
     with proxies.Proxy() as proxy:
         world = World(fleet, pair, count, proxy=proxy)
         threads = world.load()
@@ -293,19 +293,19 @@ def connections_cut(pair, fleet, count):
             time.sleep(3)
             proxy.restore()
         if not cut:
-            raise AssertionError("no sidecar took the proxy that was cut")
+            raise AssertionError("no sidecar used the proxy")
         return f"{world.check(threads)}, {cut} connections cut"
 
 
 def long_outage(pair, fleet, count):
-    """The connections of all sidecars to the broker are cut for longer than leases last: transactions fail meanwhile. Afterwards,
-    once all is done, no event comes again."""
+    """Cuts the connections of all sidecars to the broker for longer than leases last, so that transactions fail. Once all
+    events are handled, none is redelivered."""
     with proxies.Proxy() as proxy:
         world = World(fleet, pair, count, proxy=proxy)
         threads = world.load()
         world.until_told(0.3)
         if not proxy.cut():
-            raise AssertionError("no sidecar took the proxy that was cut")
+            raise AssertionError("no sidecar used the proxy")
         time.sleep(kinds.OUTAGE)
         if len(world.told) == count:
             raise AssertionError("transactions succeeded without their broker")
@@ -320,7 +320,7 @@ def long_outage(pair, fleet, count):
 
 
 def slow_reader(pair, fleet, count):
-    """The app that gets the events takes longer for some of them than leases last: transactions do not wait for it."""
+    """The reading app spends longer on some events than leases last; transactions do not wait for it."""
     world = World(fleet, pair, count, work=kinds.LEASE + 2)
     threads = world.load()
     for thread in threads:
@@ -331,7 +331,7 @@ def slow_reader(pair, fleet, count):
 
 
 def members_join(pair, fleet, count):
-    """Further replicas join and leave under load: with partitions those of the others change each time."""
+    """Replicas join and leave under load, which moves partitions of the others each time."""
     world = World(fleet, pair, count)
     threads = world.load()
     for part, member in zip((0.2, 0.4), GUESTS):
@@ -346,7 +346,7 @@ def members_join(pair, fleet, count):
 
 
 def rolling_restart(pair, fleet, count):
-    """All that consume are restarted in order, one after the other, under load: those that write, and the reader."""
+    """Restarts all consumers gracefully in turn under load: the writers and the reader."""
     world = World(fleet, pair, count)
     threads = world.load()
     for part, member in zip((0.2, 0.4, 0.6), [*MEMBERS, "reader"]):
@@ -362,8 +362,8 @@ def rolling_restart(pair, fleet, count):
 
 
 def poison(pair, fleet, count):
-    """Events that the app refuses stand between good ones, and on the internal topic there is what no transaction has put
-    there: what cannot be read, and events whose markers never come."""
+    """Mixes events that the app refuses with good ones, and puts foreign messages on the internal topic: invalid ones, and
+    events whose markers never appear."""
     world = World(fleet, pair, count, poisons=frozenset({count // 4, count // 2}))
     threads = world.load()
     for part in (0.2, 0.4, 0.6):
@@ -377,8 +377,8 @@ def poison(pair, fleet, count):
 
 
 def delay(pair, fleet, count):
-    """At light load: how long after the answer to its transaction an event comes, and after that to its publisher one that
-    is published as it is. There is no fixed delay: half of the events take less than a quarter of a second."""
+    """At light load: the delay from the response of a transaction to its event, compared with that of a directly published
+    event. There is no fixed delay: half of the events take less than a quarter of a second."""
     world = World(fleet, pair, count, LIGHT_RATE)
     threads, published = world.load(), {}
     for thread in threads:
@@ -398,16 +398,16 @@ def delay(pair, fleet, count):
     outbox = [1000 * (arrived[part, number] - at) for part in PARTS for number, at in world.told.items()]
     direct = [1000 * (arrived[event] - at) for event, at in published.items()]
     if statistics.median(outbox) > 250:
-        raise AssertionError(f"events come {statistics.median(outbox):.0f} ms after their transactions")
+        raise AssertionError(f"events arrive {statistics.median(outbox):.0f} ms after their transactions")
     shown = [f"{statistics.median(values):.1f} ms (p99 {figures.percentile(values, 99):.1f} ms)" for values in (outbox, direct)]
-    return f"{len(world.told)} transactions, events after {shown[0]}; what is published as it is after {shown[1]}"
+    return f"{len(world.told)} transactions, events after {shown[0]}; directly published ones after {shown[1]}"
 
 
 def checks():
-    """What there is to check: how it is run with a fleet and a count, and its name."""
+    """The checks: a function of fleet and count, and a name."""
     for pair in PAIRS:
         faults = [sidecars_killed, rolling_restart, members_join, slow_reader, poison]
-        # Killing Redis as a store once is enough.
+        # Killing Redis as the store once is enough.
         if pair.broker.process:
             faults += [broker_killed, connections_cut, long_outage]
         if pair.store.process and pair.broker is not kinds.Kafka:

@@ -1,4 +1,4 @@
-"""The brokers and the stores of the checks of deliveries: what sidecars are told of them, how they are killed and come back."""
+"""The brokers and stores of the delivery checks: their components, and how to kill and restart them."""
 
 import os
 
@@ -6,7 +6,7 @@ import servers
 from fleet import HOST
 
 TOPIC, DEAD = "work", "work-dead"
-# Seconds: how long a broker can be out of reach, and how long brokers wait for a consumer that says nothing.
+# Seconds: how long a broker may be unreachable, and how long brokers wait for a silent consumer.
 OUTAGE = float(os.environ.get("OUTAGE_SECONDS", 30))
 LEASE = 3
 SUBSCRIPTION = """apiVersion: dapr.io/v2alpha1
@@ -17,7 +17,7 @@ spec:
   topic: {topic}
   routes: {{default: /{route}}}
 """
-# An app that is away for a moment is no reason for a dead letter; one that refuses an event again and again is.
+# An app that is briefly unavailable must not cause a dead letter; one that refuses an event repeatedly must.
 RESILIENCY = """apiVersion: dapr.io/v1alpha1
 kind: Resiliency
 metadata: {{name: patient}}
@@ -33,7 +33,7 @@ spec:
 
 
 def subscribe(folder, route, retries):
-    """Has the sidecar with these resources give the events to its app; after so many retries (-1: for ever) they are dead."""
+    """Makes the sidecar with these resources deliver events to its app; after this many retries (-1: forever) they are dead letters."""
     (folder / "resiliency.yaml").write_text(RESILIENCY.format(retries=retries))
     text = SUBSCRIPTION.format(topic=TOPIC, route=route) + f"  deadLetterTopic: {DEAD}\n"
     (folder / "subscription.yaml").write_text(text)
@@ -45,8 +45,8 @@ def collect(folder):
 
 
 class Server:
-    """A component's kind and properties, and how its server is killed and comes back, where there is one. `topics` are those
-    beside `TOPIC` and `DEAD` that are used."""
+    """A component's type and properties, and how its server is killed and restarted, if there is one. `topics` are those used
+    in addition to `TOPIC` and `DEAD`."""
 
     name, kind, process, env = "", "", None, None
 
@@ -55,7 +55,7 @@ class Server:
         self.properties = {}
 
     def behind(self, proxy):
-        """Whoever is told of the component from now on reaches its server through this proxy."""
+        """Components created from now on use this proxy to reach the server."""
         proxy.port = self.port
         self.properties = {name: str(value).replace(f"{HOST}:{self.port}", proxy.address)
                            for name, value in self.properties.items()}
@@ -69,7 +69,7 @@ class Server:
 
 
 class Redis(Server):
-    """A Redis that has on its disk what it confirms."""
+    """A Redis that persists what it confirms."""
 
     name, kind, process = "redis", "redis", "app-redis"
 
@@ -82,20 +82,20 @@ class Redis(Server):
         self.properties = {"redisHost": redis.address}
 
     def start(self):
-        # Without a word it would begin with an empty store.
+        # Abruptly, otherwise it would start with an empty store.
         self.command = [*self.command[:self.command.index("--appendonly")], "--appendonly", "yes", "--appendfsync", "always"]
         super().start()
 
 
 class Broker(Server):
-    """What a broker promises."""
+    """The guarantees of a broker."""
 
-    # Events of one key come in order, whoever of a group takes them.
+    # Events of one key arrive in order, whichever member gets them.
     keeps_order = False
     # Several sidecars share the events.
     has_groups = True
-    # It knows of its groups when it comes back from a kill. Mosquitto keeps sessions on its disk, but not who shares
-    # subscriptions: what is published before the first of them is back is for nobody.
+    # It remembers its groups after a kill. Mosquitto persists sessions but not shared subscriptions, so messages published
+    # before the first member is back are lost.
     keeps_groups = True
 
 
@@ -158,7 +158,7 @@ class Mqtt5(Broker):
 
 
 class Mqtt5Shared(Mqtt5):
-    """Replicas share; each keeps its session, and what the broker has sent to one waits for it."""
+    """Replicas share events; each keeps its session, and events sent to one wait for it."""
 
     name, has_groups, keeps_groups = "mqtt5 shared", True, False
 
@@ -178,7 +178,7 @@ class Kafka(Broker):
                            "sessionTimeout": f"{LEASE}s", "heartbeatInterval": "500ms", "backOffDuration": "500ms"}
 
     def behind(self, proxy):
-        """The broker itself tells its clients where it is."""
+        """The broker advertises its address to clients."""
         super().behind(proxy)
         self.server.advertise(proxy.address)
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Documents that one sidecar encrypts and another decrypts: ours and Dapr's, in both directions.
+"""Checks that ours and Dapr's sidecars decrypt each other's documents.
 usage: conformance/documents.py BIN_DIR [REFERENCE_BIN_DIR]
 
-BIN_DIR has our daprd and sentry; the reference folder has Dapr's daprd, and is in the cache where it was built. The
-same wrong requests go to both, and have to fail alike. The last line is 'N passed, N failed'.
+BIN_DIR has our daprd and sentry; the reference folder has Dapr's daprd and defaults to the cache. Invalid requests must fail alike
+in both. The last line is 'N passed, N failed'.
 """
 
 import json
@@ -17,7 +17,7 @@ import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-import fleet as fleets  # noqa: E402  (the path above has to come first)
+import fleet as fleets  # noqa: E402  (after the path above)
 import suite  # noqa: E402
 
 KEYS = HERE.parent / "crates/components/crypto/tests/data/keys.jwks.json"
@@ -32,7 +32,7 @@ def component(name, kind, **properties):
 
 
 def resources(folder):
-    """A key set and a folder of keys; Dapr refuses a set with a kind of key that it does not know."""
+    """A key set and a folder of keys; Dapr refuses a set with an unknown kind of key."""
     known = [key for key in json.loads(KEYS.read_text())["keys"] if key["kid"] != "x25519"]
     keys = folder / "keys"
     keys.mkdir()
@@ -70,7 +70,7 @@ class Side:
 
 
 class Documents(unittest.TestCase):
-    """What one writes the other reads."""
+    """One encrypts, the other decrypts."""
 
     def exchange(self, store, plain, **headers):
         for writer, reader in (("ours", "dapr"), ("dapr", "ours"), ("ours", "ours")):
@@ -111,10 +111,10 @@ class Documents(unittest.TestCase):
 
 
 class Failures(unittest.TestCase):
-    """What is wrong fails alike."""
+    """Invalid requests fail alike."""
 
     def alike(self, what, answers, text=True):
-        """Both answers have the same status and code, and where the text is part of the contract the same text."""
+        """Both responses have the same status and code, and the same text if it is part of the contract."""
         seen = {}
         for side, (status, body) in answers.items():
             parsed = json.loads(body)
@@ -178,5 +178,5 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     built = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else suite.cache() / "bin"
     if not (built / "daprd").exists():
-        sys.exit(f"there is no daprd of Dapr in {built}: build it with conformance/build reference")
+        sys.exit(f"Dapr's daprd is not in {built}: build it with conformance/build reference")
     sys.exit(main(sys.argv[1], built))

@@ -1,4 +1,4 @@
-"""Checks of the chart: what is rendered for which values.
+"""Checks the rendered chart for many sets of values.
 
 usage: checks.py RENDER CHART THEIR_CHART BIN_DIR      the last two may be empty
 """
@@ -12,7 +12,7 @@ import sys
 import compare
 
 NAMESPACE = "dapr-system"
-# Problems of a check that are told.
+# Most problems printed for a check.
 MAX_SHOWN = 20
 FAKE = "-----BEGIN CERTIFICATE-----\nZmFrZQ==\n-----END CERTIFICATE-----"
 EVERYTHING = {
@@ -126,7 +126,7 @@ CASES = {
         "dapr_sidecar_injector": {"enableNativeSidecar": True},
     },
 }
-# Helm reads them as floats, which templates write as 1e+06 and the like.
+# Helm reads them as floats, which templates print as 1e+06.
 LARGE = 1_000_660_000
 NUMBERS = {
     "global": {"tag": LARGE, "k8sLabels": {"build": LARGE}},
@@ -144,7 +144,7 @@ CASES["large numbers"] = NUMBERS
 
 
 def changed(values, change, name=""):
-    """The values with each number changed, and with levels of logs in capitals."""
+    """The values with each number changed to text, and log levels in capitals."""
     if isinstance(values, dict):
         return {name: changed(value, change, name) for name, value in values.items()}
     if name == "logLevel":
@@ -153,20 +153,20 @@ def changed(values, change, name=""):
 
 
 CASES["small numbers"] = changed(NUMBERS, lambda _: 7)
-# Differences from Dapr's chart with these values alone, with their reasons.
+# Expected differences from Dapr's chart with these values, with reasons.
 NAMESPACED = [
-    # Without: its lists of the cluster are refused, and it is never ready.
-    (r"Deployment/dapr-operator", r".*/args/--watch-namespace", "follows where its rights are"),
+    # Dapr's: its cluster-wide lists are refused, and it is never ready.
+    (r"Deployment/dapr-operator", r".*/args/--watch-namespace", "watches the namespace of its permissions"),
     (r"Deployment/dapr-operator", r".*/env/ENABLE_WEBHOOKS", "cannot change definitions"),
 ]
 NAMES = [
-    # Without: they wait for a file that sentry never writes.
-    (r"(Deployment|StatefulSet)/.*", r".*/args/--trust-anchors-file", "is where sentry writes it"),
+    # Dapr's: they wait for a file that sentry never writes.
+    (r"(Deployment|StatefulSet)/.*", r".*/args/--trust-anchors-file", "path that sentry writes"),
     (r"Deployment/dapr-sidecar-injector", r".*/env/DAPR_TRUST_ANCHORS_FILE/value", "likewise"),
-    (r"(Secret|ConfigMap)/dapr-trust-bundle", r"/data/(root.pem|chain.pem|chain.key)", "is where sentry reads it, too"),
+    (r"(Secret|ConfigMap)/dapr-trust-bundle", r"/data/(root.pem|chain.pem|chain.key)", "path that sentry reads"),
 ]
 NAMED = [
-    (r"Deployment/dapr-(operator|sentry)", r".*/args/--config", "Dapr's look for daprsystem, whatever it is called"),
+    (r"Deployment/dapr-(operator|sentry)", r".*/args/--config", "Dapr's always look for daprsystem"),
     (r"Deployment/dapr-sidecar-injector", r".*/env/DAPR_CONTROL_PLANE_CONFIGURATION.*", "likewise"),
 ]
 EXPECTED_IN = {"another configuration": NAMED, "other names of certificates": NAMES, "namespaced": NAMESPACED, "namespaced, with the webhook": NAMESPACED[:1]}
@@ -233,7 +233,7 @@ def pods(objects):
 
 
 def sound(objects):
-    """What holds for any values."""
+    """Invariants for all values."""
     problems = []
     names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects]
     problems += [f"twice: {name}" for name in set(names) if names.count(name) > 1]
@@ -253,9 +253,9 @@ def sound(objects):
         volumes |= {claim["metadata"]["name"] for claim in one["spec"].get("volumeClaimTemplates", [])}
         mounts = {mount["name"] for mount in container.get("volumeMounts", [])}
         if volumes != mounts:
-            problems.append(f"{name}: volumes {sorted(volumes)} are not the mounts {sorted(mounts)}")
+            problems.append(f"{name}: volumes {sorted(volumes)} do not match the mounts {sorted(mounts)}")
         if one["spec"]["selector"]["matchLabels"].items() - apps[name].items():
-            problems.append(f"{name}: its selector is not for its pods")
+            problems.append(f"{name}: its selector does not match its pods")
         variables = [variable["name"] for variable in container["env"]]
         if len(variables) != len(set(variables)):
             problems.append(f"{name}: a variable twice")
@@ -266,11 +266,11 @@ def sound(objects):
         if one["kind"] == "Service" and not any(selector.items() <= labels.items() for labels in apps.values()):
             problems.append(f"Service {one['metadata']['name']} selects nothing")
         if one["kind"] == "PodDisruptionBudget" and len(one["spec"]) != 2:
-            problems.append(f"{one['metadata']['name']}: Kubernetes takes minAvailable or maxUnavailable")
+            problems.append(f"{one['metadata']['name']}: set either minAvailable or maxUnavailable")
         if one["kind"] == "MutatingWebhookConfiguration":
             unasked = {app for rule in one["webhooks"][0].get("objectSelector", {}).get("matchExpressions", [])
                        if (rule["key"], rule["operator"]) == ("app", "NotIn") for app in rule["values"]}
-            problems += [f"{name}: does not come without the injector where webhookFailurePolicy is Fail"
+            problems += [f"{name}: is not exempt from the injector with webhookFailurePolicy Fail"
                          for name, labels in apps.items() if labels["app"] not in unasked]
         if one["kind"].endswith("Binding"):
             role = (one["roleRef"]["kind"], one["roleRef"]["name"])
@@ -278,12 +278,12 @@ def sound(objects):
                 problems.append(f"{one['metadata']['name']}: no {role}")
         for rule in one.get("rules", []) if one["kind"].endswith("Role") else []:
             if "*" in rule["verbs"] + rule["resources"] + rule["apiGroups"]:
-                problems.append(f"{one['metadata']['name']}: a rule for everything")
+                problems.append(f"{one['metadata']['name']}: a rule with wildcards")
     return problems
 
 
 def known_arguments(folder, objects):
-    """Asks a binary with the arguments of its pod, and one more that no binary knows: it must complain of that alone."""
+    """Runs a binary with the arguments of its pod and an unknown one; it must complain only about the latter."""
     problems = []
     for one in pods(objects):
         container = one["spec"]["template"]["spec"]["containers"][0]
@@ -299,7 +299,7 @@ def known_arguments(folder, objects):
 
 
 def particular(rendered):
-    """What single values mean, where Dapr's chart of another version cannot tell."""
+    """The meaning of single values, for which Dapr's chart is no reference because of its version."""
     found = {name: by_name(rendered[name]["objects"]) for name in CASES}
 
     def args(case, kind, name):
@@ -318,14 +318,14 @@ def particular(rendered):
                 if one["metadata"]["name"] == name and one["kind"].startswith("Role")}
 
     def allowed(case, name, place):
-        """What a role of a namespace allows, as resources and verbs."""
+        """The permissions of a namespaced role, as resources and verbs."""
         roles = (one for one in rendered[case]["objects"]
                  if (one["kind"], one["metadata"]["name"], one["metadata"].get("namespace")) == ("Role", name, place))
         return {(resource, verb) for role in roles for rule in role["rules"] for resource in rule["resources"]
                 for verb in rule["verbs"]}
 
     def placement(case):
-        """Its arguments, the names of its ports, and of its pods' volumes; whether it has rights."""
+        """Placement's arguments, port names, volume claims, and whether it has a role."""
         pods, service = found[case]["StatefulSet", "dapr-placement-server"], found[case]["Service", "dapr-placement-server"]
         ports = pods["spec"]["template"]["spec"]["containers"][0]["ports"] + service["spec"]["ports"]
         claims = [claim["metadata"]["name"] for claim in pods["spec"].get("volumeClaimTemplates", [])]
@@ -333,7 +333,7 @@ def particular(rendered):
         return given, {port["name"] for port in ports}, claims, ("Role", "dapr-placement") in found[case]
 
     def scheduler(case):
-        """Its arguments and variables, the names of its ports, and of its pods' volumes."""
+        """The scheduler's arguments and variables, port names, and volumes."""
         pods, service = (found[case][kind, "dapr-scheduler-server"] for kind in ("StatefulSet", "Service"))
         spec = pods["spec"]["template"]["spec"]
         ports = spec["containers"][0]["ports"] + service["spec"]["ports"]
@@ -351,7 +351,7 @@ def particular(rendered):
         return [port["port"] for rule in rules for port in rule["ports"] if "from" in rule and "podSelector" in rule["from"][0]]
 
     def anchors(case):
-        """The files of root certificates that the parts of the control plane are told, but for sentry's."""
+        """The root certificate files in the arguments of the control plane, except sentry's."""
         told = {variables(case, "Deployment", "dapr-sidecar-injector")["DAPR_TRUST_ANCHORS_FILE"]}
         for kind, name in (("Deployment", "dapr-operator"), ("StatefulSet", "dapr-placement-server"),
                            ("StatefulSet", "dapr-scheduler-server")):
@@ -359,8 +359,7 @@ def particular(rendered):
         return told
 
     def listens(case, app):
-        """Of the first port of an app: where its process is told to listen, what its container and its policy open, and where
-        its Services lead, which is all the same."""
+        """The port of an app's process, container, policy and Services, which must all be the same."""
         pod = next(one for one in pods(rendered[case]["objects"]) if one["metadata"]["name"] == app)
         container = pod["spec"]["template"]["spec"]["containers"][0]
         told = [int(port) for port in compare.flags(container["args"]).get("--port", [])]
@@ -376,23 +375,23 @@ def particular(rendered):
     secret, bundle = ("Secret", "dapr-trust-bundle"), ("ConfigMap", "dapr-trust-bundle")
     asked = found["some pods"]["MutatingWebhookConfiguration", "dapr-sidecar-injector"]["webhooks"][0]["objectSelector"]
     checks = {
-        "without certificates the trust bundle is left to sentry":
+        "without certificates sentry fills the trust bundle":
             "data" not in found["default"][secret] and "data" not in found["default"][bundle],
         "own certificates are all in the secret":
             set(found["own certificates"][secret]["data"]) == {"ca.crt", "issuer.crt", "issuer.key"},
-        "certificates are also where sentry is told that they are":
+        "certificates use the configured file names too":
             set(found["other names of certificates"][secret]["data"])
             == {"ca.crt", "issuer.crt", "issuer.key", "root.pem", "chain.pem", "chain.key"}
             and set(found["other names of certificates"][bundle]["data"]) == {"ca.crt", "root.pem"},
-        "the control plane reads the root where sentry writes it":
+        "the control plane reads the root from the path that sentry writes":
             anchors("other names of certificates") == {"/var/run/secrets/dapr.io/tls/root.pem"}
             and anchors("default") == {"/var/run/secrets/dapr.io/tls/ca.crt"},
-        "the root alone is in the config map":
+        "the config map has only the root":
             "data" not in found["root alone"][secret] and set(found["root alone"][bundle]["data"]) == {"ca.crt"},
-        "the root stays as it was given": found["root alone"][bundle]["data"]["ca.crt"].strip() == FAKE,
-        "tokens are told to sentry": {"--jwt-enabled=true", "--jwt-issuer=https://issuer", "--oidc-enabled=true",
+        "the root is not changed": found["root alone"][bundle]["data"]["ca.crt"].strip() == FAKE,
+        "tokens are configured in sentry": {"--jwt-enabled=true", "--jwt-issuer=https://issuer", "--oidc-enabled=true",
             "--oidc-allowed-hosts=a,b", "--oidc-server-tls-enabled=false"} <= set(args("tokens", "Deployment", "dapr-sentry")),
-        "without tokens sentry is told nothing of them, which it would not start with":
+        "without tokens sentry gets no token flags, with which it would not start":
             not any(re.match("--(jwt|jwks|oidc)", arg) for arg in args("tokens that are off", "Deployment", "dapr-sentry")),
         "lists may be texts": "--oidc-allowed-hosts=a,b" in args("lists as texts", "Deployment", "dapr-sentry")
             and compare.flags(args("lists as texts", "StatefulSet", "dapr-scheduler-server"))["--etcd-client-endpoints"]
@@ -400,64 +399,64 @@ def particular(rendered):
         "the scheduler keeps 16 GiB":
             found["default"]["StatefulSet", "dapr-scheduler-server"]["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]
             == {"requests": {"storage": "16Gi"}},
-        "jobs are in etcd unless PostgreSQL is asked for": "--etcd-initial-cluster" in on_etcd[0]
+        "jobs are in etcd unless PostgreSQL is configured": "--etcd-initial-cluster" in on_etcd[0]
             and "SCHEDULER_POSTGRES" not in on_etcd[1] and {"etcd-client", "etcd-peer"} <= on_etcd[2]
             and "dapr-scheduler-data-dir" in on_etcd[3],
         "the connection string of PostgreSQL comes from its Secret":
             on_postgres[1].get("SCHEDULER_POSTGRES") == {"secretKeyRef": {"name": "jobs", "key": "text"}},
-        "with PostgreSQL no etcd runs, and nothing is claimed for it":
+        "with PostgreSQL no etcd runs, and no volume is claimed":
             not any(flag.startswith("--etcd") or flag == "--postgres" for flag in on_postgres[0])
             and on_postgres[0].keys() < on_etcd[0].keys() and on_postgres[2] == {None, "api", "metrics"}
             and "dapr-scheduler-data-dir" not in on_postgres[3]
             and among("jobs in PostgreSQL", "dapr-scheduler-server") == []
             and among("only here", "dapr-scheduler-server") == [2379, 2380],
-        "a namespaced operator may do nothing elsewhere":
+        "a namespaced operator has no cluster-wide permissions":
             not any(kind.startswith("Cluster") and "operator" in name for kind, name in found["namespaced"]),
-        "an operator follows where its rights are": follows("namespaced") == [NAMESPACE] and follows("default") is None,
-        "an operator follows the namespace that is named": follows("namespaced elsewhere") == ["shop"]
+        "an operator watches the namespace of its permissions": follows("namespaced") == [NAMESPACE] and follows("default") is None,
+        "an operator watches the configured namespace": follows("namespaced elsewhere") == ["shop"]
             and follows("everything") == ["shop"],
-        "an operator, sentry and the injector have rights where it follows, and where they are": all(
+        "operator, sentry and injector have permissions in the watched namespace and their own": all(
             placed("namespaced elsewhere", name)
             == {(kind, place) for kind in ("Role", "RoleBinding") for place in (NAMESPACE, "shop")}
             for name in ("dapr-operator-admin", "dapr-sentry", "dapr-injector")),
-        "apps elsewhere get identities and components, and nobody the secrets there": [
+        "apps in other namespaces get identities and components, but secrets stay unreadable": [
             allowed("namespaced elsewhere", name, "shop") for name in ("dapr-sentry", "dapr-injector")]
             == [{("configurations", "get"), ("pods", "get")}, {("components", "list")}],
-        "what is the release's alone stays there":
+        "permissions of the release stay in its namespace":
             ("secrets", "update") in allowed("namespaced elsewhere", "dapr-sentry", NAMESPACE)
             and ("configurations", "get") in allowed("namespaced elsewhere", "dapr-injector", NAMESPACE),
-        "another's actors and reminders are told to sidecars": {
+        "other actor and reminder services are configured in sidecars": {
             ("ACTORS_SERVICE_NAME", "mine"), ("ACTORS_SERVICE_ADDRESS", "hosts:7"),
             ("REMINDERS_SERVICE_NAME", "kept"), ("REMINDERS_SERVICE_ADDRESS", "keeper:8"),
         } <= set(variables("another's actors", "Deployment", "dapr-sidecar-injector").items())
             and ("StatefulSet", "dapr-placement-server") not in found["another's actors"],
-        "who may not change definitions serves no conversions":
+        "an operator that cannot change definitions serves no conversions":
             variables("namespaced", "Deployment", "dapr-operator").get("ENABLE_WEBHOOKS") == "false"
             and "ENABLE_WEBHOOKS" not in variables("default", "Deployment", "dapr-operator"),
-        "who says otherwise is heard":
+        "an explicit setting wins":
             variables("namespaced, with the webhook", "Deployment", "dapr-operator")["ENABLE_WEBHOOKS"] == "true",
-        "native sidecars are asked for":
+        "native sidecars are enabled":
             variables("only here", "Deployment", "dapr-sidecar-injector").get("ENABLE_NATIVE_SIDECAR") == "true"
             and "ENABLE_NATIVE_SIDECAR" not in variables("default", "Deployment", "dapr-sidecar-injector"),
-        "on its node's network the injector knows the names of the cluster": network("the node's network")
+        "on the host network the injector resolves cluster names": network("the node's network")
             == (True, "ClusterFirstWithHostNet") and network("default") == (None, None),
-        "a selector of pods counts beside the chart's own": asked["matchLabels"] == {"sidecars": "yes"}
+        "a pod selector is combined with the chart's own": asked["matchLabels"] == {"sidecars": "yes"}
             and asked["matchExpressions"][0] == {"key": "tier", "operator": "Exists"} and len(asked["matchExpressions"]) == 2,
-        "placement elects by raft, and asks the API for nothing": "--initial-cluster" in by_raft[0]
+        "placement elects by raft, without API permissions": "--initial-cluster" in by_raft[0]
             and "--leader-election" not in by_raft[0] and "raft-node" in by_raft[1] and by_raft[2] == ["raft-log"]
             and not by_raft[3],
-        "placement elects by a lease, without a port or a volume for that": by_lease[0].get("--leader-election") == ["lease"]
+        "placement elects by a lease, without a raft port or volume": by_lease[0].get("--leader-election") == ["lease"]
             and by_lease[0].get("--id") == ["$(PLACEMENT_ID)"] and "--mode" in by_lease[0]
             and not {"--initial-cluster", "--raft-logstore-path"} & set(by_lease[0])
             and by_lease[1] == {"api", "metrics"} and by_lease[2] == [],
-        "operator and sentry listen where their Services lead":
+        "operator and sentry listen on the ports of their Services":
             listens("other ports", "dapr-operator") == {6600} and listens("other ports", "dapr-sentry") == {50011},
-        "placement is where sidecars ask, whatever its Service has":
+        "placement keeps its port whatever its Service has":
             listens("other ports", "dapr-placement-server") == {50005}
             and variables("other ports", "Deployment", "dapr-sidecar-injector")["ACTORS_SERVICE_ADDRESS"]
             == "dapr-placement-server:50005"
             and found["other ports"]["Service", "dapr-placement-server"]["spec"]["ports"][0]["port"] == 50105,
-        "a Configuration of another name is the one that is read": ("Configuration", "mine") in found["another configuration"]
+        "a Configuration with another name is used": ("Configuration", "mine") in found["another configuration"]
             and all(compare.flags(args("another configuration", "Deployment", name)).get("--config") == ["mine"]
                     and "--config" not in compare.flags(args("default", "Deployment", name))
                     for name in ("dapr-operator", "dapr-sentry"))
@@ -468,16 +467,16 @@ def particular(rendered):
         ] == [str(one) for one in rendered["small numbers"]["objects"]],
         "a user of a sidecar may have a large number":
             variables("large numbers", "Deployment", "dapr-sidecar-injector")["SIDECAR_RUN_AS_USER"] == str(LARGE),
-        "it may use that lease": by_lease[3] and [(rule["resources"], rule.get("resourceNames"), rule["verbs"])
+        "it has permissions on that lease": by_lease[3] and [(rule["resources"], rule.get("resourceNames"), rule["verbs"])
             for rule in found["placement by a lease"]["Role", "dapr-placement"]["rules"]] == [
                 (["leases"], ["placement.dapr.io"], ["get", "watch", "update"]), (["leases"], None, ["create"])],
-        "replicas that elect by a lease need not reach each other": among("only here", "dapr-placement-server") == [8201]
+        "the network policy for a lease needs no raft port": among("only here", "dapr-placement-server") == [8201]
             and among("placement by a lease", "dapr-placement-server") == [],
         "no watchdog, no deleted pods":
             not any("pods" in rule["resources"] for rule in found["default"]["ClusterRole", "dapr-operator-admin"]["rules"]),
         "every part of the control plane has a policy":
             sum(kind == "NetworkPolicy" for kind, _ in found["only here"]) == 5,
-        "policies and monitors are asked for":
+        "policies and monitors are rendered":
             not any(kind in ("NetworkPolicy", "PodMonitor") for kind, _ in found["everything"]),
         "a quota for critical pods": ("ResourceQuota", "system-critical-quota") in found["everything"],
     }
@@ -501,17 +500,17 @@ def main():
     texts = changed(ours["values"]["objects"][0], str)
     texts = render(program, chart, {"texts": texts})["texts"]
     same = texts.get("objects") == ours["default"]["objects"]
-    checks.expect("numbers as texts and levels in capitals mean the same", [] if same else [texts.get("error", "they do not")])
+    checks.expect("numbers as texts and levels in capitals are equivalent", [] if same else [texts.get("error", "they do not")])
     if not binaries:
-        print("not checked, because no folder of binaries was named: whether they know their arguments")
+        print("not checked without a folder of binaries: whether they accept their arguments")
     if theirs:
         alike = [name for name in CASES if name not in compare.ONLY_HERE]
         peer = render(program, theirs, {name: CASES[name] for name in alike})
-        # Each part has those of all charts once more.
+        # Each part also has the values common to all charts.
         own = {name: {key: value for key, value in part.items() if name == "global" or key != "global"}
                for name, part in peer["values"]["objects"][0].items()}
         given = render(program, chart, {"own": own})["own"]
-        checks.expect("every value of Dapr's chart is known", [given["error"]] if "error" in given else [])
+        checks.expect("every value of Dapr's chart is accepted", [given["error"]] if "error" in given else [])
         for name in alike:
             if "error" in peer[name]:
                 checks.expect(f"{name} in Dapr's chart", [peer[name]["error"]])
@@ -519,9 +518,9 @@ def main():
             injector = CASES[name].get("dapr_sidecar_injector", {}).get("enabled", True)
             problems = compare.objects(peer[name]["objects"], ours[name]["objects"], injector, EXPECTED_IN.get(name, []))
             checks.expect(f"{name} as in Dapr's chart", problems)
-        checks.expect("definitions as in Dapr's chart", compare.definitions(peer["crds"]["objects"], ours["crds"]["objects"]))
+        checks.expect("definitions match Dapr's chart", compare.definitions(peer["crds"]["objects"], ours["crds"]["objects"]))
     else:
-        print("not compared with Dapr's chart: its module could not be had from the Go module proxy")
+        print("not compared with Dapr's chart: its module is not available from the Go module proxy")
     print(f"{checks.passed} passed, {checks.failed} failed")
     sys.exit(checks.failed > 0)
 

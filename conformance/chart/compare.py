@@ -1,57 +1,57 @@
-"""Compares what two charts render, object by object. What is different on purpose is listed here, with the reason."""
+"""Compares the objects that two charts render. Intended differences are listed here, with reasons."""
 
 import json
 import re
 
-# Values that Dapr's chart does not have, or fails for.
+# Values that Dapr's chart does not have, or fails with.
 ONLY_HERE = ("only here", "another's actors", "namespaced elsewhere", "placement by a lease", "other ports",
              "large numbers", "small numbers", "lists as texts", "jobs in PostgreSQL")
-# Objects that are not rendered here: roles without rules, and whoever is switched off has no rights.
+# Objects that are not rendered here: roles without rules, and permissions of disabled parts.
 LEFT_OUT = {
     ("ClusterRole", "dapr-placement"), ("ClusterRoleBinding", "dapr-placement"),
     ("Role", "dapr-placement"), ("RoleBinding", "dapr-placement"),
 }
 WITHOUT_INJECTOR = {(kind, "dapr-injector") for kind in
                     ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")}
-# Objects that are rendered only here: rights in one namespace have a role of their own, and every kind of high
-# availability has a budget.
+# Objects that are rendered only here: separate roles for permissions in one namespace, and a disruption budget for every
+# part with high availability.
 ADDED = {
     ("Role", "dapr-operator-admin"), ("RoleBinding", "dapr-operator-admin"),
     ("PodDisruptionBudget", "dapr-placement-server-disruption-budget"),
 }
-# Rights that are given only here: without them sentry knows no pod where rights are a namespace's.
+# Permissions that exist only here: without them a namespaced sentry cannot read pods.
 MORE_RIGHTS = {
     ("dapr-sentry", ("dapr-system", "", "pods", "", "get")),
-    # Installed again, the definition is corrected again.
+    # An upgrade corrects the definition again.
     *(("dapr-operator", ("", "apiextensions.k8s.io", "customresourcedefinitions", "subscriptions.dapr.io", verb))
       for verb in ("list", "watch")),
 }
-# Differences by object and place, as regular expressions, each with its reason.
+# Differences by object and field, as regular expressions, with reasons.
 EXPECTED = [
     (r".*", r"(/spec/template)?(/metadata/labels|/spec/template/metadata/labels)/app\.kubernetes\.io/version",
-     "the chart has a version of its own"),
+     "the chart has its own version"),
     (r"PodDisruptionBudget/.*", r"/spec/selector/matchLabels/.*",
      "a budget for the pods of one version counts too few while another is rolled out"),
     (r"(Cluster)?Role(Binding)?/.*", r".*", "see `rights`"),
     (r".*/dapr-scheduler-server", r".*/args/--etcd-(compaction|snapshot|backend|max-txn).*",
-     "the suite's version of Dapr is older than the contract"),
+     "the suite's Dapr is older than the contract"),
     (r".*/dapr-scheduler-server", r"/spec/volumeClaimTemplates.*", "likewise"),
     (r".*/dapr-operator", r".*/ports/19443", "the webhook's port is named too"),
     (r".*", r".*/image", "images are ours"),
     (r".*/dapr-sidecar-injector", r".*/env/SIDECAR_IMAGE.*", "likewise"),
     (r".*/dapr-sidecar-injector", r".*/env/IGNORE_ENTRYPOINT_TOLERATIONS.*",
-     "quotes are escaped there, which no reader of JSON takes"),
-    (r"StatefulSet/.*", r".*/volumeMounts/.*/readOnly", "a token is read only; what is false there is left out here"),
-    (r".*/dapr-sentry", r".*/args/--oidc-server-(listen-port|tls-enabled)", "values that have no effect there"),
-    (r"Deployment/dapr-(operator|sentry)", r".*/args/--port", "targetPort is where they listen, too"),
-    (r"Service/dapr-placement-server", r".*/api/targetPort", "apiPort is the Service's alone, as sidecars ask at 50005"),
-    (r".*/dapr-placement-server", r".*/podAntiAffinity", "its own high availability is spread too"),
-    (r".*/dapr-sidecar-injector", r".*/env/SIDECAR_RUN_AS_USER", "0 is not told there"),
-    (r".*/dapr-sidecar-injector", r"/spec/template/spec/dnsPolicy", "on its node's network it does not find sentry there"),
+     "Dapr's chart escapes quotes, which is invalid JSON"),
+    (r"StatefulSet/.*", r".*/volumeMounts/.*/readOnly", "a token is read-only; false is omitted here"),
+    (r".*/dapr-sentry", r".*/args/--oidc-server-(listen-port|tls-enabled)", "values without effect in Dapr's chart"),
+    (r"Deployment/dapr-(operator|sentry)", r".*/args/--port", "targetPort is also the listening port"),
+    (r"Service/dapr-placement-server", r".*/api/targetPort", "apiPort is only the Service's, because sidecars use 50005"),
+    (r".*/dapr-placement-server", r".*/podAntiAffinity", "its replicas are spread too"),
+    (r".*/dapr-sidecar-injector", r".*/env/SIDECAR_RUN_AS_USER", "Dapr's chart omits 0"),
+    (r".*/dapr-sidecar-injector", r"/spec/template/spec/dnsPolicy", "on the host network Dapr's does not find sentry"),
     (r"MutatingWebhookConfiguration/.*", r"/webhooks/.*/objectSelector(/matchExpressions)?",
-     "the control plane comes without its injector"),
+     "the control plane is exempt from the injector"),
 ]
-# Definitions: the suite's version of Dapr is older than the contract, and one setting is ours.
+# Definitions: the suite's Dapr is older than the contract, and one setting is ours.
 EXPECTED_DEFINITIONS = [
     r"configurations.*/nameResolution/required.*",
     r"configurations.*/stateRetentionPolicy/.*",
@@ -60,7 +60,7 @@ EXPECTED_DEFINITIONS = [
 
 
 def flags(args):
-    """Arguments as flags with values: their order means nothing."""
+    """Arguments as flags with values, in any order."""
     found, rest = {}, list(args)
     while rest:
         name, equals, value = rest.pop(0).partition("=")
@@ -71,7 +71,7 @@ def flags(args):
 
 
 def plain(value, key=""):
-    """Lists of named things by their names, and nothing that is empty."""
+    """Lists of named items as dictionaries, without empty values."""
     if isinstance(value, dict):
         return {name: plain(part, name) for name, part in value.items() if part not in ({}, [], None)}
     if not isinstance(value, list):
@@ -95,7 +95,7 @@ def differences(left, right, place=""):
 
 
 def rights(objects):
-    """By service account: what it may do, as (where, group, resource, name, verb)."""
+    """Permissions by service account, as (namespace, group, resource, name, verb)."""
     roles = {(one["kind"], one["metadata"]["name"]): one.get("rules") or [] for one in objects if one["kind"].endswith("Role")}
     found = {}
     for one in objects:
@@ -116,7 +116,7 @@ def covered(right, others):
 
 
 def objects(there, here, with_injector, expected=()):
-    """`expected`: differences beside `EXPECTED`."""
+    """`expected`: further differences, in addition to `EXPECTED`."""
     problems = []
     left_out = LEFT_OUT if with_injector else LEFT_OUT | WITHOUT_INJECTOR
 
@@ -135,7 +135,7 @@ def objects(there, here, with_injector, expected=()):
     for account, mine in rights(here).items():
         more = sorted(one for one in mine if not covered(one, theirs.get(account, set()))
                       and (account, one) not in MORE_RIGHTS)
-        problems += [f"{account} may do more than there: {one}" for one in more]
+        problems += [f"{account} has more permissions than in Dapr's chart: {one}" for one in more]
     return problems
 
 

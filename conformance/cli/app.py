@@ -1,4 +1,4 @@
-"""An app that is subscribed to a topic, takes jobs, and works off workflows; it prints what it gets. usage: app.py PORT"""
+"""An app that subscribes to a topic, handles jobs and runs workflows; it prints its input. usage: app.py PORT"""
 
 import http.server
 import json
@@ -12,7 +12,7 @@ runtime = workflow.WorkflowRuntime()
 
 @runtime.workflow
 def waits(context, text):
-    """Does something, then waits for an event; and for a time that will not come."""
+    """Runs an activity, then waits for an event with a timer that never fires."""
     shouted = yield context.call_activity(shout, input=text)
     context.set_custom_status("waiting")
     late = context.create_timer(timedelta(hours=10))

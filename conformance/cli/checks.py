@@ -1,6 +1,6 @@
 """The official CLI starts, lists, calls and stops a folder's daprd. usage: checks.py BIN_DIR CLI
 
-Each test has an empty home with what the CLI insists on: the binary, a configuration, a folder of components.
+Each test has an empty home with the files that the CLI requires: the binary, a configuration, a folder of components.
 """
 
 import json
@@ -15,7 +15,7 @@ from fleet import free_ports
 
 
 class Official(Home):
-    """`dapr run` and what goes with it."""
+    """`dapr run` and related commands."""
 
     def test_run_list_invoke_stop(self):
         (port,) = free_ports(1)
@@ -73,7 +73,7 @@ class Official(Home):
         (app,) = free_ports(1)
         name = self.name("old")
         (self.home / "old").mkdir()
-        # App and sidecar speak TLS by the old flag: the sidecar is up and waits for an app that never comes.
+        # The deprecated flag enables TLS to the app: the sidecar starts and waits for an app that never listens.
         log = self.home / "old.log"
         with open(log, "wb") as out:
             process = subprocess.Popen(
@@ -126,8 +126,7 @@ class Official(Home):
         self.assertRegex(self.dapr("build-info"), r"Version: 1\.17\.\d+")
 
     def test_the_command_lines_of_other_versions(self):
-        """As 1.17 starts it, with flags of its own, and 1.12 with those of then: ports that they do not choose are passed
-        all the same."""
+        """Flags of 1.17 and of 1.12 work: ports that these versions do not choose are passed too."""
         for flags in (["--max-body-size", "4Mi", "--read-buffer-size", "4Ki", "--scheduler-host-address", "localhost:50006"],
                       ["--dapr-http-max-request-size", "8", "--dapr-http-read-buffer-size", "16"]):
             with self.subTest(flags):
@@ -152,6 +151,6 @@ class Official(Home):
 
 
 if __name__ == "__main__":
-    # The CLI chooses ports itself, of those that the connections of everybody on a machine are given.
+    # The CLI picks ports from the ephemeral range of the machine.
     network.own()
     sys.exit(report(Official))

@@ -1,6 +1,6 @@
-"""What the official CLI does with events, jobs and workflows, on a folder's control plane. usage: control.py BIN_DIR CLI
+"""Checks the official CLI with events, jobs and workflows, on a folder's control plane. usage: control.py BIN_DIR CLI
 
-The CLI looks for the scheduler at etcd's own port, so this runs in a network of its own where one can be had.
+The CLI looks for the scheduler at etcd's own port, so this runs in a separate network if possible.
 """
 
 import json
@@ -23,7 +23,7 @@ COMPONENT = ("apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: 
 
 
 class Control(Home):
-    """`dapr publish`, `dapr scheduler` and `dapr workflow`, beside an app that `dapr run` started."""
+    """`dapr publish`, `dapr scheduler` and `dapr workflow`, with an app that `dapr run` started."""
 
     fleet = redis = None
 
@@ -128,7 +128,7 @@ class Control(Home):
         self.flow("raise-event", f"{id}/answer", "--input", "aye")
         self.is_now(id, "COMPLETED")
         again = self.name("again")
-        # Python counts what a workflow does from 1.
+        # Python numbers the actions of a workflow from 1.
         self.flow("rerun", id, "--event-id", "1", "--new-instance-id", again)
         wait("custom status", lambda: self.instances()[again]["customStatus"] == "waiting", self.process, self.log)
         self.flow("terminate", again)

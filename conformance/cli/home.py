@@ -1,4 +1,4 @@
-"""A home for the official CLI, in which it finds a folder's daprd. The arguments are those of the script: BIN_DIR CLI."""
+"""A home folder for the official CLI with a folder's daprd. Script arguments: BIN_DIR CLI."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import unittest
 import uuid
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from fleet import HOST  # noqa: E402  (the path above has to come first)
+from fleet import HOST  # noqa: E402  (after the path above)
 
 DAPRD = pathlib.Path(sys.argv[1]).resolve() / "daprd"
 CLI = pathlib.Path(sys.argv[2]).resolve()
@@ -24,7 +24,7 @@ STORE = ("apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {}\n
 
 
 def wait(what, condition, process=None, log=None):
-    """The first true value of a condition; a process that ends, or time that passes, fails the test with the log."""
+    """The first true value of a condition; fails the test with the log if the process ends or time is up."""
     deadline = time.monotonic() + TIMEOUT
     while True:
         try:
@@ -35,12 +35,12 @@ def wait(what, condition, process=None, log=None):
         ended = process is not None and process.poll() is not None
         if ended or time.monotonic() > deadline:
             text = log.read_text(errors="replace") if log else ""
-            raise AssertionError(f"{'ended before' if ended else 'in vain waited for'}: {what}\n{text}")
+            raise AssertionError(f"{'ended before' if ended else 'timed out waiting for'}: {what}\n{text}")
         time.sleep(0.05)
 
 
 class Home(unittest.TestCase):
-    """A home of its own for every test."""
+    """A separate home for each test."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="outrigger-cli-", dir="/tmp")
@@ -57,14 +57,14 @@ class Home(unittest.TestCase):
         self.suffix = uuid.uuid4().hex[:6]
 
     def dapr(self, *words):
-        """One command of the CLI, to its end; returns what it prints."""
+        """Runs one command of the CLI and returns its output."""
         done = subprocess.run([CLI, *words], env=self.env, cwd=self.home, capture_output=True, text=True,
                               timeout=TIMEOUT)
         self.assertEqual(done.returncode, 0, f"dapr {words}\n{done.stdout}{done.stderr}")
         return done.stdout + done.stderr
 
     def start(self, *words):
-        """`dapr run` with these words, until it says that both are up: its process and its log."""
+        """`dapr run` with these arguments, until it reports that both are up: its process and its log."""
         log = self.home / f"run-{uuid.uuid4().hex}.log"
         with open(log, "wb") as out:
             process = subprocess.Popen([CLI, "run", *map(str, words)], env=self.env, cwd=self.home,
@@ -74,7 +74,7 @@ class Home(unittest.TestCase):
         return process, log
 
     def finish(self, process):
-        """What a failed test left: the CLI, its sidecars and its apps are one session."""
+        """Ends the processes of a failed test: the CLI, its sidecars and its apps are one session."""
         listed = self.listed() if process.poll() is None else []
         for pid in [row[key] for row in listed for key in ("cliPid", "appPid", "daprdPid") if row[key]]:
             try:
@@ -86,7 +86,7 @@ class Home(unittest.TestCase):
         process.wait()
 
     def listed(self):
-        """This test's rows of `dapr list`; other sidecars of this machine are there too."""
+        """This test's rows of `dapr list`; the list also has other sidecars of this machine."""
         printed = self.dapr("list", "--output", "json")
         rows = json.loads(printed) if printed.lstrip().startswith("[") else []
         return [row for row in rows if row["appId"].endswith(self.suffix)]
@@ -106,7 +106,7 @@ class Home(unittest.TestCase):
 
 
 def report(*cases):
-    """Runs the tests of these classes, and closes with how many passed; returns the status to exit with."""
+    """Runs the tests of these classes and prints the number of passed ones; returns the exit status."""
     suite = unittest.TestSuite(map(unittest.TestLoader().loadTestsFromTestCase, cases))
     result = unittest.TextTestRunner(verbosity=2).run(suite)
     failed = len(result.failures) + len(result.errors)

@@ -1,8 +1,8 @@
-"""The official CLI runs apps with jobs and workflows: `dapr run -f .`, with a control plane on the ports where it looks for one.
+"""The official CLI runs apps with jobs and workflows: `dapr run -f .`, with a control plane on the default ports.
 usage: multi.py BIN_DIR CLI
 
-Nothing but the version that daprd prints tells the CLI that there is a scheduler. The ports are fixed, so this runs in a
-network of its own, or not at all.
+The CLI learns only from the version that daprd prints that there is a scheduler. The ports are fixed, so this runs in a
+separate network, or is skipped.
 """
 
 import contextlib
@@ -87,7 +87,7 @@ class Multi(Apps):
 
 
 class WithNode(Apps):
-    """The same in JavaScript, where there is Node.js."""
+    """The same in JavaScript, if Node.js is installed."""
 
     def test_jobs_in_javascript(self):
         self.jobs([*NODE, str(APPS / "jobs.js")])
@@ -97,7 +97,7 @@ class WithNode(Apps):
 
 
 def control_plane(stack):
-    """Starts placement and the scheduler, until the end of the stack."""
+    """Starts placement and the scheduler, until the stack closes."""
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="outrigger-control-"))
     for service, flags in CONTROL.items():
         with open(f"{folder}/{service}.log", "wb") as log:
@@ -114,13 +114,13 @@ def control_plane(stack):
 def main():
     network.own()
     if network.outside():
-        print("skipped: jobs and workflows under `dapr run -f .`: no network of its own can be had here")
+        print("skipped: jobs and workflows under `dapr run -f .`: no separate network available here")
         return 0
     cases = [Multi]
     if os.environ.get("CHECK_NODE_PATH") and shutil.which("node"):
         cases.append(WithNode)
     else:
-        print("skipped: the apps in JavaScript: there is no Node.js 18 or later")
+        print("skipped: the apps in JavaScript: Node.js 18 or later is not installed")
     with contextlib.ExitStack() as stack:
         control_plane(stack)
         return home.report(*cases)

@@ -1,7 +1,7 @@
 """Print, as JSON, the messages, enums and services of Dapr's wire contract.
 
-Without argument: those of the installed Python packages. With a file holding an encoded FileDescriptorSet: those of
-its packages that the Python packages do not carry.
+Without arguments: those of the installed Python packages. With a file holding an encoded FileDescriptorSet: those of its packages
+that the Python packages do not contain.
 """
 
 import importlib
@@ -46,7 +46,7 @@ def camel(name):
 
 
 def describe(field, message, full_name):
-    """One line: label, type, name, and the JSON name when it is not the usual one."""
+    """One line: label, type, name, and the JSON name if it is not the default."""
     entries = {f"{full_name}.{n.name}": n for n in message.nested_type if n.options.map_entry}
     entry = entries.get(field.type_name.removeprefix("."))
     if entry:

@@ -1,4 +1,4 @@
-"""What a difference does not touch: two texts that differ in their form alone are alike in these."""
+"""Normalisation: texts that differ only in an allowed way are equal after these functions."""
 
 import base64
 import binascii
@@ -7,7 +7,7 @@ import posixpath
 import re
 import urllib.parse
 
-# What Dapr says itself of an error, in front of what its libraries say.
+# Dapr's own prefix of an error, before the text of its libraries.
 OWN_WORDS = re.compile(
     r"failed to invoke, id: .*?, err: |failed deserializing HTTP body: |error invoking output binding [^:]*: |"
     r"failed (saving|deleting|getting) state [^:]*: (possible etag mismatch\. error from state store|invalid etag value: )?|"
@@ -15,12 +15,12 @@ OWN_WORDS = re.compile(
     r"error (creating|getting|deleting) actor (reminder|timer): |error (getting actor|saving actor transaction) state: "
 )
 
-# v1.17.0 puts an error into itself.
+# v1.17.0 nests an error in itself.
 WRAPPED = "api error: code = InvalidArgument desc = "
 
 
 def error(text):
-    """Codes, details and Dapr's own words of an error, whatever is behind them."""
+    """Codes, details and Dapr's own prefix of an error, without the rest."""
     try:
         told = json.loads(text)
     except ValueError:
@@ -41,13 +41,13 @@ def status(text):
 
 
 def own_words(text):
-    """What Dapr says itself at the beginning of an error."""
+    """Dapr's own prefix of an error."""
     found = OWN_WORDS.match(text)
     return found[0] if found else ""
 
 
 def value(text):
-    """A JSON value, whatever the order of its members and its escapes; also as the base64 of a gRPC answer."""
+    """A JSON value regardless of member order and escapes; also in base64 in a gRPC response."""
     try:
         read = json.loads(in_utf8(text))
         if isinstance(read, dict) and isinstance(read.get("data"), str):
@@ -98,13 +98,13 @@ def canonical(text):
     method, _, rest = text.partition(" ")
     target, _, rest = rest.partition(" ")
     path, mark, query = target.partition("?")
-    # The path of an HTTPEndpoint is the operator's.
+    # The path of an HTTPEndpoint is configured.
     base, path = ("/base", path.removeprefix("/base")) if path.startswith("/base") else ("", path)
     return method + base, cleaned(path), mark + query, rest
 
 
 def in_utf8(text):
-    """A body as text: observations of HTTP have a character a byte."""
+    """A body as text: HTTP observations have one character for each byte."""
     try:
         return text.encode("latin-1").decode()
     except UnicodeError:
@@ -134,7 +134,7 @@ def uncounted(text):
 
 
 def event(text):
-    """An event over gRPC without its trace, its JSON however it is spelled."""
+    """An event over gRPC without its trace, with normalised JSON."""
     text = untraced(text)
     if not (found := re.search(r' data: "((?:[^"\\]|\\.)*)"', text)):
         return text
@@ -160,10 +160,10 @@ def code(text):
 
 
 def unformatted(text):
-    """A text without what Go adds where a format has no place for a value."""
+    """A text without the suffix that Go adds for surplus format arguments."""
     return re.sub(r"%!\(EXTRA .*?\)(?=\"|$)", "", text)
 
 
 def without_remedy(text):
-    """An error of actors without what ours says to do."""
+    """An actor error without our remedy."""
     return re.sub(r": (the app answered 404; see that .*?|name it with --.*?)(?=\"|$)", "", text)

@@ -8,7 +8,7 @@ APPS = r"(app|outside|grpc-app|hub-app|grpc-hub-app) \d+"
 TO_APP = r"(app|outside|hub-app) \d+"
 HUB = r"(grpc-)?hub-app \d+"
 ANSWER = r"answer \d+"
-# What Go and its libraries write where ours write something else; the words before it are Dapr's, and the same.
+# Texts of Go and its libraries, for which ours has others; the prefix is Dapr's and must be equal.
 GO = (
     r"json: |invalid character|unexpected end of JSON|strconv\.|net/url|invalid URL escape|dial tcp|desc = |transport: |"
     r"EOF|proto:|cannot unmarshal|http: |cardinality|no such file|error parsing|redis: |malformed HTTP|"
@@ -18,13 +18,13 @@ HOP_BY_HOP = (
     r"connection|keep-alive|proxy-connection|transfer-encoding|upgrade|http2-settings|te|trailer|proxy-authorization|"
     r"proxy-authenticate|x-hop"
 )
-# Methods that are no URL's path, for Dapr, and such as no path can be.
+# Methods that are not URL paths for Dapr, and methods that cannot be paths.
 BEYOND = "invoke: body: beyond the limit, chunked: to own behind middleware"
 CALLED = "actors: call .*"
 FORGED = "invoke: .*a forged caller: .*|actors: call (a forged caller|with headers: .*dapr-caller-app-id).*"
 NO_PATHS = r"(path with (an encoded per cent|raw JSON in the path)|method '(a%zz|\{.*\})')"
 REFUSED = r"(path with (a control character|NUL|an encoded (question mark|hash))|method '(a\?b=c|a#b|a\\x01)')"
-# Requests that no server takes, and what Go's says of them.
+# Requests that every server refuses, and the texts of Go's server.
 NOT_HTTP = (
     r"invoke: written: (a header without a colon|a space in the target|no target|two lengths|a name with a space|"
     r"a space before the colon|no host|two hosts|another transfer coding).*|invoke: path with (a bad|half an) escape.*|"
@@ -70,7 +70,7 @@ ALLOWED = (
         "x=1",
         r"invoke: InvokeService: answer \d+: headers a trace.*",
     ),
-    # What the libraries of the two add.
+    # Additions of the libraries of the two.
     Allowed("user-agent", rf"{APPS}: \w+\.user-agent", None, rf"Go-http-client/1\.1|grpc-go/.*|{NOTHING}"),
     Allowed("user-agent", rf"{TO_APP}: header\.accept-encoding", NOTHING, "gzip"),
     Allowed(
@@ -186,7 +186,7 @@ ALLOWED = (
         "state: .*: transaction of a bad key",
         lambda text: alike.error(text.replace(',\"field\":\"a||b\"', "")),
     ),
-    # How bodies travel.
+    # Body framing.
     Allowed("answer-length", rf"{ANSWER}: framing", "length|chunked", "length|chunked"),
     Allowed(
         "head-length",
@@ -297,7 +297,7 @@ ALLOWED = (
     Allowed("forged-caller", rf"{APPS}: \w+\.dapr-caller-app-id", "ID-OF-BARE", r"admin \| \S+|\S+ \| admin", FORGED),
     Allowed("forged-caller", rf"{APPS}: \w+\.dapr-caller-namespace", "default", r"kube \| \S+|\S+ \| kube", FORGED),
     Allowed("forged-caller", rf"{APPS}: \w+\.dapr-callee-app-id", r"ID-OF-\w+", r"x \| \S+|\S+ \| x", FORGED),
-    # Dapr tells actors nothing of its own about who calls.
+    # Dapr adds no caller identity for actors.
     Allowed("forged-caller", rf"{APPS}: \w+\.dapr-caller-app-id", r"ID-OF-\S+", f"{NOTHING}|admin", CALLED),
     Allowed("forged-caller", rf"{APPS}: \w+\.dapr-caller-namespace", "default", f"{NOTHING}|kube", CALLED),
     Allowed("forged-caller", rf"{APPS}: \w+\.dapr-callee-app-id", r"ID-OF-\S+", f"{NOTHING}|x", CALLED),
@@ -324,7 +324,7 @@ ALLOWED = (
     ),
     Allowed("header-values", ANSWER, "OK .*|NOT_FOUND .*", "INTERNAL .*", "invoke: .*60 KB.*"),
     Allowed("header-values", APPS, ".* HTTP/1.1 .*|/dapr.*", NOTHING, r"invoke: .*(Latin-1|UTF-8|tabs|60 KB).*"),
-    # Paths. v1.17.0 hands them on as they come; v1.17.13 makes them canonical first.
+    # Paths. v1.17.0 forwards them unchanged; v1.17.13 makes them canonical.
     Allowed("canonical-path", rf"{TO_APP}|grpc-app \d+: messages", case="invoke: .*", alike=alike.canonical),
     Allowed("canonical-path", APPS, None, NOTHING, rf"invoke: .*{NO_PATHS}.*"),
     Allowed(

@@ -1,4 +1,4 @@
-"""Apps that keep what they receive, as it came, and answer as they are told."""
+"""Apps that record raw requests and send scripted responses."""
 
 import collections
 import concurrent.futures
@@ -14,7 +14,7 @@ from google.protobuf import any_pb2, text_format
 from differential import wire
 
 CALLBACK = "/dapr.proto.runtime.v1.AppCallback"
-# What each callback brings.
+# The fields of each callback.
 CALLBACKS = {
     f"{CALLBACK}/OnInvoke": common_v1.InvokeRequest,
     f"{CALLBACK}/OnTopicEvent": appcallback_v1.TopicEventRequest,
@@ -26,8 +26,8 @@ CALLBACKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-    """An answer of an HTTP app. `framing` is length, chunked, close (the body ends with the connection) or none; `raw`
-    is sent as it is instead, and the connection closed."""
+    """A response of an HTTP app. `framing` is length, chunked, close (the body ends with the connection) or none; `raw` is sent
+    unchanged instead, and the connection closed."""
     status: int = 200
     headers: tuple = (("content-type", "text/plain"),)
     body: bytes = b"ahoy"
@@ -60,7 +60,7 @@ class Reply:
 
 @dataclasses.dataclass(frozen=True)
 class GrpcReply:
-    """An answer of a gRPC app; without `messages` each kind of call gets one that fits."""
+    """A response of a gRPC app; without `messages` each kind of call gets a suitable one."""
     messages: tuple = None
     initial: tuple = ()
     trailing: tuple = ()
@@ -69,7 +69,7 @@ class GrpcReply:
 
 
 class HttpApp:
-    """An app, or a server outside, over HTTP/1.1. `fixed` has the paths that are always answered in the same way."""
+    """An app or external server over HTTP/1.1. `fixed` maps paths to constant responses."""
 
     def __init__(self, name, fixed=()):
         self.name, self.fixed = name, dict(fixed)
@@ -108,9 +108,9 @@ class HttpApp:
             record["body"] = body.decode("latin-1")
             record.update(wire.described(trailers, "trailer"))
         except wire.Broken:
-            return False  # whether its beginning arrives at all is a matter of time: it is not recorded
+            return False  # not recorded, because its arrival depends on timing
         if start.startswith("PRI "):
-            return False  # the preface of HTTP/2, and no request
+            return False  # the preface of HTTP/2, not a request
         self.records.append(record)
         reply = self.fixed.get(start.split(" ")[1], self.reply)
         connection.sendall(reply.sent(start.partition(" ")[0]))
@@ -123,7 +123,7 @@ class HttpApp:
 
 
 class GrpcApp(grpc.GenericRpcHandler):
-    """An app over gRPC that takes any method of any service."""
+    """A gRPC app that accepts any method of any service."""
 
     def __init__(self, name):
         self.name = name
@@ -174,6 +174,6 @@ class GrpcApp(grpc.GenericRpcHandler):
 
 
 def described(fields, prefix):
-    """Metadata as an observation; binary values as text of one character a byte."""
+    """Metadata as an observation; binary values as text with one character for each byte."""
     return wire.described([(name, value.decode("latin-1") if isinstance(value, bytes) else value)
                            for name, value in fields], prefix)

@@ -1,4 +1,4 @@
-"""A case: requests sent one after the other, how the apps answer them, and what was seen of it."""
+"""A case: a sequence of requests, the apps' responses, and the observations."""
 
 import base64
 import dataclasses
@@ -10,7 +10,7 @@ import time
 import grpc
 from dapr.proto.runtime.v1 import dapr_pb2
 from google.protobuf import json_format, message_factory, text_format
-from google.rpc import error_details_pb2, status_pb2  # noqa: F401  (the details have to be known to be printed)
+from google.rpc import error_details_pb2, status_pb2  # noqa: F401  (registers the details for printing)
 
 from differential import apps, compare, wire
 
@@ -21,7 +21,7 @@ BASE64 = re.compile(r'(?<="data_base64":)"([A-Za-z0-9+/=]+)"')
 
 
 def opened(found):
-    """A CloudEvent within a CloudEvent, so that what varies in it is seen."""
+    """A CloudEvent nested in a CloudEvent, so that its variable parts are compared."""
     try:
         inner = base64.b64decode(found[1], validate=True).decode()
         return json.dumps({"opened": json.loads(inner)})
@@ -31,7 +31,7 @@ def opened(found):
 
 @dataclasses.dataclass(frozen=True)
 class Http:
-    """A request to a sidecar's HTTP API, sent as it stands. Places of the form @name@ are filled in."""
+    """A raw request to a sidecar's HTTP API. Placeholders @name@ are replaced."""
     sidecar: str
     method: str
     target: str
@@ -44,7 +44,7 @@ class Http:
         request = product.fill(self.raw if self.raw is not None else self._written(), captured)
         method = product.fill(self.method, captured)
         if self.raw is None and self.body is not None:
-            # The length is that of the body after it was filled in.
+            # The length is that of the body after replacement.
             body = product.fill(self.body, captured)
             length = b"Content-Length: %d\r\n\r\n" % len(body)
             request += wire.chunked(body) if self.framing == "chunked" else length + body
@@ -86,7 +86,7 @@ class Grpc:
             for answer in stream:
                 answers.append(answer)
         except grpc.RpcError:
-            pass  # its status is looked at below
+            pass  # its status is checked below
         seen["status"] = stream.code().name
         if stream.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             seen["status"] = f"no answer in {self.timeout} s"
@@ -114,7 +114,7 @@ class Grpc:
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """Waits until the apps have received so many requests since the case began."""
+    """Waits until the apps have received this many requests since the case began."""
     count: int
 
     def ask(self, product, _):
@@ -126,7 +126,7 @@ class Wait:
 
 @dataclasses.dataclass(frozen=True)
 class Until:
-    """Sends a request again and again until its answer has what a pattern finds; the last answer counts."""
+    """Repeats a request until its response matches a pattern; the last response counts."""
     step: Http
     pattern: str
 
@@ -142,13 +142,13 @@ class Until:
 def printed(message):
     try:
         return json_format.MessageToJson(message, indent=None, sort_keys=True)
-    except TypeError:  # it has an Any of a type that is not known here
+    except TypeError:  # it has an Any of an unknown type
         return text_format.MessageToString(message, as_one_line=True)
 
 
 @functools.cache
 def methods():
-    """Dapr's methods: what each takes, and what it answers with."""
+    """Dapr's methods with their request and response types."""
     service = dapr_pb2.DESCRIPTOR.services_by_name["Dapr"]
     return {method.name: (message_factory.GetMessageClass(method.input_type),
                           message_factory.GetMessageClass(method.output_type)) for method in service.methods}
@@ -156,8 +156,8 @@ def methods():
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Steps, and the answers of the HTTP apps and of the gRPC app. A step can use `@N.name@`, the field that step N's
-    answer had, counted from 1, and `@key@`, which no other case has."""
+    """Steps, and the responses of the HTTP apps and of the gRPC app. A step can use `@N.name@`, a field of the response to step
+    N, counted from 1, and `@key@`, a key unique to the case."""
     name: str
     steps: tuple
     reply: apps.Reply = apps.Reply()
@@ -166,7 +166,7 @@ class Case:
     any_order: bool = False
 
     def run(self, product, key):
-        """Everything that was seen: {field: text}."""
+        """All observations: {field: text}."""
         product.records()
         product.reply(self.reply, self.grpc_reply)
         seen, captured = {}, {"@key@": key}

@@ -1,4 +1,4 @@
-"""Asks both products the same, and compares. Run by the script `run`, which says how."""
+"""Sends the same requests to both products and compares. Run by the script `run`."""
 
 import argparse
 import collections
@@ -9,18 +9,19 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-import fleet as fleets  # noqa: E402  (the path above has to come first)
+import fleet as fleets  # noqa: E402  (after the path above)
 import servers  # noqa: E402
 from differential import allowed, compare, generate, product  # noqa: E402
 
 COUNT = 1000
-# A machine that is busy may be too slow for one answer; a connection that an app has just closed is used once more, or
-# not. The same twice is none of that.
+# Differences that may be timing: a response too slow on a busy machine, or reuse of a connection that an app has just
+# closed. A difference that occurs twice is neither.
 HASTE = ("no answer in", ": EOF", "connection reset by peer")
-# A difference that is gone when both are asked again is a race in one of them, and not what it promises. It is told; more of
+# A difference that disappears on a retry is a race in one product and not part of its contract. It is reported; more than
+# this many are a failure.
 # them than these are a failure.
 MAX_RACES = 3
-# What gRPC says when a connection is gone: the process may be about to end.
+# Text of gRPC for a lost connection: the process may be about to end.
 LOST = ("Socket closed", "Connection reset")
 
 
@@ -30,7 +31,7 @@ def reasons(difference):
 
 
 class Comparison:
-    """Both products, and what was found so far."""
+    """Both products, and the results so far."""
 
     def __init__(self, ours, dapr):
         self.sides = (ours, dapr)
@@ -58,7 +59,7 @@ class Comparison:
         self.judge(case.name, differences)
 
     def ended(self, case, differences):
-        """Starts again what a case brought down. Ours has to stand it; Dapr's may crash, and is not compared then."""
+        """Restarts what a case crashed. Ours must not crash; if Dapr's does, the case is not compared."""
         lost = any(text in str(differences) for text in LOST)
         ours, dapr = (side.revive(lost) for side in self.sides)
         if ours:
@@ -70,7 +71,7 @@ class Comparison:
         return bool(ours or dapr)
 
     def judge(self, name, differences):
-        """Counts a case; prints what nothing explains."""
+        """Counts a case; prints unexplained differences."""
         left = []
         for difference in differences:
             found = reasons(difference)
@@ -84,14 +85,14 @@ class Comparison:
             self.passed += 1
 
     def started(self):
-        """What the apps are asked when a sidecar starts; the order is free."""
+        """The requests to apps at sidecar start, in any order."""
         seen = [{f"{record['app']} {number}: {field}": side.neutral(text)
                  for number, record in enumerate(sorted(side.started, key=str)) for field, text in record.items()}
                 for side in self.sides]
         self.judge("start", compare.compared("start", *seen))
 
     def unneeded(self):
-        """Explanations that nothing needed any more, apart from those of what only random requests show."""
+        """Unused allowances, except those needed only by random requests."""
         for number, reason in enumerate(allowed.ALLOWED):
             if number not in self.needed and "random" not in (reason.case or ""):
                 self.failed += 1
@@ -99,7 +100,7 @@ class Comparison:
 
 
 def undocumented():
-    """Keys without a row, rows without a use, and keys that come twice."""
+    """Keys without a row, unused rows, and duplicate keys."""
     rows = compare.documented()
     used = {reason.key for reason in allowed.ALLOWED} | {key for key, *_ in compare.NEUTRAL}
     used |= {compare.SPELLING, compare.CRASH}
@@ -128,7 +129,7 @@ def main():
         return 0
     began = time.monotonic()
     again = f"--seed {options.seed} --count {options.count}"
-    print(f"{len(chosen)} cases; to ask the same again: {again}", flush=True)
+    print(f"{len(chosen)} cases; to repeat this run: {again}", flush=True)
     with fleets.Fleet(options.ours) as own, fleets.Fleet(options.ours) as other:
         try:
             redis = servers.Redis(own)

@@ -1,4 +1,4 @@
-"""What is left when two observations of a case are compared."""
+"""The differences of two observations of a case."""
 
 import base64
 import collections.abc
@@ -12,16 +12,16 @@ from differential.product import SPAN, TRACE
 PAGES = pathlib.Path(__file__).resolve().parents[2] / "docs/reference/differences"
 # JSON that the API itself writes is compared as JSON.
 SPELLING = "json-spelling"
-# A sidecar of Dapr that a request brings down is started again.
+# A Dapr sidecar that a request crashes is restarted.
 CRASH = "crash"
 ABSENT = "(absent)"
-# Cases whose requests to apps are JSON that the API writes.
+# Cases whose requests to apps are JSON written by the API.
 WRAPPED = ("events: ", "event deliveries: ", "scheduled jobs: ", "actors: ")
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A field of a case that the two products have differently."""
+    """A field of a case that differs between the products."""
     case: str
     field: str
     ours: str
@@ -58,7 +58,7 @@ def shown(text, length=400):
 
 
 def trace(found):
-    """A trace context by what it is made of; the caller's own ids are told apart from others."""
+    """The form of a trace context; the caller's own ids are distinguished from others."""
     version, trace_id, span, flags = found.groups()
 
     def kind(value, given):
@@ -74,7 +74,7 @@ NEUTRAL = (
     ("varies", re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"), "TIME"),
     ("varies", re.compile(r"\b[0-9a-f]{16}-[0-9a-f]+\b"), "UUID"),  # an ETag of our in-memory store
     ("varies", re.compile(r'(untimeVersion": ?)"[^"]*"'), r'\1"VERSION"'),
-    ("varies", re.compile(r"\bb=2,a=1\b"), "a=1,b=2"),  # baggage that was encoded anew
+    ("varies", re.compile(r"\bb=2,a=1\b"), "a=1,b=2"),  # re-encoded baggage
     ("varies", re.compile(r"\b127\.0\.0\.1:(?!200[0-3]\d)[1-9]\d{4}\b"), "127.0.0.1:PORT"),
 )
 
@@ -89,7 +89,7 @@ def neutral(field, text):
 
 
 def same_json(ours, dapr):
-    """Whether two texts are the same JSON, apart from spaces and the order of members."""
+    """Whether two texts are the same JSON, ignoring white space and member order."""
     try:
         values = [json.loads(text, parse_int=str, parse_float=str) for text in (ours, dapr)]
     except ValueError:
@@ -106,14 +106,14 @@ def parts(seen):
 
 
 def whole(part):
-    """What says most of an answer or of a request, in one line."""
+    """A one-line summary of a response or request."""
     lines = [text for field, text in part.items() if field.endswith((": status", ": request", ": message", ": body"))]
     return " ".join(lines)
 
 
 def compared(case, ours, dapr):
-    """The differences of two observations, each a {field: text}. Of answers with different statuses, and of requests
-    that only one app received, the rest is not compared."""
+    """The differences of two observations, each a {field: text}. If statuses differ, or only one app received a request, the
+    rest is not compared."""
     found = []
     sides = [parts({field: neutral(field, text) for field, text in seen.items()}) for seen in (ours, dapr)]
     for name in dict.fromkeys((*sides[1], *sides[0])):
@@ -131,10 +131,10 @@ def fields(case, ours, dapr):
     found = []
     for field in dict.fromkeys((*dapr, *ours)):
         pair = [seen.get(field, ABSENT) for seen in (ours, dapr)]
-        # The body of an invocation is the app's, unless it is an error of the API.
+        # The body of an invocation is the app's, unless it is an API error.
         of_the_api = field.startswith("answer") and (
             not case.startswith("invoke: ") or pair[1].startswith(('{"code":', '{"errorCode":', '{"id":')))
-        # So is what apps receive, but for what the API wraps: events and jobs.
+        # So are requests to apps, except those that the API wraps: events and jobs.
         wrapped = case.startswith(WRAPPED) and not field.startswith("answer")
         if pair[0] == pair[1] or (of_the_api or wrapped) and field.endswith((": body", ": details")) and same_json(*pair):
             continue

@@ -1,7 +1,7 @@
-"""Random requests. Each is made from the seed and its number alone, so that any of them can be made again.
+"""Random requests. Each depends only on the seed and its number, so that it can be reproduced.
 
-What the table shows to differ on purpose is left out here, lest it hides what is new: paths that are not canonical,
-bytes in headers, broken baggage, answers that have no body.
+Known differences from the table are not generated, because they would hide new ones: paths that are not canonical, bytes in
+headers, broken baggage, responses without a body.
 """
 
 import json
@@ -143,7 +143,7 @@ def proxied(chance):
 
 
 def value(chance, depth=0):
-    """A JSON value whose numbers Dapr does not round: that difference has its row."""
+    """A JSON value with numbers that Dapr does not round; rounding is a known difference."""
     kind = chance.randrange(7 if depth < 3 else 5)
     if kind == 5:
         return [value(chance, depth + 1) for _ in range(chance.randint(0, 3))]
@@ -187,7 +187,7 @@ def stored(chance):
 
 
 def torn(chance):
-    """JSON that something happened to."""
+    """Mutated JSON."""
     whole = chance.choice(
         (
             '[{"key": "@key@", "value": {"a": [1, "b", null]}}]',
@@ -215,7 +215,7 @@ def torn(chance):
 
 
 KINDS = ((invoked, 8), (served, 4), (proxied, 2), (stored, 4), (torn, 2))
-# The table names its cases so; what is allowed is told by these names.
+# Names of the table's cases, by which allowances match.
 PREFIXES = {invoked: "invoke: ", served: "invoke: InvokeService: ", proxied: "invoke: proxied: "}
 
 
@@ -229,7 +229,7 @@ def cases(seed, count):
 
 
 def everything(seed, count):
-    """The table, and then the random ones."""
+    """The table's cases, then the random ones."""
     from differential.table import api, clock, events
 
     for part in (requests, answers, calls, state, api, events, clock):

@@ -1,4 +1,4 @@
-"""One of the two products under test: its sidecars, its apps and its resources, the same for both."""
+"""One of the two products: its sidecars, apps and resources, equal for both."""
 
 import json
 import re
@@ -14,14 +14,14 @@ TOKEN = "of-the-api"
 APP_TOKEN = "of-the-app"
 SECRET = "sea-green"
 BODY_LIMIT = 65536
-# The trace that requests carry where they carry one.
+# The trace context of requests that carry one.
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-# What ports are called; nothing listens there.
+# Placeholders for ports; nothing listens there.
 FIRST_PORT = 20000
-# How long a sidecar that crashes takes to end.
+# Time for a crashing sidecar to end.
 END_SECONDS = 2
 SIDECARS = ("http", "grpc", "bare", "strict", "hub", "grpc-hub")
-# What the app of `hub` says of itself.
+# Subscriptions and settings reported by the app of `hub`.
 JSON = (("content-type", "application/json"),)
 TOPICS = [
     {"pubsubname": "broker", "topic": "plain", "route": "/on-plain"},
@@ -37,7 +37,7 @@ TOPICS = [
 ACTORS = {"entities": ["Boat"], "actorIdleTimeout": "1h"}
 FIXED = {"/dapr/subscribe": apps.Reply(headers=JSON, body=json.dumps(TOPICS).encode()),
          "/dapr/config": apps.Reply(headers=JSON, body=json.dumps(ACTORS).encode())}
-# What the gRPC app of `grpc-hub` is sent.
+# Subscriptions of the gRPC app of `grpc-hub`.
 SUBSCRIPTIONS = "---\n".join(f"""apiVersion: dapr.io/v2alpha1
 kind: Subscription
 metadata:
@@ -88,9 +88,9 @@ spec:
 
 
 class Product:
-    """Six sidecars and what is around them: `http` and `grpc` have an app that speaks that, `bare` has none, `strict`
-    has the HTTP app, an API token, limits, CORS, access control and middleware. `grpc` traces every call. `hub` and
-    `grpc-hub` have an app each, a broker, and the product's own scheduler and placement; `hub` hosts actors."""
+    """Six sidecars with their environment: `http` and `grpc` have an app of that protocol, `bare` has none, `strict` has the
+    HTTP app, an API token, limits, CORS, access control and middleware. `grpc` traces every call. `hub` and `grpc-hub` have an
+    app each, a broker, and the product's own scheduler and placement; `hub` hosts actors."""
 
     def __init__(self, name, fleet, binaries, redis, number):
         self.name, self.fleet = name, fleet
@@ -131,7 +131,7 @@ class Product:
             ("grpc.absolute_max_metadata_size", 1 << 19), ("grpc.enable_retries", 0)))
 
     def revive(self, wait):
-        """Starts sidecars again that have ended; their names. With `wait`, one is probably about to."""
+        """Restarts sidecars that have ended; returns their names. With `wait`, one is probably about to end."""
         deadline = time.monotonic() + END_SECONDS
         while wait and time.monotonic() < deadline and all(s.process.poll() is None for s in self.sidecars.values()):
             time.sleep(0.02)
@@ -139,7 +139,7 @@ class Product:
         for name in ended:
             del self.fleet.processes[f"daprd-{name}"]
             self.channels[name].close()
-            # Another one's first requests to the app are not those of a case.
+            # The first requests of a restarted sidecar to the app do not belong to a case.
             self.reply(apps.Reply(404, body=b""), apps.GrpcReply(code=grpc.StatusCode.UNIMPLEMENTED))
             self._start(name, self.sidecars[name].ports)
         if ended:
@@ -192,11 +192,11 @@ class Product:
         return folder
 
     def _names(self):
-        """What differs from product to product and run to run, and the words for it."""
+        """Values that differ between products and runs, and their replacements."""
         words = {f"{name}-{self.fleet.suffix}": f"ID-OF-{name.upper()}" for name in SIDECARS}
         ports = [app.port for app in self.apps]
         ports += [port for sidecar in self.sidecars.values() for port in sidecar.ports]
-        # Numbers for numbers, so that JSON stays JSON.
+        # Numbers replace numbers, so that JSON stays valid.
         words.update((str(port), str(FIRST_PORT + number)) for number, port in enumerate(ports))
         words[str(self.fleet.dir)] = "FOLDER"
         self.words = words
@@ -209,7 +209,7 @@ class Product:
         return self.pattern.sub(lambda found: self.words[found[0]], text)
 
     def fill(self, text, captured):
-        """Puts ids, addresses and what earlier answers had into a text, or into bytes."""
+        """Replaces placeholders for ids, addresses and fields of earlier responses in a text or bytes."""
         if isinstance(text, bytes):
             return self.fill(text.decode("latin-1"), captured).encode("latin-1")
         if "@" in text:
@@ -222,11 +222,11 @@ class Product:
         self.grpc_app.reply = self.grpc_hub_app.reply = grpc_reply
 
     def received(self):
-        """How many requests the apps have received since they were last asked."""
+        """The number of requests that the apps have received since the last call of `received`."""
         return sum(len(app.records) for app in self.apps)
 
     def records(self):
-        """What the apps have received since the last call."""
+        """The requests that the apps have received since the last call."""
         taken = []
         for app in self.apps:
             while app.records:

@@ -1,4 +1,4 @@
-"""HTTP/1.1 byte by byte: what is sent is not tidied, and what comes is not either."""
+"""Raw HTTP/1.1: neither requests nor responses are normalised."""
 
 import socket
 
@@ -8,7 +8,7 @@ HEAD_LIMIT = 1 << 20
 
 
 class Broken(Exception):
-    """The other side ended before the message did."""
+    """The peer closed in the middle of a message."""
 
 
 class Stream:
@@ -69,13 +69,13 @@ def values(fields, name):
 
 
 def described(fields, prefix):
-    """Fields as an observation: a name has all its values, in their order."""
+    """Fields as an observation: all values of a name, in order."""
     names = dict.fromkeys(name for name, _ in fields)
     return {f"{prefix}.{name}": " | ".join(values(fields, name)) for name in names}
 
 
 def message_body(stream, fields, to_end):
-    """How a message is framed, its body and its trailers; what has no length ends with the connection if `to_end`."""
+    """Framing, body and trailers of a message; with `to_end`, a body without length ends with the connection."""
     if "chunked" in values(fields, "transfer-encoding"):
         return ("chunked", *stream.chunks())
     if lengths := values(fields, "content-length"):
@@ -89,7 +89,7 @@ def chunked(body, size=1000, trailers=()):
 
 
 def block(fields):
-    """Fields as they are sent. Text is Latin-1; bytes are possible."""
+    """Fields in wire format. Text is Latin-1; bytes are allowed."""
     return b"".join(b"%s: %s\r\n" % (octets(name), octets(value)) for name, value in fields)
 
 
@@ -98,7 +98,7 @@ def octets(text):
 
 
 def ask(port, request, method):
-    """Sends the bytes of a request on a connection of its own; the observation of its answer."""
+    """Sends raw request bytes on a new connection; returns the observation of the response."""
     try:
         with socket.create_connection((HOST, port), TIMEOUT) as connection:
             return _exchange(connection, request, method)
@@ -112,7 +112,7 @@ def _exchange(connection, request, method):
     try:
         connection.sendall(request)
     except ConnectionError:
-        pass  # an answer may have come before the end of the request
+        pass  # a response may arrive before the end of the request
     stream = Stream(connection)
     seen = {}
     try:

@@ -1,4 +1,4 @@
-"""The worker of the workflows, on the SDK for them."""
+"""The workflow worker, on the SDK."""
 
 import fleet as fleets
 
@@ -16,7 +16,7 @@ def fails(_context, given):
 
 
 class Worker:
-    """A worker beside a sidecar, until it is closed."""
+    """A worker of a sidecar, until it is closed."""
 
     def __init__(self, port):
         from durabletask.worker import TaskHubGrpcWorker

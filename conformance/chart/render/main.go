@@ -50,7 +50,7 @@ func run() error {
 	}
 	answers := map[string]rendered{}
 	for _, one := range cases {
-		// Rendering changes a chart: sub-charts that are switched off are gone.
+		// Rendering changes a chart: disabled sub-charts are removed.
 		loaded, err := loader.Load(os.Args[1])
 		if err != nil {
 			return err
@@ -131,7 +131,7 @@ func documents(name, text string) ([]any, error) {
 	sort.Sort(releaseutil.BySplitManifestsOrder(keys))
 	for _, key := range keys {
 		var object any
-		// Strict: a key that stands twice is a mistake of a template.
+		// Strict: a duplicate key is a mistake in a template.
 		if err := yaml.UnmarshalStrict([]byte(split[key]), &object); err != nil {
 			return nil, fmt.Errorf("%s: %w\n%s", name, err, split[key])
 		}

@@ -1,5 +1,6 @@
 // Jobs of an app in JavaScript, over HTTP. usage: jobs.js service PORT|caller SERVICE
-// The service schedules what it is asked to and prints the jobs that come; the caller asks it through both sidecars.
+// The service schedules jobs on request and prints those it receives; the caller asks it through both
+// sidecars.
 "use strict";
 
 const { DaprClient, HttpMethod } = require("@dapr/dapr");

@@ -1,6 +1,6 @@
 """Jobs on the Python SDK. usage: jobs.py service PORT|caller SERVICE
 
-The service schedules what it is asked to and prints the jobs that come; the caller asks it through both sidecars.
+The service schedules jobs on request and prints those it receives; the caller asks it through both sidecars.
 """
 
 import json
@@ -31,7 +31,7 @@ async def take(name: str, request: Request):
 
 
 def call(service):
-    """Asks until the service is there."""
+    """Retries until the service responds."""
     url = f"http://127.0.0.1:{os.environ['DAPR_HTTP_PORT']}/v1.0/invoke/{service}/method/plan/voyage"
     while True:
         try:

@@ -1,4 +1,4 @@
-// A workflow on the JavaScript SDK, whose worker and client are one app. usage: order.js
+// A workflow on the JavaScript SDK, with worker and client in one app. usage: order.js
 "use strict";
 
 const { DaprWorkflowClient, WorkflowRuntime } = require("@dapr/dapr");

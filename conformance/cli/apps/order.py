@@ -1,4 +1,4 @@
-"""A workflow on the Python SDK, whose worker and client are one app. usage: order.py"""
+"""A workflow on the Python SDK, with worker and client in one app. usage: order.py"""
 
 from dapr.ext import workflow
 
