@@ -1,8 +1,7 @@
-"""Workflows while things break. Run by the script `faults`.
+"""Workflows under faults. Run by the script `faults`.
 
-After each fault: every instance has completed, once, with the result that it has without faults; every activity has ended at
-least once, and its history has one result of it; and what was begun again was begun again for a reason (see
-`faults_journal.py`).
+Invariants after each fault: every instance has completed once, with the same result as without faults; every activity has finished
+at least once, and the history has one result of it; and every repeated activity was repeated for a reason (see `faults_journal.py`).
 """
 
 import argparse
@@ -18,11 +17,11 @@ import faults_actors
 import fleet as fleets
 from faults_world import TIMEOUT, TIMEOUT_EACH, PLANE, Peaks, Postgres, Redis, World
 
-# Instances of a fault, and of one that takes long.
+# Instances of a fault, and of a slow one.
 FEW, MANY = 30, 2000
-# Longer than placement waits for a host that is silent, in seconds.
+# Longer than placement waits for a silent host, in seconds.
 SILENCE = 12
-# How long it takes to start one of many, about, in seconds.
+# Approximate time to start one of many instances, in seconds.
 TO_START = 0.015
 
 
@@ -31,7 +30,7 @@ def doomed():
 
 
 def sidecars_killed(world, count):
-    """Sidecars are killed in any step."""
+    """Kills sidecars in any step."""
     ids = world.start(count)
     for part in (0.1, 0.3, 0.5, 0.7, 0.9):
         world.until_done(part, count)
@@ -40,7 +39,7 @@ def sidecars_killed(world, count):
 
 
 def sidecar_frozen(world, count):
-    """A sidecar stands still for longer than placement waits for it, and goes on: others have its instances by then."""
+    """Freezes a sidecar for longer than placement waits for it, then resumes it: others have taken over its instances."""
     ids = world.start(count)
     world.until_done(0.1, count)
     mended = world.journal.broken()
@@ -48,9 +47,9 @@ def sidecar_frozen(world, count):
     process.send_signal(signal.SIGSTOP)
     try:
         frozen = time.monotonic()
-        # Without it all goes on to its end: what it wakes up with is out of date.
+        # The others complete everything before it resumes with stale state.
         world.until_completed(ids)
-        world.notes.append(f"completed {time.monotonic() - frozen:.1f} s after it stood still")
+        world.notes.append(f"completed {time.monotonic() - frozen:.1f} s after it was frozen")
         time.sleep(max(0.0, SILENCE - (time.monotonic() - frozen)))
     finally:
         process.send_signal(signal.SIGCONT)
@@ -61,7 +60,7 @@ def sidecar_frozen(world, count):
 
 
 def apps_killed(world, count):
-    """Apps are killed during activities."""
+    """Kills apps during activities."""
     ids = world.start(count, seconds=0.2)
     for part in (0.1, 0.3, 0.5, 0.7, 0.9):
         world.until_done(part, count)
@@ -70,7 +69,7 @@ def apps_killed(world, count):
 
 
 def store_stopped(world, count, seconds=10):
-    """The store is down for ten seconds."""
+    """Stops the store for ten seconds."""
     ids = world.start(count)
     world.until_done(0.3, count)
     store_down(world, seconds)
@@ -78,7 +77,7 @@ def store_stopped(world, count, seconds=10):
 
 
 def store_stopped_for_a_minute(world, count):
-    """The same for a minute, in which instances are started all the time."""
+    """Stops the store for a minute while instances are started continuously."""
     early, late = world.start(count // 2), [f"order-{n}" for n in range(count // 2, count)]
     began, told = time.monotonic(), []
 
@@ -108,15 +107,15 @@ def store_down(world, seconds):
 
 
 def recovered(world, ids, peaks):
-    """Waits until all have completed, and notes how long that takes from now on."""
+    """Waits until all have completed, and records the time."""
     began = time.monotonic()
     world.until_completed(ids)
     world.notes.append(f"all completed {time.monotonic() - began:.1f} s later, a sidecar had up to {peaks.end() / 1e6:.0f} MB")
 
 
 def power_lost(world, count):
-    """All processes are killed at once, the store and the control plane too, and started again on the same data."""
-    # All begin together: what is started one after the other has ended before the last one begins.
+    """Kills all processes at once, including the store and the control plane, and restarts them on the same data."""
+    # All activities begin together; started in turn, the first would have ended before the last one begins.
     at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=2 + count * TO_START)
     ids = world.start(count, at=at)
     world.until_done(0.2, count)
@@ -124,18 +123,18 @@ def power_lost(world, count):
     flying = sum(any(f"{id}/{step}" not in ended for step in (3, 4, 5)) for id in ids)
     began = time.monotonic()
     world.lose_power()
-    world.notes.append(f"{flying} in flight, all there again after {time.monotonic() - began:.1f} s")
+    world.notes.append(f"{flying} in flight, all back after {time.monotonic() - began:.1f} s")
     recovered(world, ids, Peaks(world.sidecars))
     return ids
 
 
 def control_plane_restarted(world, count):
-    """Scheduler and placement are killed, and come back after three seconds."""
+    """Kills scheduler and placement, and restarts them after three seconds."""
     ids = world.start(count)
     world.until_done(0.3, count)
     for name in reversed(PLANE):
         command = world.fleet.processes[name].args
-        # Without placement everything may be another host's when it is back.
+        # Without placement, any actor may have moved when it is back.
         mended = world.journal.broken()
         world.fleet.kill(name)
         time.sleep(3)
@@ -146,7 +145,7 @@ def control_plane_restarted(world, count):
 
 
 def rolling_restart(world, count):
-    """All pairs of sidecar and app are restarted, one after the other, under load."""
+    """Restarts all pairs of sidecar and app in turn under load."""
     ids = world.start(count)
     for part, name in zip((0.2, 0.4, 0.6), world.names):
         world.until_done(part, count)
@@ -155,9 +154,9 @@ def rolling_restart(world, count):
 
 
 def poison(world, _count):
-    """An activity that kills its app is not run for good."""
+    """An activity that kills its app is not retried forever."""
     client = world.client
-    # Who starts it waits until it runs, and that may be with the second worker.
+    # The client call returns once it runs, which may be on the second worker.
     starting = threading.Thread(target=client.schedule_new_workflow, args=(doomed,), daemon=True,
                                 kwargs={"input": 0, "instance_id": "doomed"})
     starting.start()
@@ -176,7 +175,7 @@ def poison(world, _count):
 
 
 def no_worker(world, _count):
-    """An instance whose worker has gone says what it waits for."""
+    """An instance without worker reports what it waits for."""
     ids = world.start(1, seconds=3)
 
     def waits(condition):
@@ -199,7 +198,7 @@ def no_worker(world, _count):
 
 
 def killed_for_long(world, count):
-    """Sidecars and apps are killed for some time, under many instances."""
+    """Kills sidecars and apps for some time, with many instances."""
     began = time.monotonic()
     ids = world.start(count, seconds=0)
     kills = 0
@@ -215,7 +214,7 @@ FAULTS = [(sidecars_killed, Redis, 2), (sidecars_killed, Postgres, 2), (sidecar_
           (sidecar_frozen, Postgres, 2), (apps_killed, Redis, 2), (store_stopped, Redis, 2),
           (store_stopped, Postgres, 2), (power_lost, Redis, 2), (power_lost, Postgres, 2), (control_plane_restarted, Redis, 2),
           (rolling_restart, Postgres, 3), (poison, Redis, 1), (no_worker, Redis, 1)]
-# Made in every run of the tests.
+# Run by every test run.
 QUICK = {"sidecars killed Redis", "power lost Postgres"}
 LONG = [(killed_for_long, Redis, 3), (store_stopped_for_a_minute, Redis, 2), (store_stopped_for_a_minute, Postgres, 2),
         (power_lost, Redis, 2), (power_lost, Postgres, 2)]

@@ -1,8 +1,8 @@
-"""Actors while their hosts are killed, or stand still. A part of `faults`.
+"""Actors whose hosts are killed or frozen. A part of `faults`.
 
-Callers make every call once, and each counts on in the state of its actor. After each fault: no call has begun a turn twice; one
-that succeeded has been a turn; no actor was in turns of two hosts at once; no count was given twice or left out, but for calls that
-failed; reminders have come all the time, as often as they should; and each host that is there serves again.
+Each call increments a count in the state of its actor, and callers make each call once. Invariants after each fault: no call has
+started two turns; every successful call was one turn; no actor ran on two hosts at once; no count was repeated or skipped, except
+by failed calls; reminders arrived at their interval throughout; and every running host serves again.
 """
 
 import collections
@@ -19,22 +19,22 @@ import http_app
 from faults_world import Redis
 
 TIMEOUT = 90
-# Longer than placement waits for a host that is silent, in seconds.
+# Longer than placement waits for a silent host, in seconds.
 SILENCE = 12
 TYPE = "counter"
 ACTORS = [f"a{number}" for number in range(24)]
 CALLERS = 8
-# What a turn takes between the read and the write of its state, in seconds.
+# Time of a turn between reading and writing its state, in seconds.
 TURN = 0.02
-# How long an app waits for its sidecar, which may stand still: the turn is over before another host has the actor.
+# How long an app waits for its sidecar, which may be frozen: the turn ends before another host gets the actor.
 STATE_SECONDS = 3
-# Actors with a reminder that comes every second.
+# Actors with a reminder every second.
 REMINDED = ACTORS[::4]
 CONFIG = {"entities": [TYPE], "actorIdleTimeout": "1h", "drainOngoingCallTimeout": "5s", "drainRebalancedActors": True}
 
 
 class Turns:
-    """What the apps of all hosts saw."""
+    """The observations of all apps."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -89,7 +89,7 @@ def app(host, turns, sidecar):
             turns.begin(actor, call, host)
             try:
                 status, told = 200, count(actor)
-            except (OSError, http.client.HTTPException) as error:  # its sidecar is away
+            except (OSError, http.client.HTTPException) as error:  # its sidecar is down
                 status, told = 500, repr(error)
             turns.end(actor, host)
             self.answer(status, json.dumps(told).encode())
@@ -98,7 +98,7 @@ def app(host, turns, sidecar):
 
 
 class Hosts:
-    """Hosts of one type, and a sidecar without an app by which it is called."""
+    """Hosts of one actor type, and a sidecar without app for the callers."""
 
     def __init__(self, fleet, count=3):
         self.fleet, self.turns = fleet, Turns()
@@ -111,7 +111,7 @@ class Hosts:
         self.flags = [fleet.placement(flags=["--handover"]), "--actors-handover", fleet.scheduler(), f"--resources-path={folder}"]
         host, *_ = [self.start(name) for name in self.names]
         self.caller = fleet.sidecar("caller", flags=self.flags)
-        # The calls that succeeded have the count that they were told.
+        # Successful calls, with the counts that they returned.
         self.calls, self.confirmed, self.failed, self.unanswered = 0, {}, [], []
         self.lock, self.over = threading.Lock(), threading.Event()
         self.callers = [threading.Thread(target=self.call_all_the_time, daemon=True) for _ in range(CALLERS)]
@@ -140,7 +140,7 @@ class Hosts:
             except urllib.error.HTTPError as error:
                 self.failed.append((call, error.read().decode()))
                 time.sleep(0.1)
-            except Exception as error:  # no answer at all: nobody told the caller anything
+            except Exception as error:  # no response at all, so the outcome is unknown
                 self.unanswered.append((call, repr(error)))
 
     def until_all_serve(self, names):
@@ -153,7 +153,7 @@ class Hosts:
             time.sleep(0.1)
 
     def until_left(self, name):
-        """Waits until calls of every actor succeed without a host, and reminders come."""
+        """Waits until calls of every actor succeed without a host, and reminders arrive."""
         deadline = time.monotonic() + TIMEOUT
         since = len(self.confirmed)
         while missing := set(ACTORS) - {actor_of(call) for call in list(self.confirmed)[since:]}:
@@ -163,21 +163,21 @@ class Hosts:
         self.until_reminded()
 
     def until_reminded(self):
-        """Waits until each of the reminders has come once more."""
+        """Waits until each reminder has arrived once more."""
         deadline = time.monotonic() + TIMEOUT
         since = time.time()
         while missing := [actor for actor in REMINDED if max(self.turns.reminded[actor], default=0) < since]:
             if time.monotonic() > deadline:
-                raise AssertionError(f"no reminder comes to {missing}")
+                raise AssertionError(f"no reminder arrives at {missing}")
             time.sleep(0.1)
 
     def check(self, gap):
-        """All that has to hold; a reminder comes after `gap` seconds at the latest."""
+        """Checks the invariants; reminders arrive at most `gap` seconds apart."""
         self.over.set()
         for caller in self.callers:
             caller.join(TIMEOUT)
         if self.unanswered or any(caller.is_alive() for caller in self.callers):
-            raise AssertionError(f"calls that got no answer: {self.unanswered or 'the last ones'}")
+            raise AssertionError(f"calls without a response: {self.unanswered or 'the last ones'}")
         twice = {call: begun for call, begun in self.turns.begun.items() if len(begun) > 1}
         told = {call: begun for call, begun in twice.items() if call in dict(self.failed)}
         lost = [call for call in self.confirmed if call not in self.turns.begun]
@@ -186,7 +186,7 @@ class Hosts:
                                  f"two turns of an actor at once: {self.turns.overlaps[:5]}")
         for actor in ACTORS:
             counts = sorted(count for call, count in self.confirmed.items() if actor_of(call) == actor)
-            # Who was told that a call failed does not know whether it was counted.
+            # The caller of a failed call does not know whether it was counted.
             unknown = sum(actor_of(call) == actor for call, _ in self.failed)
             if len(set(counts)) < len(counts) or counts[-1] > len(counts) + unknown:
                 raise AssertionError(f"{actor} lost what it had counted, {unknown} calls failed: {counts}")
@@ -195,11 +195,11 @@ class Hosts:
 
     def check_reminders(self, gap):
         def missing():
-            """What was due while nobody had the actor comes later, and the last one may be under way."""
+            """Reminders due while the actor had no host arrive later, and the last one may be in flight."""
             came = self.turns.reminded
             return [actor for actor in REMINDED if len(came[actor]) + 1 < time.time() - min(came[actor])]
 
-        fleets.eventually(lambda: f"each time the reminders of {missing()}", lambda: not missing(), TIMEOUT)
+        fleets.eventually(lambda: f"all reminders of {missing()}", lambda: not missing(), TIMEOUT)
         longest = 0
         for actor in REMINDED:
             came = [*sorted(self.turns.reminded[actor]), time.time()]
@@ -210,7 +210,7 @@ class Hosts:
 
 
 def actor_host_killed(hosts):
-    """Sidecars of hosts are killed while they have turns, three times, and come back."""
+    """Kills sidecars of hosts during turns, three times, and restarts them."""
     for name in hosts.names:
         hosts.fleet.kill(f"daprd-{name}")
         hosts.until_left(name)
@@ -219,8 +219,8 @@ def actor_host_killed(hosts):
 
 
 def actor_host_frozen(hosts):
-    """A host stands still for longer than placement waits for it. Calls that it had read or was sent by then are nobody's when it
-    goes on: their callers were told that they failed, or others have made them."""
+    """Freezes a host for longer than placement waits for it. Calls that it had received are abandoned when it resumes: their
+    callers got an error, or other hosts have processed them."""
     name = hosts.names[0]
     process = hosts.fleet.processes[f"daprd-{name}"]
     process.send_signal(signal.SIGSTOP)
@@ -233,8 +233,8 @@ def actor_host_frozen(hosts):
     hosts.until_all_serve(hosts.names)
 
 
-# With the time after which a reminder comes at the latest, in seconds. A host that has sent one to another that stands still asks
-# after 10 s whether that is there, waits 5 s for an answer, and sends it again 1 s later.
+# With the maximum delay of a reminder, in seconds. A host that forwarded one to a frozen host probes it after 10 s, waits 5
+# s for a response, and retries after 1 s.
 FAULTS = {actor_host_killed: 5, actor_host_frozen: 20}
 
 

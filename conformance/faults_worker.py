@@ -1,6 +1,6 @@
-"""A worker of workflows in a process of its own, so that it can be killed.
+"""A workflow worker in a separate process, so that it can be killed.
 
-usage: faults_worker.py NAME GRPC_PORT JOURNAL     every begin and end of an activity is a line of JOURNAL: the time, NAME, what,
+usage: faults_worker.py NAME GRPC_PORT JOURNAL     every start and end of an activity is a line of JOURNAL: the time, NAME, event,
                                                    instance and step, and the id of the execution
 """
 
@@ -30,7 +30,7 @@ def work(context, given):
 
 
 def order(context, seconds):
-    """Two activities one after the other, a timer, three at once."""
+    """Two activities in sequence, a timer, three activities concurrently."""
     done = []
     for step in (1, 2):
         done.append((yield context.call_activity(work, input={"step": step, "seconds": seconds})))
@@ -45,7 +45,7 @@ def fatal(_context, _given):
 
 
 def doomed(context, _given):
-    """Says why its activity failed."""
+    """Returns why its activity failed."""
     try:
         yield context.call_activity(fatal, input=0)
     except Exception as error:

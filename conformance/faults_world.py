@@ -1,4 +1,4 @@
-"""Sidecars of one app with a worker each, on a store that can be stopped, and how each part of that is killed and comes back."""
+"""Sidecars of one app, each with a worker, on a store that can be stopped; how to kill and restart each part."""
 
 import collections
 import concurrent.futures
@@ -17,7 +17,7 @@ from sdk.world import component
 
 HERE = pathlib.Path(__file__).resolve().parent
 TIMEOUT = 240
-# Of one instance of many, in seconds; all wait for two cores.
+# Timeout of one of many instances, in seconds; all share two cores.
 TIMEOUT_EACH = 0.3
 STARTERS = 8
 PLANE = ("placement", "scheduler")
@@ -34,7 +34,7 @@ def order():
 
 
 class Redis(servers.Redis):
-    """That has on disk what it has confirmed, and can be stopped."""
+    """A Redis that persists what it confirms, and can be stopped."""
 
     process = "app-redis"
 
@@ -62,7 +62,7 @@ class Redis(servers.Redis):
 
 
 class Postgres(servers.Postgres):
-    """That can be stopped."""
+    """A PostgreSQL that can be stopped."""
 
     process = "app-postgres"
 
@@ -76,12 +76,12 @@ class Postgres(servers.Postgres):
 
     def start(self):
         super().start()
-        # As before it ends after its clients, for which it waits.
+        # Before its clients end, because it waits for them.
         self.fleet.processes = {self.process: self.fleet.processes[self.process], **self.fleet.processes}
 
 
 def has_worker(port):
-    """Whether a worker of workflows is connected to the sidecar whose HTTP API is there."""
+    """Whether a workflow worker is connected to the sidecar with this HTTP API."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1.0/metadata", timeout=5) as answer:
             return bool(json.load(answer).get("workflows", {}).get("connectedWorkers"))
@@ -90,7 +90,7 @@ def has_worker(port):
 
 
 class Peaks(threading.Thread):
-    """The largest resident memory of processes, in bytes, until told to end."""
+    """Measures the largest resident memory of processes, in bytes, until it is stopped."""
 
     def __init__(self, processes):
         super().__init__(daemon=True)
@@ -112,7 +112,7 @@ class Peaks(threading.Thread):
 
 
 class World:
-    """Sidecars of one app that share a store, each with a worker."""
+    """Sidecars of one app, each with a worker, on a shared store."""
 
     def __init__(self, fleet, store, pairs):
         self.fleet, self.store = fleet, store
@@ -131,7 +131,7 @@ class World:
         for name in self.names:
             self.start_sidecar(name)
             self.start_worker(name)
-        # Has no worker, and is killed only with all others.
+        # Without worker; killed only together with all others.
         self.start_sidecar("asked")
         from dapr.ext.workflow import DaprWorkflowClient
         from dapr.ext.workflow.logger import LoggerOptions
@@ -145,7 +145,7 @@ class World:
             self.asked = sidecar
 
     def worker(self, name):
-        """The one that a sidecar has now, as the journal calls it."""
+        """The journal's name of the current worker of a sidecar."""
         return f"{name}.{self.starts[name]}"
 
     def start_worker(self, name):
@@ -155,7 +155,7 @@ class World:
             self.journal.path])
 
     def when_there(self, names, mended):
-        """Notes when sidecars have a worker again: with that they host workflows, and instances move to them."""
+        """Records when sidecars have a worker again: then they host workflows, and instances move to them."""
         deadline = time.monotonic() + TIMEOUT
 
         def wait():
@@ -181,7 +181,7 @@ class World:
         self.when_there([name], mended)
 
     def roll(self, name):
-        """As a rolling restart does."""
+        """Like a rolling restart."""
         mended = self.journal.broken()
         self.fleet.end(f"app-worker-{name}")
         self.fleet.end(f"daprd-{name}")
@@ -190,7 +190,7 @@ class World:
         self.when_there([name], mended)
 
     def lose_power(self):
-        """Every process is killed, and all are started again on the data that they left."""
+        """Kills every process, and restarts all on their data."""
         mended = self.journal.broken()
         plane = {name: self.fleet.processes[name].args for name in PLANE}
         everybody = [f"app-worker-{name}" for name in self.names]
@@ -210,12 +210,12 @@ class World:
         self.when_there(self.names, mended)
 
     def sidecars(self):
-        """Processes of those with workers."""
+        """Processes of the sidecars with workers."""
         found = (self.fleet.processes.get(f"daprd-{name}") for name in self.names)
         return [process for process in found if process]
 
     def start(self, count, seconds=0.05, at=None):
-        """Starts instances, which begin at a time if one is given; their ids."""
+        """Starts instances, optionally at a given time; returns their ids."""
         ids = [f"order-{n}" for n in range(count)]
 
         def start(id):
@@ -226,7 +226,7 @@ class World:
         return ids
 
     def start_whatever_comes(self, id, deadline, seconds=0.05):
-        """Starts an instance, and asks again as long as it is not told that it has."""
+        """Starts an instance, with retries until it is confirmed."""
         while True:
             try:
                 self.client.schedule_new_workflow(order, input=seconds, instance_id=id)
@@ -235,14 +235,14 @@ class World:
                 if time.monotonic() > deadline:
                     raise
             try:
-                # It was started, and who asked was not told.
+                # It was started, but the confirmation was lost.
                 if self.client.get_workflow_state(id) is not None:
                     return
             except Exception:
                 time.sleep(0.2)
 
     def start_until_works(self, name, first, since):
-        """Starts instances until the worker of a sidecar has begun an activity of one; their ids, numbered from `first` on."""
+        """Starts instances until the worker of a sidecar has started an activity; returns their ids, numbered from `first`."""
         deadline = time.monotonic() + TIMEOUT
         ids = []
         while not any(line.worker == self.worker(name) and line.at > since and line.key.split("/")[0] in ids
@@ -255,15 +255,15 @@ class World:
         return ids
 
     def until_done(self, part, of):
-        """Waits until a part of the activities of `of` instances has ended."""
+        """Waits until a share of the activities of `of` instances has ended."""
         deadline = time.monotonic() + TIMEOUT + of * TIMEOUT_EACH
         while len(self.journal.update().ended) < part * len(STEPS) * of:
             if time.monotonic() > deadline:
-                raise AssertionError(f"{part} of the activities have not ended in time")
+                raise AssertionError(f"{part} of the activities did not end in time")
             time.sleep(0.05)
 
     def completed(self, id, deadline):
-        """The state of an instance that has ended, or the last one that was seen; a store that is away is asked again."""
+        """The state of an ended instance, or the last state seen; retries while the store is down."""
         state = None
         while time.monotonic() < deadline:
             try:
@@ -276,7 +276,7 @@ class World:
         return state
 
     def until_completed(self, ids):
-        """Waits until instances have completed, each with the result that it has without faults."""
+        """Waits until instances have completed, each with the same result as without faults."""
         deadline = time.monotonic() + TIMEOUT + len(ids) * TIMEOUT_EACH
         for id in ids:
             state = self.completed(id, deadline)
@@ -284,8 +284,8 @@ class World:
                 raise AssertionError(f"{id}: {state}\n{self.asked.ask('GET', f'/v1.0-alpha1/workflows/dapr/{id}/waits')}")
 
     def check_history(self, id):
-        """An instance has completed once, and its history has one result of each activity, that of the execution that it began;
-        which that is, by activity."""
+        """Checks that an instance completed once, with one result of each activity, that of the execution it started; returns
+        the executions by activity."""
         status, _, told = self.asked.ask("GET", f"/v1.0-alpha1/workflows/dapr/{id}/history")
         events = told["events"] if status == 200 else []
         ends = [event for event in events if "executionCompleted" in event]
@@ -294,11 +294,11 @@ class World:
                        for event in events if "taskCompleted" in event)
         if len(ends) != 1 or "executionCompleted" not in events[-1] or len(begun) != len(STEPS) or begun != ended:
             raise AssertionError(f"{id} has not completed once, with one result of each activity: {json.dumps(told)}")
-        # They were begun in the order of the steps.
+        # They started in the order of the steps.
         return {f"{id}/{step}": execution for step, (_, execution) in zip(STEPS, begun)}
 
     def check(self, ids):
-        """All that has to hold of instances; how many activities were begun again."""
+        """Checks the invariants of instances; returns the number of repeated activities."""
         self.until_completed(ids)
         taken = {}
         for id in ids:

@@ -1,11 +1,11 @@
-"""What processes use, and the tables of what was measured."""
+"""Resource usage of processes, and tables of measurements."""
 
 import pathlib
 import time
 
 
 def cpu_seconds(process):
-    """User and system time of a process, in seconds, by its clock: see clock_getcpuclockid(3), which Python does not have."""
+    """User and system time of a process, in seconds, from its CPU clock: see clock_getcpuclockid(3), which Python lacks."""
     return time.clock_gettime(~process.pid << 3 | 2)
 
 
@@ -16,7 +16,7 @@ def resident_bytes(process):
 
 
 def percentile(values, percent):
-    """The value that `percent` of them do not exceed; None of none."""
+    """The value that `percent` of the values do not exceed; None if there are none."""
     values = sorted(values)
     return values[min(len(values) * percent // 100, len(values) - 1)] if values else None
 
@@ -31,8 +31,8 @@ def shown(value):
 
 
 def table(columns, rows, ratios):
-    """Markdown. `columns` are (key, title); `rows` maps what was measured to a figure for each key, some of which may be
-    missing; `ratios` are (title, key, key by which it is divided)."""
+    """A Markdown table. `columns` are (key, title); `rows` maps a label to a figure for each key, some of which may be missing;
+    `ratios` are (title, key, key of the divisor)."""
     lines = ["| | " + " | ".join([title for _, title in columns] + [title for title, _, _ in ratios]) + " |",
              "| --- |" + " ---: |" * (len(columns) + len(ratios))]
     for what, by in rows.items():

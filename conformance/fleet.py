@@ -18,21 +18,21 @@ HERE = pathlib.Path(__file__).resolve().parent
 READY_SECONDS = 60
 END_SECONDS = 20
 ANSWER_SECONDS = 20
-# How long a condition may take: a broker has to notice that a member is gone.
+# Timeout of a condition: a broker needs time to notice that a member is gone.
 TIMEOUT = 120
 HOST = "127.0.0.1"
 PORTS = (10_000, 32_000)
 
 
 def free_ports(count):
-    """Distinct ports that nothing listens on, picked together so that none comes twice. They are below those that the
-    kernel gives to connections: one of these could be taken before the process that is meant for it listens."""
+    """Distinct free ports, picked together so that none repeats. They are below the ephemeral range: a port of that range could
+    be taken before its process listens."""
     held = []
     while len(held) < count:
         try:
             held.append(socket.create_server(("", random.randrange(*PORTS))))
         except OSError:
-            continue  # somebody has it
+            continue  # in use
     ports = [listener.getsockname()[1] for listener in held]
     for listener in held:
         listener.close()
@@ -40,7 +40,7 @@ def free_ports(count):
 
 
 def eventually(what, condition, timeout=TIMEOUT):
-    """Waits for a condition; `what` says what is missing when it does not come."""
+    """Waits for a condition; `what` describes what is missing on a timeout."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
@@ -63,7 +63,7 @@ class Sidecar:
         self.http, self.grpc, _, self.metrics = ports
 
     def ask(self, method, path, body=None, headers=()):
-        """Calls the HTTP API: the status, the headers, and the body, as JSON if it is that."""
+        """Calls the HTTP API; returns the status, the headers, and the body, parsed if it is JSON."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://{self.host}:{self.http}{path}", data, dict(headers), method=method)
         try:
@@ -79,18 +79,18 @@ class Sidecar:
 
 
 class Fleet:
-    """Everything started for one check; a context manager that stops it all and tells what ended badly."""
+    """All processes of one check; a context manager that stops them and reports those that failed."""
 
     def __init__(self, binaries, sentry=True):
         self.binaries = pathlib.Path(binaries).resolve()
         self.sentry = sentry
         self.kept = False
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="outrigger-fleet-"))
-        # Peers are found by multicast: the suffix keeps fleets on one network apart.
+        # Sidecars discover each other by multicast: the suffix separates fleets on one network.
         self.suffix = uuid.uuid4().hex[:6]
         self.processes = {}
         self.problems = []
-        # What sidecars are told of the parts of the control plane that run.
+        # Flags and variables of sidecars for the running parts of the control plane.
         self.addresses = []
 
     def __enter__(self):
@@ -112,16 +112,16 @@ class Fleet:
             raise RuntimeError("; ".join(self.problems))
 
     def keep_logs(self):
-        """The folder stays when this ends, though nothing ended badly: a check failed."""
+        """Keeps the folder at the end although no process failed, because a check did."""
         self.kept = True
 
     def stop(self):
-        """Ends every process, last started first; what does not end with status 0 is a problem."""
+        """Ends every process, in reverse order of start; an exit status other than 0 is a problem."""
         for name in reversed(list(self.processes)):
             self.end(name)
 
     def end(self, name, ask=True):
-        """Waits for one process to end, after SIGTERM unless it was asked by other means."""
+        """Waits for one process to end, after SIGTERM unless it was stopped by other means."""
         process = self.processes.pop(name)
         asked = ask and process.poll() is None
         if asked:
@@ -132,13 +132,13 @@ class Fleet:
             process.kill()
             process.wait()
             status = f"killed after {END_SECONDS} s"
-        # How an app takes the signal is its own affair, as long as it takes it.
+        # Any exit status of an app is fine, as long as it ends.
         if status != 0 and not (name.startswith("app-") and asked and isinstance(status, int)):
             self.problems.append(f"{name} did not end cleanly: {status}")
         return status
 
     def kill(self, name):
-        """Ends a process without a word to it."""
+        """Kills a process."""
         process = self.processes.pop(name)
         process.kill()
         process.wait()
@@ -152,7 +152,7 @@ class Fleet:
         return self.processes[name]
 
     def app(self, name, command, port, env=None, timeout=READY_SECONDS, **options):
-        """Starts an app and waits until its port accepts connections, for some seconds."""
+        """Starts an app and waits some seconds until its port accepts connections."""
         self.start(name, command, env, **options)
 
         def listening():
@@ -162,8 +162,8 @@ class Fleet:
 
     def sidecar(self, name, app_port=None, protocol="http", env=None, flags=(), app_id=None, binaries=None,
                 ports=None):
-        """Starts a sidecar, with mTLS if there is a CA, and waits until it is healthy. `app_id` is made unique;
-        `binaries` is the folder of its `daprd` if that is another one; `ports` are those of one that ended."""
+        """Starts a sidecar, with mTLS if there is a CA, and waits until it is healthy. `app_id` is made unique; `binaries`
+        overrides the folder of its `daprd`; `ports` are those of a previous sidecar."""
         ports = ports or free_ports(4)
         http, grpc, internal, metrics = ports
         app_id = f"{app_id or name}-{self.suffix}"
@@ -185,18 +185,18 @@ class Fleet:
         return Sidecar(app_id, process, ports)
 
     def control_plane(self, client=None):
-        """Starts placement and a scheduler, with identities of the CA if there is one: sidecars started later use both.
-        `client` is the scheduler's port for clients of etcd, if it has to be a certain one."""
+        """Starts placement and a scheduler, with identities of the CA if there is one; sidecars started later use both.
+        `client` sets the scheduler's etcd client port."""
         *ports, other, peers = free_ports(5)
         self.addresses += [self.placement(), self.scheduler(ports=[*ports, client or other, peers])]
 
     def scheduler(self, name="scheduler", binaries=None, folder=None, flags=(), ports=None):
-        """Starts a scheduler and waits until it is healthy; the flag for sidecars that use it. Its data are in `folder`,
-        a new one unless named; what is there already is taken over. `ports` are five, of one that ended."""
+        """Starts a scheduler and waits until it is healthy; returns the flag for sidecars. Its data are in `folder`, by default
+        a new one; existing data are kept. `ports` are five, of a previous scheduler."""
         port, healthz, metrics, client, peers = ports or free_ports(5)
         folder = pathlib.Path(folder or self.dir / f"data-{name}")
         folder.mkdir(mode=0o700, exist_ok=True)
-        # The id and the scheme stay the same: etcd keeps who its members are.
+        # The same id and scheme, because etcd stores its member list.
         members = f"--etcd-initial-cluster=dapr-scheduler-server-0=http{'s' * self.sentry}://{HOST}:{peers}"
         self.start(name, [
             pathlib.Path(binaries or self.binaries) / "scheduler", "--id=dapr-scheduler-server-0", f"--port={port}",
@@ -207,7 +207,7 @@ class Fleet:
         return f"--scheduler-host-address={HOST}:{port}"
 
     def placement(self, name="placement", binaries=None, flags=()):
-        """Starts a placement service and waits until it is healthy; the flag for sidecars that use it."""
+        """Starts a placement service and waits until it is healthy; returns the flag for sidecars."""
         port, healthz, metrics, replicas = free_ports(4)
         self.start(name, [
             pathlib.Path(binaries or self.binaries) / "placement", f"--port={port}", f"--listen-address={HOST}",
@@ -246,7 +246,7 @@ class Fleet:
         self.until(name, answered, url)
 
     def until(self, name, condition, what, timeout=READY_SECONDS):
-        """Waits until a condition holds, as long as the process it is about lives."""
+        """Waits until a condition holds; fails if its process ends."""
         deadline = time.monotonic() + timeout
         while True:
             try:

@@ -12,10 +12,10 @@ import http_app
 import servers
 from sdk.world import component
 
-# How long anything may take: a broker has to notice that a member is gone.
+# Timeout of any step: a broker needs time to notice that a member is gone.
 TIMEOUT = 90
 TOPIC = "catch"
-# Of messages published at a time.
+# Messages published at a time.
 ROUND = 24
 PARTITIONS = 6
 SUBSCRIPTION = """apiVersion: dapr.io/v2alpha1
@@ -31,7 +31,7 @@ spec:
 
 
 class App:
-    """An app that keeps what it takes; while it holds, it answers nothing."""
+    """An app that records its messages; while holding, it does not respond."""
 
     def __init__(self):
         self.taken = collections.Counter()
@@ -64,7 +64,7 @@ class App:
 
 
 def until(what, condition):
-    """What a condition gives once that is true."""
+    """Waits until a condition is true; returns its value."""
     deadline = time.monotonic() + TIMEOUT
     while not (found := condition()):
         if time.monotonic() > deadline:
@@ -74,7 +74,7 @@ def until(what, condition):
 
 
 class Group:
-    """Two sidecars with the same app id, each with an app of its own."""
+    """Two sidecars with the same app id, each with its own app."""
 
     def __init__(self, fleet, name, binaries, properties):
         self.fleet, self.name, self.binaries = fleet, name, binaries
@@ -103,7 +103,7 @@ class Group:
         self.fleet.kill(name) if kill else self.fleet.end(name)
 
     def publish(self, side):
-        """A round of messages by one of the members; their numbers."""
+        """Publishes a round of messages with one of the members; returns their numbers."""
         numbers = range(self.number, self.number + ROUND)
         self.number += ROUND
         for number in numbers:
@@ -116,11 +116,11 @@ class Group:
         return numbers
 
     def taken(self, numbers):
-        """Whether all of these messages were taken by somebody."""
+        """Whether each of these messages was received by a member."""
         return all(any(app.taken[number] for app in self.apps.values()) for number in numbers)
 
     def shares(self, side):
-        """Publishes until both members have taken some, and all is taken; how many of how many came more than once."""
+        """Publishes until both members have received some and all are received; returns how many of how many were duplicates."""
         before = {name: app.taken.total() for name, app in self.apps.items()}
         first = self.number
 
@@ -134,7 +134,7 @@ class Group:
         return f"{self.number - first} messages, {twice} of them twice"
 
     def envelopes(self):
-        """What either product wraps around a message is the same to whoever takes it."""
+        """Envelopes of both products have the same fields."""
         seen = collections.defaultdict(set)
         for name, app in self.apps.items():
             for event in app.events.values():
@@ -144,7 +144,7 @@ class Group:
         return f"{len(next(iter(seen['ours'])))} fields"
 
     def take_over(self, victim, heir):
-        """Kills a member that holds messages; the other takes them."""
+        """Kills a member that holds messages; the other one receives them."""
         app = self.apps[victim]
         app.going.clear()
         held = []
@@ -162,7 +162,7 @@ class Group:
         return f"{len(orphans)} held when it was killed, {len(held)} messages"
 
     def hand_over(self, leaver, stayer):
-        """A member that ends in order leaves nothing behind."""
+        """A gracefully stopped member leaves no messages behind."""
         numbers = list(self.publish(stayer))
         self.leave(leaver, kill=False)
         numbers += self.publish(stayer)
@@ -181,12 +181,12 @@ class Group:
             yield f"{leaver} is back, both take", lambda v=leaver, h=stayer: (self.join(v), self.shares(h))[1]
 
     def check(self):
-        """How many steps passed and failed; what follows a failure is not tried."""
+        """Returns the numbers of passed and failed steps; steps after a failure are skipped."""
         passed = 0
         for name, step in self.steps():
             try:
                 told = step()
-            except Exception as error:  # whatever it is, the other brokers are checked
+            except Exception as error:  # the other brokers are still checked
                 print(f"FAILED  {self.name}, {name}: {type(error).__name__} {error}", flush=True)
                 return passed, 1
             passed += 1
@@ -206,7 +206,7 @@ def redis(fleet):
 
 
 def rabbitmq(fleet):
-    # Without a bound one member is sent all that waits.
+    # Without a limit one member would get all queued messages.
     return {"connectionString": servers.RabbitMq(fleet).url, "durable": "true", "deletedWhenUnused": "false",
             "prefetchCount": "4", "requeueInFailure": "true", "concurrency": "parallel"}
 

@@ -1,4 +1,4 @@
-"""What one product began the other finishes. Run by the script `handover`."""
+"""Each product finishes what the other one began. Run by the script `handover`."""
 
 import collections
 import contextlib
@@ -16,12 +16,12 @@ from sdk.world import component
 
 TIMEOUT = 90
 HOSTS = (("theirs", "ours"), ("ours", "theirs"))
-# A timer that ends after the other product has taken over, in seconds.
+# A timer that fires after the other product has taken over, in seconds.
 SLEEP = 12
 
 
 def until(what, condition):
-    """What a condition gives once that is true."""
+    """Waits until a condition is true; returns its value."""
     deadline = time.monotonic() + TIMEOUT
     while not (found := condition()):
         if time.monotonic() > deadline:
@@ -35,7 +35,7 @@ def same(got, expected, what):
         raise AssertionError(f"{what}: got {got!r}, expected {expected!r}")
 
 
-# The workflows. What an activity did is counted: an activity that has ended is not begun again.
+# The workflows. Executions of activities are counted: a finished activity must not run again.
 
 DONE = collections.Counter()
 
@@ -46,7 +46,7 @@ def step(_context, given):
 
 
 def journey(context, key):
-    """Activities around two events, of which the second comes after the handover, then a timer and a child."""
+    """Activities around two events, the second one after the handover, then a timer and a child."""
     number = yield context.call_activity(step, input={"key": f"{key}-1", "number": 0})
     first = yield context.wait_for_external_event("first")
     number = yield context.call_activity(step, input={"key": f"{key}-2", "number": number})
@@ -62,22 +62,22 @@ def child(context, given):
 
 
 def sleeper(context, key):
-    """Sleeps while the products change."""
+    """Sleeps during the handover."""
     yield context.create_timer(datetime.timedelta(seconds=SLEEP))
     return (yield context.call_activity(step, input={"key": f"{key}-1", "number": 6}))
 
 
 def again(context, given):
-    """Continues as new with an event each time; the first one comes before the handover."""
+    """Continues as new with an event each time; the first one before the handover."""
     event = yield context.wait_for_external_event("next")
     if given["left"] == 1:
         return [*given["seen"], event]
-    # Events may come faster than turns.
+    # Events may arrive faster than turns.
     context.continue_as_new({"left": given["left"] - 1, "seen": [*given["seen"], event]}, save_events=True)
 
 
 class Workflows:
-    """A sidecar and its worker, of one product after another."""
+    """A sidecar and its worker, whose product changes."""
 
     def __init__(self, fleet, name, store, flags, binaries):
         self.fleet, self.name, self.binaries = fleet, name, binaries
@@ -128,7 +128,7 @@ class Workflows:
         return told
 
     def check(self, first, second):
-        """Instances begun under one product, continued under the other, and ended under the first again."""
+        """Instances that start under one product, continue under the other, and end under the first again."""
         key = f"{self.name}-{first}"
         names = {kind: f"{kind}-{key}" for kind in ("journey", "sleeper", "again", "ended", "waiting")}
         with self.under(first):
@@ -140,11 +140,11 @@ class Workflows:
             self.tell(names["ended"], "next", 1)
             before = self.ended(names["ended"], [0, 1])
             self.tell(names["again"], "next", "a")
-            # An event that nobody waits for yet is kept.
+            # An event that no instance waits for yet is kept.
             self.tell(names["waiting"], "second", "early")
             until("the first step is done", lambda: DONE[f"{names['journey']}-1"] and DONE[f"{names['waiting']}-1"])
         with self.under(second):
-            same(self.ended(names["ended"], [0, 1]), before, "what is told of an instance that had ended")
+            same(self.ended(names["ended"], [0, 1]), before, "the status of an ended instance")
             self.tell(names["journey"], "first", {"a": 1})
             until("the second step is done", lambda: DONE[f"{names['journey']}-2"])
             self.tell(names["again"], "next", "b")
@@ -152,20 +152,20 @@ class Workflows:
             self.ended(names["waiting"], ["late", "early", 4])
             self.ended(names["sleeper"], 7)
             same(self.ask("POST", f"{names['sleeper']}/purge")[0], 202, "purge")
-            same(self.ask("GET", names["sleeper"])[0], 404, "get of what was purged")
+            same(self.ask("GET", names["sleeper"])[0], 404, "get of a purged instance")
         with self.under(first):
             self.tell(names["again"], "next", "c")
             self.ended(names["again"], ["a", "b", "c"])
             self.tell(names["journey"], "second", "x")
             self.ended(names["journey"], [{"a": 1}, "x", 4])
             self.ended(names["waiting"], ["late", "early", 4])
-            same(self.ask("GET", names["sleeper"])[0], 404, "get of what the other purged")
+            same(self.ask("GET", names["sleeper"])[0], 404, "get of an instance purged by the other")
         steps = [f"{names['journey']}-{number}" for number in range(1, 5)] + [f"{names['sleeper']}-1"]
         same({name: DONE[name] for name in steps}, dict.fromkeys(steps, 1), "how often activities ran")
 
 
 def workflows(fleet, binaries, wanted):
-    """The checks of workflows: a name, and what to call."""
+    """The workflow checks: a name and a function."""
     stores = {}
 
     def store(kind):
@@ -219,7 +219,7 @@ class JobApp:
 
 
 class Jobs:
-    """A scheduler, of one product after another on the same data, under sidecars of both that stay."""
+    """A scheduler whose product changes on the same data, with permanent sidecars of both."""
 
     def __init__(self, fleet, name, binaries, flags=()):
         self.fleet, self.name, self.binaries, self.more = fleet, name, binaries, list(flags)
@@ -244,9 +244,9 @@ class Jobs:
             action(name, app, sidecar)
 
     def schedule(self, prefix):
-        """Jobs of every kind, under each sidecar."""
+        """Schedules jobs of every kind with each sidecar."""
         soon = (datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=SLEEP)).isoformat()
-        # Dapr's sidecar cannot tell of a job without data.
+        # Dapr's sidecar cannot read a job without data.
         jobs = {"later": {"dueTime": "1h", "data": {"a": [1, None]}}, "soon": {"dueTime": soon, "data": "ahoy"},
                 "often": {"schedule": "@every 1s", "repeats": 2 * SLEEP, "data": 7},
                 "yearly": {"schedule": "0 0 0 1 1 *", "ttl": "9000h", "data": True},
@@ -265,7 +265,7 @@ class Jobs:
             for kind in ("later", "often", "yearly", "tried"):
                 status, _, told = sidecar.ask("GET", f"/v1.0-alpha1/jobs/{prefix}-{kind}")
                 same(status, 200, f"get {kind}: {told}")
-                # What is left of the repetitions, and of the time to live, changes.
+                # The remaining repetitions and TTL change.
                 found[name, kind] = {field: value for field, value in told.items() if field not in ("repeats", "ttl")}
         self.each(on)
         return found
@@ -276,7 +276,7 @@ class Jobs:
         self.each(on)
 
     def close(self):
-        """Another one may use the same etcd."""
+        """Stops the processes of this check, because another one may use the same etcd."""
         for name in [name for name in self.fleet.processes if name.startswith((f"daprd-{self.name}-", f"scheduler-{self.name}-"))]:
             self.fleet.end(name)
         for app, _ in self.sidecars.values():
@@ -301,22 +301,22 @@ class Jobs:
         def on(name, app, sidecar):
             for prefix in ("one", "two"):
                 same(app.seen[f"{prefix}-soon"], 1, f"how often {prefix}-soon of {name} came")
-                # What was on its way when a scheduler ended comes again.
+                # Triggers in flight when a scheduler ended are redelivered.
                 often = app.seen[f"{prefix}-often"]
                 same(2 * SLEEP <= often <= 2 * SLEEP + 2, True, f"{prefix}-often of {name} came {often} times")
                 same(sidecar.ask("DELETE", f"/v1.0-alpha1/jobs/{prefix}-later")[0], 204, "delete")
-                same(sidecar.ask("GET", f"/v1.0-alpha1/jobs/{prefix}-later")[0], 500, "get of what was deleted")
+                same(sidecar.ask("GET", f"/v1.0-alpha1/jobs/{prefix}-later")[0], 500, "get of a deleted job")
         self.each(on)
 
 
 class Group:
-    """Schedulers of both products that are members of one group on one etcd, under a sidecar of each product."""
+    """Schedulers of both products in one group on one etcd, with a sidecar of each product."""
 
-    # Each member has some of them: which one is drawn for each job.
+    # Each member owns some jobs, chosen at random for each job.
     JOBS = 16
-    # Ticks of a job, one a second: they last longer than both members take to be missed.
+    # Ticks of a job, one a second: they last beyond the time without each member.
     TICKS = 60
-    # What is on its way when members come or go comes again: two are killed, and two join.
+    # Triggers in flight when members join or leave are redelivered: two are killed and two join.
     AGAIN = 6
 
     def __init__(self, fleet, binaries, flags):
@@ -348,7 +348,7 @@ class Group:
                 for side, (app, _) in self.apps.items() for number in range(self.JOBS)}
 
     def goes_on(self, what):
-        """Every job comes twice more: the first time may have been on its way."""
+        """Waits for two more triggers of every job: the first may have been in flight."""
         before = self.counts()
 
         def more():
@@ -363,20 +363,20 @@ class Group:
                 job = {"schedule": "@every 1s", "repeats": self.TICKS, "data": number}
                 status, _, told = sidecar.ask("POST", f"/v1.0-alpha1/jobs/group-{number}", job)
                 same(status, 204, f"schedule group-{number} under {side}: {told}")
-        self.goes_on("all jobs come while both are there")
+        self.goes_on("all jobs are triggered with both members")
         for side, other in (("ours", "theirs"), ("theirs", "ours")):
             self.kill(side)
             self.goes_on(f"{other} has taken over from {side}, which was killed")
             self.join(side)
-            self.goes_on(f"all jobs come after {side} has joined again")
+            self.goes_on(f"all jobs are triggered after {side} has joined again")
         until("all jobs have had their ticks", lambda: min(self.counts().values()) >= self.TICKS)
         for side, (_, sidecar) in self.apps.items():
             for number in range(self.JOBS):
                 until(f"group-{number} of {side} is over",
                       lambda: sidecar.ask("GET", f"/v1.0-alpha1/jobs/group-{number}")[0] == 500)
-        # A job that both looked after would have had twice as many.
+        # A job owned by both would have had twice as many.
         wrong = {job: count for job, count in self.counts().items() if not self.TICKS <= count <= self.TICKS + self.AGAIN}
-        same(wrong, {}, f"jobs that did not come {self.TICKS} to {self.TICKS + self.AGAIN} times")
+        same(wrong, {}, f"jobs not triggered {self.TICKS} to {self.TICKS + self.AGAIN} times")
 
     def close(self):
         for name in [name for name in self.fleet.processes if name.startswith(("daprd-group-", "scheduler-group-"))]:
@@ -386,25 +386,25 @@ class Group:
 
 
 def etcd(fleet):
-    """An etcd of its own; the flags for schedulers that use it."""
+    """A separate etcd; returns the flags for schedulers that use it."""
     return ["--etcd-embed=false", f"--etcd-client-endpoints={servers.Etcd(fleet).address}"]
 
 
 def jobs(fleet, binaries, wanted):
-    """The checks of schedulers. Dapr's fills a folder first: one that ours fills alone is no etcd's."""
+    """The checks of schedulers. In a folder Dapr's must start, because ours alone does not write an etcd folder."""
     name = "jobs in a folder: filled by theirs, taken over by ours"
     if wanted in name:
         yield name, lambda: checked(Jobs(fleet, "folder", binaries), "theirs", "ours")
     cluster = []
     for first, second in HOSTS:
-        name = f"jobs in an etcd of its own: filled by {first}, taken over by {second}"
+        name = f"jobs in a separate etcd: filled by {first}, taken over by {second}"
         if wanted in name:
             def check(first=first, second=second):
                 if not cluster:
                     cluster.extend(etcd(fleet))
                 checked(Jobs(fleet, f"etcd-{first}", binaries, cluster), first, second)
             yield name, check
-    name = "jobs in an etcd of its own: schedulers of both in one group, each killed and joined"
+    name = "jobs in a separate etcd: schedulers of both in one group, each killed and joined"
     if wanted in name:
         def together():
             if not cluster:
@@ -431,7 +431,7 @@ def main(ours, theirs, wanted=""):
                     check()
                 except servers.Missing as missing:
                     sys.exit(f"conformance/handover: {missing}")
-                except Exception as error:  # whatever it is, the other checks go on
+                except Exception as error:  # the other checks continue
                     failed += 1
                     print(f"FAILED  {name}: {type(error).__name__} {error}", flush=True)
                 else:

@@ -18,8 +18,8 @@ CONFIG = {"entities": [TYPE], "actorIdleTimeout": "1h", "drainOngoingCallTimeout
 
 
 class Turns:
-    """What the apps of all hosts saw: no actor is in two turns at once, wherever. Two at the host that Dapr's sidecar alone
-    serves are its own affair."""
+    """The observations of all apps: no actor runs two turns at once. Two turns on the host that only Dapr's sidecar serves are
+    not checked."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -41,7 +41,7 @@ class Turns:
 
 
 class ActorApp:
-    """An app whose actors count in their state how often they were called."""
+    """An app whose actors count their calls in their state."""
 
     def __init__(self, host, turns):
         self.host, self.turns, self.sidecar = host, turns, None
@@ -86,7 +86,7 @@ class ActorApp:
 
 
 class Actors:
-    """A host of each product, under one placement and one scheduler; calls come in at both."""
+    """A host of each product, with one placement and one scheduler; both receive calls."""
 
     def __init__(self, fleet, name, binaries, store, flags):
         self.fleet, self.name, self.binaries = fleet, name, binaries
@@ -111,7 +111,7 @@ class Actors:
             binaries=self.binaries[side], flags=self.flags, ports=self.ports[side])
 
     def call(self, actor, by):
-        """Calls until it succeeds; a call that failed may have been a turn all the same."""
+        """Calls until it succeeds; a failed call may still have run a turn."""
         deadline = time.monotonic() + TIMEOUT
         while True:
             try:
@@ -126,7 +126,7 @@ class Actors:
             time.sleep(0.1)
 
     def round(self, *sides):
-        """Every actor counts up, whoever is asked; the hosts that did it."""
+        """Every actor counts up, through either sidecar; returns the hosts of the turns."""
         for actor in ACTORS:
             for by in sides:
                 before = self.turns.done[actor]
@@ -146,9 +146,9 @@ class Actors:
         self.until("both hosts have actors", lambda: len(self.round(*self.sidecars)) == 2)
 
     def reminded(self, side):
-        """Reminders come at this host."""
+        """Reminders arrive at this host."""
         before = self.turns.reminded.copy()
-        self.until(f"each reminder comes at {side}", lambda: all(
+        self.until(f"each reminder arrives at {side}", lambda: all(
             self.turns.reminded[actor, side] > before[actor, side] for actor in ACTORS[:4]))
 
     def check(self, first, second):
@@ -185,7 +185,7 @@ class Actors:
 
 
 def actors(fleet, binaries, wanted):
-    """The checks of actors: a name, and what to call. Under the control plane of either product."""
+    """The actor checks: a name and a function, with the control plane of each product."""
     redis = []
     for control in binaries:
         for first, second in (("theirs", "ours"), ("ours", "theirs")):
@@ -197,7 +197,7 @@ def actors(fleet, binaries, wanted):
                 if not redis:
                     redis.append(servers.Redis(fleet, "redis-actors").address)
                 app = f"actors-{control}-{first}"
-                # Another control plane for each: what one check leaves is no other's.
+                # A new control plane for each, so that checks do not interfere.
                 flags = [fleet.placement(f"placement-{app}", binaries[control]),
                          fleet.scheduler(f"scheduler-{app}", binaries[control])]
                 store = component("store", "state.redis", redisHost=redis[0], actorStateStore="true")

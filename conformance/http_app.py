@@ -1,4 +1,4 @@
-"""What apps of the checks have in common: an HTTP server that survives its sidecar being killed, and is silent."""
+"""The base of the checks' apps: a silent HTTP server that survives the kill of its sidecar."""
 
 import http.server
 import threading
@@ -36,7 +36,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def start(handler):
-    """A server on a free port, which answers in the background."""
+    """A server on a free port, in the background."""
     server = Server((HOST, 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server

@@ -1,4 +1,4 @@
-"""A network of its own for a script whose ports are fixed, where the system allows it."""
+"""A separate network for a script with fixed ports, if the system allows it."""
 
 import fcntl
 import os
@@ -14,12 +14,12 @@ MARK = "OUTRIGGER_OWN_NETWORK"
 
 
 def outside():
-    """Whether this is still the network of everybody."""
+    """Whether this is still the shared network."""
     return MARK not in os.environ
 
 
 def own():
-    """Starts the script again in a network of its own, where one can be had; there, brings up its loopback."""
+    """Restarts the script in a separate network, if possible, and brings up its loopback."""
     if not outside():
         with socket.socket() as any_socket:
             # SIOCSIFFLAGS: IFF_UP and IFF_RUNNING on `lo`.

@@ -1,4 +1,4 @@
-"""A TCP proxy that can be cut: its connections end, and none can be made until it is restored."""
+"""A TCP proxy that can be cut: its connections close, and new ones are refused until it is restored."""
 
 import socket
 import threading
@@ -7,7 +7,7 @@ from fleet import HOST
 
 
 class Proxy:
-    """Connections to its address go on to `port` on this machine; a context manager that ends them all."""
+    """Forwards connections to `port` on this machine; a context manager that closes them."""
 
     def __init__(self):
         self.port = None
@@ -21,13 +21,13 @@ class Proxy:
         return self
 
     def __exit__(self, *_exception):
-        # It wakes the thread that accepts; closing alone does not.
+        # This wakes the accepting thread; closing alone does not.
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         self.cut()
 
     def cut(self):
-        """How many connections there were."""
+        """The number of connections so far."""
         with self.lock:
             self.is_cut = True
             ends, self.open = self.open, set()
@@ -67,7 +67,7 @@ class Proxy:
 
     @staticmethod
     def _carry(source, target):
-        """Where one end goes, the other does too."""
+        """Closes both ends when one closes."""
         try:
             while data := source.recv(65536):
                 target.sendall(data)

@@ -1,4 +1,4 @@
-"""Redis, PostgreSQL, etcd, RabbitMQ, NATS, Mosquitto and Kafka as processes of a fleet, on loopback, without passwords and without a past."""
+"""Redis, PostgreSQL, etcd, RabbitMQ, NATS, Mosquitto and Kafka as processes of a fleet, on loopback, without passwords and with empty data."""
 
 import functools
 import glob
@@ -13,12 +13,12 @@ import time
 
 from fleet import HOST, free_ports
 
-# A virtual machine on a busy computer takes long to start.
+# A JVM or Erlang VM on a busy machine starts slowly.
 BROKER_SECONDS = 300
 
 
 class Missing(Exception):
-    """A server that is not installed here; the text says how to get it."""
+    """A server is not installed; the text is the remedy."""
 
 
 class Redis:
@@ -48,7 +48,7 @@ class Redis:
 
 
 class Postgres:
-    """A PostgreSQL server. It refuses to run as root: then it runs as the account of its package."""
+    """A PostgreSQL server. It refuses to run as root; then it runs as its package's account."""
 
     def __init__(self, fleet, name="postgres"):
         folder = fleet.dir / name
@@ -59,7 +59,7 @@ class Postgres:
             os.chown(folder, owner.pw_uid, owner.pw_gid)
             fleet.dir.chmod(0o755)
             account = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
-        # As whom it is started again.
+        # The user for restarts.
         self.account = account
         self.psql = self._program("psql")
         subprocess.run(
@@ -75,15 +75,15 @@ class Postgres:
         server = self.fleet.processes[self.process]
         children = pathlib.Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
         self.fleet.kill(self.process)
-        # They see it and end by themselves; before they have, no other server starts on their data.
+        # Its processes notice this and end; until then, no other server starts on their data.
         deadline = time.monotonic() + BROKER_SECONDS
         while any(pathlib.Path(f"/proc/{child}").exists() for child in children):
             if time.monotonic() > deadline:
-                raise AssertionError("processes of a PostgreSQL server that was killed do not end")
+                raise AssertionError("processes of a killed PostgreSQL server did not end")
             time.sleep(0.01)
 
     def start(self):
-        """Starts it, again after a kill: it answers when it has recovered."""
+        """Starts or restarts it; it responds once recovery is done."""
         self.fleet.app(self.process, self.command, self.port, **self.account)
         self.fleet.until(self.process, lambda: self.sql("SELECT 1") == "1", "SELECT 1")
 
@@ -96,7 +96,7 @@ class Postgres:
         return found
 
     def sql(self, text):
-        """Runs statements; returns what they print."""
+        """Runs statements; returns their output."""
         run = subprocess.run([self.psql, "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", self.text, "-c", text],
                              capture_output=True, text=True)
         if run.returncode != 0:
@@ -105,7 +105,7 @@ class Postgres:
 
 
 class Etcd:
-    """An etcd of one member."""
+    """An etcd with one member."""
 
     def __init__(self, fleet, name="etcd"):
         program = shutil.which("etcd")
@@ -121,10 +121,10 @@ class Etcd:
 
 
 class RabbitMq:
-    """A RabbitMQ broker with the account `guest`, and a service of its own for the names of nodes."""
+    """A RabbitMQ broker with the account `guest`, and a separate node name service (epmd)."""
 
     def __init__(self, fleet, name="rabbitmq"):
-        # The script in /usr/sbin becomes another user first.
+        # The script in /usr/sbin switches to another user.
         program = next(iter(sorted(glob.glob("/usr/lib/rabbitmq/lib/*/sbin/rabbitmq-server"))), None)
         if not program:
             raise Missing("rabbitmq-server is not installed: apt-get install rabbitmq-server")
@@ -132,12 +132,12 @@ class RabbitMq:
         folder.mkdir()
         names, self.port, between = free_ports(3)
         env = {"HOME": str(folder), "ERL_EPMD_PORT": str(names), "ERL_EPMD_ADDRESS": HOST}
-        # The node would start one that outlives it.
+        # Otherwise the node would start one that outlives it.
         fleet.app(f"app-{name}-names", [shutil.which("epmd"), "-port", str(names)], names, env)
         (folder / "rabbit.conf").write_text(f"listeners.tcp.local = {HOST}:{self.port}\n")
         (folder / "plugins").write_text("[].")
         env |= {
-            # The script becomes the node: ending it ends the node.
+            # The script execs the node, so ending it ends the node.
             "RUNNING_UNDER_SYSTEMD": "true",
             "RABBITMQ_CONF_ENV_FILE": "/dev/null", "RABBITMQ_NODENAME": "check@localhost",
             "RABBITMQ_DIST_PORT": str(between), "RABBITMQ_MNESIA_BASE": str(folder), "RABBITMQ_LOG_BASE": str(folder),
@@ -149,7 +149,7 @@ class RabbitMq:
 
 
 class Nats:
-    """A NATS server with JetStream, whose streams are in files."""
+    """A NATS server with JetStream, with file storage."""
 
     def __init__(self, fleet, name="nats"):
         program = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin")
@@ -163,7 +163,7 @@ class Nats:
         self.url = f"nats://{HOST}:{self.port}"
 
     def stream(self, name, subjects):
-        """Makes a stream of these subjects, as its API wants it: a request with a subject for the answer."""
+        """Creates a stream of these subjects with a request of its API."""
         request = json.dumps({"name": name, "subjects": subjects, "storage": "file", "retention": "limits"}).encode()
         with socket.create_connection((HOST, self.port), 10) as connection:
             connection.sendall(b'CONNECT {"verbose":false}\r\nSUB answer 1\r\nPUB $JS.API.STREAM.CREATE.%b answer %d\r\n%b\r\n'
@@ -176,7 +176,7 @@ class Nats:
 
 
 class Mosquitto:
-    """A broker of MQTT that keeps on disk what it is told."""
+    """An MQTT broker with persistence."""
 
     def __init__(self, fleet, name="mosquitto"):
         program = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
@@ -193,14 +193,14 @@ class Mosquitto:
 
 
 class Kafka:
-    """A Kafka broker that is its own controller. Topics are made when first used, with the partitions named."""
+    """A Kafka broker with combined controller. Topics are created on first use, with this number of partitions."""
 
     def __init__(self, fleet, name="kafka", partitions=1):
         java = shutil.which("java")
         cache = pathlib.Path(__file__).resolve().parent / "cache"
         jars = subprocess.run([cache, "kafka"], check=True, capture_output=True, text=True).stdout.strip()
         if not java or not glob.glob(f"{jars}/kafka_*"):
-            raise Missing("Java and the jars of Kafka are not here: scripts/need kafka")
+            raise Missing("Java or the jars of Kafka are missing: scripts/need kafka")
         folder = fleet.dir / name
         folder.mkdir()
         port, controller = free_ports(2)
@@ -224,7 +224,7 @@ class Kafka:
         self.fleet.app(self.name, [*self.machine, "kafka.Kafka", self.settings], port, timeout=BROKER_SECONDS)
 
     def advertise(self, address):
-        """Clients are told this address instead of its own; it is started anew."""
+        """Restarts the broker with another advertised address."""
         self.fleet.end(self.name)
         text = self.settings.read_text()
         self.settings.write_text(text.replace(f"advertised.listeners=PLAINTEXT://{self.address}",

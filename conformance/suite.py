@@ -1,4 +1,4 @@
-"""Runs cases of Dapr's integration suite against a folder of binaries and says how each one ended."""
+"""Runs cases of Dapr's integration suite against a folder of binaries and reports each result."""
 
 import collections
 import fcntl
@@ -16,9 +16,9 @@ BINARIES = ("daprd", "sentry", "placement", "scheduler", "operator", "injector")
 STAND_INS = ("placement", "scheduler", "operator")
 VERDICT = re.compile(r"^\s*--- (PASS|FAIL|SKIP): Test/(\S+) \(")
 SWITCH = re.compile(r"^=== (?:RUN|NAME|CONT|PAUSE)\s+Test/(\S+)$")
-# Cases that share a process, whole areas of them: enough that some run while others wait, and a panic takes few with it.
+# Cases of an area that share a process: enough that some run while others wait, and few enough that a panic affects few.
 BATCH = 80
-# Dapr refuses root where the suite plays Kubernetes, so as root the suite runs as this user.
+# Dapr refuses to run as root when the suite simulates Kubernetes, so as root the suite runs as this user.
 UNPRIVILEGED = "nobody"
 
 
@@ -29,32 +29,32 @@ def cache():
 
 
 def names(file):
-    """The case names in a list file; blank lines and # comments do not count."""
+    """The case names in a list file; without blank lines and # comments."""
     lines = (HERE / file).read_text().splitlines()
     return [name for line in lines if (name := line.partition("#")[0].strip())]
 
 
 def area(case):
-    """What a case belongs to."""
+    """The area of a case."""
     return "/".join(case.split("/")[: 3 if case.startswith("daprd/") else 1])
 
 
 class Suite:
-    """One run: its binaries, its folder of logs, and the verdict of each case."""
+    """One run: its binaries, its folder of logs, and the result of each case."""
 
     def __init__(self, binaries, out=None, parallel=2):
         subprocess.run([HERE / "build", "suite"], check=True)
         self.out = pathlib.Path(out or tempfile.mkdtemp(prefix="conformance-")).resolve()
         self.parallel = parallel
         self.verdicts = {}
-        # The suite hands out ports from 1025 up: two runs at once would take each other's.
+        # The suite allocates ports from 1025 up, so two concurrent runs would collide.
         self.turn = open(cache() / "turn", "w")
         try:
             fcntl.flock(self.turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             print("waiting for another run of the suite to end", file=sys.stderr, flush=True)
             fcntl.flock(self.turn, fcntl.LOCK_EX)
-        # Readable by the other user even where the checkout and the cache are not.
+        # Readable by the other user even if the checkout and the cache are not.
         self.stage = pathlib.Path(tempfile.mkdtemp(prefix="conformance-stage-"))
         self.stage.chmod(0o755)
         self.scratch = self.stage / "tmp"
@@ -65,7 +65,7 @@ class Suite:
         self.env["DAPR_INTEGRATION_HELMTEMPLATE_PATH"] = "/bin/false"
         for name in BINARIES:
             path = pathlib.Path(binaries).resolve() / name
-            # Services that the folder does not have yet are Dapr's own, where they are built.
+            # Services missing in the folder are taken from Dapr, if built.
             if not path.exists() and name in STAND_INS:
                 path = cache() / "bin" / name
             self.env[f"DAPR_INTEGRATION_{name.upper()}_PATH"] = str(self._staged(path) if path.exists() else path)
@@ -79,12 +79,12 @@ class Suite:
         return copy
 
     def close(self):
-        """Removes the staged binaries and what the cases left behind; the logs stay."""
+        """Removes the staged binaries and leftovers of the cases; keeps the logs."""
         shutil.rmtree(self.stage, ignore_errors=True)
         self.turn.close()
 
     def run(self, cases):
-        """Runs the cases batch by batch; a case lost to another's panic runs again by itself."""
+        """Runs the cases batch by batch; a case lost to another one's panic is rerun alone."""
         areas = collections.defaultdict(list)
         for case in cases:
             areas[area(case)].append(case)
@@ -103,7 +103,7 @@ class Suite:
             print(f"\r{'':70s}\r", end="", file=sys.stderr)
 
     def _process(self, cases):
-        """Runs the cases in one process of the suite and returns those that did not come to an end."""
+        """Runs the cases in one process of the suite and returns those without a result."""
         pattern = "^(" + "|".join(map(re.escape, cases)) + ")$"
         options = {}
         if os.geteuid() == 0:
@@ -133,7 +133,7 @@ class Suite:
         return [case for case in cases if case not in ended]
 
     def log(self, case):
-        """Where everything that a case and its processes wrote is kept."""
+        """The log file of a case and its processes."""
         return self.out / f"{case}.log"
 
     def failed(self):
@@ -154,7 +154,7 @@ class Suite:
 
 
 def owner(test, cases):
-    """The case that a test or one of its sub-tests belongs to."""
+    """The case of a test or sub-test."""
     while test and test not in cases:
         test = test.rpartition("/")[0]
     return test

@@ -1,4 +1,4 @@
-"""Components in a process of their own, through a sidecar. usage: checks.py BIN_DIR COMPONENTS
+"""Pluggable components, through a sidecar. usage: checks.py BIN_DIR COMPONENTS
 
 COMPONENTS is the program built from peer/. Its socket `ship` has a state store and bindings, `chest` a secret store.
 """
@@ -12,7 +12,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import fleet as fleets  # noqa: E402  (the path above has to come first)
+import fleet as fleets  # noqa: E402  (after the path above)
 
 TIMEOUT = 20
 COMPONENT = """apiVersion: dapr.io/v1alpha1
@@ -30,7 +30,7 @@ world = {}
 
 
 class App(http.server.BaseHTTPRequestHandler):
-    """Answers events in capitals; `bad` ones it refuses."""
+    """Responds to events in capitals; refuses `bad` ones."""
 
     protocol_version = "HTTP/1.1"
 
@@ -58,7 +58,7 @@ def setUpModule():
     threading.Thread(target=app.serve_forever, daemon=True).start()
     unittest.addModuleCleanup(app.server_close)
     unittest.addModuleCleanup(app.shutdown)
-    # A socket's path has at most 107 bytes.
+    # A socket path has at most 107 bytes.
     sockets = tempfile.TemporaryDirectory(prefix="ship-", dir="/tmp")
     unittest.addModuleCleanup(sockets.cleanup)
     fleet = fleets.Fleet(sys.argv[1], sentry=False)
@@ -133,7 +133,7 @@ class State(unittest.TestCase):
         self.save("one", {"key": "e", "value": 1})
         _, headers, _ = ask("GET", "/v1.0/state/one/e")
         self.save("one", {"key": "e", "value": 2, "etag": headers["etag"], "options": {"concurrency": "first-write"}})
-        # The SDK reports it as any other error.
+        # The SDK reports it like any other error.
         status, _, error = ask("DELETE", "/v1.0/state/one/e", headers={"If-Match": headers["etag"]}.items())
         self.assertEqual((status, error["errorCode"]), (500, "ERR_STATE_DELETE"))
         self.assertIn("etag", error["message"])
@@ -173,7 +173,7 @@ class Secrets(unittest.TestCase):
 
 
 def need_bindings(case):
-    """A build without the block says so at start and goes on."""
+    """A build without the block logs that at start and continues."""
     _, _, metadata = ask("GET", "/v1.0/metadata")
     if not any(component["name"] == "horn" for component in metadata["components"]):
         case.skipTest("this sidecar has no bindings")
@@ -202,8 +202,8 @@ class Bindings(unittest.TestCase):
 
 
 class ZRestart(unittest.TestCase):
-    """Last by name, and in this order: what the stores held is gone. Dapr's sidecar neither initialises a process
-    that was started again nor reads its events."""
+    """Runs last, in this order, because the stores lose their data. Dapr's sidecar neither initialises a restarted process nor
+    reads its events."""
 
     def test_a_process_that_was_killed_and_started_again(self):
         process = world["fleet"].processes.pop("app-components")
@@ -227,7 +227,7 @@ def until(condition):
     deadline = time.monotonic() + TIMEOUT
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError("it does not happen")
+            raise AssertionError("timed out")
         time.sleep(0.05)
 
 

@@ -120,7 +120,7 @@ var actorChecks = []check{
 	}},
 	{"errors", func(ctx context.Context, dapr client.Client) error {
 		if _, err := newShip(dapr).Sink(ctx); err == nil {
-			return errors.New("a turn that fails: went well")
+			return errors.New("a failing turn succeeded")
 		}
 		_, unknown := dapr.InvokeActor(ctx, &client.InvokeActorRequest{ActorType: "Plane", ActorID: "x", Method: "Fly"})
 		if unknown == nil || !strings.Contains(unknown.Error(), "did not find address for actor") {
@@ -130,7 +130,7 @@ var actorChecks = []check{
 	}},
 }
 
-// ship is what callers have of one.
+// ship is a caller's proxy of an actor.
 type ship struct {
 	id    string
 	Load  func(context.Context, int) (int, error)
@@ -148,7 +148,7 @@ func newShip(dapr client.Client) *ship {
 	return made
 }
 
-// hears waits until the ship has heard something so many times.
+// hears waits until the ship has heard something this many times.
 func (s *ship) hears(ctx context.Context, what string, count int) error {
 	for {
 		heard, err := s.Heard(ctx)
@@ -172,7 +172,7 @@ func (s *ship) hears(ctx context.Context, what string, count int) error {
 	}
 }
 
-// quiet is nil when nothing comes any more.
+// quiet is nil once nothing arrives.
 func (s *ship) quiet(ctx context.Context) error {
 	before, err := s.Heard(ctx)
 	if err != nil {
@@ -193,7 +193,7 @@ type Ship struct {
 // Type names its type.
 func (s *Ship) Type() string { return "Ship" }
 
-// Load adds to the cargo. Another turn between its two halves would be lost.
+// Load adds to the cargo. A concurrent turn between its two halves would be lost.
 func (s *Ship) Load(ctx context.Context, tons int) (int, error) {
 	total, err := s.Cargo(ctx)
 	if err != nil {
@@ -204,7 +204,7 @@ func (s *Ship) Load(ctx context.Context, tons int) (int, error) {
 	return total, s.GetStateManager().Set(ctx, "tons", total)
 }
 
-// Cargo is what was loaded.
+// Cargo returns the loaded amount.
 func (s *Ship) Cargo(ctx context.Context) (int, error) {
 	found, err := s.GetStateManager().Contains(ctx, "tons")
 	if err != nil || !found {
@@ -218,7 +218,7 @@ func (s *Ship) Cargo(ctx context.Context) (int, error) {
 // Sink fails.
 func (s *Ship) Sink(context.Context) (int, error) { return 0, errors.New("it sinks") }
 
-// Heard is what timers and reminders told.
+// Heard returns the messages of timers and reminders.
 func (s *Ship) Heard(context.Context) ([]string, error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -231,13 +231,13 @@ func (s *Ship) hear(text string) {
 	s.heard = append(s.heard, text)
 }
 
-// Tick is what a timer calls.
+// Tick is called by a timer.
 func (s *Ship) Tick(_ context.Context, text string) error {
 	s.hear("timer " + text)
 	return nil
 }
 
-// ReminderCall is what reminders call.
+// ReminderCall is called by reminders.
 func (s *Ship) ReminderCall(name string, state []byte, _, _ string) {
 	s.hear("reminder " + name + " " + string(state))
 }

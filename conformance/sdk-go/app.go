@@ -52,7 +52,7 @@ func serve(kind, port string) error {
 	return service.Start()
 }
 
-// echo answers with what was asked, and refuses what asks for it.
+// echo returns the request, or an error on demand.
 func echo(_ context.Context, in *common.InvocationEvent) (*common.Content, error) {
 	if string(in.Data) == "refuse" {
 		return nil, errors.New("the app refuses")

@@ -73,7 +73,7 @@ func invokeBinding(
 	return event.Data, nil
 }
 
-// woken waits until the app has counted two events more.
+// woken waits until the app has counted two more events.
 func woken(ctx context.Context, dapr client.Client, app string) error {
 	counted := func() (int, error) {
 		answer, err := dapr.InvokeMethod(ctx, app, "events", "get")
@@ -101,13 +101,13 @@ func woken(ctx context.Context, dapr client.Client, app string) error {
 
 var events atomic.Int64
 
-// addBinding makes the app one that the clock wakes, and that tells how often it was.
+// addBinding makes the app count events of the clock and report the number.
 func addBinding(service common.Service, method string) error {
 	count := func(_ context.Context, in *common.BindingEvent) ([]byte, error) {
-		// Over HTTP an event's metadata are headers, among others.
+		// Over HTTP, an event's metadata are among the headers.
 		name := "readTimeUTC"
 		if in.Metadata[name] == "" && in.Metadata[http.CanonicalHeaderKey(name)] == "" {
-			return nil, errors.New("the event does not say when it was made")
+			return nil, errors.New("the event has no time")
 		}
 		events.Add(1)
 		return nil, nil

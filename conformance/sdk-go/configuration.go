@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// settings is a store in which drive.py keeps `still` and counts `ticking` up, ten times a second.
+// settings is a store in which drive.py keeps `still` constant and increments `ticking` ten times a second.
 const settings = "settings"
 
 var configurationChecks = []check{
@@ -55,7 +55,7 @@ var configurationChecks = []check{
 		if err := dapr.UnsubscribeConfigurationItems(ctx, settings, id); err != nil {
 			return err
 		}
-		// What was on its way may still arrive.
+		// Changes in flight may still arrive.
 		time.Sleep(200 * time.Millisecond)
 		for len(changes) > 0 {
 			<-changes

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// The model says what it is told.
+// The model echoes its input.
 const model = "echo"
 
 var conversationChecks = []check{

@@ -11,7 +11,7 @@ import sys
 import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import fleet as fleets  # noqa: E402  (the path above has to come first)
+import fleet as fleets  # noqa: E402  (after the path above)
 import servers  # noqa: E402
 from sdk.world import CONFIGURATION, component  # noqa: E402
 
@@ -51,7 +51,7 @@ def resources(fleet, data):
 
 
 def tick(file, stop):
-    """Writes configuration as another process would, ten times a second."""
+    """Writes configuration like another process, ten times a second."""
     database = sqlite3.connect(file, timeout=10)
     write = "INSERT OR REPLACE INTO configuration (key, value, version) VALUES (?, ?, ?)"
     with database:
@@ -71,7 +71,7 @@ def main(binaries, checks, *blocks):
         folder.mkdir()
         documents, postgres = resources(fleet, data)
         (folder / "all.yaml").write_text("---\n".join(documents))
-        # For all of them: what reaches apps, and what actors and workflows need.
+        # Resources for all sidecars: for events of apps, actors and workflows.
         shared = fleet.dir / "shared"
         shared.mkdir()
         (shared / "all.yaml").write_text("---\n".join([
@@ -86,7 +86,7 @@ def main(binaries, checks, *blocks):
         fleet.control_plane()
         http_port, grpc_port = fleets.free_ports(2)
         ports = fleets.free_ports(4)
-        # Actors keep their state by way of the sidecar beside them.
+        # Actors access their state through their own sidecar.
         fleet.app("app-http", [checks, "app-http", str(http_port)], http_port, {"DAPR_GRPC_PORT": str(ports[1])})
         fleet.app("app-grpc", [checks, "app-grpc", str(grpc_port)], grpc_port)
         http = fleet.sidecar("http", http_port, flags=flags, ports=ports)

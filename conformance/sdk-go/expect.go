@@ -17,7 +17,7 @@ func same(what string, got, expected any) error {
 	return fmt.Errorf("%s: got %#v, expected %#v", what, got, expected)
 }
 
-// refused is nil when err is a gRPC error of this code that says so.
+// refused is nil if err is a gRPC error with this code and text.
 func refused(what string, err error, code codes.Code, words string) error {
 	if err == nil {
 		return fmt.Errorf("%s: went well, expected %s", what, code)
@@ -28,7 +28,7 @@ func refused(what string, err error, code codes.Code, words string) error {
 	return nil
 }
 
-// first is the first error there is.
+// first is the first error, if any.
 func first(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {

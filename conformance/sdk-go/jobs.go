@@ -123,12 +123,12 @@ func cargo(text string) *anypb.Any {
 	return &anypb.Any{TypeUrl: "type.googleapis.com/google.protobuf.BytesValue", Value: []byte(text)}
 }
 
-// beside is a client of the sidecar beside an app.
+// beside is a client of the sidecar of an app.
 func beside(port string) (client.Client, error) {
 	return client.NewClientWithPort(setting(port))
 }
 
-// gone waits until a job is not there any more: when the answer to its last trigger is stored.
+// gone waits until a job is gone, which happens once the response to its last trigger is stored.
 func gone(ctx context.Context, dapr client.Client, name string) error {
 	for {
 		_, err := dapr.GetJobAlpha1(ctx, name)
@@ -143,7 +143,7 @@ func gone(ctx context.Context, dapr client.Client, name string) error {
 	}
 }
 
-// addJobs makes the app one that takes jobs.
+// addJobs makes the app handle jobs.
 func addJobs(service common.Service) error {
 	for _, name := range []string{"once", "thrice", "fails"} {
 		handle := func(_ context.Context, job *common.JobEvent) error {

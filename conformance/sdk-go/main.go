@@ -1,4 +1,4 @@
-// What an app written with Dapr's Go SDK does, against the sidecars that drive.py started.
+// Checks Dapr's Go SDK against the sidecars that drive.py started.
 //
 //	checks             makes every check; the last line is 'N passed, N failed'
 //	checks app-grpc PORT   an app served with the SDK's gRPC service
@@ -15,16 +15,16 @@ import (
 	"github.com/dapr/go-sdk/client"
 )
 
-// timeout is how long one check may take.
+// timeout is the time limit of a check.
 const timeout = 30 * time.Second
 
-// check is something that an app does; an error tells what went wrong.
+// check is one operation of an app; an error describes the failure.
 type check struct {
 	name string
 	run  func(ctx context.Context, dapr client.Client) error
 }
 
-// blocks are all checks, by block. A block that was left out by name is not run.
+// blocks are all checks, by block.
 var blocks = []struct {
 	name   string
 	checks []check
@@ -98,7 +98,7 @@ func contains(names []string, name string) bool {
 	return false
 }
 
-// setting is something that drive.py tells of the fleet.
+// setting is a value that drive.py provides about the fleet.
 func setting(name string) string {
 	value, ok := os.LookupEnv("CHECK_" + name)
 	if !ok {

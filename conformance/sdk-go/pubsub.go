@@ -15,10 +15,10 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// broker is one that both apps and the caller share.
+// broker is shared by both apps and the caller.
 const broker = "broker"
 
-// apps are the settings that name them.
+// apps are the names of the settings with their addresses.
 var apps = []string{"HTTP_APP", "GRPC_APP"}
 
 var pubsubChecks = []check{
@@ -102,7 +102,7 @@ var pubsubChecks = []check{
 			return err
 		}
 		for _, app := range apps {
-			// Each app drops it, and takes what both have dropped.
+			// Each app drops it, and receives what both have dropped.
 			if _, err := taken(ctx, dapr, app, "dead", 2, poison); err != nil {
 				return err
 			}
@@ -209,7 +209,7 @@ var pubsubChecks = []check{
 	}},
 }
 
-// publishAs publishes an envelope of our own.
+// publishAs publishes a complete envelope.
 func publishAs(ctx context.Context, dapr client.Client, topic, id, kind string, tons int) error {
 	envelope := map[string]any{
 		"specversion": "1.0", "id": id, "source": "here", "type": kind, "data": map[string]int{"tons": tons}}
@@ -220,10 +220,10 @@ func publishAs(ctx context.Context, dapr client.Client, topic, id, kind string, 
 	return dapr.PublishEvent(ctx, broker, topic, data, client.PublishEventWithContentType("application/cloudevents+json"))
 }
 
-// seen is what an app keeps of an event, or of a job.
+// seen is the part of an event or job that an app records.
 type seen struct{ ID, Type, Source, ContentType, Data string }
 
-// taken waits until an app has so many events that hold the key, and returns them.
+// taken waits until an app has this many events with the key, and returns them.
 func taken(ctx context.Context, dapr client.Client, app, where string, count int, key string) ([]seen, error) {
 	for {
 		answer, err := dapr.InvokeMethod(ctx, setting(app), "taken?"+where, "get")
@@ -250,7 +250,7 @@ func taken(ctx context.Context, dapr client.Client, app, where string, count int
 	}
 }
 
-// log is what an app has taken, by topic or job.
+// log has the events of an app, by topic or job.
 type log struct {
 	mutex sync.Mutex
 	kept  map[string][]seen
@@ -258,7 +258,7 @@ type log struct {
 
 var kept = log{kept: map[string][]seen{}}
 
-// add returns how many there are with it.
+// add returns the new number of events.
 func (l *log) add(where string, what seen) int {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -273,7 +273,7 @@ func (l *log) tell(_ context.Context, in *common.InvocationEvent) (*common.Conte
 	return &common.Content{Data: data, ContentType: "application/json"}, err
 }
 
-// addEvents makes the app one that is subscribed to topics, and that tells what it took.
+// addEvents makes the app subscribe to topics and report its events.
 func addEvents(service common.Service, prefix string) error {
 	subscribe := func(topic, where, match string, priority int, dead string) error {
 		handle := func(_ context.Context, event *common.TopicEvent) (bool, error) {

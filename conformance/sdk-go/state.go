@@ -116,7 +116,7 @@ var stateChecks = append(queryChecks(), []check{
 	}},
 }...)
 
-// queryChecks need PostgreSQL. Where it is missing drive.py says that they are skipped; in CI they fail instead.
+// queryChecks need PostgreSQL. If it is missing, drive.py reports them as skipped; in CI they fail.
 func queryChecks() []check {
 	if os.Getenv("CHECK_POSTGRES") == "" && os.Getenv("CI") != "true" {
 		return nil

@@ -97,7 +97,7 @@ var workflowChecks = []check{
 			return err
 		}
 		if found, err := client.FetchWorkflowMetadata(ctx, id); err == nil {
-			return fmt.Errorf("it is still there: %s", found)
+			return fmt.Errorf("not purged: %s", found)
 		}
 		return nil
 	}},
@@ -181,7 +181,7 @@ func end(ctx context.Context, client *workflow.Client, id, status, output string
 	return first(same("status of "+id, found.String(), status), same("output", found.Output.GetValue(), output))
 }
 
-// ended is nil when an instance completes with an output.
+// ended is nil if an instance completes with this output.
 func ended(ctx context.Context, dapr client.Client, name string, input any, output string) error {
 	client, id, err := begin(ctx, dapr, name, input)
 	if err != nil {
@@ -205,7 +205,7 @@ func until(ctx context.Context, client *workflow.Client, id, status string) erro
 	}
 }
 
-// worker registers everything, once, and returns a client.
+// worker registers all workflows once, and returns a client.
 func worker(dapr client.Client) (*workflow.Client, error) {
 	client := workflow.NewClient(dapr.GrpcClientConn())
 	workerOnce.Do(func() {
@@ -225,7 +225,7 @@ var (
 	tried       sync.Map
 )
 
-// attempts is how often flaky was tried with an input.
+// attempts counts the tries of flaky by input.
 func attempts(input string) int {
 	count, _ := tried.LoadOrStore(input, new(int))
 	return *count.(*int)

@@ -6,14 +6,14 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import fleet as fleets  # noqa: E402  (the path above has to come first)
+import fleet as fleets  # noqa: E402  (after the path above)
 from sdk.world import component  # noqa: E402
 
 TOKEN = "only-for-this-check"
 
 
 def main(binaries, classes, *blocks):
-    # Two short-lived processes: compiling them well would take longer than they run.
+    # Two short-lived processes: optimising them would take longer than they run.
     java = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp", classes, "Checks"]
     with fleets.Fleet(binaries) as fleet:
         folder = fleet.dir / "resources"

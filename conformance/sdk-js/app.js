@@ -12,7 +12,7 @@ const server = new DaprServer({
   clientOptions: { daprHost: "127.0.0.1", daprPort: sidecar },
   logger: { level: LogLevel.Warn },
 });
-// What came, by topic.
+// Received events, by topic.
 const taken = {};
 
 /** Keeps the events of a topic; `answer` tells what becomes of one, from its data and how many there are. */

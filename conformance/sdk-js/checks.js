@@ -1,5 +1,5 @@
-// What an app written with Dapr's JavaScript SDK does, against the fleet that drive.py started. usage: checks.js [BLOCK]...
-// A block is a file in blocks/: its checks, by name. The last line is 'N passed, N failed'.
+// Checks Dapr's JavaScript SDK against the fleet that drive.py started. usage: checks.js [BLOCK]...
+// A block is a file in blocks/ with its checks by name. The last line is 'N passed, N failed'.
 "use strict";
 
 const fs = require("node:fs");
@@ -23,7 +23,7 @@ async function main(names) {
     }
   }
   console.log(`${passed} passed, ${failed} failed`);
-  // Clients and workers keep connections open.
+  // Clients and workers leave connections open.
   process.exit(failed > 0 ? 1 : 0);
 }
 

@@ -7,7 +7,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-import fleet as fleets  # noqa: E402  (the path above has to come first)
+import fleet as fleets  # noqa: E402  (after the path above)
 from sdk.world import component  # noqa: E402
 
 TOKEN = "only-for-this-check"
@@ -28,7 +28,7 @@ def main(binaries, *blocks):
         for kind in ("http", "grpc"):
             (port,) = fleets.free_ports(1)
             ports = fleets.free_ports(4)
-            # The app listens first, then it waits for its sidecar.
+            # The app listens before it waits for its sidecar.
             own = ports[1 if kind == "grpc" else 0]
             fleet.app(f"app-{kind}", ["node", HERE / "app.js", kind, str(port), str(own)], port)
             sidecars[kind] = fleet.sidecar(kind, port, kind, flags=flags, ports=ports)

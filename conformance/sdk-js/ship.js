@@ -1,4 +1,4 @@
-// The actor that the HTTP app hosts. Callers name the class, too.
+// The actor of the HTTP app. Callers use the class name too.
 "use strict";
 
 const { AbstractActor, Temporal } = require("@dapr/dapr");

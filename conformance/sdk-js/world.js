@@ -1,9 +1,9 @@
-// What all blocks use: clients, and waiting.
+// Shared by all blocks: clients and waiting.
 "use strict";
 
 const { CommunicationProtocolEnum, DaprClient, HttpMethod, LogLevel } = require("@dapr/dapr");
 
-// The SDK's workflows tell of every step, and nothing can be set against it.
+// The SDK logs every workflow step, which cannot be disabled.
 console.info = () => {};
 
 const { HTTP, GRPC } = CommunicationProtocolEnum;
@@ -39,7 +39,7 @@ async function until(what, condition) {
   for (;;) {
     const value = await condition();
     if (value) return value;
-    if (Date.now() > deadline) throw new Error(`in vain waited for: ${what}`);
+    if (Date.now() > deadline) throw new Error(`timed out waiting for: ${what}`);
     await sleep(50);
   }
 }

@@ -1,4 +1,4 @@
-"""The actors of the HTTP app, and what callers see of them."""
+"""The actors of the HTTP app, and their interface for callers."""
 
 import asyncio
 import base64
@@ -12,7 +12,7 @@ BRIEFLY = timedelta(milliseconds=200)
 
 
 class ShipInterface(ActorInterface):
-    """What can be asked of a ship; each method takes one argument at most."""
+    """The methods of a ship, with at most one argument each."""
 
     @actormethod(name="load")
     async def load(self, tons: int) -> int: ...
@@ -43,7 +43,7 @@ class ShipInterface(ActorInterface):
 
 
 class Ship(Actor, ShipInterface, Remindable):
-    """Its cargo is state; its log is kept by the process, for all ships, so that it survives deactivation."""
+    """Its cargo is state; its log is in the process, for all ships, so that it survives deactivation."""
 
     logs = collections.defaultdict(list)
 
@@ -55,7 +55,7 @@ class Ship(Actor, ShipInterface, Remindable):
 
     async def load(self, tons):
         has, before = await self._state_manager.try_get_state("tons")
-        # Another turn that came between here and the write would be lost.
+        # A concurrent turn between here and the write would be lost.
         await asyncio.sleep(0.01)
         total = (before if has else 0) + tons
         await self._state_manager.set_state("tons", total)
@@ -105,12 +105,12 @@ class Ship(Actor, ShipInterface, Remindable):
         return await ActorProxy.create("Ship", ActorId(other), ShipInterface).answer(self.id.id)
 
     async def answer(self, caller):
-        """The caller is in the middle of its turn."""
+        """Calls back while the caller is in its turn."""
         return await ActorProxy.create("Ship", ActorId(caller), ShipInterface).cargo()
 
 
 class Raft(Ship, Remindable):
-    """A ship that is deactivated soon. The SDK looks for Remindable among the direct bases only."""
+    """A ship with a short idle timeout. The SDK looks for Remindable among the direct bases only."""
 
 
 CONFIG = ActorRuntimeConfig(

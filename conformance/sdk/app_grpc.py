@@ -10,7 +10,7 @@ from dapr.clients.grpc._response import TopicEventResponse
 from dapr.ext.grpc import App, BindingRequest, InvokeMethodRequest, InvokeMethodResponse, JobEvent, Rule
 
 app = App()
-# What came, by topic or job; the method `taken` tells it.
+# Received events, by topic or job; the method `taken` returns them.
 taken = collections.defaultdict(list)
 
 

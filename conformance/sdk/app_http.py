@@ -1,4 +1,4 @@
-"""An app served with FastAPI and the SDK's extension for it. usage: app_http.py PORT"""
+"""An app served with FastAPI and the SDK's extension. usage: app_http.py PORT"""
 
 import collections
 import contextlib
@@ -22,7 +22,7 @@ async def lifespan(app):
 
 app = FastAPI(lifespan=lifespan)
 dapr = DaprApp(app)
-# What came, by topic or job.
+# Received events, by topic or job.
 taken = collections.defaultdict(list)
 
 

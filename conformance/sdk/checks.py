@@ -1,7 +1,6 @@
-"""What an app written with Dapr's Python SDK does, against the control plane and sidecars. usage: checks.py BIN_DIR [BLOCK]...
+"""Checks Dapr's Python SDK against the control plane and sidecars. usage: checks.py BIN_DIR [BLOCK]...
 
-A block is a file in blocks/: its test cases, and `resources(folder)` for the components that they need. Without
-names, all of them run.
+A block is a file in blocks/: its test cases, and `resources(folder)` for their components. By default all blocks run.
 """
 
 import importlib
@@ -11,7 +10,7 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
-import fleet as fleets  # noqa: E402  (the path above has to come first)
+import fleet as fleets  # noqa: E402  (after the path above)
 import world  # noqa: E402
 
 

@@ -1,4 +1,4 @@
-"""The sidecars and apps that every block's checks share."""
+"""The sidecars and apps shared by the checks of all blocks."""
 
 import os
 import pathlib
@@ -21,14 +21,14 @@ started = {}
 
 
 def start(fleet, blocks):
-    """Three sidecars: one beside each app, and one without an app that asks for an API token. All have the resources
-    that the blocks' `resources(folder)` return as YAML documents; what they need beside them goes into the folder."""
+    """Three sidecars: one for each app, and one without app that requires an API token. All load the resources that the blocks'
+    `resources(folder)` return as YAML documents; `folder` may hold further files."""
     folder = fleet.dir / "resources"
     folder.mkdir()
     data = fleet.dir / "data"
     data.mkdir()
     started.update(fleet=fleet, data=data)
-    # What actors and workflows need; a sidecar takes one store for both.
+    # The store of actors and workflows; a sidecar supports one for both.
     (folder / "world.yaml").write_text(
         component("actors", "state.sqlite", connectionString=data / "actors.db", actorStateStore="true"))
     for block in blocks:
@@ -41,7 +41,7 @@ def start(fleet, blocks):
     fleet.control_plane()
     http_port, grpc_port = fleets.free_ports(2)
     ports = fleets.free_ports(4)
-    # An app with actors waits for its sidecar before it listens, as the sidecar does for the app.
+    # An app with actors waits for its sidecar before it listens, while the sidecar waits for the app.
     fleet.start("app-http", [sys.executable, HERE / "app_http.py", str(http_port)], {"DAPR_HTTP_PORT": str(ports[0])})
     fleet.app("app-grpc", [sys.executable, HERE / "app_grpc.py", str(grpc_port)], grpc_port)
     started.update(
@@ -50,7 +50,7 @@ def start(fleet, blocks):
         grpc=fleet.sidecar("grpc", grpc_port, "grpc", flags=flags),
         caller=fleet.sidecar("caller", env={"DAPR_API_TOKEN": TOKEN}, flags=flags),
     )
-    # The SDK reads its settings once, when it is imported.
+    # The SDK reads its settings once, at import.
     os.environ.update(
         DAPR_HTTP_PORT=str(started["caller"].http),
         DAPR_GRPC_PORT=str(started["caller"].grpc),
@@ -60,7 +60,7 @@ def start(fleet, blocks):
 
 
 def client(protocol="http"):
-    """An SDK client of the caller's sidecar that invokes over the protocol named."""
+    """An SDK client of the caller's sidecar that invokes over this protocol."""
     from dapr.clients import DaprClient
     from dapr.conf import settings
     settings.DAPR_API_METHOD_INVOCATION_PROTOCOL = protocol
@@ -68,13 +68,13 @@ def client(protocol="http"):
 
 
 def beside(name):
-    """An SDK client of the sidecar beside an app, which asks for no token."""
+    """An SDK client of an app's sidecar, which requires no token."""
     from dapr.clients import DaprClient
     return DaprClient(address=f"127.0.0.1:{started[name].grpc}")
 
 
 def taken(name, what, count=1, matching=lambda _: True):
-    """What an app took of a topic or job, when there are so many; `matching` tells which count."""
+    """An app's events of a topic or job, once there are this many; `matching` filters them."""
     deadline = time.monotonic() + TIMEOUT
     while True:
         with client("http" if name == "http" else "grpc") as dapr:

@@ -8,7 +8,7 @@ import (
 	"github.com/dapr/components-contrib/bindings"
 )
 
-// loop takes what the output binding is given to the input binding, and the app's answer back.
+// loop passes data of the output binding to the input binding, and the app's response back.
 type loop struct {
 	said chan saying
 }
@@ -27,7 +27,7 @@ func newLoop() *loop {
 	return &loop{said: make(chan saying)}
 }
 
-// ears are the input binding: they hear what the mouth says.
+// ears is the input binding, which delivers what mouth receives.
 type ears struct {
 	loop *loop
 }
@@ -58,7 +58,7 @@ func (e *ears) Read(ctx context.Context, handler bindings.Handler) error {
 	return nil
 }
 
-// mouth is the output binding. Its properties come back with every answer.
+// mouth is the output binding. Its properties are returned with every response.
 type mouth struct {
 	loop       *loop
 	properties map[string]string

@@ -1,5 +1,5 @@
-// Components in a process of their own, for the checks of pluggable components: a state store and bindings through
-// Dapr's Go SDK, and a secret store, which that SDK does not have, straight on the contract.
+// Pluggable components for the checks: a state store and bindings with Dapr's Go SDK, and a secret store,
+// which that SDK does not support, directly on the contract.
 package main
 
 import (

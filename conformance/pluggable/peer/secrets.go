@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// chest is a secret store that holds the properties of its component.
+// chest is a secret store with the properties of its component.
 type chest struct {
 	proto.UnimplementedSecretStoreServer
 	secrets map[string]string

@@ -1,8 +1,8 @@
-// Apps that the official CLI runs beside our sidecars, on Dapr's Go SDK.
+// Apps on Dapr's Go SDK that the official CLI runs with our sidecars.
 //
-//	apps service PORT      over gRPC: schedules what it is asked to, and prints the jobs that come
-//	apps caller SERVICE    asks the service, through both sidecars
-//	apps order             a workflow, whose worker and client are this process
+//	apps service PORT      over gRPC: schedules jobs on request, and prints those it receives
+//	apps caller SERVICE    calls the service through both sidecars
+//	apps order             a workflow, with worker and client in this process
 package main
 
 import (
@@ -73,7 +73,7 @@ func serve(port string) error {
 	return server.Start()
 }
 
-// call asks until the service is there.
+// call retries until the service responds.
 func call(service string) error {
 	dapr, err := client.NewClient()
 	if err != nil {
@@ -103,7 +103,7 @@ func order(ctx *workflow.WorkflowContext) (any, error) {
 	return shipped, err
 }
 
-// activity does something with the item that it is given.
+// activity processes an item.
 func activity(do func(item string) any) workflow.Activity {
 	return func(ctx workflow.ActivityContext) (any, error) {
 		var item string

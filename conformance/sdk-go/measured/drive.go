@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// mostTold is how many instances that did not end are told of one by one.
+	// mostTold is the most stuck instances that are reported separately.
 	mostTold = 5
-	// pause is how long it takes until a custom status is looked at again.
+	// pause is the interval of polling a custom status.
 	pause = 20 * time.Millisecond
 )
 
-// order is something to do with instances "<Prefix>-0" to "<Prefix>-<Count - 1>".
+// order is a command for the instances "<Prefix>-0" to "<Prefix>-<Count - 1>".
 type order struct {
 	// Do is one of
 	//   run    start them, and wait until they have ended
@@ -30,21 +30,21 @@ type order struct {
 	Prefix string          `json:"prefix"`
 	Plan   json.RawMessage `json:"plan"`
 	Count  int             `json:"count"`
-	// AtOnce bounds how many are in hand at the same time.
+	// AtOnce bounds the instances in flight.
 	AtOnce int `json:"at_once"`
-	// Timeout is what one instance may take, in seconds.
+	// Timeout is the time limit of one instance, in seconds.
 	Timeout float64 `json:"timeout"`
 }
 
-// report is what came of an order.
+// report is the result of an order.
 type report struct {
 	Seconds float64 `json:"seconds"`
 	Done    int     `json:"done"`
-	// Stuck are those that did not come to it in time, or otherwise; Why says so of the first ones.
+	// Stuck counts the instances that failed or timed out; Why has the reasons of the first ones.
 	Stuck int      `json:"stuck"`
 	Why   []string `json:"why"`
-	// Whole are the times that each took, in milliseconds, and Steps those from the begin of one activity to that of
-	// the next one, both in order.
+	// Whole are the durations of the instances in milliseconds, and Steps those from the start of an activity to
+	// the start of the next one, both sorted.
 	Whole []float64 `json:"whole"`
 	Steps []float64 `json:"steps"`
 
@@ -110,7 +110,7 @@ func (order order) schedule(ctx context.Context, client *workflow.Client, id str
 
 func (order) ready(ctx context.Context, client *workflow.Client, id string) ([]int64, error) {
 	for {
-		// The custom status comes with the payloads.
+		// The custom status is part of the payloads.
 		found, err := client.FetchWorkflowMetadata(ctx, id, workflow.WithFetchPayloads(true))
 		if err != nil {
 			return nil, err
@@ -133,7 +133,7 @@ func (order) wake(ctx context.Context, client *workflow.Client, id string) ([]in
 	return ended(ctx, client, id)
 }
 
-// ended waits for the end of an instance, and gives the times of its steps.
+// ended waits for the end of an instance and returns the times of its steps.
 func ended(ctx context.Context, client *workflow.Client, id string) ([]int64, error) {
 	found, err := client.WaitForWorkflowCompletion(ctx, id, workflow.WithFetchPayloads(true))
 	if err != nil {
@@ -147,7 +147,7 @@ func ended(ctx context.Context, client *workflow.Client, id string) ([]int64, er
 	return began, err
 }
 
-// add counts an instance; one that is stuck is looked at once more.
+// add counts an instance; a stuck one is checked once more.
 func (told *report) add(client *workflow.Client, id string, took float64, began []int64, err error) {
 	why := ""
 	if err != nil {

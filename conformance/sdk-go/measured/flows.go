@@ -8,19 +8,19 @@ import (
 
 // plan is the input of every workflow.
 type plan struct {
-	// Fan activities run at once, in waves, before anything else.
+	// Fan activities run concurrently, in waves, before anything else.
 	Fan int `json:"fan"`
-	// Wave bounds how many; all of them if it is 0.
+	// Wave bounds the activities of a wave; 0 means all.
 	Wave int `json:"wave"`
-	// Waits is for the event "go", after the custom status is "ready".
+	// Waits: wait for the event "go" after setting the custom status "ready".
 	Waits bool `json:"waits"`
-	// Timer is how long it waits for that, in seconds, with a timer; without end, and without one, if it is 0.
+	// Timer is the timeout of that wait in seconds, with a timer; 0 means none.
 	Timer int `json:"timer"`
-	// Steps are activities one after another.
+	// Steps are activities in sequence.
 	Steps int `json:"steps"`
 }
 
-// measured follows its plan, and gives the times at which the steps began, in nanoseconds since 1970.
+// measured follows its plan and returns the start times of the steps, in nanoseconds since 1970.
 func measured(ctx *workflow.WorkflowContext) (any, error) {
 	var plan plan
 	if err := ctx.GetInput(&plan); err != nil {
@@ -31,7 +31,7 @@ func measured(ctx *workflow.WorkflowContext) (any, error) {
 	}
 	if plan.Waits {
 		ctx.SetCustomStatus("ready")
-		// A negative time has no end, and no timer.
+		// A negative time means no timeout and no timer.
 		wait := time.Duration(-1)
 		if plan.Timer > 0 {
 			wait = time.Duration(plan.Timer) * time.Second

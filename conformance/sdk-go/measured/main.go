@@ -1,10 +1,10 @@
-// The app and the client of scripts/measure-workflows, with the workflow client of Dapr's Go SDK. They are processes of
-// their own, so that the CPU time of the app is known.
+// The app and the client of scripts/measure-workflows, on the workflow client of Dapr's Go SDK. They are
+// separate processes, so that the CPU time of the app is known.
 //
 //	measured work    runs workflows until SIGTERM
-//	measured drive   does what is asked on stdin, one JSON order per line, and answers each with a line of JSON
+//	measured drive   executes orders on stdin, one JSON object per line, and responds to each with a line of JSON
 //
-// The sidecar is the one at $DAPR_GRPC_PORT of loopback.
+// The sidecar is at $DAPR_GRPC_PORT of loopback.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// largest is what a turn with a long history may have, in bytes.
+// largest is the size limit of a turn with a long history, in bytes.
 const largest = 64 << 20
 
 func main() {

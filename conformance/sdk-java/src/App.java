@@ -23,7 +23,7 @@ public class App {
 
   /** Serves on a port of loopback. */
   static void serve(int port) throws Exception {
-    // A JVM takes SIGTERM for a failure.
+    // A JVM reports SIGTERM as a failure.
     Runtime.getRuntime().addShutdownHook(new Thread(() -> Runtime.getRuntime().halt(0)));
     ActorRuntime.getInstance().registerActor(ShipActor.class);
     var server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), port), 0);
@@ -78,7 +78,7 @@ public class App {
 
   private static byte[] event(String topic, CloudEvent<?> event) throws Exception {
     int count = keep(topic, Map.of("id", event.getId(), "type", event.getType(), "data", event.getData()));
-    // The SDK publishes a string with its quotes.
+    // The SDK publishes a string as JSON, with quotes.
     var status = event.getData().equals("\"poison\"") && topic.equals("ships") ? "DROP"
         : topic.equals("tried") && count < 3 ? "RETRY" : "SUCCESS";
     return JSON.writeValueAsBytes(Map.of("status", status));

@@ -35,7 +35,7 @@ public class Checks {
       }
     }
     System.out.println(passed + " passed, " + failed + " failed");
-    // Clients and workers keep threads.
+    // Clients and workers leave threads running.
     System.exit(failed > 0 ? 1 : 0);
   }
 }

@@ -79,7 +79,7 @@ class Pubsub {
       }
     };
     try (var stream = PREVIEW.subscribeToEvents(BROKER, "streamed", listener, TypeRef.STRING)) {
-      // The call returns before the sidecar has answered that it is subscribed.
+      // The call returns before the subscription is confirmed.
       World.until("an event", () -> {
         World.CLIENT.publishEvent(BROKER, "streamed", "ahoy").block();
         return "ahoy".equals(seen.poll(200, TimeUnit.MILLISECONDS));

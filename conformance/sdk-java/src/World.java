@@ -58,7 +58,7 @@ class World {
     long deadline = System.nanoTime() + TIMEOUT * 1_000_000_000L;
     while (!condition.call()) {
       if (System.nanoTime() > deadline) {
-        throw new AssertionError("in vain waited for: " + what);
+        throw new AssertionError("timed out waiting for: " + what);
       }
       Thread.sleep(50);
     }

@@ -1,4 +1,4 @@
-// Actors that the HTTP app hosts, called by way of another sidecar.
+// Actors of the HTTP app, called through another sidecar.
 "use strict";
 
 const assert = require("node:assert/strict");

@@ -1,4 +1,4 @@
-// Calls between apps, of both kinds by clients of both kinds; the sidecar itself.
+// Calls between apps of both kinds with clients of both kinds; the sidecar itself.
 "use strict";
 
 const assert = require("node:assert/strict");
@@ -7,7 +7,7 @@ const { APPS, GRPC, HTTP, clients, setting } = require("../world");
 
 module.exports = {
   async "both kinds of apps"() {
-    // The SDK's client over gRPC calls apps that speak gRPC only.
+    // The SDK's gRPC client calls only gRPC apps.
     for (const [protocol, apps] of [[HTTP, APPS], [GRPC, ["GRPC_APP"]]]) {
       for (const app of apps) {
         const answer = await clients[protocol].invoker.invoke(setting(app), "echo", HttpMethod.POST, { bell: 8 });

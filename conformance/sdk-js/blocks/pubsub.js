@@ -1,4 +1,4 @@
-// Publish and subscribe: by both protocols, to both apps.
+// Publish/subscribe: over both protocols, to both apps.
 "use strict";
 
 const assert = require("node:assert/strict");
@@ -34,7 +34,7 @@ module.exports = {
   },
   async "dead letters"() {
     await Object.values(clients)[0].pubsub.publish(BROKER, "ships", "poison");
-    // Each app drops it, and takes what both have dropped.
+    // Each app drops it, and receives what both have dropped.
     for (const app of APPS) await taken(app, "dead", 2, (data) => data === "poison");
   },
   async "what an app wants again comes again"() {
@@ -55,7 +55,7 @@ module.exports = {
   async errors() {
     for (const { pubsub } of Object.values(clients)) {
       for (const [broker, topic] of [["nowhere", "a"], [BROKER, "secret"]]) {
-        // Over HTTP the SDK returns what it throws over gRPC.
+        // Over HTTP the SDK returns the errors that it throws over gRPC.
         const { error } = await pubsub.publish(broker, topic, "x").catch((thrown) => thrown);
         assert.match(String(error), new RegExp(broker === BROKER ? "secret" : "nowhere"));
       }

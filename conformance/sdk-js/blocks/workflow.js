@@ -101,7 +101,7 @@ module.exports = {
     assert.equal(await output(fan, 50), "2450");
   },
   async "many at once"() {
-    // The SDK takes a result of 0 for none.
+    // The SDK treats a result of 0 as none.
     const numbers = Array.from({ length: 30 }, (_, number) => number + 1);
     const outputs = await Promise.all(numbers.map((number) => output(chain, number)));
     assert.deepEqual(outputs, numbers.map((number) => String(8 * number)));
@@ -122,7 +122,7 @@ module.exports = {
     const id = await start(waits);
     await is(`${id}-child`, Status.RUNNING);
     await client.terminateWorkflow(id, "enough");
-    // The SDK asks for the instance alone.
+    // The SDK requests only the instance, without children.
     assert.equal((await end(id, Status.TERMINATED)).serializedOutput, '"enough"');
     await client.raiseEvent(`${id}-child`, "answer", "still here");
     assert.equal((await end(`${id}-child`)).serializedOutput, '"still here"');

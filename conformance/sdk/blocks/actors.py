@@ -1,4 +1,4 @@
-"""Actors that the HTTP app hosts, called by way of another sidecar."""
+"""Actors of the HTTP app, called through another sidecar."""
 
 import asyncio
 import base64
@@ -9,21 +9,21 @@ import uuid
 
 from world import TIMEOUT
 
-# In tests it tells of every step that took 100 ms.
+# In debug mode asyncio logs every step that took 100 ms.
 logging.getLogger("asyncio").setLevel(logging.ERROR)
 
 
 class Actors(unittest.IsolatedAsyncioTestCase):
-    """ActorProxy, and what the FastAPI extension does for actors."""
+    """ActorProxy, and the actors of the FastAPI extension."""
 
     def ship(self, id=None, kind="Ship"):
-        # The SDK reads its settings when it is imported: not before the sidecars have ports.
+        # The SDK reads its settings at import, so it is imported once the sidecars have ports.
         from app_actors import ShipInterface
         from dapr.actor import ActorId, ActorProxy
         return ActorProxy.create(kind, ActorId(id or str(uuid.uuid4())), ShipInterface)
 
     async def logged(self, ship, wanted):
-        """The log of a ship, when it has what is wanted."""
+        """The log of a ship, once it has the wanted entries."""
         deadline = time.monotonic() + TIMEOUT
         while True:
             log = await ship.log()
@@ -35,7 +35,7 @@ class Actors(unittest.IsolatedAsyncioTestCase):
     async def test_state_outlives_an_activation(self):
         raft = self.ship(kind="Raft")
         self.assertEqual(await raft.load(3), 3)
-        # Asking would keep it awake: it is deactivated after a second, looked for as often.
+        # A call would keep it active: it is deactivated after a second idle, checked as often.
         await asyncio.sleep(3)
         log = await self.logged(raft, lambda log: "deactivated" in log)
         self.assertEqual(log[:3], ["activated", "deactivated", "activated"])
@@ -89,7 +89,7 @@ class Actors(unittest.IsolatedAsyncioTestCase):
         await self.quiet(ship, ship.remind)
 
     async def quiet(self, ship, switch):
-        """Nothing comes any more once it is switched off."""
+        """Nothing arrives after it is cancelled."""
         await switch(False)
         before = await ship.log()
         await asyncio.sleep(0.7)

@@ -1,4 +1,4 @@
-"""Bindings: what apps call in outside systems, and events that reach them."""
+"""Output bindings, and events of input bindings."""
 
 import json
 import time
@@ -15,7 +15,7 @@ def resources(data):
 
 
 def events(name):
-    """How many events of a binding the app beside a sidecar has taken, as the sidecar counts."""
+    """The number of binding events handled by a sidecar's app, from the sidecar's metrics."""
     with urllib.request.urlopen(f"http://127.0.0.1:{started[name].metrics}/metrics") as answer:
         lines = answer.read().decode().splitlines()
     family = "dapr_component_input_binding_count{"

@@ -1,4 +1,4 @@
-"""Configuration: reading, watching, no longer watching."""
+"""Configuration: get, subscribe, unsubscribe."""
 
 import queue
 import sqlite3
@@ -17,7 +17,7 @@ def resources(data):
 
 
 def write(key, value, version="1"):
-    """Writes a value as another process would."""
+    """Writes a value like another process."""
     database = sqlite3.connect(started["data"] / "configuration.db", timeout=10)
     with database:
         database.execute("INSERT OR REPLACE INTO configuration (key, value, version) VALUES (?, ?, ?)",
@@ -40,7 +40,7 @@ class Configuration(unittest.TestCase):
     def test_changes_arrive_until_unsubscribed(self):
         write("watched", "before")
         changes = queue.Queue()
-        # The SDK sends no API token with this call, so a sidecar that wants none is asked.
+        # The SDK sends no API token with this call, so it uses a sidecar without one.
         from dapr.clients import DaprClient
         with DaprClient(address=f"127.0.0.1:{started['grpc'].grpc}") as dapr:
             id = dapr.subscribe_configuration(STORE, ["watched"], lambda id, change: changes.put((id, change)))

@@ -1,4 +1,4 @@
-"""Conversation: both versions of the API, with the model that says what it is told."""
+"""Conversation: both versions of the API, with the echo model."""
 
 import unittest
 

@@ -30,7 +30,7 @@ class Cryptography(unittest.TestCase):
         return dapr.decrypt(document, DecryptOptions(component_name=STORE, key_name=key)).read()
 
     def test_documents_come_back(self):
-        # Of nothing at all the SDK sends nothing, options included.
+        # For an empty input the SDK sends no message, not even the options.
         for size in (5, 65536, 1_000_000):
             plain = os.urandom(size)
             for cipher in ("aes-gcm", "chacha20-poly1305"):

@@ -79,7 +79,7 @@ class Invocation(unittest.TestCase):
 
 
 class Errors(unittest.TestCase):
-    """What the SDK turns into its own exceptions."""
+    """Errors that the SDK turns into its exceptions."""
 
     def test_status_of_an_http_app(self):
         from dapr.clients.exceptions import DaprHttpError

@@ -1,4 +1,4 @@
-"""Jobs: scheduled by an app, kept by the scheduler, triggered at the app when they are due."""
+"""Jobs: scheduled by an app, stored by the scheduler, triggered when due."""
 
 import time
 import unittest
@@ -6,12 +6,12 @@ import warnings
 
 from world import TIMEOUT, beside, taken
 
-# Each call warns that the API may change.
+# Each call warns about the alpha API.
 warnings.filterwarnings("ignore", message="The Jobs API is an Alpha version")
 
 
 def value(text):
-    """Data of a job. What is in it reaches the app as it is."""
+    """Data of a job, delivered to the app unchanged."""
     from google.protobuf.any_pb2 import Any
     return Any(type_url="type.googleapis.com/google.protobuf.BytesValue", value=text.encode())
 
@@ -22,7 +22,7 @@ def job(name, **options):
 
 
 class Jobs(unittest.TestCase):
-    """schedule_job_alpha1, get_job_alpha1, delete_job_alpha1, and what the extensions for apps do with jobs."""
+    """schedule_job_alpha1, get_job_alpha1, delete_job_alpha1, and the job handlers of the extensions."""
 
     def test_a_job_lives_from_schedule_to_delete(self):
         import grpc
@@ -47,7 +47,7 @@ class Jobs(unittest.TestCase):
             self.gone(dapr, "kept")
 
     def gone(self, dapr, name):
-        """A job that is not there any more, at the latest when the answer to its last trigger is stored."""
+        """Waits until a job is gone, which happens once the response to its last trigger is stored."""
         from dapr.clients.exceptions import DaprGrpcError
         deadline = time.monotonic() + TIMEOUT
         while True:

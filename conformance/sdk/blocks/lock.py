@@ -26,7 +26,7 @@ class Lock(unittest.TestCase):
             with dapr.try_lock(STORE, "helm", "bob", 60) as taken:
                 self.assertTrue(taken)
                 self.assertFalse(dapr.try_lock(STORE, "helm", "ann", 60).success)
-            self.assertTrue(dapr.try_lock(STORE, "helm", "ann", 60).success, "the block ended, the lock with it")
+            self.assertTrue(dapr.try_lock(STORE, "helm", "ann", 60).success, "the context manager released the lock")
             dapr.unlock(STORE, "helm", "ann")
 
     def test_locks_expire(self):

@@ -1,4 +1,4 @@
-"""Publish and subscribe: both apps by declaration and by program, routes, dead letters, bulks, streams."""
+"""Publish/subscribe: declared and programmatic subscriptions of both apps, routes, dead letters, bulks, streams."""
 
 import base64
 import json
@@ -36,10 +36,10 @@ def with_id(id):
 
 
 class Pubsub(unittest.TestCase):
-    """publish_event and publish_events; what apps are subscribed to."""
+    """publish_event and publish_events, with the apps' subscriptions."""
 
     def publish(self, topic, data, kind="application/json", **metadata):
-        """Publishes one event, as an envelope of its own if it has an id."""
+        """Publishes one event, as a complete envelope if it has an id."""
         with client() as dapr:
             dapr.publish_event(BROKER, topic, json.dumps(data) if isinstance(data, dict) else data,
                                data_content_type=kind, publish_metadata=metadata)
@@ -95,7 +95,7 @@ class Pubsub(unittest.TestCase):
     def test_dead_letters(self):
         self.publish("decorated", "poison", "text/plain")
         for app in APPS:
-            # Each app has its own group, so both drop it, and each takes what both have dropped.
+            # Each app has its own group, so both drop it, and each receives what both have dropped.
             events = taken(app, "dead", 2, matching=lambda event: event["data"] == "poison")
             self.assertEqual({event["type"] for event in events}, {"com.dapr.event.sent"})
 
@@ -129,11 +129,11 @@ class Pubsub(unittest.TestCase):
 
 
 class Streams(unittest.TestCase):
-    """subscribe and subscribe_with_handler. The SDK sends no API token with them: a sidecar that wants none is asked."""
+    """subscribe and subscribe_with_handler. The SDK sends no API token with them, so they use a sidecar without one."""
 
     def open(self, dapr, topic, dead=None):
-        """DaprClient.subscribe, less a race of SDK 1.17: a stream that is not marked active before its thread looks for
-        the mark is closed by the SDK itself."""
+        """DaprClient.subscribe without a race of SDK 1.17: the SDK closes a stream that is not marked active before its thread
+        checks the mark."""
         from dapr.clients.grpc.subscription import Subscription
         stream = Subscription(dapr._stub, BROKER, topic, dead_letter_topic=dead)
         stream._set_stream_active()
@@ -173,8 +173,8 @@ class Streams(unittest.TestCase):
             dapr.publish_event(BROKER, "handled", "b", data_content_type="text/plain")
             self.assertEqual(seen.get(timeout=TIMEOUT), "b")
             close()
-            # The end of a stream loses nothing: what is published meanwhile waits for the next one, as does what was not
-            # answered before the end.
+            # Closing a stream loses nothing: events published later, and those not acknowledged before, are delivered to
+            # the next one.
             dapr.publish_event(BROKER, "handled", "c", data_content_type="text/plain")
             stream = self.open(dapr, "handled")
             while (message := stream.next_message()).data() == "b":

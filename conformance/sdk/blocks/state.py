@@ -23,7 +23,7 @@ def resources(data):
 
 
 class State(unittest.TestCase):
-    """What DaprClient does with state."""
+    """The state methods of DaprClient."""
 
     def test_a_value_lives_from_save_to_delete(self):
         for store in (STORE, "memory"):

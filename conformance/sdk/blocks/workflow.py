@@ -1,4 +1,4 @@
-"""Workflows whose worker is this process, and one with a worker of another app."""
+"""Workflows with this process as worker, and one with a worker of another app."""
 
 import collections
 import time
@@ -72,7 +72,7 @@ def sleeper(context, seconds):
 
 
 def asks(context, seconds):
-    """What it is told, or 'nothing' after some time."""
+    """The data of an event, or 'nothing' after a timeout."""
     from dapr.ext.workflow import when_any
     told = context.wait_for_external_event("answer")
     late = context.create_timer(timedelta(seconds=seconds))
@@ -105,7 +105,7 @@ def policy(attempts):
 
 
 def again(context, rounds):
-    """Starts anew for as many rounds; events that came too early are kept."""
+    """Continues as new for this many rounds; early events are kept."""
     if rounds:
         context.continue_as_new(rounds - 1, save_events=True)
         return None
